@@ -1,0 +1,42 @@
+"""How large models are trained on many accelerators: predict, measure, explain the gap.
+
+`import course_lib` is light: torch, matplotlib and ipywidgets load when they are first used.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PACKAGES = (
+    "theory",
+    "figures",
+    "panels",
+    "scratch",
+    "measure",
+    "launch",
+    "demos",
+    "checking",
+    "doctor",
+)
+_FUNCTIONS = {
+    "check": "checking",
+    "hint": "checking",
+    "predict": "checking",
+    "expect": "checking",
+    "quiz": "checking",
+    "show_source": "show",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a sub-package, or one of the functions every notebook uses, on first use."""
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
+    if name in _FUNCTIONS:
+        return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PACKAGES, *_FUNCTIONS])

@@ -1,0 +1,142 @@
+"""`course build`: writes notebooks/, exercises/ and solutions/ from chapters/.
+
+Nothing a learner wrote is overwritten: each notebook stores a hash of its own sources, and one
+whose sources no longer match it stays; the new version is then written beside it.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.chapter_notebooks import render, sources_sha
+from course_lib.chapter_source import read_chapters
+
+FOLDERS = ("notebooks", "exercises", "solutions")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened to one file; state is written, current, kept, removed or a fault's name."""
+
+    path: Path
+    state: str
+    text: str = ""
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The notebook at path; an empty one when it cannot be read as one."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return {}
+    return data if isinstance(data, dict) and isinstance(data.get("cells"), list) else {}
+
+
+def _stored_sha(notebook: dict[str, Any]) -> str:
+    course = notebook.get("metadata", {}).get("course", {})
+    return course.get("sources_sha", "") if isinstance(course, dict) else ""
+
+
+def _untouched(notebook: dict[str, Any]) -> bool:
+    """True when nobody edited the sources since the notebook was written by `course build`."""
+    return bool(notebook) and _stored_sha(notebook) == sources_sha(notebook["cells"])
+
+
+def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
+    def key(cell: dict[str, Any]) -> tuple[Any, ...]:
+        tags = cell.get("metadata", {}).get("tags")
+        return (cell.get("id"), cell.get("cell_type"), "".join(cell.get("source", "")), tags)
+
+    same_sha = _stored_sha(notebook) == _stored_sha(fresh)
+    return same_sha and list(map(key, notebook["cells"])) == list(map(key, fresh["cells"]))
+
+
+def _expected(root: Path) -> dict[Path, str]:
+    return {
+        root / folder / f"{chapter.name}.ipynb": text
+        for chapter in read_chapters(root)
+        for folder, text in render(chapter).items()
+    }
+
+
+def _surplus(root: Path, expected: dict[Path, str]) -> list[Path]:
+    """Notebooks that an earlier build wrote and no chapter asks for; a learner's own never."""
+    found = [path for folder in FOLDERS for path in sorted((root / folder).glob("*.ipynb"))]
+    return [path for path in found if path not in expected and _written_for(path) == path.stem]
+
+
+def _written_for(path: Path) -> str:
+    course = _load(path).get("metadata", {}).get("course", {})
+    return course.get("chapter", "") if isinstance(course, dict) else ""
+
+
+def compare(root: Path) -> list[Outcome]:
+    """The faults of the three folders without writing: missing, stale, edited and surplus files.
+
+    Notebooks that were only run are no fault. Raises Problem when a chapter breaks a rule.
+    """
+    expected = _expected(root)
+    faults = []
+    for path, text in expected.items():
+        if not path.exists():
+            faults.append(Outcome(path, "missing"))
+            continue
+        notebook = _load(path)
+        if not _untouched(notebook):
+            faults.append(Outcome(path, "edited", "edit its chapter and remove it first"))
+        elif not _same_cells(notebook, json.loads(text)):
+            faults.append(Outcome(path, "stale"))
+    return faults + [Outcome(path, "surplus") for path in _surplus(root, expected)]
+
+
+def build(root: Path) -> list[Outcome]:
+    """Write what is missing or stale; leave every notebook whose sources a learner edited.
+
+    Raises Problem when a chapter breaks a rule.
+    """
+    expected = _expected(root)
+    outcomes = [_place(path, text) for path, text in expected.items()]
+    for path in _surplus(root, expected):
+        if _untouched(_load(path)):
+            path.unlink()
+            outcomes.append(Outcome(path, "removed", "no chapter asks for it"))
+        else:
+            outcomes.append(Outcome(path, "kept", "no chapter asks for it, but you edited it"))
+    return outcomes
+
+
+def _place(path: Path, text: str) -> Outcome:
+    if not path.exists():
+        _write(path, text)
+        return Outcome(path, "written")
+    notebook, fresh = _load(path), json.loads(text)
+    if _untouched(notebook):
+        if _same_cells(notebook, fresh):
+            return Outcome(path, "current")
+        _write(path, text)
+        return Outcome(path, "written")
+    if _stored_sha(notebook) == _stored_sha(fresh):
+        return Outcome(path, "kept", "you edited it, and its chapter has not changed")
+    beside = _beside(path)
+    if not (beside.exists() and _same_cells(_load(beside), fresh)):
+        _write(beside, text)
+    return Outcome(path, "kept", f"you edited it; the new version is {beside.name} beside it")
+
+
+def _beside(path: Path) -> Path:
+    """NN_name.new.ipynb, or the first numbered one that nobody edited."""
+    number = 1
+    while True:
+        target = path.with_suffix(".new.ipynb" if number == 1 else f".{number}.new.ipynb")
+        if not target.exists() or _untouched(_load(target)):
+            return target
+        number += 1
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(path.name + ".tmp")
+    scratch.write_bytes(text.encode("utf-8"))
+    os.replace(scratch, path)

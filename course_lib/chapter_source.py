@@ -1,0 +1,137 @@
+"""Reads chapters/NN_name.py (jupytext `py:percent`) and refuses what breaks a chapter's rules."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from course_lib.problem import Problem
+
+BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+_CELL = re.compile(r"^# %%(\s|$)")
+_CHECK = re.compile(r"""\bcheck\(\s*["'](\d+)\.\d+["']""")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a chapter; `line` is the line of its `# %%` in the chapter file."""
+
+    kind: str
+    source: str
+    line: int
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tags(self) -> list[str]:
+        """The cell's tags."""
+        return list(self.metadata.get("tags", []))
+
+    @property
+    def solved_here(self) -> bool:
+        """True when the cell holds a solution."""
+        return self.kind == "code" and BEGIN in self.source
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter file: its number, name such as "01_steps_and_batches" and cells."""
+
+    path: Path
+    cells: tuple[Cell, ...]
+
+    @property
+    def name(self) -> str:
+        """File name without its suffix."""
+        return self.path.stem
+
+    @property
+    def number(self) -> int:
+        """The number the file name begins with."""
+        return int(self.name[:2])
+
+    @property
+    def title(self) -> str:
+        """The first heading, else the name in words."""
+        for cell in self.cells:
+            if cell.kind == "markdown" and (match := re.search(r"^# +(.+)$", cell.source, re.M)):
+                return match[1].strip()
+        return self.name.replace("_", " ")
+
+
+def read_chapter(path: Path) -> Chapter:
+    """The cells of a chapter. Raises Problem naming file and line when it breaks a rule."""
+    text = path.read_text(encoding="utf-8")
+    _require_balanced(path, text)
+    starts = [n for n, line in enumerate(text.splitlines(), 1) if _CELL.match(line)]
+    notebook = _jupytext().reads(text, fmt="py:percent")
+    if len(notebook.cells) != len(starts):
+        raise Problem(f"{path}:1: text stands before the first cell: begin with `# %% [markdown]`")
+    cells = [
+        Cell(cell.cell_type, cell.source, line, {k: v for k, v in cell.metadata.items()})
+        for cell, line in zip(notebook.cells, starts, strict=True)
+    ]
+    chapter = Chapter(path, tuple(cells))
+    _require_checks(chapter)
+    return chapter
+
+
+def read_chapters(root: Path) -> list[Chapter]:
+    """All chapters under root/chapters by number. Raises Problem for a duplicate number."""
+    paths = sorted((root / "chapters").glob("*.py"))
+    if not paths:
+        raise Problem(f"{root / 'chapters'} has no chapters: run this in the course's repository")
+    seen: dict[str, Path] = {}
+    for path in paths:
+        if not re.match(r"\d\d_\w+$", path.stem):
+            raise Problem(f"{path}:1: a chapter is named like 01_steps.py: rename it")
+        if path.stem[:2] in seen:
+            other = seen[path.stem[:2]].name
+            raise Problem(f"{path}:1: {other} has number {path.stem[:2]} too: renumber one of them")
+        seen[path.stem[:2]] = path
+    return [read_chapter(path) for path in paths]
+
+
+def _jupytext() -> Any:
+    try:
+        import jupytext
+    except ModuleNotFoundError:
+        remedy = 'pip install -e ".[dev]"'
+        raise Problem(f"jupytext is missing, which reads chapters/: run `{remedy}`") from None
+    return jupytext
+
+
+def _require_balanced(path: Path, text: str) -> None:
+    opened = 0
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = line.strip()
+        if (mark == BEGIN or _CELL.match(line)) and opened:
+            raise Problem(f"{path}:{opened}: this solution has no end: add `{END}` after it")
+        if mark == END and not opened:
+            raise Problem(f"{path}:{number}: a solution ends that never began: add `{BEGIN}`")
+        if mark in (BEGIN, END):
+            opened = number if mark == BEGIN else 0
+        elif "BEGIN SOLUTION" in mark or "END SOLUTION" in mark:
+            raise Problem(
+                f"{path}:{number}: write the mark alone on its line: `{BEGIN}` or `{END}`"
+            )
+    if opened:
+        raise Problem(f"{path}:{opened}: this solution has no end: add `{END}` after it")
+
+
+def _require_checks(chapter: Chapter) -> None:
+    unchecked: Cell | None = None
+    for cell in chapter.cells:
+        where = f"{chapter.path}:{cell.line}"
+        if cell.solved_here:
+            if "exercise" not in cell.tags:
+                raise Problem(f'{where}: a solution outside an exercise: add tags=["exercise"]')
+            if unchecked:
+                break
+            unchecked = cell
+        for number in _CHECK.findall(cell.source if cell.kind == "code" else ""):
+            unchecked = None
+            if int(number) != chapter.number:
+                raise Problem(f"{where}: checks an exercise of chapter {number}: mend its id")
+    if unchecked:
+        line = f"{chapter.path}:{unchecked.line}"
+        raise Problem(f'{line}: this exercise has no check: add `check("{chapter.number}.1", …)`')

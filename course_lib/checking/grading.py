@@ -1,0 +1,123 @@
+"""Runs a check and turns whatever happens into one stable line."""
+
+import linecache
+import os
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.checking import progress
+from course_lib.checking.exercise import CheckFailed, Exercise, Unanswered, Wrong, find
+
+# From worst to best: progress keeps the best one ever reached.
+STATUSES = ("todo", "fail", "pass")
+_LONGEST_LINE = 500
+_next_hint: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of one check: status is "todo", "fail" or "pass"."""
+
+    exercise: Exercise
+    status: str
+    reason: str = ""
+
+    @property
+    def line(self) -> str:
+        """The printed line: "[fail] 1.1 title: gave X, expected Y because ..."."""
+        head = f"[{self.status}] {self.exercise.id} {self.exercise.title}"
+        line = " ".join(f"{head}: {self.reason}".split()) if self.reason else head
+        return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 3] + "..."
+
+
+def grade(exercise_id: str, answer: Any = ...) -> Verdict:
+    """The verdict on an answer, without printing or recording. Raises ValueError: unknown id."""
+    exercise = find(exercise_id)
+    try:
+        if answer is ... or answer is None:
+            raise Unanswered
+        exercise.check(answer)
+    except Unanswered:
+        return Verdict(exercise, "todo", "not answered yet")
+    except Wrong as wrong:
+        return Verdict(exercise, "fail", str(wrong))
+    except Exception as error:
+        return Verdict(exercise, "fail", _explain(error))
+    return Verdict(exercise, "pass")
+
+
+def check(exercise_id: str, answer: Any = ...) -> None:
+    """Grade an answer, print one line and record it.
+
+    Raises CheckFailed when COURSE_STRICT=1 and the verdict is not a pass; nothing otherwise.
+    """
+    try:
+        verdict = grade(exercise_id, answer)
+    except ValueError as unknown:
+        print(f"[fail] {unknown}")
+        if _strict():
+            raise CheckFailed(str(unknown)) from None
+        return
+    print(verdict.line)
+    if verdict.status == "fail":
+        print(f'       hint("{exercise_id}") tells more.')
+    if verdict.status != "todo" and not _shows_solutions():
+        progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
+    if verdict.status != "pass" and _strict():
+        raise CheckFailed(verdict.line)
+
+
+def hint(exercise_id: str) -> None:
+    """Print the next hint of an exercise; after the last one it begins again."""
+    try:
+        exercise = find(exercise_id)
+    except ValueError as unknown:
+        print(f"[fail] {unknown}")
+        return
+    total = len(exercise.hints)
+    position = _next_hint.get(exercise_id, 0) % total
+    _next_hint[exercise_id] = position + 1
+    print(f"Hint {position + 1} of {total} for {exercise_id}: {exercise.hints[position]}")
+    progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
+
+
+def _strict() -> bool:
+    return os.environ.get("COURSE_STRICT") == "1"
+
+
+def _shows_solutions() -> bool:
+    # Jupyter tells each kernel its notebook; running the solutions is not the learner's work.
+    return "solutions" in Path(os.environ.get("JPY_SESSION_NAME", "")).parts
+
+
+def _count(record: dict[str, Any], status: str) -> None:
+    best = record.get("status", "todo")
+    record["status"] = max(best, status, key=STATUSES.index) if best in STATUSES else status
+    record["attempts"] = record.get("attempts", 0) + 1
+    if status == "pass":
+        record.setdefault("first_pass", progress.now())
+
+
+def _count_hint(record: dict[str, Any], shown: int) -> None:
+    record["hints"] = max(record.get("hints", 0), shown)
+
+
+def _explain(error: Exception) -> str:
+    """What an exception says, with the last line of the learner's own code it came through."""
+    said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        if _is_learners(frame.filename):
+            source = linecache.getline(frame.filename, frame.lineno or 0).strip()
+            where = f"line {frame.lineno} of your code" + (f", `{source}`" if source else "")
+            return f"{where}, raised {said}"
+    return f"wants another kind of answer: checking it raised {said}"
+
+
+def _is_learners(filename: str) -> bool:
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
+    return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))

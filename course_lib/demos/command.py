@@ -1,0 +1,53 @@
+"""What makes a demo a program: its options as arguments, its result as text or JSON."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, field, fields
+from typing import Any, NoReturn, TypeVar
+
+from course_lib import launch
+
+Options = TypeVar("Options")
+
+
+def option(default: Any, about: str) -> Any:
+    """A field of an Options dataclass, with its help text."""
+    return field(default=default, metadata={"help": about})
+
+
+def parse(options: type[Options], argv: Sequence[str] | None, about: str | None) -> Options:
+    """Build `options` from `argv`: the field `micro_batch: int` becomes `--micro-batch N`.
+
+    A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
+    argparse's usage message and exit code 2.
+    """
+    parser = argparse.ArgumentParser(
+        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    for entry in fields(options):
+        kind = {"type": type(entry.default)}
+        if isinstance(entry.default, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        name = f"--{entry.name.replace('_', '-')}"
+        parser.add_argument(name, default=entry.default, help=entry.metadata["help"], **kind)
+    try:
+        return options(**vars(parser.parse_args(argv)))
+    except ValueError as problem:
+        parser.error(str(problem))
+
+
+def render(result: Any, as_json: bool) -> str:
+    """The result of a demo as one line of JSON or as its report."""
+    return json.dumps(asdict(result)) if as_json else result.report()
+
+
+def run_as_program(main: Callable[[Any], Any], options: Any) -> NoReturn:
+    """Run `main(options)` on this rank, alone or under torchrun; rank 0 prints the result."""
+
+    def main_and_print(options: Any) -> None:
+        result = main(options)
+        if launch.init().rank == 0:
+            print(render(result, options.json), flush=True)
+
+    launch.program(main_and_print, options)

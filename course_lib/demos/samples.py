@@ -1,0 +1,105 @@
+"""Which samples does each rank see? DataLoader + DistributedSampler on a data set of numbers.
+
+Run it with `course demo samples --ranks 2`, or under torchrun.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.theory.batching import Batching
+from course_lib.theory.validation import flag, whole
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    samples: int = option(10, "samples in the data set")
+    batch: int = option(2, "samples per rank and step")
+    epochs: int = option(2, "passes over the data set")
+    shuffle: bool = option(True, "mix the samples")
+    set_epoch: bool = option(True, "tell the sampler which epoch it is")
+    drop_last: bool = option(False, "drop ragged tails instead of repeating samples")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batch", "epochs"):
+            whole(name, getattr(self, name), most=1000)
+        for name in ("shuffle", "set_epoch", "drop_last", "json"):
+            flag(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Result:
+    """seen[epoch][rank] is the list of batches, each a list of sample numbers."""
+
+    samples: int
+    seen: list[list[list[list[int]]]]
+
+    def by_rank(self, epoch: int) -> list[list[int]]:
+        """Sample numbers of one epoch, a flat list for each rank."""
+        return [[s for batch in batches for s in batch] for batches in self.seen[epoch]]
+
+    def steps(self, epoch: int = 0) -> int:
+        """Steps that each rank made in an epoch."""
+        return len(self.seen[epoch][0])
+
+    def repeated(self, epoch: int = 0) -> list[int]:
+        """Samples seen more than once in an epoch."""
+        flat = sorted(s for rank in self.by_rank(epoch) for s in rank)
+        return sorted({s for s, after in itertools.pairwise(flat) if s == after})
+
+    def missed(self, epoch: int = 0) -> list[int]:
+        """Samples that no rank saw in an epoch."""
+        seen = {s for rank in self.by_rank(epoch) for s in rank}
+        return [s for s in range(self.samples) if s not in seen]
+
+    def report(self) -> str:
+        """One line per epoch."""
+        return "\n".join(
+            f"epoch {epoch}: {self.steps(epoch)} steps on each rank, "
+            f"repeated {self.repeated(epoch) or 'none'}, missed {self.missed(epoch) or 'none'}"
+            for epoch in range(len(self.seen))
+        )
+
+
+def main(options: Options) -> Result:
+    """Every rank goes through its share of the data set and prints what it sees."""
+    rank = launch.init()
+    # Raises, on every rank alike, when drop_last would leave nothing.
+    Batching(options.samples, options.batch, gpus_per_node=rank.world, drop_last=options.drop_last)
+    dataset = range(options.samples)
+    sampler = DistributedSampler(dataset, shuffle=options.shuffle, drop_last=options.drop_last)
+    loader = DataLoader(dataset, options.batch, sampler=sampler, drop_last=options.drop_last)
+    seen = []
+    for epoch in range(options.epochs):
+        if options.set_epoch:
+            sampler.set_epoch(epoch)  # the seed of the shuffle
+        batches = [batch.tolist() for batch in loader]
+        if not options.json:
+            print(f"epoch {epoch}: {batches}", flush=True)
+        seen.append(_from_all_ranks(batches, rank.world))
+    return Result(options.samples, seen)
+
+
+def _from_all_ranks(mine: list[list[int]], world: int) -> list[list[list[int]]]:
+    everyone: list[list[list[int]]] = [[]] * world
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

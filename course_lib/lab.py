@@ -1,0 +1,96 @@
+"""`course lab`: opens JupyterLab at the first notebook."""
+
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import webbrowser
+from pathlib import Path
+
+from course_lib.problem import Problem
+
+FIRST = "notebooks/00_start_here.ipynb"
+
+
+def repository() -> Path:
+    """The folder that holds notebooks/ beside this package.
+
+    Raises Problem when the package was installed without the repository.
+    """
+    root = Path(__file__).resolve().parents[1]
+    if not (root / FIRST).is_file():
+        raise Problem(
+            f"the notebooks are not beside the package in {root}: clone the repository and run "
+            "`pip install -e .` in it"
+        )
+    return root
+
+
+def command(root: Path, port: int | None, browser: bool) -> list[str]:
+    """The command line that starts JupyterLab at the first notebook, with this same Python."""
+    arguments = [sys.executable, "-m", "jupyter", "lab"]
+    arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    if port is not None:
+        # A wanted port is the wanted one: Jupyter must not take the next free one silently.
+        arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
+    if not browser:
+        arguments.append("--no-browser")
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        # Containers run as root; the server listens on this machine only and asks for a token.
+        arguments.append("--allow-root")
+    return arguments
+
+
+def require_free(port: int) -> None:
+    """Raise Problem, with the next free port, when something listens on `port` already."""
+    if not 1 <= port <= 65535:
+        raise Problem(f"--port must be from 1 to 65535, got {port}: leave it out to let Jupyter choose")
+    if _is_free(port):
+        return
+    near = range(port + 1, min(port + 100, 65536))
+    free = next((candidate for candidate in near if _is_free(candidate)), None)
+    remedy = f"try --port {free}" if free else "leave --port out"
+    raise Problem(f"port {port} is busy: {remedy}, or end the program that uses it")
+
+
+def has_browser() -> bool:
+    """True when Python finds a web browser to open."""
+    try:
+        webbrowser.get()
+    except webbrowser.Error:
+        return False
+    return True
+
+
+def open_lab(port: int | None = None, browser: bool = True) -> int:
+    """Start JupyterLab and stay until it ends; returns its exit code.
+
+    Raises Problem: no repository beside the package, no JupyterLab, a busy port.
+    """
+    root = repository()
+    if importlib.util.find_spec("jupyterlab") is None:
+        raise Problem("JupyterLab is missing: run `pip install -e .` in the repository")
+    if port is not None:
+        require_free(port)
+    if browser and not has_browser():
+        browser = False
+        print("No browser was found: open the address that Jupyter prints below in one.")
+    arguments = command(root, port, browser)
+    sys.stdout.flush()
+    if os.name == "posix":
+        # JupyterLab takes the place of this process, so that ending it leaves nothing behind.
+        os.execv(arguments[0], arguments)
+    return subprocess.call(arguments)
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # Jupyter may take a port that an earlier server has just left; so may this probe.
+        if os.name == "posix":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

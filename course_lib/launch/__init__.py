@@ -1,0 +1,24 @@
+"""Starts ranks, streams their output, returns their results, and ends them all.
+
+    results = launch.run(function, *args, ranks=2)     # from a cell: results by rank
+    python -m torch.distributed.run … -m course_lib.demos.ddp     # the same program, by torchrun
+
+Importing this package is light: torch loads when a rank, or `init`, first needs it.
+"""
+
+from course_lib.launch.errors import RankFailed
+from course_lib.launch.group import Rank, finish, init, program
+from course_lib.launch.runner import run
+from course_lib.launch.server import warm_up
+from course_lib.launch.torchrun import torchrun_command
+
+__all__ = [
+    "Rank",
+    "RankFailed",
+    "finish",
+    "init",
+    "program",
+    "run",
+    "torchrun_command",
+    "warm_up",
+]

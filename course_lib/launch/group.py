@@ -1,0 +1,150 @@
+"""One way into a process group and one way out, for a cell, `python -m` and torchrun alike."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    import torch
+
+STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
+TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
+_TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
+_FINISHED_KEY = "course_finished"
+_PEERS_S = 5.0
+
+
+@dataclass(frozen=True)
+class Rank:
+    """This process's place: rank of `world`, `local_rank` on its machine, its device, backend."""
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    backend: str
+
+
+@dataclass(frozen=True)
+class _Membership:
+    rank: Rank
+    store: Any
+
+
+_membership: _Membership | None = None
+
+
+def init() -> Rank:
+    """Join the process group that the environment describes, or a world of one; idempotent.
+
+    NCCL where this machine has a GPU for each of its ranks, gloo otherwise. Raises RuntimeError
+    if the other ranks do not come within the time limit.
+    """
+    global _membership
+    if _membership is None:
+        _membership = _join()
+    return _membership.rank
+
+
+def finish() -> None:
+    """Leave the process group; does nothing outside one. Results and assertions come before."""
+    global _membership
+    import torch.distributed as dist
+
+    # A DDP model that outlives its group can abort the process (seen with gloo): collect it first.
+    gc.collect()
+    if _membership is not None:
+        _wait_for_peers(_membership)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    _membership = None
+
+
+def program(main: Callable[[Any], Any], options: Any) -> NoReturn:
+    """Run `main(options)` inside the process group and end this process: exit code 0, or 1.
+
+    What a demo's `if __name__ == "__main__":` calls, under torchrun or alone (a world of one).
+    """
+    code = _exit_code(main, options)
+    if code == 0:
+        finish()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not sys.exit: gloo's threads can abort or hang while the interpreter shuts down.
+    os._exit(code)
+
+
+def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
+    try:
+        init()
+        main(options)
+    except KeyboardInterrupt:
+        return 130  # what shells expect after Ctrl-C
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _join() -> _Membership:
+    import torch
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        raise RuntimeError(
+            "torch.distributed.init_process_group was called before launch.init():"
+            " remove that call, launch.init() makes it"
+        )
+    timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT_S)))
+    store, rank, world = _meeting_point(timeout)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    local_world = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    gpus = torch.cuda.device_count() >= local_world
+    device = torch.device("cuda", local_rank) if gpus else torch.device("cpu")
+    if gpus:
+        torch.cuda.set_device(device)
+    backend = "nccl" if gpus else "gloo"
+    dist.init_process_group(
+        backend, store=store, rank=rank, world_size=world, timeout=timeout,
+        device_id=device if gpus else None,
+    )  # fmt: skip
+    return _Membership(Rank(rank, world, local_rank, device, backend), store)
+
+
+def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
+    """The store through which ranks find each other, with this process's rank and the world."""
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    if "RANK" not in os.environ:
+        return dist.HashStore(), 0, 1
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if STORE_VARIABLE in os.environ:
+        return dist.FileStore(os.environ[STORE_VARIABLE], world), rank, world
+    return next(rendezvous("env://", rank, world, timeout=timeout))
+
+
+def _wait_for_peers(membership: _Membership) -> None:
+    """Stay a moment for ranks that still read what this one sent; not for ever.
+
+    By the store rather than a barrier: a rank that is in another collective would mistake it.
+    """
+    deadline_s = time.monotonic() + _PEERS_S
+    # A store that has gone means that its owner has: nobody to wait for.
+    with contextlib.suppress(Exception):
+        membership.store.add(_FINISHED_KEY, 1)
+        while membership.store.add(_FINISHED_KEY, 0) < membership.rank.world:
+            if time.monotonic() > deadline_s:
+                return
+            time.sleep(0.002)

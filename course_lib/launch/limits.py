@@ -1,0 +1,82 @@
+"""What `run` refuses before it starts anything."""
+
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MAX_RANKS = 64
+RANK_BYTES = 300 * 10**6  # torch and a small model; measured with gloo on Linux
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def check_arguments(function: Callable[..., Any], ranks: int, timeout_s: float) -> None:
+    """Raises TypeError or ValueError with one sentence that names the argument and the remedy."""
+    if not callable(function):
+        raise TypeError(
+            f"function must be callable, got {type(function).__name__} {function!r}:"
+            " pass the function itself, and its arguments after it"
+        )
+    if isinstance(ranks, bool) or not isinstance(ranks, int):
+        raise TypeError(f"ranks must be an int, got {ranks!r}: pass a whole number such as 2")
+    if not 1 <= ranks <= MAX_RANKS:
+        raise ValueError(
+            f"ranks must be between 1 and {MAX_RANKS} on one machine, got {ranks}:"
+            " pass fewer, or start the program with torchrun on several machines"
+        )
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise TypeError(f"timeout_s must be a number of seconds, got {timeout_s!r}: pass e.g. 120")
+    if not (math.isfinite(timeout_s) and timeout_s > 0):
+        raise ValueError(f"timeout_s must be finite and above 0, got {timeout_s}: pass e.g. 120")
+
+
+def check_memory(ranks: int) -> None:
+    """Raises MemoryError where `ranks` ranks would not fit, rather than let the system kill one."""
+    available_bytes = available_memory_bytes()
+    needed_bytes = ranks * RANK_BYTES
+    if available_bytes is not None and available_bytes < needed_bytes:
+        raise MemoryError(
+            f"ranks={ranks} needs about {needed_bytes / 1e9:.1f} GB of memory and"
+            f" {available_bytes / 1e9:.1f} GB is free: close other programs, shut down other"
+            " kernels, or pass fewer ranks"
+        )
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that new processes can have: the machine's or the container's; None if unknown."""
+    known = [_machine_bytes(), _container_bytes()]
+    return min((value for value in known if value is not None), default=None)
+
+
+def _machine_bytes() -> int | None:
+    if not _MEMINFO.exists():
+        return None
+    return _fields(_MEMINFO).get("MemAvailable:", 0) * 1024 or None
+
+
+def _container_bytes() -> int | None:
+    """What is left under the control group's limit, its file cache counted as free."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used_bytes = int((_CGROUP / "memory.current").read_text())
+        cache_bytes = _fields(_CGROUP / "memory.stat").get("inactive_file", 0)
+    except (OSError, ValueError):
+        return None
+    return int(limit) - used_bytes + cache_bytes if limit.isdigit() else None
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """The first number of each line `name number …`."""
+    rows = (line.split() for line in path.read_text().splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1}
+
+
+def threads_per_rank(ranks: int) -> int:
+    """Share this process's cores: more threads than cores made DDP 8 times slower."""
+    if hasattr(os, "sched_getaffinity"):
+        cores = len(os.sched_getaffinity(0))
+    else:
+        cores = os.cpu_count() or 1
+    return max(1, cores // ranks)

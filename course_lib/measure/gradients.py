@@ -1,0 +1,19 @@
+"""Takes gradients out of a model and compares two sets of them."""
+
+import torch
+from torch import Tensor, nn
+
+
+def flat_gradient(model: nn.Module) -> Tensor:
+    """All gradients of `model` as one vector, in the order of its parameters."""
+    return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def relative_difference(a: Tensor, b: Tensor) -> float:
+    """|a - b| / |b| with Euclidean norms: 0 when equal; float32 rounding leaves about 1e-7."""
+    return float((a - b).norm() / b.norm())
+
+
+def mean_square_norm(gradients: list[Tensor]) -> float:
+    """Mean of |g|² over several gradients of the same batch size."""
+    return float(torch.stack([g.square().sum() for g in gradients]).mean())

@@ -1,0 +1,64 @@
+"""A GPT-2 style language model in one page: small enough for a laptop, exact enough to count."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class Attention(nn.Module):
+    """Causal self-attention with `heads` heads."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.out = nn.Linear(hidden, hidden)
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
+        batch, sequence, hidden = x.shape
+        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (batch, heads, sequence, hidden / heads)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+
+
+class Block(nn.Module):
+    """One layer: attention, then a two-matrix MLP four times as wide, each behind a LayerNorm."""
+
+    def __init__(self, hidden: int, heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(hidden)
+        self.attention = Attention(hidden, heads)
+        self.norm2 = nn.LayerNorm(hidden)
+        self.mlp = nn.Sequential(
+            nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """Token ids (batch, sequence) in, logits (batch, sequence, vocab) out.
+
+    The head shares the embedding's weights, as in GPT-2. Radford et al. 2019.
+    """
+
+    def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, hidden)
+        self.positions = nn.Embedding(context, hidden)
+        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(hidden)
+        self.head = nn.Linear(hidden, vocab, bias=False)
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.embedding(tokens) + self.positions(places)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))
