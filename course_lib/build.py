@@ -24,6 +24,11 @@ class Outcome:
     state: str
     text: str = ""
 
+    def line(self, root: Path) -> str:
+        """The outcome on one line, its path below `root`."""
+        tail = f": {self.text}" if self.text else ""
+        return f"{self.state:<8} {self.path.relative_to(root)}{tail}"
+
 
 def _load(path: Path) -> dict[str, Any]:
     """The notebook at path; an empty one when it cannot be read as one."""

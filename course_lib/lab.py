@@ -45,7 +45,9 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
 def require_free(port: int) -> None:
     """Raise Problem, with the next free port, when something listens on `port` already."""
     if not 1 <= port <= 65535:
-        raise Problem(f"--port must be from 1 to 65535, got {port}: leave it out to let Jupyter choose")
+        raise Problem(
+            f"--port must be from 1 to 65535, got {port}: leave it out to let Jupyter choose"
+        )
     if _is_free(port):
         return
     near = range(port + 1, min(port + 100, 65536))

@@ -15,7 +15,7 @@ _VERDICT = re.compile(r"^\[(todo|fail|pass)\] (\d+\.\d+)\b.*$", re.M)
 
 @dataclass(frozen=True)
 class Row:
-    """One exercise of a notebook: status pass, fail, todo, or stopped when no verdict was printed."""
+    """One exercise of a notebook: status pass, fail, todo, or stopped (no verdict was printed)."""
 
     id: str
     status: str
@@ -54,7 +54,7 @@ def _run(notebook: Any, path: Path, cell_limit_s: int) -> None:
     from nbclient import NotebookClient
     from nbclient.exceptions import DeadKernelError
 
-    # Strict mode would stop at the first wrong answer; the name tells the kernel whose work it runs.
+    # Strict mode would add errors to verdicts; the name tells the kernel whose work it runs.
     env = {**os.environ, "COURSE_STRICT": "0", "JPY_SESSION_NAME": str(path.resolve())}
     client = NotebookClient(
         notebook,

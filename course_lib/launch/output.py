@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
+_CHUNK_BYTES = 4 * 2**20
 
 
 class Output:
@@ -17,37 +18,41 @@ class Output:
 
     @property
     def too_long(self) -> bool:
-        return self._position_bytes > MAX_BYTES
+        return self._log.exists() and self._log.stat().st_size > MAX_BYTES
 
     def show_new_lines(self) -> None:
-        """Print the lines completed since the last call."""
-        *lines, self._partial = (self._partial + self._read_new()).split(b"\n")
-        self._print(lines)
+        """Print the lines completed since the last call, at most 4 MiB of them."""
+        if self._stream:
+            self._show(self._read_new())
 
     def show_rest(self) -> None:
-        """Print all that is left, including a last line without its end."""
-        self.show_new_lines()
+        """Print all that is left, up to the limit, including a last line without its end."""
+        while self._stream and self._position_bytes < MAX_BYTES and (new := self._read_new()):
+            self._show(new)
         if self._partial:
-            self._print([self._partial])
-            self._partial = b""
+            self._show(b"\n")
+        if self._stream and self.too_long:
+            self._show(f"(the rest is not shown: only {MAX_BYTES >> 20} MiB are)\n".encode())
 
     def last_lines(self, count: int = 20) -> str:
         """The end of the log, for a rank that died without a word to its parent."""
-        self._position_bytes = max(0, self._position_bytes - 16_384)
+        if not self._log.exists():
+            return ""
+        self._position_bytes = max(0, self._log.stat().st_size - 16_384)
         return "\n".join(_text(line) for line in self._read_new().splitlines()[-count:])
 
     def _read_new(self) -> bytes:
-        try:
-            with open(self._log, "rb") as file:
-                file.seek(self._position_bytes)
-                new = file.read()
-        except FileNotFoundError:  # the rank has not started yet
+        if not self._log.exists():  # the rank has not started yet
             return b""
+        with open(self._log, "rb") as file:
+            file.seek(self._position_bytes)
+            new = file.read(_CHUNK_BYTES)
         self._position_bytes += len(new)
         return new
 
-    def _print(self, lines: list[bytes]) -> None:
-        if self._stream and lines:
+    def _show(self, new: bytes) -> None:
+        *lines, self._partial = (self._partial + new).split(b"\n")
+        if lines:
             text = "".join(f"{self._label}{_text(line)}\n" for line in lines)
             print(text, end="", flush=True)
 

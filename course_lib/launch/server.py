@@ -4,6 +4,7 @@ The server is the standard library's forkserver: a clean process, never a fork o
 Where there is none (Windows), each rank is a fresh process that imports torch for itself.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -44,7 +45,8 @@ def wait_until_warm() -> None:
 def _start_server() -> None:
     _context.set_forkserver_preload([_PRELOAD])
     process = _context.Process(target=_nothing, daemon=True)
-    with _process_lock:
+    # If it fails, the launch that waits for it fails likewise, and says so to its caller.
+    with contextlib.suppress(Exception), _process_lock:
         process.start()  # returns when the server has finished importing
 
 
@@ -84,3 +86,5 @@ class RankProcess:
         wait([self.sentinel], timeout=_END_S)
         with _process_lock:
             self._process.join(timeout=0)
+            if self._process.exitcode is not None:
+                self._process.close()

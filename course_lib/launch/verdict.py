@@ -5,40 +5,67 @@ import signal
 import traceback
 from dataclasses import dataclass
 
+from course_lib.launch import rank as rank_program
 from course_lib.launch.errors import RankFailed
 
 # A rank that says this, or aborts, has lost a peer: look at the peer first.
 _LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|caused pair closure")
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
-_LAUNCHER_FILE = "rank.py"
+_CALLER = (rank_program.__file__, "_work")
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end without a result, as `time.monotonic()` and in words."""
+    """One rank's end without a result: when, on the clock of `time.monotonic()`, and why."""
 
     rank: int
     time_s: float
     reason: str
     traceback: str = ""
     aborted: bool = False
+    hung: bool = False
 
     @property
     def followed_another(self) -> bool:
         return self.aborted or bool(_LOST_PEER.search(self.reason))
 
 
-def first_cause(failures: list[Failure], returned: list[int]) -> RankFailed:
+def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
     """The failure from which the others followed; `returned`: the ranks that had a result."""
-    first = min(failures, key=lambda failure: (failure.followed_another, failure.time_s))
+    if all(failure.hung for failure in failures):
+        return _all_hung(failures, returned, timeout_s)
+    ended = [failure for failure in failures if not failure.hung]
+    first = min(ended, key=lambda failure: (failure.followed_another, failure.time_s))
     reason = first.reason
     if first.followed_another and returned:
-        reason += f" (it was still waiting when rank {returned[0]} had returned its result)"
+        reason = (
+            f"lost its connection to rank {returned[0]}, which had returned already:"
+            " every rank must call the same collectives, in the same order"
+        )
     return RankFailed(first.rank, reason, first.traceback)
 
 
-def describe_exit(exit_code: int) -> str:
-    """In words, how a process that left no report ended."""
+def _all_hung(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
+    reason = f"hung: it gave no result within {timeout_s:g} s"
+    if len(failures) > 1:
+        reason += f", nor did {_named([failure.rank for failure in failures[1:]])}"
+    if returned:
+        reason += f"; {_named(returned)} had returned already"
+    where = [f"rank {failure.rank} was here:\n{failure.traceback}" for failure in failures]
+    return RankFailed(failures[0].rank, reason, "\n".join(where))
+
+
+def _named(ranks: list[int]) -> str:
+    return " and ".join(f"rank {rank}" for rank in ranks)
+
+
+def describe_exit(exit_code: int, started: bool) -> str:
+    """In words, how a process that left no report ended; `started`: it had read its job."""
+    if exit_code >= 0 and not started:
+        return (
+            f"ended with exit code {exit_code} before it started: in a script, put the call"
+            ' under `if __name__ == "__main__":`, since each rank imports the script'
+        )
     if exit_code >= 0:
         return f"ended with exit code {exit_code} before it returned a result"
     name = signal.Signals(-exit_code).name
@@ -52,11 +79,11 @@ def describe_exit(exit_code: int) -> str:
 
 def readable_stack(dump: str) -> str:
     """The function's own frames in faulthandler's dump, most recent last, with their source."""
-    for thread in dump.split("\n\n"):
-        frames = [match.groups() for match in map(_FRAME.match, thread.splitlines()) if match]
-        ours = [_is_launcher(file) for file, _, _ in frames]
-        if any(ours):
-            inner = reversed(frames[: ours.index(True)])
-            listed = traceback.format_list([(f, int(line), name, None) for f, line, name in inner])
-            return "".join(listed)
-    return dump
+    for thread in dump.split("\n\n"):  # ours is the one in which rank.py called the function
+        matches = [match for match in map(_FRAME.match, thread.splitlines()) if match]
+        callers = [(match["file"], match["name"]) for match in matches]
+        if _CALLER in callers:
+            inner = matches[: callers.index(_CALLER)]
+            frames = [(match["file"], int(match["line"]), match["name"], None) for match in inner]
+            return "".join(traceback.format_list(frames[::-1]))
+    return dump or "  (not known: it did not say)\n"

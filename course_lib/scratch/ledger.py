@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable
 
+from typing import Any
+
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
@@ -12,11 +13,12 @@ def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(storages.values())
 
 
-def ledger(model: nn.Module, optimizer: Optimizer, batch: Iterable[Tensor] = ()) -> dict[str, int]:
+def ledger(model: nn.Module, optimizer: Any, batch: Iterable[Tensor] = ()) -> dict[str, int]:
     """Bytes by consumer: weights, gradients, optimizer, inputs and labels.
 
-    Call it after `optimizer.step()`: optimizers make their state at the first step. Step counters
-    (one number per tensor) are left out, as every published convention does.
+    `optimizer` has torch's `state`: a dict of named tensors for each parameter. Call it after
+    `optimizer.step()`: optimizers make their state at the first step. Step counters (one number
+    per tensor) are left out, as every published convention does.
     """
     parameters = list(model.parameters())
     states = [

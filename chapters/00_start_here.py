@@ -1,0 +1,135 @@
+# %% [markdown]
+# # Start here
+#
+# In 2024 Llama 3 405B was trained on 16,384 GPUs. Who decided that a GPU works on this piece of
+# the model and not on that one? Why did it take 54 days and not 20? Which of the published numbers
+# can you check yourself?
+#
+# This course teaches how large models are trained on many accelerators (加速器). You need a
+# laptop, Python and a little PyTorch. You do not need a GPU: programs that run on many GPUs
+# run here on several processes of your computer, and what they send, store and compute is counted
+# exactly. On a machine with GPUs the same programs use them.
+
+# %% [markdown]
+# ## How each chapter works
+#
+# Every chapter repeats one loop:
+#
+# 1. **Predict** (预测). You commit a number before anything runs.
+# 2. **Measure** (测量). Code runs and counts: bytes, operations, messages, seconds.
+# 3. **Explain the gap** (解释差距). Where the two differ, we say why, and by how much they may.
+#
+# Here is the loop once, in small. Four processes each hold one number: 0, 1, 2 and 3. They add
+# them up so that each has the sum. This is called an **all-reduce** (全规约), and you will meet it in
+# every chapter.
+#
+# **Predict.** What does each process have in the end? Put your number in place of `None`. If you
+# leave `None`, the course predicts for you.
+
+# %%
+from course_lib import doctor, expect, launch, panels, predict, quiz
+
+total = predict("0.sum", "What does each process have in the end?", course=0 + 1 + 2 + 3, yours=None)
+
+# %% [markdown]
+# **Measure.** `launch.run` starts the processes and calls the function in each of them. The first
+# start takes a few seconds, the next ones a fraction of one.
+
+# %%
+def add_up():
+    """Adds up the rank numbers of all processes."""
+    import torch
+    import torch.distributed as dist
+
+    mine = torch.tensor(dist.get_rank())
+    print(f"I have {mine.item()}")
+    dist.all_reduce(mine)
+    return mine.item()
+
+
+results = launch.run(add_up, ranks=4)
+results
+
+# %%
+assert len(set(results)) == 1
+expect(total, results[0], label="sum")
+
+# %% [markdown]
+# **Explain.** No gap: counting is exact, and every process has 6. When we measure *times* or
+# *memory*, there will be gaps, and they will be the interesting part.
+#
+# Each line of the output carries the **rank** (进程编号) of the process that printed it. The lines may
+# come in any order, because the processes really run side by side.
+
+# %% [markdown]
+# ## Can this computer run the course?
+#
+# The next cell starts 2 and then 4 processes, lets them exchange a number, and says how long
+# that took. In a terminal, `course doctor` looks at more and says what to do about it.
+
+# %%
+doctor.self_test()
+
+# %% [markdown]
+# ## Sliders
+#
+# Most chapters have a panel like this one. Move a slider with the mouse or the arrow keys; the
+# number box beside it takes exact values. The numbers come from the same functions that the text and
+# the tests use.
+
+# %%
+panels.batches(samples=1000, micro_batch=5, accumulation=2)
+
+# %% [markdown]
+# ## Exercises
+#
+# Each chapter has a notebook of exercises in the folder `exercises/`. There are four kinds:
+# **calculate**, **implement**, **debug** (a mistake that was really published) and **predict**. A
+# check answers at once:
+#
+# ```
+# check("1.1", answer)     # [pass], or [fail] with the reason, or [todo]
+# hint("1.1")              # one hint more each time
+# ```
+#
+# Work in `exercises/`, look into `solutions/` afterwards. In a terminal,
+# `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
+# shows what you have done. Your progress is kept in your own user folder, and nothing
+# that you write is ever overwritten.
+
+# %% [markdown]
+# ## The map
+#
+# | | chapter | the question |
+# |---|---|---|
+# | 1 | Steps and batches | 200 steps and still 100 updates: how? |
+# | 2 | Gradient accumulation | How do you train with batch 512 on two small GPUs? |
+# | 3 | What is in the memory | Why does a 13.5 GB model not train in 80 GB? |
+# | 4 | Activations and recomputation | What does it cost to keep less? |
+# | 5 | FLOPs, roofline, MFU | How long must a training run take at least? |
+# | 6 | Collectives | How long does an all-reduce take? |
+# | 7 | From DP to DDP | Why is the exchange of gradients almost free? |
+# | 8 | ZeRO | Who needs to store what? |
+# | 9 | FSDP and YaFSDP | How do you train what fits on no single GPU? |
+# | 10 | Tensor parallelism | How far can one matrix be split? |
+# | 11 | Pipeline parallelism | Why do GPUs wait, and for how long? |
+# | 12 | Experts and long sequences | What do a trillion parameters cost, if few are used? |
+# | 13 | 3D parallelism and planning | Which layout, out of a hundred thousand? |
+# | 14 | Parameter servers and RPC | What if the model is mostly a table? |
+# | 15 | Launchers and recovery | What happens when a machine dies? |
+# | 16 | The cluster clinic | Which cable is broken? |
+# | 17 | Capstone | Can you defend a plan for a 70B model? |
+#
+# This edition contains chapters 1 to 3. The others are in preparation, in this order.
+
+# %% [markdown]
+# ## Conventions
+#
+# - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes. Never mixed, always written out.
+# - **FLOP** is an operation, **FLOP/s** a speed.
+# - Bandwidth is counted one way. Peak rates are those for dense matrices.
+# - Where published tools disagree, the convention is named and is a parameter.
+# - A number is either measured in the notebook or has its source beside it.
+# - Technical terms come with their Chinese name at first use.
+#
+# Now open `notebooks/01_steps_and_batches.ipynb`.

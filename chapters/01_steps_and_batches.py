@@ -1,0 +1,451 @@
+# %% [markdown]
+# # 1 Steps and batches
+#
+# A colleague says: "Our data set has 1000 samples, the batch is 10, and the trainer's log
+# says 200 steps per epoch. Is the log wrong?"
+#
+# It may be right. By the end of this chapter you can say when, and you can compute for any
+# number of GPUs
+#
+# - how many steps and how many updates an epoch has,
+# - how large the batch behind one update really is, in samples and in tokens,
+# - which samples each process sees, which it sees twice, and which nobody sees.
+#
+# Time: about 40 minutes. You need PyTorch's training loop, nothing about clusters.
+
+# %% tags=["both"]
+from course_lib import check, hint
+
+# %%
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data.distributed import DistributedSampler
+
+from course_lib import demos, expect, figures, launch, panels, predict, quiz, scratch, show_source
+from course_lib.theory.batching import Batching, rank_samples
+
+launch.warm_up()  # the processes for the end of the chapter get ready in the background
+
+# %% [markdown]
+# ## 1.1 Five words
+#
+# Start with one process, 1000 samples, and a GPU that holds the intermediate results of only
+# 5 samples at once.
+#
+# - A **sample** (样本) is one training example: here a row of numbers, later a piece of text.
+# - An **epoch** (轮次) is one pass over all samples: 1000 of them.
+# - A **micro-batch** (微批次) is what goes through the model in one forward pass: 5 samples.
+# - A **micro-step** is one forward and one backward pass, on one micro-batch. Logs often call
+#   it **step** or **iteration** (迭代), and so does our colleague's.
+# - An **update** (参数更新) is one `optimizer.step()`: the weights change.
+#
+# If the weights change after every micro-step, one number is enough. But people often add up
+# the gradients of several micro-batches first and update once. That is **gradient accumulation**
+# (梯度累积), the subject of chapter 2. With accumulation 2, two micro-steps make one update.
+#
+# Be careful with two neighbouring words. A *mini-batch* (小批次) is the whole batch behind one
+# update, as in "mini-batch gradient descent"; here 10 samples. A *micro-batch* is a piece
+# of it; here 5. Texts mix them up, and the numbers change by the accumulation factor when they do.
+
+# %% [markdown]
+# **Predict.** 1000 samples, micro-batch 5, accumulation 2, one process. How many micro-steps
+# and how many updates does an epoch have? Put your numbers in place of `None`, then run the cell.
+# Your first answer is kept, so that you can compare later. Leave `None` and the course predicts.
+
+# %%
+one_process = Batching(samples=1000, micro_batch=5, accumulation=2)
+epoch = one_process.epoch()
+
+micro_steps = predict(
+    "1.micro_steps", "Micro-steps in an epoch?", course=epoch.micro_steps, yours=None
+)
+updates = predict("1.updates", "Updates in an epoch?", course=epoch.updates, yours=None)
+
+# %% [markdown]
+# **Measure.** Here is the whole loop. It is a training loop like any other, on a
+# linear model, with counters where things happen.
+
+# %%
+show_source(scratch.loop.train_epoch)
+
+# %%
+torch.manual_seed(0)
+inputs, targets = torch.randn(1000, 3), torch.randn(1000, 1)
+model = torch.nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+counts = scratch.loop.train_epoch(model, optimizer, inputs, targets, micro_batch=5, accumulation=2)
+counts
+
+# %%
+expect(micro_steps, counts.micro_steps, label="micro-steps")
+expect(updates, counts.updates, label="updates")
+
+# %% [markdown]
+# **Explain.** The gap is zero, and it must be: these are counts, not timings.
+#
+# $$\text{micro-steps} = \frac{1000}{5} = 200, \qquad \text{updates} = \frac{200}{2} = 100.$$
+#
+# So 200 steps and still 100 updates. The log counts micro-steps, your colleague counts updates.
+# The learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
+# A schedule set to 200 when there are 100 updates never gets past its middle.
+#
+# One more word is often misused. The **gradient** (梯度) is not "the change of the weights". It is
+# what the optimizer starts from. Plain SGD changes the weights by −(learning rate) × gradient;
+# Adam divides by a running size of the gradient, so that the change is about the learning rate
+# whatever the gradient's size.
+
+# %% [markdown]
+# **Remember**
+# - A micro-step is a forward and a backward pass; an update is a step of the optimizer.
+# - updates = micro-steps / accumulation. Ask of every "step" in a log which one it is.
+
+# %% [markdown]
+# ## 1.2 Ragged tails
+#
+# Take 1003 samples and a batch of 10, without accumulation. The first 100 steps use 1000
+# samples. Three are left. What happens to them is a choice:
+#
+# - keep them: a 101st step with a micro-batch of 3 (`drop_last=False`, PyTorch's default);
+# - drop them: 100 steps, and in this epoch nobody sees these 3 samples (`drop_last=True`).
+#
+# With $N$ samples and batch $B$:
+#
+# $$\text{steps} = \lceil N/B \rceil \text{ (keep)} \qquad\text{or}\qquad
+# \lfloor N/B \rfloor \text{ (drop)}.$$
+#
+# $\lceil x \rceil$ rounds up, $\lfloor x \rfloor$ rounds down. The popular "epoch = batch size ×
+# iterations" counts *samples*, and it is exact only when $B$ divides $N$.
+
+# %%
+keep = Batching(samples=1003, micro_batch=10).epoch()
+drop = Batching(samples=1003, micro_batch=10, drop_last=True).epoch()
+keep
+
+# %%
+assert (keep.micro_steps, keep.last_micro_batch, keep.dropped) == (101, 3, 0)
+assert (drop.micro_steps, drop.last_micro_batch, drop.dropped) == (100, 10, 3)
+
+for drop_last, ours in ((False, keep), (True, drop)):
+    loader = DataLoader(range(1003), batch_size=10, drop_last=drop_last)
+    expect(ours.micro_steps, len(loader), label=f"steps with drop_last={drop_last}")
+
+# %% [markdown]
+# Which one is right? Keeping is natural for evaluation, where every sample must count once.
+# For training people usually drop: a batch of 3 gives a noisier gradient than one of 10, yet
+# it moves the weights as far, and a batch of another size makes compiled code compile again.
+# With shuffling, other samples are dropped in each epoch, so nothing is lost for good.
+#
+# Accumulation has a tail too. 1003 samples in micro-batches of 5 are 201 micro-steps; with
+# accumulation 2, the last update has only one of them. If your loop waits for the second one,
+# the leftover gradient stays in `.grad` and leaks into the next epoch.
+
+# %%
+tail = Batching(samples=1003, micro_batch=5, accumulation=2).epoch()
+print(tail)
+assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
+
+# %% [markdown]
+# **Remember**
+# - Steps are rounded up or down; `drop_last` decides, and the loop decides it for accumulation.
+# - "Epoch = batch × iterations" counts samples, and only without a tail.
+
+# %% [markdown]
+# ## 1.3 Many processes
+#
+# Now take 2 machines, called **nodes** (节点), with 4 GPUs each, and one process per GPU. The
+# number of processes is the **world size** (进程总数): $2 \times 4 = 8$. Each process has a number,
+# its **rank** (进程编号), here 0 to 7.
+#
+# In **data parallelism** (数据并行) every rank holds the whole model and works on its own
+# samples. Before each update the ranks average their gradients, so that all make the same
+# update. One update then rests on
+#
+# $$\underbrace{5}_{\text{micro-batch}} \times \underbrace{2}_{\text{accumulation}} \times
+# \underbrace{8}_{\text{ranks}} = 80 \text{ samples.}$$
+#
+# That is the **global batch** (全局批次). The micro-batch is also called *per-device batch*
+# (单卡批次), for instance `per_device_train_batch_size` in transformers.
+
+# %%
+two_nodes = Batching(samples=1000, micro_batch=5, accumulation=2, nodes=2, gpus_per_node=4)
+print(two_nodes.explain())
+assert two_nodes.global_batch == 80
+
+# %% [markdown]
+# Each line above is one formula. Two deserve a second look.
+#
+# **Updates fell from 100 to 13.** Eight ranks go through the data together, so an epoch has an
+# eighth of the updates. If you keep the learning rate, you train less. Chapter 2 says what
+# to do about it.
+#
+# **World is not data parallelism.** Larger models are themselves split over GPUs: by tensor
+# parallelism (张量并行, TP), pipeline parallelism (流水线并行, PP) and context parallelism
+# (上下文并行, CP), chapters 10 to 12. The GPUs that share one copy of the model work on the *same*
+# samples. They count once:
+#
+# $$\text{dp} = \frac{\text{world}}{\text{tp} \times \text{pp} \times \text{cp}}, \qquad
+# \text{global batch} = \text{micro-batch} \times \text{accumulation} \times \text{dp}.$$
+#
+# Source: Megatron-LM, `arguments.py`. The formula that many notes give, accumulation ×
+# nodes × processes per node × micro-batch, is this one with tp = pp = cp = 1.
+
+# %%
+pure = Batching(samples=100_000, micro_batch=4, accumulation=8, nodes=8, gpus_per_node=8)
+split = Batching(
+    samples=100_000, micro_batch=4, accumulation=8, nodes=8, gpus_per_node=8, tp=8, pp=4
+)
+print(f"64 GPUs, data parallel only: global batch {pure.global_batch}")
+print(f"64 GPUs, tp 8 × pp 4:        global batch {split.global_batch}")
+assert (pure.global_batch, split.global_batch) == (2048, 64)
+
+# %% [markdown]
+# For language models the batch is counted in **tokens** (词元), the pieces of text that a
+# model reads; about three quarters of an English word each. A sample is then a sequence of,
+# say, 4096 tokens. LLaMA-2 was trained with 4 million tokens per update (model card), and
+# "4M" there means $4 \times 2^{20} = 4{,}194{,}304$: 1024 sequences of 4096.
+
+# %%
+llama2 = Batching(samples=10**6, micro_batch=1, accumulation=8, gpus_per_node=128, sequence=4096)
+assert llama2.global_batch == 1024
+assert llama2.tokens_per_batch == 4_194_304
+
+# %% [markdown]
+# **Try it.** Move the sliders, by mouse or with the arrow keys. Three things to look for:
+#
+# 1. Double the GPUs per node and halve the accumulation. What stays the same?
+# 2. Find a setting in which samples are repeated. Then tick "drop last". Who loses what?
+# 3. Make the global batch 512 in three different ways.
+
+# %%
+panels.batches()
+
+# %% [markdown]
+# **Remember**
+# - global batch = micro-batch × accumulation × dp, and dp = world / (tp · pp · cp).
+# - More ranks, fewer updates per epoch.
+# - Language models: tokens per batch = global batch × sequence length.
+
+# %% [markdown]
+# ## 1.4 Who sees what
+#
+# 10 samples, 4 ranks. PyTorch's `DistributedSampler` deals them out like cards: rank 0 takes
+# samples 0, 4, 8; rank 1 takes 1, 5, 9; and so on. Ranks 2 and 3 would have only two samples.
+# But all ranks must take equally many steps: they meet at every update to average gradients, and a
+# rank that comes once more than the others waits for ever. So the sampler starts over
+# and gives sample 0 and sample 1 again. Two samples are seen twice.
+
+# %%
+for rank in range(4):
+    sampler = DistributedSampler(range(10), num_replicas=4, rank=rank, shuffle=False)
+    mine = rank_samples(samples=10, dp=4, rank=rank)
+    print(f"rank {rank}: {mine}")
+    assert mine == list(sampler)
+
+# %% [markdown]
+# The rule: rank $r$ of $d$ takes samples $r, r+d, r+2d, \dots$ counted round and round, in all
+# $\lceil N/d \rceil$ of them. With `drop_last=True` it takes $\lfloor N/d \rfloor$ and the
+# last few samples are left out.
+#
+# With `shuffle=True`, the default, the samples are first mixed in an order that depends on
+# `seed + epoch`. The sampler does not count epochs by itself. You tell it with
+# `sampler.set_epoch(epoch)`. Forget it, and every epoch has the very same order. Nothing
+# crashes, no warning comes, and each rank sees only its own share of the data for ever.
+#
+# **Predict.** 10 samples, 2 ranks, 2 epochs, shuffled, *without* `set_epoch`. How many samples
+# of the second epoch does rank 0 see that it did not see in the first?
+
+# %%
+unseen = predict("1.unseen", "New samples for rank 0 in epoch 2?", course=0, yours=None)
+
+# %%
+forgotten = demos.run("samples", ranks=2, samples=10, batch=2, epochs=2, set_epoch=False)
+first, second = forgotten.by_rank(epoch=0)[0], forgotten.by_rank(epoch=1)[0]
+expect(unseen, len(set(second) - set(first)), label="new samples")
+
+# %% [markdown]
+# That was your first program on two processes. Each line carries the label of the rank that
+# printed it. The ranks are real operating-system processes, and the same program runs under
+# `torchrun` on any number of machines.
+
+# %% [markdown]
+# ## 1.5 Demo: two ranks and their samples
+#
+# Now with `set_epoch`, and with 11 samples, so that something must be repeated.
+#
+# **Predict.** Each rank takes batches of 2. How many steps does each rank make in an epoch,
+# and how many samples are seen twice?
+
+# %%
+plan = Batching(samples=11, micro_batch=2, gpus_per_node=2)
+steps = predict("1.demo_steps", "Steps per rank?", course=plan.epoch().micro_steps, yours=None)
+twice = predict("1.demo_twice", "Samples seen twice?", course=plan.epoch().repeated, yours=None)
+
+# %%
+result = demos.run("samples", ranks=2, samples=11, batch=2, epochs=3)
+
+# %%
+expect(steps, result.steps(), label="steps per rank")
+expect(twice, len(result.repeated()), label="samples seen twice")
+print(result.report())
+
+# %%
+figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
+
+# %% [markdown]
+# **Explain.** Each row is a rank in one epoch. The colours change places from epoch to epoch:
+# `set_epoch` works. One sample appears twice in each epoch, and it is another one each
+# time. On 11 samples that is 9 % too much weight for it; on a million samples nobody notices.
+#
+# The same run outside the notebook, with the course's command and with PyTorch's own launcher:
+#
+# ```
+# course demo samples --ranks 2 --samples 11 --epochs 3
+# python -m torch.distributed.run --standalone --nproc-per-node 2 \
+#     -m course_lib.demos.samples --samples 11 --epochs 3
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Micro-step: forward and backward. Update: the weights change. 200 steps can be 100 updates.
+# 2. global batch = micro-batch × accumulation × dp, with dp = world / (tp · pp · cp).
+# 3. Steps are rounded up or down; `drop_last` decides at the tail.
+# 4. All ranks take equally many steps, so the sampler repeats samples or drops them.
+# 5. Call `set_epoch` in every epoch.
+# 6. Language models count the batch in tokens.
+
+# %%
+quiz("1")
+
+# %% [markdown]
+# **Now you:** open `exercises/01_steps_and_batches.ipynb`.
+#
+# **Read on.** PyTorch documentation, `torch.utils.data.distributed.DistributedSampler`.
+# Goyal et al. 2017, *Accurate, Large Minibatch SGD*, section 2 (arXiv:1706.02677): what changes
+# when the batch grows with the number of GPUs.
+
+# %% [markdown] tags=["exercise"]
+# **1.1 Calculate: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
+# iterations". A data set has 50,000 samples, the batch is 128, nothing is dropped. How many
+# iterations has an epoch, and how many samples are in its last batch?
+
+# %% tags=["exercise"]
+iterations, last_batch = ..., ...
+### BEGIN SOLUTION
+iterations = -(-50_000 // 128)  # rounded up: 391
+last_batch = 50_000 - (iterations - 1) * 128  # 80
+### END SOLUTION
+check("1.1", [iterations, last_batch])
+
+# %% [markdown] tags=["exercise"]
+# **1.2 Calculate: two counts.** 1000 samples, micro-batch 5, accumulation 2, one process, and the
+# trainer logs a line per micro-step. The learning rate should reach zero exactly at the end of the
+# third epoch, and the scheduler is called once per update. Which `total_steps` does the scheduler
+# need?
+
+# %% tags=["exercise"]
+total_steps = ...
+### BEGIN SOLUTION
+total_steps = 3 * 1000 // (5 * 2)  # updates, not micro-steps
+### END SOLUTION
+check("1.2", total_steps)
+
+# %% [markdown] tags=["exercise"]
+# **1.3 Debug: the global batch.** (published mistake) The function below stands in many notes. It is
+# right for pure data parallelism only. Mend it. It must refuse a world that tp·pp·cp does not
+# divide, with a `ValueError`.
+
+# %% tags=["exercise"]
+def global_batch(
+    micro_batch: int, accumulation: int, nodes: int, gpus: int, tp: int = 1, pp: int = 1, cp: int = 1
+) -> int:
+    """Samples behind one update."""
+    ### BEGIN GIVEN
+    return accumulation * nodes * gpus * micro_batch
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    world, copies = nodes * gpus, tp * pp * cp
+    if world % copies:
+        raise ValueError(f"world {world} is not divisible by tp*pp*cp {copies}: change one of them")
+    return accumulation * micro_batch * world // copies
+    ### END SOLUTION
+
+
+check("1.3", global_batch)
+
+# %% [markdown] tags=["exercise"]
+# **1.4 Implement: who sees what.** Write the list of samples that `rank` sees, in order, without
+# shuffling: every `world`-th one, starting over at 0 until all ranks have equally many.
+
+# %% tags=["exercise"]
+def my_samples(samples: int, world: int, rank: int) -> list[int]:
+    """Sample numbers of one rank, as DistributedSampler(shuffle=False) gives them."""
+    ### BEGIN SOLUTION
+    per_rank = -(-samples // world)
+    return [(rank + world * i) % samples for i in range(per_rank)]
+    ### END SOLUTION
+
+
+check("1.4", my_samples)
+
+# %% [markdown] tags=["exercise"]
+# **1.5 Debug: the same order every epoch.** This loop forgets something. Mend it: each epoch must
+# have another order, and all ranks together must still see every sample.
+
+# %% tags=["exercise"]
+from torch.utils.data.distributed import DistributedSampler
+
+
+def orders(samples: int, world: int, rank: int, epochs: int) -> list[list[int]]:
+    """The sample numbers that `rank` sees, one list per epoch."""
+    sampler = DistributedSampler(range(samples), num_replicas=world, rank=rank, seed=0)
+    seen = []
+    for epoch in range(epochs):
+        ### BEGIN SOLUTION
+        sampler.set_epoch(epoch)
+        ### END SOLUTION
+        seen.append(list(sampler))
+    return seen
+
+
+check("1.5", orders)
+
+# %% [markdown] tags=["exercise"]
+# **1.6 Predict: the ragged tail.** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. Predict for
+# one epoch `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
+# dropped]` with `drop_last`, where every ragged tail is dropped. Then compare with `Batching(...)`.
+
+# %% tags=["exercise"]
+kept = ...
+dropped = ...
+### BEGIN SOLUTION
+kept = [32, 8, 1]  # 251 a rank; 251/8 up; 32/4; 4*251 - 1003
+dropped = [28, 7, 107]  # 250 a rank; 31 full micro-batches; 7 full windows; 1003 - 7*4*8*4
+### END SOLUTION
+check("1.6", [kept, dropped])
+
+# %% [markdown] tags=["exercise"]
+# **1.7 Debug: batch 16384.** (published mistake) A plan for training a 70B model sets the global batch
+# to 16384 sequences of 4096 tokens and calls it usual. How many tokens is that, and how many times
+# LLaMA-2's 4,194,304?
+
+# %% tags=["exercise"]
+tokens, times = ..., ...
+### BEGIN SOLUTION
+tokens = 16384 * 4096
+times = tokens / 4_194_304
+### END SOLUTION
+check("1.7", [tokens, times])
+
+# %% [markdown] tags=["exercise"]
+# **1.8 Debug: the most GPUs.** (published mistake) Notes say: "the number of devices is at most the batch
+# size". For a global batch of 1024 sequences, give the largest world size with pure data
+# parallelism, and the largest with tp 8 and pp 4, if every rank needs at least one sequence.
+
+# %% tags=["exercise"]
+pure_data_parallel, with_model_split = ..., ...
+### BEGIN SOLUTION
+pure_data_parallel = 1024
+with_model_split = 1024 * 8 * 4  # only dp is bounded by the batch
+### END SOLUTION
+check("1.8", [pure_data_parallel, with_model_split])

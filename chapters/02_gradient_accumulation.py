@@ -1,0 +1,574 @@
+# %% [markdown]
+# # 2 Gradient accumulation
+#
+# A paper trained with a batch of 512 sequences. You have two GPUs, and each runs out of memory
+# at a batch of 9. Can you repeat the experiment, or do you have to buy 62 more GPUs?
+#
+# You can repeat it, with **gradient accumulation** (梯度累积): many small forward and
+# backward passes, one update. By the end of this chapter you can
+#
+# - show that the gradient is the same, and name what breaks that,
+# - predict how often the GPUs exchange gradients, and halve it or worse by one missing line,
+# - say what a larger batch does to the learning rate and to the number of samples you need,
+# - run real data-parallel training on two processes and prove it equal to one.
+#
+# Time: about 60 minutes. You need chapter 1.
+
+# %% tags=["both"]
+from course_lib import check, hint
+
+# %%
+import torch
+
+from course_lib import demos, expect, figures, launch, measure, panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.scratch.accumulation import IGNORE, accumulate, accumulate_by_means
+from course_lib.theory import batching, communication, memory, models
+
+launch.warm_up()
+
+# %% [markdown]
+# ## 2.1 The same gradient with less memory
+#
+# Global batch 512, two ranks, micro-batch 8. Chapter 1's formula, turned round, says how many
+# micro-batches make one update:
+#
+# $$\text{accumulation} = \frac{\text{global batch}}{\text{micro-batch} \times \text{dp}}
+# = \frac{512}{8 \times 2} = 32.$$
+#
+# Why is the gradient the same? The loss of a batch is the mean over its tokens (词元), and the
+# gradient of a sum is the sum of the gradients. Take 4 tokens with losses 1, 2, 3, 6. Their mean
+# is $12/4 = 3$. In two pieces: $(1+2)/4 + (3+6)/4 = 0.75 + 2.25 = 3$. So if each piece is divided
+# by the number of tokens in the *whole* window, the pieces add up to the mean of the whole:
+#
+# $$\nabla \frac{1}{T}\sum_{t=1}^{T} \ell_t
+# = \sum_{\text{micro-batches}} \nabla \frac{1}{T} \sum_{t \in \text{micro-batch}} \ell_t .$$
+#
+# $T$ is the number of tokens in the window, $\ell_t$ the loss of token $t$, and $\nabla$ the
+# gradient with respect to all weights. PyTorch does the outer sum by itself: `backward()` *adds*
+# to `.grad` until somebody calls `zero_grad()`.
+
+# %%
+show_source(scratch.accumulation.accumulate)
+
+# %% [markdown]
+# Try it on a small GPT and real text: a story that ships with the course, one token per
+# character. 32 windows of 64 characters, once as one batch and once as 8 micro-batches of 4.
+
+# %%
+text = Windows(sequence=64)
+inputs, labels = (torch.stack(part) for part in zip(*[text[i] for i in range(32)], strict=True))
+inputs.shape  # (samples, characters)
+
+# %%
+torch.manual_seed(0)
+model = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+
+
+def gradient_of(method, window):
+    """The flat gradient that `method` leaves for a window of micro-batches."""
+    model.zero_grad()
+    method(model, window)
+    return measure.gradients.flat_gradient(model)
+
+
+# %% [markdown]
+# **Predict.** How large is the difference of the two gradients, relative to the gradient itself?
+# And how many times less memory do the stored intermediate results take with micro-batches of 4?
+
+# %%
+difference = predict("2.difference", "Relative difference?", course=0.0, yours=None)
+saving = predict("2.saving", "Memory of batch 32 / memory of batch 4?", course=32 / 4, yours=None)
+
+# %%
+whole = [(inputs, labels)]
+pieces = list(zip(inputs.split(4), labels.split(4), strict=True))
+one_batch, in_pieces = gradient_of(accumulate, whole), gradient_of(accumulate, pieces)
+measured = measure.gradients.relative_difference(in_pieces, one_batch)
+print(f"relative difference {measured:.1e}")
+assert measured < 1e-5
+
+# %%
+def stored(batch):
+    """Bytes that the forward pass stores for the backward pass."""
+    x, y = inputs[:batch], labels[:batch]
+    return measure.saved_tensors.saved_bytes(lambda: scratch.accumulation.loss_sum(model(x), y), model)
+
+
+expect(saving, stored(32) / stored(4), within=0.01, label="memory ratio")
+
+# %% [markdown]
+# **Explain.** The difference is not zero but about $10^{-7}$. float32 keeps 24 binary digits, a
+# relative precision of $2^{-24} \approx 6 \times 10^{-8}$, and it rounds after each addition. The
+# two ways add the same numbers in another order, so they round differently. That is the gap you
+# should expect whenever parallel training is compared with one process: never zero, never much more.
+#
+# The memory ratio is 8 to within a percent: intermediate results grow with the micro-batch. What
+# does *not* shrink: weights, gradients and optimizer states. Chapter 3 counts all of them.
+#
+# **Remember**
+# - accumulation = global batch / (micro-batch × dp).
+# - Dividing by the tokens of the whole window gives the same gradient, up to float32 rounding.
+# - Memory for intermediate results goes down with the micro-batch, nothing else does.
+
+# %% [markdown]
+# ## 2.2 What breaks it
+#
+# **Forgetting to divide.** Without $1/T$ the pieces of 8 micro-batches add up to 8 means: the
+# gradient is 8 times too long. SGD then takes steps 8 times too long. Adam hides the mistake,
+# because it divides the gradient by its own running size; gradient clipping does not.
+#
+# **Dividing by the number of micro-batches.** This is the popular recipe:
+# `loss = loss / accumulation_steps`, with the loss already a mean over the micro-batch. It is right
+# if all micro-batches have equally many tokens. Real text does not come in equal lengths. Short
+# sequences are filled up with **padding** (填充), and padding does not count in the loss.
+#
+# Micro-batch A: 10 tokens, mean loss 2.0. Micro-batch B: 90 tokens, mean loss 4.0.
+#
+# | | computation | loss |
+# |---|---|---|
+# | mean of the means | (2.0 + 4.0) / 2 | 3.0 |
+# | mean over tokens | (10 · 2.0 + 90 · 4.0) / 100 | 3.8 |
+#
+# A token in A counts nine times as much as a token in B. This was a real bug: the Hugging Face
+# trainer did it until October 2024 (transformers issue 34191, "gradient accumulation fix").
+#
+# **Predict.** We pad half of the samples of our batch down to 8 characters. Is the gradient of the
+# popular recipe 0.001 %, 1 % or more than 10 % off?
+
+# %%
+off_by = predict("2.ragged", "Relative error of the gradient, at least?", course=0.10, yours=None)
+
+# %%
+ragged = labels.clone()
+ragged[:16, 8:] = IGNORE  # the first 16 samples have 8 characters left
+pieces = list(zip(inputs.split(4), ragged.split(4), strict=True))
+truth = gradient_of(accumulate, [(inputs, ragged)])
+
+by_tokens = measure.gradients.relative_difference(gradient_of(accumulate, pieces), truth)
+by_means = measure.gradients.relative_difference(gradient_of(accumulate_by_means, pieces), truth)
+print(f"divided by tokens {by_tokens:.1e}, mean of means {by_means:.1%}")
+assert by_tokens < 1e-5
+assert by_means > off_by.course
+
+# %% [markdown]
+# **Explain.** The first four micro-batches have 32 tokens each, the others 256. In the mean of
+# means all eight count alike, so a short sample's token weighs 8 times as much as a long one's.
+# The model now attends to short texts more than it should. Nothing warns you: the loss falls in
+# both cases.
+#
+# Other things that make accumulation differ from one large batch:
+#
+# - **Batch normalisation** (批归一化) computes its mean and variance in each micro-batch. Language
+#   models use LayerNorm, which looks at one token at a time, and are safe.
+# - **Dropout** (随机失活) draws other random masks. The gradient is as good, but not the same.
+# - **Clipping** (梯度裁剪) after each micro-batch clips the pieces. Clip once, before the update.
+# - **The last window** may be short. Divide by what it has, as section 1.2 did.
+#
+# **Remember**
+# - Divide the sum of the losses by the tokens of the whole window, over all ranks.
+# - "loss / accumulation_steps" is right only for equal token counts.
+
+# %% [markdown]
+# ## 2.3 Many ranks: exchange once, not every time
+#
+# With several ranks, `DistributedDataParallel` (DDP) averages the gradients over the ranks
+# during every backward pass. The operation is an **all-reduce** (全规约): every rank gives
+# a tensor, every rank gets the sum. Chapter 6 takes it apart. A GPT-2 with 124 million parameters
+# exchanges $4 \times 124{,}439{,}808 = 498$ MB of fp32 gradients each time.
+#
+# With accumulation 32, the first 31 exchanges of a window are wasted: nobody looks at the
+# gradients before the update. `model.no_sync()` switches the exchange off. The gradients then
+# add up locally, and the last backward pass of the window sends the sum.
+#
+# For $S$ micro-steps and accumulation $A$:
+#
+# $$\text{exchanges} = S \;\text{ without no\_sync},\qquad
+# \lceil S/A \rceil \;\text{ with it.}$$
+
+# %%
+syncs = communication.gradient_syncs
+print("without:", syncs(micro_steps=320, accumulation=32, no_sync=False))
+print("with:   ", syncs(micro_steps=320, accumulation=32, no_sync=True))
+assert syncs(320, 32, no_sync=False) == 32 * syncs(320, 32, no_sync=True)
+
+# %% [markdown]
+# The scratch version has two subtleties. Read it for them:
+
+# %%
+show_source(scratch.accumulation.accumulate_ddp)
+
+# %% [markdown]
+# 1. **The forward pass is inside `no_sync` too.** DDP decides in *forward* whether the coming
+#    backward will exchange. With only `backward()` inside, every micro-batch still exchanges, and
+#    the result is right, only slow. So nobody notices.
+# 2. **DDP averages, we need a sum.** The loss is divided by the tokens of all ranks. DDP
+#    then divides by the number of ranks once more; multiplying by `world_size` takes that back.
+#
+# Move the sliders and watch the two timelines: the upper one exchanges in each backward pass.
+
+# %%
+panels.accumulation()
+
+# %% [markdown]
+# So accumulation has **two advantages**: it needs less memory than the same batch at once, and
+# less communication than the same number of samples in small updates. It has one price: an
+# update takes longer, because the micro-batches run one after another.
+#
+# It does *not* reduce the number of forward and backward passes. 1000 samples in micro-batches of
+# 5 are 200 passes, with any accumulation. What falls is the number of *updates*.
+#
+# **Remember**
+# - no_sync around forward and backward of all micro-batches but the last.
+# - Exchanges: one per update instead of one per micro-step.
+# - Accumulation reduces updates and exchanges, not passes.
+
+# %% [markdown]
+# ## 2.4 The learning rate of a larger batch
+#
+# Accumulation 8 makes the batch 8 times as large and the updates 8 times fewer. With the same
+# learning rate (学习率) the weights move about an eighth of the way per epoch. There are two rules
+# of thumb:
+#
+# | optimizer | rule | batch 256 → 2048 | source |
+# |---|---|---|---|
+# | SGD | linear: lr × ratio | 0.1 → 0.8 | Goyal et al. 2017, arXiv:1706.02677 |
+# | Adam, LAMB | square root: lr × √ratio | 0.0003 → 0.00085 | You et al. 2019, arXiv:1904.00962 |
+#
+# Why linear for SGD: 8 small steps of length lr along nearly the same gradient are one step of
+# length 8 · lr. Why a square root for Adam: it divides the gradient by its running root
+# mean square. When noise dominates, that root shrinks like $1/\sqrt{B}$, which lengthens the steps
+# already. The same holds downward: a *smaller* batch needs a smaller learning rate.
+#
+# Both are rules of thumb with a limit. The next section says where it is.
+
+# %%
+rate = batching.scaled_learning_rate
+print("SGD: ", rate(0.1, base_batch=256, batch=2048, rule="linear"))
+print("Adam:", rate(3e-4, base_batch=256, batch=2048, rule="sqrt"))
+assert rate(0.1, 256, 2048, "linear") == 0.8
+
+# %% [markdown]
+# ## 2.5 How large is too large? Gradient noise
+#
+# The gradient of a batch is an estimate of the gradient over all data, and it is noisy: another
+# batch gives another one. Averaging over $B$ independent samples divides the variance by $B$:
+#
+# $$\text{variance}(B) = \frac{\operatorname{tr}\Sigma}{B}.$$
+#
+# $\operatorname{tr}\Sigma$ is the variance of a single sample's gradient, summed over all weights.
+#
+# **Predict.** We measure the variance at batch 2 and at batch 8. What is their ratio?
+
+# %%
+ratio = predict("2.variance", "Variance at batch 2 / variance at batch 8?", course=8 / 2, yours=None)
+
+# %%
+def gradients(batch, count=96):
+    """Gradients of `count` batches of randomly drawn samples."""
+    generator = torch.Generator().manual_seed(batch)
+    found = []
+    for _ in range(count):
+        rows = torch.randint(len(text), (batch,), generator=generator)
+        x, y = (torch.stack(part) for part in zip(*[text[int(r)] for r in rows], strict=True))
+        found.append(gradient_of(accumulate, [(x, y)]))
+    return torch.stack(found)  # (count, parameters)
+
+
+small, big = gradients(batch=2), gradients(batch=8)
+
+# %%
+variance_small, variance_big = small.var(dim=0).sum(), big.var(dim=0).sum()
+expect(ratio, float(variance_small / variance_big), within=0.35, label="variance ratio")
+
+# %% [markdown]
+# **Explain.** Not exactly 4, because the variance itself is estimated, from 96 batches. More
+# batches narrow the gap. With samples drawn at random and with replacement nothing else is in it.
+#
+# Now compare noise and signal. At first a larger batch helps in full, because noise dominates. Once
+# the noise is smaller than the gradient itself, a larger batch estimates an already good
+# direction still better, and that buys little. The turning point is about
+#
+# $$B_\text{crit} \approx \frac{\operatorname{tr}\Sigma}{|G|^2},$$
+#
+# the **critical batch size** (临界批次大小); $|G|$ is the length of the true gradient. Two batch sizes
+# suffice to estimate both, because $|g_B|^2$ averages $|G|^2 + \operatorname{tr}\Sigma / B$
+# (McCandlish et al. 2018, arXiv:1812.06162, appendix A.1).
+
+# %%
+critical = batching.noise_scale(
+    small=2,
+    square_small=measure.gradients.mean_square_norm(list(small)),
+    big=8,
+    square_big=measure.gradients.mean_square_norm(list(big)),
+)
+print(f"critical batch of the untrained model: about {critical:.1f} samples of 64 characters")
+assert 0 < critical < 20
+
+# %% [markdown]
+# Small, because an untrained model is easy to improve: every batch says the same thing, "learn which
+# letters are frequent". During training $|G|$ falls and the critical batch grows, often a
+# thousandfold. That is why Llama 3 405B began with 4M tokens per batch and ended with 16M
+# (arXiv:2407.21783, section 3.4.1).
+#
+# What does a batch $B$ cost, to reach the same loss? Theirs is a simple model:
+#
+# $$\frac{\text{updates}}{\text{fewest updates}} = 1 + \frac{B_\text{crit}}{B}, \qquad
+# \frac{\text{samples}}{\text{fewest samples}} = 1 + \frac{B}{B_\text{crit}}.$$
+#
+# At $B = B_\text{crit}$ both are 2. At a quarter of it you pay 25 % more samples than the fewest.
+# So "large batches hurt" is too short a sentence: below the critical batch
+# they cost little and save time; far above it they waste samples.
+
+# %%
+at_critical = batching.batch_cost(batch=1.0, critical_batch=1.0)
+assert (at_critical.steps, at_critical.samples) == (2.0, 2.0)
+panels.critical_batch()
+
+# %% [markdown]
+# And a very small batch? It needs the fewest samples but the most updates; each update is noisy, so
+# the learning rate must be small; and a GPU with one sample at a time is mostly idle.
+#
+# **Remember**
+# - Variance of the gradient goes as 1/B.
+# - Below the critical batch: twice the batch, nearly half the updates. Above: twice the samples.
+# - Linear rule for SGD, square root for Adam; both end near the critical batch.
+
+# %% [markdown]
+# ## 2.6 Demo: DDP on real processes
+#
+# Now everything at once. Two ranks train a small GPT on the story with DDP: micro-batch 4,
+# accumulation 2, 30 updates. Beside it, the same model is trained as one process would, on the
+# samples of both ranks in one batch.
+
+# %%
+shape = models.TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+parameters = shape.parameters().total
+exchanges = communication.gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
+print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
+
+# %% [markdown]
+# **Predict.** How many gradient exchanges will be counted in 30 updates? How many bytes does a rank
+# hand over in all?
+
+# %%
+count = predict("2.all_reduces", "All-reduces in 30 updates?", course=exchanges, yours=None)
+volume = predict("2.bytes", "Bytes in all?", course=exchanges * 4 * parameters, yours=None)
+
+# %%
+run = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2)
+print(run.report())
+
+# %%
+expect(count, run.all_reduces, label="all-reduces")
+expect(volume, run.all_reduced_bytes, label="bytes", unit="B")
+assert run.gradient_difference < demos.load("ddp").TOLERANCE
+
+# %%
+figures.loss({f"DDP, {run.ranks} ranks": run.losses, "one process": run.losses_one_process})
+
+# %% [markdown]
+# **Explain.** One curve hides the other: the training is the same. At the first update the
+# gradients differ by about $10^{-7}$, the rounding of section 2.1. Later the two runs may
+# drift apart a little, since each update builds on the one before.
+#
+# Here one exchange is one all-reduce, because all gradients of this small model fit into one
+# **bucket** (桶). DDP groups gradients into buckets of 1 MiB first and then of 25 MiB;
+# a larger model sends one all-reduce per bucket. Chapter 7 shows what that is good for.
+#
+# Now forget `no_sync`, on purpose:
+
+# %%
+wasteful = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2, no_sync=False, stream=False)
+expect(2 * run.all_reduces, wasteful.all_reduces, label="all-reduces without no_sync")
+largest = max(abs(a - b) for a, b in zip(run.losses, wasteful.losses, strict=True))
+print(f"largest difference of the two loss curves: {largest:.1e}")
+assert largest < 1e-2
+
+# %% [markdown]
+# Twice the traffic and the same result. On two processes of one laptop you hardly feel it; on 16
+# nodes it can be most of the step.
+#
+# The demo outside the notebook; the second line is PyTorch's own launcher, and on a machine with
+# two GPUs both use NCCL without a change:
+#
+# ```
+# course demo ddp --ranks 2 --accumulation 2
+# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos.ddp --accumulation 2
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. accumulation = global batch / (micro-batch × dp): a large batch on few GPUs.
+# 2. The gradient is the same if you divide by all tokens of the window; only rounding differs.
+# 3. The mean of means is wrong for sequences of different lengths, and nothing warns you.
+# 4. no_sync around forward and backward: one exchange per update.
+# 5. Passes stay the same; updates become fewer. Adapt learning rate and schedule.
+# 6. Variance goes as 1/B; past the critical batch you pay in samples.
+
+# %%
+quiz("2")
+
+# %% [markdown]
+# **Now you:** open `exercises/02_gradient_accumulation.ipynb`.
+#
+# **Read on.** McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, sections 2 and
+# 5. Li et al. 2020, *PyTorch Distributed*, section 3.2.4 on skipping synchronisation
+# (arXiv:2006.15704). Shallue et al. 2019 (arXiv:1811.03600) on what large batches do and do not harm.
+
+# %% tags=["exercise"]
+import torch
+
+from course_lib.scratch.accumulation import loss_sum
+
+# %% [markdown] tags=["exercise"]
+# **2.1 Calculate.** A run needs a global batch of 512 sequences. You have 2 nodes with 4 GPUs, and 4
+# sequences fit on a GPU. Which accumulation, and how many all-reduces (one bucket) have 1000 updates
+# with `no_sync`?
+
+# %% tags=["exercise"]
+accumulation, all_reduces = ..., ...
+### BEGIN SOLUTION
+accumulation = 512 // (4 * 8)
+all_reduces = 1000
+### END SOLUTION
+check("2.1", [accumulation, all_reduces])
+
+# %% [markdown] tags=["exercise"]
+# **2.2 Debug: does accumulation save steps?** (published mistake) Notes say: "gradient accumulation reduces
+# the number of training steps". 1000 samples, micro-batch 5, one process. Give
+# `[forward passes, updates]` per epoch for accumulation 1 and for accumulation 2.
+
+# %% tags=["exercise"]
+without = ...
+with_two = ...
+### BEGIN SOLUTION
+without = [200, 200]
+with_two = [200, 100]
+### END SOLUTION
+check("2.2", [without, with_two])
+
+# %% [markdown] tags=["exercise"]
+# **2.3 Debug: three mistakes in six lines.** This loop should give the same weights as one
+# update per full window with the window's mean loss. `batches` is a list of `(inputs, targets)`, the
+# last window may be short, and the micro-batches may differ in size. Mend it.
+
+# %% tags=["exercise"]
+def train(model, optimizer, batches, accumulation: int) -> None:
+    """One epoch of least squares; each window of `accumulation` micro-batches is one update."""
+    ### BEGIN GIVEN
+    for number, (inputs, targets) in enumerate(batches, start=1):
+        loss = (model(inputs) - targets).square().mean()
+        loss.backward()
+        if number % accumulation == 0:
+            optimizer.step()
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    for start in range(0, len(batches), accumulation):
+        window = batches[start : start + accumulation]
+        samples = sum(len(inputs) for inputs, _ in window)
+        optimizer.zero_grad()
+        for inputs, targets in window:
+            ((model(inputs) - targets).square().sum() / samples).backward()
+        optimizer.step()  # also for a short last window
+    ### END SOLUTION
+
+
+check("2.3", train)
+
+# %% [markdown] tags=["exercise"]
+# **2.4 Implement: the loss of a window.** You get the mean loss of each micro-batch and its number of
+# tokens. Return the mean over all tokens. A micro-batch may consist of padding only: then it
+# has 0 tokens and its mean is NaN.
+
+# %% tags=["exercise"]
+def window_loss(means: list[float], tokens: list[int]) -> float:
+    """Mean loss over all tokens of the window."""
+    ### BEGIN SOLUTION
+    total = sum(mean * count for mean, count in zip(means, tokens, strict=True) if count)
+    return total / sum(tokens)
+    ### END SOLUTION
+
+
+check("2.4", window_loss)
+
+# %% [markdown] tags=["exercise"]
+# **2.5 Debug: still slow.** The author of this loop added `no_sync`, and the network is as busy as
+# before. Mend it. `model` behaves like DDP: `model.no_sync()` is a context manager.
+
+# %% tags=["exercise"]
+def backward_window(model, window) -> None:
+    """Gradients of one window, exchanged once."""
+    tokens = sum(labels.numel() for _, labels in window)
+    for number, (inputs, labels) in enumerate(window, start=1):
+        ### BEGIN GIVEN
+        loss = loss_sum(model(inputs), labels) / tokens
+        if number < len(window):
+            with model.no_sync():
+                loss.backward()
+        else:
+            loss.backward()
+        ### END GIVEN
+        ### BEGIN SOLUTION
+        if number < len(window):
+            with model.no_sync():
+                (loss_sum(model(inputs), labels) / tokens).backward()
+        else:
+            (loss_sum(model(inputs), labels) / tokens).backward()
+        ### END SOLUTION
+
+
+check("2.5", backward_window)
+
+# %% [markdown] tags=["exercise"]
+# **2.6 Calculate: bytes.** GPT-2 with 124,439,808 parameters, fp32 gradients, 6400 micro-steps,
+# accumulation 32. How many bytes does one rank hand to all-reduce without and with `no_sync`?
+
+# %% tags=["exercise"]
+bytes_without, bytes_with = ..., ...
+### BEGIN SOLUTION
+bytes_without = 6400 * 4 * 124_439_808
+bytes_with = 6400 // 32 * 4 * 124_439_808
+### END SOLUTION
+check("2.6", [bytes_without, bytes_with])
+
+# %% [markdown] tags=["exercise"]
+# **2.7 Predict: noise.** The variance of the gradient is 0.08 at batch 32. Predict it at batch 512,
+# and by which factor the *standard deviation* falls. Measure with section 2.5's cells if you like.
+
+# %% tags=["exercise"]
+variance, factor = ..., ...
+### BEGIN SOLUTION
+variance = 0.08 * 32 / 512
+factor = (512 / 32) ** 0.5
+### END SOLUTION
+check("2.7", [variance, factor])
+
+# %% [markdown] tags=["exercise"]
+# **2.8 Debug: the learning rate.** (published mistake) Notes say: "a smaller batch needs a
+# proportionally smaller learning rate", for every optimizer. At batch 2048 SGD used 0.8
+# and Adam 0.0006. Which rates do the two rules of section 2.4 give at batch 128?
+
+# %% tags=["exercise"]
+sgd, adam = ..., ...
+### BEGIN SOLUTION
+sgd = 0.8 * 128 / 2048
+adam = 0.0006 * (128 / 2048) ** 0.5
+### END SOLUTION
+check("2.8", [sgd, adam])
+
+# %% [markdown] tags=["exercise"]
+# **2.9 Debug: do large batches hurt?** (published mistake) Notes say: "a large batch hurts
+# convergence". Let the critical batch be 2M tokens. How many times the fewest samples do you need
+# at a batch of 0.25M tokens, and at a batch of 16M? And how many times the fewest updates at each?
+# Give `[samples, updates]` for both.
+
+# %% tags=["exercise"]
+quarter_million = ...
+sixteen_million = ...
+### BEGIN SOLUTION
+quarter_million = [1 + 0.25 / 2, 1 + 2 / 0.25]
+sixteen_million = [1 + 16 / 2, 1 + 2 / 16]
+### END SOLUTION
+check("2.9", [quarter_million, sixteen_million])

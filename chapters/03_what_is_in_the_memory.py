@@ -1,0 +1,546 @@
+# %% [markdown]
+# # 3 What is in the memory
+#
+# LLaMA-2 7B is a file of 13.5 GB. Your card has 24 GB. Why does training stop with "CUDA out
+# of memory" before the first batch is through, and why would an 80 GB card stop too?
+#
+# Because the weights are the small part. By the end of this chapter you can
+#
+# - name the seven consumers of a GPU's memory and compute each in bytes,
+# - say why one tool counts 16 bytes per parameter, another 18, a third 20, and which is right,
+# - tell GB from GiB before it costs you 7 %,
+# - decide whether a model fits, before renting the GPU.
+#
+# Time: about 50 minutes. You need chapter 1. Everything here is for one GPU; how several
+# GPUs share the load is the subject of chapters 8 to 13.
+
+# %% tags=["both"]
+from course_lib import check, hint
+
+# %%
+import torch
+
+from course_lib import expect, figures, measure, panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.theory import memory, models, units
+from course_lib.theory.memory import RECIPES, Recipe
+
+# %% [markdown]
+# ## 3.1 Billions, GB and GiB
+#
+# Names of models say how many parameters (参数) they have. **B** is billion, $10^9$ (十亿);
+# **M** is million, $10^6$ (百万). "70b" means about $70 \times 10^9$ parameters, "124M" about $124
+# \times 10^6$. The names are rounded, sometimes generously:
+
+# %%
+for name, label in (("llama2-7b", "7b"), ("llama2-13b", "13b"), ("llama2-70b", "70b")):
+    exact = models.MODELS[name].parameters().total
+    print(f"{name:<12}{exact:>16,}   {exact / units.parse_count(label) - 1:+.1%} against its name")
+
+assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
+
+# %% [markdown]
+# Memory has two units that look alike:
+#
+# - **GB** (gigabyte) is $10^9$ bytes. Disks, networks and data sheets use it.
+# - **GiB** (gibibyte) is $2^{30} = 1{,}073{,}741{,}824$ bytes, 7.4 % more. PyTorch's error messages
+#   ("tried to allocate 2.00 GiB") and `nvidia-smi` (in MiB, $2^{20}$) use it.
+#
+# 24.92 GB are 23.21 GiB. Mix them up, and a plan with 5 % to spare has 2 % too little. This
+# course computes in bytes and writes the unit out. A card's "80 GB" is read as
+# $80 \times 10^9$ bytes, the cautious reading. (An H200, sold with 141 GB, reports
+# 143,771 MiB = 150.8 GB to `nvidia-smi`: its maker's GB are closer to GiB.)
+
+# %%
+states_bytes = 24_921_779_200
+print(units.format_bytes(states_bytes, "GB"), "=", units.format_bytes(states_bytes, "GiB"))
+assert round(units.gib(states_bytes), 2) == 23.21
+
+# %% [markdown]
+# **Remember**
+# - B is $10^9$, M is $10^6$. GB is $10^9$ bytes, GiB is $2^{30}$: 7.4 % apart.
+
+# %% [markdown]
+# ## 3.2 Seven consumers
+#
+# While a GPU trains, seven kinds of things are in its memory:
+#
+# | | consumer | grows with | lives |
+# |---|---|---|---|
+# | 1 | weights (权重) | parameters | always |
+# | 2 | gradients (梯度) | parameters | backward to update |
+# | 3 | optimizer states (优化器状态), with the fp32 master copy | parameters | always |
+# | 4 | inputs and labels | batch × sequence | one micro-step |
+# | 5 | intermediate results, or activations (激活值) | batch × sequence × width × layers | forward to backward |
+# | 6 | temporary buffers | the largest single operation | moments |
+# | 7 | framework overhead: CUDA context, NCCL, workspaces | hardly at all | always |
+#
+# The first three are called the **model states**. They depend only on the number of parameters and
+# on a few choices, so they are computed exactly. Gradients and optimizer states are sometimes
+# listed among the "intermediate results". They are not: they survive the micro-step.
+#
+# Here is the bill for GPT-2 1.5B, micro-batch 1, everything in fp32:
+
+# %%
+gpt2_xl = models.MODELS["gpt2-1.5b"]
+bill = memory.training_memory(gpt2_xl, RECIPES["fp32-16"], micro_batch=1)
+print(bill.explain("GB"))
+figures.consumers(bill, title="GPT-2 1.5B, fp32, AdamW, micro-batch 1", capacity_bytes=24 * units.GB)
+
+# %% [markdown]
+# It does not fit into 24 GB, and no trick with the batch can help: the model states alone are
+# 24.92 GB. This is a published case. The authors of a Hugging Face article on FSDP could train
+# GPT-2 1.5B on two cards with 23.65 GiB usable memory each only after dividing the states
+# between the cards.
+
+# %%
+assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_bytes
+
+# %% [markdown]
+# ## 3.3 Bytes per parameter
+#
+# How do 1.5 billion parameters become 24.9 GB? Four things of 4 bytes each:
+#
+# weight 4 + gradient 4 + Adam's momentum 4 + Adam's variance 4 = **16 bytes per parameter**.
+#
+# **Adam** and **AdamW** keep two numbers per parameter: a running mean of the gradient (momentum, 动量)
+# and a running mean of its square (variance, 方差). So the optimizer takes twice as much as
+# the weights, if those are fp32. Other optimizers take less:
+#
+# | optimizer | state per parameter | remark |
+# |---|---|---|
+# | SGD | 0 B | plain SGD keeps nothing |
+# | SGD with momentum | 4 B | one fp32 number |
+# | AdamW | 8 B | two fp32 numbers |
+# | 8-bit AdamW (bitsandbytes) | 2 B | two one-byte numbers, plus block constants under 1 % |
+#
+# **Predict.** A small GPT has 112,384 parameters in fp32. How many bytes will the ledger find for
+# AdamW's state after one update?
+
+# %%
+small = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+count = sum(p.numel() for p in small.parameters())
+state = predict("3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B")
+assert count == models.TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
+
+# %% [markdown]
+# **Measure.** The ledger goes through the tensors that training keeps and adds up their bytes:
+
+# %%
+show_source(scratch.ledger.ledger)
+
+# %%
+text = Windows(sequence=64)
+inputs, labels = (torch.stack(part) for part in zip(*[text[i] for i in range(8)], strict=True))
+
+
+def ledger_after_one_update(model, optimizer):
+    """Bytes by consumer after one update on 8 samples."""
+    scratch.accumulation.loss_sum(model(inputs).float(), labels).backward()
+    optimizer.step()
+    return scratch.ledger.ledger(model, optimizer, batch=[inputs, labels])
+
+
+found = ledger_after_one_update(small, torch.optim.AdamW(small.parameters(), lr=1e-3))
+expect(state, found["optimizer"], label="AdamW's state", unit="B")
+found
+
+# %% [markdown]
+# The gap is zero, to the byte. The same for all optimizers that PyTorch has:
+
+# %%
+optimizers = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-3),
+    "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
+}
+for name, make in optimizers.items():
+    small.zero_grad()
+    found = ledger_after_one_update(small, make(small.parameters()))
+    recipe = Recipe("fp32", "fp32", optimizer=name, master_copy=False)
+    predicted = memory.training_memory(
+        models.TransformerShape(2, 64, 4, 256, VOCAB, 64), recipe, micro_batch=8
+    ).consumers
+    for consumer, size in found.items():
+        expect(predicted[consumer], size, label=f"{name}: {consumer}", unit="B")
+
+# %% [markdown]
+# ### Mixed precision: half the weights, the same sum
+#
+# Large models keep weights and gradients in **bf16**, 2 bytes (混合精度, mixed precision). That should save
+# memory. It does not, and here is why. bf16 has 8 binary digits. The next number after 1.0
+# is 1.0078. An update of 0.001 is rounded away:
+
+# %%
+weight = torch.tensor(1.0, dtype=torch.bfloat16)
+print(weight + 0.001)
+assert weight + 0.001 == 1.0
+
+# %% [markdown]
+# So a **master copy** (主权重副本) of the weights is kept in fp32. Updates go there, and the result is
+# rounded into the bf16 weights:
+
+# %%
+show_source(scratch.master_copy.MasterAdamW)
+
+# %% [markdown]
+# **Predict.** Weights 2, gradients 2, master copy 4, Adam 8. Which factor lies between the
+# optimizer's part (master copy and Adam's two numbers) and the weights?
+
+# %%
+factor = predict("3.factor", "Optimizer bytes / weight bytes?", course=(4 + 8) / 2, yours=None)
+
+# %%
+half = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64).bfloat16()
+mixed = ledger_after_one_update(half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3))
+expect(factor, mixed["optimizer"] / mixed["weights"], label="optimizer / weights")
+expect(16, sum(list(mixed.values())[:3]) / count, label="bytes per parameter")
+
+# %% [markdown]
+# **Explain.** $2 + 2 + (4 + 8) = 16$, the same 16 as in fp32. What bf16 saves is in the
+# intermediate results, and in time: tensor cores are many times faster in bf16. "AdamW
+# takes twice the weights" is true for fp32 weights only; here it is four times, and six with the
+# master copy. **Adam outweighs the model.**
+#
+# ### Why tools disagree
+#
+# | bytes | who | what |
+# |---|---|---|
+# | 16 | ZeRO paper | bf16 weights 2, bf16 gradients 2, master 4, Adam 8 |
+# | 18 | Megatron-LM | the gradients are kept in fp32: 2 + 4 + 4 + 8 |
+# | 20 | DeepSpeed's estimator, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
+#
+# None is wrong: they describe different programs. The dtype of the gradients is a choice
+# of its own; it does not follow from the optimizer's. When you quote a number, say which convention.
+
+# %%
+for name, recipe in RECIPES.items():
+    print(f"{name:<14}{recipe.bytes_per_parameter:>3} bytes per parameter")
+assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
+
+# %% [markdown]
+# LLaMA-2 70B, often quoted as "140 + 140 + 840 GB":
+
+# %%
+seventy = memory.model_states(68_976_648_192, RECIPES["mixed-16"])
+print(seventy.explain("GB"))
+assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
+
+# %% [markdown]
+# 138 + 138 + 828 with the exact number of parameters. Of the 828, Adam's own numbers are 552
+# and the master copy is 276. That is 14 cards of 80 GB before the first sample arrives.
+#
+# **Remember**
+# - bf16 with AdamW: 2 + 2 + 4 + 8 = 16 bytes per parameter; the optimizer is three quarters of it.
+# - SGD 0, momentum 4, AdamW 8, 8-bit AdamW 2 bytes of state per parameter.
+# - 16, 18 and 20 are conventions. Say which one you use.
+
+# %% [markdown]
+# ## 3.4 The rest: inputs, intermediate results, buffers, overhead
+#
+# **Inputs and labels.** Two int64 numbers per token: 16 bytes. A batch of 8 × 1024 tokens is 131 kB.
+# Negligible for text (not for video).
+#
+# **Intermediate results.** The backward pass needs what the forward pass computed: the input of
+# every matrix, of every norm, of the activation function. For one layer of our GPT with hidden
+# size $h$, sequence $s$ and micro-batch $b$, let us list them in units of $s \cdot b \cdot h$
+# numbers:
+#
+# | kept | numbers / sbh |
+# |---|---|
+# | inputs of the two norms | 2 |
+# | input of the q-k-v matrix; q, k, v | 1 + 3 |
+# | input of the output matrix | 1 |
+# | input of the MLP; before GELU; after GELU | 1 + 4 + 4 |
+# | sum | 16 |
+#
+# In fp32 that is $64\,sbh$ bytes, in bf16 $32\,sbh$. Outside the layers come the inputs of the last norm and
+# of the head, and the log-probabilities in fp32: $4\,s\,b\,v$ bytes for vocabulary $v$.
+# Chapter 4 derives the general formula and shows how to keep less.
+#
+# **Predict.** Our small GPT in fp32, 8 samples of 64 characters:
+
+# %%
+shape = models.TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+predicted = memory.training_memory(shape, RECIPES["fp32-16"], micro_batch=8)
+kept = predict(
+    "3.kept",
+    "Bytes kept for backward?",
+    course=predicted.consumers["intermediate results"],
+    yours=None,
+    unit="B",
+)
+
+# %% [markdown]
+# **Measure.** PyTorch tells a hook about each tensor that it keeps for the backward pass:
+
+# %%
+show_source(measure.saved_tensors.saved_bytes)
+
+# %%
+def forward():
+    """Loss of the 8 samples."""
+    return scratch.accumulation.loss_sum(small(inputs), labels)
+
+
+measured = measure.saved_tensors.saved_bytes(forward, small)
+expect(kept, measured, within=0.02, label="kept for backward", unit="B")
+
+# %% [markdown]
+# **Explain.** Under 1 % more than predicted, and we can say what it is, to the byte. Each of the
+# 5 norms keeps a mean and a scale per token. Each attention keeps one number per head and
+# token, which it needs to redo the softmax. The embedding keeps the inputs and the positions, the
+# loss keeps the labels, and there is one counter. (Inputs and labels are consumer 4; autograd only
+# holds on to them.)
+
+# %%
+tokens, layers, heads = 8 * 64, 2, 4
+statistics = (2 * layers + 1) * 2 * tokens * 4  # mean and scale, fp32
+softmax = layers * heads * tokens * 4  # log of the softmax's sum, fp32
+indices = 2 * tokens * 8 + 64 * 8 + 4  # inputs, labels, positions in int64; an fp32 counter
+assert measured == kept.course + statistics + softmax + indices
+
+# %% [markdown]
+# **Temporary buffers** live for a moment and still count, because memory must hold the peak. The
+# largest is often the gradient of the logits, the outputs of the last layer: $4\,s\,b\,v$ bytes in fp32. For
+# GPT-2 with 8 × 1024 tokens and vocabulary 50,257 that is 1.65 GB.
+
+# %%
+gpt2 = memory.training_memory(models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8)
+print(units.format_bytes(gpt2.temporary_bytes))
+assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
+
+# %% [markdown]
+# Memory that is freed and used again in place never adds to the peak. Compilers save temporaries in
+# that way: they fuse several operations into one, so that what passes between them is never
+# stored. This has to do with the compiler, not with whether the language is "functional".
+#
+# **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
+# 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
+# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them.
+#
+# **Remember**
+# - Intermediate results grow with micro-batch × sequence × layers; model states do not.
+# - The logits and their gradient are large for large vocabularies.
+# - Overhead is a convention: 1 GiB here.
+
+# %% [markdown]
+# ## 3.5 Your own bill
+#
+# Move the sliders. The bars are computed by `memory.training_memory`, the function that this
+# chapter has just measured. Find out:
+#
+# 1. Which is the largest model whose training fits on 80 GB with AdamW?
+# 2. For GPT-2 1.5B: from which micro-batch on do the intermediate results outweigh the optimizer?
+# 3. What does 8-bit AdamW save on LLaMA-2 7B, in GB and in percent?
+#
+# The formula for the intermediate results is the inventory above, for 16-bit training with flash
+# attention (闪存注意力), which never stores the table of all pairs of tokens.
+
+# %%
+panel = panels.memory()
+panel
+
+# %% [markdown]
+# And the answer to the opening question. LLaMA-2 7B has 6.74 billion parameters:
+
+# %%
+llama = memory.training_memory(models.MODELS["llama2-7b"], RECIPES["mixed-16"], micro_batch=1)
+print(llama.explain("GB"))
+assert llama.parameters_bytes < 13.5 * units.GB
+assert llama.model_states_bytes > 80 * units.GB
+
+# %% [markdown]
+# The file is the first line. Training needs eight times as much for the model states alone. 80 GB do
+# not suffice; two cards of 80 GB would, if each held half. That is what chapters 8 and 9
+# are about.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Seven consumers: weights, gradients, optimizer; inputs, intermediate results; temporary
+#    buffers, overhead.
+# 2. bf16 with AdamW: 16 bytes per parameter, 12 of them the optimizer's. Adam outweighs the model.
+# 3. 16, 18, 20: three conventions, three programs.
+# 4. Model states do not depend on the batch; intermediate results do.
+# 5. GB is $10^9$, GiB is $2^{30}$.
+# 6. A ledger of real tensors agrees with the formula to the byte.
+
+# %%
+quiz("3")
+
+# %% [markdown]
+# **Now you:** open `exercises/03_what_is_in_the_memory.ipynb`.
+#
+# **Read on.** Rajbhandari et al. 2020, *ZeRO*, section 3 (arXiv:1910.02054): where the memory goes.
+# Korthikanti et al. 2022, section 4 (arXiv:2205.05198): activations, for chapter 4. Dettmers
+# et al. 2022, *8-bit Optimizers* (arXiv:2110.02861).
+
+# %% tags=["exercise"]
+import torch
+
+from course_lib.theory import memory, models
+
+# %% [markdown] tags=["exercise"]
+# **3.1 Debug: 140 + 140 + 840.** (published mistake) Notes give LLaMA-2 70B in mixed precision as 140 GB of
+# weights, 140 GB of gradients and 840 GB "for Adam". Use the exact count of 68,976,648,192 parameters:
+# how many bytes are the weights, Adam's own two numbers, and what the notes forgot to name?
+
+# %% tags=["exercise"]
+weights, adam, forgotten = ..., ..., ...
+### BEGIN SOLUTION
+weights = 68_976_648_192 * 2
+adam = 68_976_648_192 * 8
+forgotten = 68_976_648_192 * 4  # the fp32 master copy
+### END SOLUTION
+check("3.1", [weights, adam, forgotten])
+
+# %% [markdown] tags=["exercise"]
+# **3.2 Debug: "AdamW takes twice the weights".** (published mistake) Give optimizer bytes divided by
+# weight bytes for fp32 weights; for bf16 weights without a master copy; and for bf16 weights with an
+# fp32 master copy, counted with the optimizer. Adam's two numbers are fp32 in all three.
+
+# %% tags=["exercise"]
+fp32, bf16, bf16_with_master = ..., ..., ...
+### BEGIN SOLUTION
+fp32 = 8 / 4
+bf16 = 8 / 2
+bf16_with_master = (8 + 4) / 2
+### END SOLUTION
+check("3.2", [fp32, bf16, bf16_with_master])
+
+# %% [markdown] tags=["exercise"]
+# **3.3 Debug: optimizers.** (published mistakes) Notes say: "SGD takes as much as the weights" and "8-bit
+# AdamW takes half of the weights". For 7,000,000,000 parameters, how many bytes of state keep SGD
+# without momentum, SGD with momentum, AdamW, and 8-bit AdamW (without block constants)? And how
+# many times *bf16* weights is the state of 8-bit AdamW?
+
+# %% tags=["exercise"]
+sgd, momentum, adamw, adamw_8bit, times_bf16_weights = ..., ..., ..., ..., ...
+### BEGIN SOLUTION
+sgd, momentum, adamw, adamw_8bit = (bytes_ * 7_000_000_000 for bytes_ in (0, 4, 8, 2))
+times_bf16_weights = adamw_8bit / (2 * 7_000_000_000)
+### END SOLUTION
+check("3.3", [sgd, momentum, adamw, adamw_8bit, times_bf16_weights])
+
+# %% [markdown] tags=["exercise"]
+# **3.4 Implement: bytes per parameter.** `weights` and `gradients` are "fp32" or "bf16". A master copy
+# is kept exactly when the weights are bf16. AdamW's numbers are fp32. `fp32_buffer` says that
+# gradients add up in an fp32 buffer beside bf16 gradients. Anything but the two dtypes: `ValueError`.
+
+# %% tags=["exercise"]
+def bytes_per_parameter(weights: str, gradients: str, fp32_buffer: bool = False) -> int:
+    """Model-state bytes of one parameter under AdamW."""
+    ### BEGIN SOLUTION
+    size = {"fp32": 4, "bf16": 2}
+    for name, dtype in (("weights", weights), ("gradients", gradients)):
+        if dtype not in size:
+            raise ValueError(f"{name} {dtype!r} is not fp32 or bf16: choose one of them")
+    master = 4 if weights == "bf16" else 0
+    buffer = 4 if fp32_buffer and gradients == "bf16" else 0
+    return size[weights] + size[gradients] + buffer + master + 8
+    ### END SOLUTION
+
+
+check("3.4", bytes_per_parameter)
+
+# %% [markdown] tags=["exercise"]
+# **3.5 Implement: read the ledger.** Add up the bytes of an optimizer's state. `optimizer.state` maps
+# each parameter to a dict of tensors (and sometimes plain numbers). Leave out the counter "step".
+
+# %% tags=["exercise"]
+def optimizer_bytes(optimizer) -> int:
+    """Bytes of all state tensors, without step counters."""
+    ### BEGIN SOLUTION
+    return sum(
+        value.nbytes
+        for state in optimizer.state.values()
+        for name, value in state.items()
+        if torch.is_tensor(value) and name != "step"
+    )
+    ### END SOLUTION
+
+
+check("3.5", optimizer_bytes)
+
+# %% [markdown] tags=["exercise"]
+# **3.6 Predict: does it fit?** GPT-2 1.5B (1,557,611,200 parameters) in fp32 with AdamW, on a card with
+# 23.65 GiB usable. How many GiB are left after the model states? With 1 GiB of overhead, does
+# training fit: "yes" or "no"?
+
+# %% tags=["exercise"]
+left_gib, fits = ..., ...
+### BEGIN SOLUTION
+left_gib = 23.65 - 16 * 1_557_611_200 / 2**30
+fits = "no"
+### END SOLUTION
+check("3.6", [left_gib, fits])
+
+# %% [markdown] tags=["exercise"]
+# **3.7 Calculate: GB and GiB.** `nvidia-smi` shows 143,771 MiB on an H200 that is sold with 141 GB. How many
+# GB (10^9) is that, and how many GiB?
+
+# %% tags=["exercise"]
+in_gb, in_gib = ..., ...
+### BEGIN SOLUTION
+in_gb = 143_771 * 2**20 / 10**9
+in_gib = 143_771 / 1024
+### END SOLUTION
+check("3.7", [in_gb, in_gib])
+
+# %% [markdown] tags=["exercise"]
+# **3.8 Predict, then measure: the turning point.** GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
+# which micro-batch on are the intermediate results larger than the optimizer's part? Guess
+# first; then find it with `memory.training_memory(...).consumers`.
+
+# %% tags=["exercise"]
+micro_batch = ...
+### BEGIN SOLUTION
+shape, recipe = models.MODELS["gpt2-1.5b"], memory.RECIPES["mixed-16"]
+micro_batch = 1
+while True:
+    bill = memory.training_memory(shape, recipe, micro_batch).consumers
+    if bill["intermediate results"] > bill["optimizer"]:
+        break
+    micro_batch += 1
+### END SOLUTION
+check("3.8", micro_batch)
+
+# %% [markdown] tags=["exercise"]
+# **3.9 Debug: sort them.** (published mistakes) Notes count gradients and optimizer states among the
+# "intermediate outputs", call Adam's numbers "momentum and change", and leave out the master copy
+# and the CUDA context. Give for each thing its consumer, by its number in section 3.2
+# (1 weights, 2 gradients, 3 optimizer, 4 inputs, 5 intermediate results, 6 buffers, 7 overhead).
+
+# %% tags=["exercise"]
+consumer = {
+    "gradient of a weight": ...,
+    "running mean of the squared gradient": ...,
+    "fp32 master copy": ...,
+    "output of GELU, kept for backward": ...,
+    "gradient of the logits, freed at once": ...,
+    "CUDA context": ...,
+}
+### BEGIN SOLUTION
+consumer = {
+    "gradient of a weight": 2,
+    "running mean of the squared gradient": 3,
+    "fp32 master copy": 3,
+    "output of GELU, kept for backward": 5,
+    "gradient of the logits, freed at once": 6,
+    "CUDA context": 7,
+}
+### END SOLUTION
+check("3.9", consumer)
+
+# %% [markdown] tags=["exercise"]
+# **3.10 Debug: temporaries.** (published mistake) Notes say that functional languages need less memory for
+# temporary buffers. What really saves temporaries? Choose "functional language", "fusing operations"
+# or "smaller learning rate".
+
+# %% tags=["exercise"]
+what_saves = ...
+### BEGIN SOLUTION
+what_saves = "fusing operations"
+### END SOLUTION
+check("3.10", what_saves)

@@ -1,0 +1,289 @@
+"""Exercises and quiz of chapter 3, what is in the memory."""
+
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    Wrong,
+    expect_callable,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_raises,
+    expect_type,
+)
+from course_lib.theory import memory, units
+from course_lib.theory.models import MODELS
+
+LLAMA2_70B = MODELS["llama2-70b"].parameters().total
+
+
+def _seventy(answer: Any) -> None:
+    states = memory.model_states(LLAMA2_70B, memory.RECIPES["mixed-16"])
+    expect_equal(
+        answer,
+        [states.parameters_bytes, states.optimizer_state_bytes, states.master_copy_bytes],
+        "the 840 GB are Adam's 8 bytes and the 4 bytes of the fp32 master copy per parameter",
+        wants="three whole numbers of bytes",
+    )
+
+
+def _twice_the_weights(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [2.0, 4.0, 6.0],
+        "Adam's 8 bytes stand beside 4 or 2 bytes of weight, and the master copy adds 4",
+        wants="three numbers",
+        rel=1e-9,
+    )
+
+
+def _optimizers(answer: Any) -> None:
+    count = 7_000_000_000
+    sizes = [
+        count * memory.OPTIMIZER_STATE_BYTES[name]
+        for name in ("sgd", "momentum", "adamw", "adamw-8bit")
+    ]
+    expect_equal(
+        answer,
+        [*sizes, 1.0],
+        "plain SGD keeps 0, momentum 4, AdamW 8, 8-bit AdamW 2 bytes, as many as a bf16 weight",
+        wants="four whole numbers of bytes and a ratio",
+    )
+
+
+_BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"
+
+
+def _bytes_per_parameter(function: Any) -> None:
+    expect_calls(
+        function,
+        [
+            (("bf16", "bf16"), 16, "2 + 2 + master 4 + Adam 8"),
+            (("fp32", "fp32"), 16, "4 + 4 + Adam 8, and no master copy"),
+            (("bf16", "fp32"), 18, "Megatron's convention: 2 + 4 + 4 + 8"),
+            (("bf16", "bf16", True), 20, "an fp32 buffer adds 4"),
+            (("bf16", "fp32", True), 18, "fp32 gradients need no second buffer"),
+        ],
+        signature=_BYTES,
+    )
+    expect_raises(
+        function, ("int4", "bf16"), ValueError, "int4 is neither fp32 nor bf16", signature=_BYTES
+    )
+
+
+def _optimizer_bytes(function: Any) -> None:
+    import torch
+
+    expect_callable(function, "optimizer_bytes(optimizer)")
+    makers = {
+        "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
+        "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
+        "AdamW": (lambda p: torch.optim.AdamW(p), 8),
+    }
+    for name, (make, size) in makers.items():
+        layer = torch.nn.Linear(7, 5)
+        optimizer = make(layer.parameters())
+        layer(torch.ones(2, 7)).sum().backward()
+        optimizer.step()
+        given = function(optimizer)
+        expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
+
+
+def _fits(answer: Any) -> None:
+    expect_type(answer, (list, tuple), "a list: GiB left, and 'yes' or 'no'")
+    states = memory.model_states(MODELS["gpt2-1.5b"].parameters().total, memory.RECIPES["fp32-16"])
+    left = 23.65 - units.gib(states.model_states_bytes)
+    expect_number(answer[0], left, "24,921,779,200 bytes are 23.21 GiB", rel=0.02, unit="GiB")
+    expect_choice(
+        answer[1], "no", "0.44 GiB is less than the 1 GiB of overhead", choices=("yes", "no")
+    )
+
+
+def _gb_and_gib(answer: Any) -> None:
+    size = 143_771 * units.MIB
+    expect_equal(
+        answer,
+        [units.gb(size), units.gib(size)],
+        "1 MiB is 2^20 bytes, 1 GB is 10^9 and 1 GiB is 1024 MiB",
+        wants="two numbers: GB and GiB",
+        rel=1e-3,
+    )
+
+
+def turning_point() -> int:
+    """The micro-batch from which GPT-2 1.5B's intermediate results outweigh its optimizer."""
+    for micro_batch in range(1, 1000):
+        bill = memory.training_memory(
+            MODELS["gpt2-1.5b"], memory.RECIPES["mixed-16"], micro_batch
+        ).consumers
+        if bill["intermediate results"] > bill["optimizer"]:
+            return micro_batch
+    raise AssertionError("no turning point below 1000")
+
+
+def _turning_point(answer: Any) -> None:
+    expect_number(
+        answer,
+        turning_point(),
+        "one sample of 1024 tokens keeps 2.73 GB and the optimizer 18.69 GB",
+    )
+
+
+_CONSUMERS = {
+    "gradient of a weight": (2, "it lives from backward to the update"),
+    "running mean of the squared gradient": (3, "it is Adam's variance, kept for ever"),
+    "fp32 master copy": (3, "the optimizer updates it"),
+    "output of GELU, kept for backward": (5, "it lives from forward to backward"),
+    "gradient of the logits, freed at once": (6, "it lives for a moment"),
+    "CUDA context": (7, "it is there before any tensor"),
+}
+
+
+def _sort_them(answer: Any) -> None:
+    expect_type(answer, dict, "a dict of consumer numbers")
+    for thing, (number, because) in _CONSUMERS.items():
+        if thing not in answer:
+            raise Wrong(f"gave nothing for {thing!r}, expected a number from 1 to 7")
+        expect_equal(answer[thing], number, f"{thing!r}: {because}", wants="a number from 1 to 7")
+
+
+def _temporaries(answer: Any) -> None:
+    expect_choice(
+        answer,
+        "fusing operations",
+        "a fused operation never stores what passes between its parts",
+        choices=("functional language", "fusing operations", "smaller learning rate"),
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "3.1",
+        "140 + 140 + 840",
+        "debug",
+        _seventy,
+        hints=(
+            "840 GB are 12 bytes per parameter. Which things of which size are they?",
+            "Adam: 4 + 4 bytes. The other 4 belong to a copy of the weights.",
+        ),
+    ),
+    Exercise(
+        "3.2",
+        "AdamW takes twice the weights",
+        "debug",
+        _twice_the_weights,
+        hints=("Adam's two numbers are 8 bytes. How large is a weight?",),
+    ),
+    Exercise(
+        "3.3",
+        "Optimizers",
+        "debug",
+        _optimizers,
+        hints=(
+            "What does plain SGD need to remember from one update to the next?",
+            "8-bit AdamW: two numbers of one byte each.",
+        ),
+    ),
+    Exercise(
+        "3.4",
+        "Bytes per parameter",
+        "implement",
+        _bytes_per_parameter,
+        hints=(
+            "Add five things: weight, gradient, buffer, master copy, Adam.",
+            "fp32 weights need no master copy, fp32 gradients no fp32 buffer.",
+        ),
+    ),
+    Exercise(
+        "3.5",
+        "Read the ledger",
+        "implement",
+        _optimizer_bytes,
+        hints=(
+            "for state in optimizer.state.values(): for name, value in state.items(): …",
+            "A tensor has .nbytes; SGD's state may hold None.",
+        ),
+    ),
+    Exercise(
+        "3.6",
+        "Does it fit?",
+        "predict",
+        _fits,
+        hints=("16 bytes per parameter.", "1 GiB = 2^30 bytes."),
+    ),
+    Exercise(
+        "3.7",
+        "GB and GiB",
+        "calculate",
+        _gb_and_gib,
+        hints=("First to bytes: × 2^20.",),
+    ),
+    Exercise(
+        "3.8",
+        "The turning point",
+        "predict",
+        _turning_point,
+        hints=(
+            "The optimizer's part does not change with the micro-batch.",
+            "Divide it by the intermediate results of micro-batch 1 and round up.",
+        ),
+    ),
+    Exercise(
+        "3.9",
+        "Sort them",
+        "debug",
+        _sort_them,
+        hints=("Ask how long each thing lives: the last column of the table in 3.2.",),
+    ),
+    Exercise(
+        "3.10",
+        "Temporaries",
+        "debug",
+        _temporaries,
+        hints=("A temporary that is never stored takes no memory.",),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "bf16 weights and gradients, fp32 master copy, AdamW. Bytes per parameter?",
+        ("8", "16", "20"),
+        answer=1,
+        why="2 + 2 + 4 + 8.",
+    ),
+    Question(
+        "You double the micro-batch. What grows?",
+        ("intermediate results", "optimizer states", "gradients"),
+        answer=0,
+        why="Model states depend on the parameters only.",
+    ),
+    Question(
+        "Megatron counts 18 bytes where the ZeRO paper counts 16. Why?",
+        (
+            "one of them is wrong",
+            "Megatron keeps the gradients in fp32",
+            "Megatron has another optimizer",
+        ),
+        answer=1,
+        why="2 + 4 + 4 + 8: a choice of the program, not a property of the model.",
+    ),
+    Question(
+        "A tool says 24.0 GiB, the data sheet 25.8 GB. Which is more memory?",
+        ("24.0 GiB", "25.8 GB", "they are the same"),
+        answer=2,
+        why="24 × 2^30 = 25.77 × 10^9 bytes.",
+    ),
+    Question(
+        "What is the fp32 master copy good for?",
+        (
+            "it keeps updates that bf16 would round away",
+            "it makes the matrix products exact",
+            "it is a backup in case of a crash",
+        ),
+        answer=0,
+        why="bf16 has 8 binary digits: 1.0 + 0.001 stays 1.0.",
+    ),
+)

@@ -1,0 +1,6 @@
+"""Results of theory and of demos in, matplotlib figures out. No pyplot, no state between figures."""
+
+from course_lib.figures import accumulation, batches, curves, memory, samples, style, svg
+from course_lib.figures.sheet import Sheet
+
+__all__ = ["Sheet", "accumulation", "batches", "curves", "memory", "samples", "style", "svg"]

@@ -1,0 +1,116 @@
+"""The parent of a launch: starts the ranks, watches them, and ends every one of them."""
+
+import linecache
+import os
+import pickle
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from course_lib.launch.job import Folder, Job
+from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
+from course_lib.launch.running import RunningRank
+from course_lib.launch.server import wait_until_warm
+from course_lib.launch.verdict import first_cause
+
+_POLL_S = 0.03
+_GRACE_S = 0.5  # after a failure: time for the other ranks to report, or to turn out the cause
+_LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
+_STACK_S = 1.0  # after the deadline: time for each rank to write down where it is
+
+
+def run(
+    function: Callable[..., Any],
+    *args: Any,
+    ranks: int = 2,
+    timeout_s: float = 120.0,
+    stream: bool = True,
+) -> list[Any]:
+    """Call `function(*args)` on every rank inside a process group; return the results by rank.
+
+    The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
+    No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
+    rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
+    bad arguments; MemoryError where the ranks would not fit.
+    """
+    check_arguments(function, ranks, timeout_s)
+    check_memory(ranks)
+    call = _packed(function, args)
+    wait_until_warm()
+    with tempfile.TemporaryDirectory(prefix="course_launch_", ignore_cleanup_errors=True) as path:
+        folder = Folder(Path(path))
+        deadline_s = time.monotonic() + timeout_s
+        folder.write_job(_job(call, ranks, timeout_s, deadline_s))
+        started: list[RunningRank] = []
+        try:
+            for rank in range(ranks):
+                started.append(RunningRank(folder, rank, stream))
+            _watch(started, deadline_s)
+        finally:
+            _end(started)
+        return _results(started, timeout_s)
+
+
+def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    import cloudpickle
+
+    try:
+        return cloudpickle.dumps((function, args))
+    except Exception as error:
+        raise TypeError(
+            f"function or one of its arguments cannot be sent to the ranks ({error}):"
+            " create inside the function what cannot be copied"
+        ) from error
+
+
+def _job(call: bytes, ranks: int, timeout_s: float, deadline_s: float) -> Job:
+    # Cells are no files: without their source a rank's traceback would have no lines of code.
+    cells = {
+        name: entry
+        for name, entry in linecache.cache.items()
+        if len(entry) == 4 and entry[1] is None
+    }
+    threads = threads_per_rank(ranks)
+    return Job(call, ranks, threads, timeout_s, deadline_s, dict(os.environ), cells)
+
+
+def _watch(ranks: list[RunningRank], deadline_s: float) -> None:
+    """Return when all ranks ended, or soon after the first failure, last result, or deadline."""
+    until_s = deadline_s + _STACK_S
+    settled = False
+    while running := [rank for rank in ranks if not rank.ended]:
+        now_s = time.monotonic()
+        if now_s > until_s:
+            return
+        wait([rank.process.sentinel for rank in running], timeout=_POLL_S)
+        for rank in ranks:
+            rank.update()
+        if any(rank.failed and rank.output.too_long for rank in ranks):
+            return
+        if not settled and any(rank.failed for rank in ranks):
+            until_s, settled = min(until_s, now_s + _GRACE_S), True
+        elif not settled and all(rank.returned for rank in ranks):
+            until_s, settled = now_s + _LEAVE_S, True
+
+
+def _end(ranks: list[RunningRank]) -> None:
+    for rank in ranks:
+        rank.process.kill()
+    for rank in ranks:
+        rank.process.wait()
+
+
+def _results(ranks: list[RunningRank], timeout_s: float) -> list[Any]:
+    """The results by rank; raises RankFailed if a rank has none."""
+    for rank in ranks:
+        rank.output.show_rest()
+    if all(rank.returned for rank in ranks):
+        return [pickle.loads(rank.report.result) for rank in ranks]
+    failed = [rank for rank in ranks if rank.failed]
+    if not failed:
+        failed = [rank for rank in ranks if not rank.returned]  # the time was up
+    returned = [rank.rank for rank in ranks if rank.returned]
+    raise first_cause([rank.failure() for rank in failed], returned, timeout_s)

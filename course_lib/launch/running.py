@@ -1,0 +1,61 @@
+"""One rank as the parent follows it: its process, its output, its report, and why it failed."""
+
+import time
+
+from course_lib.launch.job import Folder, Report
+from course_lib.launch.output import MAX_BYTES, Output
+from course_lib.launch.server import RankProcess
+from course_lib.launch.verdict import Failure, describe_exit, readable_stack
+
+
+class RunningRank:
+    """A rank that was started; `update` brings it up to date."""
+
+    def __init__(self, folder: Folder, rank: int, stream: bool) -> None:
+        self.rank = rank
+        self.process = RankProcess(folder, rank)
+        self.output = Output(folder.log(rank), rank, stream)
+        self.report: Report | None = None
+        self.exit_code: int | None = None
+        self._ended_s = 0.0
+        self._folder = folder
+
+    def update(self) -> None:
+        """Notice what the rank did and show what it printed."""
+        if self.exit_code is None:  # before the report: a rank that ended has made its report
+            self.exit_code = self.process.exit_code()
+            self._ended_s = time.monotonic()
+        if self.report is None:
+            self.report = self._folder.read_report(self.rank)
+        self.output.show_new_lines()
+
+    @property
+    def ended(self) -> bool:
+        return self.exit_code is not None
+
+    @property
+    def returned(self) -> bool:
+        return self.report is not None and not self.report.failed
+
+    @property
+    def failed(self) -> bool:
+        return not self.returned and (self.report is not None or self.ended or self.output.too_long)
+
+    def failure(self) -> Failure:
+        """Why it has no result."""
+        if self.report is not None:
+            reason, traceback = self.report.reason, self.report.traceback
+            return Failure(self.rank, self.report.time_s, reason, traceback)
+        if self.output.too_long:
+            return Failure(self.rank, self._ended_s, f"printed more than {MAX_BYTES >> 20} MiB")
+        stack = self._folder.stack(self.rank)
+        dump = stack.read_text(errors="replace") if stack.exists() else ""
+        if dump or not self.ended:
+            return Failure(self.rank, self._ended_s, "", readable_stack(dump), hung=True)
+        return Failure(
+            self.rank,
+            self._ended_s,
+            describe_exit(self.exit_code, started=stack.exists()),
+            self.output.last_lines(),
+            aborted=self.exit_code == -6,
+        )

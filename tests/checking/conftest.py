@@ -1,0 +1,60 @@
+import textwrap
+
+import pytest
+
+import course_lib.checking as checking
+from course_lib.checking import grading, progress
+
+CHAPTER = textwrap.dedent(
+    '''
+    """A chapter that exists only in tests."""
+    from course_lib.checking import Exercise, Question, expect_calls, expect_number, expect_raises
+
+    def _updates(answer):
+        expect_number(answer, 125, "500 samples / 4 per batch", unit="updates")
+
+    def _steps(function):
+        signature = "steps(samples, batch)"
+        cases = [((10, 5), 2), ((11, 5), 3, "the ragged batch is a step")]
+        expect_calls(function, cases, "a step takes one batch", signature)
+        expect_raises(function, (10, 0), ValueError, "no batch is empty", signature, "batch")
+
+    EXERCISES = (
+        Exercise("90.1", "Count updates", "calculate", _updates, ("Divide.", "500 / 4.")),
+        Exercise("90.2", "Count steps", "implement", _steps, ("Round up.",)),
+    )
+    QUIZ = (
+        Question("Which <one>?", ("a & b", "c"), 1, "c is right"),
+        Question("And now?", ("yes", "no", "maybe"), 0, "yes it is"),
+    )
+    '''
+)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    """A progress folder of this test alone, and a kernel that has shown no hint yet."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    monkeypatch.setattr(grading, "_next_hint", {})
+    monkeypatch.setattr(progress, "_warned", set())
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def chapter_folder(tmp_path, monkeypatch):
+    """A folder with chapter 90 in it, where course_lib.checking looks for chapters too."""
+    folder = tmp_path / "chapters90"
+    folder.mkdir()
+    (folder / "ch90.py").write_text(CHAPTER, encoding="utf-8")
+    monkeypatch.setattr(checking, "__path__", [*checking.__path__, str(folder)])
+    return folder
+
+
+@pytest.fixture
+def chapter(chapter_folder):
+    """Chapter 90 as a module."""
+    from course_lib.checking.exercise import chapter_module
+
+    return chapter_module(90)

@@ -1,0 +1,147 @@
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from course_lib.checking import (
+    Unanswered,
+    Wrong,
+    call,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_raises,
+    expect_type,
+)
+
+
+@pytest.mark.parametrize(
+    "answer", [125, 125.0, np.int64(125), np.float32(125), torch.tensor(125), Fraction(125)]
+)
+def test_every_kind_of_number_is_a_number(answer):
+    expect_number(answer, 125, "x")
+
+
+@pytest.mark.parametrize("answer", [True, "125", 1j, [125], math.sqrt, torch.tensor([125, 125])])
+def test_what_is_no_number_is_told_so(answer):
+    with pytest.raises(Wrong, match="wants a number in GB, got"):
+        expect_number(answer, 125, "x", unit="GB")
+
+
+@pytest.mark.parametrize("answer", [124, 126, -125, 0, math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("rel", [0.0, 0.001])
+def test_a_wrong_number_is_refused(answer, rel):
+    with pytest.raises(Wrong, match="expected 125 because of it"):
+        expect_number(answer, 125, "of it", rel=rel)
+
+
+def test_the_tolerance_is_relative_to_the_expected_value():
+    expect_number(101, 100, "x", rel=0.01)
+    expect_number(-101, -100, "x", rel=0.01)
+    with pytest.raises(Wrong):
+        expect_number(101.1, 100, "x", rel=0.01)
+    with pytest.raises(Wrong):
+        expect_number(5, math.inf, "x", rel=0.01)
+
+
+def test_numbers_that_print_alike_are_told_apart():
+    with pytest.raises(Wrong, match=r"gave 0\.10000001, expected 0\.1 because"):
+        expect_number(0.10000001, 0.1, "x")
+
+
+def test_big_numbers_are_readable():
+    with pytest.raises(Wrong, match="gave 1,000,000 B, expected 2,000,000 B"):
+        expect_number(10**6, 2 * 10**6, "x", unit="B")
+
+
+@pytest.mark.parametrize("answer", [[1, 2], (1, 2), np.array([1, 2]), torch.tensor([1, 2])])
+def test_lists_tuples_and_tensors_are_alike(answer):
+    expect_equal(answer, [1, 2], "x")
+
+
+@pytest.mark.parametrize("answer", [[1], [1, 3], [2, 1], [1, 2, 3], [1, [2]], [1, "2"]])
+def test_other_lists_are_refused(answer):
+    with pytest.raises(Wrong, match=r"expected \[1, 2\] because x"):
+        expect_equal(answer, [1, 2], "x")
+
+
+def test_expect_equal_says_which_type_it_wants():
+    with pytest.raises(Wrong, match="wants a list of two ints, got int 5"):
+        expect_equal(5, [1, 2], "x", wants="a list of two ints")
+    with pytest.raises(Wrong, match="wants a value of type dict, got list"):
+        expect_equal([1], {"a": 1}, "x")
+
+
+def test_expect_equal_compares_inside_with_a_tolerance():
+    expect_equal({"a": [1.0001]}, {"a": [1]}, "x", rel=0.001)
+    with pytest.raises(Wrong):
+        expect_equal({"a": [1.01]}, {"a": [1]}, "x", rel=0.001)
+    with pytest.raises(Wrong):
+        expect_equal({"a": 1, "b": 2}, {"a": 1}, "x")
+
+
+def test_yes_or_no_is_not_a_count():
+    expect_equal(True, True, "x")
+    with pytest.raises(Wrong):
+        expect_equal(1, True, "x")
+
+
+def test_a_choice_ignores_case_and_names_the_choices():
+    expect_choice(" B ", "b", "x", ("a", "b"))
+    with pytest.raises(Wrong, match="gave 'a', expected 'b' because x"):
+        expect_choice("a", "b", "x", ("a", "b"))
+    with pytest.raises(Wrong, match="wants one of 'a', 'b', got str 'c'"):
+        expect_choice("c", "b", "x", ("a", "b"))
+    with pytest.raises(Wrong, match="wants one of 'a', 'b', got int 1"):
+        expect_choice(1, "b", "x", ("a", "b"))
+
+
+def test_expect_type():
+    expect_type([1], list, "a list")
+    with pytest.raises(Wrong, match="wants an int, got bool True"):
+        expect_type(True, int, "an int")
+
+
+def test_a_function_that_changes_its_arguments_cannot_spoil_a_case():
+    case = [3, 1, 2]
+
+    def spoil(items):
+        items.sort()
+        return items[0]
+
+    expect_calls(spoil, [((case,), 1)], "x")
+    assert case == [3, 1, 2]
+
+
+def test_an_expected_none_is_not_todo():
+    expect_calls(lambda x: None, [((1,), None)], "x")
+
+
+def test_tensor_results_are_compared():
+    expect_calls(lambda x: torch.tensor([x, x]), [((2,), [2, 2])], "x")
+    with pytest.raises(Wrong):
+        expect_calls(lambda x: torch.tensor([x, x + 1]), [((2,), [2, 2])], "x")
+
+
+def test_expect_raises_wants_the_exception_and_the_word():
+    def good(batch):
+        raise ValueError("batch must be at least 1")
+
+    expect_raises(good, (0,), ValueError, "x", naming="batch")
+    with pytest.raises(Wrong, match="a message naming 'samples'"):
+        expect_raises(good, (0,), ValueError, "x", naming="samples")
+    with pytest.raises(Wrong, match=r"\(0\) gave 0, expected ValueError because x"):
+        expect_raises(lambda batch: batch, (0,), ValueError, "x")
+    with pytest.raises(ZeroDivisionError):
+        expect_raises(lambda batch: 1 // batch, (0,), ValueError, "x")
+
+
+def test_call_passes_results_on_and_marks_open_functions():
+    assert call(lambda a, b: a + b, 1, b=2) == 3
+    with pytest.raises(Unanswered):
+        call(lambda: None)
+    with pytest.raises(Wrong, match="wants a function, got int 3"):
+        call(3)

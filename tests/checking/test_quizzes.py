@@ -1,0 +1,102 @@
+import pytest
+
+from course_lib.checking import Question, progress, quiz
+from course_lib.checking.quizzes import Score, feedback, questions_of
+
+ONE = Question("One?", ("yes", "no"), 1, "it is no")
+TWO = Question("Two?", ("a", "b", "c"), 0, "it is a")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"choices": ("only",)},
+        {"choices": ("same", "same")},
+        {"choices": "text"},
+        {"answer": 2},
+        {"answer": -1},
+        {"answer": True},
+        {"why": ""},
+    ],
+)
+def test_a_malformed_question_is_refused(changed):
+    good = {"text": "One?", "choices": ("yes", "no"), "answer": 1, "why": "it is no"}
+    with pytest.raises(ValueError):
+        Question(**good | changed)
+
+
+@pytest.mark.parametrize(
+    ("answers", "right", "complete", "text"),
+    [
+        ((1, 0), 2, True, "2 of 2 right"),
+        ((0, 0), 1, True, "1 of 2 right"),
+        ((1, None), 1, False, "1 of 2 right, 1 not answered yet"),
+        ((None, None), 0, False, "0 of 2 right, 2 not answered yet"),
+    ],
+)
+def test_scores(answers, right, complete, text):
+    score = Score((ONE, TWO), answers)
+    assert (score.right, score.complete, score.text) == (right, complete, text)
+
+
+def test_a_score_needs_one_answer_per_question():
+    with pytest.raises(ValueError, match="2 questions, 1 answers"):
+        Score((ONE, TWO), (1,))
+
+
+def test_feedback():
+    assert feedback(ONE, None) == "Not answered yet."
+    assert feedback(ONE, 1) == "Right. it is no"
+    assert feedback(ONE, 0) == "No: no. it is no"
+
+
+@pytest.mark.parametrize("chapter", ["x", "", "77", 1.5, None])
+def test_an_unknown_quiz_gets_a_sentence(chapter):
+    with pytest.raises(ValueError, match="chapter"):
+        questions_of(chapter)
+
+
+@pytest.fixture
+def shown(chapter):
+    widget = quiz("90")
+    yield widget
+    widget.close_all()
+
+
+def test_pressing_check_tells_and_records(shown):
+    shown.choices[0].index = 1
+    shown.choices[1].index = 2
+    shown.button.click()
+    assert "Right. c is right" in shown.comments[0].value
+    assert "No: yes. yes it is" in shown.comments[1].value
+    assert 'role="status"' in shown.result.value and "1 of 2 right" in shown.result.value
+    shown.choices[1].index = 0
+    shown.button.click()
+    shown.choices[1].index = 1
+    shown.button.click()
+    record = progress.read()["quizzes"]["90"]
+    assert (record["right"], record["of"], record["best"]) == (1, 2, 2)
+
+
+def test_an_incomplete_quiz_says_so_and_is_not_recorded(shown):
+    assert [radio.index for radio in shown.choices] == [None, None]
+    shown.button.click()
+    assert "2 not answered yet" in shown.result.value
+    assert shown.comments[0].value == "<p>Not answered yet.</p>"
+    assert progress.read()["quizzes"] == {}
+
+
+def test_without_a_kernel_the_questions_can_be_read(shown):
+    bundle = shown._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in bundle
+    assert "1. Which <one>?\n   a) a & b\n   b) c" in bundle["text/plain"]
+    assert "Which &lt;one&gt;?" in bundle["text/html"] and "<li>a &amp; b</li>" in bundle["text/html"]
+
+
+def test_questions_are_escaped_and_radios_are_labelled(shown):
+    assert "Which &lt;one&gt;?" in shown.children[0].value
+    assert [radio.description for radio in shown.choices] == ["Question 1", "Question 2"]
+
+
+def test_no_output_widget(shown):
+    assert "Output" not in {type(child).__name__ for child in shown.children}

@@ -1,0 +1,25 @@
+"""Every test here must leave no process and no folder behind: checked after each of them."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from leftovers import our_ranks
+
+from course_lib import launch
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_server() -> None:
+    assert launch.run(lambda: None) == [None, None]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    yield
+    assert our_ranks() == []
+    assert list(folder.iterdir()) == []

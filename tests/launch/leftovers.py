@@ -1,0 +1,48 @@
+"""Finds what a launch may have left behind."""
+
+import os
+import sys
+import time
+import uuid
+from collections.abc import Callable
+
+import psutil
+import pytest
+
+MARK = "COURSE_TEST_MARK"
+# Inherited by the server and by all that it forks, also by what outlives its parent.
+os.environ[MARK] = uuid.uuid4().hex
+
+needs_signals = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes, zombies aside, that were started with this mark in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            if alive and process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
+    return not psutil.wait_procs(processes, timeout=within_s)[1]
+
+
+def our_ranks() -> list[psutil.Process]:
+    """What this test process started, but for the server and the standard library's tracker."""
+    me = psutil.Process()
+    spared = {me.pid, *(child.pid for child in me.children())}
+    return [process for process in marked(os.environ[MARK]) if process.pid not in spared]
+
+
+def wait_for(condition: Callable[[], bool], within_s: float = 20.0) -> None:
+    """Return when `condition()` holds; fails if it never does."""
+    deadline_s = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it never happened"
+        time.sleep(0.02)

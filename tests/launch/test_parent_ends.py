@@ -1,0 +1,99 @@
+"""A parent that is killed, or only wants to leave, holds nothing and leaves nothing behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from leftovers import needs_signals, our_ranks, wait_for
+
+LOCKED_RANKS = """
+import ctypes
+from course_lib import launch
+
+def locked():
+    print("started", flush=True)
+    ctypes.PyDLL(None).sleep(60)  # no other Python thread of the rank runs
+
+if __name__ == "__main__":
+    launch.run(locked, timeout_s=3)
+"""
+
+TALKATIVE = """
+from course_lib import launch
+
+def talk():
+    for number in range(20_000):
+        print(number)
+
+if __name__ == "__main__":
+    launch.run(talk)
+"""
+
+
+def start(script: str, tmp_path: Path) -> subprocess.Popen[str]:
+    """Run the script in a process of its own, with a temporary folder of its own."""
+    (tmp_path / "script.py").write_text(script)
+    (tmp_path / "own").mkdir()
+    return subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"],
+        env={**os.environ, "TMPDIR": str(tmp_path / "own")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@needs_signals
+def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(tmp_path: Path) -> None:
+    parent = start(LOCKED_RANKS, tmp_path)
+    assert parent.stdout.readline() in ("[rank 0] started\n", "[rank 1] started\n")
+    assert len(our_ranks()) >= 3  # two ranks and the server
+    parent.kill()
+    parent.communicate()
+    wait_for(lambda: our_ranks() == [], within_s=8)  # their own time limit ends them
+
+
+@needs_signals
+def test_a_pipe_that_is_closed_early_ends_the_launch(tmp_path: Path) -> None:
+    parent = start(TALKATIVE, tmp_path)
+    parent.stdout.readline()
+    parent.stdout.close()  # as `| head -1` does
+    assert parent.wait(timeout=20) != 0
+    assert "BrokenPipeError" in parent.stderr.read()  # to its end: nobody holds it any more
+    wait_for(lambda: our_ranks() == [], within_s=2)
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_warming_up_keeps_nobody_waiting(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    parent = start("from course_lib import launch\nlaunch.warm_up()\n", tmp_path)
+    assert parent.communicate(timeout=20) == ("", "")  # to the end of both pipes
+    assert time.monotonic() - begun_s < 1.5  # the server needs longer than that to import torch
+    wait_for(lambda: our_ranks() == [])
+
+
+@pytest.mark.parametrize("parents", [3])
+def test_several_parents_at_once(tmp_path: Path, parents: int) -> None:
+    script = "from course_lib import launch\n\ndef f():\n    return launch.init().rank\n\n"
+    script += "if __name__ == '__main__':\n    print(launch.run(f))\n"
+    running = []
+    for number in range(parents):
+        (tmp_path / str(number)).mkdir()
+        running.append(start(script, tmp_path / str(number)))
+    assert [parent.communicate(timeout=60) for parent in running] == [("[0, 1]\n", "")] * parents
+    wait_for(lambda: our_ranks() == [])
+
+
+@needs_signals
+def test_terminating_the_parent_ends_its_ranks(tmp_path: Path) -> None:
+    script = TALKATIVE.replace("print(number)", "print(number); import time; time.sleep(1)")
+    parent = start(script, tmp_path)
+    parent.stdout.readline()
+    parent.send_signal(signal.SIGTERM)
+    parent.communicate()
+    wait_for(lambda: our_ranks() == [], within_s=2)
+    assert list((tmp_path / "own").iterdir()) == []

@@ -1,0 +1,215 @@
+"""What `launch.run` gives back when all goes well."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from course_lib import launch
+
+
+def test_results_come_in_the_order_of_the_ranks() -> None:
+    def squared_rank() -> int:
+        rank = launch.init().rank
+        time.sleep(0.05 * (3 - rank))  # the last rank is the first to finish
+        return rank**2
+
+    assert launch.run(squared_rank, ranks=4) == [0, 1, 4, 9]
+
+
+def test_the_function_runs_inside_a_process_group() -> None:
+    import torch
+
+    offset = 10.0
+
+    def sum_over_ranks(own: torch.Tensor) -> list[float]:
+        import torch.distributed as dist
+
+        total = own + offset * dist.get_rank()
+        dist.all_reduce(total)
+        return total.tolist()
+
+    assert launch.run(sum_over_ranks, torch.tensor([1.0, 2.0])) == [[12.0, 14.0]] * 2
+
+
+def test_init_describes_the_rank_and_is_idempotent() -> None:
+    def describe() -> tuple[launch.Rank, bool]:
+        return launch.init(), launch.init() is launch.init()
+
+    (first, same), (second, _) = launch.run(describe)
+    assert same
+    assert (first.rank, second.rank) == (0, 1)
+    assert (second.world, second.local_rank, str(second.device), second.backend) == (
+        2, 1, "cpu", "gloo",
+    )  # fmt: skip
+
+
+def test_ranks_share_the_cores() -> None:
+    def threads() -> tuple[int, str]:
+        import torch
+
+        return torch.get_num_threads(), os.environ["OMP_NUM_THREADS"]
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    expected = max(1, cores // 2)
+    assert launch.run(threads) == [(expected, str(expected))] * 2
+
+
+def test_ranks_see_the_environment_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COURSE_TEST_LATE", "set after the server started")
+
+    def late() -> str:
+        return os.environ["COURSE_TEST_LATE"]
+
+    assert launch.run(late, ranks=1) == ["set after the server started"]
+
+
+def test_lines_are_labelled_and_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    def talk() -> None:
+        rank = launch.init().rank
+        for number in range(50):
+            print(f"line {number} of {rank}")
+        print("straße 你好")
+        print("no end of line", end="")
+
+    launch.run(talk)
+    printed = capfd.readouterr()
+    for rank in (0, 1):
+        label = f"[rank {rank}] "
+        own = [line for line in printed.out.splitlines() if line.startswith(label)]
+        expected = [f"line {n} of {rank}" for n in range(50)] + ["straße 你好", "no end of line"]
+        assert own == [label + line for line in expected]
+    assert len(printed.out.splitlines()) == 104
+    assert printed.err == ""
+
+
+def test_output_is_shown_while_the_ranks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: dict[str, float] = {}
+
+    def note(text: str, **_: object) -> None:
+        shown[text.strip()] = time.monotonic()
+
+    monkeypatch.setattr("builtins.print", note)
+
+    def talk() -> float:
+        os.write(1, b"early\n")
+        time.sleep(0.6)
+        return time.monotonic()
+
+    [ended] = launch.run(talk, ranks=1)
+    assert shown["[rank 0] early"] < ended - 0.3
+
+
+def test_a_progress_bar_shows_its_last_state(capsys: pytest.CaptureFixture[str]) -> None:
+    launch.run(lambda: print("10 %\r50 %\r100 %"), ranks=1)
+    assert capsys.readouterr().out == "[rank 0] 100 %\n"
+
+
+def test_without_stream_nothing_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    launch.run(lambda: print("hidden"), stream=False)
+    assert capfd.readouterr().out == ""
+
+
+def test_five_megabytes_of_output_block_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    def shout() -> str:
+        for _ in range(5_000):
+            print("x" * 999)
+        return "done"
+
+    assert launch.run(shout, ranks=2, timeout_s=30) == ["done", "done"]
+    assert capsys.readouterr().out.count("x" * 999) == 10_000
+
+
+def test_large_arguments_and_results_come_through() -> None:
+    import torch
+
+    sent = torch.arange(2_000_000)
+    first, second = launch.run(lambda tensor: tensor + launch.init().rank, sent)
+    assert torch.equal(first, sent) and torch.equal(second, sent + 1)
+
+
+def test_a_class_of_the_caller_survives_the_way_back() -> None:
+    class Point:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+    results = launch.run(lambda: Point(launch.init().rank))
+    assert [type(point) for point in results] == [Point, Point]
+    assert [point.rank for point in results] == [0, 1]
+
+
+def test_a_data_loader_with_workers_runs_inside_a_rank() -> None:
+    def count_samples() -> int:
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+        from torch.utils.data.distributed import DistributedSampler
+
+        data = TensorDataset(torch.arange(20))
+        loader = DataLoader(
+            data, 2, sampler=DistributedSampler(data), num_workers=2, persistent_workers=True
+        )
+        return sum(len(batch) for (batch,) in loader)
+
+    assert launch.run(count_samples, timeout_s=60) == [10, 10]
+
+
+def test_ddp_ends_cleanly_every_time() -> None:
+    # Without the order that `finish` keeps, gloo aborts in a fair share of such runs.
+    def train() -> float:
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+
+        torch.manual_seed(0)
+        model = DistributedDataParallel(torch.nn.Linear(64, 64))
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            loss = model(torch.ones(8, 64)).square().mean()
+            loss.backward()
+            optimizer.step()
+        return loss.item()
+
+    for _ in range(5):
+        first, second = launch.run(train)
+        assert first == second
+
+
+def test_a_rank_that_needs_longer_than_the_others_is_waited_for() -> None:
+    def uneven() -> int:
+        rank = launch.init().rank
+        time.sleep(6.0 * rank)  # longer than rank 0 stays for its peers
+        return rank
+
+    assert launch.run(uneven) == [0, 1]
+
+
+def test_ten_launches_at_once() -> None:
+    def double(number: int) -> float:
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor(float(number))
+        dist.all_reduce(total)
+        return total.item()
+
+    results: dict[int, list[float]] = {}
+
+    def one(number: int) -> None:
+        results[number] = launch.run(double, number)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: [2.0 * number] * 2 for number in range(10)}
+
+
+def test_a_warm_launch_is_quick() -> None:
+    # 0.05 s on two quiet cores; the bound only tells a warm server from a cold one (3 s).
+    seconds = []
+    for _ in range(5):
+        start = time.monotonic()
+        launch.run(lambda: None)
+        seconds.append(time.monotonic() - start)
+    assert min(seconds) < 1.0
