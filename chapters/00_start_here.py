@@ -2,7 +2,7 @@
 # # Start here
 #
 # In 2024 Llama 3 405B was trained on 16,384 GPUs. Who decided that a GPU works on this piece of
-# the model and not on that one? Why did it take 54 days and not 20? Which of the published numbers
+# the model and not on that one? Why did it take 30 million GPU-hours and not 20? Which of these numbers
 # can you check yourself?
 #
 # This course teaches how large models are trained on many accelerators (加速器). You need a

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from course_lib.chapter_source import BEGIN, END, Cell, Chapter
+from course_lib.chapter_source import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -20,31 +20,35 @@ _ROUTING_TAGS = {"exercise", "both"}
 
 
 def unsolved(source: str) -> str:
-    """The source without its solutions: `...` in their place unless a placeholder stands there."""
+    """The source without solutions: `...` in their place unless something given stands there."""
     kept: list[str] = []
-    cutting = False
+    cutting = given = False
     for line in source.split("\n"):
         mark = line.strip()
         if mark == BEGIN:
             cutting = True
-            if not (kept and _PLACEHOLDER.match(kept[-1])):
+            if not given and not (kept and _PLACEHOLDER.match(kept[-1])):
                 kept.append(line[: len(line) - len(line.lstrip())] + "...")
         elif mark == END:
             cutting = False
-        elif not cutting:
+        elif mark not in (GIVEN_BEGIN, GIVEN_END) and not cutting:
             kept.append(line)
+        given = mark == GIVEN_END
     return "\n".join(kept)
 
 
 def solved(source: str) -> str:
-    """The source without marks, and without placeholders right before a solution."""
+    """The source without marks, without what is given, and without placeholders it replaces."""
     kept: list[str] = []
+    given = False
     for line in source.split("\n"):
         mark = line.strip()
         if mark == BEGIN:
             while kept and _PLACEHOLDER.match(kept[-1]):
                 kept.pop()
-        elif mark != END:
+        elif mark in (GIVEN_BEGIN, GIVEN_END):
+            given = mark == GIVEN_BEGIN
+        elif mark != END and not given:
             kept.append(line)
     return "\n".join(kept)
 

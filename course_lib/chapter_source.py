@@ -8,6 +8,9 @@ from typing import Any
 from course_lib.problem import Problem
 
 BEGIN, END = "### BEGIN SOLUTION", "### END SOLUTION"
+GIVEN_BEGIN, GIVEN_END = "### BEGIN GIVEN", "### END GIVEN"
+_MARK = re.compile(r"### (BEGIN|END) (SOLUTION|GIVEN)")
+_LOOKS_LIKE_A_MARK = re.compile(r"#.*\b(BEGIN|END) (SOLUTION|GIVEN)")
 _CELL = re.compile(r"^# %%(\s|$)")
 _CHECK = re.compile(r"""\bcheck\(\s*["'](\d+)\.\d+["']""")
 
@@ -28,8 +31,8 @@ class Cell:
 
     @property
     def solved_here(self) -> bool:
-        """True when the cell holds a solution."""
-        return self.kind == "code" and BEGIN in self.source
+        """True when the cell holds a solution, or code that only the unsolved exercise shows."""
+        return self.kind == "code" and (BEGIN in self.source or GIVEN_BEGIN in self.source)
 
 
 @dataclass(frozen=True)
@@ -101,21 +104,19 @@ def _jupytext() -> Any:
 
 
 def _require_balanced(path: Path, text: str) -> None:
-    opened = 0
-    for number, line in enumerate(text.splitlines(), 1):
-        mark = line.strip()
-        if (mark == BEGIN or _CELL.match(line)) and opened:
-            raise Problem(f"{path}:{opened}: this solution has no end: add `{END}` after it")
-        if mark == END and not opened:
-            raise Problem(f"{path}:{number}: a solution ends that never began: add `{BEGIN}`")
-        if mark in (BEGIN, END):
-            opened = number if mark == BEGIN else 0
-        elif "BEGIN SOLUTION" in mark or "END SOLUTION" in mark:
-            raise Problem(
-                f"{path}:{number}: write the mark alone on its line: `{BEGIN}` or `{END}`"
-            )
-    if opened:
-        raise Problem(f"{path}:{opened}: this solution has no end: add `{END}` after it")
+    opened, kind = 0, ""
+    lines = text.splitlines()
+    for number, line in enumerate([*lines, "# %%"], 1):
+        mark = _MARK.fullmatch(line.strip())
+        begins_or_differs = mark is not None and (mark[1] == "BEGIN" or mark[2] != kind)
+        if opened and (begins_or_differs or _CELL.match(line)):
+            raise Problem(f"{path}:{opened}: this part has no end: add `### END {kind}` after it")
+        if mark and not opened and mark[1] == "END":
+            raise Problem(f"{path}:{number}: this part never began: add `### BEGIN {mark[2]}`")
+        if mark:
+            opened, kind = (number, mark[2]) if mark[1] == "BEGIN" else (0, "")
+        elif _LOOKS_LIKE_A_MARK.search(line):
+            raise Problem(f"{path}:{number}: write the mark alone on its line, such as `{BEGIN}`")
 
 
 def _require_checks(chapter: Chapter) -> None:

@@ -45,9 +45,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
 def require_free(port: int) -> None:
     """Raise Problem, with the next free port, when something listens on `port` already."""
     if not 1 <= port <= 65535:
-        raise Problem(
-            f"--port must be from 1 to 65535, got {port}: leave it out to let Jupyter choose"
-        )
+        raise Problem(f"--port must be from 1 to 65535, got {port}: give another or none")
     if _is_free(port):
         return
     near = range(port + 1, min(port + 100, 65536))
@@ -82,7 +80,7 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
     sys.stdout.flush()
     if os.name == "posix":
         # JupyterLab takes the place of this process, so that ending it leaves nothing behind.
-        os.execv(arguments[0], arguments)
+        return os.execv(arguments[0], arguments)
     return subprocess.call(arguments)
 
 

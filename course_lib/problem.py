@@ -3,3 +3,7 @@
 
 class Problem(Exception):
     """One sentence that says what is wrong and how to mend it."""
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython asks for this: in a notebook, too, the sentence is all there is to read.
+        return [str(self)]

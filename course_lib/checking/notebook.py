@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,8 @@ def _run(notebook: Any, path: Path, cell_limit_s: int) -> None:
         resources={"metadata": {"path": str(path.resolve().parent)}},
     )
     try:
-        client.execute(env=env)
+        # The kernel's own log is of no use to a learner; what cells print comes by another way.
+        client.execute(env=env, stderr=subprocess.DEVNULL)
     except DeadKernelError:
         raise Problem(f"the kernel of {path} died: close other programs and try again") from None
 

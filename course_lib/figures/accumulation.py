@@ -3,11 +3,10 @@
 import math
 
 from course_lib.figures import style
-from course_lib.figures.batches import elide
+from course_lib.figures.layout import counted, elide
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.batching import Batching, batch_cost
+from course_lib.theory import batching
 from course_lib.theory.communication import gradient_syncs
-from course_lib.theory.units import format_count
 
 _LEFT = 4
 _BAR = 22
@@ -22,14 +21,14 @@ def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Sheet
 
     Raises ValueError for counts below 1.
     """
-    batching = Batching(10**9, micro_batch, accumulation, gpus_per_node=dp)
+    plan = batching.Batching(10**9, micro_batch, accumulation, gpus_per_node=dp)
     syncs = {way: gradient_syncs(accumulation, accumulation, way) for way in (False, True)}
-    sheet = Sheet(208, _window_sentence(batching, no_sync, syncs[no_sync]))
+    sheet = Sheet(208, _window_sentence(plan, no_sync, syncs[no_sync]))
     sheet.write(
         0,
         13,
-        f"One update on each of {dp} rank{'' if dp == 1 else 's'}: "
-        f"{accumulation} × {micro_batch} samples, {batching.global_batch:,} in all",
+        f"One update on {counted(dp, 'rank')}: "
+        f"{accumulation} × {micro_batch} samples each, {plan.global_batch:,} in all",
         size=style.TITLE_PT,
         bold=True,
     )
@@ -39,12 +38,13 @@ def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Sheet
     return sheet
 
 
-def _window_sentence(batching: Batching, no_sync: bool, syncs: int) -> str:
+def _window_sentence(plan: batching.Batching, no_sync: bool, syncs: int) -> str:
     with_it = "with" if no_sync else "without"
     return (
-        f"One update of {batching.global_batch} samples: {batching.accumulation} micro-steps of "
-        f"{batching.micro_batch} samples on each of {batching.dp} ranks; {with_it} no_sync the "
-        f"gradients are all-reduced in {syncs} of {batching.accumulation} backward passes."
+        f"One update of {counted(plan.global_batch, 'sample')}: "
+        f"{counted(plan.accumulation, 'micro-step')} of {counted(plan.micro_batch, 'sample')} "
+        f"on {counted(plan.dp, 'rank')}; {with_it} no_sync the gradients are all-reduced "
+        f"{syncs} of {plan.accumulation} times."
     )
 
 
@@ -59,7 +59,7 @@ def _timeline(
     looks = {
         "forward": (style.SKY, None),
         "backward": (style.GREEN, None),
-        "all-reduce": (style.ORANGE, "///"),
+        "all-reduce": (style.ORANGE, "//"),
         "update": (style.INK, None),
     }
     # One scale for both rows, so that a shorter row is a shorter time.
@@ -73,8 +73,8 @@ def _timeline(
         x += width * scale
     for kind, (fill, hatch) in looks.items():
         pale = not chosen and kind != "update"
-        sheet.boxes(boxes[kind], style.PALE if pale else fill, hatch,
-                    edge=style.INK if chosen else style.GREY)  # fmt: skip
+        edge = style.INK if chosen else style.GREY
+        sheet.boxes(boxes[kind], style.PALE if pale else fill, hatch, edge=edge)
 
 
 def _blocks(accumulation: int, no_sync: bool) -> list[tuple[str, float]]:
@@ -94,7 +94,7 @@ def _key(sheet: Sheet, top: float) -> None:
     entries = (
         (style.SKY, None, "forward"),
         (style.GREEN, None, "backward"),
-        (style.ORANGE, "///", "all-reduce"),
+        (style.ORANGE, "//", "all-reduce"),
         (style.INK, None, "update"),
     )
     for place, (fill, hatch, name) in enumerate(entries):
@@ -104,29 +104,65 @@ def _key(sheet: Sheet, top: float) -> None:
     sheet.write(WIDTH_PT - 4, top + 11, "lengths: not to scale", align="right", colour=style.GREY)
 
 
-_PLOT = (84.0, 40.0, 400.0, 190.0)  # left, top, width, height of the curve's frame
-_DECADES = 2  # both axes run from 1 to 100
+_PLOT = (84.0, 30.0, 330.0, 190.0)  # left, top, width, height of the curve's frame
+_LEAST, _DECADES = 0.7, 3  # both axes run from a little under 1 to 10^3
 
 
-def batch_cost_curve(critical_batch: float, batch: float) -> Sheet:
+def batch_cost(critical_batch: float, batch: float) -> Sheet:
     """Optimizer steps against samples, both relative to their minimum, with the chosen batch.
 
     The curve is S/S_min = 1 + Bc/B, E/E_min = 1 + B/Bc (McCandlish et al. 2018,
     arXiv:1812.06162). Raises ValueError for a batch that is not above 0.
     """
-    cost = batch_cost(batch, critical_batch)
+    cost = batching.batch_cost(batch, critical_batch)
     sheet = Sheet(
         270,
         f"Batch {batch:,} with a critical batch of {critical_batch:,}: "
         f"{cost.steps:.3g} times the fewest possible steps and "
         f"{cost.samples:.3g} times the fewest possible samples.",
     )
+    sheet.write(0, 13, "What a fixed loss costs", size=style.TITLE_PT, bold=True)
     _frame(sheet)
-    # Batches from Bc/99 to 99·Bc, evenly spaced on the logarithmic axes.
-    curve = [batch_cost(99 ** (part / 20), 1.0) for part in range(-20, 21)]
+    # Batches from Bc/999 to 999·Bc, evenly spaced on the logarithmic axes.
+    curve = [batching.batch_cost(999 ** (part / 20), 1.0) for part in range(-20, 21)]
     sheet.line([_place(point.steps, point.samples) for point in curve], style.BLUE, 2)
     x, y = _place(2, 2)
     sheet.dot(x, y, style.WHITE, 4)
-    sheet.write(x + 10, y + 18, f"critical batch {critical_batch:,}", colour=style.GREY)
-    _chosen_batch(sheet, batch, cost.steps, cost.samples)
+    sheet.write(x + 8, y - 6, f"critical batch {critical_batch:,}", colour=style.GREY)
+    _chosen_batch(sheet, batch, cost)
     return sheet
+
+
+def _place(steps: float, samples: float) -> tuple[float, float]:
+    """Where a cost lies in the frame; what is beyond its edge is drawn on the edge."""
+    left, top, width, height = _PLOT
+    across, up = (
+        min(math.log10(value / _LEAST) / math.log10(10**_DECADES / _LEAST), 1)
+        for value in (steps, samples)
+    )
+    return left + across * width, top + (1 - up) * height
+
+
+def _frame(sheet: Sheet) -> None:
+    left, top, width, height = _PLOT
+    for decade in range(_DECADES + 1):
+        x, y = _place(10**decade, 10**decade)
+        sheet.line([(left, y), (left + width, y)], style.PALE)
+        sheet.line([(x, top), (x, top + height)], style.PALE)
+        sheet.write(left - 6, y + 4, f"{10**decade:,}×", align="right", colour=style.GREY)
+        sheet.write(x, top + height + 15, f"{10**decade:,}×", align="center", colour=style.GREY)
+    sheet.line([(left, top), (left, top + height), (left + width, top + height)])
+    sheet.write(left + width / 2, top + height + 33, "optimizer steps / fewest", align="center")
+    sheet.write(0, top + height / 2 - 5, "samples /")
+    sheet.write(0, top + height / 2 + 8, "fewest")
+
+
+def _chosen_batch(sheet: Sheet, batch: float, cost: batching.BatchCost) -> None:
+    left, top, width, height = _PLOT
+    x, y = _place(cost.steps, cost.samples)
+    sheet.line([(left, y), (x, y), (x, top + height)], style.VERMILION, 1.2, dashed=True)
+    sheet.dot(x, y)
+    for row, text in enumerate(
+        (f"batch {batch:,}", f"{cost.steps:.3g}× the steps", f"{cost.samples:.3g}× the samples")
+    ):
+        sheet.write(left + width - 110, top + 20 + row * 15, text, bold=row == 0)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from course_lib.figures import style
-from course_lib.figures.batches import elide
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.layout import counted, elide
+from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
 
 _LEFT = 62
 _ROW = 22
@@ -18,7 +18,7 @@ def samples_by_rank(epochs: Sequence[Sequence[Sequence[int]]]) -> Sheet:
     """For every epoch a row per rank with the sample indices in the order in which it saw them.
 
     `epochs[e][r]` are the indices of rank r in epoch e. A sample that was seen before in its
-    epoch is hatched. Raises ValueError when there is no epoch or no rank.
+    epoch stands in brackets. Raises ValueError when there is no epoch or no rank.
     """
     if not epochs or not all(epochs):
         raise ValueError("epochs must hold at least one rank each: give epochs[epoch][rank]")
@@ -38,10 +38,12 @@ def _sentence(epochs: Sequence[Sequence[Sequence[int]]]) -> str:
     parts = []
     for number, ranks in enumerate(epochs):
         seen = [index for rank in ranks for index in rank]
-        each = ", ".join(f"rank {r} saw {len(rank)}" for r, rank in enumerate(ranks[:_ROWS]))
+        each = ", ".join(
+            f"rank {r} saw {counted(len(rank), 'sample')}" for r, rank in enumerate(ranks[:_ROWS])
+        )
         more = ", …" if len(ranks) > _ROWS else ""
         twice = len(seen) - len(set(seen))
-        parts.append(f"Epoch {number}: {each}{more} samples; {twice} seen more than once.")
+        parts.append(f"Epoch {number}: {each}{more}; {counted(twice, 'sample')} seen again.")
     return " ".join(parts)
 
 
@@ -66,17 +68,23 @@ def _rank(
     colour: str,
     repeated: set[int],
 ) -> None:
-    first, again = [], []
+    first: list[Box] = []
+    again: list[Box] = []
     for column, place in enumerate(columns):
         x = _LEFT + column * width
         if place is not None and place >= len(indices):
             continue
-        text = "…" if place is None else str(indices[place])
+        if place is None:
+            text = "…"
+        elif place in repeated:
+            text = f"({indices[place]})"
+            again.append((x, y, width - _GAP, _ROW - _GAP))
+        else:
+            text = str(indices[place])
+            first.append((x, y, width - _GAP, _ROW - _GAP))
         sheet.write(x + (width - _GAP) / 2, y + 14, text, align="center")
-        if place is not None:
-            (again if place in repeated else first).append((x, y, width - _GAP, _ROW - _GAP))
     sheet.boxes(first, colour)
-    sheet.boxes(again, style.ORANGE, "//")
+    sheet.boxes(again, style.ORANGE)
 
 
 def _repeats(ranks: Sequence[Sequence[int]]) -> list[set[int]]:

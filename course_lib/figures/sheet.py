@@ -1,4 +1,4 @@
-"""A matplotlib figure laid out in points, without axes: much quicker to draw than axes with ticks."""
+"""A matplotlib figure laid out in points, without axes: quicker to draw than axes with ticks."""
 
 import base64
 import io
@@ -117,6 +117,11 @@ class Sheet(Figure):
     def width_px(self) -> int:
         """Width on the screen at 100 %, in CSS pixels."""
         return round(WIDTH_PT * _CSS_PIXELS_PER_POINT)
+
+    @property
+    def height_px(self) -> int:
+        """Height on the screen at 100 %, in CSS pixels."""
+        return round(self.get_figheight() * _POINTS_PER_INCH * _CSS_PIXELS_PER_POINT)
 
     def _add(
         self, path: Path, fill: str, edge: str, hatch: str | None, width: float, dashes: str

@@ -16,11 +16,11 @@ WHITE = "#FFFFFF"
 # Colour and hatch always go together, so that a grey print-out can be read as well.
 SERIES = (
     (SKY, None),
-    (ORANGE, "///"),
-    (GREEN, "..."),
-    (YELLOW, "xxx"),
-    (PINK, "\\\\\\"),
-    (VERMILION, "+++"),
+    (ORANGE, "//"),
+    (GREEN, "--"),
+    (YELLOW, "xx"),
+    (PINK, "\\\\"),
+    (VERMILION, "++"),
     (BLUE, None),
 )
 

@@ -52,5 +52,5 @@ def _opening(width: str, height: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'role="img" aria-label="{html.escape(label)}" '
         f'width="{width}pt" height="{height}pt" viewBox="0 0 {width} {height}" '
-        'style="max-width: 100%; stroke-linejoin: round; stroke-linecap: butt">'
+        'style="display: block; max-width: 100%; stroke-linejoin: round; stroke-linecap: butt">'
     )

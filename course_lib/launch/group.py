@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
-_FINISHED_KEY = "course_finished"
 _PEERS_S = 5.0
 
 
@@ -63,7 +62,7 @@ def finish() -> None:
     # A DDP model that outlives its group can abort the process (seen with gloo): collect it first.
     gc.collect()
     if _membership is not None:
-        _wait_for_peers(_membership)
+        _all_here(_membership, "course_finish", _PEERS_S)  # some may still read what we sent
     if dist.is_initialized():
         dist.destroy_process_group()
     _membership = None
@@ -119,7 +118,10 @@ def _join() -> _Membership:
         backend, store=store, rank=rank, world_size=world, timeout=timeout,
         device_id=device if gpus else None,
     )  # fmt: skip
-    return _Membership(Rank(rank, world, local_rank, device, backend), store)
+    membership = _Membership(Rank(rank, world, local_rank, device, backend), store)
+    # A rank that failed while others still connect to it would make them complain as well.
+    _all_here(membership, "course_init", timeout.total_seconds())
+    return membership
 
 
 def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
@@ -135,16 +137,16 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
     return next(rendezvous("env://", rank, world, timeout=timeout))
 
 
-def _wait_for_peers(membership: _Membership) -> None:
-    """Stay a moment for ranks that still read what this one sent; not for ever.
+def _all_here(membership: _Membership, event: str, limit_s: float) -> None:
+    """Return when every rank has called this for the same event, or after `limit_s` seconds.
 
     By the store rather than a barrier: a rank that is in another collective would mistake it.
     """
-    deadline_s = time.monotonic() + _PEERS_S
+    deadline_s = time.monotonic() + limit_s
     # A store that has gone means that its owner has: nobody to wait for.
     with contextlib.suppress(Exception):
-        membership.store.add(_FINISHED_KEY, 1)
-        while membership.store.add(_FINISHED_KEY, 0) < membership.rank.world:
+        membership.store.add(event, 1)
+        while membership.store.add(event, 0) < membership.rank.world:
             if time.monotonic() > deadline_s:
                 return
             time.sleep(0.002)

@@ -89,6 +89,9 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     linecache.cache.update(job.cell_sources)
+    # DataLoader's workers are to be children of this rank, and not of the server: in its group.
+    start_method = "fork" if sys.platform == "linux" else "spawn"
+    multiprocessing.set_start_method(start_method, force=True)
     _limit_time(job.deadline_s, folder.stack(rank))
     import torch
 

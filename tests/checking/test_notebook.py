@@ -45,7 +45,9 @@ def test_verdicts_are_collected_and_the_notebook_is_left_alone(tmp_path, setup, 
         ("90.3", "stopped"),
         ("90.5", "stopped"),
     ]
-    assert rows[2].line.endswith("its cell stopped with NameError: name 'missing_name' is not defined")
+    assert rows[2].line.endswith(
+        "its cell stopped with NameError: name 'missing_name' is not defined"
+    )
     assert "printed no verdict" in rows[3].line
     assert json.loads((home / "progress.json").read_text())["exercises"]["90.1"]["attempts"] == 2
 

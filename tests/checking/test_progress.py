@@ -29,7 +29,8 @@ def test_the_folder_is_the_users_unless_named(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "damage", [b"{", b"", b"[]", b"null", b'{"exercises": 5}', b'{"quizzes": {"1": 3}}', b"\xff\xfe"]
+    "damage",
+    [b"{", b"", b"[]", b"null", b'{"exercises": 5}', b'{"quizzes": {"1": 3}}', b"\xff\xfe"],
 )
 def test_a_corrupt_file_is_set_aside_with_a_sentence(home, damage, capsys):
     home.mkdir()

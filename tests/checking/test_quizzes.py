@@ -90,7 +90,9 @@ def test_without_a_kernel_the_questions_can_be_read(shown):
     bundle = shown._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in bundle
     assert "1. Which <one>?\n   a) a & b\n   b) c" in bundle["text/plain"]
-    assert "Which &lt;one&gt;?" in bundle["text/html"] and "<li>a &amp; b</li>" in bundle["text/html"]
+    assert (
+        "Which &lt;one&gt;?" in bundle["text/html"] and "<li>a &amp; b</li>" in bundle["text/html"]
+    )
 
 
 def test_questions_are_escaped_and_radios_are_labelled(shown):

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import our_ranks
+from leftovers import folders_in, our_ranks
 
 from course_lib import launch
 
@@ -22,4 +22,4 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
     assert our_ranks() == []
-    assert list(folder.iterdir()) == []
+    assert folders_in(folder) == []

@@ -5,6 +5,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -31,6 +32,11 @@ def marked(mark: str) -> list[psutil.Process]:
 
 def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
     return not psutil.wait_procs(processes, timeout=within_s)[1]
+
+
+def folders_in(temporary: Path) -> list[Path]:
+    """Folders of launches and of servers; torch's cache of compiled code is meant to stay."""
+    return [*temporary.glob("course_launch_*"), *temporary.glob("pymp-*")]
 
 
 def our_ranks() -> list[psutil.Process]:

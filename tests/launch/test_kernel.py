@@ -16,7 +16,7 @@ import psutil
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
-from leftovers import MARK, gone, marked, needs_signals, wait_for
+from leftovers import MARK, folders_in, gone, marked, needs_signals, wait_for
 
 HANG = """
 from course_lib import launch
@@ -181,7 +181,7 @@ def test_a_killed_kernel(kernel: Kernel) -> None:
     assert len(before) >= 6
     os.kill(kernel.manager.provisioner.process.pid, signal.SIGKILL)  # this process alone
     assert gone(before, within_s=3)
-    assert list(kernel.temporary.iterdir()) == []  # the socket of the server as well
+    assert folders_in(kernel.temporary) == []  # the socket of the server as well
     with pytest.raises(queue.Empty):
         while True:
             kernel.client.get_iopub_msg(timeout=0.1)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from leftovers import needs_signals, our_ranks, wait_for
+from leftovers import folders_in, needs_signals, our_ranks, wait_for
 
 LOCKED_RANKS = """
 import ctypes
@@ -65,7 +65,7 @@ def test_a_pipe_that_is_closed_early_ends_the_launch(tmp_path: Path) -> None:
     assert parent.wait(timeout=20) != 0
     assert "BrokenPipeError" in parent.stderr.read()  # to its end: nobody holds it any more
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert list((tmp_path / "own").iterdir()) == []
+    assert folders_in(tmp_path / "own") == []
 
 
 def test_warming_up_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -96,4 +96,4 @@ def test_terminating_the_parent_ends_its_ranks(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGTERM)
     parent.communicate()
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert list((tmp_path / "own").iterdir()) == []
+    assert folders_in(tmp_path / "own") == []

@@ -154,6 +154,19 @@ def test_a_data_loader_with_workers_runs_inside_a_rank() -> None:
     assert launch.run(count_samples, timeout_s=60) == [10, 10]
 
 
+def test_a_rank_that_ends_at_once_disturbs_no_other(capfd: pytest.CaptureFixture[str]) -> None:
+    # Until all ranks have met, one that leaves makes gloo complain in those that still connect.
+    def leave() -> None:
+        if launch.init().rank == 3:
+            os._exit(1)
+        time.sleep(60)
+
+    for _ in range(5):
+        with pytest.raises(launch.RankFailed, match="rank 3 ended with exit code 1"):
+            launch.run(leave, ranks=4)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_ddp_ends_cleanly_every_time() -> None:
     # Without the order that `finish` keeps, gloo aborts in a fair share of such runs.
     def train() -> float:
@@ -176,8 +189,11 @@ def test_ddp_ends_cleanly_every_time() -> None:
 
 def test_a_rank_that_needs_longer_than_the_others_is_waited_for() -> None:
     def uneven() -> int:
+        from course_lib.launch import group
+
+        group._PEERS_S = 0.2  # rank 0 stays that long for its peer
         rank = launch.init().rank
-        time.sleep(6.0 * rank)  # longer than rank 0 stays for its peers
+        time.sleep(0.8 * rank)
         return rank
 
     assert launch.run(uneven) == [0, 1]

@@ -1,0 +1,43 @@
+"""Loss against update number."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import MaxNLocator
+
+from course_lib.figures import style
+from course_lib.figures.sheet import Sheet
+
+_LINES = ("-", "--", ":", "-.")
+_COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PINK)
+
+
+def loss(curves: Mapping[str, Sequence[float]]) -> Sheet:
+    """One line per name, told apart by colour and dashes; update 1 is the first value.
+
+    Raises ValueError when there is no curve or one without values.
+    """
+    if not curves or not all(len(values) for values in curves.values()):
+        raise ValueError("curves must hold at least one value each: give {name: [loss, …]}")
+    sheet = Sheet(240, _sentence(curves))
+    axes = sheet.add_axes((0.11, 0.17, 0.86, 0.78))
+    for place, (name, values) in enumerate(curves.items()):
+        look = {"color": _COLOURS[place % 4], "linestyle": _LINES[place % 4]}
+        axes.plot(range(1, len(values) + 1), values, label=name, linewidth=2, **look)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("update", fontsize=style.TEXT_PT)
+    axes.set_ylabel("loss", fontsize=style.TEXT_PT)
+    axes.tick_params(labelsize=style.TEXT_PT)
+    axes.grid(color=style.PALE)
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.legend(fontsize=style.TEXT_PT, frameon=False)
+    return sheet
+
+
+def _sentence(curves: Mapping[str, Sequence[float]]) -> str:
+    parts = [
+        f"{name}: loss {values[0]:.3g} at update 1, {values[-1]:.3g} at update {len(values)}"
+        for name, values in curves.items()
+    ]
+    return "; ".join(parts) + "."

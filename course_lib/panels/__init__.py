@@ -1,0 +1,9 @@
+"""Sliders → theory → figure. Each function returns a panel to be named last in a cell."""
+
+from course_lib.panels.accumulation_panel import accumulation
+from course_lib.panels.batches_panel import batches
+from course_lib.panels.critical_batch_panel import critical_batch
+from course_lib.panels.memory_panel import GPU_MEMORY_BYTES, memory
+from course_lib.panels.panel import Panel
+
+__all__ = ["GPU_MEMORY_BYTES", "Panel", "accumulation", "batches", "critical_batch", "memory"]

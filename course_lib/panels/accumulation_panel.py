@@ -1,0 +1,76 @@
+"""The panel of chapter 2: gradient accumulation and no_sync."""
+
+from dataclasses import dataclass
+
+from course_lib.figures import accumulation as figure
+from course_lib.panels.controls import flag, powers_of_two, whole
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.batching import Batching
+from course_lib.theory.communication import gradient_syncs
+from course_lib.theory.memory import Recipe, layer_activation_bytes
+from course_lib.theory.models import MODELS
+from course_lib.theory.units import format_bytes
+
+_MODEL = "gpt2-124m"
+_SHAPE = MODELS[_MODEL]
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """What the theory says about one accumulated update."""
+
+    batching: Batching
+    all_reduces: int  # backward passes that all-reduce, for one update
+    layer_bytes: int  # activations of one layer, one micro-batch at a time
+    at_once_layer_bytes: int  # the same if the rank's samples went through in one piece
+
+
+def accumulation(
+    micro_batch: int = 4, accumulation: int = 4, dp: int = 2, no_sync: bool = True
+) -> Panel:
+    """Sliders for one update of data-parallel training; the result is an `Accumulated`.
+
+    Raises ValueError for starting values outside the sliders.
+    """
+    controls = {
+        "micro_batch": whole("micro-batch", micro_batch, 1, 64),
+        "accumulation": whole("accumulation", accumulation, 1, 64),
+        "dp": powers_of_two("data parallel", dp, 1, 64),
+        "no_sync": flag("no_sync", no_sync),
+    }
+    return Panel(controls, _view)
+
+
+def _view(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> View:
+    # One epoch of any length will do: only the first update is shown.
+    batching = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
+    rank_samples = Batching(10**6, micro_batch, accumulation).global_batch
+    result = Accumulated(
+        batching,
+        gradient_syncs(accumulation, accumulation, no_sync),
+        layer_activation_bytes(_SHAPE, Recipe(), micro_batch, _SHAPE.context),
+        layer_activation_bytes(_SHAPE, Recipe(), rank_samples, _SHAPE.context),
+    )
+    return View(
+        result,
+        _rows(result, no_sync),
+        lambda: figure.window(micro_batch, accumulation, dp, no_sync),
+    )
+
+
+def _rows(result: Accumulated, no_sync: bool) -> tuple[tuple[str, str], ...]:
+    plan = result.batching
+    layer = f"activations of one layer of {_MODEL}"
+    return (
+        (
+            "global batch",
+            f"micro-batch {plan.micro_batch} × accumulation {plan.accumulation} × dp {plan.dp}"
+            f" = {plan.global_batch:,} samples",
+        ),
+        (
+            "all-reduces per update",
+            f"{result.all_reduces} {'with' if no_sync else 'without'} no_sync",
+        ),
+        (layer, f"{format_bytes(result.layer_bytes)}, whatever the accumulation"),
+        ("the same without accumulation", format_bytes(result.at_once_layer_bytes)),
+    )

@@ -1,0 +1,90 @@
+"""Named controls: ipywidgets' sliders have no accessible name, so each gets a box that has one."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ipywidgets as widgets
+from traitlets import link
+
+_NAME_WIDTH = "118px"
+_BOX_WIDTH = "205px"
+_SLIDER_WIDTH = "150px"
+
+
+@dataclass(frozen=True)
+class Control:
+    """What holds the value, and the row that shows it."""
+
+    widget: widgets.ValueWidget
+    row: widgets.Widget
+
+
+def whole(name: str, value: int, least: int, most: int) -> Control:
+    """A slider over the whole numbers least … most with a number box.
+
+    Raises ValueError for a starting value outside them, which the slider would change silently.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(
+            f"{name} {value!r} is not a whole number from {least} to {most}: start inside them"
+        )
+    slider = widgets.IntSlider(value, least, most, readout=False, layout=_width(_SLIDER_WIDTH))
+    box = widgets.BoundedIntText(value, least, most, **_named(name))
+    return _linked(slider, box)
+
+
+def powers_of_two(name: str, value: int, least: int, most: int) -> Control:
+    """A slider over the powers of two least … most with a list to choose from.
+
+    Raises ValueError for a starting value that is not one of them.
+    """
+    options = [least << step for step in range((most // least).bit_length())]
+    _must_be_one_of(name, value, options)
+    slider = widgets.SelectionSlider(
+        options=options, value=value, readout=False, layout=_width(_SLIDER_WIDTH)
+    )
+    return _linked(slider, widgets.Dropdown(options=options, value=value, **_named(name)))
+
+
+def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any]) -> Control:
+    """A list to choose from; a mapping gives the text of each value.
+
+    Raises ValueError for a starting value that is not in it.
+    """
+    _must_be_one_of(name, value, options.values() if isinstance(options, Mapping) else options)
+    pairs = options.items() if isinstance(options, Mapping) else options
+    layout = widgets.Layout(width="360px")
+    box = widgets.Dropdown(options=list(pairs), value=value, **{**_named(name), "layout": layout})
+    return Control(box, box)
+
+
+def flag(name: str, value: bool) -> Control:
+    """A checkbox. Raises ValueError unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {value!r}: give one of the two")
+    box = widgets.Checkbox(value, description=name, indent=False, layout=_width(_BOX_WIDTH))
+    return Control(box, box)
+
+
+def _linked(slider: widgets.ValueWidget, box: widgets.ValueWidget) -> Control:
+    link((slider, "value"), (box, "value"))
+    return Control(slider, widgets.HBox([box, slider], layout=_width("365px")))
+
+
+def _named(name: str) -> dict[str, Any]:
+    return {
+        "description": name,
+        "style": {"description_width": _NAME_WIDTH},
+        "layout": _width(_BOX_WIDTH),
+    }
+
+
+def _width(width: str) -> widgets.Layout:
+    return widgets.Layout(width=width)
+
+
+def _must_be_one_of(name: str, value: object, options: Any) -> None:
+    if value not in list(options):
+        listed = ", ".join(map(str, options))
+        raise ValueError(f"{name} {value!r} is not one of {listed}: choose one of them")

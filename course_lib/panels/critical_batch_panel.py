@@ -1,0 +1,27 @@
+"""The panel of chapter 2: what a batch size costs in steps and in samples."""
+
+from course_lib.figures import accumulation as figure
+from course_lib.panels.controls import powers_of_two
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.batching import batch_cost
+
+
+def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:
+    """Sliders for `theory.batching.batch_cost`, whose `BatchCost` is the panel's result.
+
+    Raises ValueError for starting values outside the sliders.
+    """
+    controls = {
+        "batch": powers_of_two("batch", batch, 8, 16384),
+        "critical": powers_of_two("critical batch", critical, 64, 4096),
+    }
+    return Panel(controls, _view)
+
+
+def _view(batch: int, critical: int) -> View:
+    cost = batch_cost(batch, critical)
+    rows = (
+        ("steps / fewest", f"1 + critical batch {critical} / batch {batch} = {cost.steps:.4g}"),
+        ("samples / fewest", f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}"),
+    )
+    return View(cost, rows, lambda: figure.batch_cost(critical, batch))

@@ -1,0 +1,91 @@
+"""The panel of chapter 3: what is in the memory of one GPU."""
+
+from dataclasses import replace
+
+from course_lib.figures import memory as figure
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.memory import (
+    OPTIMIZER_STATE_BYTES,
+    RECIPES,
+    MemoryBreakdown,
+    training_memory,
+)
+from course_lib.theory.models import MODELS
+from course_lib.theory.units import GB, format_bytes, format_count
+
+# The sizes as the data sheets print them, read as 10^9 bytes, the smaller of the two readings.
+GPU_MEMORY_BYTES = {
+    "RTX 4090 24 GB": 24 * GB,  # NVIDIA Ada architecture whitepaper, appendix A
+    "A100 40 GB": 40 * GB,  # NVIDIA A100 data sheet
+    "A100, H100 80 GB": 80 * GB,  # NVIDIA A100 and H100 data sheets
+    "H200 141 GB": 141 * GB,  # NVIDIA H200 data sheet
+}
+
+
+def memory(
+    model: str = "gpt2-1.5b",
+    convention: str = "mixed-16",
+    optimizer: str = "adamw",
+    micro_batch: int = 1,
+    sequence: int = 1024,
+    recompute: str = "none",
+    unit: str = "GB",
+    gpu: str = "RTX 4090 24 GB",
+) -> Panel:
+    """Controls for `theory.memory.training_memory`, whose `MemoryBreakdown` is the result.
+
+    Raises ValueError for starting values that are not offered or that do not fit together.
+    """
+    conventions = {
+        f"{name}: {recipe.bytes_per_parameter} bytes per parameter with AdamW": name
+        for name, recipe in RECIPES.items()
+    }
+    units = {"GB = 10^9 bytes": "GB", "GiB = 2^30 bytes": "GiB"}
+    controls = {
+        "model": choice("model", model, _models()),
+        "convention": choice("convention", convention, conventions),
+        "optimizer": choice("optimizer", optimizer, list(OPTIMIZER_STATE_BYTES)),
+        # Without "selective": flash attention, which all conventions take, leaves it nothing to do.
+        "recompute": choice("recompute", recompute, ["none", "full"]),
+        "unit": choice("unit", unit, units),
+        "gpu": choice("GPU", gpu, list(GPU_MEMORY_BYTES)),
+        "micro_batch": powers_of_two("micro-batch", micro_batch, 1, 64),
+        "sequence": powers_of_two("sequence", sequence, 128, 8192),
+    }
+    return Panel(controls, _view)
+
+
+def _models() -> dict[str, str]:
+    return {
+        f"{name} ({format_count(shape.parameters().total)} parameters)": name
+        for name, shape in MODELS.items()
+    }
+
+
+def _view(
+    model: str,
+    convention: str,
+    optimizer: str,
+    recompute: str,
+    unit: str,
+    gpu: str,
+    micro_batch: int,
+    sequence: int,
+) -> View:
+    recipe = replace(RECIPES[convention], optimizer=optimizer, recompute=recompute)
+    breakdown = training_memory(MODELS[model], recipe, micro_batch, sequence)
+    capacity = GPU_MEMORY_BYTES[gpu]
+    title = f"{model}, {convention}, {optimizer}: {recipe.bytes_per_parameter} bytes per parameter"
+    return View(
+        breakdown,
+        (("counted", title), ("GPU", gpu), *_rows(breakdown, unit)),
+        lambda: figure.consumers(breakdown, unit, capacity, title),
+    )
+
+
+def _rows(breakdown: MemoryBreakdown, unit: str) -> tuple[tuple[str, str], ...]:
+    sizes = {**breakdown.consumers, "total": breakdown.total_bytes}
+    return tuple(
+        (name, f"{format_bytes(size, unit)} ({size:,} bytes)") for name, size in sizes.items()
+    )

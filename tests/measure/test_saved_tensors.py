@@ -1,0 +1,35 @@
+"""What autograd keeps equals the formula, to the byte, once the small change is named."""
+
+import pytest
+import torch
+
+from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.scratch.accumulation import loss_sum
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.memory import RECIPES, training_memory
+from course_lib.theory.models import TransformerShape
+
+
+@pytest.mark.parametrize(
+    ("layers", "hidden", "heads", "samples"), [(1, 32, 2, 1), (2, 64, 4, 8), (3, 48, 6, 5)]
+)
+def test_kept_bytes_are_the_formula_plus_named_small_change(layers, hidden, heads, samples):
+    context = 16
+    shape = TransformerShape(layers, hidden, heads, 4 * hidden, vocab=64, context=context)
+    model = GPT(layers, hidden, heads, vocab=64, context=context)
+    inputs, labels = torch.randint(0, 64, (2, samples, context)).clone().unbind()
+    inputs, labels = inputs.clone(), labels.clone()
+    measured = saved_bytes(lambda: loss_sum(model(inputs), labels), model)
+    predicted = training_memory(shape, RECIPES["fp32-16"], samples).consumers
+    tokens = samples * context
+    statistics = (2 * layers + 1) * 2 * tokens * 4  # mean and scale of each norm
+    softmax = layers * heads * tokens * 4  # one log-sum-exp per head and token
+    indices = 2 * tokens * 8 + context * 8 + 4  # inputs, labels, positions, a counter
+    expected = predicted["intermediate results"] + statistics + softmax + indices
+    assert measured == expected
+
+
+def test_parameters_do_not_count():
+    layer = torch.nn.Linear(8, 8)
+    inputs = torch.randn(4, 8)
+    assert saved_bytes(lambda: layer(inputs).sum(), layer) == inputs.nbytes

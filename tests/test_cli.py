@@ -1,0 +1,280 @@
+import json
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+
+import course_lib
+from course_lib import build, cli, demos, doctor, lab, launch
+from course_lib.checking import check, progress
+from course_lib.doctor import Finding
+from course_lib.problem import Problem
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+
+
+@dataclass(frozen=True)
+class Options:
+    steps: int = 3
+    json: bool = False
+
+
+@dataclass(frozen=True)
+class Result:
+    loss: float
+
+    def report(self):
+        return f"loss {self.loss}"
+
+
+@pytest.fixture
+def demo(monkeypatch):
+    """A demo that starts nothing: returns the list of what it was asked for."""
+    asked = []
+
+    def parse(argv):
+        steps = int(argv[argv.index("--steps") + 1]) if "--steps" in argv else 3
+        return Options(steps, "--json" in argv)
+
+    def run(name, **options):
+        asked.append((name, options))
+        print("[rank 0] hello") if options["stream"] else None
+        return Result(1.5)
+
+    monkeypatch.setattr(demos, "DEMOS", {"ddp": "a line about it", "samples": "another"})
+    module = SimpleNamespace(__name__="course_lib.demos.ddp", parse=parse)
+    known = demos.load
+    monkeypatch.setattr(demos, "load", lambda name: module if name == "ddp" else known(name))
+    monkeypatch.setattr(demos, "run", run)
+    return asked
+
+
+def test_help_is_quick_and_light():
+    program = (
+        "import sys; from course_lib import cli\n"
+        "heavy = {'torch', 'matplotlib', 'ipywidgets', 'numpy', 'jupytext', 'nbclient'}\n"
+        "cli._parser(); sys.exit(','.join(heavy & set(sys.modules)))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert loaded.stderr.strip() == ""
+    command = [sys.executable, "-m", "course_lib.cli", "--help"]
+    times_s = []
+    for _ in range(3):
+        begin_s = time.perf_counter()
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        times_s.append(time.perf_counter() - begin_s)
+    # The least of three: this machine may be busy with other tests.
+    assert min(times_s) < 0.3
+    for name in ("lab", "demo", "check", "progress", "doctor", "build"):
+        assert name in run.stdout
+
+
+def test_version(capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"course {course_lib.__version__}\n"
+
+
+def test_without_a_command_help_is_shown(capsys):
+    assert cli.main([]) == 0
+    assert "COMMAND" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argv", [["lab", "--prot", "1"], ["nonsense"], ["check"], ["doctor", "x"]])
+def test_a_wrong_command_line_is_code_2(argv, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv)
+    assert end.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_problem_becomes_one_sentence_and_code_2(monkeypatch, capsys):
+    def fail(port, browser):
+        raise Problem("port 1 is busy: try --port 2")
+
+    monkeypatch.setattr(lab, "open_lab", fail)
+    assert cli.main(["lab", "--port", "1"]) == 2
+    assert capsys.readouterr().err == "course lab: port 1 is busy: try --port 2\n"
+
+
+def test_an_interrupt_is_quiet(monkeypatch, capsys):
+    def interrupt(port, browser):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(lab, "open_lab", interrupt)
+    assert cli.main(["lab"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_lab_options_are_passed_on(monkeypatch):
+    asked = []
+    monkeypatch.setattr(lab, "open_lab", lambda port, browser: asked.append((port, browser)) or 0)
+    cli.main(["lab"])
+    cli.main(["lab", "--port", "9000", "--no-browser"])
+    assert asked == [(None, True), (9000, False)]
+
+
+# --- demo -------------------------------------------------------------------------------------
+
+
+def test_demo_passes_its_options_on_and_prints_the_torchrun_line(demo, capsys):
+    assert cli.main(["demo", "ddp", "--ranks", "4", "--steps", "20", "--timeout", "9"]) == 0
+    options = {"ranks": 4, "timeout_s": 9.0, "stream": True, "steps": 20, "json": False}
+    assert demo == [("ddp", options)]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("--nproc-per-node=4 -m course_lib.demos.ddp --steps 20")
+    assert lines[1:] == ["[rank 0] hello", "loss 1.5"]
+
+
+def test_demo_with_json_prints_nothing_else_on_stdout(demo, capsys):
+    assert cli.main(["demo", "ddp", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"loss": 1.5}
+    assert "torch.distributed.run" in printed.err
+
+
+def test_demo_list(demo, capsys):
+    assert cli.main(["demo", "--list"]) == 0
+    assert capsys.readouterr().out.splitlines()[0].split(maxsplit=1) == ["ddp", "a line about it"]
+
+
+def test_demo_without_or_with_an_unknown_name(demo, capsys):
+    assert cli.main(["demo"]) == 2
+    assert "ddp, samples" in capsys.readouterr().err
+    assert cli.main(["demo", "dpd"]) == 2
+    assert "did you mean 'ddp'" in capsys.readouterr().err
+    assert demo == []
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("ranks must be at least 1, got 0: give 1 or more"),
+        MemoryError("ranks=9 needs about 3 GB: close other programs"),
+        launch.RankFailed(1, "was killed by signal 9", "a traceback\nof many lines"),
+    ],
+)
+def test_a_demo_that_fails_gets_one_sentence(demo, error, monkeypatch, capsys):
+    def run(name, **options):
+        raise error
+
+    monkeypatch.setattr(demos, "run", run)
+    assert cli.main(["demo", "ddp"]) == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("course demo: ") and printed.count("\n") == 1
+
+
+# --- check, progress, doctor, build -----------------------------------------------------------
+
+
+def test_check_prints_a_table_and_a_total(monkeypatch, capsys):
+    from course_lib.checking import notebook
+    from course_lib.checking.notebook import Row
+
+    rows = [
+        Row("1.1", "pass", "[pass] 1.1 A"),
+        Row("1.2", "todo", "[todo] 1.2 B: not answered yet"),
+    ]
+    monkeypatch.setattr(notebook, "grade_notebook", lambda path: rows)
+    assert cli.main(["check", "x.ipynb"]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "[pass] 1.1 A",
+        "[todo] 1.2 B: not answered yet",
+        "1 of 2 exercises passed",
+    ]
+    assert cli.main(["check", "x.ipynb", "--json"]) == 1
+    data = json.loads(capsys.readouterr().out)
+    assert (data["passed"], data["total"], data["exercises"][1]["status"]) == (1, 2, "todo")
+    rows.pop()
+    assert cli.main(["check", "x.ipynb"]) == 0
+
+
+def test_check_of_an_absent_notebook_is_a_sentence(capsys):
+    assert cli.main(["check", "absent.ipynb"]) == 2
+    assert "absent.ipynb does not exist" in capsys.readouterr().err
+
+
+@pytest.fixture
+def chapter(tmp_path, monkeypatch):
+    from course_lib import checking
+
+    (tmp_path / "ch91.py").write_text(
+        "from course_lib.checking import Exercise, expect_number\n"
+        "EXERCISES = (Exercise('91.1', 'Count', 'calculate',\n"
+        "    lambda answer: expect_number(answer, 3, 'so'), ('Hint.',)),)\n"
+    )
+    monkeypatch.setattr(checking, "__path__", [*checking.__path__, str(tmp_path)])
+
+
+def test_progress_shows_what_is_done(chapter, capsys):
+    assert cli.main(["progress"]) == 0
+    assert "[todo] 91.1" in capsys.readouterr().out
+    check("91.1", 4)
+    check("91.1", 3)
+    capsys.readouterr()
+    assert cli.main(["progress"]) == 0
+    out = capsys.readouterr().out
+    assert "[pass] 91.1  calculate Count  (2 tries)" in out
+    assert "1 of " in out and str(progress.path()) in out
+    assert cli.main(["progress", "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["exercises"]}
+    assert rows["91.1"]["status"] == "pass" and rows["91.1"]["attempts"] == 2
+
+
+@pytest.mark.parametrize(("answer", "code"), [("yes", 0), ("", 2), ("y", 2), (EOFError(), 2)])
+def test_reset_asks_first_and_keeps_the_old_file(chapter, answer, code, monkeypatch, capsys):
+    def ask(_question):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("builtins.input", ask)
+    check("91.1", 3)
+    assert cli.main(["progress", "--reset"]) == code
+    assert progress.path().exists() == (code != 0)
+    assert (progress.home() / "progress.reset-1.json").exists() == (code == 0)
+
+
+def test_reset_of_nothing_does_not_ask(monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("asked"))
+    assert cli.main(["progress", "--reset"]) == 0
+
+
+def test_doctor_exits_with_1_only_if_something_is_missing(monkeypatch, capsys):
+    findings = [Finding("cores", "slow", "1", "add one")]
+    asked = []
+    monkeypatch.setattr(
+        doctor, "examine", lambda start_ranks: asked.append(start_ranks) or findings
+    )
+    assert cli.main(["doctor", "--quick"]) == 0
+    assert "cores" in capsys.readouterr().out
+    findings.append(Finding("gloo", "missing", "not there", "install torch"))
+    assert cli.main(["doctor", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[1]["remedy"] == "install torch"
+    assert asked == [False, True]
+
+
+def test_build_check_names_files_and_the_remedy(tmp_path, monkeypatch, capsys):
+    chapters = tmp_path / "chapters"
+    chapters.mkdir()
+    (chapters / "00_start.py").write_text("# %% [markdown]\n# # Start\n")
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "course_lib" / "cli.py"))
+    assert cli.main(["build", "--check"]) == 1
+    printed = capsys.readouterr().err
+    assert "missing  notebooks/00_start.ipynb" in printed and "run `course build`" in printed
+    assert cli.main(["build"]) == 0
+    assert "written  notebooks/00_start.ipynb" in capsys.readouterr().out
+    assert cli.main(["build", "--check"]) == 0
+    assert cli.main(["build"]) == 0
+    assert "1 of 1 notebooks were up to date" in capsys.readouterr().out
+    assert build.compare(tmp_path) == []
+    (chapters / "00_start.py").write_text("# %%\n### BEGIN SOLUTION\n")
+    assert cli.main(["build"]) == 2
+    assert "00_start.py:2: this solution has no end" in capsys.readouterr().err

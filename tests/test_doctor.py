@@ -1,0 +1,216 @@
+import importlib.metadata
+import os
+import shutil
+import socket
+import sys
+import webbrowser
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import doctor, launch
+from course_lib.doctor import Finding
+from course_lib.problem import Problem
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+
+
+def test_a_fault_needs_a_remedy_and_a_known_status():
+    with pytest.raises(ValueError, match="remedy of cores is missing"):
+        Finding("cores", "slow", "1")
+    with pytest.raises(ValueError, match="status 'bad'"):
+        Finding("cores", "bad", "1", "x")
+
+
+def test_a_finding_is_one_line():
+    assert Finding("cores", "ok", "2").line == "[ok]       cores            2"
+    assert Finding("x", "slow", "y", "do z").line.endswith("y: do z")
+
+
+def test_everything_is_looked_at_once():
+    findings = doctor.examine(start_ranks=False)
+    names = [finding.name for finding in findings]
+    assert len(set(names)) == len(names) == 14
+    assert {"Python", "torch", "gloo", "NCCL", "cores", "memory", "GPUs", "browser"} <= set(names)
+    for name in ("Python", "torch", "gloo", "loopback", "progress", "sliders"):
+        assert findings[names.index(name)].status == "ok", findings[names.index(name)].line
+
+
+def test_one_odd_machine_does_not_hide_the_rest(monkeypatch):
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: 1 / 0)
+    findings = doctor.examine(start_ranks=False)
+    odd = [f for f in findings if "could not be examined" in f.what]
+    assert [f.name for f in odd] == ["shared memory"] and len(findings) == 14
+
+
+def test_an_old_python(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 9, "final", 0))
+    assert doctor.python().status == "missing"
+
+
+def test_versions_outside_the_tested_bounds_are_named(monkeypatch):
+    wanted = ["torch>=2.6,<2.14", "absent-package>=1", "pytest>=99; extra == 'test'", "numpy>=2"]
+    found = {"torch": "2.14.1+cpu", "numpy": "2.4.0"}
+
+    def version(name):
+        if name not in found:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found[name]
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    finding = doctor.packages()
+    assert finding.status == "missing"
+    assert "torch 2.14.1+cpu is outside" in finding.what
+    assert "absent-package is not installed" in finding.what
+    assert "numpy" not in finding.what and "pytest" not in finding.what
+    found.update({"torch": "2.13.0+cpu", "absent-package": "1.0"})
+    assert doctor.packages().status == "ok"
+
+
+def test_a_course_that_is_not_installed(monkeypatch):
+    def requires(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "requires", requires)
+    assert doctor.packages().status == "missing"
+    assert "not installed" in doctor.packages().what
+
+
+@pytest.mark.parametrize(
+    ("kernel", "front", "status"), [("8.1.5", "3.0.1", "ok"), ("8.1.5", "1.1.0", "missing")]
+)
+def test_the_two_halves_of_the_sliders_must_match(kernel, front, status, monkeypatch):
+    versions = {"ipywidgets": kernel, "jupyterlab_widgets": front}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    assert doctor.widgets().status == status
+
+
+def test_torch_that_cannot_be_imported(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert doctor.torch_build().status == "missing"
+
+
+def test_torch_without_gloo(monkeypatch):
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    assert doctor.gloo().status == "missing"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nccl", "status", "word"),
+    [
+        (0, False, "ok", "not needed"),
+        (0, True, "ok", "not used without GPUs"),
+        (2, True, "ok", "there"),
+        (2, False, "slow", "there are 2 GPUs"),
+    ],
+)
+def test_nccl_matters_only_with_gpus(gpus, nccl, status, word, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
+    finding = doctor.nccl()
+    assert finding.status == status and word in finding.what
+
+
+def test_gpus_are_named_with_what_they_change(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Model X")
+    assert doctor.gpus().what == "2 (Model X): demos with up to 2 ranks use NCCL"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert doctor.gpus().what.startswith("none")
+
+
+@pytest.mark.parametrize(("count", "status"), [(1, "slow"), (2, "ok"), (64, "ok")])
+def test_cores(count, status, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
+    assert doctor.cores().status == status
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "status"),
+    [(10**10, "ok"), (10**9, "slow"), (10**8, "missing"), (None, "ok")],
+)
+def test_memory(free_bytes, status, monkeypatch):
+    monkeypatch.setattr("course_lib.launch.limits.available_memory_bytes", lambda: free_bytes)
+    assert doctor.memory().status == status
+
+
+def test_the_shared_memory_of_a_container_is_slow(tmp_path, monkeypatch):
+    usage = SimpleNamespace(total=64 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    assert "--shm-size" in doctor.shared_memory(tmp_path).remedy
+    usage.total = 2**30
+    assert doctor.shared_memory(tmp_path).status == "ok"
+    assert doctor.shared_memory(tmp_path / "absent").status == "ok"
+
+
+def test_a_closed_loopback(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError("not permitted")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert doctor.loopback().status == "missing"
+
+
+def test_no_browser_is_no_reason_to_stop(monkeypatch):
+    def get(*_):
+        raise webbrowser.Error("none")
+
+    monkeypatch.setattr(webbrowser, "get", get)
+    assert doctor.browser().status == "slow"
+
+
+def test_notebooks_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setattr("course_lib.lab.__file__", str(tmp_path / "course_lib" / "lab.py"))
+    finding = doctor.notebooks()
+    assert finding.status == "missing" and "clone the repository" in finding.remedy
+
+
+def test_a_progress_folder_that_cannot_be_written(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
+    assert doctor.progress_folder().status == "slow"
+
+
+def test_ranks_really_start_and_the_table_says_so(capsys):
+    assert doctor.self_test() is None
+    lines = capsys.readouterr().out.splitlines()
+    assert [" ".join(line.split()[1:3]) for line in lines] == ["2 ranks", "4 ranks"]
+    assert all("started, answered and ended in" in line for line in lines)
+
+
+def test_a_failed_self_test_raises_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(launch, "run", lambda *_, ranks, **__: [0, 1] if ranks == 2 else [0])
+    with pytest.raises(Problem, match=r"^4 ranks did not start: run `course doctor`") as caught:
+        doctor.self_test()
+    assert "[missing]  4 ranks" in capsys.readouterr().out
+    assert caught.value._render_traceback_() == [str(caught.value)]
+
+
+@pytest.mark.parametrize(
+    ("answers", "word"),
+    [([0, 0], "instead of their numbers"), ([1, 0], "instead of their numbers")],
+)
+def test_ranks_with_wrong_numbers_are_found(answers, word, monkeypatch):
+    monkeypatch.setattr(launch, "run", lambda *_, **__: answers)
+    assert word in doctor.ranks().what and doctor.ranks().status == "missing"
+
+
+def test_ranks_that_fail_give_a_sentence(monkeypatch):
+    def run(*_, **__):
+        raise launch.RankFailed(1, "was killed", "many\nlines")
+
+    monkeypatch.setattr(launch, "run", run)
+    finding = doctor.ranks()
+    assert finding.status == "missing" and "rank 1 was killed" in finding.what
+    assert "\n" not in finding.line
+
+
+def test_a_slow_start_is_said(monkeypatch):
+    monkeypatch.setattr(doctor, "_start", lambda _count: 60.0)
+    assert doctor.ranks().status == "slow"

@@ -1,0 +1,97 @@
+import socket
+import sys
+import webbrowser
+
+import pytest
+
+from course_lib import lab
+from course_lib.problem import Problem
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    """A repository, and a JupyterLab that only notes how it would have been started."""
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    monkeypatch.setattr(lab, "__file__", str(tmp_path / "course_lib" / "lab.py"))
+    return tmp_path
+
+
+@pytest.fixture
+def started(root, monkeypatch):
+    calls = []
+    monkeypatch.setattr(lab.os, "execv", lambda _program, arguments: calls.append(arguments))
+    monkeypatch.setattr(lab.subprocess, "call", lambda arguments: calls.append(arguments) or 0)
+    return calls
+
+
+@pytest.fixture
+def no_browser(monkeypatch):
+    def get(*_):
+        raise webbrowser.Error("could not locate runnable browser")
+
+    monkeypatch.setattr(webbrowser, "get", get)
+
+
+@pytest.fixture
+def a_browser(monkeypatch):
+    monkeypatch.setattr(webbrowser, "get", lambda *_: object())
+
+
+def test_the_lab_opens_at_the_first_notebook(root, started, a_browser):
+    lab.open_lab()
+    (arguments,) = started
+    assert arguments[:4] == [sys.executable, "-m", "jupyter", "lab"]
+    assert f"--ServerApp.root_dir={root}" in arguments
+    assert "--LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb" in arguments
+    assert "--no-browser" not in arguments
+    assert not any("port" in argument for argument in arguments)
+
+
+def test_a_free_port_is_passed_on(started, a_browser):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    lab.open_lab(port=port, browser=False)
+    assert {f"--ServerApp.port={port}", "--ServerApp.port_retries=0", "--no-browser"} <= set(
+        started[0]
+    )
+
+
+def test_a_busy_port_gets_a_sentence_with_a_free_one(started, a_browser):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(Problem, match=rf"port {port} is busy: try --port \d+") as caught:
+            lab.open_lab(port=port)
+    lab.require_free(int(str(caught.value).split("--port ")[1].split(",")[0]))
+    assert started == []
+
+
+@pytest.mark.parametrize("port", [0, -1, 65536])
+def test_an_impossible_port_gets_a_sentence(port, started):
+    with pytest.raises(Problem, match="--port must be from 1 to 65535"):
+        lab.open_lab(port=port)
+
+
+def test_without_a_browser_the_lab_starts_and_says_so(started, no_browser, capsys):
+    lab.open_lab()
+    assert "--no-browser" in started[0]
+    assert "No browser was found" in capsys.readouterr().out
+
+
+def test_without_the_repository_the_sentence_says_what_to_do(root, started):
+    (root / "notebooks" / "00_start_here.ipynb").unlink()
+    with pytest.raises(Problem, match="clone the repository"):
+        lab.open_lab()
+
+
+def test_without_jupyterlab_the_sentence_says_what_to_do(started, monkeypatch):
+    monkeypatch.setattr(lab.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(Problem, match="JupyterLab is missing"):
+        lab.open_lab()
+
+
+def test_root_in_a_container_is_allowed(root, monkeypatch):
+    monkeypatch.setattr(lab.os, "geteuid", lambda: 0, raising=False)
+    assert "--allow-root" in lab.command(root, None, True)
+    monkeypatch.setattr(lab.os, "geteuid", lambda: 1000)
+    assert "--allow-root" not in lab.command(root, None, True)
