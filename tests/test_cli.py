@@ -17,6 +17,7 @@ from course_lib.problem import Problem
 @pytest.fixture(autouse=True)
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("COURSE_STRICT", raising=False)
 
 
 @dataclass(frozen=True)
@@ -277,4 +278,4 @@ def test_build_check_names_files_and_the_remedy(tmp_path, monkeypatch, capsys):
     assert build.compare(tmp_path) == []
     (chapters / "00_start.py").write_text("# %%\n### BEGIN SOLUTION\n")
     assert cli.main(["build"]) == 2
-    assert "00_start.py:2: this solution has no end" in capsys.readouterr().err
+    assert "00_start.py:2: this part has no end" in capsys.readouterr().err

@@ -36,8 +36,8 @@ def as_text(data: dict[str, Any]) -> str:
     """The summary as lines for a terminal."""
     lines = []
     for row in data["exercises"]:
-        notes = [f"{row['attempts']} tries"] if row["attempts"] else []
-        notes += [f"{row['hints']} hints"] if row["hints"] else []
+        notes = [_counted(row["attempts"], "try", "tries"), _counted(row["hints"], "hint", "hints")]
+        notes = [note for note in notes if note]
         tail = f"  ({', '.join(notes)})" if notes else ""
         lines.append(f"[{row['status']}] {row['id']:<5} {row['kind']:<9} {row['title']}{tail}")
     passed = sum(row["status"] == "pass" for row in data["exercises"])
@@ -48,3 +48,7 @@ def as_text(data: dict[str, Any]) -> str:
         lines.append(f"{len(data['predictions'])} predictions committed")
     lines.append(f"kept in {data['file']}")
     return "\n".join(lines)
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}" if count else ""

@@ -1,0 +1,181 @@
+"""A real JupyterLab and a real Chromium, for the browser tests and for the latency benchmark."""
+
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+from playwright.sync_api import Browser, Page, sync_playwright
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_FLAGS = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+START_TIMEOUT_S = 60
+CELLS_TIMEOUT_MS = 120_000
+
+# No question about news and no look for updates, which need a network.
+_QUIET = {"fetchNews": "false", "checkForUpdates": False}
+# All cells are in the page at once, so that a test sees those that are scrolled away.
+_ALL_CELLS = {"windowingMode": "none"}
+
+
+def browser_path() -> str | None:
+    """The Chromium of this machine, or None."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A headless Chromium without network habits of its own."""
+    flags = list(BROWSER_FLAGS)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        flags.append("--no-sandbox")  # the sandbox refuses root, as in containers
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=flags)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+class Lab:
+    """A running JupyterLab: `url` with its token, `root` the folder that it shows."""
+
+    def __init__(self, root: Path, url: str, token: str) -> None:
+        self.root, self.url, self.token = root, url, token
+
+    def open(self, browser: Browser, notebook: str) -> Page:
+        """Open a notebook and wait until its kernel is idle."""
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
+        page.goto(f"{self.url}lab/tree/{notebook}?token={self.token}&reset")
+        wait_idle(page)
+        return page
+
+
+def wait_idle(page: Page) -> None:
+    """Wait until the notebook's kernel is ready and has nothing to do."""
+    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(
+        timeout=CELLS_TIMEOUT_MS
+    )
+
+
+def run_all(page: Page) -> None:
+    """Run all cells by the menu, as a learner does, and wait until they are done."""
+    page.get_by_role("menuitem", name="Run", exact=True).click()
+    page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+    page.wait_for_function(_NO_CELL_WAITS, timeout=CELLS_TIMEOUT_MS)
+    wait_idle(page)
+
+
+# Every code cell has a number in its prompt: neither [ ] nor [*].
+_NO_CELL_WAITS = """() => {
+    const prompts = [...document.querySelectorAll('.jp-CodeCell')]
+        .filter(cell => cell.querySelector('.cm-content')?.textContent.trim())
+        .map(cell => cell.querySelector('.jp-InputPrompt').textContent);
+    return prompts.length > 0 && prompts.every(text => /\\[\\d+\\]/.test(text));
+}"""
+
+
+@contextmanager
+def running_lab(root: Path, home: Path) -> Iterator[Lab]:
+    """Start JupyterLab on a port of its own choice and end it with all its kernels.
+
+    All it writes goes below `home`; what it says is in `home/lab.log`.
+    """
+    environment = _environment(home)
+    token = secrets.token_hex(16)
+    with (home / "lab.log").open("w") as log:
+        process = subprocess.Popen(
+            _command(root, token), env=environment, cwd=root, stdout=log, stderr=log
+        )
+    try:
+        url = _address(process, home)
+        yield Lab(root, url, token)
+        _ask_to_end(url, token)
+    finally:
+        _end(process)
+
+
+def _environment(home: Path) -> dict[str, str]:
+    folders = {
+        "JUPYTER_RUNTIME_DIR": home / "runtime",
+        "JUPYTER_CONFIG_DIR": home / "config",
+        "JUPYTER_DATA_DIR": home / "data",
+        "JUPYTERLAB_SETTINGS_DIR": home / "settings",
+        "JUPYTERLAB_WORKSPACES_DIR": home / "workspaces",
+        "IPYTHONDIR": home / "ipython",
+        "COURSE_HOME": home / "course",
+    }
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    _setting(home, "apputils-extension/notification", _QUIET)
+    _setting(home, "notebook-extension/tracker", _ALL_CELLS)
+    return {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
+
+
+def _setting(home: Path, name: str, values: dict[str, object]) -> None:
+    file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(values))
+
+
+def _command(root: Path, token: str) -> list[str]:
+    return [
+        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
+        f"--ServerApp.root_dir={root}",
+        f"--IdentityProvider.token={token}",
+        "--ServerApp.ip=127.0.0.1",
+        "--ServerApp.port_retries=100",  # Jupyter takes the first port that it can really open
+    ]
+
+
+def _address(process: subprocess.Popen[bytes], home: Path) -> str:
+    """The URL that the server writes into its runtime file once it listens."""
+    file = home / "runtime" / f"jpserver-{process.pid}.json"
+    end = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < end and process.poll() is None:
+        try:
+            return json.loads(file.read_text())["url"]
+        except (FileNotFoundError, json.JSONDecodeError):
+            time.sleep(0.05)
+    said = (home / "lab.log").read_text()[-3000:]
+    raise RuntimeError(f"JupyterLab did not start within {START_TIMEOUT_S} s: {said}")
+
+
+def _ask_to_end(url: str, token: str) -> None:
+    """Ask the server to end its kernels and itself."""
+    headers = {"Authorization": f"token {token}"}
+    request = urllib.request.Request(f"{url}api/shutdown", method="POST", headers=headers)
+    with urllib.request.urlopen(request, timeout=20):
+        pass
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the server; kill what is left of it and of its kernels."""
+    try:
+        family = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        family = []
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for child in family:
+        if child.is_running():
+            child.kill()
+    psutil.wait_procs(family, timeout=5)
