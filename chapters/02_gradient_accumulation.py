@@ -91,7 +91,7 @@ assert measured < 1e-5
 # %%
 def stored(batch):
     """Bytes that the forward pass stores for the backward pass."""
-    x, y = inputs[:batch], labels[:batch]
+    x, y = inputs[:batch].clone(), labels[:batch].clone()
     return measure.saved_tensors.saved_bytes(lambda: scratch.accumulation.loss_sum(model(x), y), model)
 
 

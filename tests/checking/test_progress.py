@@ -81,14 +81,18 @@ def test_a_read_only_home_gets_one_line(home, capsys):
 
 
 def test_two_kernels_at_once_lose_nothing():
+    # The pause between reading and writing is where an unlocked update would lose records.
     program = (
+        "import time\n"
         "from course_lib.checking import progress\n"
-        "def add(record): record['count'] = record.get('count', 0) + 1\n"
-        "for _ in range(50): progress.update('exercises', '1.1', add)\n"
+        "def add(record):\n"
+        "    record['count'] = record.get('count', 0) + 1\n"
+        "    time.sleep(0.01)\n"
+        "for _ in range(20): progress.update('exercises', '1.1', add)\n"
     )
     kernels = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(3)]
     assert [kernel.wait(timeout=60) for kernel in kernels] == [0, 0, 0]
-    assert progress.read()["exercises"]["1.1"]["count"] == 150
+    assert progress.read()["exercises"]["1.1"]["count"] == 60
 
 
 def test_the_lock_of_a_killed_kernel_does_not_block():

@@ -185,11 +185,10 @@ def test_a_result_that_cannot_be_sent() -> None:
 
 def test_what_a_failed_rank_started_ends_with_it() -> None:
     def leave_children_behind() -> None:
-        from torch.utils.data import DataLoader
+        import multiprocessing
 
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-        workers = iter(DataLoader(range(100), num_workers=2))
-        next(workers)
+        multiprocessing.Process(target=time.sleep, args=(60,)).start()
         os._exit(3)
 
     failure(leave_children_behind)  # the fixture looks for the children
