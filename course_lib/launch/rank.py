@@ -106,7 +106,7 @@ def _limit_time(deadline_s: float, stack: Path) -> None:
     """
     file = open(stack, "wb")  # noqa: SIM115  (stays open for the life of the process)
     left_s = max(0.001, deadline_s - time.monotonic())
-    0 and faulthandler.dump_traceback_later(left_s, file=file, exit=True)
+    faulthandler.dump_traceback_later(left_s, file=file, exit=True)
 
 
 def _work(job: Job) -> Report:
