@@ -6,12 +6,14 @@ Exit codes: 0 done, 1 something did not pass, 2 the command could not be carried
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from course_lib import __version__
 from course_lib.problem import Problem
+
+Run = Callable[[argparse.Namespace, list[str]], int]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"course {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
-    def add(name: str, run: object, about: str) -> argparse.ArgumentParser:
+    def add(name: str, run: Run, about: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
         command.set_defaults(run=run)
         return command
@@ -49,12 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     lab = add("lab", _lab, "open JupyterLab at the first notebook")
     lab.add_argument("--port", type=int, help="listen on this port instead of the next free one")
     lab.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
-    demo = add("demo", _demo, "run a demo on several ranks; further options go to the demo")
-    demo.add_argument("name", nargs="?", metavar="NAME", help="which demo, see --list")
-    demo.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
-    demo.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
-    demo.add_argument("--list", action="store_true", help="list the demos")
-    demo.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_demo_options(add("demo", _demo, "run a demo on several ranks; other options go to it"))
     check = add("check", _check, "grade a notebook of exercises/ without changing it")
     check.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="the notebook to grade")
     done = add("progress", _progress, "show what is done")
@@ -66,6 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     for command in (check, done, doctor):
         command.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _add_demo_options(demo: argparse.ArgumentParser) -> None:
+    demo.add_argument("name", nargs="?", metavar="NAME", help="which demo, see --list")
+    demo.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
+    demo.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
+    demo.add_argument("--list", action="store_true", help="list the demos")
+    demo.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def _lab(arguments: argparse.Namespace, _rest: list[str]) -> int:

@@ -63,7 +63,9 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         (torch.randn(n, 3, generator=generator), torch.randn(n, 1, generator=generator))
         for n in sizes
     ]
-    theirs, whole = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        theirs, whole = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     whole.load_state_dict(theirs.state_dict())
     start = theirs.weight.detach().clone()
     function(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), batches, accumulation)

@@ -64,9 +64,7 @@ def expect(
     Raises ValueError for a prediction or `within` that is not a finite number, AssertionError else.
     """
     prediction = predicted if isinstance(predicted, Prediction) else Prediction("", predicted)
-    _require_finite("within", within)
-    if within < 0:
-        raise ValueError(f"within must be at least 0, got {within}: give a fraction such as 0.05")
+    _require_tolerance(within)
     name, unit = label or prediction.key or "value", unit or prediction.unit
     found = plain(measured)
     if not is_number(found) or not math.isfinite(found):
@@ -108,6 +106,12 @@ def _require_finite(name: str, value: Any) -> None:
         raise ValueError(f"{name} must be a number, got {shown}: write only the number, no unit")
     if not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}: give an ordinary number")
+
+
+def _require_tolerance(within: Any) -> None:
+    _require_finite("within", within)
+    if within < 0:
+        raise ValueError(f"within must be at least 0, got {within}: give a fraction such as 0.05")
 
 
 def _text(value: float, unit: str) -> str:

@@ -65,7 +65,7 @@ def _radio(number: int, question: Question) -> widgets.RadioButtons:
     return widgets.RadioButtons(
         options=list(question.choices),
         value=None,
-        description=f"Question {number}",
+        description=f"Answer {number}",
         layout=widgets.Layout(width="max-content"),
         style={"description_width": "initial"},
     )

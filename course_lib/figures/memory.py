@@ -22,7 +22,7 @@ def consumers(
     another unit.
     """
     sizes = breakdown.consumers
-    sheet = Sheet(310, sentence(breakdown, unit, capacity_bytes, title))
+    sheet = Sheet(298, sentence(breakdown, unit, capacity_bytes, title))
     sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
     sheet.write(0, 30, f"All bars on one scale; {_UNIT_WORDS[unit]}.", colour=style.GREY)
     scale = (_BARS_END - _LEFT) / max(breakdown.total_bytes, capacity_bytes or 0, 1)

@@ -45,7 +45,7 @@ def _import_heavy_modules() -> None:
     import course_lib.launch.rank  # noqa: F401
 
 
-0
+_detach_from_parent()
 atexit.register(_leave, os.getpid())  # when the parent and all ranks have ended
 _import_heavy_modules()
 gc.collect()

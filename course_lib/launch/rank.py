@@ -89,7 +89,8 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     linecache.cache.update(job.cell_sources)
-    # DataLoader's workers are to be children of this rank, and not of the server: in its group.
+    # Not from the server: DataLoader's workers are to be in this rank's group, and where they are
+    # forked, their dataset may be of a class that a cell defines.
     start_method = "fork" if sys.platform == "linux" else "spawn"
     multiprocessing.set_start_method(start_method, force=True)
     _limit_time(job.deadline_s, folder.stack(rank))

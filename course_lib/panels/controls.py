@@ -7,9 +7,10 @@ from typing import Any
 import ipywidgets as widgets
 from traitlets import link
 
-_NAME_WIDTH = "118px"
+_NAME_WIDTH = "110px"
 _BOX_WIDTH = "205px"
-_SLIDER_WIDTH = "150px"
+_SLIDER_WIDTH = "160px"
+_ROW_WIDTH = "380px"
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any
     """
     _must_be_one_of(name, value, options.values() if isinstance(options, Mapping) else options)
     pairs = options.items() if isinstance(options, Mapping) else options
-    layout = widgets.Layout(width="360px")
-    box = widgets.Dropdown(options=list(pairs), value=value, **{**_named(name), "layout": layout})
+    box = widgets.Dropdown(options=list(pairs), value=value, **_named(name))
+    box.layout.width = _ROW_WIDTH
     return Control(box, box)
 
 
@@ -69,7 +70,7 @@ def flag(name: str, value: bool) -> Control:
 
 def _linked(slider: widgets.ValueWidget, box: widgets.ValueWidget) -> Control:
     link((slider, "value"), (box, "value"))
-    return Control(slider, widgets.HBox([box, slider], layout=_width("365px")))
+    return Control(slider, widgets.HBox([box, slider], layout=_width(_ROW_WIDTH)))
 
 
 def _named(name: str) -> dict[str, Any]:

@@ -37,8 +37,9 @@ def memory(
 
     Raises ValueError for starting values that are not offered or that do not fit together.
     """
+    # Bytes with AdamW, which is what the names of the conventions mean.
     conventions = {
-        f"{name}: {recipe.bytes_per_parameter} bytes per parameter with AdamW": name
+        f"{name}: {recipe.bytes_per_parameter} B per parameter": name
         for name, recipe in RECIPES.items()
     }
     units = {"GB = 10^9 bytes": "GB", "GiB = 2^30 bytes": "GiB"}

@@ -68,9 +68,18 @@ class Lab:
 
 def wait_idle(page: Page) -> None:
     """Wait until the notebook's kernel is ready and has nothing to do."""
-    page.locator('.jp-Notebook-ExecutionIndicator[data-status="idle"]').wait_for(
-        timeout=CELLS_TIMEOUT_MS
-    )
+    page.wait_for_function(_IDLE_FOR_A_WHILE, timeout=CELLS_TIMEOUT_MS, polling=50)
+
+
+# While JupyterLab connects, its signs say "idle" for a moment before there is a kernel: believe
+# them when status bar and toolbar have agreed for half a second.
+_IDLE_FOR_A_WHILE = """() => {
+    const bar = document.querySelector('#jp-main-statusbar')?.textContent ?? '';
+    const sign = '.jp-Notebook-ExecutionIndicator[data-status="idle"]';
+    const idle = bar.includes('| Idle') && document.querySelector(sign);
+    window.idleSince = idle ? (window.idleSince ?? performance.now()) : undefined;
+    return idle && performance.now() - window.idleSince > 500;
+}"""
 
 
 def run_all(page: Page) -> None:

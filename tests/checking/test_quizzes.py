@@ -97,7 +97,7 @@ def test_without_a_kernel_the_questions_can_be_read(shown):
 
 def test_questions_are_escaped_and_radios_are_labelled(shown):
     assert "Which &lt;one&gt;?" in shown.children[0].value
-    assert [radio.description for radio in shown.choices] == ["Question 1", "Question 2"]
+    assert [radio.description for radio in shown.choices] == ["Answer 1", "Answer 2"]
 
 
 def test_no_output_widget(shown):

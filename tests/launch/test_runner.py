@@ -1,6 +1,7 @@
 """What `launch.run` gives back when all goes well."""
 
 import os
+import sys
 import threading
 import time
 
@@ -139,19 +140,26 @@ def test_a_class_of_the_caller_survives_the_way_back() -> None:
     assert [point.rank for point in results] == [0, 1]
 
 
-def test_a_data_loader_with_workers_runs_inside_a_rank() -> None:
-    def count_samples() -> int:
-        import torch
-        from torch.utils.data import DataLoader, TensorDataset
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere workers cannot take a cell's class")
+def test_a_data_loader_with_workers_and_a_dataset_of_the_caller() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 20
+
+        def __getitem__(self, index: int) -> int:
+            return index**2
+
+    def own_samples() -> list[int]:
+        from torch.utils.data import DataLoader
         from torch.utils.data.distributed import DistributedSampler
 
-        data = TensorDataset(torch.arange(20))
-        loader = DataLoader(
-            data, 2, sampler=DistributedSampler(data), num_workers=2, persistent_workers=True
-        )
-        return sum(len(batch) for (batch,) in loader)
+        sampler = DistributedSampler(Squares(), shuffle=False)
+        loader = DataLoader(Squares(), 2, sampler=sampler, num_workers=2, persistent_workers=True)
+        return [sample for batch in loader for sample in batch.tolist()]
 
-    assert launch.run(count_samples, timeout_s=60) == [10, 10]
+    even = [index**2 for index in range(0, 20, 2)]
+    odd = [index**2 for index in range(1, 20, 2)]
+    assert launch.run(own_samples, timeout_s=60) == [even, odd]
 
 
 def test_a_rank_that_ends_at_once_disturbs_no_other(capfd: pytest.CaptureFixture[str]) -> None:
@@ -222,10 +230,10 @@ def test_ten_launches_at_once() -> None:
 
 
 def test_a_warm_launch_is_quick() -> None:
-    # 0.05 s on two quiet cores; the bound only tells a warm server from a cold one (3 s).
+    # 0.05 s on two quiet cores; the bound only tells a warm server from none (1 s or more).
     seconds = []
     for _ in range(5):
         start = time.monotonic()
         launch.run(lambda: None)
         seconds.append(time.monotonic() - start)
-    assert min(seconds) < 1.0
+    assert min(seconds) < 0.5
