@@ -8,10 +8,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
-from matplotlib.text import Text
 from matplotlib.transforms import Affine2D
 
 from course_lib.figures import style, svg
+from course_lib.figures.label import Label
 
 WIDTH_PT = 520
 _POINTS_PER_INCH = 72
@@ -80,8 +80,8 @@ class Sheet(Figure):
         bold: bool = False,
     ) -> None:
         """Write `text` with its baseline at `y`; `align` "left", "center" or "right" of `x`."""
-        # parse_math: a "$" in a label is a dollar, and looking for formulas takes time.
-        label = Text(
+        # parse_math: a "$" is a dollar and not the start of a formula.
+        label = Label(
             x,
             y,
             text,

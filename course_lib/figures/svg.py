@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 # Text stays text (searchable, and drawn by the browser); ids depend on the content alone.
 _SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "course_lib"}
-_FONTS = "'DejaVu Sans', Verdana, sans-serif"
+_FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
 
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
 # Inside a page, matplotlib's `*{...}` would restyle every element of that page.
@@ -21,7 +21,6 @@ _GROUP_NAME = re.compile(r'(?<=<g) id="[^"]*"')
 _ID = re.compile(r'(\bid="|url\(#|href="#)')
 _SIZE = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>")
 _SPACE = re.compile(r"\s+")
-_FONT = re.compile(r"'DejaVu Sans'(?:, [^;\"]*)?")
 
 _numbers = itertools.count()
 
@@ -41,7 +40,6 @@ def _compact(text: str, label: str, prefix: str) -> str:
     text = text[text.index("<svg") :]
     for unwanted in (_METADATA, _STYLE, _COMMENT, _GROUP_NAME):
         text = unwanted.sub("", text)
-    text = _FONT.sub(_FONTS.replace("'", "&#39;"), text)
     text = _ID.sub(rf"\g<1>{prefix}", text)
     text = _SIZE.sub(lambda size: _opening(size[1], size[2], label), text, count=1)
     return _SPACE.sub(" ", text).strip()
@@ -52,5 +50,6 @@ def _opening(width: str, height: str, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'role="img" aria-label="{html.escape(label)}" '
         f'width="{width}pt" height="{height}pt" viewBox="0 0 {width} {height}" '
-        'style="display: block; max-width: 100%; stroke-linejoin: round; stroke-linecap: butt">'
+        f'style="display: block; max-width: 100%; font-family: {_FONTS}; '
+        'stroke-linejoin: round; stroke-linecap: butt">'
     )

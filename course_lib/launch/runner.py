@@ -3,6 +3,7 @@
 import linecache
 import os
 import pickle
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -49,6 +50,11 @@ def run(
             for rank in range(ranks):
                 started.append(RunningRank(folder, rank, stream))
             _watch(started, deadline_s)
+        except BaseException:
+            # Before the ranks are ended: a restart interrupts the kernel and kills it at once, and
+            # then the ranks, which live as long as this folder, finish what is left to do.
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         finally:
             _end(started)
         return _results(started, timeout_s)

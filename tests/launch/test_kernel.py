@@ -5,7 +5,9 @@ One kernel serves all tests of this file, in order; each leaves it as the next o
 
 import os
 import queue
+import shutil
 import signal
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -86,8 +88,7 @@ class Kernel:
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     mark = uuid.uuid4().hex
-    temporary = Path("/tmp") / f"course_test_{mark[:8]}"
-    temporary.mkdir()
+    temporary = Path(tempfile.mkdtemp(prefix="course_test_"))
     manager = KernelManager(kernel_name="python3")
     manager.start_kernel(env={**os.environ, MARK: mark, "TMPDIR": str(temporary)})
     client = manager.blocking_client()
@@ -98,6 +99,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
     client.stop_channels()
     manager.shutdown_kernel(now=True)
     wait_for(lambda: kernel.processes() == [])
+    shutil.rmtree(temporary)
 
 
 def test_a_function_from_a_cell(kernel: Kernel) -> None:
@@ -151,9 +153,18 @@ def test_an_interrupted_cell(kernel: Kernel) -> None:
 
 
 @needs_signals
-def test_an_interrupt_while_the_server_warms_up(kernel: Kernel) -> None:
-    kernel.manager.restart_kernel(now=True)
+def test_a_kernel_restarted_in_order(kernel: Kernel) -> None:
+    kernel.start(HANG, until="hanging")
+    before = kernel.processes()
+    assert len(before) >= 6
+    kernel.manager.restart_kernel(now=False)
+    assert gone(before, within_s=8)
+    assert kernel.folders() == []
     kernel.reconnect()
+
+
+@needs_signals
+def test_an_interrupt_while_the_server_warms_up(kernel: Kernel) -> None:
     message = kernel.client.execute("from course_lib import launch\nlaunch.run(lambda: 1)")
     time.sleep(1.0)
     kernel.manager.interrupt_kernel()
@@ -164,7 +175,7 @@ def test_an_interrupt_while_the_server_warms_up(kernel: Kernel) -> None:
 
 
 @needs_signals
-def test_a_restarted_kernel(kernel: Kernel) -> None:
+def test_a_kernel_restarted_by_force(kernel: Kernel) -> None:
     kernel.start(HANG, until="hanging")
     before = kernel.processes()
     assert len(before) >= 6

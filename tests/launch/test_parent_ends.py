@@ -32,6 +32,17 @@ if __name__ == "__main__":
     launch.run(talk)
 """
 
+IMPATIENT = """
+import time
+from multiprocessing.forkserver import _forkserver
+from course_lib import launch
+
+launch.warm_up()
+while _forkserver._forkserver_pid is None:
+    time.sleep(0.01)
+time.sleep(0.4)
+"""
+
 
 def start(script: str, tmp_path: Path) -> subprocess.Popen[str]:
     """Run the script in a process of its own, with a temporary folder of its own."""
@@ -68,8 +79,7 @@ def test_a_pipe_that_is_closed_early_ends_the_launch(tmp_path: Path) -> None:
 
 
 def test_warming_up_keeps_nobody_waiting(tmp_path: Path) -> None:
-    script = "import time\nfrom course_lib import launch\nlaunch.warm_up()\ntime.sleep(0.5)\n"
-    parent = start(script, tmp_path)
+    parent = start(IMPATIENT, tmp_path)
     assert parent.communicate(timeout=20) == ("", "")  # to the end of both pipes
     assert len(our_ranks()) == 1  # while the server still imports torch: it holds neither
     wait_for(lambda: our_ranks() == [])
