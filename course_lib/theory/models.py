@@ -1,88 +1,18 @@
-"""Shapes of published transformers and their exact parameter counts."""
+"""Shapes of published transformers. `TransformerShape` and its matrices are in shape.py."""
 
-from dataclasses import dataclass, fields
+from course_lib.theory.parameter_count import ParameterCount, sum_counts
+from course_lib.theory.shape import LatentAttention, Matrix, TransformerShape
+from course_lib.theory.validation import choice
 
-from course_lib.theory.units import format_count
-from course_lib.theory.validation import choice, divisible, flag, whole
-
-
-@dataclass(frozen=True)
-class ParameterCount:
-    """Trainable parameters by place; a tied embedding is counted once, under `embedding`."""
-
-    embedding: int
-    positions: int
-    attention: int
-    mlp: int
-    norms: int
-    head: int
-
-    @property
-    def total(self) -> int:
-        """All trainable parameters."""
-        return sum(getattr(self, leaf.name) for leaf in fields(self))
-
-    def explain(self) -> str:
-        """One line per leaf."""
-        lines = [f"{leaf.name:<10}{getattr(self, leaf.name):>18,}" for leaf in fields(self)]
-        return "\n".join([*lines, f"{'total':<10}{self.total:>18,}  ({format_count(self.total)})"])
-
-
-@dataclass(frozen=True)
-class TransformerShape:
-    """The sizes of a decoder-only transformer.
-
-    `kv_heads` below `heads` means grouped-query attention; `mlp` is "gelu" (two matrices) or
-    "swiglu" (three); `norm` is "layernorm" (weight and bias) or "rmsnorm" (weight).
-    Raises ValueError for sizes that do not divide.
-    """
-
-    layers: int
-    hidden: int
-    heads: int
-    ffn: int
-    vocab: int
-    context: int
-    kv_heads: int | None = None  # None: as many as heads
-    mlp: str = "gelu"
-    norm: str = "layernorm"
-    biases: bool = True
-    learned_positions: bool = True
-    tied_embeddings: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "ffn", "vocab", "context"):
-            whole(name, getattr(self, name))
-        if self.kv_heads is None:
-            object.__setattr__(self, "kv_heads", self.heads)
-        whole("kv_heads", self.kv_heads)
-        divisible("hidden", self.hidden, "heads", self.heads)
-        divisible("heads", self.heads, "kv_heads", self.kv_heads)
-        choice("mlp", self.mlp, ("gelu", "swiglu"))
-        choice("norm", self.norm, ("layernorm", "rmsnorm"))
-        for name in ("biases", "learned_positions", "tied_embeddings"):
-            flag(name, getattr(self, name))
-
-    @property
-    def kv_width(self) -> int:
-        """Width of the keys, and of the values: kv_heads * hidden / heads."""
-        return self.kv_heads * self.hidden // self.heads
-
-    def parameters(self) -> ParameterCount:
-        """Exact count: attention 2h(h + kv_width), MLP 2hf or 3hf, plus biases and norms."""
-        h, f, kv = self.hidden, self.ffn, self.kv_width
-        matrices = 2 if self.mlp == "gelu" else 3
-        attention = 2 * h * (h + kv) + (self.biases * (2 * h + 2 * kv))
-        mlp = matrices * h * f + self.biases * ((matrices - 1) * f + h)
-        norm = h * (2 if self.norm == "layernorm" else 1)
-        return ParameterCount(
-            embedding=self.vocab * h,
-            positions=self.learned_positions * self.context * h,
-            attention=self.layers * attention,
-            mlp=self.layers * mlp,
-            norms=(2 * self.layers + 1) * norm,
-            head=0 if self.tied_embeddings else self.vocab * h,
-        )
+__all__ = [
+    "MODELS",
+    "LatentAttention",
+    "Matrix",
+    "ParameterCount",
+    "TransformerShape",
+    "model",
+    "sum_counts",
+]
 
 
 def model(name: str) -> TransformerShape:
@@ -91,8 +21,15 @@ def model(name: str) -> TransformerShape:
     return MODELS[name]
 
 
-def _gpt(layers: int, hidden: int, heads: int, context: int = 1024) -> TransformerShape:
-    return TransformerShape(layers, hidden, heads, 4 * hidden, vocab=50257, context=context)
+def _gpt(
+    layers: int, hidden: int, heads: int, context: int = 1024, vocab: int = 50257
+) -> TransformerShape:
+    return TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
+
+
+def _megatron(layers: int, hidden: int, heads: int) -> TransformerShape:
+    """Narayanan et al. 2021: GPT with the vocabulary padded to 51,200 and 2048 positions."""
+    return _gpt(layers, hidden, heads, context=2048, vocab=51200)
 
 
 def _llama(
@@ -103,6 +40,7 @@ def _llama(
     context: int,
     kv_heads: int | None = None,
     vocab: int = 32000,
+    **more,
 ) -> TransformerShape:
     return TransformerShape(
         layers,
@@ -117,6 +55,7 @@ def _llama(
         biases=False,
         learned_positions=False,
         tied_embeddings=False,
+        **more,
     )
 
 
@@ -142,4 +81,39 @@ MODELS = {
     "llama3-8b": _llama(32, 4096, 32, 14336, context=8192, kv_heads=8, vocab=128256),
     "llama3-70b": _llama(80, 8192, 64, 28672, context=8192, kv_heads=8, vocab=128256),
     "llama3-405b": _llama(126, 16384, 128, 53248, context=8192, kv_heads=8, vocab=128256),
+    # The same shapes with a longer context: config.json of the released weights.
+    "llama3.1-8b": _llama(32, 4096, 32, 14336, context=131072, kv_heads=8, vocab=128256),
+    "llama3.1-70b": _llama(80, 8192, 64, 28672, context=131072, kv_heads=8, vocab=128256),
+    "llama3.1-405b": _llama(126, 16384, 128, 53248, context=131072, kv_heads=8, vocab=128256),
+    # Jiang et al. 2024, arXiv:2401.04088, table 1.
+    "mixtral-8x7b": _llama(32, 4096, 32, 14336, context=32768, kv_heads=8, experts=8, top_k=2),
+    # DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, and config.json. Not counted: the
+    # multi-token prediction module, and the router's balancing bias, which no gradient trains.
+    "deepseek-v3": _llama(
+        61,
+        7168,
+        128,
+        18432,
+        context=163840,
+        vocab=129280,
+        experts=256,
+        top_k=8,
+        shared_experts=1,
+        expert_ffn=2048,
+        dense_layers=3,
+        mla=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+    ),
+    # Smith et al. 2022, arXiv:2201.11990, section 2.2.
+    "mt-nlg-530b": _megatron(105, 20480, 128),
+    # Narayanan et al. 2021, arXiv:2104.04473, table 1.
+    "gpt-1.7b": _megatron(24, 2304, 24),
+    "gpt-3.6b": _megatron(30, 3072, 32),
+    "gpt-7.5b": _megatron(36, 4096, 32),
+    "gpt-18.4b": _megatron(40, 6144, 48),
+    "gpt-39.1b": _megatron(48, 8192, 64),
+    "gpt-76.1b": _megatron(60, 10240, 80),
+    "gpt-145.6b": _megatron(80, 12288, 96),
+    "gpt-310.1b": _megatron(96, 16384, 128),
+    "gpt-529.6b": _megatron(105, 20480, 128),
+    "gpt-1008b": _megatron(128, 25600, 160),
 }

@@ -11,6 +11,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 
 _DECIMAL = {"TB": TB, "GB": GB, "MB": MB, "kB": KB}
 _BINARY = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
+_FLOP = {"Z": 10**21, "E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6}
 _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
@@ -44,6 +45,15 @@ def format_count(count: float) -> str:
         if count >= factor:
             return f"{count / factor:.3g}{name}"
     return f"{count:g}"
+
+
+def format_flop(flop: float) -> str:
+    """Text for an amount of computation, not a rate: 196_608_000_000_000 is "196.6 TFLOP"."""
+    number("flop", flop, least=0, most=1e40)
+    for name, factor in _FLOP.items():
+        if flop >= factor:
+            return f"{flop / factor:,.4g} {name}FLOP"
+    return f"{flop:g} FLOP"
 
 
 def parse_count(text: str) -> int:

@@ -21,9 +21,13 @@ def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
 
 
 def number(
-    name: str, value: object, above: float | None = None, least: float | None = None
+    name: str,
+    value: object,
+    above: float | None = None,
+    least: float | None = None,
+    most: float = ABSURD,
 ) -> None:
-    """Raise ValueError unless `value` is finite, above `above` and at least `least`."""
+    """Raise ValueError unless `value` is finite, above `above` and within `least` and `most`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {value!r}: give an int or a float")
     if not math.isfinite(value):
@@ -32,8 +36,8 @@ def number(
         raise ValueError(f"{name} must be above {above}, got {value}: give a larger number")
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}: give a larger number")
-    if abs(value) > ABSURD:
-        raise ValueError(f"{name} must be at most {ABSURD:.0e}, got {value:.3g}: look for a typo")
+    if abs(value) > most:
+        raise ValueError(f"{name} must be at most {most:.0e}, got {value:.3g}: look for a typo")
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> None:

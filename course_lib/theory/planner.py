@@ -1,0 +1,232 @@
+"""The planner: every layout of a cluster for a model and a global batch, which fit, which is best.
+
+`planner_space` lists the layouts, `planner_tables` fills small tables with the formulas of `memory`
+and `steptime`, `planner_search` adds them up, and `planner_reasons` says why one is rejected.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from course_lib.theory.breakdown import MemoryBreakdown
+from course_lib.theory.flops import training_flops
+from course_lib.theory.hardware import Cluster
+from course_lib.theory.layout import Layout
+from course_lib.theory.memory import OVERHEAD_BYTES
+from course_lib.theory.models import TransformerShape
+from course_lib.theory.planner_reasons import check_one_layer, need, rule_broken, too_large
+from course_lib.theory.planner_search import Found, search
+from course_lib.theory.planner_space import ZERO_STAGES, Question, Row
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.stagetime import Assumptions
+from course_lib.theory.steptime import StepTime, step_time
+from course_lib.theory.units import format_bytes
+from course_lib.theory.validation import whole
+
+COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
+
+
+@dataclass(frozen=True)
+class PlannedLayout:
+    """A layout with its recipe, the bytes of its worst stage and the seconds of a step."""
+
+    layout: Layout
+    recipe: Recipe
+    memory_bytes: int
+    step_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers that tell layouts apart, by name."""
+        degrees = {name: getattr(self.layout, name) for name in COLUMNS}
+        more = {"virtual_stages": self.layout.virtual_stages, "recompute": self.recipe.recompute}
+        return {**degrees, **more, "memory_bytes": self.memory_bytes, "step_s": self.step_s}
+
+    def explain(self) -> str:
+        """One line: degrees, memory and time."""
+        numbers = self.as_dict()
+        size, time = format_bytes(numbers.pop("memory_bytes"), digits=1), numbers.pop("step_s")
+        degrees = " ".join(f"{name}={value}" for name, value in numbers.items())
+        return f"{degrees}: {size}, {time:.4g} s a step"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All layouts of a question. Numbers of layouts are properties, lists are made on demand."""
+
+    question: Question
+    found: Found
+
+    @property
+    def layouts(self) -> int:
+        """Layouts that were looked at, each kind of recomputation counted."""
+        return self.found.count
+
+    @property
+    def fitting(self) -> int:
+        """Layouts whose worst stage fits into a GPU."""
+        return len(self._fits)
+
+    def best(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+        """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
+        whole("count", count)
+        return tuple(map(self._option, self._fits[:count].tolist()))
+
+    def pareto(self) -> tuple[PlannedLayout, ...]:
+        """Layouts that fit and for which none is both faster and smaller, by step time."""
+        import numpy
+
+        size = self._memory[self._fits]
+        before = numpy.minimum.accumulate(size)
+        front = numpy.concatenate([[True], size[1:] < before[:-1]]) if len(size) else []
+        return tuple(map(self._option, self._fits[front].tolist())) if len(size) else ()
+
+    def rejected(self) -> Iterator[tuple[PlannedLayout, str]]:
+        """Each layout that does not fit with the reason, the smallest first."""
+        for index in self._unfit.tolist():
+            option = self._option(index)
+            yield option, too_large(self.question, option.layout, option.recipe) or ""
+
+    def why(self, layout: Layout, recompute: str | None = None) -> str:
+        """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
+
+        `recompute` None: as in the recipe. Raises ValueError for an unknown one.
+        """
+        recipe = self._recipe(recompute)
+        reason = rule_broken(self.question, layout) or too_large(self.question, layout, recipe)
+        if reason:
+            return reason
+        seconds = self._step(layout, recipe).total_s
+        stage, bill = need(self.question, layout, recipe)
+        faster = int((self._time[self._fits] < seconds * (1 - 1e-9)).sum())
+        return (
+            f"fits: stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
+            f"{format_bytes(self.capacity_bytes, digits=0)}; {seconds:.4g} s a step, "
+            f"{faster:,} of {self.fitting:,} layouts are faster"
+        )
+
+    def memory(self, option: PlannedLayout) -> MemoryBreakdown:
+        """The breakdown of the worst stage."""
+        return need(self.question, option.layout, option.recipe)[1]
+
+    def step(self, option: PlannedLayout) -> StepTime:
+        """The leaves of the step."""
+        return self._step(option.layout, option.recipe)
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory of one GPU."""
+        return self.question.cluster.accelerator.memory_bytes
+
+    def explain(self, count: int = 10) -> str:
+        """A table of the best layouts, or why none fits."""
+        cluster = self.question.cluster
+        title = (
+            f"{cluster.world:,} {cluster.accelerator.name}, global batch "
+            f"{self.question.global_batch:,} × {self.question.sequence:,} tokens: "
+            f"{self.fitting:,} of {self.layouts:,} layouts fit {format_bytes(self.capacity_bytes)}"
+        )
+        if not self.fitting:
+            option, reason = next(self.rejected())
+            return f"{title}\nclosest: {option.explain()}\n{reason}"
+        head = (
+            "  step s    MFU  memory   tp   pp   cp   ep    dp zero micro accum virtual recompute"
+        )
+        return "\n".join([title, head, *map(self._line, self.best(count))])
+
+    def _line(self, option: PlannedLayout) -> str:
+        numbers = option.as_dict()
+        widths = (4, 4, 4, 4, 5, 4, 5, 5)
+        degrees = " ".join(
+            f"{numbers[name]:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)
+        )
+        return (
+            f"{option.step_s:8.3f} {self._mfu(option):6.1%} {option.memory_bytes / 1e9:5.1f} GB "
+            f"{degrees} {numbers['virtual_stages']:>7} {numbers['recompute']}"
+        )
+
+    def _mfu(self, option: PlannedLayout) -> float:
+        return self._model_flop / (option.step_s * self._peak)
+
+    @cached_property
+    def _model_flop(self) -> float:
+        question = self.question
+        mask = question.assumptions.attention_mask(question.recipe)
+        return training_flops(
+            question.shape, question.global_batch, question.sequence, mask
+        ).model_flop
+
+    @property
+    def _peak(self) -> float:
+        cluster = self.question.cluster
+        return cluster.world * cluster.accelerator.peak_flop_per_s
+
+    def _recipe(self, recompute: str | None) -> Recipe:
+        recipe = self.question.recipe
+        return recipe if recompute is None else replace(recipe, recompute=recompute)
+
+    def _step(self, layout: Layout, recipe: Recipe) -> StepTime:
+        question = self.question
+        where = (layout, question.cluster, question.sequence, question.assumptions)
+        return step_time(question.shape, recipe, *where)
+
+    def _option(self, index: int) -> PlannedLayout:
+        row, rest = divmod(index, len(self.question.recipes) * len(ZERO_STAGES))
+        recipe, zero = divmod(rest, len(ZERO_STAGES))
+        return PlannedLayout(
+            Row(*self.found.rows[row]).layout(ZERO_STAGES[zero]),
+            self.question.recipes[recipe],
+            int(self._memory[index]),
+            float(self._time[index]),
+        )
+
+    @cached_property
+    def _memory(self) -> Any:
+        return self.found.memory_bytes.ravel()
+
+    @cached_property
+    def _time(self) -> Any:
+        return self.found.step_s.ravel()
+
+    @cached_property
+    def _fits(self) -> Any:
+        """Numbers of the layouts that fit, by time and then by memory."""
+        return self._ordered(self._memory <= self.capacity_bytes, self._memory, self._time)
+
+    @cached_property
+    def _unfit(self) -> Any:
+        """Numbers of the layouts that do not fit, by memory and then by time."""
+        return self._ordered(self._memory > self.capacity_bytes, self._time, self._memory)
+
+    def _ordered(self, which: Any, second: Any, first: Any) -> Any:
+        import numpy
+
+        shape = self.found.memory_bytes.shape
+        differs = numpy.broadcast_to(self.found.differs[:, None, :], shape).ravel()
+        numbers = numpy.flatnonzero(which & differs)
+        return numbers[numpy.lexsort((second[numbers], first[numbers]))]
+
+
+def plan(
+    shape: TransformerShape,
+    recipe: Recipe,
+    cluster: Cluster,
+    global_batch: int,
+    sequence: int | None = None,
+    *,
+    assumptions: Assumptions | None = None,
+    overhead_bytes: float = OVERHEAD_BYTES,
+) -> Plan:
+    """Every layout on all GPUs of `cluster` for `global_batch` sequences, with memory and time.
+
+    tp (with sequence parallelism) within a node, pp, cp, ep and dp with tp·pp·cp·dp = world, ZeRO
+    stages, micro-batches, 1F1B and interleaved 1F1B with any number of virtual stages, and all
+    kinds of recomputation unless `recipe` asks for one. Layers are spread evenly, the remainder
+    over the first chunks. `sequence` None: the model's context. Raises ValueError for bad counts, a
+    global batch that cannot be shared out and a cluster too small for one layer.
+    """
+    sequence = shape.context if sequence is None else sequence
+    assumptions = assumptions or Assumptions()
+    question = Question(shape, recipe, cluster, global_batch, sequence, assumptions, overhead_bytes)
+    check_one_layer(question)
+    return Plan(question, search(question))

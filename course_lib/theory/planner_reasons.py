@@ -1,0 +1,138 @@
+"""Why a layout cannot be taken, and what to change: one sentence."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from course_lib.theory.breakdown import MemoryBreakdown
+from course_lib.theory.layout import Layout
+from course_lib.theory.memory import worst_stage
+from course_lib.theory.planner_space import Question, divisors
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.states import model_states
+from course_lib.theory.units import format_bytes
+
+
+def rule_broken(question: Question, layout: Layout) -> str | None:
+    """The sentence that says why `layout` does not belong to the question, or None."""
+    per_node, batch = question.cluster.gpus_per_node, question.global_batch
+    try:
+        layout.check(question.shape, question.sequence)
+        layout.check_world(question.cluster.world)
+    except ValueError as error:
+        return str(error)
+    if per_node % layout.tp:
+        return (
+            f"tp {layout.tp} does not lie within a node of {per_node} GPUs: take a divisor of "
+            f"{per_node}, since tensor parallelism waits for every message"
+        )
+    if layout.global_batch != batch:
+        return (
+            f"micro_batch*accumulation*dp = {layout.micro_batch}*{layout.accumulation}*{layout.dp} "
+            f"is not global_batch {batch}: change accumulation"
+        )
+    return None
+
+
+def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
+    """What needs too much memory on the worst stage, and what to try; None if it fits."""
+    stage, bill = need(question, layout, recipe)
+    capacity = question.cluster.accelerator.memory_bytes
+    if bill.total_bytes <= capacity:
+        return None
+    what, size = largest_part(bill)
+    return (
+        f"stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
+        f"{format_bytes(capacity, digits=0)}: {what} {format_bytes(size, digits=1)}; "
+        f"{remedy(question, layout, recipe, what == 'activations')}"
+    )
+
+
+def need(question: Question, layout: Layout, recipe: Recipe) -> tuple[int, MemoryBreakdown]:
+    """The worst stage and its breakdown."""
+    sequence, overhead = question.sequence, question.overhead_bytes
+    return worst_stage(question.shape, recipe, layout, sequence, overhead)
+
+
+def largest_part(bill: MemoryBreakdown) -> tuple[str, int]:
+    """The largest of five groups of leaves, with its bytes."""
+    groups = {
+        "parameters": bill.parameters_bytes,
+        "gradients": bill.gradients_bytes + bill.gradient_buffer_bytes,
+        "optimizer states": bill.master_copy_bytes + bill.optimizer_state_bytes,
+        "activations": bill.inputs_bytes + bill.activations_bytes + bill.head_bytes,
+        "buffers": bill.consumers["temporary buffers"],
+    }
+    return max(groups.items(), key=lambda group: group[1])
+
+
+def remedy(question: Question, layout: Layout, recipe: Recipe, activations: bool) -> str:
+    """The first single change that makes it fit; changes for the largest part come first."""
+    tried = [*_for_activations(layout, recipe), *_for_states(layout, recipe)]
+    if not activations:
+        tried = [*_for_states(layout, recipe), *_for_activations(layout, recipe)]
+    closest: tuple[int, str] | None = None
+    for words, other, other_recipe in [*tried, *_for_both(layout, recipe)]:
+        if rule_broken(question, other):
+            continue
+        size = need(question, other, other_recipe)[1].total_bytes
+        if size <= question.cluster.accelerator.memory_bytes:
+            return f"try {words}"
+        closest = min(closest or (size, words), (size, words))
+    if closest is None:
+        return "take more GPUs or a smaller model"
+    return (
+        f"no single change makes it fit, with {closest[1]} it still needs "
+        f"{format_bytes(closest[0], digits=1)}: change several, or take more GPUs"
+    )
+
+
+Change = tuple[str, Layout, Recipe]
+
+
+def _for_activations(layout: Layout, recipe: Recipe) -> Iterator[Change]:
+    """More recomputation, then smaller micro-batches."""
+    kinds = ("none", "selective", "full")
+    for kind in kinds[kinds.index(recipe.recompute) + 1 :]:
+        yield f"recompute={kind}", layout, replace(recipe, recompute=kind)
+    for micro_batch in reversed(divisors(layout.micro_batch)[:-1]):
+        steps = layout.accumulation * (layout.micro_batch // micro_batch)
+        smaller = replace(layout, micro_batch=micro_batch, accumulation=steps)
+        yield f"micro_batch={micro_batch}", smaller, recipe
+
+
+def _for_states(layout: Layout, recipe: Recipe) -> Iterator[Change]:
+    """More sharding by ZeRO, where there are ranks to shard over."""
+    if layout.shard_ranks > 1:
+        for stage in range(layout.zero_stage + 1, 4):
+            yield f"zero_stage={stage}", replace(layout, zero_stage=stage), recipe
+
+
+def _for_both(layout: Layout, recipe: Recipe) -> Iterator[Change]:
+    """More of another parallelism, for less data parallelism."""
+    for name in ("tp", "pp", "cp"):
+        for factor in divisors(layout.dp)[1:]:
+            degrees = {name: factor * getattr(layout, name), "dp": layout.dp // factor}
+            degrees["accumulation"] = layout.accumulation * factor
+            degrees["sequence_parallel"] = layout.sequence_parallel or name == "tp"
+            degrees["stage_layers"] = None if name == "pp" else layout.stage_layers
+            try:
+                other = replace(layout, **degrees)
+            except ValueError:  # experts or the schedule do not allow it
+                continue
+            yield f"{name}={degrees[name]} with dp={degrees['dp']}", other, recipe
+
+
+def check_one_layer(question: Question) -> None:
+    """Raise ValueError if all GPUs together cannot hold the states of the largest layer."""
+    cluster, shape = question.cluster, question.shape
+    largest = max(shape.layer_parameters(layer).total for layer, _ in shape.layer_kinds())
+    size = model_states(largest, question.recipe).model_states_bytes
+    room = max(1, cluster.accelerator.memory_bytes - question.overhead_bytes)
+    if size > cluster.world * room:
+        raise ValueError(
+            f"nodes {cluster.nodes} with {cluster.gpus_per_node} {cluster.accelerator.name} each "
+            f"are too small for one layer: its states take {format_bytes(size)} and all GPUs have "
+            f"{format_bytes(cluster.world * room)}: take at least "
+            f"{math.ceil(size / room)} GPUs, or a smaller model"
+        )

@@ -1,0 +1,123 @@
+"""Every layout of a cluster that a model and a global batch allow, as rows of whole numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from course_lib.theory.hardware import Cluster
+from course_lib.theory.layout import Layout
+from course_lib.theory.memory import OVERHEAD_BYTES
+from course_lib.theory.models import TransformerShape
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.stagetime import Assumptions
+from course_lib.theory.validation import number, whole
+
+ZERO_STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
+
+    Raises ValueError for counts below 1 and a sequence longer than the learned positions.
+    """
+
+    shape: TransformerShape
+    recipe: Recipe
+    cluster: Cluster
+    global_batch: int
+    sequence: int
+    assumptions: Assumptions
+    overhead_bytes: float = OVERHEAD_BYTES
+
+    def __post_init__(self) -> None:
+        whole("global_batch", self.global_batch)
+        self.shape.check_sequence(self.sequence)
+        number("overhead_bytes", self.overhead_bytes, least=0)
+
+    @property
+    def recipes(self) -> tuple[Recipe, ...]:
+        """The recipe with every kind of recomputation, or as it is when it asks for one.
+
+        Flash attention has no "selective": it never keeps the scores that this recomputes.
+        """
+        if self.recipe.recompute != "none":
+            return (self.recipe,)
+        flash = self.recipe.attention == "flash"
+        kinds = ("none", "full") if flash else ("none", "selective", "full")
+        return tuple(replace(self.recipe, recompute=kind) for kind in kinds)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layout but for its ZeRO stage. `virtual_stages` above 1 means interleaved 1F1B."""
+
+    tp: int
+    pp: int
+    cp: int
+    ep: int
+    dp: int
+    micro_batch: int
+    accumulation: int
+    virtual_stages: int
+
+    def layout(self, zero_stage: int = 0) -> Layout:
+        """The validated Layout; sequence parallelism comes with tensor parallelism."""
+        return Layout(
+            **vars(self),
+            zero_stage=zero_stage,
+            sequence_parallel=self.tp > 1,
+            schedule="interleaved" if self.virtual_stages > 1 else "1f1b",
+        )
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def tensor_degrees(question: Question) -> list[int]:
+    """Degrees that stay within a node and divide the model's heads and widths."""
+    degrees = divisors(question.cluster.gpus_per_node)
+    return [tp for tp in degrees if _accepts(question.shape, tp=tp)]
+
+
+def expert_degrees(question: Question) -> list[int]:
+    """Divisors of the number of experts; 1 for a model without."""
+    shape = question.shape
+    return divisors(shape.experts) if shape.experts else [1]
+
+
+def _accepts(shape: TransformerShape, **degrees: int) -> bool:
+    try:
+        Layout(**degrees).check(shape)
+    except ValueError:
+        return False
+    return True
+
+
+def rows(question: Question) -> list[tuple[int, ...]]:
+    """All layouts with dp·tp·pp·cp = world, each in the order of Row's fields."""
+    world, found = question.cluster.world, []
+    for tp in tensor_degrees(question):
+        for pp in divisors(world // tp):
+            if pp <= question.shape.layers:
+                found.extend(_with_batches(question, tp, pp, world // tp // pp))
+    return found
+
+
+def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[tuple[int, ...]]:
+    """cp and dp that share `ranks`, and how each replica's sequences are cut."""
+    experts = [ep for ep in expert_degrees(question) if ranks % ep == 0]
+    most_chunks = question.shape.layers // pp
+    for cp in divisors(ranks):
+        dp = ranks // cp
+        # Sequence parallelism cuts what context parallelism leaves of the sequence once more.
+        if question.sequence % (cp * tp) or question.global_batch % dp:
+            continue
+        for micro_batch in divisors(question.global_batch // dp):
+            steps = question.global_batch // dp // micro_batch
+            interleaved = pp > 1 and steps % pp == 0
+            chunks = range(1, most_chunks + 1) if interleaved else (1,)
+            for ep in experts:
+                yield from ((tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)

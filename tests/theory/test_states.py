@@ -1,0 +1,328 @@
+"""Model states of one GPU: against torch's own shards, published numbers, and each other."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.layout import Layout
+from course_lib.theory.memory import Recipe, host_bytes, model_states
+from course_lib.theory.models import MODELS, TransformerShape
+from course_lib.theory.states import (
+    LocalParameters,
+    layer_kinds,
+    local_parameters,
+    sharded_states,
+    sharding_buffers,
+)
+
+FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+KINDS = ("parameters_bytes", "gradients_bytes", "optimizer_state_bytes")
+
+
+@pytest.fixture
+def fake_ranks():
+    """Starts a process group whose other ranks do not exist; ends it afterwards."""
+
+    def start(rank, world):
+        dist.init_process_group("fake", rank=rank, world_size=world, store=FakeStore())
+        return init_device_mesh("cpu", (world,))
+
+    yield start
+    dist.destroy_process_group()
+
+
+def shard(model, blocks, mesh):
+    for block in blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def local_bytes(model, optimizer):
+    """Parameters, gradients and optimizer states that this rank holds."""
+    moments = [
+        tensor
+        for state in optimizer.state.values()
+        for name, tensor in state.items()
+        if name != "step"
+    ]
+    groups = list(model.parameters()), [p.grad for p in model.parameters()], moments
+    return tuple(sum(tensor.to_local().nbytes for tensor in group) for group in groups)
+
+
+@pytest.mark.parametrize(
+    ("vocab", "rank", "padding_rows"),
+    # 50 rows of the embedding on 4 ranks are 13, 13, 13 and 11: half a row more than 12.5.
+    [(64, 0, 0), (64, 3, 0), (50, 0, 0.5), (50, 3, -1.5)],
+)
+def test_fsdp_on_four_ranks_holds_what_the_formula_says(fake_ranks, vocab, rank, padding_rows):
+    shape = TransformerShape(2, 32, 4, 128, vocab, context=16)
+    model = GPT(2, 32, 4, vocab, 16)
+    shard(model, model.blocks, fake_ranks(rank, 4))
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randint(0, vocab, (2, 16))).sum().backward()
+    optimizer.step()
+    layout = Layout(dp=4, zero_stage=3)
+    states = sharded_states(local_parameters(shape, layout), FP32, layout)
+    padding_bytes = 4 * padding_rows * shape.hidden
+    expected = [getattr(states, kind) for kind in KINDS]
+    measured = local_bytes(model, optimizer)
+    for found, predicted, copies in zip(measured, expected, (1, 1, 2), strict=True):
+        assert found == predicted + copies * padding_bytes
+
+
+class LlamaWeights(nn.Module):
+    """The parameters of LLaMA, without a forward pass."""
+
+    def __init__(self, shape):
+        super().__init__()
+        h, kv, f = shape.hidden, shape.kv_width, shape.ffn
+        sizes = [(h, h), (h, kv), (h, kv), (h, h), (h, f), (h, f), (f, h)]
+
+        def layer():
+            matrices = [nn.Linear(*size, bias=False) for size in sizes]
+            return nn.Sequential(*matrices, nn.RMSNorm(h), nn.RMSNorm(h))
+
+        self.layers = nn.ModuleList(layer() for _ in range(shape.layers))
+        self.ends = nn.ModuleList(
+            [nn.Embedding(shape.vocab, h), nn.RMSNorm(h), nn.Linear(h, shape.vocab, bias=False)]
+        )
+
+
+def test_llama2_70b_on_64_ranks_is_what_fsdp_leaves_on_one(fake_ranks):
+    shape, layout = MODELS["llama2-70b"], Layout(dp=64, zero_stage=3)
+    with torch.device("meta"):
+        model = LlamaWeights(shape).bfloat16()
+    shard(model, model.layers, fake_ranks(0, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+    for parameter in model.parameters():
+        parameter.grad = torch.empty_like(parameter)
+    optimizer.step()
+    states = sharded_states(local_parameters(shape, layout), Recipe(), layout)
+    parameters, gradients, moments = local_bytes(model, optimizer)
+    assert (parameters, gradients) == (states.parameters_bytes, states.gradients_bytes)
+    # Torch keeps the moments in the parameters' bf16, half of the recipe's fp32.
+    assert 2 * moments == states.optimizer_state_bytes
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_gpu_holds_the_whole_model(name):
+    local = local_parameters(MODELS[name])
+    assert local.total == MODELS[name].parameters().total
+
+
+@pytest.mark.parametrize("name", ["gpt2-1.5b", "llama3-405b", "mixtral-8x7b", "deepseek-v3"])
+@pytest.mark.parametrize("pp", [2, 3, 7])
+def test_stages_together_hold_the_model_and_a_copied_head(name, pp):
+    shape = MODELS[name]
+    held = sum(local_parameters(shape, Layout(pp=pp), stage).total for stage in range(pp))
+    copied_head = shape.vocab * shape.hidden * shape.tied_embeddings
+    assert held == shape.parameters().total + copied_head
+
+
+@pytest.mark.parametrize("tp", [1, 2, 8])
+def test_tensor_ranks_split_matrices_and_copy_the_rest(tp):
+    shape = MODELS["gpt2-355m"]
+    h = shape.hidden
+    split = 3 * (h * h + h) + h * h + (4 * h * h + 4 * h) + 4 * h * h  # q, k, v, out, up, down
+    copied = 2 * 2 * h + 2 * h  # two norms, and the biases of out and down
+    ends = -(-shape.vocab // tp) * h + shape.context * h + 2 * h
+    expected = shape.layers * (split // tp + copied) + ends
+    assert local_parameters(shape, Layout(tp=tp)).total == expected
+
+
+def test_tensor_ranks_copy_latent_attention_s_way_down():
+    shape = MODELS["deepseek-v3"]
+    one, eight = (local_parameters(shape, Layout(tp=tp)) for tp in (1, 8))
+    assert eight.experts * 8 == one.experts
+    # Norms of layer and latents, router, both down-projections, in 61 layers; the last norm.
+    latents, h = 1536 + 512, 7168
+    copied = 61 * (2 * h + latents + h * (latents + 64)) + 58 * 256 * h + h
+    assert eight.dense == copied + (one.dense - copied) // 8
+
+
+def test_every_layer_is_of_the_kind_that_it_is_counted_as():
+    shape = MODELS["deepseek-v3"]  # three leading dense layers of 61
+    assert layer_kinds(shape, 0, 61) == [(0, 3), (60, 58)]
+    assert layer_kinds(shape, 1, 3) == [(0, 2)]
+    assert layer_kinds(shape, 5, 9) == [(60, 4)]
+
+
+def test_dualpipe_holds_the_parameters_twice():
+    # DeepSeek-V3, arXiv:2412.19437, table 2: parameters 2×.
+    shape = MODELS["mt-nlg-530b"]
+    layout = Layout(pp=2, accumulation=4, schedule="dualpipe")
+    assert local_parameters(shape, layout, 1).total == shape.parameters().total
+
+
+def test_experts_are_spread_over_ep_and_the_rest_is_not():
+    shape = MODELS["mixtral-8x7b"]
+    alone, spread = (local_parameters(shape, Layout(dp=8, ep=ep)) for ep in (1, 8))
+    assert spread.experts == alone.experts / 8
+    assert spread.dense == alone.dense
+
+
+def test_zero_shards_experts_over_fewer_ranks():
+    layout = Layout(dp=16, ep=8, zero_stage=3)
+    states = sharded_states(LocalParameters(dense=1600, experts=800), Recipe(), layout)
+    assert states.parameters_bytes == 2 * (1600 / 16 + 800 / 2)
+
+
+def test_context_ranks_share_the_states_as_well():
+    two_by_four, eight = (
+        model_states(10**9, Recipe(), Layout(dp=dp, cp=cp, zero_stage=1))
+        for dp, cp in ((2, 4), (8, 1))
+    )
+    assert two_by_four == eight
+
+
+def test_offloaded_states_are_in_the_host_s_memory():
+    shape, layout = MODELS["llama2-7b"], Layout(dp=8, zero_stage=2)
+    recipe = Recipe(offload="optimizer")
+    states = sharded_states(local_parameters(shape, layout), recipe, layout)
+    assert states.optimizer_state_bytes == states.master_copy_bytes == 0
+    assert host_bytes(shape, recipe, layout) == 12 * shape.parameters().total / 8
+    assert host_bytes(shape, Recipe(), layout) == 0
+
+
+LOCAL = LocalParameters(1000, 400, layer_dense=90, layer_experts=40, ends_dense=100, table=50)
+
+
+def buffers(recipe=None, **layout):
+    """Bytes of gathered weights, whole gradients and buckets."""
+    return tuple(sharding_buffers(LOCAL, recipe or Recipe(), Layout(**layout)).values())
+
+
+def test_what_sharding_gathers_for_a_moment():
+    two_layers_and_ends = 2 * (2 * 130 + 100)
+    assert buffers() == (0, 0, 0)
+    assert buffers(dp=4) == (0, 0, 2 * 1400)  # DDP sends copies of the gradients
+    assert buffers(dp=4, zero_stage=1) == (0, 0, 0)
+    assert buffers(dp=4, zero_stage=2) == (0, two_layers_and_ends, 0)
+    assert buffers(dp=4, zero_stage=3) == (two_layers_and_ends, two_layers_and_ends, 0)
+
+
+def test_gradients_are_reduced_in_their_own_precision():
+    fp32 = Recipe(gradients="fp32")
+    assert buffers(fp32, dp=4, zero_stage=3)[1] == 130 * (2 + 4) + 100 * 2
+
+
+def test_experts_without_a_second_holder_are_never_gathered_or_sent():
+    assert buffers(dp=4, ep=4) == (0, 0, 2 * 1000)
+    assert buffers(dp=4, ep=4, zero_stage=3)[0] == 2 * (2 * 90 + 100)
+
+
+def test_yafsdp_has_two_buffers_of_each_kind():
+    # The ends are not kept: an embedding passes through the buffers as a layer does.
+    yafsdp = Recipe(gathering="yafsdp")
+    assert buffers(yafsdp, dp=4, zero_stage=3) == (2 * 2 * 130, 2 * 2 * 130, 0)
+    wide = Recipe(gathering="yafsdp", gradients="fp32")
+    assert buffers(wide, dp=4, zero_stage=3)[1] == 2 * 2 * 130 + 4 * 130
+    table = dataclasses.replace(LOCAL, table=200)
+    found = sharding_buffers(table, yafsdp, Layout(dp=4, zero_stage=3))
+    assert found["gathered_parameters_bytes"] == 2 * 2 * 200
+
+
+def test_options_of_data_parallelism_change_its_buffers():
+    view = Recipe(gradient_as_bucket_view=True)
+    assert buffers(view, dp=4) == (0, 0, 0)
+    assert buffers(Recipe(gathered_units=3), dp=4, zero_stage=3)[0] == 2 * (3 * 130 + 100)
+
+
+class Stack(nn.Module):
+    """A root with two matrices of its own around equal layers of two matrices."""
+
+    def __init__(self, hidden, layers):
+        super().__init__()
+        self.first, self.last = (nn.Linear(hidden, hidden, bias=False) for _ in range(2))
+        self.layers = nn.ModuleList(
+            nn.Sequential(
+                nn.Linear(hidden, 4 * hidden, bias=False),
+                nn.ReLU(),
+                nn.Linear(4 * hidden, hidden, bias=False),
+            )
+            for _ in range(layers)
+        )
+
+    def forward(self, x):
+        x = self.first(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.last(x)
+
+
+def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
+    hidden, ranks = 128, 4
+    model = Stack(hidden, layers=5)
+    shard(model, model.layers, fake_ranks(0, ranks))
+    tracker = FSDPMemTracker(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with tracker:
+        model(torch.randn(1, hidden)).sum().backward()
+    (peak,) = tracker.get_tracker_snapshot("peak").values()
+    seen = {getattr(kind, "name", kind): size for kind, size in peak.items()}
+    layer, ends = 8 * hidden**2, 2 * hidden**2
+    local = LocalParameters(5 * layer + ends, layer_dense=layer, ends_dense=ends)
+    predicted = sharding_buffers(local, FP32, Layout(dp=ranks, zero_stage=3))
+    weights = seen["UNSHARDED_PARAM"] + seen["ALL_GATHER"]
+    assert weights == predicted["gathered_parameters_bytes"]
+    # Whole gradients are "TEMP" until they are scattered; activations of one token are there too.
+    gradients = seen["UNSHARDED_GRAD"] + seen["TEMP"] + seen["REDUCE_SCATTER"]
+    first_matrix = 4 * ends // 2  # its gradient comes after those of the layers are gone
+    assert gradients == pytest.approx(
+        predicted["gathered_gradients_bytes"] - first_matrix, abs=4 * 10 * hidden
+    )
+
+
+DEGREES = st.sampled_from([1, 2, 4])
+LAYOUTS = st.builds(
+    Layout,
+    dp=DEGREES,
+    tp=DEGREES,
+    pp=DEGREES,
+    cp=DEGREES,
+    zero_stage=st.integers(0, 3),
+)
+SHAPES = st.sampled_from(
+    [MODELS[name] for name in ("gpt2-124m", "llama3-70b", "mixtral-8x7b", "deepseek-v3")]
+)
+
+
+def heaviest(shape, layout, recipe):
+    """Model states of the stage that has most."""
+    stages = range(layout.pp)
+    return max(
+        sharded_states(local_parameters(shape, layout, stage), recipe, layout).model_states_bytes
+        for stage in stages
+    )
+
+
+@given(
+    shape=SHAPES,
+    layout=LAYOUTS,
+    axis=st.sampled_from(["dp", "tp", "pp", "cp", "zero_stage", "ep"]),
+    recipe=st.sampled_from([Recipe(), FP32, Recipe(gradient_buffer=True, optimizer="momentum")]),
+)
+def test_more_of_any_sharding_never_needs_more_model_states(shape, layout, axis, recipe):
+    value = min(3, layout.zero_stage + 1) if axis == "zero_stage" else 2 * getattr(layout, axis)
+    if axis == "ep" and (not shape.experts or layout.dp * layout.cp % value):
+        return
+    more = dataclasses.replace(layout, **{axis: value})
+    assert heaviest(shape, more, recipe) <= heaviest(shape, layout, recipe)
+
+
+@given(parameters=st.integers(1, 10**12), ranks=st.integers(1, 4096), stage=st.integers(0, 3))
+def test_zero_s_closed_form(parameters, ranks, stage):
+    states = model_states(parameters, Recipe(), Layout(dp=ranks, zero_stage=stage))
+    whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage]
+    expected = parameters * (whole + (16 - whole) / ranks)
+    assert expected <= states.model_states_bytes * (1 + 1e-12)
+    assert states.model_states_bytes < expected * (1 + 1e-12) + 16  # less than one parameter more

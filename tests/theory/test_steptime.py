@@ -1,0 +1,212 @@
+"""Step time: leaves against FLOP counts, the simulated pipeline and the collectives."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.theory.flops import training_flops
+from course_lib.theory.hardware import Cluster, Link, accelerator
+from course_lib.theory.layout import Layout
+from course_lib.theory.models import TransformerShape, model
+from course_lib.theory.pipeline import StageTimes, timeline
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.stagetime import Assumptions, exposed, stage_time
+from course_lib.theory.steptime import step_time
+from course_lib.theory.traffic import Habits, step_traffic
+
+SHAPE = TransformerShape(8, 1024, 16, 4096, 50000, 2048)
+MIXTURE = replace(model("mixtral-8x7b"), layers=8, context=2048)
+H100 = accelerator("H100-SXM")
+FOUR = Cluster(H100, nodes=4)
+LAYOUT = Layout(dp=2, tp=4, pp=2, cp=2, sequence_parallel=True, micro_batch=2, accumulation=4)
+PIPELINE = Layout(pp=4, accumulation=8)
+IDEAL = Link("ideal", 1e17)
+
+
+def seconds(shape=SHAPE, recipe=Recipe(), layout=LAYOUT, cluster=FOUR, sequence=2048, **more):
+    return step_time(shape, recipe, layout, cluster, sequence, Assumptions(**more)).total_s
+
+
+def test_leaves_sum_to_the_total_and_are_all_explained():
+    step = step_time(SHAPE, Recipe(), LAYOUT, FOUR)
+    assert step.total_s == pytest.approx(sum(step.leaves().values()))
+    assert len(step.leaves()) == 9 and all(value >= 0 for value in step.leaves().values())
+    for name in step.leaves():
+        assert name.removesuffix("_s") in step.explain()
+    messages = step.tp_s + step.cp_s + step.ep_s + step.pp_s + step.dp_s
+    assert step.communication_s == pytest.approx(messages)
+
+
+def test_what_people_ask_for_follows_from_the_time():
+    step = step_time(SHAPE, Recipe(recompute="full"), LAYOUT, FOUR)
+    tokens = 2 * 4 * 2 * 2048
+    assert step.tokens == tokens and step.gpus == 32
+    assert step.tokens_per_s == pytest.approx(tokens / step.total_s)
+    assert step.tokens_per_s_per_gpu == pytest.approx(tokens / step.total_s / 32)
+    flops = training_flops(SHAPE, 16, 2048, "causal", "full", "flash")
+    assert step.mfu == pytest.approx(flops.model_flop / step.total_s / 32 / 989.4e12)
+    assert step.hfu == pytest.approx(flops.hardware_flop / step.total_s / 32 / 989.4e12)
+    assert step.days(1e9) == pytest.approx(1e9 / step.tokens_per_s / 86400)
+    assert step.cost_usd(1e9) == pytest.approx(step.days(1e9) * 24 * 32 * 2.0)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("attention", ["flash", "standard"])
+def test_computing_is_all_flops_over_the_rate(recompute, attention):
+    """The stages of one pipeline, and all GPUs, share the FLOPs that flops.py counts."""
+    recipe = Recipe(recompute=recompute, attention=attention)
+    mask = "causal" if attention == "flash" else "full"
+    flops = training_flops(SHAPE, LAYOUT.global_batch, 2048, mask, recompute, attention)
+    where = (SHAPE, recipe, LAYOUT, FOUR, 2048, Assumptions())
+    each = sum(stage_time(*where, stage).compute_s for stage in range(2))
+    rate = 0.8 * FOUR.matmul_flop_per_s
+    assert each * 2 * 8 * rate == pytest.approx(flops.hardware_flop)
+
+
+def test_messages_that_nothing_hides_are_those_of_the_traffic():
+    naked = Assumptions(overlap=dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0))
+    layout = replace(LAYOUT, zero_stage=1, ep=2)
+    habits = naked.habits
+    for stage in range(2):
+        time = stage_time(MIXTURE, Recipe(), layout, FOUR, 2048, naked, stage)
+        traffic = step_traffic(MIXTURE, Recipe(), layout, 2048, FOUR, stage, habits=habits)
+        for axis, expected in traffic.seconds_by_axis.items():
+            assert getattr(time, f"{axis}_s") == pytest.approx(expected)
+        assert set(traffic.seconds_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
+
+
+def test_messages_hide_no_longer_than_there_is_computing():
+    assert exposed(3.0, 0.5, 10.0) == 1.5
+    assert exposed(3.0, 1.0, 1.0) == 2.0
+    assert exposed(3.0, 0.0, 1.0) == 3.0
+    once = step_time(SHAPE, Recipe(), Layout(dp=32, accumulation=4), FOUR)
+    often = step_time(SHAPE, Recipe(), Layout(dp=32, accumulation=8), FOUR)
+    assert once.dp_s == pytest.approx(often.dp_s) and once.dp_s > 0  # one micro-batch hides it
+
+
+@pytest.mark.parametrize(
+    ("schedule", "virtual"),
+    [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
+)
+def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
+    """Equal stages: a model whose embedding and head cost nothing, on links without delay."""
+    shape = TransformerShape(8, 1024, 16, 4096, 1, 2048)
+    layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
+    cluster = Cluster(H100, 1, inside=IDEAL)
+    step = step_time(shape, Recipe(), layout, cluster, 2048, Assumptions(touches=0))
+    each = (step.compute_s + step.pp_s) / 8
+    third = step.model_flop / step.hardware_flop / 3
+    times = StageTimes(third * each, (1 - third) * each, weight=third * each)
+    simulated = timeline(schedule, 4, 8, virtual, times)
+    # dualpipe: the closed form is of the middle stages
+    waiting = simulated.idle[1] if schedule == "dualpipe" else simulated.bubble_time
+    assert step.bubble_s == pytest.approx(waiting, rel=1e-3)
+
+
+def test_unequal_stages_wait_as_the_simulation_says():
+    """1F1B: one micro-batch through all other stages, and the slowest stage works throughout."""
+    layout = Layout(pp=3, accumulation=12, stage_layers=(2, 4, 2))
+    cluster = Cluster(H100, 1, inside=IDEAL)
+    step = step_time(SHAPE, Recipe(), layout, cluster, 2048)
+    where = (SHAPE, Recipe(), layout, cluster, 2048, Assumptions())
+    passes = [stage_time(*where, stage).passes_s / 12 for stage in range(3)]
+    times = StageTimes(tuple(p / 3 for p in passes), tuple(2 * p / 3 for p in passes))
+    simulated = timeline("1f1b", 3, 12, times=times).makespan
+    assert step.stage == 1
+    assert step.total_s - step.optimizer_s == pytest.approx(simulated, rel=1e-9)
+
+
+CHANGES = {
+    "layer_efficiency": dict(layer_efficiency=0.5),
+    "touches": dict(touches=4),
+    "mask": dict(mask="full"),
+    "overlap tp": dict(overlap={"tp": 0.5}),
+    "overlap cp": dict(overlap={"cp": 0.0}),
+    "overlap dp": dict(overlap={"dp": 0.0}),
+    "overlap pp": dict(overlap={"pp": 1.0}),
+    "habits": dict(habits=Habits(no_sync=False)),
+    "hidden": dict(shape=replace(SHAPE, hidden=2048)),
+    "recipe": dict(recipe=Recipe(recompute="full")),
+    "offload": dict(recipe=Recipe(offload="optimizer")),
+    "layout": dict(layout=replace(LAYOUT, zero_stage=1)),
+    "sequence": dict(sequence=1024),
+    "memory": dict(cluster=Cluster(replace(H100, memory_bytes_per_s=1e12), 4)),
+    "efficiency": dict(cluster=Cluster(H100, 4, matmul_efficiency=0.5)),
+    "inside": dict(cluster=Cluster(H100, 4, inside=Link("slow", 1e11))),
+    "between": dict(cluster=Cluster(H100, 4, between=Link("slow", 1e9))),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_every_parameter_changes_the_time(name):
+    assert seconds(**CHANGES[name]) != pytest.approx(seconds(), rel=1e-6)
+
+
+def test_parameters_that_matter_elsewhere():
+    offload = dict(recipe=Recipe(offload="optimizer"))
+    assert seconds(**offload, host_link=Link("slow", 1e9)) > seconds(**offload)
+    spread = dict(shape=MIXTURE, layout=replace(LAYOUT, ep=4))
+    assert seconds(**spread, overlap={"ep": 1.0}) < seconds(**spread)
+    assert seconds(**spread, recipe=Recipe(imbalance=1.5)) > seconds(**spread)
+    cheap = step_time(SHAPE, Recipe(), LAYOUT, replace(FOUR, gpu_hour_usd=1.0))
+    dear = step_time(SHAPE, Recipe(), LAYOUT, FOUR)
+    assert dear.cost_usd(1e9) == pytest.approx(2 * cheap.cost_usd(1e9))
+
+
+@settings(deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    zero=st.integers(0, 3),
+    micro_batch=st.integers(1, 3),
+    rounds=st.integers(1, 3),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+)
+def test_no_leaf_is_ever_negative_or_not_a_number(
+    tp, pp, cp, zero, micro_batch, rounds, recompute
+):
+    layout = Layout(
+        dp=32 // (tp * pp * cp),
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        zero_stage=zero,
+        sequence_parallel=tp > 1,
+        micro_batch=micro_batch,
+        accumulation=rounds * pp,
+    )
+    step = step_time(SHAPE, Recipe(recompute=recompute), layout, FOUR)
+    assert all(value >= 0 and math.isfinite(value) for value in step.leaves().values())
+    assert 0 < step.mfu <= step.hfu < FOUR.accelerator.matmul_efficiency
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (dict(layer_efficiency=0), "layer_efficiency must be above 0, got 0"),
+        (dict(layer_efficiency=1.5), "layer_efficiency must be at most"),
+        (dict(touches=-1), "touches must be at least 0, got -1"),
+        (dict(touches=float("nan")), "touches must be finite"),
+        (dict(mask="casual"), "did you mean 'causal'"),
+        (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
+        (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
+    ],
+)
+def test_bad_assumptions_get_one_sentence(wrong, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Assumptions(**wrong)
+
+
+def test_layouts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="heads 16 is not divisible by tp 3"):
+        step_time(SHAPE, Recipe(), Layout(tp=3), FOUR)
+    with pytest.raises(ValueError, match="world 32 is not"):
+        step_time(SHAPE, Recipe(), Layout(dp=64), FOUR)
+    with pytest.raises(ValueError, match="sequence"):
+        step_time(SHAPE, Recipe(), Layout(), FOUR, sequence=4096)
+    with pytest.raises(ValueError, match="tokens must be at least 0"):
+        step_time(SHAPE, Recipe(), Layout(), FOUR).days(-1)
