@@ -45,7 +45,6 @@ _PROBE = """() => {
     const root = document.querySelector('.jp-CodeCell .jp-OutputArea .widget-vbox, ' +
                                         '.jp-CodeCell .jp-OutputArea .widget-interact');
     const figure = () => root.querySelector('svg[role=img], img');
-    const shown = () => figure()?.outerHTML + root.querySelector('table')?.outerHTML;
     const probe = window.probe = {times: [], blank: 0, frames: 0, heights: []};
     const twoFrames = () => new Promise(done =>
         requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -145,7 +144,8 @@ def _notebook(code: str) -> nbformat.NotebookNode:
 
 def _print(results: dict[str, Latency]) -> None:
     base = results["interact"].median_ms
-    print(f"{'panel':<16}{'presses':>8}{'median ms':>11}{'p95 ms':>8}{'of interact':>13}  blank frames")
+    heads = f"{'panel':<16}{'presses':>8}{'median ms':>11}{'p95 ms':>8}{'of interact':>13}"
+    print(f"{heads}   blank frames")
     for name, found in results.items():
         print(
             f"{name:<16}{len(found.times_ms):>8}{found.median_ms:>11.1f}{found.p95_ms:>8.1f}"

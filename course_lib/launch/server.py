@@ -43,15 +43,16 @@ def wait_until_warm() -> None:
 
 
 def _start_server() -> None:
+    from multiprocessing import forkserver
+
     _context.set_forkserver_preload([_PRELOAD])
-    process = _context.Process(target=_nothing, daemon=True)
-    # If it fails, the launch that waits for it fails likewise, and says so to its caller.
-    with contextlib.suppress(Exception), _process_lock:
-        process.start()  # returns when the server has finished importing
-
-
-def _nothing() -> None:
-    pass
+    # If this fails, the launch that waits for it fails likewise, and says so to its caller.
+    with contextlib.suppress(OSError, EOFError):
+        # Not a Process: each of those imports the caller's script once more.
+        answer, request = forkserver.connect_to_new_process([])
+        os.close(request)  # nothing to do for the new process: it ends
+        os.read(answer, 1)  # comes when the server has imported all and forked
+        os.close(answer)
 
 
 class RankProcess:
