@@ -8,7 +8,7 @@
 # backward passes, one update. By the end of this chapter you can
 #
 # - show that the gradient is the same, and name what breaks that,
-# - predict how often the GPUs exchange gradients, and halve it or worse by one missing line,
+# - predict how often the GPUs exchange gradients, and what one missing line costs,
 # - say what a larger batch does to the learning rate and to the number of samples you need,
 # - run real data-parallel training on two processes and prove it equal to one.
 #
@@ -311,12 +311,12 @@ print(f"critical batch of the untrained model: about {critical:.1f} samples")
 assert 0 < critical < 20
 
 # %% [markdown]
-# Less than one sample of 64 characters, because an untrained model is easy to improve: every batch says the same thing, "learn which
-# letters are frequent". During training $|G|$ falls and the critical batch grows, often a
-# thousandfold. That is why Llama 3 405B began with 4M tokens per batch and ended with 16M
-# (arXiv:2407.21783, section 3.4.1).
+# Less than one sample of 64 characters! An untrained model is easy to improve: every batch says the
+# same thing, "learn which letters are frequent". During training $|G|$ falls, and the critical batch
+# grows tenfold and more (same paper, section 3). Llama 3 405B accordingly began with 4M tokens per
+# batch and ended with 16M (arXiv:2407.21783, section 3.4.1).
 #
-# What does a batch $B$ cost, to reach the same loss? Theirs is a simple model:
+# What does a batch $B$ cost, if the same loss is to be reached? The same paper has a simple model:
 #
 # $$\frac{\text{updates}}{\text{fewest updates}} = 1 + \frac{B_\text{crit}}{B}, \qquad
 # \frac{\text{samples}}{\text{fewest samples}} = 1 + \frac{B}{B_\text{crit}}.$$
