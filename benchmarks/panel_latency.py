@@ -17,7 +17,7 @@ import nbformat
 from playwright.sync_api import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
-import lab
+import real_lab as lab
 
 # Every notebook's last cell shows sliders; the number says which of them is moved.
 _INTERACT = """\
@@ -32,10 +32,10 @@ def draw(batch):
     plt.title(f'batch {batch}')
     plt.show()"""
 _CASES = {
-    "batches": ("from course_lib import panels\npanels.batches()", 1),
-    "accumulation": ("from course_lib import panels\npanels.accumulation()", 0),
-    "critical_batch": ("from course_lib import panels\npanels.critical_batch()", 0),
-    "memory": ("from course_lib import panels\npanels.memory()", 0),
+    "batches": ("panels.batches()", 1),
+    "accumulation": ("panels.accumulation()", 0),
+    "critical_batch": ("panels.critical_batch()", 0),
+    "memory": ("panels.memory()", 0),
     "interact": (_INTERACT, 0),
 }
 _KEYS = ("ArrowRight",) * 3 + ("ArrowLeft",) * 3
@@ -123,23 +123,18 @@ def _measure_all(home: Path, presses: int, screenshots: Path | None) -> dict[str
     root = home / "root"
     root.mkdir()
     for name, (code, _) in _CASES.items():
-        nbformat.write(_notebook(code), root / f"{name}.ipynb")
+        nbformat.write(lab.notebook(code), root / f"{name}.ipynb")
     results = {}
     with lab.chromium() as browser, lab.running_lab(root, home) as running:
         for name, (_, slider) in _CASES.items():
-            page = running.open(browser, f"{name}.ipynb")
+            page = running.new_page(browser)
+            running.open(page, f"{name}.ipynb")
             lab.run_all(page)
             page.locator(".noUi-handle").first.wait_for()
             where = screenshots / name if screenshots else None
             results[name] = measure(page, slider, presses, where)
             page.close()
     return results
-
-
-def _notebook(code: str) -> nbformat.NotebookNode:
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(code)]
-    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
 def _print(results: dict[str, Latency]) -> None:

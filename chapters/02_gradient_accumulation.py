@@ -316,7 +316,7 @@ assert 0 < critical < 20
 # grows tenfold and more (same paper, section 3). Llama 3 405B accordingly began with 4M tokens per
 # batch and ended with 16M (arXiv:2407.21783, section 3.4.1).
 #
-# What does a batch $B$ cost, if the same loss is to be reached? The same paper has a simple model:
+# What does a batch $B$ cost, if the same loss is to be reached? McCandlish et al. give a simple model:
 #
 # $$\frac{\text{updates}}{\text{fewest updates}} = 1 + \frac{B_\text{crit}}{B}, \qquad
 # \frac{\text{samples}}{\text{fewest samples}} = 1 + \frac{B}{B_\text{crit}}.$$

@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launch.job import Folder, Job
-from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
+from course_lib.launch.limits import (
+    check_arguments,
+    check_memory,
+    threads_per_rank,
+)
 from course_lib.launch.running import RunningRank
 from course_lib.launch.server import wait_until_warm
 from course_lib.launch.verdict import first_cause
@@ -35,7 +39,7 @@ def run(
     The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
     No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
     rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
-    bad arguments; MemoryError where the ranks would not fit.
+    bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
