@@ -7,6 +7,7 @@ changed, so it includes the round trip to the kernel and the painting of the fra
 """
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -95,12 +96,13 @@ class Latency:
 
 def measure(page: Page, slider: int, presses: int, screenshots: Path | None) -> Latency:
     """Press arrow keys on a slider, each after the answer to the one before."""
+    pauses = random.Random(0)  # the screen's frames must not fall into step with the presses
     page.evaluate(_PROBE)
     page.locator(".noUi-handle").nth(slider).focus()
     for press in range(presses):
         page.keyboard.press(_KEYS[press % len(_KEYS)])
         page.wait_for_function("count => probe.times.length > count", arg=press, timeout=10_000)
-        page.wait_for_timeout(30)
+        page.wait_for_timeout(pauses.uniform(30, 80))
         if screenshots and press < len(_KEYS):
             page.screenshot(path=f"{screenshots}-{press}.png")
     seen = page.evaluate("probe")

@@ -340,7 +340,7 @@ quiz("1")
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **1.1 Calculate: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
+# **1.1 Debug: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
 # iterations". A data set has 50,000 samples, the batch is 128, nothing is dropped. How many
 # iterations has an epoch, and how many samples are in its last batch?
 

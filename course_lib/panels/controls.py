@@ -7,10 +7,10 @@ from typing import Any
 import ipywidgets as widgets
 from traitlets import link
 
-_NAME_WIDTH = "110px"
-_BOX_WIDTH = "205px"
-_SLIDER = {"width": "152px", "margin": "2px 0 2px 10px"}  # off the box, also the handle
-_ROW_WIDTH = "380px"
+_NAME_WIDTH = "105px"
+_BOX_WIDTH = "190px"
+_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # off the box, also the handle
+_ROW_WIDTH = "345px"  # two rows side by side in a JupyterLab window of 1200 pixels
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Panel(widgets.VBox):
 
 def _grid(controls: Mapping[str, Control]) -> widgets.Box:
     """All rows of controls, side by side where the page is wide enough."""
-    layout = widgets.Layout(flex_flow="row wrap", max_width="790px")
+    layout = widgets.Layout(flex_flow="row wrap", max_width="720px")
     return widgets.Box([control.row for control in controls.values()], layout=layout)
 
 
