@@ -64,8 +64,7 @@ def test_each_size_changes_the_count(change):
 
 def test_heads_change_the_count_under_grouped_query_attention():
     two, four = (
-        TransformerShape(2, 8, heads, 32, 50, 16, kv_heads=2).parameters().total
-        for heads in (2, 4)
+        TransformerShape(2, 8, heads, 32, 50, 16, kv_heads=2).parameters().total for heads in (2, 4)
     )
     assert two != four
 
