@@ -7,6 +7,7 @@ changed, so it includes the round trip to the kernel and the painting of the fra
 """
 
 import argparse
+import random
 import statistics
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import nbformat
 from playwright.sync_api import Page
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
-import lab
+import real_lab as lab
 
 # Every notebook's last cell shows sliders; the number says which of them is moved.
 _INTERACT = """\
@@ -32,10 +33,10 @@ def draw(batch):
     plt.title(f'batch {batch}')
     plt.show()"""
 _CASES = {
-    "batches": ("from course_lib import panels\npanels.batches()", 1),
-    "accumulation": ("from course_lib import panels\npanels.accumulation()", 0),
-    "critical_batch": ("from course_lib import panels\npanels.critical_batch()", 0),
-    "memory": ("from course_lib import panels\npanels.memory()", 0),
+    "batches": ("panels.batches()", 1),
+    "accumulation": ("panels.accumulation()", 0),
+    "critical_batch": ("panels.critical_batch()", 0),
+    "memory": ("panels.memory()", 0),
     "interact": (_INTERACT, 0),
 }
 _KEYS = ("ArrowRight",) * 3 + ("ArrowLeft",) * 3
@@ -45,7 +46,6 @@ _PROBE = """() => {
     const root = document.querySelector('.jp-CodeCell .jp-OutputArea .widget-vbox, ' +
                                         '.jp-CodeCell .jp-OutputArea .widget-interact');
     const figure = () => root.querySelector('svg[role=img], img');
-    const shown = () => figure()?.outerHTML + root.querySelector('table')?.outerHTML;
     const probe = window.probe = {times: [], blank: 0, frames: 0, heights: []};
     const twoFrames = () => new Promise(done =>
         requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -96,12 +96,13 @@ class Latency:
 
 def measure(page: Page, slider: int, presses: int, screenshots: Path | None) -> Latency:
     """Press arrow keys on a slider, each after the answer to the one before."""
+    pauses = random.Random(0)  # the screen's frames must not fall into step with the presses
     page.evaluate(_PROBE)
     page.locator(".noUi-handle").nth(slider).focus()
     for press in range(presses):
         page.keyboard.press(_KEYS[press % len(_KEYS)])
         page.wait_for_function("count => probe.times.length > count", arg=press, timeout=10_000)
-        page.wait_for_timeout(30)
+        page.wait_for_timeout(pauses.uniform(30, 80))
         if screenshots and press < len(_KEYS):
             page.screenshot(path=f"{screenshots}-{press}.png")
     seen = page.evaluate("probe")
@@ -124,11 +125,12 @@ def _measure_all(home: Path, presses: int, screenshots: Path | None) -> dict[str
     root = home / "root"
     root.mkdir()
     for name, (code, _) in _CASES.items():
-        nbformat.write(_notebook(code), root / f"{name}.ipynb")
+        nbformat.write(lab.notebook(code), root / f"{name}.ipynb")
     results = {}
     with lab.chromium() as browser, lab.running_lab(root, home) as running:
         for name, (_, slider) in _CASES.items():
-            page = running.open(browser, f"{name}.ipynb")
+            page = running.new_page(browser)
+            running.open(page, f"{name}.ipynb")
             lab.run_all(page)
             page.locator(".noUi-handle").first.wait_for()
             where = screenshots / name if screenshots else None
@@ -137,15 +139,10 @@ def _measure_all(home: Path, presses: int, screenshots: Path | None) -> dict[str
     return results
 
 
-def _notebook(code: str) -> nbformat.NotebookNode:
-    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [nbformat.v4.new_code_cell(code)]
-    return nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
-
-
 def _print(results: dict[str, Latency]) -> None:
     base = results["interact"].median_ms
-    print(f"{'panel':<16}{'presses':>8}{'median ms':>11}{'p95 ms':>8}{'of interact':>13}  blank frames")
+    heads = f"{'panel':<16}{'presses':>8}{'median ms':>11}{'p95 ms':>8}{'of interact':>13}"
+    print(f"{heads}   blank frames")
     for name, found in results.items():
         print(
             f"{name:<16}{len(found.times_ms):>8}{found.median_ms:>11.1f}{found.p95_ms:>8.1f}"

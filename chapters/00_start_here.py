@@ -27,13 +27,16 @@
 # leave `None`, the course predicts for you.
 
 # %%
-from course_lib import doctor, expect, launch, panels, predict, quiz
+from course_lib import doctor, expect, launch, panels, predict
 
-total = predict("0.sum", "What does each process have in the end?", course=0 + 1 + 2 + 3, yours=None)
+total = predict(
+    "0.sum", "What does each process have in the end?", course=0 + 1 + 2 + 3, yours=None
+)
 
 # %% [markdown]
 # **Measure.** `launch.run` starts the processes and calls the function in each of them. The first
 # start takes a few seconds, the next ones a fraction of one.
+
 
 # %%
 def add_up():

@@ -13,15 +13,13 @@
 #
 # Time: about 40 minutes. You need PyTorch's training loop, nothing about clusters.
 
-# %% tags=["both"]
-from course_lib import check, hint
-
 # %%
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from course_lib import demos, expect, figures, launch, panels, predict, quiz, scratch, show_source
+from course_lib import demos, expect, figures, launch, panels
+from course_lib import predict, quiz, scratch, show_source
 from course_lib.theory.batching import Batching, rank_samples
 
 launch.warm_up()  # the processes for the end of the chapter get ready in the background
@@ -73,7 +71,9 @@ torch.manual_seed(0)
 inputs, targets = torch.randn(1000, 3), torch.randn(1000, 1)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-counts = scratch.loop.train_epoch(model, optimizer, inputs, targets, micro_batch=5, accumulation=2)
+counts = scratch.loop.train_epoch(
+    model, optimizer, inputs, targets, micro_batch=5, accumulation=2
+)
 counts
 
 # %%
@@ -167,7 +167,9 @@ assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
 # (单卡批次), for instance `per_device_train_batch_size` in transformers.
 
 # %%
-two_nodes = Batching(samples=1000, micro_batch=5, accumulation=2, nodes=2, gpus_per_node=4)
+two_nodes = Batching(
+    samples=1000, micro_batch=5, accumulation=2, nodes=2, gpus_per_node=4
+)
 print(two_nodes.explain())
 assert two_nodes.global_batch == 80
 
@@ -190,7 +192,9 @@ assert two_nodes.global_batch == 80
 # nodes × processes per node × micro-batch, is this one with tp = pp = cp = 1.
 
 # %%
-pure = Batching(samples=100_000, micro_batch=4, accumulation=8, nodes=8, gpus_per_node=8)
+pure = Batching(
+    samples=100_000, micro_batch=4, accumulation=8, nodes=8, gpus_per_node=8
+)
 split = Batching(
     samples=100_000, micro_batch=4, accumulation=8, nodes=8, gpus_per_node=8, tp=8, pp=4
 )
@@ -205,7 +209,9 @@ assert (pure.global_batch, split.global_batch) == (2048, 64)
 # "4M" there means $4 \times 2^{20} = 4{,}194{,}304$: 1024 sequences of 4096.
 
 # %%
-llama2 = Batching(samples=10**6, micro_batch=1, accumulation=8, gpus_per_node=128, sequence=4096)
+llama2 = Batching(
+    samples=10**6, micro_batch=1, accumulation=8, gpus_per_node=128, sequence=4096
+)
 assert llama2.global_batch == 1024
 assert llama2.tokens_per_batch == 4_194_304
 
@@ -258,7 +264,9 @@ for rank in range(4):
 unseen = predict("1.unseen", "New samples for rank 0 in epoch 2?", course=0, yours=None)
 
 # %%
-forgotten = demos.run("samples", ranks=2, samples=10, batch=2, epochs=2, set_epoch=False)
+forgotten = demos.run(
+    "samples", ranks=2, samples=10, batch=2, epochs=2, set_epoch=False
+)
 first, second = forgotten.by_rank(epoch=0)[0], forgotten.by_rank(epoch=1)[0]
 expect(unseen, len(set(second) - set(first)), label="new samples")
 
@@ -277,8 +285,12 @@ expect(unseen, len(set(second) - set(first)), label="new samples")
 
 # %%
 plan = Batching(samples=11, micro_batch=2, gpus_per_node=2)
-steps = predict("1.demo_steps", "Steps per rank?", course=plan.epoch().micro_steps, yours=None)
-twice = predict("1.demo_twice", "Samples seen twice?", course=plan.epoch().repeated, yours=None)
+steps = predict(
+    "1.demo_steps", "Steps per rank?", course=plan.epoch().micro_steps, yours=None
+)
+twice = predict(
+    "1.demo_twice", "Samples seen twice?", course=plan.epoch().repeated, yours=None
+)
 
 # %%
 result = demos.run("samples", ranks=2, samples=11, batch=2, epochs=3)
@@ -292,9 +304,9 @@ print(result.report())
 figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 
 # %% [markdown]
-# **Explain.** Each row is a rank in one epoch. The colours change places from epoch to epoch:
-# `set_epoch` works. One sample appears twice in each epoch, and it is another one each
-# time. On 11 samples that is 9 % too much weight for it; on a million samples nobody notices.
+# **Explain.** Each row is a rank in one epoch, and each number a sample. They change places from epoch
+# to epoch: `set_epoch` works. The number in brackets is the sample that is given a second time; it
+# is another one in each epoch. On 11 samples that is 9 % too much weight for it; on a million samples nobody notices.
 #
 # The same run outside the notebook, with the course's command and with PyTorch's own launcher:
 #
@@ -324,8 +336,11 @@ quiz("1")
 # Goyal et al. 2017, *Accurate, Large Minibatch SGD*, section 2 (arXiv:1706.02677): what changes
 # when the batch grows with the number of GPUs.
 
+# %% tags=["exercise"]
+from course_lib import check, hint
+
 # %% [markdown] tags=["exercise"]
-# **1.1 Calculate: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
+# **1.1 Debug: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
 # iterations". A data set has 50,000 samples, the batch is 128, nothing is dropped. How many
 # iterations has an epoch, and how many samples are in its last batch?
 
@@ -355,9 +370,16 @@ check("1.2", total_steps)
 # right for pure data parallelism only. Mend it. It must refuse a world that tp·pp·cp does not
 # divide, with a `ValueError`.
 
+
 # %% tags=["exercise"]
 def global_batch(
-    micro_batch: int, accumulation: int, nodes: int, gpus: int, tp: int = 1, pp: int = 1, cp: int = 1
+    micro_batch: int,
+    accumulation: int,
+    nodes: int,
+    gpus: int,
+    tp: int = 1,
+    pp: int = 1,
+    cp: int = 1,
 ) -> int:
     """Samples behind one update."""
     ### BEGIN GIVEN
@@ -366,7 +388,7 @@ def global_batch(
     ### BEGIN SOLUTION
     world, copies = nodes * gpus, tp * pp * cp
     if world % copies:
-        raise ValueError(f"world {world} is not divisible by tp*pp*cp {copies}: change one of them")
+        raise ValueError(f"world {world} is not divisible by tp*pp*cp {copies}")
     return accumulation * micro_batch * world // copies
     ### END SOLUTION
 
@@ -376,6 +398,7 @@ check("1.3", global_batch)
 # %% [markdown] tags=["exercise"]
 # **1.4 Implement: who sees what.** Write the list of samples that `rank` sees, in order, without
 # shuffling: every `world`-th one, starting over at 0 until all ranks have equally many.
+
 
 # %% tags=["exercise"]
 def my_samples(samples: int, world: int, rank: int) -> list[int]:
@@ -420,7 +443,7 @@ kept = ...
 dropped = ...
 ### BEGIN SOLUTION
 kept = [32, 8, 1]  # 251 a rank; 251/8 up; 32/4; 4*251 - 1003
-dropped = [28, 7, 107]  # 250 a rank; 31 full micro-batches; 7 full windows; 1003 - 7*4*8*4
+dropped = [28, 7, 107]  # 250 a rank; 31 micro-batches; 7 windows; 1003 - 896
 ### END SOLUTION
 check("1.6", [kept, dropped])
 

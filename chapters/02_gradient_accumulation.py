@@ -8,24 +8,24 @@
 # backward passes, one update. By the end of this chapter you can
 #
 # - show that the gradient is the same, and name what breaks that,
-# - predict how often the GPUs exchange gradients, and halve it or worse by one missing line,
+# - predict how often the GPUs exchange gradients, and what one missing line costs,
 # - say what a larger batch does to the learning rate and to the number of samples you need,
 # - run real data-parallel training on two processes and prove it equal to one.
 #
 # Time: about 60 minutes. You need chapter 1.
 
-# %% tags=["both"]
-from course_lib import check, hint
-
 # %%
 import torch
 
-from course_lib import demos, expect, figures, launch, measure, panels, predict, quiz, scratch, show_source
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.scratch.accumulation import IGNORE, accumulate, accumulate_by_means
-from course_lib.theory import batching, communication, memory, models
+from course_lib.scratch.accumulation import IGNORE, accumulate
+from course_lib.scratch.accumulation import accumulate_by_means, loss_sum
+from course_lib.theory import batching, communication, models
 
 launch.warm_up()
+torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
 
 # %% [markdown]
 # ## 2.1 The same gradient with less memory
@@ -57,7 +57,7 @@ show_source(scratch.accumulation.accumulate)
 
 # %%
 text = Windows(sequence=64)
-inputs, labels = (torch.stack(part) for part in zip(*[text[i] for i in range(32)], strict=True))
+inputs, labels = text.batch(range(32))
 inputs.shape  # (samples, characters)
 
 # %%
@@ -78,7 +78,7 @@ def gradient_of(method, window):
 
 # %%
 difference = predict("2.difference", "Relative difference?", course=0.0, yours=None)
-saving = predict("2.saving", "Memory of batch 32 / memory of batch 4?", course=32 / 4, yours=None)
+saving = predict("2.saving", "Memory, batch 32 / batch 4?", course=32 / 4, yours=None)
 
 # %%
 whole = [(inputs, labels)]
@@ -88,11 +88,12 @@ measured = measure.gradients.relative_difference(in_pieces, one_batch)
 print(f"relative difference {measured:.1e}")
 assert measured < 1e-5
 
+
 # %%
 def stored(batch):
     """Bytes that the forward pass stores for the backward pass."""
-    x, y = inputs[:batch].clone(), labels[:batch].clone()
-    return measure.saved_tensors.saved_bytes(lambda: scratch.accumulation.loss_sum(model(x), y), model)
+    x, y = text.batch(range(batch))
+    return measure.saved_tensors.saved_bytes(lambda: loss_sum(model(x), y), model)
 
 
 expect(saving, stored(32) / stored(4), within=0.01, label="memory ratio")
@@ -137,7 +138,7 @@ expect(saving, stored(32) / stored(4), within=0.01, label="memory ratio")
 # popular recipe 0.001 %, 1 % or more than 10 % off?
 
 # %%
-off_by = predict("2.ragged", "Relative error of the gradient, at least?", course=0.10, yours=None)
+off_by = predict("2.ragged", "Relative error, at least?", course=0.10, yours=None)
 
 # %%
 ragged = labels.clone()
@@ -145,8 +146,12 @@ ragged[:16, 8:] = IGNORE  # the first 16 samples have 8 characters left
 pieces = list(zip(inputs.split(4), ragged.split(4), strict=True))
 truth = gradient_of(accumulate, [(inputs, ragged)])
 
-by_tokens = measure.gradients.relative_difference(gradient_of(accumulate, pieces), truth)
-by_means = measure.gradients.relative_difference(gradient_of(accumulate_by_means, pieces), truth)
+by_tokens = measure.gradients.relative_difference(
+    gradient_of(accumulate, pieces), truth
+)
+by_means = measure.gradients.relative_difference(
+    gradient_of(accumulate_by_means, pieces), truth
+)
 print(f"divided by tokens {by_tokens:.1e}, mean of means {by_means:.1%}")
 assert by_tokens < 1e-5
 assert by_means > off_by.course
@@ -261,7 +266,8 @@ assert rate(0.1, 256, 2048, "linear") == 0.8
 # **Predict.** We measure the variance at batch 2 and at batch 8. What is their ratio?
 
 # %%
-ratio = predict("2.variance", "Variance at batch 2 / variance at batch 8?", course=8 / 2, yours=None)
+ratio = predict("2.variance", "Variance, batch 2 / batch 8?", course=8 / 2, yours=None)
+
 
 # %%
 def gradients(batch, count=96):
@@ -270,8 +276,7 @@ def gradients(batch, count=96):
     found = []
     for _ in range(count):
         rows = torch.randint(len(text), (batch,), generator=generator)
-        x, y = (torch.stack(part) for part in zip(*[text[int(r)] for r in rows], strict=True))
-        found.append(gradient_of(accumulate, [(x, y)]))
+        found.append(gradient_of(accumulate, [text.batch(rows.tolist())]))
     return torch.stack(found)  # (count, parameters)
 
 
@@ -302,16 +307,16 @@ critical = batching.noise_scale(
     big=8,
     square_big=measure.gradients.mean_square_norm(list(big)),
 )
-print(f"critical batch of the untrained model: about {critical:.1f} samples of 64 characters")
+print(f"critical batch of the untrained model: about {critical:.1f} samples")
 assert 0 < critical < 20
 
 # %% [markdown]
-# Small, because an untrained model is easy to improve: every batch says the same thing, "learn which
-# letters are frequent". During training $|G|$ falls and the critical batch grows, often a
-# thousandfold. That is why Llama 3 405B began with 4M tokens per batch and ended with 16M
-# (arXiv:2407.21783, section 3.4.1).
+# Less than one sample of 64 characters! An untrained model is easy to improve: every batch says the
+# same thing, "learn which letters are frequent". During training $|G|$ falls, and the critical batch
+# grows tenfold and more (same paper, section 3). Llama 3 405B accordingly began with 4M tokens per
+# batch and ended with 16M (arXiv:2407.21783, section 3.4.1).
 #
-# What does a batch $B$ cost, to reach the same loss? Theirs is a simple model:
+# What does a batch $B$ cost, if the same loss is to be reached? McCandlish et al. give a simple model:
 #
 # $$\frac{\text{updates}}{\text{fewest updates}} = 1 + \frac{B_\text{crit}}{B}, \qquad
 # \frac{\text{samples}}{\text{fewest samples}} = 1 + \frac{B}{B_\text{crit}}.$$
@@ -342,7 +347,9 @@ panels.critical_batch()
 # samples of both ranks in one batch.
 
 # %%
-shape = models.TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+shape = models.TransformerShape(
+    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
+)
 parameters = shape.parameters().total
 exchanges = communication.gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
 print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
@@ -352,8 +359,12 @@ print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
 # hand over in all?
 
 # %%
-count = predict("2.all_reduces", "All-reduces in 30 updates?", course=exchanges, yours=None)
-volume = predict("2.bytes", "Bytes in all?", course=exchanges * 4 * parameters, yours=None)
+count = predict(
+    "2.all_reduces", "All-reduces in 30 updates?", course=exchanges, yours=None
+)
+volume = predict(
+    "2.bytes", "Bytes in all?", course=exchanges * 4 * parameters, yours=None
+)
 
 # %%
 run = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2)
@@ -365,7 +376,9 @@ expect(volume, run.all_reduced_bytes, label="bytes", unit="B")
 assert run.gradient_difference < demos.load("ddp").TOLERANCE
 
 # %%
-figures.loss({f"DDP, {run.ranks} ranks": run.losses, "one process": run.losses_one_process})
+figures.loss(
+    {f"DDP, {run.ranks} ranks": run.losses, "one process": run.losses_one_process}
+)
 
 # %% [markdown]
 # **Explain.** One curve hides the other: the training is the same. At the first update the
@@ -379,7 +392,9 @@ figures.loss({f"DDP, {run.ranks} ranks": run.losses, "one process": run.losses_o
 # Now forget `no_sync`, on purpose:
 
 # %%
-wasteful = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2, no_sync=False, stream=False)
+wasteful = demos.run(
+    "ddp", ranks=2, steps=30, micro_batch=4, accumulation=2, no_sync=False, stream=False
+)
 expect(2 * run.all_reduces, wasteful.all_reduces, label="all-reduces without no_sync")
 largest = max(abs(a - b) for a, b in zip(run.losses, wasteful.losses, strict=True))
 print(f"largest difference of the two loss curves: {largest:.1e}")
@@ -420,6 +435,7 @@ quiz("2")
 # %% tags=["exercise"]
 import torch
 
+from course_lib import check, hint
 from course_lib.scratch.accumulation import loss_sum
 
 # %% [markdown] tags=["exercise"]
@@ -454,9 +470,10 @@ check("2.2", [without, with_two])
 # update per full window with the window's mean loss. `batches` is a list of `(inputs, targets)`, the
 # last window may be short, and the micro-batches may differ in size. Mend it.
 
+
 # %% tags=["exercise"]
 def train(model, optimizer, batches, accumulation: int) -> None:
-    """One epoch of least squares; each window of `accumulation` micro-batches is one update."""
+    """One epoch of least squares, one update per window of micro-batches."""
     ### BEGIN GIVEN
     for number, (inputs, targets) in enumerate(batches, start=1):
         loss = (model(inputs) - targets).square().mean()
@@ -482,11 +499,14 @@ check("2.3", train)
 # tokens. Return the mean over all tokens. A micro-batch may consist of padding only: then it
 # has 0 tokens and its mean is NaN.
 
+
 # %% tags=["exercise"]
 def window_loss(means: list[float], tokens: list[int]) -> float:
     """Mean loss over all tokens of the window."""
     ### BEGIN SOLUTION
-    total = sum(mean * count for mean, count in zip(means, tokens, strict=True) if count)
+    total = sum(
+        mean * count for mean, count in zip(means, tokens, strict=True) if count
+    )
     return total / sum(tokens)
     ### END SOLUTION
 
@@ -496,6 +516,7 @@ check("2.4", window_loss)
 # %% [markdown] tags=["exercise"]
 # **2.5 Debug: still slow.** The author of this loop added `no_sync`, and the network is as busy as
 # before. Mend it. `model` behaves like DDP: `model.no_sync()` is a context manager.
+
 
 # %% tags=["exercise"]
 def backward_window(model, window) -> None:

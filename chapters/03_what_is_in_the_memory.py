@@ -14,16 +14,16 @@
 # Time: about 50 minutes. You need chapter 1. Everything here is for one GPU; how several
 # GPUs share the load is the subject of chapters 8 to 13.
 
-# %% tags=["both"]
-from course_lib import check, hint
-
 # %%
 import torch
 
-from course_lib import expect, figures, measure, panels, predict, quiz, scratch, show_source
+from course_lib import expect, figures, measure, panels
+from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.theory import memory, models, units
 from course_lib.theory.memory import RECIPES, Recipe
+
+torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
 
 # %% [markdown]
 # ## 3.1 Billions, GB and GiB
@@ -35,7 +35,8 @@ from course_lib.theory.memory import RECIPES, Recipe
 # %%
 for name, label in (("llama2-7b", "7b"), ("llama2-13b", "13b"), ("llama2-70b", "70b")):
     exact = models.MODELS[name].parameters().total
-    print(f"{name:<12}{exact:>16,}   {exact / units.parse_count(label) - 1:+.1%} against its name")
+    off = exact / units.parse_count(label) - 1
+    print(f"{name:<12}{exact:>16,}   {off:+.1%} against its name")
 
 assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
 
@@ -53,7 +54,9 @@ assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
 
 # %%
 states_bytes = 24_921_779_200
-print(units.format_bytes(states_bytes, "GB"), "=", units.format_bytes(states_bytes, "GiB"))
+print(
+    units.format_bytes(states_bytes, "GB"), "=", units.format_bytes(states_bytes, "GiB")
+)
 assert round(units.gib(states_bytes), 2) == 23.21
 
 # %% [markdown]
@@ -85,7 +88,9 @@ assert round(units.gib(states_bytes), 2) == 23.21
 gpt2_xl = models.MODELS["gpt2-1.5b"]
 bill = memory.training_memory(gpt2_xl, RECIPES["fp32-16"], micro_batch=1)
 print(bill.explain("GB"))
-figures.consumers(bill, title="GPT-2 1.5B, fp32, AdamW, micro-batch 1", capacity_bytes=24 * units.GB)
+figures.consumers(
+    bill, title="GPT-2 1.5B, fp32, AdamW, micro-batch 1", capacity_bytes=24 * units.GB
+)
 
 # %% [markdown]
 # It does not fit into 24 GB, and no trick with the batch can help: the model states alone are
@@ -120,7 +125,9 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # %%
 small = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
 count = sum(p.numel() for p in small.parameters())
-state = predict("3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B")
+state = predict(
+    "3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B"
+)
 assert count == models.TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
 
 # %% [markdown]
@@ -131,7 +138,7 @@ show_source(scratch.ledger.ledger)
 
 # %%
 text = Windows(sequence=64)
-inputs, labels = (torch.stack(part) for part in zip(*[text[i] for i in range(8)], strict=True))
+inputs, labels = text.batch(range(8))
 
 
 def ledger_after_one_update(model, optimizer):
@@ -188,11 +195,15 @@ show_source(scratch.master_copy.MasterAdamW)
 # optimizer's part (master copy and Adam's two numbers) and the weights?
 
 # %%
-factor = predict("3.factor", "Optimizer bytes / weight bytes?", course=(4 + 8) / 2, yours=None)
+factor = predict(
+    "3.factor", "Optimizer bytes / weight bytes?", course=(4 + 8) / 2, yours=None
+)
 
 # %%
 half = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64).bfloat16()
-mixed = ledger_after_one_update(half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3))
+mixed = ledger_after_one_update(
+    half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
+)
 expect(factor, mixed["optimizer"] / mixed["weights"], label="optimizer / weights")
 expect(16, sum(list(mixed.values())[:3]) / count, label="bytes per parameter")
 
@@ -261,7 +272,9 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 # **Predict.** Our small GPT in fp32, 8 samples of 64 characters:
 
 # %%
-shape = models.TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+shape = models.TransformerShape(
+    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
+)
 predicted = memory.training_memory(shape, RECIPES["fp32-16"], micro_batch=8)
 kept = predict(
     "3.kept",
@@ -276,6 +289,7 @@ kept = predict(
 
 # %%
 show_source(measure.saved_tensors.saved_bytes)
+
 
 # %%
 def forward():
@@ -297,7 +311,7 @@ expect(kept, measured, within=0.02, label="kept for backward", unit="B")
 tokens, layers, heads = 8 * 64, 2, 4
 statistics = (2 * layers + 1) * 2 * tokens * 4  # mean and scale, fp32
 softmax = layers * heads * tokens * 4  # log of the softmax's sum, fp32
-indices = 2 * tokens * 8 + 64 * 8 + 4  # inputs, labels, positions in int64; an fp32 counter
+indices = 2 * tokens * 8 + 64 * 8 + 4  # inputs, labels, positions; a counter
 assert measured == kept.course + statistics + softmax + indices
 
 # %% [markdown]
@@ -306,7 +320,9 @@ assert measured == kept.course + statistics + softmax + indices
 # GPT-2 with 8 × 1024 tokens and vocabulary 50,257 that is 1.65 GB.
 
 # %%
-gpt2 = memory.training_memory(models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8)
+gpt2 = memory.training_memory(
+    models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8
+)
 print(units.format_bytes(gpt2.temporary_bytes))
 assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
 
@@ -345,7 +361,9 @@ panel
 # And the answer to the opening question. LLaMA-2 7B has 6.74 billion parameters:
 
 # %%
-llama = memory.training_memory(models.MODELS["llama2-7b"], RECIPES["mixed-16"], micro_batch=1)
+llama = memory.training_memory(
+    models.MODELS["llama2-7b"], RECIPES["mixed-16"], micro_batch=1
+)
 print(llama.explain("GB"))
 assert llama.parameters_bytes < 13.5 * units.GB
 assert llama.model_states_bytes > 80 * units.GB
@@ -379,6 +397,7 @@ quiz("3")
 # %% tags=["exercise"]
 import torch
 
+from course_lib import check, hint
 from course_lib.theory import memory, models
 
 # %% [markdown] tags=["exercise"]
@@ -428,6 +447,7 @@ check("3.3", [sgd, momentum, adamw, adamw_8bit, times_bf16_weights])
 # is kept exactly when the weights are bf16. AdamW's numbers are fp32. `fp32_buffer` says that
 # gradients add up in an fp32 buffer beside bf16 gradients. Anything but the two dtypes: `ValueError`.
 
+
 # %% tags=["exercise"]
 def bytes_per_parameter(weights: str, gradients: str, fp32_buffer: bool = False) -> int:
     """Model-state bytes of one parameter under AdamW."""
@@ -435,7 +455,9 @@ def bytes_per_parameter(weights: str, gradients: str, fp32_buffer: bool = False)
     size = {"fp32": 4, "bf16": 2}
     for name, dtype in (("weights", weights), ("gradients", gradients)):
         if dtype not in size:
-            raise ValueError(f"{name} {dtype!r} is not fp32 or bf16: choose one of them")
+            raise ValueError(
+                f"{name} {dtype!r} is not fp32 or bf16: choose one of them"
+            )
     master = 4 if weights == "bf16" else 0
     buffer = 4 if fp32_buffer and gradients == "bf16" else 0
     return size[weights] + size[gradients] + buffer + master + 8
@@ -447,6 +469,7 @@ check("3.4", bytes_per_parameter)
 # %% [markdown] tags=["exercise"]
 # **3.5 Implement: read the ledger.** Add up the bytes of an optimizer's state. `optimizer.state` maps
 # each parameter to a dict of tensors (and sometimes plain numbers). Leave out the counter "step".
+
 
 # %% tags=["exercise"]
 def optimizer_bytes(optimizer) -> int:

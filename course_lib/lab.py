@@ -11,6 +11,7 @@ from pathlib import Path
 from course_lib.problem import Problem
 
 FIRST = "notebooks/00_start_here.ipynb"
+PROMPT = "course_lib.websocket.PromptConnection"
 
 
 def repository() -> Path:
@@ -31,6 +32,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
     """The command line that starts JupyterLab at the first notebook, with this same Python."""
     arguments = [sys.executable, "-m", "jupyter", "lab"]
     arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
+    arguments.append(f"--ServerApp.kernel_websocket_connection_class={PROMPT}")
     if port is not None:
         # A wanted port is the wanted one: Jupyter must not take the next free one silently.
         arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]

@@ -1,6 +1,8 @@
+import importlib
 import socket
 import sys
 import webbrowser
+from types import SimpleNamespace
 
 import pytest
 
@@ -95,3 +97,16 @@ def test_root_in_a_container_is_allowed(root, monkeypatch):
     assert "--allow-root" in lab.command(root, None, True)
     monkeypatch.setattr(lab.os, "geteuid", lambda: 1000)
     assert "--allow-root" not in lab.command(root, None, True)
+
+
+def test_the_kernel_connection_does_not_wait(root, monkeypatch):
+    """JupyterLab is given a connection that switches Nagle's algorithm off, then connects."""
+    (option,) = (a for a in lab.command(root, None, True) if "connection_class" in a)
+    module, name = option.split("=")[1].rsplit(".", 1)
+    prompt = getattr(importlib.import_module(module), name)
+    calls = []
+    monkeypatch.setattr(prompt.__mro__[1], "connect", lambda self: calls.append("connect"))
+    handler = SimpleNamespace(set_nodelay=lambda on: calls.append(f"nodelay {on}"))
+    monkeypatch.setattr(prompt, "websocket_handler", handler)
+    prompt.__new__(prompt).connect()
+    assert calls == ["nodelay True", "connect"]

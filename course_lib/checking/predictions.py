@@ -57,8 +57,8 @@ def expect(
     within: float = 0.0,
     unit: str = "",
     label: str = "",
-) -> float:
-    """Print both numbers, assert |measured - predicted| <= within × |predicted|, return the gap.
+) -> None:
+    """Print both numbers and the gap; assert |measured - predicted| <= within × |predicted|.
 
     gap = (measured - predicted) / |predicted|, a fraction; a learner's number is never asserted.
     Raises ValueError for a prediction or `within` that is not a finite number, AssertionError else.
@@ -80,7 +80,6 @@ def expect(
             f"{name}: measured {seen} against predicted {foretold}, a gap of {_percent(gap)}, "
             f"where at most {100 * within:.3g} % is allowed"
         )
-    return gap
 
 
 def gap_of(predicted: float, measured: float) -> float:

@@ -22,8 +22,11 @@ def parse(options: type[Options], argv: Sequence[str] | None, about: str | None)
     A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
     argparse's usage message and exit code 2.
     """
+    module = options.__module__.rpartition(".")[2]
     parser = argparse.ArgumentParser(
-        description=about, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+        prog=None if module == "__main__" else f"course demo {module}",
+        description=about,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     for entry in fields(options):
         kind = {"type": type(entry.default)}

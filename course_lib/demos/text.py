@@ -1,5 +1,6 @@
 """The training text that ships with the course, cut into windows of characters."""
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
@@ -32,3 +33,8 @@ class Windows(Dataset[tuple[Tensor, Tensor]]):
         start = number * self.sequence
         piece = self.text[start : start + self.sequence + 1]
         return piece[:-1], piece[1:]
+
+    def batch(self, numbers: Iterable[int]) -> tuple[Tensor, Tensor]:
+        """The inputs and the labels of several windows, each (windows, sequence)."""
+        inputs, labels = zip(*[self[number] for number in numbers], strict=True)
+        return torch.stack(inputs), torch.stack(labels)

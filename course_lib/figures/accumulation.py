@@ -152,9 +152,11 @@ def _frame(sheet: Sheet) -> None:
         sheet.write(left - 6, y + 4, f"{10**decade:,}×", align="right", colour=style.GREY)
         sheet.write(x, top + height + 15, f"{10**decade:,}×", align="center", colour=style.GREY)
     sheet.line([(left, top), (left, top + height), (left + width, top + height)])
-    sheet.write(left + width / 2, top + height + 33, "optimizer steps / fewest", align="center")
-    sheet.write(0, top + height / 2 - 5, "samples /")
-    sheet.write(0, top + height / 2 + 8, "fewest")
+    sheet.write(
+        left + width / 2, top + height + 33, "times the fewest optimizer steps", align="center"
+    )
+    for row, word in enumerate(("times the", "fewest", "samples")):
+        sheet.write(0, top + height / 2 + row * 13, word)
 
 
 def _chosen_batch(sheet: Sheet, batch: float, cost: batching.BatchCost) -> None:

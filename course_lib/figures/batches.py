@@ -5,16 +5,16 @@ from course_lib.figures.layout import counted, elide
 from course_lib.figures.sheet import Box, Sheet
 from course_lib.theory.batching import Batching, Epoch
 
-_HEIGHT_PT = 285
+_HEIGHT_PT = 265
 _MARGIN = 2
 _LEFT = 74  # where the grid begins, right of the ranks' names
 _RIGHT = 440
 _TOP = 62
-_GRID_HEIGHT = 132
+_GRID_HEIGHT = 114
 _ROW = 22
 _GAP = 3
 _ROWS, _COLUMNS = 6, 8  # more ranks or micro-steps than this are elided
-_STRIP_TOP = 226
+_STRIP_TOP = 206
 _UPDATE_WIDTH = 34
 _UPDATES_SHOWN = 9
 
@@ -48,7 +48,7 @@ def _tail(epoch: Epoch) -> str:
 def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
     ranks, steps = elide(batching.dp, _ROWS), elide(batching.accumulation, _COLUMNS)
     width = min(90.0, (_RIGHT - _LEFT) / len(steps))
-    height = min(36.0, _GRID_HEIGHT / len(ranks))
+    height = min(48.0, _GRID_HEIGHT / len(ranks))
     title = (
         f"One update: micro-batch {batching.micro_batch} × accumulation {batching.accumulation}"
         f" × dp {batching.dp} = {counted(batching.global_batch, 'sample')}"
@@ -69,7 +69,7 @@ def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
         if rank is not None and step is not None
     ]
     _cells(sheet, batching, epoch, cells)
-    _update_bar(sheet, _LEFT + len(steps) * width, len(ranks) * height - _GAP)
+    _update_bar(sheet, _LEFT + len(steps) * width, len(ranks) * height - _GAP, batching.dp)
 
 
 def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int, Box]]) -> None:
@@ -88,9 +88,12 @@ def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int
             sheet.write(x + width / 2, y + height / 2 + 4, str(samples), align="center")
 
 
-def _update_bar(sheet: Sheet, x: float, height: float) -> None:
+def _update_bar(sheet: Sheet, x: float, height: float, dp: int) -> None:
     sheet.boxes([(x + 3, _TOP, 12, height)], style.ORANGE, "//")
     middle = _TOP + height / 2
+    if dp == 1:  # nobody to exchange gradients with
+        sheet.write(x + 20, middle + 4, "update")
+        return
     sheet.write(x + 20, middle - 2, "all-reduce")
     sheet.write(x + 20, middle + 11, "+ update")
 

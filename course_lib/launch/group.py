@@ -89,7 +89,10 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
     except KeyboardInterrupt:
         return 130  # what shells expect after Ctrl-C
     except SystemExit as error:
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        print(error.code, file=sys.stderr)
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1

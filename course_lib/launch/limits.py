@@ -26,7 +26,7 @@ def check_arguments(function: Callable[..., Any], ranks: int, timeout_s: float) 
     if not 1 <= ranks <= MAX_RANKS:
         raise ValueError(
             f"ranks must be between 1 and {MAX_RANKS} on one machine, got {ranks}:"
-            " pass fewer, or start the program with torchrun on several machines"
+            " take a number in this range, or start the program with torchrun on several machines"
         )
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
         raise TypeError(f"timeout_s must be a number of seconds, got {timeout_s!r}: pass e.g. 120")

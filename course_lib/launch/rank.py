@@ -59,8 +59,7 @@ def _redirect_output(log: Path) -> None:
 def _watch_parent(folder: Folder) -> None:
     """End this rank and all that it started when the parent dies or takes the folder away.
 
-    The folder goes first in the rare case that an interrupt hit the parent between starting this
-    rank and noting its process id.
+    The parent takes it away when it is interrupted, perhaps before it knows this process's id.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

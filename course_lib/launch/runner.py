@@ -12,7 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launch.job import Folder, Job
-from course_lib.launch.limits import check_arguments, check_memory, threads_per_rank
+from course_lib.launch.limits import (
+    check_arguments,
+    check_memory,
+    threads_per_rank,
+)
 from course_lib.launch.running import RunningRank
 from course_lib.launch.server import wait_until_warm
 from course_lib.launch.verdict import first_cause
@@ -35,7 +39,7 @@ def run(
     The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
     No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
     rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
-    bad arguments; MemoryError where the ranks would not fit.
+    bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
@@ -45,19 +49,26 @@ def run(
         folder = Folder(Path(path))
         deadline_s = time.monotonic() + timeout_s
         folder.write_job(_job(call, ranks, timeout_s, deadline_s))
-        started: list[RunningRank] = []
-        try:
-            for rank in range(ranks):
-                started.append(RunningRank(folder, rank, stream))
-            _watch(started, deadline_s)
-        except BaseException:
-            # Before the ranks are ended: a restart interrupts the kernel and kills it at once, and
-            # then the ranks, which live as long as this folder, finish what is left to do.
-            shutil.rmtree(path, ignore_errors=True)
-            raise
-        finally:
-            _end(started)
-        return _results(started, timeout_s)
+        return _results(_started_and_ended(folder, ranks, deadline_s, stream), timeout_s)
+
+
+def _started_and_ended(
+    folder: Folder, ranks: int, deadline_s: float, stream: bool
+) -> list[RunningRank]:
+    """Start the ranks, follow them, and leave none of them alive."""
+    started: list[RunningRank] = []
+    try:
+        for rank in range(ranks):
+            started.append(RunningRank(folder, rank, stream))
+        _watch(started, deadline_s)
+    except BaseException:
+        # Before the ranks are ended: a restart interrupts the kernel and kills it at once. The
+        # ranks live as long as the folder, and finish what the kernel could no longer do.
+        shutil.rmtree(folder.path, ignore_errors=True)
+        raise
+    finally:
+        _end(started)
+    return started
 
 
 def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

@@ -1,5 +1,6 @@
 """One rank as the parent follows it: its process, its output, its report, and why it failed."""
 
+import signal
 import time
 
 from course_lib.launch.job import Folder, Report
@@ -57,5 +58,5 @@ class RunningRank:
             self._ended_s,
             describe_exit(self.exit_code, started=stack.exists()),
             self.output.last_lines(),
-            aborted=self.exit_code == -6,
+            aborted=self.exit_code == -signal.SIGABRT,
         )

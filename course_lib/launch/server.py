@@ -17,8 +17,8 @@ from course_lib.launch.job import Folder
 _PRELOAD = "course_lib.launch.preload"
 _END_S = 5.0  # a killed process is gone in milliseconds
 
-_warming: threading.Thread | None = None
-_warming_lock = threading.Lock()
+_warm = False
+_warming = threading.Lock()
 # Starting a process makes the standard library poll all others: not safe from several threads.
 _process_lock = threading.Lock()
 
@@ -28,30 +28,48 @@ _context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
 
 def warm_up() -> None:
     """Start the server in the background, so that the first `run` need not wait 3 s for torch."""
-    global _warming
-    with _warming_lock:
-        if _warming is None and _FORKS:
-            _warming = threading.Thread(target=_start_server, daemon=True)
-            _warming.start()
+    with contextlib.suppress(OSError):  # `run` will meet the same error, and say so
+        _start_server()
 
 
 def wait_until_warm() -> None:
-    """Return once the server can fork a rank at once."""
-    warm_up()
-    if _warming is not None:
-        _warming.join()
+    """Return once the server can fork a rank at once; OSError if it cannot start."""
+    global _warm
+    with _warming:
+        if _FORKS and not _warm:
+            _start_server()
+            _ask_for_nothing()
+            _warm = True
 
 
 def _start_server() -> None:
-    _context.set_forkserver_preload([_PRELOAD])
-    process = _context.Process(target=_nothing, daemon=True)
-    # If it fails, the launch that waits for it fails likewise, and says so to its caller.
-    with contextlib.suppress(Exception), _process_lock:
-        process.start()  # returns when the server has finished importing
+    if not _FORKS:
+        return
+    from multiprocessing import forkserver
+
+    forkserver.set_forkserver_preload([_PRELOAD])
+    try:
+        forkserver.ensure_running()
+    except OSError as error:
+        if "too long" not in str(error):
+            raise
+        raise OSError(
+            "the path of the temporary folder is too long for a socket: set the environment"
+            " variable TMPDIR to a shorter one such as /tmp, and start again"
+        ) from error
 
 
-def _nothing() -> None:
-    pass
+def _ask_for_nothing() -> None:
+    """Return when the server has imported all and forked a process that has nothing to do.
+
+    Not by a Process: each of those imports the caller's script once more.
+    """
+    from multiprocessing import forkserver
+
+    answer, request = forkserver.connect_to_new_process([])
+    os.close(request)
+    os.read(answer, 1)
+    os.close(answer)
 
 
 class RankProcess:

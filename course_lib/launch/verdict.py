@@ -32,12 +32,14 @@ class Failure:
 
 def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
     """The failure from which the others followed; `returned`: the ranks that had a result."""
-    if all(failure.hung for failure in failures):
-        return _all_hung(failures, returned, timeout_s)
-    ended = [failure for failure in failures if not failure.hung]
-    first = min(ended, key=lambda failure: (failure.followed_another, failure.time_s))
-    reason = first.reason
-    if first.followed_another and returned:
+    failures = sorted(failures, key=lambda failure: failure.time_s)
+    for first in failures:
+        if not (first.hung or first.followed_another):
+            return RankFailed(first.rank, first.reason, first.traceback)
+    if any(failure.hung for failure in failures):
+        return _time_was_up(sorted(failures, key=lambda failure: failure.rank), returned, timeout_s)
+    first, reason = failures[0], failures[0].reason
+    if returned:
         reason = (
             f"lost its connection to rank {returned[0]}, which had returned already:"
             " every rank must call the same collectives, in the same order"
@@ -45,7 +47,8 @@ def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) 
     return RankFailed(first.rank, reason, first.traceback)
 
 
-def _all_hung(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
+def _time_was_up(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
+    """Says of every rank where it was: one that waited for another may have lost it just then."""
     reason = f"hung: it gave no result within {timeout_s:g} s"
     if len(failures) > 1:
         reason += f", nor did {_named([failure.rank for failure in failures[1:]])}"

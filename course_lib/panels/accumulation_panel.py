@@ -35,7 +35,8 @@ def accumulation(
     controls = {
         "micro_batch": whole("micro-batch", micro_batch, 1, 64),
         "accumulation": whole("accumulation", accumulation, 1, 64),
-        "dp": powers_of_two("data parallel", dp, 1, 64),
+        # From 2 up: one rank alone has nobody to exchange gradients with.
+        "dp": powers_of_two("data parallel", dp, 2, 64),
         "no_sync": flag("no_sync", no_sync),
     }
     return Panel(controls, _view)

@@ -21,7 +21,13 @@ def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:
 def _view(batch: int, critical: int) -> View:
     cost = batch_cost(batch, critical)
     rows = (
-        ("steps / fewest", f"1 + critical batch {critical} / batch {batch} = {cost.steps:.4g}"),
-        ("samples / fewest", f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}"),
+        (
+            "steps, times the fewest",
+            f"1 + critical batch {critical} / batch {batch} = {cost.steps:.4g}",
+        ),
+        (
+            "samples, times the fewest",
+            f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}",
+        ),
     )
     return View(cost, rows, lambda: figure.batch_cost(critical, batch))

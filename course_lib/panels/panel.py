@@ -38,12 +38,9 @@ class Panel(widgets.VBox):
         self._view = view(**self._values())
         self._sheet = self._view.draw()
         self.problem: str | None = None
-        self.figure = widgets.HTML()
-        self.numbers = widgets.HTML()
-        super().__init__([_grid(controls), self.figure, self.numbers])
-        self.figure.layout.min_height = (
-            f"{self._sheet.height_px}px"  # also while it shows a problem
-        )
+        # One widget for figure and table: one message, so that they never disagree on the screen.
+        self.picture = widgets.HTML()
+        super().__init__([_grid(controls), self.picture])
         self._show()
         for control in self._controls.values():
             control.widget.observe(self._refresh, "value")
@@ -86,25 +83,28 @@ class Panel(widgets.VBox):
             self._show()
 
     def _show(self) -> None:
-        self.figure.value = self._sheet.to_svg()
-        self.numbers.value = _table(self._view.rows)
+        self.picture.value = self._sheet.to_svg() + _table(self._view.rows)
 
     def _complain(self, problem: str) -> None:
         self.problem = problem
-        self.figure.value = f'<div role="alert"><b>Not possible:</b> {html.escape(problem)}.</div>'
-        self.numbers.value = ""
+        # As high as the figure, so that the page does not jump.
+        self.picture.value = (
+            f'<div role="alert" style="min-height: {self._sheet.height_px}px">'
+            f"<b>Not possible:</b> {html.escape(problem)}.</div>"
+        )
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The live panel; a picture and a sentence where no kernel runs."""
         data = dict(super()._repr_mimebundle_(**kwargs))
         data["text/plain"] = self.sentence
-        data["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
+        if not self.problem:
+            data["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
         return data, {"image/png": {"width": self._sheet.width_px}}
 
 
 def _grid(controls: Mapping[str, Control]) -> widgets.Box:
     """All rows of controls, side by side where the page is wide enough."""
-    layout = widgets.Layout(flex_flow="row wrap", max_width="790px")
+    layout = widgets.Layout(flex_flow="row wrap", max_width="720px")
     return widgets.Box([control.row for control in controls.values()], layout=layout)
 
 

@@ -1,7 +1,6 @@
 """A ledger of memory: go through the tensors that training keeps and add up their bytes."""
 
 from collections.abc import Iterable
-
 from typing import Any
 
 from torch import Tensor, nn

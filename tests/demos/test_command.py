@@ -35,6 +35,7 @@ def test_the_text_is_ascii_and_windows_overlap_by_the_label():
     inputs, labels = windows[3]
     assert torch.equal(inputs, text[192:256])
     assert torch.equal(labels, text[193:257])
+    assert torch.equal(windows.batch([5, 3])[1][1], labels)
     assert len(windows) == (len(text) - 1) // 64
     with pytest.raises(IndexError, match="outside 0 to"):
         windows[len(windows)]

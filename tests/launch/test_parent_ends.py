@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,33 +35,47 @@ if __name__ == "__main__":
 """
 
 IMPATIENT = """
-import time
+import os, time
 from multiprocessing.forkserver import _forkserver
 from course_lib import launch
 
 launch.warm_up()
-while _forkserver._forkserver_pid is None:
+while os.readlink(f"/proc/{_forkserver._forkserver_pid}/fd/1") != "/dev/null":
     time.sleep(0.01)
-time.sleep(0.4)
 """
 
 
-def start(script: str, tmp_path: Path) -> subprocess.Popen[str]:
-    """Run the script in a process of its own, with a temporary folder of its own."""
-    (tmp_path / "script.py").write_text(script)
-    (tmp_path / "own").mkdir()
-    return subprocess.Popen(
-        [sys.executable, tmp_path / "script.py"],
-        env={**os.environ, "TMPDIR": str(tmp_path / "own")},
+_started: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture
+def temporary(nothing_left: None) -> Iterator[Path]:
+    """The scripts' own temporary folder, of a short name: sockets allow no long ones."""
+    with tempfile.TemporaryDirectory(prefix="course_test_", dir="/tmp") as folder:
+        yield Path(folder)
+        for parent in _started:
+            parent.kill()
+            parent.wait()
+        _started.clear()
+
+
+def start(script: str, temporary: Path, **environment: str) -> subprocess.Popen[str]:
+    """Run the script in a process of its own."""
+    (temporary / "script.py").write_text(script)
+    parent = subprocess.Popen(
+        [sys.executable, temporary / "script.py"],
+        env={**os.environ, "TMPDIR": str(temporary), **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    _started.append(parent)
+    return parent
 
 
 @needs_signals
-def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(tmp_path: Path) -> None:
-    parent = start(LOCKED_RANKS, tmp_path)
+def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(temporary: Path) -> None:
+    parent = start(LOCKED_RANKS, temporary)
     assert parent.stdout.readline() in ("[rank 0] started\n", "[rank 1] started\n")
     assert len(our_ranks()) >= 3  # two ranks and the server
     parent.kill()
@@ -68,41 +84,48 @@ def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(tmp_path: P
 
 
 @needs_signals
-def test_a_pipe_that_is_closed_early_ends_the_launch(tmp_path: Path) -> None:
-    parent = start(TALKATIVE, tmp_path)
+def test_a_pipe_that_is_closed_early_ends_the_launch(temporary: Path) -> None:
+    parent = start(TALKATIVE, temporary)
     parent.stdout.readline()
     parent.stdout.close()  # as `| head -1` does
     assert parent.wait(timeout=20) != 0
     assert "BrokenPipeError" in parent.stderr.read()  # to its end: nobody holds it any more
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert folders_in(tmp_path / "own") == []
+    assert folders_in(temporary) == []
 
 
-def test_warming_up_keeps_nobody_waiting(tmp_path: Path) -> None:
-    parent = start(IMPATIENT, tmp_path)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_warming_up_keeps_nobody_waiting(temporary: Path) -> None:
+    parent = start(IMPATIENT, temporary)
     assert parent.communicate(timeout=20) == ("", "")  # to the end of both pipes
     assert len(our_ranks()) == 1  # while the server still imports torch: it holds neither
     wait_for(lambda: our_ranks() == [])
 
 
-@pytest.mark.parametrize("parents", [3])
-def test_several_parents_at_once(tmp_path: Path, parents: int) -> None:
+@needs_signals
+def test_too_long_a_temporary_folder_is_said_to_be_so(temporary: Path) -> None:
+    long = temporary / ("long" * 30)
+    long.mkdir()
+    script = IMPATIENT.split("while")[0] + "launch.run(print)\n"  # warming up fails silently
+    ended = start(script, temporary, TMPDIR=str(long)).communicate(timeout=20)[1]
+    assert "set the environment variable TMPDIR to a shorter one" in ended.splitlines()[-1]
+
+
+@pytest.mark.parametrize("parents", [2])
+def test_several_parents_at_once(temporary: Path, parents: int) -> None:
     script = "from course_lib import launch\n\ndef f():\n    return launch.init().rank\n\n"
     script += "if __name__ == '__main__':\n    print(launch.run(f))\n"
-    running = []
-    for number in range(parents):
-        (tmp_path / str(number)).mkdir()
-        running.append(start(script, tmp_path / str(number)))
+    running = [start(script, temporary) for _ in range(parents)]
     assert [parent.communicate(timeout=60) for parent in running] == [("[0, 1]\n", "")] * parents
     wait_for(lambda: our_ranks() == [])
 
 
 @needs_signals
-def test_terminating_the_parent_ends_its_ranks(tmp_path: Path) -> None:
+def test_terminating_the_parent_ends_its_ranks(temporary: Path) -> None:
     script = TALKATIVE.replace("print(number)", "print(number); import time; time.sleep(1)")
-    parent = start(script, tmp_path)
+    parent = start(script, temporary)
     parent.stdout.readline()
     parent.send_signal(signal.SIGTERM)
     parent.communicate()
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert folders_in(tmp_path / "own") == []
+    assert folders_in(temporary) == []

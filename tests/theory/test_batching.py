@@ -49,9 +49,7 @@ def test_rank_samples_equal_those_of_torch(samples, dp, drop_last):
         assert rank_samples(samples, dp, rank, drop_last) == list(sampler)
 
 
-@given(
-    samples=COUNTS, micro_batch=SMALL, accumulation=SMALL, dp=SMALL, drop_last=st.booleans()
-)
+@given(samples=COUNTS, micro_batch=SMALL, accumulation=SMALL, dp=SMALL, drop_last=st.booleans())
 def test_every_sample_is_accounted_for(samples, micro_batch, accumulation, dp, drop_last):
     if drop_last and samples < micro_batch * accumulation * dp:
         return

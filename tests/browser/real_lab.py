@@ -5,15 +5,17 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import nbformat
 import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from course_lib.lab import command
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_FLAGS = (
@@ -58,12 +60,14 @@ class Lab:
     def __init__(self, root: Path, url: str, token: str) -> None:
         self.root, self.url, self.token = root, url, token
 
-    def open(self, browser: Browser, notebook: str) -> Page:
+    def new_page(self, browser: Browser) -> Page:
+        """An empty page of the size of a small laptop's screen."""
+        return browser.new_page(viewport={"width": 1280, "height": 1000})
+
+    def open(self, page: Page, notebook: str) -> None:
         """Open a notebook and wait until its kernel is idle."""
-        page = browser.new_page(viewport={"width": 1280, "height": 1000})
         page.goto(f"{self.url}lab/tree/{notebook}?token={self.token}&reset")
         wait_idle(page)
-        return page
 
 
 def wait_idle(page: Page) -> None:
@@ -90,6 +94,24 @@ def run_all(page: Page) -> None:
     wait_idle(page)
 
 
+def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
+    """Look again and again; AssertionError when it has not become true in time."""
+    end = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < end, f"not true within {timeout_s} s"
+        time.sleep(0.02)
+
+
+def notebook(*cells: str) -> nbformat.NotebookNode:
+    """A notebook with `panels` imported and these code cells."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    sources = ("from course_lib import panels", *cells)
+    return nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in sources],
+        metadata={"kernelspec": kernel},
+    )
+
+
 # Every code cell has a number in its prompt: neither [ ] nor [*].
 _NO_CELL_WAITS = """() => {
     const prompts = [...document.querySelectorAll('.jp-CodeCell')]
@@ -113,10 +135,21 @@ def running_lab(root: Path, home: Path) -> Iterator[Lab]:
         )
     try:
         url = _address(process, home)
-        yield Lab(root, url, token)
-        _ask_to_end(url, token)
+        try:
+            yield Lab(root, url, token)
+        finally:
+            _ask_to_end(url, token)
     finally:
-        _end(process)
+        _end(process, home)
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """The kernels that still run with files below `home`, whoever their parent is now."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if any(str(home) in word for word in process.info["cmdline"] or ())
+    ]
 
 
 def _environment(home: Path) -> dict[str, str]:
@@ -144,8 +177,7 @@ def _setting(home: Path, name: str, values: dict[str, object]) -> None:
 
 def _command(root: Path, token: str) -> list[str]:
     return [
-        *(sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root"),
-        f"--ServerApp.root_dir={root}",
+        *command(root, port=None, browser=False),  # what `course lab` runs
         f"--IdentityProvider.token={token}",
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.port_retries=100",  # Jupyter takes the first port that it can really open
@@ -169,22 +201,18 @@ def _ask_to_end(url: str, token: str) -> None:
     """Ask the server to end its kernels and itself."""
     headers = {"Authorization": f"token {token}"}
     request = urllib.request.Request(f"{url}api/shutdown", method="POST", headers=headers)
-    with urllib.request.urlopen(request, timeout=20):
+    # What does not answer is killed afterwards.
+    with suppress(OSError), urllib.request.urlopen(request, timeout=20):
         pass
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait for the server; kill what is left of it and of its kernels."""
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
+def _end(process: subprocess.Popen[bytes], home: Path) -> None:
+    """Wait for the server; kill it and its kernels if they do not end by themselves."""
     try:
         process.wait(timeout=15)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for child in family:
-        if child.is_running():
-            child.kill()
-    psutil.wait_procs(family, timeout=5)
+    for kernel in processes_of(home):
+        with suppress(psutil.NoSuchProcess):
+            kernel.kill()

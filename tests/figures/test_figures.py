@@ -1,0 +1,169 @@
+"""Figures: what they say, that they fit their sheet, and that they can share a page."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import PathPatch
+
+from course_lib import figures
+from course_lib.figures import Sheet
+from course_lib.figures.label import Label
+from course_lib.theory.batching import Batching
+from course_lib.theory.memory import RECIPES, training_memory
+from course_lib.theory.models import MODELS
+
+BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
+SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
+TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
+
+# Extremes included: one rank, 64 ranks, one sample, ragged tails, memory beyond any GPU.
+FIGURES: dict[str, Callable[[], Sheet]] = {
+    "one rank": lambda: figures.one_batch(Batching(1000, 5, 2)),
+    "64 ranks": lambda: figures.one_batch(Batching(10_000, 64, 64, 64, 8)),
+    "one sample": lambda: figures.one_batch(Batching(1, 1, 1)),
+    "repeated": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4)),
+    "dropped": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4, drop_last=True)),
+    "samples": lambda: figures.samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
+    "many samples": lambda: figures.samples_by_rank([[list(range(900, 1000))] * 20]),
+    "window": lambda: figures.window(4, 4, 2, True),
+    "long window": lambda: figures.window(64, 64, 64, False),
+    "one micro-step": lambda: figures.window(1, 1, 1, True),
+    "cost": lambda: figures.batch_cost(1024, 64),
+    "cost, far right": lambda: figures.batch_cost(4096, 8),
+    "cost, far up": lambda: figures.batch_cost(64, 16384),
+    "cost, beyond the frame": lambda: figures.batch_cost(1, 10**6),
+    "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
+    "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
+    "memory, no GPU": lambda: figures.consumers(SMALL),
+    "loss": lambda: figures.loss({"two ranks": [3.0, 2.5, 2.0], "one process": [3.0, 2.4]}),
+    "one loss": lambda: figures.loss({"a": [3.0]}),
+}
+
+
+@pytest.fixture(params=FIGURES, scope="module")
+def sheet(request: pytest.FixtureRequest) -> Sheet:
+    return FIGURES[request.param]()
+
+
+def test_svg_is_labelled_and_well_formed(sheet: Sheet) -> None:
+    root = ElementTree.fromstring(sheet.to_svg())
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == sheet.sentence
+    assert re.search(r"\d", sheet.sentence)
+    assert "<style" not in sheet.to_svg(), "it would restyle the whole page"
+    assert len(sheet.to_svg()) < 20_000
+
+
+def test_svg_refers_to_its_own_ids(sheet: Sheet) -> None:
+    first, second = sheet.to_svg(), sheet.to_svg()
+    for text in (first, second):
+        used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+        assert used <= set(re.findall(r'id="([^"]+)"', text))
+    ids = [set(re.findall(r'id="([^"]+)"', text)) for text in (first, second)]
+    assert not ids[0] & ids[1]
+
+
+def labels(sheet: Sheet) -> list[Label]:
+    found = sheet.findobj(Label)
+    assert found or sheet.axes
+    return found
+
+
+def test_nothing_is_cut_off(sheet: Sheet) -> None:
+    canvas = FigureCanvasAgg(sheet)
+    canvas.draw()
+    page = sheet.bbox.padded(0.5)
+    for thing in [*labels(sheet), *sheet.findobj(PathPatch)]:
+        box = thing.get_window_extent(canvas.get_renderer())
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, thing
+        assert page.y0 <= box.y0 and box.y1 <= page.y1, thing
+    for axes in sheet.axes:
+        box = axes.get_tightbbox(canvas.get_renderer())
+        assert page.x0 <= box.x0 and box.x1 <= page.x1
+        assert page.y0 <= box.y0 and box.y1 <= page.y1
+
+
+def test_no_text_on_another(sheet: Sheet) -> None:
+    canvas = FigureCanvasAgg(sheet)
+    canvas.draw()
+    boxes = [
+        (text.get_text(), text.get_window_extent(canvas.get_renderer()).padded(-1.5))
+        for text in labels(sheet)
+    ]
+    for place, (name, box) in enumerate(boxes):
+        for other, other_box in boxes[:place]:
+            assert not box.overlaps(other_box), f"{name!r} lies on {other!r}"
+
+
+def test_svg_holds_the_texts_of_the_picture(sheet: Sheet) -> None:
+    written = "".join(ElementTree.fromstring(sheet.to_svg()).itertext())
+    for text in labels(sheet):
+        assert text.get_text() in written
+
+
+def test_notebook_gets_svg_png_and_words(sheet: Sheet) -> None:
+    data, metadata = sheet._repr_mimebundle_()
+    assert data["text/html"].startswith("<svg")
+    assert data["text/plain"] == sheet.sentence
+    assert data["image/png"].startswith("iVBORw0KGgo")
+    assert metadata["image/png"]["width"] == sheet.width_px
+
+
+def test_sentences() -> None:
+    assert FIGURES["one rank"]().sentence == (
+        "One update: micro-batch 5 × accumulation 2 × dp 1 = global batch of 10 samples. "
+        "One epoch of 1000 samples: 200 micro-steps on each rank and 100 updates; "
+        "no sample repeated or dropped."
+    )
+    assert "1 sample repeated" in FIGURES["repeated"]().sentence
+    assert "43 samples dropped" in FIGURES["dropped"]().sentence
+    assert "with no_sync the gradients are all-reduced 1 of 4 times" in (
+        FIGURES["window"]().sentence
+    )
+    assert "17 times the fewest possible steps" in FIGURES["cost"]().sentence
+    assert "does not fit in 22.35 GiB" in FIGURES["memory"]().sentence
+    assert "rank 0 saw 4 samples" in FIGURES["samples"]().sentence
+    assert "2 samples seen again" in FIGURES["samples"]().sentence
+    assert "two ranks: loss 3 at update 1, 2 at update 3" in FIGURES["loss"]().sentence
+
+
+def test_same_order_is_pointed_out() -> None:
+    assert FIGURES["samples"]().to_svg().count("the same order as the epoch before") == 2
+    other = figures.samples_by_rank([[[0, 1]], [[1, 0]]])
+    assert "the same order" not in other.to_svg()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: figures.samples_by_rank([]),
+        lambda: figures.samples_by_rank([[]]),
+        lambda: figures.loss({}),
+        lambda: figures.loss({"a": []}),
+        lambda: figures.window(0, 1, 1, True),
+        lambda: figures.batch_cost(1024, 0),
+        lambda: figures.consumers(SMALL, "MB"),
+    ],
+)
+def test_bad_input(make: Callable[[], Sheet]) -> None:
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_capacity_and_total_share_one_scale() -> None:
+    """A total equal to the capacity ends where the capacity's line stands."""
+    full = figures.consumers(SMALL, "GB", SMALL.total_bytes)
+    rights = [patch.get_path().vertices[:, 0].max() for patch in full.findobj(PathPatch)]
+    assert "it fits" in full.sentence
+    assert rights[-1] == pytest.approx(rights[-2]), "the line is drawn last, after the total"
+    assert max(rights) == pytest.approx(rights[-1])
+
+
+def test_label_is_drawn_by_other_backends() -> None:
+    sheet = Sheet(40, "one word")
+    empty = sheet.to_png()
+    sheet.write(10, 20, "word")
+    assert sheet.to_png() != empty

@@ -1,0 +1,48 @@
+"""Which of several failures is named as the cause."""
+
+import pytest
+
+from course_lib.launch.verdict import Failure, describe_exit, first_cause, readable_stack
+
+RAISED = Failure(2, 5.0, "raised ValueError: no", "its traceback")
+LOST = Failure(0, 4.0, "raised RuntimeError: [pair.cc:553] Connection closed by peer", "barrier")
+ABORTED = Failure(1, 3.0, "was killed by SIGABRT", aborted=True)
+HUNG = Failure(1, 6.0, "", "sleep", hung=True)
+
+
+@pytest.mark.parametrize("others", [[LOST], [ABORTED], [HUNG], [LOST, ABORTED, HUNG]])
+def test_a_failure_of_its_own_is_the_cause(others: list[Failure]) -> None:
+    error = first_cause([*others, RAISED], [], 9.0)
+    assert (error.rank, error.reason, error.traceback) == (2, RAISED.reason, "its traceback")
+
+
+def test_of_two_failures_the_earlier_is_the_cause() -> None:
+    later = Failure(0, 5.1, "raised KeyError: 1")
+    assert first_cause([later, RAISED], [], 9.0).rank == 2
+
+
+def test_at_the_time_limit_a_rank_that_just_lost_its_peer_is_shown_with_it() -> None:
+    error = first_cause([LOST, HUNG], [3], 9.0)
+    assert error.rank == 0
+    assert error.reason == (
+        "hung: it gave no result within 9 s, nor did rank 1; rank 3 had returned already"
+    )
+    assert error.traceback == "rank 0 was here:\nbarrier\nrank 1 was here:\nsleep"
+
+
+def test_a_peer_that_had_returned_is_named() -> None:
+    assert "lost its connection to rank 1, which had" in first_cause([LOST], [1], 9.0).reason
+
+
+def test_nothing_but_lost_peers_names_the_first() -> None:
+    assert first_cause([LOST, ABORTED], [], 9.0).reason == "was killed by SIGABRT"
+
+
+def test_exit_codes_in_words() -> None:
+    assert describe_exit(3, started=True) == "ended with exit code 3 before it returned a result"
+    assert "__main__" in describe_exit(1, started=False)
+
+
+def test_a_dump_that_cannot_be_read_is_shown_as_it_is() -> None:
+    assert readable_stack("something else") == "something else"
+    assert "not known" in readable_stack("")

@@ -1,0 +1,222 @@
+"""Panels in plain Python, without a browser."""
+
+import base64
+import re
+
+import ipywidgets as widgets
+import pytest
+
+from course_lib import panels
+from course_lib.panels import Panel
+from course_lib.theory.batching import Batching, batch_cost
+from course_lib.theory.memory import RECIPES, training_memory
+from course_lib.theory.models import MODELS
+
+PANELS = [panels.batches, panels.accumulation, panels.critical_batch, panels.memory]
+# Starting values with which every control can be moved and shows a difference.
+ROOMY = {
+    "batches": {"nodes": 64, "gpus_per_node": 8, "samples": 9999},
+    "accumulation": {},
+    "critical_batch": {},
+    "memory": {"model": "llama2-7b"},
+}
+
+
+def roomy(name: str) -> Panel:
+    return getattr(panels, name)(**ROOMY[name])
+
+
+def controls(panel: Panel) -> dict[str, widgets.Widget]:
+    return {name: control.widget for name, control in panel._controls.items()}
+
+
+ALL_CONTROLS = [(build.__name__, name) for build in PANELS for name in controls(build())]
+ONLY_SHOWN = {"unit", "gpu"}  # change how a result is told, not the result
+LISTS = [
+    (panel, name)
+    for panel, name in ALL_CONTROLS
+    if hasattr(controls(roomy(panel))[name], "options")
+]
+
+
+def ends(control: widgets.Widget) -> list[object]:
+    """The first and the last value that a control can take."""
+    if isinstance(control, widgets.IntSlider):
+        return [control.min, control.max]
+    if isinstance(control, widgets.Checkbox):
+        return [False, True]
+    values = [value[1] if isinstance(value, tuple) else value for value in control.options]
+    return [values[0], values[-1]]
+
+
+@pytest.mark.parametrize(("panel_name", "name"), ALL_CONTROLS)
+def test_both_ends_change_what_is_shown(panel_name: str, name: str) -> None:
+    panel = roomy(panel_name)
+    control = controls(panel)[name]
+    shown, results = [], []
+    for value in ends(control):
+        control.value = value
+        assert panel.problem is None
+        shown.append((panel.text, panel.picture.value))
+        results.append(panel.result)
+    if name not in ONLY_SHOWN:
+        assert results[0] != results[1], f"{name} does not reach the theory"
+    assert shown[0][0] != shown[1][0], f"{name} changes no number and no word"
+    assert shown[0][1] != shown[1][1], f"{name} changes nothing on the screen"
+
+
+@pytest.mark.parametrize(("panel_name", "name"), LISTS)
+def test_every_value_of_a_list_is_its_own(panel_name: str, name: str) -> None:
+    panel = roomy(panel_name)
+    control = controls(panel)[name]
+    seen = set()
+    for option in control.options:
+        control.value = option[1] if isinstance(option, tuple) else option
+        seen.add(panel.text)
+    assert len(seen) == len(control.options)
+
+
+@pytest.mark.parametrize("build", PANELS)
+def test_figure_says_its_numbers_in_words(build: type) -> None:
+    panel = build()
+    label = re.search(r'<svg [^>]*role="img" aria-label="([^"]+)"', panel.picture.value)[1]
+    assert label == panel.sentence
+    assert re.search(r"\d", label)
+    assert panel.sentence in panel.text
+
+
+@pytest.mark.parametrize("build", PANELS)
+def test_picture_and_words_without_a_kernel(build: type) -> None:
+    data, _ = build()._repr_mimebundle_()
+    assert base64.b64decode(data["image/png"])[:8] == b"\x89PNG\r\n\x1a\n"
+    assert re.search(r"\d", data["text/plain"])
+    assert "VBox" not in data["text/plain"]
+    assert "application/vnd.jupyter.widget-view+json" in data
+
+
+@pytest.mark.parametrize("build", PANELS)
+def test_sliders_are_paired_with_a_named_box(build: type) -> None:
+    for name, control in build()._controls.items():
+        if isinstance(control.row, widgets.HBox):
+            box, slider = control.row.children
+            assert slider is control.widget and not slider.readout
+            for value in ends(slider):
+                box.value = value
+                assert slider.value == value
+            slider.value = ends(slider)[0]
+            assert box.value == slider.value
+        else:
+            box = control.row
+        assert box.description, name
+
+
+@pytest.mark.parametrize("build", PANELS)
+def test_no_output_widget(build: type) -> None:
+    pending, seen = [build()], []
+    while pending:
+        widget = pending.pop()
+        seen.append(widget)
+        pending += getattr(widget, "children", ())
+    assert len(seen) > 4
+    assert not any(isinstance(widget, widgets.Output) for widget in seen)
+
+
+def test_one_redraw_per_change() -> None:
+    panel = panels.memory(model="llama2-7b")
+    draws: list[object] = []
+    panel.picture.observe(draws.append, "value")
+    panel.micro_batch.value = 4  # moves index, label and value, and the list beside the slider
+    assert len(draws) == 1
+    panel.micro_batch.value = 4
+    assert len(draws) == 1
+
+
+def test_equal_result_is_not_drawn_again() -> None:
+    panel = panels.batches()
+    draws: list[object] = []
+    panel.picture.observe(draws.append, "value")
+    panel._refresh(None)
+    assert not draws
+
+
+def test_results_are_the_theorys() -> None:
+    batches = panels.batches(samples=1000, micro_batch=5, accumulation=2)
+    assert batches.result == Batching(1000, 5, 2, sequence=1024)
+    assert "updates per epoch: 200 / accumulation 2, rounded up = 100" in batches.text
+    assert panels.critical_batch(64, 1024).result == batch_cost(64, 1024)
+    memory = panels.memory("gpt2-1.5b", "megatron-18", micro_batch=2, sequence=512)
+    expected = training_memory(MODELS["gpt2-1.5b"], RECIPES["megatron-18"], 2, 512)
+    assert memory.result == expected
+
+
+def test_no_sync_and_activations() -> None:
+    panel = panels.accumulation(micro_batch=4, accumulation=8, dp=2, no_sync=True)
+    assert panel.result.all_reduces == 1
+    assert panel.result.batching.global_batch == 64
+    assert panel.result.at_once_layer_bytes == 8 * panel.result.layer_bytes
+    panel.no_sync.value = False
+    assert panel.result.all_reduces == 8
+    layer = panel.result.layer_bytes
+    panel.accumulation.value = 64
+    assert panel.result.layer_bytes == layer
+
+
+def test_memory_says_whether_it_fits() -> None:
+    panel = panels.memory("gpt2-1.5b", gpu="RTX 4090 24 GB")
+    assert "does not fit in 24.00 GB" in panel.sentence
+    assert "the largest consumer is optimizer" in panel.sentence
+    panel.gpu.value = "A100 40 GB"
+    assert "it fits in 40.00 GB" in panel.sentence
+    panel.unit.value = "GiB"
+    assert "it fits in 37.25 GiB" in panel.sentence
+
+
+@pytest.mark.parametrize(
+    ("panel", "name", "bad", "good", "reason"),
+    [
+        (panels.batches(), "tp", 2, 1, "world 1 is not divisible by tp*pp*cp 2"),
+        (panels.batches(samples=5), "drop_last", True, False, "less than one global batch"),
+        (panels.memory("gpt2-1.5b"), "sequence", 2048, 1024, "longer than the 1024 positions"),
+    ],
+)
+def test_says_why_and_recovers(
+    panel: Panel, name: str, bad: object, good: object, reason: str
+) -> None:
+    before, text, control = panel.picture.value, panel.text, controls(panel)[name]
+    control.value = bad
+    assert reason in panel.problem and reason in panel.text
+    assert panel.result is None
+    assert 'role="alert"' in panel.picture.value and "<svg" not in panel.picture.value
+    data, _ = panel._repr_mimebundle_()
+    assert reason in data["text/plain"] and "image/png" not in data
+    control.value = good
+    assert panel.problem is None and panel.result is not None
+    assert panel.text == text
+    assert without_ids(panel.picture.value) == without_ids(before)
+
+
+def without_ids(svg: str) -> str:
+    return re.sub(r"f\d+-", "", svg)
+
+
+@pytest.mark.parametrize(
+    ("build", "values", "reason"),
+    [
+        (panels.batches, {"samples": 0}, "samples 0 is not a whole number from 1 to"),
+        (panels.batches, {"micro_batch": 2.5}, "micro-batch 2.5"),
+        (panels.batches, {"nodes": 3}, "nodes 3 is not one of 1, 2, 4"),
+        (panels.batches, {"tp": 4}, "world 1 is not divisible"),
+        (panels.batches, {"drop_last": "yes"}, "drop_last must be True or False"),
+        (panels.accumulation, {"accumulation": True}, "accumulation True"),
+        (panels.memory, {"model": "gpt5"}, "model 'gpt5' is not one of gpt2-124m"),
+        (panels.memory, {"unit": "MB"}, "unit 'MB' is not one of"),
+    ],
+)
+def test_bad_starting_values(build: type, values: dict[str, object], reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        build(**values)
+
+
+def test_unknown_control_is_named() -> None:
+    with pytest.raises(AttributeError, match="no 'batch'; its controls are samples, micro_batch"):
+        _ = panels.batches().batch
