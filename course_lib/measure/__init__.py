@@ -1,4 +1,4 @@
-"""What really happened: tensors kept, collectives sent, bytes on the wire, times."""
+"""What really happened: tensors kept, gradients, collectives, bytes sent."""
 
 from course_lib.measure import collectives, gradients, saved_tensors
 

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed import GradBucket
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import (
+    allreduce_hook,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
@@ -32,8 +34,9 @@ class BucketLog:
 def log_buckets(model: DistributedDataParallel) -> BucketLog:
     """Write down every gradient bucket that `model` sends from now on.
 
-    Uses DDP's communication hook with torch's own default behind it, so nothing else changes.
-    A DDP model takes one hook in its life: torch raises RuntimeError for a second.
+    Uses DDP's communication hook with torch's own default behind it, so nothing
+    else changes. A DDP model takes one hook in its life: torch raises
+    RuntimeError for a second.
     """
     log = BucketLog()
 
@@ -46,7 +49,11 @@ def log_buckets(model: DistributedDataParallel) -> BucketLog:
 
 
 def profiled_all_reduces(step: Callable[[], object]) -> int:
-    """All-reduces that torch's profiler sees while `step()` runs: a second source for the log."""
+    """All-reduces that torch's profiler sees while `step()` runs."""
     with profile(activities=[ProfilerActivity.CPU]) as trace:
         step()
-    return sum(event.count for event in trace.key_averages() if event.key.endswith(":all_reduce"))
+    return sum(
+        event.count
+        for event in trace.key_averages()
+        if event.key.endswith(":all_reduce")
+    )

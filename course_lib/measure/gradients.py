@@ -5,12 +5,13 @@ from torch import Tensor, nn
 
 
 def flat_gradient(model: nn.Module) -> Tensor:
-    """All gradients of `model` as one vector, in the order of its parameters."""
-    return torch.cat([p.grad.detach().flatten() for p in model.parameters() if p.grad is not None])
+    """All gradients of `model` as one vector, in its parameters' order."""
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.cat([gradient.detach().flatten() for gradient in gradients])
 
 
 def relative_difference(a: Tensor, b: Tensor) -> float:
-    """|a - b| / |b| with Euclidean norms: 0 when equal; float32 rounding leaves about 1e-7."""
+    """|a - b| / |b|, Euclidean: 0 when equal; float32 rounding leaves 1e-7."""
     return float((a - b).norm() / b.norm())
 
 

@@ -12,7 +12,7 @@ def saved_bytes(forward: Callable[[], Tensor], model: nn.Module) -> int:
     The model's own parameters do not count: they are there anyway.
     """
     owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, Tensor] = {}  # holding the tensors keeps their addresses from being reused
+    kept: dict[int, Tensor] = {}  # by address, which is not reused while kept
 
     def note(tensor: Tensor) -> Tensor:
         address = tensor.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""A GPT-2 style language model in one page: small enough for a laptop, exact enough to count."""
+"""A GPT-2 style language model on one page, exact enough to count."""
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
         batch, sequence, hidden = x.shape
-        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, hidden // self.heads)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (batch, heads, sequence, hidden / heads)
+        width = hidden // self.heads
+        qkv = self.qkv(x).view(batch, sequence, 3, self.heads, width)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, sequence, width)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
 
 
 class Block(nn.Module):
-    """One layer: attention, then a two-matrix MLP four times as wide, each behind a LayerNorm."""
+    """One layer: attention and an MLP four times as wide, behind norms."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -31,7 +32,9 @@ class Block(nn.Module):
         self.attention = Attention(hidden, heads)
         self.norm2 = nn.LayerNorm(hidden)
         self.mlp = nn.Sequential(
-            nn.Linear(hidden, 4 * hidden), nn.GELU(), nn.Linear(4 * hidden, hidden)
+            nn.Linear(hidden, 4 * hidden),
+            nn.GELU(),
+            nn.Linear(4 * hidden, hidden),
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -45,7 +48,9 @@ class GPT(nn.Module):
     The head shares the embedding's weights, as in GPT-2. Radford et al. 2019.
     """
 
-    def __init__(self, layers: int, hidden: int, heads: int, vocab: int, context: int) -> None:
+    def __init__(
+        self, layers: int, hidden: int, heads: int, vocab: int, context: int
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(vocab, hidden)
         self.positions = nn.Embedding(context, hidden)
