@@ -5,12 +5,13 @@ Exit codes: 0 done, 1 something did not pass, 2 the command could not be carried
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from course_lib import __version__
+from course_lib import __version__, theory_commands
 from course_lib.problem import Problem
 
 Run = Callable[[argparse.Namespace, list[str]], int]
@@ -30,6 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Problem as problem:
         print(f"course {arguments.command}: {problem}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(f"course {arguments.command}: interrupted", file=sys.stderr)
         return 130
@@ -62,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     build.add_argument("--check", action="store_true", help="write nothing, fail if stale")
     for command in (check, done, doctor):
         command.add_argument("--json", action="store_true", help="print JSON")
+    theory_commands.add_commands(add)
     return parser
 
 

@@ -1,5 +1,47 @@
-"""The arithmetic of training: numbers in, frozen dataclasses out. Standard library only."""
+"""The arithmetic of training: numbers in, frozen dataclasses out. Standard library only.
 
-from course_lib.theory import batching, communication, memory, models, units
+The planner alone uses numpy, and loads it when it is asked for a plan. Each module loads when it is
+first used: a panel that formats bytes does not wait for the schedules of pipelines.
+"""
 
-__all__ = ["batching", "communication", "memory", "models", "units"]
+from importlib import import_module
+from types import ModuleType
+
+__all__ = [
+    "activations",
+    "batching",
+    "breakdown",
+    "bubble",
+    "budget",
+    "collectives",
+    "communication",
+    "flops",
+    "hardware",
+    "layout",
+    "memory",
+    "memory_report",
+    "models",
+    "parameter_count",
+    "pipeline",
+    "planner",
+    "recipe",
+    "schedules",
+    "shape",
+    "stagetime",
+    "states",
+    "steptime",
+    "traffic",
+    "units",
+    "validation",
+]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import a module of the theory on first use."""
+    if name in __all__:
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -41,8 +41,8 @@ def search(question: Question) -> Found:
     if not found:
         raise ValueError(
             f"global_batch {question.global_batch} and sequence {question.sequence} cannot be "
-            f"shared out over {question.cluster.world} GPUs: take a global_batch that is a "
-            "multiple of a power of two, or another number of nodes"
+            f"shared out over {question.cluster.world} GPUs: take a global_batch that the number "
+            "of GPUs divides"
         )
     tables = Tables(question, found)
     size = (len(found), len(question.recipes), len(ZERO_STAGES))

@@ -5,7 +5,7 @@ looks at one stage of each kind.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.theory.layout import Layout
 from course_lib.theory.models import TransformerShape
@@ -65,9 +65,4 @@ def pad(kinds: Iterable[list[StageKind]]) -> list[list[StageKind]]:
     """Lists made equally long with kinds of no stages, which repeat the first kind."""
     lists = list(kinds)
     width = max(len(kinds) for kinds in lists)
-    return [
-        kinds
-        + [StageKind(k.stage, 0, k.chunks, k.first, k.last) for k in kinds[:1]]
-        * (width - len(kinds))
-        for kinds in lists
-    ]
+    return [kinds + [replace(kinds[0], count=0)] * (width - len(kinds)) for kinds in lists]

@@ -99,12 +99,14 @@ def data_parts(question: Question, row: Row, kind: StageKind) -> list[tuple[floa
     steps, no_sync = row.accumulation, question.assumptions.habits.no_sync
     shape, recipe = question.shape, question.recipe
 
-    def sums(zero_stage: int, start: str) -> float:
+    def sums(zero_stage: int) -> tuple[float, float]:
+        """Seconds of gradients and of parameters."""
         times = messages(question, recipe, shape, row.layout(zero_stage), kind.stage)
-        return sum(time for key, time in times.items() if key[0] == "dp" and start in key[1])
+        mine = {key[1]: time for key, time in times.items() if key[0] == "dp"}
+        gradients = sum(time for what, time in mine.items() if what.startswith("gradients"))
+        return gradients, sum(mine.values()) - gradients
 
-    whole, part = sums(0, "gradients"), sums(1, "gradients")
-    gathers, sharded = sums(1, "parameters"), sums(3, "") / steps
+    (whole, _), (part, gathers), sharded = sums(0), sums(1), sum(sums(3)) / steps
     if no_sync:
         return [(whole, 0.0), (part + gathers, 0.0), (gathers, part), (0.0, sharded)]
     often = (gathers, part / steps)

@@ -118,23 +118,20 @@ def step_time(
 
     Computing: FLOP of the stage / (tp · cp) / (matmul rate · layer_efficiency), and elementwise:
     touches · bytes of activations / memory bandwidth. Messages: the α–β time of `step_traffic`,
-    less what hides. Bubble: the closed form of the schedule with the other
-    stages' mean pass, which for 1F1B is one micro-batch through all other stages, equal or not.
+    less what hides. Bubble: the closed form of the schedule with the other stages' mean pass; for
+    1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
     `sequence` None: the model's context. Raises ValueError for a layout that doesn't fit.
     """
-    sequence, assumptions = sequence or shape.context, assumptions or Assumptions()
+    sequence = shape.context if sequence is None else sequence
+    assumptions = assumptions or Assumptions()
     args = (shape, recipe, layout, cluster, sequence, assumptions)
     stages = [stage_time(*args, stage) for stage in range(layout.pp)]
-    flops = training_flops(
-        shape, layout.global_batch, sequence, *flop_conventions(recipe, assumptions)
-    )
-    forward = flops.forward_flop / flops.hardware_flop
-    bubbles = [_bubble(layout, stages, stage, forward) for stage in stages]
-    ends = [s.passes_s + s.dp_s + s.optimizer_s + b for s, b in zip(stages, bubbles, strict=True)]
-    slowest = max(range(layout.pp), key=ends.__getitem__)
+    conventions = flop_conventions(recipe, assumptions)
+    flops = training_flops(shape, layout.global_batch, sequence, *conventions)
+    slowest, bubble_s = _slowest(layout, stages, flops.forward_flop / flops.hardware_flop)
     return StepTime(
-        **vars(stages[slowest]),
-        bubble_s=bubbles[slowest],
+        **vars(slowest),
+        bubble_s=bubble_s,
         tokens=flops.tokens,
         gpus=layout.world,
         model_flop=flops.model_flop,
@@ -144,6 +141,14 @@ def step_time(
         convention=f"{flops.convention}; matmuls reach {assumptions.layer_efficiency:.0%} of the "
         f"best matmul's {cluster.matmul_flop_per_s / 1e12:.0f} TFLOP/s",
     )
+
+
+def _slowest(layout: Layout, stages: list[StageTime], forward: float) -> tuple[StageTime, float]:
+    """The stage that ends last, the earliest of equals, and its bubble."""
+    bubbles = [_bubble(layout, stages, stage, forward) for stage in stages]
+    ends = [s.passes_s + s.dp_s + s.optimizer_s + b for s, b in zip(stages, bubbles, strict=True)]
+    slowest = ends.index(max(ends))
+    return stages[slowest], bubbles[slowest]
 
 
 def _bubble(layout: Layout, stages: list[StageTime], this: StageTime, forward: float) -> float:

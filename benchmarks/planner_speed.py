@@ -1,0 +1,79 @@
+"""How many layouts per second the planner looks at, beside the readable functions one by one.
+
+    python benchmarks/planner_speed.py [--repeats 5] [--readable 200]
+
+The search is Llama 3 405B on 16,384 H100s, 2,048 sequences of 8,192 tokens, from the call of `plan`
+to the last number; recomputation, ZeRO stages, micro-batches and virtual stages count as layouts.
+Both ways give the same bytes and seconds, which is checked here and proven in the tests.
+"""
+
+import argparse
+import random
+import statistics
+import time
+
+from course_lib.theory.hardware import Cluster, accelerator
+from course_lib.theory.memory import worst_stage
+from course_lib.theory.models import model
+from course_lib.theory.planner import Plan, plan
+from course_lib.theory.planner_search import search
+from course_lib.theory.planner_space import Row, rows
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.steptime import step_time
+
+SHAPE, CLUSTER = model("llama3-405b"), Cluster(accelerator("H100-SXM"), nodes=2048)
+
+
+def question(attention: str) -> Plan:
+    """The plan that is timed; standard attention has selective recomputation as well."""
+    return plan(SHAPE, Recipe(fused_swiglu=True, attention=attention), CLUSTER, 2048, 8192)
+
+
+def readable(found: Plan, count: int) -> float:
+    """Seconds per layout of worst_stage and step_time; raises if a number differs."""
+    asked, picked = found.question, random.Random(0)
+    total = 0.0
+    for _ in range(count):
+        row, zero = picked.randrange(len(found.found.rows)), picked.randrange(4)
+        layout = Row(*found.found.rows[row]).layout(zero)
+        start = time.perf_counter()
+        _, bill = worst_stage(SHAPE, asked.recipes[0], layout, asked.sequence)
+        step = step_time(SHAPE, asked.recipes[0], layout, CLUSTER, asked.sequence)
+        total += time.perf_counter() - start
+        if bill.total_bytes != found.found.memory_bytes[row, 0, zero]:
+            raise SystemExit(f"memory differs for {layout}")
+        if abs(step.total_s / found.found.step_s[row, 0, zero] - 1) > 1e-9:
+            raise SystemExit(f"time differs for {layout}")
+    return total / count
+
+
+def main() -> None:
+    """Print one line per attention kernel, then the parts, then the readable path."""
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--readable", type=int, default=200)
+    chosen = options.parse_args()
+    question("flash")  # imports numpy
+    for attention in ("flash", "standard"):
+        times = []
+        for _ in range(chosen.repeats):
+            start = time.perf_counter()
+            found = question(attention)
+            times.append(time.perf_counter() - start)
+        median = statistics.median(times)
+        print(
+            f"{attention} attention: {found.layouts:,} layouts, {found.fitting:,} fit; "
+            f"{median:.3f} s (slowest {max(times):.3f} s) = {found.layouts / median:,.0f} layouts/s"
+        )
+    start = time.perf_counter()
+    rows(found.question)
+    listed = time.perf_counter() - start
+    start = time.perf_counter()
+    search(found.question)
+    print(f"of which listing {listed:.3f} s of {time.perf_counter() - start:.3f} s")
+    each = readable(found, chosen.readable)
+    print(f"readable: {each * 1e3:.2f} ms a layout = {1 / each:,.0f} layouts/s")
+
+
+if __name__ == "__main__":
+    main()

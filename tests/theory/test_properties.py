@@ -1,0 +1,406 @@
+"""What holds for every shape, recipe, layout and cluster: no example may break it.
+
+100 random examples for each property; 10,000 in the slow mode (see conftest.py).
+"""
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from course_lib.theory import bubble, collectives
+from course_lib.theory.budget import hfu, mfu
+from course_lib.theory.flops import head_flops, layer_flops, training_flops
+from course_lib.theory.hardware import ACCELERATORS, Cluster, Link
+from course_lib.theory.layout import Layout
+from course_lib.theory.memory import gpu_memory, host_bytes, worst_stage
+from course_lib.theory.memory_report import explain_memory
+from course_lib.theory.models import LatentAttention, TransformerShape
+from course_lib.theory.pipeline import StageTimes, timeline
+from course_lib.theory.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
+from course_lib.theory.schedules import SCHEDULES
+from course_lib.theory.states import local_parameters, model_states, sharded_states
+from course_lib.theory.steptime import Assumptions, step_time
+from course_lib.theory.traffic import Habits, step_traffic
+
+POWERS = st.sampled_from([1, 2, 4, 8])
+FLAGS = st.booleans()
+PARTS = st.floats(0, 1)
+WIDTHS = st.integers(1, 64)
+
+
+@st.composite
+def shapes(draw):
+    """GPTs, LLaMAs, mixtures of experts and latent attention, all of small sizes."""
+    heads = draw(POWERS) * draw(st.integers(1, 3))
+    latent = draw(st.none() | st.builds(LatentAttention, st.none() | WIDTHS, *[WIDTHS] * 4))
+    divisors = [d for d in range(1, heads + 1) if heads % d == 0]
+    layers = draw(st.integers(1, 12))
+    experts = draw(st.sampled_from([0, 0, 2, 4, 8]))
+    dense = draw(st.integers(0, layers - 1)) if experts else 0
+    ffn = 8 * draw(st.integers(1, 50))
+    mixture = {
+        "experts": experts,
+        "top_k": draw(st.integers(1, max(1, experts))),
+        "shared_experts": draw(st.integers(0, 2)),
+        "expert_ffn": 8 * draw(st.integers(1, 50)) if dense else ffn,
+        "dense_layers": dense,
+    }
+    return TransformerShape(
+        layers,
+        heads * draw(st.integers(1, 32)),
+        heads,
+        ffn,
+        vocab=draw(st.integers(1, 5000)),
+        context=draw(st.integers(64, 512)),
+        kv_heads=heads if latent else draw(st.sampled_from(divisors)),
+        mlp=draw(st.sampled_from(["gelu", "swiglu"])),
+        norm=draw(st.sampled_from(["layernorm", "rmsnorm"])),
+        biases=draw(FLAGS),
+        learned_positions=draw(FLAGS),
+        tied_embeddings=draw(FLAGS),
+        head_dim=None if latent else draw(st.none() | WIDTHS),
+        mla=latent,
+        **(mixture if experts else {}),
+    )
+
+
+@st.composite
+def recipes(draw):
+    parameters, gradients = (draw(st.sampled_from(list(PRECISION_BYTES))) for _ in range(2))
+    gathering = draw(st.sampled_from(["fsdp", "yafsdp"]))
+    return Recipe(
+        parameters,
+        gradients,
+        optimizer=draw(st.sampled_from(list(OPTIMIZER_STATE_BYTES))),
+        master_copy=parameters != "fp32" and draw(FLAGS),
+        gradient_buffer=gradients != "fp32" and draw(FLAGS),
+        attention=draw(st.sampled_from(["flash", "standard"])),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        dropout=draw(FLAGS),
+        fused_norms=draw(FLAGS),
+        fused_swiglu=draw(FLAGS),
+        repeat_kv=draw(FLAGS),
+        imbalance=draw(st.floats(1, 4)),
+        gathering=gathering,
+        gathered_units=2 if gathering == "yafsdp" else draw(st.integers(1, 4)),
+        gradient_as_bucket_view=draw(FLAGS),
+        offload=draw(st.sampled_from(["none", "optimizer"])),
+    )
+
+
+@st.composite
+def schedules(draw, stages):
+    """Schedule, micro-batches and virtual stages that go with a number of pipeline ranks."""
+    names = [name for name in SCHEDULES if name != "dualpipe" or stages % 2 == 0]
+    name, count = draw(st.sampled_from(names)), draw(st.integers(1, 8))
+    if name == "interleaved":
+        return name, stages * count, draw(st.integers(2, 3))
+    return (name, 2 * (stages + count), 1) if name == "dualpipe" else (name, count, 1)
+
+
+@st.composite
+def layouts(draw, shape):
+    """A layout that fits the shape; degrees that do not fit are passed over."""
+    cp, dp, zero_stage = draw(POWERS), draw(POWERS), draw(st.integers(0, 3))
+    pp = draw(st.integers(1, shape.layers))
+    name, micro_batches, virtual = draw(schedules(pp))
+    assume(pp * virtual <= shape.layers)
+    experts = [ep for ep in (1, 2, 4, 8) if dp * cp % ep == 0 and shape.experts % ep == 0]
+    return Layout(
+        dp,
+        draw(st.sampled_from([tp for tp in (1, 2, 4, 8) if fits(shape, tp=tp)])),
+        pp,
+        cp,
+        draw(st.sampled_from(experts)) if shape.experts else 1,
+        zero_stage,
+        sequence_parallel=draw(FLAGS),
+        micro_batch=draw(st.integers(1, 4)),
+        accumulation=micro_batches,
+        schedule=name,
+        virtual_stages=virtual,
+    )
+
+
+def fits(shape, **degrees):
+    """Whether a layout exists and fits the shape."""
+    try:
+        Layout(**degrees).check(shape)
+    except ValueError:
+        return False
+    return True
+
+
+@st.composite
+def trainings(draw):
+    """A shape, a recipe, a layout that fits, and a sequence that it can cut: 64 is a multiple."""
+    shape = draw(shapes())
+    most = shape.context // 64 if shape.learned_positions else 16
+    return shape, draw(recipes()), draw(layouts(shape)), 64 * draw(st.integers(1, most))
+
+
+@st.composite
+def clusters(draw, world):
+    """A cluster with at least `world` GPUs of any kind."""
+    chip = draw(st.sampled_from(list(ACCELERATORS.values())))
+    per_node = draw(POWERS)
+    between = chip.between or Link("network", 1e9 * draw(st.integers(1, 100)), 1e-5)
+    return Cluster(chip, -(-world // per_node), per_node, between=between)
+
+
+HABITS = st.builds(
+    Habits,
+    no_sync=FLAGS,
+    bucket_bytes=st.integers(10**3, 10**9),
+    reshard=FLAGS,
+    gather_inputs_again=FLAGS,
+    algorithm=st.sampled_from(collectives.ALGORITHMS),
+)
+AXIS_PARTS = st.dictionaries(st.sampled_from(["tp", "cp", "ep", "dp", "pp"]), PARTS)
+ASSUMPTIONS = st.builds(
+    Assumptions,
+    layer_efficiency=st.floats(0.05, 1),
+    touches=st.floats(0, 20),
+    mask=st.sampled_from([None, "full", "causal"]),
+    overlap=AXIS_PARTS,
+    habits=HABITS,
+)
+
+
+def check_amounts(*amounts):
+    """Finite and not below 0."""
+    for amount in amounts:
+        assert math.isfinite(amount) and amount >= 0
+
+
+def check_text(text):
+    assert text and "nan" not in text.lower() and "inf " not in text.lower()
+
+
+# --- parameters ---
+
+
+@given(shapes())
+def test_parameters_are_the_sum_of_their_places_and_of_their_parts(shape):
+    count = shape.parameters()
+    check_amounts(*count)
+    assert sum(count) == count.total >= count.active >= 0
+    parts = [shape.embedding_parameters(), shape.head_parameters()]
+    parts += [shape.layer_parameters(layer) for layer in range(shape.layers)]
+    assert sum(part.total for part in parts) == count.total
+    check_text(count.explain())
+
+
+@given(trainings())
+def test_the_stages_of_a_pipeline_have_all_parameters(training):
+    shape, _, layout, _ = training
+    assume(layout.schedule != "dualpipe")
+    alone = replace(layout, tp=1, ep=1)
+    stages = [local_parameters(shape, alone, stage) for stage in range(layout.pp)]
+    copied = shape.vocab * shape.hidden * (shape.tied_embeddings and layout.pp > 1)
+    assert sum(stage.total for stage in stages) == shape.parameters().total + copied
+    cut = [local_parameters(shape, layout, stage).total for stage in range(layout.pp)]
+    assert sum(cut) * layout.tp * layout.ep >= sum(stage.total for stage in stages)
+
+
+# --- memory ---
+
+
+@given(trainings(), st.sampled_from(["GB", "GiB"]))
+def test_memory_is_the_sum_of_its_leaves_on_every_stage(training, unit):
+    shape, recipe, layout, _ = training
+    bills = [gpu_memory(*training, stage) for stage in range(layout.pp)]
+    for stage, bill in enumerate(bills):
+        leaves = [getattr(bill, leaf.name) for leaf in fields(bill)]
+        check_amounts(*leaves)
+        assert all(isinstance(leaf, int) for leaf in leaves)
+        assert sum(leaves) == bill.total_bytes == sum(bill.consumers.values())
+        assert bill.model_states_bytes <= bill.total_bytes
+        check_amounts(host_bytes(shape, recipe, layout, stage))
+        check_text(bill.explain(unit) + explain_memory(*training, stage, unit))
+    worst, bill = worst_stage(*training)
+    assert bill == bills[worst]
+    assert bill.total_bytes == max(other.total_bytes for other in bills)
+
+
+def states_of_the_worst_stage(shape, recipe, layout):
+    return max(
+        sharded_states(local_parameters(shape, layout, stage), recipe, layout).model_states_bytes
+        for stage in range(layout.pp)
+    )
+
+
+@given(trainings(), st.sampled_from(["dp", "tp", "pp", "cp", "ep", "zero_stage"]))
+def test_more_sharding_never_needs_more_model_states(training, axis):
+    shape, recipe, layout, _ = training
+    degree = getattr(layout, axis)
+    more = {axis: degree + 1 if axis == "zero_stage" else 2 * degree}
+    if axis == "pp" and layout.schedule in ("interleaved", "dualpipe"):
+        more["accumulation"] = 4 * layout.accumulation
+    assume(more.get("zero_stage", 3) <= 3)
+    assume(axis != "ep" or layout.shard_ranks % more["ep"] == 0)
+    sharded = replace(layout, **more)
+    assume(fits(shape, **vars(sharded)))
+    # Each expert's part is rounded up, so that halves of a layer's may be one number larger.
+    rounding = recipe.bytes_per_parameter * shape.layers if axis == "ep" else 0
+    before = states_of_the_worst_stage(shape, recipe, layout)
+    assert states_of_the_worst_stage(shape, recipe, sharded) <= before + rounding
+
+
+@given(trainings(), st.sampled_from(["cp", "tp", "sequence_parallel"]))
+def test_cutting_the_sequence_or_the_layers_never_keeps_more_activations(training, axis):
+    shape, recipe, layout, sequence = training
+    layout = replace(layout, sequence_parallel=axis == "tp" and layout.sequence_parallel)
+    more = replace(layout, **{axis: True if axis == "sequence_parallel" else 2 * layout.cp})
+    if axis == "tp":
+        more = replace(layout, tp=2 * layout.tp)
+    assume(fits(shape, **vars(more)) and sequence % (more.cp * more.tp) == 0)
+    kept = [gpu_memory(shape, recipe, one, sequence) for one in (layout, more)]
+    # Routed tokens are rounded up: one token more for each layer and micro-batch in flight.
+    token = 64 * (shape.hidden + (shape.expert_ffn or 0)) if shape.experts else 0
+    slack = shape.layers * sum(layout.in_flight(0).values()) * token
+    assert kept[1].activations_bytes <= kept[0].activations_bytes + slack
+
+
+@given(recipes(), st.integers(1, 10**12), POWERS, st.integers(0, 3))
+def test_states_have_the_bytes_of_the_recipe(recipe, parameters, ranks, zero_stage):
+    kept = replace(recipe, offload="none")
+    alone = model_states(parameters, kept).model_states_bytes
+    assert alone == parameters * recipe.bytes_per_parameter
+    sharded = model_states(parameters, kept, Layout(dp=ranks, zero_stage=zero_stage))
+    assert alone <= ranks * sharded.model_states_bytes
+    assert sharded.model_states_bytes <= alone
+    if zero_stage == 3:  # nothing is held twice, but for rounding up
+        assert ranks * sharded.model_states_bytes <= alone + ranks * recipe.bytes_per_parameter
+
+
+# --- FLOPs ---
+
+
+@given(
+    shapes(),
+    st.integers(1, 8),
+    st.integers(1, 64),
+    st.tuples(
+        st.sampled_from(["full", "causal"]),
+        st.sampled_from(["none", "selective", "full"]),
+        st.sampled_from(["standard", "flash"]),
+    ),
+)
+def test_flops_are_the_sum_of_layers_and_head(shape, sequences, sequence, conventions):
+    whole = training_flops(shape, sequences, sequence, *conventions)
+    batch = (sequences, sequence)
+    layers = [layer_flops(shape, i, *batch, *conventions) for i in range(shape.layers)]
+    check_amounts(*whole.leaves().values())
+    parts = [*layers, head_flops(shape, *batch)]
+    assert sum(part.hardware_flop for part in parts) == whole.hardware_flop
+    assert whole.model_flop + whole.recompute_flop == sum(whole.leaves().values())
+    assert whole.forward_flop + whole.backward_flop == whole.hardware_flop
+    assert training_flops(shape, 2 * sequences, sequence, *conventions).model_flop == (
+        2 * whole.model_flop
+    )
+    rates = [used(whole, 1.5, 8, 1e15) for used in (mfu, hfu)]
+    check_amounts(*rates)
+    assert rates[0] <= rates[1]
+    check_text(whole.explain())
+
+
+@given(shapes(), st.integers(1, 64), st.sampled_from(["standard", "flash"]))
+def test_conventions_are_ordered(shape, sequence, attention):
+    def flop(mask, recompute):
+        return training_flops(shape, 1, sequence, mask, recompute, attention).hardware_flop
+
+    for mask in ("full", "causal"):
+        assert flop(mask, "none") <= flop(mask, "selective") <= flop(mask, "full")
+    assert flop("causal", "none") <= flop("full", "none")
+
+
+# --- traffic and time ---
+
+
+@given(st.data(), trainings(), HABITS, AXIS_PARTS)
+def test_traffic_is_the_sum_of_its_collectives(data, training, habits, overlap):
+    layout = training[2]
+    cluster = data.draw(clusters(layout.world))
+    stage = data.draw(st.integers(0, layout.pp - 1))
+    traffic = step_traffic(*training, cluster, stage, habits=habits, overlap=overlap)
+    for entry in traffic.collectives:
+        check_amounts(entry.count, entry.size_bytes, entry.sent_bytes, entry.seconds)
+    for total, parts in (
+        (traffic.total_bytes, traffic.bytes_by_axis),
+        (traffic.total_bytes, traffic.bytes_by_link),
+        (traffic.seconds, traffic.seconds_by_axis),
+        (traffic.exposed_seconds, traffic.exposed_by_axis),
+    ):
+        check_amounts(total, *parts.values())
+        assert math.isclose(total, sum(parts.values()), rel_tol=1e-9, abs_tol=1e-12)
+    assert traffic.exposed_seconds <= traffic.seconds * (1 + 1e-9)
+    silent = {axis for axis in ("tp", "cp", "ep", "pp") if getattr(layout, axis) == 1}
+    silent |= {"dp"} if layout.shard_ranks == 1 else set()
+    assert not silent & set(traffic.bytes_by_axis)
+    check_text(traffic.explain())
+
+
+@given(st.data(), trainings(), ASSUMPTIONS)
+def test_step_time_is_the_sum_of_its_leaves(data, training, assumptions):
+    shape, recipe, layout, sequence = training
+    cluster = data.draw(clusters(layout.world))
+    step = step_time(shape, recipe, layout, cluster, sequence, assumptions)
+    check_amounts(*step.leaves().values(), step.communication_s, step.tokens_per_s)
+    assert step.total_s == sum(step.leaves().values()) > 0
+    assert step.communication_s <= step.total_s
+    assert 0 < step.mfu <= step.hfu <= 1
+    assert step.tokens == layout.global_batch * sequence
+    check_amounts(step.days(1e12), step.cost_usd(1e12))
+    check_text(step.explain())
+
+
+# --- collectives ---
+
+
+@given(
+    st.sampled_from(collectives.OPERATIONS),
+    st.sampled_from(collectives.ALGORITHMS),
+    st.integers(1, 5000),
+    st.floats(0, 1e15),
+    st.floats(0, 1),
+    st.floats(1e3, 1e15),
+)
+def test_collectives_take_time_that_grows_with_size(
+    operation, algorithm, ranks, size, latency, bandwidth
+):
+    if operation not in ("all-reduce", "broadcast", "reduce"):
+        algorithm = "ring"
+
+    def seconds(size_bytes):
+        return collectives.seconds(operation, size_bytes, ranks, latency, bandwidth, algorithm)
+
+    check_amounts(seconds(size), collectives.sent_bytes(operation, size, ranks))
+    assert seconds(0) <= seconds(size) <= seconds(2 * size)
+    assert (collectives.steps(operation, ranks, algorithm) == 0) == (ranks == 1)
+    assert collectives.messages(operation, ranks, algorithm) >= collectives.steps(
+        operation, ranks, algorithm
+    ) * (operation not in ("broadcast", "reduce") and algorithm == "ring")
+
+
+# --- pipelines ---
+
+
+@given(st.data(), st.integers(1, 10), st.floats(0.1, 10), st.floats(0.1, 10), PARTS)
+def test_pipelines_are_busy_or_idle(data, stages, forward, backward, part):
+    name, micro_batches, virtual = data.draw(schedules(stages))
+    times = StageTimes(forward, backward, weight=part * backward, transfer=0.5 * part)
+    run = timeline(name, stages, micro_batches, virtual, times)
+    check_amounts(*run.idle, *run.busy)
+    for busy, idle in zip(run.busy, run.idle, strict=True):
+        assert busy + idle == pytest.approx(run.makespan)
+        assert busy == pytest.approx(micro_batches * (forward + backward))
+    assert 0 <= run.bubble_fraction < 1 and run.bubble_over_ideal >= 0
+    for stage in range(stages):
+        held = run.in_flight(stage)
+        # DualPipe holds one whole micro-batch of each direction more than the stages.
+        assert 0 < held <= max(micro_batches, 1)
+        assert held <= bubble.in_flight(name, stages, micro_batches, stage, virtual)
+    check_text(run.explain())
