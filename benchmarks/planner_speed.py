@@ -16,8 +16,8 @@ from course_lib.theory.hardware import Cluster, accelerator
 from course_lib.theory.memory import worst_stage
 from course_lib.theory.models import model
 from course_lib.theory.planner import Plan, plan
-from course_lib.theory.planner_search import search
-from course_lib.theory.planner_space import Row, rows
+from course_lib.theory.planner.search import search
+from course_lib.theory.planner.space import Row, rows
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.steptime import step_time
 

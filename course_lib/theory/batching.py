@@ -183,10 +183,11 @@ def noise_scale(small: int, square_small: float, big: int, square_big: float) ->
     number("square_big", square_big, above=0)
     signal = (big * square_big - small * square_small) / (big - small)
     noise = (square_small - square_big) / (1 / small - 1 / big)
-    if signal <= 0:
+    if signal <= 0 or noise < 0:
+        missing = "signal" if signal <= 0 else "noise"
         raise ValueError(
-            f"square_big {square_big:.3g} leaves no signal beside square_small {square_small:.3g}: "
-            "average the squared norms over more batches"
+            f"square_big {square_big:.3g} leaves no {missing} beside square_small "
+            f"{square_small:.3g}: average the squared norms over more batches"
         )
     return noise / signal
 

@@ -129,7 +129,7 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """1F1B whose backward is split: the gradient of the input first, the weights' `stage` later.
 
     Late weight gradients fill the idle time at the end; each stage holds at most `stages`
-    micro-batches. Source: ZB-H1 in Qi et al. 2023, arXiv:2401.10241, section 3.1.
+    micro-batches. Source: ZB-H1 in Qi et al. 2023, arXiv:2401.10241, section 2.1.
     """
     order, waiting = [], []
     for work in one_f_one_b_order(stage, stages, micro_batches):

@@ -2,7 +2,7 @@
 
 import re
 
-from course_lib.theory.validation import choice, number
+from course_lib.theory.validation import choice, number, whole
 
 # Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -32,6 +32,7 @@ def format_bytes(size_bytes: float, unit: str = "GB", digits: int = 2) -> str:
     """
     choice("unit", unit, ("GB", "GiB"))
     number("size_bytes", size_bytes, least=0)
+    whole("digits", digits, least=0, most=12)
     for name, factor in (_DECIMAL if unit == "GB" else _BINARY).items():
         if size_bytes >= factor:
             return f"{size_bytes / factor:.{digits}f} {name}"

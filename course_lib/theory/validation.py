@@ -46,7 +46,7 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
         near = max(by, round(value / by) * by)
         raise ValueError(
             f"{name} {value} is not divisible by {by_name} {by}: take {name} {near}, "
-            f"or a {by_name} that divides {value}"
+            f"or another {by_name} that divides {value}"
         )
 
 

@@ -60,7 +60,7 @@ def test_an_unknown_quiz_gets_a_sentence(chapter):
 def shown(chapter):
     widget = quiz("90")
     yield widget
-    widget.close_all()
+    widget.close()
 
 
 def test_pressing_check_tells_and_records(shown):

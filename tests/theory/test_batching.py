@@ -118,3 +118,5 @@ def test_noise_scale_solves_its_two_equations(signal, noise):
 def test_noise_scale_without_signal_says_what_to_do():
     with pytest.raises(ValueError, match="average the squared norms over more batches"):
         batching.noise_scale(2, 8.0, 8, 1.0)
+    with pytest.raises(ValueError, match="leaves no noise"):
+        batching.noise_scale(2, 1.0, 8, 8.0)

@@ -96,7 +96,6 @@ INNER = {
 }
 # Differences and estimates, which are below 0 when the second number is the larger one.
 SIGNED = {
-    "batching.noise_scale",
     "communication.saved_fraction",
     "communication.throughput_gain",
 }

@@ -13,8 +13,8 @@ from course_lib.theory.layout import Layout
 from course_lib.theory.memory import RECIPES, worst_stage
 from course_lib.theory.models import LatentAttention, TransformerShape, model
 from course_lib.theory.planner import plan
-from course_lib.theory.planner_search import search
-from course_lib.theory.planner_space import Question, Row, divisors, rows
+from course_lib.theory.planner.search import search
+from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.stagetime import Assumptions
 from course_lib.theory.steptime import step_time
@@ -319,3 +319,16 @@ def test_all_named_recipes_can_be_planned(name):
 def test_divisors():
     assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
     assert divisors(1) == [1] and divisors(7) == [1, 7]
+
+
+def test_an_overhead_as_large_as_the_memory_is_named():
+    cluster = Cluster(accelerator("H100-SXM"))
+    with pytest.raises(ValueError, match="overhead_bytes 80000000000 leaves nothing"):
+        plan(model("gpt2-124m"), Recipe(), cluster, 8, overhead_bytes=80 * 10**9)
+
+
+def test_a_layout_just_too_large_shows_by_how_much():
+    found = plan(model("llama2-7b"), Recipe(), Cluster(accelerator("H100-SXM")), 8)
+    reasons = [reason for _, reason in found.rejected()]
+    assert reasons
+    assert not any("80.0 GB of 80 GB" in reason for reason in reasons)

@@ -2,7 +2,7 @@
 
 Memory and time of a layout are sums of parts that depend on a few of its degrees each. Every part
 is computed here once for each value of those degrees by the functions that `memory` and `steptime`
-use themselves; `planner_fast` only looks up, multiplies by counts, adds and compares.
+use themselves; `planner.fast` only looks up, multiplies by counts, adds and compares.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,8 +19,8 @@ from course_lib.theory.activations import (
 from course_lib.theory.layout import Layout
 from course_lib.theory.memory import INDEX_BYTES
 from course_lib.theory.models import TransformerShape
-from course_lib.theory.planner_space import ZERO_STAGES, Question, Row
-from course_lib.theory.planner_stages import StageKind
+from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
+from course_lib.theory.planner.stages import StageKind
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.stagetime import head_work, layer_work, update_seconds
 from course_lib.theory.states import local_parameters, sharded_states, sharding_buffers

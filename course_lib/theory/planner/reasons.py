@@ -7,7 +7,7 @@ from dataclasses import replace
 from course_lib.theory.breakdown import MemoryBreakdown
 from course_lib.theory.layout import Layout
 from course_lib.theory.memory import worst_stage
-from course_lib.theory.planner_space import Question, divisors
+from course_lib.theory.planner.space import Question, divisors
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.states import model_states
 from course_lib.theory.units import format_bytes
@@ -41,8 +41,9 @@ def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
     if bill.total_bytes <= capacity:
         return None
     what, size = largest_part(bill)
+    digits = 1 if bill.total_bytes > 1.002 * capacity else 4  # never "80.0 GB of 80 GB"
     return (
-        f"stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
+        f"stage {stage} needs {format_bytes(bill.total_bytes, digits=digits)} of "
         f"{format_bytes(capacity, digits=0)}: {what} {format_bytes(size, digits=1)}; "
         f"{remedy(question, layout, recipe, what == 'activations')}"
     )
@@ -128,7 +129,13 @@ def check_one_layer(question: Question) -> None:
     cluster, shape = question.cluster, question.shape
     largest = max(shape.layer_parameters(layer).total for layer, _ in shape.layer_kinds())
     size = model_states(largest, question.recipe).model_states_bytes
-    room = max(1, cluster.accelerator.memory_bytes - question.overhead_bytes)
+    room = cluster.accelerator.memory_bytes - question.overhead_bytes
+    if room <= 0:
+        raise ValueError(
+            f"overhead_bytes {question.overhead_bytes} leaves nothing of the "
+            f"{cluster.accelerator.memory_bytes} bytes of a {cluster.accelerator.name}: "
+            "give a smaller overhead"
+        )
     if size > cluster.world * room:
         raise ValueError(
             f"nodes {cluster.nodes} with {cluster.gpus_per_node} {cluster.accelerator.name} each "

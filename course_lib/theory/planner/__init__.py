@@ -1,7 +1,7 @@
 """The planner: every layout of a cluster for a model and a global batch, which fit, which is best.
 
-`planner_space` lists the layouts, `planner_tables` fills small tables with the formulas of `memory`
-and `steptime`, `planner_search` adds them up, and `planner_reasons` says why one is rejected.
+`planner.space` lists the layouts, `planner.tables` fills small tables with the formulas of `memory`
+and `steptime`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
 """
 
 from collections.abc import Iterator
@@ -15,9 +15,9 @@ from course_lib.theory.hardware import Cluster
 from course_lib.theory.layout import Layout
 from course_lib.theory.memory import OVERHEAD_BYTES
 from course_lib.theory.models import TransformerShape
-from course_lib.theory.planner_reasons import check_one_layer, need, rule_broken, too_large
-from course_lib.theory.planner_search import Found, search
-from course_lib.theory.planner_space import ZERO_STAGES, Question, Row
+from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
+from course_lib.theory.planner.search import Found, search
+from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.stagetime import Assumptions
 from course_lib.theory.steptime import StepTime, step_time

@@ -7,8 +7,8 @@ stages. A test proves both results equal to `memory.worst_stage` and `steptime.s
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.theory.planner_fast import Tables
-from course_lib.theory.planner_space import ZERO_STAGES, Question, rows
+from course_lib.theory.planner.fast import Tables
+from course_lib.theory.planner.space import ZERO_STAGES, Question, rows
 from course_lib.theory.stagetime import layer_rate
 
 CHUNK_ROWS = 4096  # arrays of so many rows stay in a processor's cache

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from course_lib.theory import planner_tables as tables
-from course_lib.theory.planner_space import Question, Row
-from course_lib.theory.planner_stages import StageKind, pad, stage_kinds
+from course_lib.theory.planner import tables
+from course_lib.theory.planner.space import Question, Row
+from course_lib.theory.planner.stages import StageKind, pad, stage_kinds
 
 
 @dataclass(frozen=True)
