@@ -159,6 +159,10 @@ class BatchCost:
     steps: float  # S / S_min: 1 with an infinite batch
     samples: float  # E / E_min: 1 with a tiny batch
 
+    def explain(self) -> str:
+        """Both costs in one line."""
+        return f"{self.steps:.4g} × the fewest updates, {self.samples:.4g} × the fewest samples"
+
 
 def batch_cost(batch: float, critical_batch: float) -> BatchCost:
     """Steps and samples to a fixed loss: S/S_min = 1 + Bc/B and E/E_min = 1 + B/Bc.

@@ -101,6 +101,7 @@ def test_learning_rate_rules():
 def test_batch_cost_at_the_critical_batch_is_two_of_each():
     cost = batching.batch_cost(5.0, critical_batch=5.0)
     assert (cost.steps, cost.samples) == (2.0, 2.0)
+    assert cost.explain() == "2 × the fewest updates, 2 × the fewest samples"
 
 
 @given(ratio=st.floats(1e-3, 1e3))
