@@ -100,26 +100,14 @@ class Result:
 def main(options: Options) -> Result:
     """Train for `options.steps` updates; every rank returns the same losses and counts."""
     rank = launch.init()
-    windows = Windows(options.sequence)
-    batching = Batching(
-        len(windows),
-        options.micro_batch,
-        options.accumulation,
-        gpus_per_node=rank.world,
-        sequence=options.sequence,
-        drop_last=True,
-    )
-    torch.manual_seed(options.seed)  # the same weights on every rank
-    model = GPT(options.layers, options.hidden, options.heads, VOCAB, options.sequence)
-    model = model.to(rank.device)
+    model = _model(options).to(rank.device)
     twin = _Twin(model, options) if options.compare else None
     ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb)
     log = log_buckets(ddp)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
     losses = []
     start = time.perf_counter()
-    for window in itertools.islice(_updates(windows, batching, options), options.steps):
-        window = [(inputs.to(rank.device), labels.to(rank.device)) for inputs, labels in window]
+    for window in itertools.islice(_updates(rank, options), options.steps):
         losses.append(float(accumulate_ddp(ddp, window, options.no_sync)))
         if twin:
             twin.follow(model, window)
@@ -149,6 +137,11 @@ def predict_all_reduces(options: Options, gradient_bytes: Sequence[int]) -> int:
     return ddp_all_reduces(syncs, len(buckets))
 
 
+def _model(options: Options) -> GPT:
+    torch.manual_seed(options.seed)  # the same weights on every rank
+    return GPT(options.layers, options.hidden, options.heads, VOCAB, options.sequence)
+
+
 class _Twin:
     """The same model trained as one process would: on the samples of all ranks in one batch."""
 
@@ -174,15 +167,19 @@ class _Twin:
         self.optimizer.zero_grad()
 
 
-def _updates(windows: Windows, batching: Batching, options: Options) -> Iterator[list[MicroBatch]]:
-    """Endless epochs, cut into windows of `accumulation` micro-batches."""
+def _updates(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
+    """Endless epochs, cut into windows of `accumulation` micro-batches; no ragged tails."""
+    windows = Windows(options.sequence)
+    sizes = (len(windows), options.micro_batch, options.accumulation)
+    epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
     sampler = DistributedSampler(windows, seed=options.seed, drop_last=True)
     loader = DataLoader(windows, options.micro_batch, sampler=sampler, drop_last=True)
-    for epoch in itertools.count():
-        sampler.set_epoch(epoch)
+    for number in itertools.count():
+        sampler.set_epoch(number)
         batches = iter(loader)
-        for _ in range(batching.epoch().updates):
-            yield [tuple(next(batches)) for _ in range(options.accumulation)]
+        for _ in range(epoch.updates):
+            window = [next(batches) for _ in range(options.accumulation)]
+            yield [tuple(part.to(rank.device) for part in pair) for pair in window]
 
 
 def _from_all_ranks(tensor: Tensor) -> list[Tensor]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 
 from course_lib.theory.bubble import bubble_time
 from course_lib.theory.budget import TrainingRun, utilisation
-from course_lib.theory.flops import training_flops
+from course_lib.theory.flops import FlopBreakdown, training_flops
 from course_lib.theory.hardware import Cluster
 from course_lib.theory.layout import Layout
 from course_lib.theory.models import TransformerShape
@@ -129,6 +129,18 @@ def step_time(
     conventions = flop_conventions(recipe, assumptions)
     flops = training_flops(shape, layout.global_batch, sequence, *conventions)
     slowest, bubble_s = _slowest(layout, stages, flops.forward_flop / flops.hardware_flop)
+    return _summed(slowest, bubble_s, flops, layout, cluster, assumptions)
+
+
+def _summed(
+    slowest: StageTime,
+    bubble_s: float,
+    flops: FlopBreakdown,
+    layout: Layout,
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> StepTime:
+    """The slowest stage's leaves, the bubble, and what the rates are computed from."""
     return StepTime(
         **vars(slowest),
         bubble_s=bubble_s,
