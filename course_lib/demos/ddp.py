@@ -174,8 +174,8 @@ def _updates(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
     sampler = DistributedSampler(windows, seed=options.seed, drop_last=True)
     loader = DataLoader(windows, options.micro_batch, sampler=sampler, drop_last=True)
-    for number in itertools.count():
-        sampler.set_epoch(number)
+    for pass_number in itertools.count():
+        sampler.set_epoch(pass_number)
         batches = iter(loader)
         for _ in range(epoch.updates):
             window = [next(batches) for _ in range(options.accumulation)]
