@@ -180,6 +180,7 @@ def measured(block, dtype, samples, sequence, hidden):
     return saved_bytes(lambda: block(x), block)
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("repeat_kv", [False, True])
 @pytest.mark.parametrize("fused", [False, True])
@@ -196,6 +197,7 @@ def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision
     assert found == predicted + statistics + softmax
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize("top_k", [1, 2, 3])
 def test_layer_with_experts_equals_autograd_s_list(top_k):
     samples, sequence, experts = 2, 32, {**EXPERTS, "top_k": top_k}

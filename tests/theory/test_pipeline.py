@@ -201,6 +201,7 @@ def _our_order(name, stage, stages, micro_batches, virtual_stages=1):
     return [(work.kind, work.micro_batch, work.chunk) for work in plan.orders[stage]]
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize(("stages", "rounds", "virtual"), [(4, 2, 2), (3, 4, 3), (8, 1, 2)])
 def test_interleaved_is_torchs_order(stages, rounds, virtual):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -213,6 +214,7 @@ def test_interleaved_is_torchs_order(stages, rounds, virtual):
         assert ours == _torch_order(theirs, stages)
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize(("stages", "micro_batches"), [(4, 4), (4, 9), (6, 6), (2, 5)])
 def test_zb1p_is_torchs_order(stages, micro_batches):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -224,6 +226,7 @@ def test_zb1p_is_torchs_order(stages, micro_batches):
         assert _our_order("zb1p", rank, stages, micro_batches) == _torch_order(theirs, stages)
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize(("stages", "micro_batches"), [(4, 8), (5, 7), (2, 3)])
 def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")

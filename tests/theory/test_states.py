@@ -59,6 +59,7 @@ def local_bytes(model, optimizer):
     return tuple(sum(tensor.to_local().nbytes for tensor in group) for group in groups)
 
 
+@pytest.mark.torch_internals
 @pytest.mark.parametrize(
     ("vocab", "rank", "padding_rows"),
     # 50 rows of the embedding on 4 ranks are 13, 13, 13 and 11: half a row more than 12.5.
@@ -260,6 +261,7 @@ class Stack(nn.Module):
         return self.last(x)
 
 
+@pytest.mark.torch_internals
 def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
     hidden, ranks = 128, 4
     model = Stack(hidden, layers=5)

@@ -163,12 +163,14 @@ def predicted(result, axis, what, skip=()):
     ]
 
 
+@pytest.mark.torch_internals
 def test_zero3_sends_what_torch_sends():
     result = traffic(Layout(dp=4, zero_stage=3, micro_batch=2, accumulation=3), recipe=FP32)
     for operation in ("all-gather", "reduce-scatter"):
         assert counted()["zero3"][operation] == pytest.approx(predicted(result, "dp", operation))
 
 
+@pytest.mark.torch_internals
 def test_tensor_parallelism_sends_what_torch_sends():
     result = traffic(Layout(tp=4, micro_batch=2), recipe=FP32)
     in_layers = predicted(result, "tp", "all-reduce", skip=("embedding", "head", "loss"))
