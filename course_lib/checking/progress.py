@@ -66,6 +66,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
             change(record)
             _write(data)
             return record
+    # NotImplementedError is what filelock raises on a file system that has no locks.
     except (OSError, NotImplementedError, filelock.Timeout) as error:
         reason = getattr(error, "strerror", None) or "the file is locked by another program"
         _warn_once(
