@@ -34,7 +34,7 @@ class BucketLog:
 def log_buckets(model: DistributedDataParallel) -> BucketLog:
     """Write down every gradient bucket that `model` sends from now on.
 
-    Uses DDP's communication hook with torch's own default behind it, so nothing
+    Uses DDP's communication hook with torch's default behind it, so nothing
     else changes. A DDP model takes one hook in its life: torch raises
     RuntimeError for a second.
     """

@@ -25,7 +25,9 @@ def loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 def count_tokens(window: Sequence[MicroBatch]) -> Tensor:
     """Tokens that count in a window of micro-batches."""
-    return torch.stack([(labels != IGNORE).sum() for _, labels in window]).sum()
+    return torch.stack(
+        [(labels != IGNORE).sum() for _, labels in window]
+    ).sum()
 
 
 def accumulate(model: nn.Module, window: Sequence[MicroBatch]) -> Tensor:
@@ -64,7 +66,7 @@ def accumulate_ddp(
     """`accumulate` on every rank of a DDP model, with one gradient exchange.
 
     DDP averages gradients over ranks. The loss is divided by the tokens of all
-    ranks and multiplied by the number of ranks, so that the average becomes the
+    ranks and multiplied by the number of ranks, so that the average is the
     sum over all tokens. Returns the mean loss over all tokens of all ranks.
     """
     ranks, tokens = dist.get_world_size(), count_tokens(window)

@@ -54,7 +54,9 @@ class GPT(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(vocab, hidden)
         self.positions = nn.Embedding(context, hidden)
-        self.blocks = nn.ModuleList(Block(hidden, heads) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(hidden, heads) for _ in range(layers)
+        )
         self.norm = nn.LayerNorm(hidden)
         self.head = nn.Linear(hidden, vocab, bias=False)
         nn.init.normal_(self.embedding.weight, std=0.02)

@@ -20,7 +20,7 @@ def ledger(
 ) -> dict[str, int]:
     """Bytes by consumer: weights, gradients, optimizer, inputs and labels.
 
-    `optimizer` has torch's `state`: a dict of named tensors per parameter. Call
+    `optimizer` has torch's `state`: a dict of named tensors a parameter. Call
     it after `optimizer.step()`, which makes the state. Step counters (a number
     per tensor) are left out, as every published convention does.
     """

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 class MasterAdamW:
     """AdamW on fp32 copies of 16-bit weights, copied back after each step.
 
-    bf16 keeps 8 binary digits: 1.0 + 0.001 is 1.0, so an update of a thousandth
-    would be lost.
+    bf16 keeps 8 binary digits: 1.0 + 0.001 is 1.0, so an update of one
+    thousandth would be lost.
     Micikevicius et al. 2018, arXiv:1710.03740, section 3.1.
     """
 
