@@ -1,0 +1,114 @@
+"""Writes down every collective that a piece of code calls, with its bytes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._C._distributed_c10d import _resolve_process_group
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# torch's operators, and the place of the argument that is the whole tensor:
+# the result of an all-gather, the input of all others.
+_OPERATORS = {
+    "c10d.allreduce_": ("all-reduce", 0),
+    "c10d._allgather_base_": ("all-gather", 0),
+    "c10d.allgather_": ("all-gather", 0),
+    "c10d._reduce_scatter_base_": ("reduce-scatter", 1),
+    "c10d.reduce_scatter_": ("reduce-scatter", 1),
+    "c10d.alltoall_base_": ("all-to-all", 1),
+    "c10d.alltoall_": ("all-to-all", 1),
+    "c10d.broadcast_": ("broadcast", 0),
+    "c10d.reduce_": ("reduce", 0),
+    "c10d.send": ("send-recv", 0),
+    "_c10d_functional.all_reduce": ("all-reduce", 0),
+    "_c10d_functional.all_reduce_": ("all-reduce", 0),
+    "_c10d_functional.all_gather_into_tensor": ("all-gather", None),
+    "_c10d_functional.reduce_scatter_tensor": ("reduce-scatter", 0),
+    "_c10d_functional.all_to_all_single": ("all-to-all", 0),
+    "_c10d_functional.broadcast": ("broadcast", 0),
+}
+
+_REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective: bytes of the whole tensor, among how many ranks.
+
+    A message counts where it is sent, as "send-recv".
+    """
+
+    operation: str
+    size_bytes: int
+    ranks: int
+
+
+@dataclass
+class WireLog:
+    """The calls of this rank, in order."""
+
+    calls: list[Call] = field(default_factory=list)
+
+    def sent(self) -> dict[str, list[int]]:
+        """Calls and their bytes by operation: {"all-reduce": [2, 64]}."""
+        totals: dict[str, list[int]] = {}
+        for call in self.calls:
+            total = totals.setdefault(call.operation, [0, 0])
+            total[0] += 1
+            total[1] += call.size_bytes
+        return totals
+
+
+@contextmanager
+def log_wire(enabled: bool = True) -> Iterator[WireLog]:
+    """Log the collectives that this rank calls, those of DDP and FSDP as well.
+
+    Collectives among one rank are not logged: they send nothing.
+    """
+    log = WireLog()
+    with _Listener(log) if enabled else nullcontext():
+        yield log
+
+
+class _Listener(TorchDispatchMode):
+    """Sees each operator that torch dispatches, collectives among them."""
+
+    def __init__(self, log: WireLog) -> None:
+        super().__init__()
+        self.log = log
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        known = _OPERATORS.get(str(func).rpartition(".")[0])
+        if known:
+            operation, place = known
+            whole = result if place is None else args[place]
+            ranks = _ranks(args)
+            if ranks > 1:
+                self.log.calls.append(Call(operation, _bytes(whole), ranks))
+        return result
+
+
+def _bytes(tensors: Any) -> int:
+    leaves = tree_leaves(tensors)
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _ranks(args: Any) -> int:
+    """Size of the group among an operator's arguments: an object, or its name."""
+    for argument in args:
+        if isinstance(argument, torch.ScriptObject):
+            try:
+                return dist.ProcessGroup.unbox(argument).size()
+            except RuntimeError:  # another object, such as a ReduceOp
+                continue
+        if isinstance(argument, str) and argument.upper() not in _REDUCTIONS:
+            return _resolve_process_group(argument).size()
+    return dist.get_world_size()

@@ -1,0 +1,76 @@
+"""The log of collectives sees each operation once, with the bytes that were sent."""
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.measure.wire import log_wire
+from course_lib.scratch import wire
+
+X = 16  # bytes of torch.ones(4)
+
+
+def logged(name):
+    rank = launch.init()
+    alone = [dist.new_group([number]) for number in range(rank.world)][rank.rank]
+    x = torch.ones(4)
+    ddp = DistributedDataParallel(torch.nn.Linear(4, 3))
+    calls = {
+        "all-reduce": lambda: dist.all_reduce(x),
+        "all-gather": lambda: wire.all_gather(x),
+        "all-gather of a list": lambda: dist.all_gather([torch.empty(4), torch.empty(4)], x),
+        "reduce-scatter": lambda: wire.reduce_scatter(x),
+        "all-to-all": lambda: dist.all_to_all_single(torch.empty(4), x),
+        "broadcast": lambda: dist.broadcast(x, 0),
+        "functional": lambda: functional.all_reduce(x, "sum", dist.group.WORLD) + 1,
+        "message": lambda: message(rank.rank, x),
+        "alone": lambda: dist.all_reduce(x, group=alone),
+        "functional alone": lambda: functional.all_reduce(x, "sum", alone) + 1,
+        "barrier": lambda: dist.barrier(),
+        "ddp": lambda: ddp(x).sum().backward(),
+    }
+    with log_wire() as log:
+        calls[name]()
+    with log_wire(enabled=False) as nothing:
+        calls[name]()
+    assert nothing.sent() == {}
+    return log.sent()
+
+
+def message(rank, x):
+    if rank == 0:
+        dist.send(x, 1)
+    else:
+        dist.recv(x, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    [
+        ("all-reduce", {"all-reduce": [1, X]}),
+        ("all-gather", {"all-gather": [1, 2 * X]}),
+        ("all-gather of a list", {"all-gather": [1, 2 * X]}),
+        ("reduce-scatter", {"reduce-scatter": [1, X]}),
+        ("all-to-all", {"all-to-all": [1, X]}),
+        ("broadcast", {"broadcast": [1, X]}),
+        ("functional", {"all-reduce": [1, X]}),
+        ("message", {"send-recv": [1, X]}),
+        ("alone", {}),
+        ("functional alone", {}),
+        ("barrier", {}),
+    ],
+)
+def test_each_operation_is_logged(name, sent):
+    assert launch.run(logged, name, ranks=2)[0] == sent
+
+
+def test_ddp_is_seen():
+    sent = launch.run(logged, "ddp", ranks=2)[0]
+    assert sent == {"all-reduce": [1, 4 * (4 * 3 + 3)]}
+
+
+def test_a_message_counts_where_it_is_sent():
+    assert launch.run(logged, "message", ranks=2)[1] == {}
