@@ -102,7 +102,7 @@ def _bytes(tensors: Any) -> int:
 
 
 def _ranks(args: Any) -> int:
-    """Size of the group among an operator's arguments: an object, or its name."""
+    """Size of the group among an operator's arguments: object, or name."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject):
             try:
