@@ -1,4 +1,4 @@
-"""`course build`: writes notebooks/, exercises/ and solutions/ from chapters/.
+"""`course build`: writes notebooks/, exercises/, solutions/ and the glossary from chapters/.
 
 Nothing a learner wrote is overwritten: each notebook stores a hash of its own sources, and one
 whose sources no longer match it stays; the new version is then written beside it.
@@ -12,6 +12,7 @@ from typing import Any
 
 from course_lib.chapter_notebooks import render, sources_sha
 from course_lib.chapter_source import read_chapters
+from course_lib.glossary import TABLE, glossary
 
 FOLDERS = ("notebooks", "exercises", "solutions")
 
@@ -59,9 +60,12 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
 
 
 def _expected(root: Path) -> dict[Path, str]:
+    chapters = read_chapters(root)
+    if (root / TABLE).exists():
+        chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
     return {
         root / folder / f"{chapter.name}.ipynb": text
-        for chapter in read_chapters(root)
+        for chapter in chapters
         for folder, text in render(chapter).items()
     }
 

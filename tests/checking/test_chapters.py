@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from course_lib.checking import grade
-from course_lib.checking.exercise import exercises_of
+from course_lib.checking.exercise import chapters, exercises_of
 from tests.checking.typical_mistakes import ALL
 
 ROOT = Path(__file__).parents[2]
-CHAPTERS = (1, 2, 3)
+CHAPTERS = chapters()
 EXERCISES = [exercise for number in CHAPTERS for exercise in exercises_of(number)]
 
 

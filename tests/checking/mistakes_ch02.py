@@ -1,0 +1,78 @@
+"""Answers to chapter 2 that a check must refuse: (exercise, what was thought, answer)."""
+
+
+def _train_without(*missing: str):
+    """The right loop of exercise 2.3, less what is named."""
+
+    def train(model, optimizer, batches, accumulation):
+        for start in range(0, len(batches), accumulation):
+            window = batches[start : start + accumulation]
+            if "tail" in missing and len(window) < accumulation:
+                return
+            samples = sum(len(inputs) for inputs, _ in window)
+            if "zero_grad" not in missing:
+                optimizer.zero_grad()
+            for inputs, targets in window:
+                squares = (model(inputs) - targets).square()
+                loss = squares.sum() / samples
+                if "division" in missing:
+                    loss = squares.mean()
+                if "tokens" in missing:
+                    loss = squares.mean() / len(window)
+                loss.backward()
+            optimizer.step()
+
+    return train
+
+
+def _no_sync_around(what: str):
+    def backward_window(model, window):
+        from contextlib import nullcontext
+
+        from course_lib.scratch.accumulation import loss_sum
+
+        tokens = sum(labels.numel() for _, labels in window)
+        for number, (inputs, labels) in enumerate(window, start=1):
+            quiet = number < len(window) if what != "first" else number > 1
+            context = model.no_sync() if quiet or what == "all" else nullcontext()
+            if what == "backward":
+                loss = loss_sum(model(inputs), labels) / tokens
+                with context:
+                    loss.backward()
+            else:
+                with context:
+                    scale = 1 if what == "undivided" else tokens
+                    (loss_sum(model(inputs), labels) / scale).backward()
+
+    return backward_window
+
+
+MISTAKES = [
+    ("2.1", "forgets the second node", (32, 1000)),
+    ("2.1", "exchanges in each micro-step", (16, 16000)),
+    ("2.2", "takes the claim at its word", ([200, 200], [100, 100])),
+    ("2.2", "doubles the passes", ([200, 200], [400, 200])),
+    ("2.3", "does not clear the gradients", _train_without("zero_grad")),
+    ("2.3", "does not divide", _train_without("division")),
+    ("2.3", "divides by micro-batches", _train_without("tokens")),
+    ("2.3", "drops the last window", _train_without("tail")),
+    ("2.3", "a function that trains nothing", lambda *arguments: True),
+    ("2.4", "mean of the means", lambda means, tokens: sum(means) / len(means)),
+    (
+        "2.4",
+        "NaN from padding",
+        lambda means, tokens: sum(m * n for m, n in zip(means, tokens, strict=True)) / sum(tokens),
+    ),
+    ("2.5", "around backward only", _no_sync_around("backward")),
+    ("2.5", "around everything", _no_sync_around("all")),
+    ("2.5", "exchanges at the first", _no_sync_around("first")),
+    ("2.5", "does not divide", _no_sync_around("undivided")),
+    ("2.6", "forgets the bytes of a number", (6400 * 124_439_808, 200 * 124_439_808)),
+    ("2.6", "upside down", (200 * 4 * 124_439_808, 6400 * 4 * 124_439_808)),
+    ("2.7", "variance as 1/√B", (0.08 / 4, 4.0)),
+    ("2.7", "factor of the variance", (0.005, 16.0)),
+    ("2.8", "linear for both", (0.05, 0.0000375)),
+    ("2.8", "the wrong direction", (12.8, 0.0024)),
+    ("2.9", "samples and updates exchanged", ([9.0, 1.125], [1.125, 9.0])),
+    ("2.9", "one batch only", [1.125, 9.0]),
+]

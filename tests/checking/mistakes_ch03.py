@@ -1,0 +1,66 @@
+"""Answers to chapter 3 that a check must refuse: (exercise, what was thought, answer)."""
+
+
+def _per_parameter(master=True, buffer=True, refuse=True):
+    """The right function of exercise 3.4, less what is switched off."""
+
+    def bytes_per_parameter(weights, gradients, fp32_buffer=False):
+        size = {"fp32": 4, "bf16": 2}
+        if refuse and weights not in size:
+            raise ValueError(weights)
+        copy = 4 if weights == "bf16" or not master else 0
+        extra = 4 if fp32_buffer and (gradients == "bf16" or not buffer) else 0
+        return size.get(weights, 2) + size[gradients] + copy + extra + 8
+
+    return bytes_per_parameter
+
+
+def _state_bytes(step: bool, size: int | None = None):
+    def optimizer_bytes(optimizer):
+        import torch
+
+        return sum(
+            value.numel() * size if size else value.nbytes
+            for state in optimizer.state.values()
+            for name, value in state.items()
+            if torch.is_tensor(value) and (step or name != "step")
+        )
+
+    return optimizer_bytes
+
+
+P70 = 68_976_648_192
+_SORTED = {
+    "gradient of a weight": 2,
+    "running mean of the squared gradient": 3,
+    "fp32 master copy": 3,
+    "output of GELU, kept for backward": 5,
+    "gradient of the logits, freed at once": 6,
+    "CUDA context": 7,
+}
+
+MISTAKES = [
+    ("3.1", "takes 12 bytes for Adam", (2 * P70, 12 * P70, 0)),
+    ("3.1", "nominal 70e9", (140e9, 560e9, 280e9)),
+    ("3.2", "twice, always", (2, 2, 2)),
+    ("3.2", "forgets the master copy", (2, 4, 4)),
+    ("3.3", "SGD keeps the weights", (28_000_000_000, 28e9, 56e9, 14e9, 1.0)),
+    ("3.3", "8-bit is half of bf16 weights", (0, 28e9, 56e9, 14e9, 0.5)),
+    ("3.4", "master copy for fp32 weights", _per_parameter(master=False)),
+    ("3.4", "two fp32 gradients", _per_parameter(buffer=False)),
+    ("3.4", "accepts anything", _per_parameter(refuse=False)),
+    ("3.5", "counts the steps", _state_bytes(step=True)),
+    ("3.5", "counts numbers, not bytes", _state_bytes(step=False, size=1)),
+    ("3.5", "a number", 320),
+    ("3.6", "reads GiB as GB", (23.65 - 24.92, "no")),
+    ("3.6", "forgets the overhead", (0.44, "yes")),
+    ("3.7", "takes MiB for MB", (143.771, 140.4)),
+    ("3.7", "the same for both", (140.4, 140.4)),
+    ("3.8", "compares with the weights", 2),
+    ("3.8", "rounds down", 6),
+    ("3.9", "gradients are intermediate", {**_SORTED, "gradient of a weight": 5}),
+    ("3.9", "variance is a gradient", {**_SORTED, "running mean of the squared gradient": 2}),
+    ("3.9", "forgets one", {k: v for k, v in _SORTED.items() if k != "CUDA context"}),
+    ("3.10", "takes the claim at its word", "functional language"),
+    ("3.10", "another word", "fusion"),
+]

@@ -1,0 +1,64 @@
+"""The glossary and the chapters agree: each term in its first chapter, and none forgotten."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course_lib.chapter_source import read_chapters
+from course_lib.glossary import TABLE, glossary, read_terms
+from course_lib.problem import Problem
+
+ROOT = Path(__file__).parents[1]
+TERMS = read_terms(ROOT)
+TEXTS = {
+    chapter.number: "\n".join(cell.source for cell in chapter.cells)
+    for chapter in read_chapters(ROOT)
+}
+CHINESE = "[\u4e00-\u9fff]"
+
+
+@pytest.mark.parametrize("term", TERMS, ids=lambda term: term.english)
+def test_a_term_is_named_in_its_chapter_and_not_before(term):
+    whole = re.compile(f"(?<!{CHINESE}){term.chinese}(?!{CHINESE})")
+    using = [number for number, text in TEXTS.items() if whole.search(text)]
+    assert using, f"no chapter says {term.chinese}"
+    assert min(using) == term.chapter
+    assert term.meaning.endswith(".")
+
+
+@pytest.mark.parametrize("number", TEXTS)
+def test_each_chinese_term_of_a_chapter_is_in_the_table(number):
+    listed = {term.chinese for term in TERMS if term.chapter <= number}
+    named = re.findall(f"[(（]({CHINESE}+)", TEXTS[number])
+    assert set(named) <= listed
+
+
+def test_no_term_stands_twice():
+    names = [term.english for term in TERMS]
+    assert len(names) == len(set(names))
+
+
+def test_the_page_links_to_the_chapters():
+    (cell,) = glossary(ROOT, {1: "01_steps"}).cells
+    assert (
+        "| epoch | 轮次 | One pass over the whole data set. | [1](01_steps.ipynb) |" in cell.source
+    )
+    assert cell.source.count("\n| ") == len(TERMS) + 1
+
+
+@pytest.mark.parametrize(
+    "line", ["1\tterm\t术语", "one\tterm\t术语\tMeaning.", "1\t\t术语\tMeaning."]
+)
+def test_a_bad_row_is_named(tmp_path, line):
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\n{line}\n", encoding="utf-8")
+    with pytest.raises(Problem, match=r"glossary.tsv:2: write chapter, term"):
+        read_terms(tmp_path)
+
+
+def test_a_bad_head_is_named(tmp_path):
+    (tmp_path / "chapters").mkdir()
+    (tmp_path / TABLE).write_text("term\n", encoding="utf-8")
+    with pytest.raises(Problem, match="columns must be"):
+        read_terms(tmp_path)
