@@ -75,6 +75,8 @@ def _add_demo_options(demo: argparse.ArgumentParser) -> None:
     demo.add_argument("name", nargs="?", metavar="NAME", help="which demo, see --list")
     demo.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
     demo.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
+    limit = "on two nodes of this machine, half of the ranks on each, joined by MBIT Mbit/s (Linux)"
+    demo.add_argument("--two-nodes", type=float, metavar="MBIT", help=limit)
     demo.add_argument("--list", action="store_true", help="list the demos")
     demo.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -95,7 +97,8 @@ def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.name is None:
         raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))
     argv = [*rest, "--json"] if arguments.json else rest
-    _run_demo(arguments, argv)
+    run = _run_demo if arguments.two_nodes is None else _run_on_two_nodes
+    run(arguments, argv)
     return 0
 
 
@@ -122,6 +125,26 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     except launch.RankFailed as failure:
         raise Problem(f"rank {failure.rank} {failure.reason}: see `course doctor`") from failure
     print(render(result, arguments.json))
+
+
+def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
+    from course_lib import demos, launch
+    from course_lib.launch.two_nodes import nodes_command_line
+
+    if arguments.ranks < 2 or arguments.ranks % 2:
+        raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
+    each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout
+    try:
+        name = demos.load(arguments.name).__name__
+        demos.load(arguments.name).parse(argv)
+        line = nodes_command_line(name, each, argv)
+        print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)
+        sys.stdout.flush()
+        first, second = launch.run_on_two_nodes(name, argv, each, mbit, limit_s)
+    except (ValueError, launch.NodesFailed) as error:
+        raise Problem(str(error)) from error
+    # Of JSON nothing but the result, which node 0 prints last.
+    print(first.splitlines()[-1] if arguments.json else (second + first).rstrip())
 
 
 def _check(arguments: argparse.Namespace, _rest: list[str]) -> int:

@@ -141,6 +141,43 @@ def test_demo_with_json_prints_nothing_else_on_stdout(demo, capsys):
     assert "torch.distributed.run" in printed.err
 
 
+def test_demo_on_two_nodes(demo, monkeypatch, capsys):
+    asked = []
+
+    def run(*arguments):
+        asked.append(arguments)
+        return ["of node 0\nresult\n", "of node 1\n"]
+
+    monkeypatch.setattr(launch, "run_on_two_nodes", run)
+    options = ["--ranks", "4", "--two-nodes", "200", "--timeout", "9"]
+    assert cli.main(["demo", "ddp", *options, "--steps", "20"]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "--node-rank=R --nproc-per-node=2" in first
+    assert rest == ["of node 1", "of node 0", "result"]
+    assert cli.main(["demo", "ddp", *options, "--json"]) == 0
+    assert capsys.readouterr().out == "result\n"
+    assert asked == [
+        ("course_lib.demos.ddp", ["--steps", "20"], 2, 200.0, 9.0),
+        ("course_lib.demos.ddp", ["--json"], 2, 200.0, 9.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--ranks", "3"], "ranks 3 cannot be halved: give --ranks 2, or 4"),
+        (["--ranks", "2"], "node 1 ended with exit code 1"),
+    ],
+)
+def test_demo_on_two_nodes_says_why_not(demo, monkeypatch, capsys, argv, message):
+    def run(*arguments):
+        raise launch.NodesFailed("node 1 ended with exit code 1")
+
+    monkeypatch.setattr(launch, "run_on_two_nodes", run)
+    assert cli.main(["demo", "ddp", "--two-nodes", "200", *argv]) == 2
+    assert capsys.readouterr().err == f"course demo: {message}\n"
+
+
 def test_demo_list(demo, capsys):
     assert cli.main(["demo", "--list"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split(maxsplit=1) == ["ddp", "a line about it"]

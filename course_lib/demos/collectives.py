@@ -1,0 +1,390 @@
+"""Collectives made of messages beside the library's: counted, timed, and the machine's α and β.
+
+Every operation is compared with gloo's or NCCL's bit by bit; steps, messages and bytes are counted
+and must be the theory's. The times of the ring give α and β, which predict all the others.
+Run it with `course demo collectives --ranks 4`, with `--link-mbit 200` behind slow links, or under
+torchrun.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.measure.collective_time import collective_seconds
+from course_lib.measure.wire import log_wire
+from course_lib.scratch import wire
+from course_lib.scratch.collectives import (
+    all_to_all,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+)
+from course_lib.scratch.peers import Peers, SlowPeers
+from course_lib.scratch.tree import tree_all_reduce
+from course_lib.theory import collectives
+from course_lib.theory.fitting import FittedLink, fit_alpha_beta
+from course_lib.theory.units import KIB, MIB, format_bytes
+from course_lib.theory.validation import choice, flag, number, whole
+
+NUMBER_BYTES = 4  # everything here is float32
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A collective from scratch and by the library, and what the theory calls it."""
+
+    kind: str
+    algorithm: str
+    scratch: Callable[[Tensor, Peers], Tensor]
+    library: Callable[[Tensor], Tensor]
+
+
+def _library_all_to_all(whole: Tensor) -> Tensor:
+    arrived = torch.empty_like(whole)
+    dist.all_to_all_single(arrived, whole)
+    return arrived
+
+
+RING, TREE = "ring-all-reduce", "tree-all-reduce"
+OPERATIONS = {
+    RING: Operation("all-reduce", "ring", ring_all_reduce, wire.all_reduce),
+    TREE: Operation("all-reduce", "tree", tree_all_reduce, wire.all_reduce),
+    "reduce-scatter": Operation("reduce-scatter", "ring", ring_reduce_scatter, wire.reduce_scatter),
+    "all-gather": Operation("all-gather", "ring", ring_all_gather, wire.all_gather),
+    "all-to-all": Operation("all-to-all", "ring", all_to_all, _library_all_to_all),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    operations: str = option("all", f"some of {','.join(OPERATIONS)}")
+    smallest: int = option(KIB, "first size in bytes of the whole tensor")
+    largest: int = option(MIB, "last size in bytes")
+    factor: int = option(4, "from one size to the next")
+    repeats: int = option(10, "timed calls at each size, of which the fastest counts")
+    times: bool = option(True, "measure times, not only what is sent")
+    link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not")
+    link_latency_us: float = option(0.0, "add this latency in µs to each message")
+    seed: int = option(0, "seed of the numbers that are sent")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            choice("operations", name, OPERATIONS)
+        whole("smallest", self.smallest, least=NUMBER_BYTES, most=2**32)
+        whole("largest", self.largest, least=self.smallest, most=2**32)
+        whole("factor", self.factor, least=2)
+        whole("repeats", self.repeats, most=10_000)
+        number("link_mbit", self.link_mbit, least=0)
+        number("link_latency_us", self.link_latency_us, least=0, most=1e7)
+        whole("seed", self.seed, least=0, most=2**31)
+        for name in ("times", "json"):
+            flag(name, getattr(self, name))
+
+    @property
+    def names(self) -> list[str]:
+        """The operations that were asked for."""
+        return list(OPERATIONS) if self.operations == "all" else self.operations.split(",")
+
+    @property
+    def slow(self) -> bool:
+        """Whether links are slowed down."""
+        return self.link_mbit > 0 or self.link_latency_us > 0
+
+    def sizes(self, ranks: int) -> list[int]:
+        """Bytes from `smallest` to `largest`, each rounded up to whole numbers for every rank."""
+        steps = range(1 + int(math.log(self.largest / self.smallest, self.factor) + 1e-9))
+        unit = NUMBER_BYTES * ranks
+        sizes = [self.smallest * self.factor**step for step in steps]
+        return list(dict.fromkeys(-(-size // unit) * unit for size in sizes))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operation at one size: what was counted and timed, beside what was predicted.
+
+    Steps are the rounds of the busiest rank; messages those of all ranks; `sent_bytes` by rank,
+    predicted for one rank (in a tree: on average). Seconds are None where none were taken.
+    """
+
+    operation: str
+    size_bytes: int
+    equal: bool  # to the library, in every bit and on every rank
+    steps: int
+    predicted_steps: int
+    messages: int
+    predicted_messages: int
+    sent_bytes: list[int]
+    predicted_sent_bytes: float
+    seconds: float | None = None
+    library_seconds: float | None = None
+
+    @property
+    def even(self) -> bool:
+        """Whether every rank sends as much as every other one."""
+        divides = self.size_bytes % (NUMBER_BYTES * len(self.sent_bytes)) == 0
+        return divides and OPERATIONS[self.operation].algorithm == "ring"
+
+    def verify(self) -> None:
+        """Raises AssertionError where it is not equal, or not as predicted."""
+        where = f"{self.operation} of {self.size_bytes} bytes"
+        if not self.equal:
+            raise AssertionError(f"{where}: the result is not the library's")
+        _same(f"{where}: steps", self.steps, self.predicted_steps)
+        _same(f"{where}: messages", self.messages, self.predicted_messages)
+        ranks = len(self.sent_bytes)
+        total = ranks * self.predicted_sent_bytes
+        _same(f"{where}: bytes of all ranks", sum(self.sent_bytes), round(total))
+        if self.even:
+            predicted = [round(self.predicted_sent_bytes)] * ranks
+            _same(f"{where}: bytes by rank", self.sent_bytes, predicted)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """α and β of one implementation's all-reduce, or why there are none."""
+
+    name: str
+    link: FittedLink | None
+    problem: str = ""
+
+    def report(self) -> str:
+        """In one line."""
+        found = self.link.explain() if self.link else f"none, {self.problem}"
+        return f"fit of {self.name}: {found}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """All rows, an all-reduce that does not divide by the ranks, and what the times say."""
+
+    ranks: int
+    backend: str
+    device: str
+    link_bytes_per_s: float | None  # of the slowed links
+    link_latency_s: float
+    rows: list[Row]
+    uneven: Row
+    fits: list[Fit]
+    crossover_bytes: float | None  # from the ring's fit: below it the tree should be faster
+
+    def verify(self) -> "Result":
+        """Return itself; raises AssertionError for a row that is not as it should be."""
+        for row in [*self.rows, self.uneven]:
+            row.verify()
+        return self
+
+    def of(self, operation: str) -> list[Row]:
+        """The rows of one operation, by size."""
+        return [row for row in self.rows if row.operation == operation]
+
+    def bus_bytes_per_s(self, row: Row) -> float | None:
+        """Bus bandwidth of the scratch version, to compare with the link's."""
+        if not row.seconds:
+            return None
+        kind = OPERATIONS[row.operation].kind
+        return collectives.bus_bandwidth(kind, row.size_bytes, self.ranks, row.seconds)
+
+    def model_seconds(self, row: Row) -> float | None:
+        """What the fit of the ring all-reduce predicts for a row."""
+        link = next((fit.link for fit in self.fits if fit.name == RING), None)
+        if link is None:
+            return None
+        kind, how = OPERATIONS[row.operation].kind, OPERATIONS[row.operation].algorithm
+        rates = (link.latency_s, link.bytes_per_s)
+        return collectives.seconds(kind, row.size_bytes, self.ranks, *rates, how)
+
+    def report(self) -> str:
+        """A table of what was sent and how long it took, and the findings."""
+        lines = [f"collectives: {self.ranks} ranks, {self.backend} on {self.device}", _HEAD]
+        lines += [self._line(row) for row in self.rows]
+        lines.append(
+            "equal to the library in every bit; steps, messages and bytes as predicted in all "
+            f"{len(self.rows)} rows"
+        )
+        lines += [self._uneven_line(), *self._link_lines()]
+        lines += [fit.report() for fit in self.fits]
+        return "\n".join([*lines, *self._crossover_lines()])
+
+    def _line(self, row: Row) -> str:
+        bus = self.bus_bytes_per_s(row)
+        times = (row.seconds, row.library_seconds, self.model_seconds(row))
+        return (
+            f"{row.operation:<16}{format_bytes(row.size_bytes, 'GiB', 1):>10}{row.steps:>6}"
+            f"{row.messages:>9}{sum(row.sent_bytes) / self.ranks:>12,.0f}"
+            + "".join(f"{_milliseconds(time):>11}" for time in times)
+            + f"{'-' if bus is None else f'{bus / 1e6:,.1f}':>11}"
+        )
+
+    def _uneven_line(self) -> str:
+        row = self.uneven
+        sent = ", ".join(str(size) for size in row.sent_bytes)
+        return (
+            f"uneven: an all-reduce of {row.size_bytes} bytes: the ranks send {sent}, in all "
+            f"{sum(row.sent_bytes)} as predicted"
+        )
+
+    def _link_lines(self) -> list[str]:
+        if self.link_bytes_per_s is None and not self.link_latency_s:
+            return []
+        rate = self.link_bytes_per_s
+        rate_text = "as fast as the machine" if rate is None else f"{rate / 1e6:g} MB/s one way"
+        return [f"links slowed down to: {self.link_latency_s * 1e6:g} µs a message, {rate_text}"]
+
+    def _crossover_lines(self) -> list[str]:
+        if self.crossover_bytes is None:
+            return []
+        pairs = zip(self.of(RING), self.of(TREE), strict=True)
+        won = [tree.size_bytes for ring, tree in pairs if tree.seconds < ring.seconds]
+        sizes = ", ".join(format_bytes(size, "GiB", 1) for size in won) or "no size"
+        below = f"below {format_bytes(self.crossover_bytes, 'GiB', 1)}"
+        if self.crossover_bytes == 0:
+            below = f"at no size, since it saves no step on {self.ranks} ranks"
+        return [f"ring or tree: by the fit the tree is faster {below}; measured, it was at {sizes}"]
+
+
+_HEAD = (
+    f"{'operation':<16}{'size':>10}{'steps':>6}{'messages':>9}{'B per rank':>12}"
+    f"{'scratch ms':>11}{'library ms':>11}{'model ms':>11}{'bus MB/s':>11}"
+)
+
+
+def main(options: Options) -> Result:
+    """Run every operation at every size; every rank returns the same result."""
+    rank = launch.init()
+    peers = _peers(options)
+    sizes = options.sizes(rank.world)
+    rows = [_row(name, size, peers, options) for name in options.names for size in sizes]
+    fits = _fits(rows, rank.world)
+    return Result(
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        link_bytes_per_s=options.link_mbit * 1e6 / 8 or None,
+        link_latency_s=options.link_latency_us / 1e6,
+        rows=rows,
+        uneven=_checked(RING, NUMBER_BYTES * (2 * rank.world - 1), peers, options.seed),
+        fits=fits,
+        crossover_bytes=_crossover(fits, options, rank.world),
+    ).verify()
+
+
+def _peers(options: Options) -> Peers:
+    if not options.slow:
+        return Peers()
+    return SlowPeers(options.link_mbit * 1e6 / 8 or math.inf, options.link_latency_us / 1e6)
+
+
+def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
+    row = _checked(name, size_bytes, peers, options.seed)
+    if not options.times:
+        return row
+    operation, device = OPERATIONS[name], launch.init().device
+    tensor = _argument(operation, size_bytes, options.seed)
+    seconds = collective_seconds(lambda: operation.scratch(tensor, peers), options.repeats, device)
+    # The library knows nothing of slowed links: beside them its times would say nothing.
+    library_seconds = None
+    if not options.slow:
+        library_seconds = collective_seconds(
+            lambda: operation.library(tensor), options.repeats, device
+        )
+    return Row(**vars(row) | {"seconds": seconds, "library_seconds": library_seconds})
+
+
+def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
+    """One call, compared with the library's, all that it sends counted."""
+    operation, ranks = OPERATIONS[name], peers.ranks
+    tensor = _argument(operation, size_bytes, seed)
+    before = peers.rounds
+    with log_wire() as log:
+        ours = operation.scratch(tensor, peers)
+    messages, sent_bytes = log.sent().get("send-recv", [0, 0])
+    equal = torch.equal(ours, operation.library(tensor))
+    found = _from_all_ranks((peers.rounds - before, messages, sent_bytes, equal), ranks)
+    rounds, messages, sent_bytes, equals = zip(*found, strict=True)
+    return Row(
+        operation=name,
+        size_bytes=size_bytes,
+        equal=all(equals),
+        steps=max(rounds),
+        predicted_steps=collectives.steps(operation.kind, ranks, operation.algorithm),
+        messages=sum(messages),
+        predicted_messages=collectives.messages(operation.kind, ranks, operation.algorithm),
+        sent_bytes=list(sent_bytes),
+        predicted_sent_bytes=collectives.sent_bytes(operation.kind, size_bytes, ranks),
+    )
+
+
+def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
+    """This rank's tensor; whole numbers, whose sums are the same in every order of adding."""
+    rank = launch.init()
+    generator = torch.Generator().manual_seed(seed + rank.rank)
+    count = size_bytes // NUMBER_BYTES
+    if operation.kind == "all-gather":
+        count //= rank.world  # the size is that of the result
+    return torch.randint(-100, 101, (count,), generator=generator).float().to(rank.device)
+
+
+def _from_all_ranks(mine: tuple, ranks: int) -> list[tuple]:
+    everyone: list[tuple] = [()] * ranks
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _fits(rows: list[Row], ranks: int) -> list[Fit]:
+    """Of the ring all-reduce, and of the library's by the same formula."""
+    ring = [row for row in rows if row.operation == RING and row.seconds is not None]
+    if not ring or ranks == 1:
+        return []
+    fits = [_fit(RING, ring, [row.seconds for row in ring], ranks)]
+    if ring[0].library_seconds is not None:
+        fits.append(
+            _fit("the library's all-reduce", ring, [row.library_seconds for row in ring], ranks)
+        )
+    return fits
+
+
+def _fit(name: str, rows: list[Row], seconds: list[float], ranks: int) -> Fit:
+    try:
+        sizes = [row.size_bytes for row in rows]
+        return Fit(name, fit_alpha_beta("all-reduce", sizes, seconds, ranks))
+    except ValueError as problem:  # a busy machine, or a single size
+        return Fit(name, None, str(problem))
+
+
+def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
+    """Where the ring's α and β let ring and plain tree take the same time."""
+    if not fits or fits[0].link is None or TREE not in options.names:
+        return None
+    link = fits[0].link
+    return collectives.crossover_bytes(
+        ranks, link.latency_s, link.bytes_per_s, tree="tree", efficiency=1.0
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1000 * seconds:.3f}"
+
+
+def _same(what: str, counted: object, predicted: object) -> None:
+    if counted != predicted:
+        raise AssertionError(f"{what}: counted {counted}, predicted {predicted}")
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

@@ -1,0 +1,92 @@
+"""The program inside the namespaces of `two_nodes`: makes the second network, the link, the nodes.
+
+It is the first process in there, so that everything else ends with it.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+_POLL_S = 0.05
+_GRACE_S = 1.0  # after a failure: time for the other node to turn out the cause
+
+# A node sets up its end of the link when it is told to, and becomes torchrun.
+_NODE = """
+set -e
+echo ready
+read go
+ip link set lo up
+ip address add "$NODE_ADDRESS/24" dev "$NODE_LINK"
+tc qdisc add dev "$NODE_LINK" root tbf $NODE_LIMIT
+ip link set "$NODE_LINK" up
+exec "$@"
+"""
+
+
+def main(folder: Path) -> int:
+    """Run both nodes to their end; 0, or 1 and one line that names the node that failed."""
+    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    plan = json.loads((folder / "plan.json").read_text())
+    nodes = [_start(plan, node, folder) for node in (0, 1)]
+    link = plan["link"]
+    # The second end goes to the network of the second node, which is known by its process.
+    ends = f"name {link} type veth peer name {link} netns {nodes[1].pid}"
+    subprocess.run(["ip", "link", "add", *ends.split()], check=True)
+    for node in nodes:
+        node.stdin.write("go\n")
+        node.stdin.close()
+    return _follow(nodes)
+
+
+def _end_with_parent(folder: Path) -> None:
+    sys.stdin.read()  # returns when the parent closes the pipe, or dies
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _start(plan: dict[str, Any], node: int, folder: Path) -> subprocess.Popen:
+    own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
+    own = {
+        "NODE_ADDRESS": plan["addresses"][node],
+        "NODE_LINK": plan["link"],
+        "NODE_LIMIT": plan["limit"],
+    }
+    script = _NODE.replace('exec "$@"', f'exec "$@" >"{folder}/out{node}" 2>"{folder}/err{node}"')
+    process = subprocess.Popen(
+        [*own_network, "sh", "-c", script, "sh", *plan["commands"][node]],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=os.environ | plan["environment"] | own,
+        text=True,
+    )
+    if process.stdout.readline() != "ready\n":
+        raise RuntimeError(f"node {node} did not start")
+    return process
+
+
+def _follow(nodes: list[subprocess.Popen]) -> int:
+    until_s = None
+    while True:
+        codes = [node.poll() for node in nodes]
+        if codes == [0, 0]:
+            return 0
+        failed = [node for node, code in enumerate(codes) if code]
+        if failed and until_s is None:
+            first, until_s = failed[0], time.monotonic() + _GRACE_S
+        if failed and (None not in codes or time.monotonic() > until_s):
+            print(f"node {first} ended with exit code {codes[first]}", flush=True)
+            return 1
+        time.sleep(_POLL_S)
+
+
+if __name__ == "__main__":
+    # Not sys.exit: the thread that waits for the parent still reads.
+    code = main(Path(sys.argv[1]))
+    sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,188 @@
+"""Two nodes on one machine: torchrun twice, in two networks joined by a link of limited rate.
+
+The networks and the processes live in Linux namespaces, which end with their first process: a
+failure, an interrupt or the death of this process leaves nothing behind. Works as root, and for
+everybody where the system allows namespaces of users.
+"""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_lib.launch.limits import MAX_RANKS, threads_per_rank
+
+ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
+LINK = "wire0"  # what each node calls its end
+_PORT = 29500
+_NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
+# What may pass at once, at the machine's own speed: more than a packet, so that the kernel's timers
+# can follow, and far less than a tensor, or small ones would not see the limit.
+_BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
+_LEAVE_S = 5.0
+_TAIL = 15  # lines of a node's output in an error
+
+
+class NodesFailed(RuntimeError):
+    """The nodes could not be made, or one of them ended without a result."""
+
+
+def run_on_two_nodes(
+    module: str,
+    argv: Sequence[str] = (),
+    ranks_per_node: int = 1,
+    mbit: float = 200.0,
+    timeout_s: float = 120.0,
+) -> list[str]:
+    """Run `module` under torchrun on two nodes and return what each of them printed.
+
+    The link lets `mbit` · 10^6 bit/s pass each way. Ranks run on the CPU: both nodes would see the
+    same GPUs. Raises ValueError for bad arguments and NodesFailed, with the reason, where this
+    machine cannot do it, when a node fails, or after `timeout_s` seconds.
+    """
+    _check(ranks_per_node, mbit, timeout_s)
+    reason = obstacle()
+    if reason:
+        raise NodesFailed(f"two nodes are not possible on this machine: {reason}")
+    with tempfile.TemporaryDirectory(prefix="course_nodes_") as path:
+        folder = Path(path)
+        plan = _plan(module, argv, ranks_per_node, mbit, timeout_s)
+        (folder / "plan.json").write_text(json.dumps(plan))
+        _run(folder, timeout_s)
+        return [_text(folder / f"out{node}") for node in (0, 1)]
+
+
+def node_command(
+    module: str, ranks_per_node: int, node: int, argv: Sequence[str] = ()
+) -> list[str]:
+    """torchrun's command for one node, as on real machines: only the address would be another."""
+    where = ["--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={ranks_per_node}"]
+    meeting = [f"--master-addr={ADDRESSES[0]}", f"--master-port={_PORT}"]
+    launcher = [sys.executable, "-m", "torch.distributed.run"]
+    return [*launcher, *where, *meeting, "-m", module, *argv]
+
+
+def nodes_command_line(module: str, ranks_per_node: int, argv: Sequence[str] = ()) -> str:
+    """For the reader: the line to type on both nodes, with R for the number of the node."""
+    line = shlex.join(node_command(module, ranks_per_node, 0, argv))
+    return line.replace("--node-rank=0", "--node-rank=R")
+
+
+def obstacle() -> str | None:
+    """Why this machine cannot have two nodes, in half a sentence; None if it can."""
+    if sys.platform != "linux":
+        return f"only Linux has network namespaces and this is {sys.platform}"
+    for program, package in _NEEDED.items():
+        if not shutil.which(program):
+            return f"the command {program!r} was not found, install {package}"
+    pair = "ip link add name near type veth peer name far && tc qdisc add dev near root tbf"
+    trial = ["sh", "-c", f"{pair} rate 1mbit burst 128kb latency 100ms"]
+    done = subprocess.run([*_unshare(), *trial], capture_output=True, text=True)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        return f"namespaces with a limited link are refused ({said[-1]}), try it as root"
+    return None
+
+
+def _unshare() -> list[str]:
+    """Own networks and own processes, as root or as a user who is root in there only."""
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    return ["unshare", *user, "--net", "--pid", "--fork", "--kill-child"]
+
+
+def _check(ranks_per_node: int, mbit: float, timeout_s: float) -> None:
+    most = MAX_RANKS // 2
+    if isinstance(ranks_per_node, bool) or not isinstance(ranks_per_node, int):
+        raise ValueError(f"ranks_per_node must be an int, got {ranks_per_node!r}: give 1 or 2")
+    if not 1 <= ranks_per_node <= most:
+        raise ValueError(
+            f"ranks_per_node must be between 1 and {most}, got {ranks_per_node}: give 1 or 2"
+        )
+    # Above 30 Gbit/s the kernel's shaper is the limit; below 1 Mbit/s nothing starts in a minute.
+    for name, value, least, most in (
+        ("mbit", mbit, 1, 30_000),
+        ("timeout_s", timeout_s, 0.1, 86_400),
+    ):
+        good = isinstance(value, int | float) and not isinstance(value, bool)
+        if not good or not least <= value <= most:
+            raise ValueError(
+                f"{name} must be a number from {least} to {most}, got {value!r}: "
+                f"give for example {200 if name == 'mbit' else 120}"
+            )
+
+
+def _plan(
+    module: str, argv: Sequence[str], ranks_per_node: int, mbit: float, timeout_s: float
+) -> dict:
+    """What `course_lib.launch.namespaces` is to do."""
+    rate = round(mbit * 1e6)
+    burst = max(_BURST_BYTES, round(rate / 8 * _BURST_S))
+    return {
+        "commands": [node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
+        "addresses": ADDRESSES,
+        "link": LINK,
+        "limit": f"rate {rate}bit burst {burst} latency 100ms",
+        "environment": {
+            **{f"{user}_SOCKET_IFNAME": LINK for user in ("GLOO", "NCCL", "TP")},
+            "CUDA_VISIBLE_DEVICES": "",
+            "OMP_NUM_THREADS": str(threads_per_rank(2 * ranks_per_node)),
+            "COURSE_TIMEOUT_S": str(timeout_s),
+        },
+    }
+
+
+def _run(folder: Path, timeout_s: float) -> None:
+    """Start the namespaces, wait for their end, and bring it about in any case."""
+    command = [*_unshare(), sys.executable, "-m", "course_lib.launch.namespaces", str(folder)]
+    with open(folder / "said", "wb") as said:
+        # The namespaces live as long as this pipe is open; a session of their own keeps Ctrl-C
+        # from them, so that there is one order in which things end.
+        first = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+        )
+    try:
+        code = first.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        tails = "\n".join(_tail(folder / f"err{node}") for node in (0, 1)).strip()
+        raise NodesFailed(
+            f"the nodes had no result within {timeout_s:g} s: allow more time, or a faster link"
+            + (f"\n\n{tails}" if tails else "")
+        ) from None
+    finally:
+        _end(first)
+    if code:
+        raise NodesFailed(_failure(folder))
+
+
+def _end(first: subprocess.Popen) -> None:
+    """Return when no process is left: the first one ends, and the kernel all others before it."""
+    first.stdin.close()
+    try:
+        first.wait(_LEAVE_S)
+    except subprocess.TimeoutExpired:
+        first.kill()
+        first.wait()
+
+
+def _failure(folder: Path) -> str:
+    """Which node failed, and the last that it said."""
+    said = _text(folder / "said").strip() or "the nodes ended without a word"
+    node = next((node for node in (0, 1) if said.startswith(f"node {node} ")), None)
+    tail = "" if node is None else _tail(folder / f"err{node}")
+    return f"{said}\n\n{tail}" if tail else said
+
+
+def _tail(path: Path) -> str:
+    """The last lines of the ranks; what torchrun says about their end would hide the cause."""
+    lines = _text(path).splitlines()
+    summary = (number for number, line in enumerate(lines) if "failed (exitcode" in line)
+    return "\n".join(lines[: next(summary, None)][-_TAIL:])
+
+
+def _text(path: Path) -> str:
+    return path.read_text(errors="replace") if path.exists() else ""

@@ -1,0 +1,196 @@
+"""The collectives demo: equal to gloo, counted as predicted, its links as slow as it was told."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from course_lib import demos, launch
+from course_lib.demos import collectives as demo
+from course_lib.theory import collectives
+from course_lib.theory.fitting import FittedLink
+
+QUICK = {"times": False, "smallest": 64, "largest": 1024, "stream": False}
+
+
+def run(ranks=2, **options):
+    return demos.run("collectives", ranks=ranks, **QUICK | options)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_operation_is_equal_and_counted_as_predicted(ranks):
+    result = run(ranks)
+    assert [row.operation for row in result.rows[::3]] == list(demo.OPERATIONS)
+    for row in result.rows:
+        kind, algorithm = (
+            demo.OPERATIONS[row.operation].kind,
+            demo.OPERATIONS[row.operation].algorithm,
+        )
+        assert row.equal
+        assert row.size_bytes % (4 * ranks) == 0
+        assert row.steps == collectives.steps(kind, ranks, algorithm)
+        assert row.messages == collectives.messages(kind, ranks, algorithm)
+        each = collectives.sent_bytes(kind, row.size_bytes, ranks)
+        if algorithm == "ring":
+            assert row.sent_bytes == [each] * ranks
+        else:
+            assert sum(row.sent_bytes) == ranks * each
+    # 2n-1 numbers do not divide by n: unequal bytes, and in all as many as predicted.
+    uneven = result.uneven
+    assert uneven.size_bytes == 4 * (2 * ranks - 1)
+    assert sum(uneven.sent_bytes) == 2 * (ranks - 1) * uneven.size_bytes
+    assert len(set(uneven.sent_bytes)) == (1 if ranks == 2 else 2)
+    assert result.fits == [] and result.crossover_bytes is None
+
+
+def test_alone_nothing_is_sent():
+    result = run(1, times=True, repeats=1)
+    assert all(row.messages == 0 and row.sent_bytes == [0] for row in result.rows)
+    assert result.fits == []
+    assert "1 ranks" in result.report()
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """Four ranks behind links so slow that a busy machine adds little: 8 Mbit/s and 20 ms."""
+    link = {"link_mbit": 8.0, "link_latency_us": 20_000.0}
+    sizes = {"smallest": 2**10, "largest": 2**18, "factor": 256, "repeats": 1}
+    return run(4, times=True, **link, **sizes)
+
+
+def test_bus_bandwidth_is_that_of_the_slow_link(slow):
+    assert (slow.link_bytes_per_s, slow.link_latency_s) == (1e6, 0.02)
+    for row in slow.rows:
+        operation = demo.OPERATIONS[row.operation]
+        numbers = (row.size_bytes, 4, 0.02, 1e6, operation.algorithm)
+        expected = collectives.seconds(operation.kind, *numbers)
+        assert 0.98 * expected < row.seconds < 1.5 * expected + 0.2  # a busy machine only adds
+        assert row.library_seconds is None
+    ring = slow.of(demo.RING)[-1]
+    # 20 ms in each of 6 steps make it 77 % of the link's 1 MB/s.
+    assert 0.3 < slow.bus_bytes_per_s(ring) / 1e6 < 0.78
+
+
+def test_the_fit_finds_the_slow_link(slow):
+    fit = slow.fits[0].link
+    assert [one.name for one in slow.fits] == [demo.RING]
+    assert 0.4 < fit.bytes_per_s / 1e6 < 2.5
+    assert 0.5 < fit.latency_s / 0.02 < 4
+    expected = collectives.crossover_bytes(4, fit.latency_s, fit.bytes_per_s, "tree", 1.0)
+    assert slow.crossover_bytes == expected
+    for ring in slow.of(demo.RING):  # two sizes: the line goes through both
+        assert slow.model_seconds(ring) == pytest.approx(ring.seconds)
+
+
+def test_ring_and_tree_cross_where_the_fit_says(slow):
+    # α 2 β / (4 - 1.5) = 16 kB: 1 KiB is faster by the tree, 256 KiB by the ring.
+    assert 4_000 < slow.crossover_bytes < 100_000
+    small, large = zip(slow.of(demo.RING), slow.of(demo.TREE), strict=True)
+    assert small[0].seconds > small[1].seconds
+    assert large[0].seconds < large[1].seconds
+    assert slow.report().endswith("measured, it was at 1.0 KiB")
+
+
+def test_the_report_has_a_line_for_each_row_and_each_finding(slow):
+    lines = slow.report().splitlines()
+    assert lines[0] == "collectives: 4 ranks, gloo on CPU"
+    assert len(lines) == 2 + len(slow.rows) + 5
+    assert "in all 10 rows" in lines[-5]
+    assert lines[-3] == "links slowed down to: 20000 µs a message, 1 MB/s one way"
+    assert lines[-2].startswith("fit of ring-all-reduce: α = ")
+    assert lines[-1].startswith("ring or tree: by the fit the tree is faster below ")
+
+
+def test_without_slow_links_the_library_is_timed_and_fitted_as_well():
+    result = run(operations="ring-all-reduce,all-gather", times=True, repeats=2)
+    assert {row.operation for row in result.rows} == {"ring-all-reduce", "all-gather"}
+    assert all(row.seconds > 0 and row.library_seconds > 0 for row in result.rows)
+    assert len(result.fits) == 2
+    assert result.link_bytes_per_s is None and result.crossover_bytes is None
+    assert "fit of the library's all-reduce" in result.report()
+
+
+def test_times_without_a_line_do_not_end_the_demo():
+    result = run(operations="ring-all-reduce", times=True, smallest=1024, repeats=1)
+    assert result.fits[0].link is None
+    assert "two different sizes or more" in result.fits[0].report()
+    assert result.model_seconds(result.rows[0]) is None
+
+
+def test_the_seed_changes_what_is_sent():
+    launch_seed = [launch.run(sent_numbers, seed, ranks=2)[1] for seed in (0, 0, 1)]
+    assert launch_seed[0] == launch_seed[1] != launch_seed[2]
+
+
+def sent_numbers(seed):
+    launch.init()
+    return demo._argument(demo.OPERATIONS[demo.RING], 64, seed).tolist()
+
+
+ROW = demo.Row("ring-all-reduce", 8, True, 2, 2, 4, 4, [8, 8], 8.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"equal": False}, "the result is not the library's"),
+        ({"steps": 3}, "steps: counted 3, predicted 2"),
+        ({"messages": 5}, "messages: counted 5, predicted 4"),
+        ({"sent_bytes": [8, 12]}, "bytes of all ranks: counted 20, predicted 16"),
+        ({"sent_bytes": [4, 12]}, r"bytes by rank: counted \[4, 12\], predicted \[8, 8\]"),
+    ],
+)
+def test_a_row_that_is_not_as_predicted_is_refused(change, message):
+    ROW.verify()
+    with pytest.raises(AssertionError, match=message):
+        replace(ROW, **change).verify()
+
+
+def test_a_tree_is_judged_by_its_total():
+    replace(ROW, operation="tree-all-reduce", messages=2, predicted_messages=2).verify()
+    replace(ROW, operation="tree-all-reduce", sent_bytes=[4, 12]).verify()
+
+
+def test_ring_or_tree_where_the_tree_saves_nothing():
+    rows = [replace(ROW, seconds=2.0), replace(ROW, operation=demo.TREE, seconds=1.0)]
+    fits = [demo.Fit(demo.RING, FittedLink(1e-5, 1e9, 0.0))]
+    result = demo.Result(2, "gloo", "CPU", None, 0.0, rows, ROW, fits, 0.0)
+    last = result.report().splitlines()[-1]
+    assert last.endswith("saves no step on 2 ranks; measured, it was at 8 B")
+
+
+def test_sizes_grow_by_the_factor_and_are_whole_for_every_rank():
+    options = demo.Options(smallest=10, largest=1000, factor=10)
+    assert options.sizes(1) == [12, 100, 1000]
+    assert options.sizes(3) == [12, 108, 1008]
+    assert demo.Options(smallest=4, largest=16, factor=2).sizes(8) == [32]
+    assert demo.Options(smallest=1000, largest=1000).sizes(2) == [1000]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"operations": "all-reduces"}, "did you mean '.*-all-reduce'"),
+        ({"smallest": 1}, "smallest must be at least 4"),
+        ({"smallest": 64, "largest": 32}, "largest must be at least 64"),
+        ({"factor": 1}, "factor must be at least 2"),
+        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"link_mbit": -1}, "link_mbit must be at least 0"),
+        ({"link_latency_us": float("inf")}, "link_latency_us must be finite"),
+        ({"times": 1}, "times must be True or False"),
+    ],
+)
+def test_bad_options_are_explained(option, message):
+    with pytest.raises(ValueError, match=message):
+        demo.Options(**option)
+
+
+def test_torchrun_counts_the_same():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.collectives", "--json"]
+    command += ["--no-times", "--smallest", "64", "--largest", "1024"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    assert rows == [vars(row) for row in run(2).rows]

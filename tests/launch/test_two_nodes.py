@@ -1,0 +1,132 @@
+"""Two nodes on one machine: the link has its rate, and nothing outlives a run, however it ends."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+from leftovers import MARK, gone, marked, needs_signals, wait_for
+
+from course_lib import launch
+from course_lib.launch import two_nodes
+from course_lib.theory.collectives import seconds
+
+REASON = two_nodes.obstacle()
+needs_namespaces = pytest.mark.skipif(REASON is not None, reason=str(REASON))
+MBIT = 200.0
+COLLECTIVES = "course_lib.demos.collectives"
+
+
+@pytest.fixture
+def mark(monkeypatch):
+    """Marks all that a run starts; afterwards nothing of it may be there."""
+    name = uuid.uuid4().hex
+    monkeypatch.setenv(MARK, name)
+    yield name
+    assert gone(marked(name), within_s=5.0)
+    assert list(Path(tempfile.gettempdir()).glob("course_nodes_*")) == []
+    assert two_nodes.LINK not in os.listdir("/sys/class/net")
+
+
+@needs_namespaces
+def test_an_all_reduce_takes_the_time_of_the_link(mark):
+    argv = ["--operations", "ring-all-reduce", "--repeats", "3", "--json"]
+    first, second = launch.run_on_two_nodes(COLLECTIVES, argv, mbit=MBIT, timeout_s=100)
+    result = json.loads(first)
+    assert second == ""
+    assert result["ranks"] == 2 and result["backend"] == "gloo"
+    large = result["rows"][-1]
+    assert large["size_bytes"] == 2**20
+    expected = seconds("all-reduce", large["size_bytes"], 2, 0.0, MBIT * 1e6 / 8)
+    for measured in (large["seconds"], large["library_seconds"]):
+        # Headers take 4 %; never faster, but for the few bytes that pass at once.
+        assert 0.95 < measured / expected < 1.5
+    for fit in result["fits"]:
+        assert fit["link"] is None or 0.6 < fit["link"]["bytes_per_s"] / (MBIT * 1e6 / 8) < 1.3
+
+
+@needs_namespaces
+def test_a_failure_names_the_node_and_says_what_it_said(mark):
+    with pytest.raises(launch.NodesFailed, match=r"^node [01] ended with exit code 1\n") as failed:
+        launch.run_on_two_nodes("course_lib.demos.no_such_demo")
+    assert "No module named" in str(failed.value)
+
+
+@needs_namespaces
+def test_the_time_limit_holds(mark):
+    with pytest.raises(launch.NodesFailed, match="had no result within 1 s: allow more time"):
+        launch.run_on_two_nodes(COLLECTIVES, timeout_s=1)
+
+
+@needs_signals
+@needs_namespaces
+@pytest.mark.parametrize("how", ["SIGINT", "SIGKILL"])
+def test_an_interrupt_or_the_death_of_the_parent_ends_all(mark, how):
+    call = f"from course_lib import launch; launch.run_on_two_nodes({COLLECTIVES!r})"
+    environment = os.environ | {"TMPDIR": tempfile.gettempdir()}
+    parent = subprocess.Popen(
+        [sys.executable, "-c", call], stderr=subprocess.DEVNULL, env=environment
+    )
+    # The parent, unshare, the program inside, two nodes: all have begun.
+    wait_for(lambda: len(marked(mark)) >= 5)
+    parent.send_signal(getattr(signal, how))
+    assert parent.wait(10) != 0
+
+
+@needs_namespaces
+def test_the_nodes_know_nothing_of_an_outer_launch(mark):
+    """Called from a rank, torchrun's own variables must not be mixed with the nodes'."""
+    plan = two_nodes._plan("m", [], 2, 200.0, 60.0)
+    assert plan["environment"]["GLOO_SOCKET_IFNAME"] == two_nodes.LINK
+    assert plan["commands"][1] == two_nodes.node_command("m", 2, 1)
+    assert "--nproc-per-node=2" in plan["commands"][0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ranks_per_node": 0}, "ranks_per_node must be between 1 and 32, got 0"),
+        ({"ranks_per_node": 1.5}, "ranks_per_node must be an int"),
+        ({"mbit": 0}, "mbit must be a number from 1 to 30000, got 0"),
+        ({"mbit": float("nan")}, "mbit must be a number"),
+        ({"mbit": "200"}, "mbit must be a number"),
+        ({"timeout_s": -1}, "timeout_s must be a number from 0.1 to 86400, got -1"),
+        ({"timeout_s": float("inf")}, "timeout_s must be a number"),
+    ],
+)
+def test_bad_arguments_are_explained(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        launch.run_on_two_nodes("course_lib.demos.ddp", **arguments)
+
+
+def test_another_system_is_an_obstacle(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(launch.NodesFailed, match="only Linux has network namespaces"):
+        launch.run_on_two_nodes("course_lib.demos.ddp")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
+def test_a_missing_program_is_an_obstacle(monkeypatch):
+    found = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else found(name))
+    assert two_nodes.obstacle() == "the command 'tc' was not found, install iproute2"
+
+
+@needs_namespaces
+def test_a_refusal_of_the_system_is_an_obstacle(monkeypatch):
+    refuse = ["sh", "-c", "echo 'unshare failed: Operation not permitted' >&2; exit 1"]
+    monkeypatch.setattr(two_nodes, "_unshare", lambda: refuse)
+    assert "Operation not permitted" in two_nodes.obstacle()
+
+
+@needs_namespaces
+def test_a_user_becomes_root_in_there_only(monkeypatch):
+    assert "--user" not in two_nodes._unshare() or os.geteuid() != 0
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert two_nodes._unshare()[:3] == ["unshare", "--user", "--map-root-user"]
