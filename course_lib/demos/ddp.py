@@ -1,11 +1,10 @@
 """Data-parallel training of a small GPT on real text, with gradient accumulation.
 
-Each rank takes its own samples; DistributedDataParallel averages the gradients. Beside it, every
-rank trains the same model as one process would, on all samples, to prove the two equal.
+Each rank takes its own samples; DistributedDataParallel, and then DDP written out (scratch/ddp.py),
+average the gradients. One process trains the same model on all samples, to prove them equal.
 Run it with `course demo ddp --ranks 2`, or under torchrun.
 """
 
-import copy
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -21,15 +20,24 @@ from torch.utils.data.distributed import DistributedSampler
 from course_lib import launch
 from course_lib.demos.command import option, run_as_program
 from course_lib.demos.command import parse as parse_options
-from course_lib.demos.text import VOCAB, Windows
-from course_lib.measure.collectives import log_buckets
+from course_lib.demos.device import device_name
+from course_lib.demos.text import Windows
+from course_lib.demos.training import Training
+from course_lib.measure.collectives import BucketLog, log_buckets
 from course_lib.measure.gradients import flat_gradient, relative_difference
+from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import MicroBatch, accumulate, accumulate_ddp
-from course_lib.scratch.gpt import GPT
+from course_lib.scratch.ddp import DDP
 from course_lib.theory.batching import Batching
-from course_lib.theory.communication import ddp_all_reduces, ddp_buckets, gradient_syncs
+from course_lib.theory.communication import (
+    BUCKET_CAP_BYTES,
+    FIRST_BUCKET_BYTES,
+    ddp_all_reduces,
+    ddp_buckets,
+    gradient_syncs,
+)
 from course_lib.theory.units import MIB
-from course_lib.theory.validation import divisible, flag, number, whole
+from course_lib.theory.validation import flag, number, whole
 
 # float32 sums in another order: |difference| / |gradient| was 2e-7 on 2 and 4 ranks.
 TOLERANCE = 1e-5
@@ -44,131 +52,225 @@ class Options:
     accumulation: int = option(2, "micro-batches in one update")
     no_sync: bool = option(True, "exchange gradients only in the last micro-batch of an update")
     compare: bool = option(True, "train the same model as one process beside it")
+    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(64, "characters in a sample")
-    layers: int = option(2, "transformer layers")
-    hidden: int = option(64, "width of the model")
-    heads: int = option(4, "attention heads")
-    bucket_cap_mb: float = option(25.0, "size limit of a gradient bucket in MiB")
+    bucket_cap_mb: float = option(0.0, "limit of a bucket in MiB; 0: torch's 1 MiB, then 25 MiB")
     learning_rate: float = option(3e-3, "AdamW's learning rate")
     seed: int = option(0, "seed of the weights and the shuffle")
     json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "micro_batch", "accumulation", "layers", "hidden", "heads"):
+        for name in ("steps", "micro_batch", "accumulation"):
             whole(name, getattr(self, name), most=100_000)
         whole("sequence", self.sequence, least=2, most=4096)
-        whole("seed", self.seed, least=0, most=2**31)
-        divisible("hidden", self.hidden, "heads", self.heads)
-        number("bucket_cap_mb", self.bucket_cap_mb, above=0)
-        number("learning_rate", self.learning_rate, above=0)
+        number("bucket_cap_mb", self.bucket_cap_mb, least=0)
         for name in ("no_sync", "compare", "json"):
             flag(name, getattr(self, name))
+        self.training()
+
+    def training(self) -> Training:
+        """The model and its optimizer; the batches are this demo's own."""
+        return Training(
+            self.model,
+            batch=1,
+            sequence=self.sequence,
+            learning_rate=self.learning_rate,
+            seed=self.seed,
+        )
+
+    def bucket_limits(self) -> tuple[int, int]:
+        """Bytes at which a bucket is closed, and at which the first one is."""
+        cap = round(self.bucket_cap_mb * MIB)
+        return (cap, cap) if cap else (BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
 
 
 @dataclass(frozen=True)
-class Result:
-    """What one run measured, beside what was predicted for it."""
+class Run:
+    """What one version of DDP did; bytes and calls of one rank."""
 
-    ranks: int
-    backend: str
-    device: str
     losses: list[float]  # mean over all tokens of all ranks, one per update
-    losses_one_process: list[float]  # empty without `compare`
     gradient_difference: float | None  # |g_ddp - g_one| / |g_one| at the first update
     all_reduces: int
     predicted_all_reduces: int
-    gradient_bytes: int  # sent by one exchange: 4 bytes per parameter
     all_reduced_bytes: int
+    bucket_bytes: list[int]  # of the last exchange
     seconds: float
 
-    def report(self) -> str:
-        """The findings, one a line."""
+    def findings(self) -> list[str]:
+        """One line on the all-reduces, one on the gradient."""
+        buckets = ", ".join(f"{size:,}" for size in self.bucket_bytes)
         lines = [
-            f"{self.ranks} ranks, {self.backend} on {self.device}: {len(self.losses)} updates in "
-            f"{self.seconds:.2f} s, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}",
             f"all-reduces: predicted {self.predicted_all_reduces}, counted {self.all_reduces}, "
-            f"{self.all_reduced_bytes:,} bytes",
+            f"{self.all_reduced_bytes:,} bytes; the last exchange: {buckets or 'nothing'}"
         ]
         if self.gradient_difference is not None:
             lines.append(
                 f"gradient against one process: relative difference "
                 f"{self.gradient_difference:.1e} (tolerance {TOLERANCE:.0e})"
             )
-        return "\n".join(lines)
+        return lines
+
+
+@dataclass(frozen=True)
+class Result(Run):
+    """What DistributedDataParallel did, and beside it one process and DDP written out."""
+
+    ranks: int
+    backend: str
+    device: str
+    losses_one_process: list[float]  # empty without `compare`
+    gradient_bytes: int  # sent by one exchange: 4 bytes per parameter
+    predicted_bucket_bytes: list[int]
+    scratch: Run
+
+    def report(self) -> str:
+        """The findings, one a line."""
+        return "\n".join(
+            [
+                f"{self.ranks} ranks, {self.backend} on {self.device}: {len(self.losses)} updates "
+                f"in {self.seconds:.2f} s, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}",
+                *self.findings(),
+                "the same with DDP by hand:",
+                *(f"  {line}" for line in self.scratch.findings()),
+            ]
+        )
 
 
 def main(options: Options) -> Result:
     """Train for `options.steps` updates; every rank returns the same losses and counts."""
     rank = launch.init()
-    model = _model(options).to(rank.device)
-    twin = _Twin(model, options) if options.compare else None
-    ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_cap_mb)
-    log = log_buckets(ddp)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
-    losses = []
-    start = time.perf_counter()
-    for window in itertools.islice(_updates(rank, options), options.steps):
-        losses.append(float(accumulate_ddp(ddp, window, options.no_sync)))
-        if twin:
-            twin.follow(model, window)
-        optimizer.step()
-        optimizer.zero_grad()
-    gradient_bytes = [p.nbytes for p in reversed(list(model.parameters()))]
+    one = _one_process(rank, options) if options.compare else None
+    library = _train(_Library(rank, options), rank, options, one)
+    scratch = _train(_Scratch(rank, options), rank, options, one)
+    gradient_bytes = _gradient_bytes(options)
     return Result(
+        **vars(library),
         ranks=rank.world,
         backend=rank.backend,
-        device=_device_name(rank.device),
-        losses=losses,
-        losses_one_process=twin.losses if twin else [],
-        gradient_difference=twin.first_difference if twin else None,
-        all_reduces=log.all_reduces,
-        predicted_all_reduces=predict_all_reduces(options, gradient_bytes),
+        device=device_name(rank.device),
+        losses_one_process=one.losses if one else [],
         gradient_bytes=sum(gradient_bytes),
-        all_reduced_bytes=log.total_bytes,
-        seconds=time.perf_counter() - start,
+        predicted_bucket_bytes=ddp_buckets(gradient_bytes, *options.bucket_limits()),
+        scratch=scratch,
     )
 
 
 def predict_all_reduces(options: Options, gradient_bytes: Sequence[int]) -> int:
-    """All-reduces of gradients in the whole run, from theory alone."""
+    """All-reduces of gradients that DistributedDataParallel makes in the whole run."""
+    buckets = ddp_buckets(gradient_bytes, *options.bucket_limits())
+    return ddp_all_reduces(_syncs(options), len(buckets))
+
+
+def _syncs(options: Options) -> int:
     micro_steps = options.steps * options.accumulation
-    syncs = gradient_syncs(micro_steps, options.accumulation, options.no_sync)
-    buckets = ddp_buckets(gradient_bytes, cap_bytes=round(options.bucket_cap_mb * MIB))
-    return ddp_all_reduces(syncs, len(buckets))
+    return gradient_syncs(micro_steps, options.accumulation, options.no_sync)
 
 
-def _model(options: Options) -> GPT:
-    torch.manual_seed(options.seed)  # the same weights on every rank
-    return GPT(options.layers, options.hidden, options.heads, VOCAB, options.sequence)
+def _gradient_bytes(options: Options) -> list[int]:
+    """Bytes of each gradient, in the order in which backward makes them."""
+    return [p.nbytes for p in reversed(list(options.training().build().parameters()))]
 
 
-class _Twin:
-    """The same model trained as one process would: on the samples of all ranks in one batch."""
+class _Library:
+    """DistributedDataParallel; its communication hook writes down what it sends."""
 
-    def __init__(self, model: nn.Module, options: Options) -> None:
-        self.model = copy.deepcopy(model)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.learning_rate)
-        self.losses: list[float] = []
-        self.first_difference: float | None = None
+    def __init__(self, rank: launch.Rank, options: Options) -> None:
+        self.model = options.training().build(rank.device)
+        # Given a cap, torch takes it for the first bucket too; without one it has 1 and 25 MiB.
+        cap = {"bucket_cap_mb": options.bucket_cap_mb} if options.bucket_cap_mb else {}
+        self.ddp = DistributedDataParallel(self.model, **cap)
+        self.log = log_buckets(self.ddp)
+        gradient_bytes = _gradient_bytes(options)
+        self.predicted = predict_all_reduces(options, gradient_bytes)
+        self.buckets = len(ddp_buckets(gradient_bytes, *options.bucket_limits()))
 
-    def follow(self, model: nn.Module, window: Sequence[MicroBatch]) -> None:
-        """One update on everybody's samples; the first gradient is compared with `model`'s."""
+    def accumulate(self, window: Sequence[MicroBatch], no_sync: bool) -> Tensor:
+        """Forward and backward passes of one update; returns the mean loss of all ranks."""
+        return accumulate_ddp(self.ddp, window, no_sync)
+
+
+class _Scratch:
+    """DDP written out: it has its buckets from the first exchange on."""
+
+    def __init__(self, rank: launch.Rank, options: Options) -> None:
+        self.model = options.training().build(rank.device)
+        self.ddp = DDP(self.model, *options.bucket_limits())
+        self.log = BucketLog()
+        self.buckets = len(self.ddp.buckets)
+        predicted = ddp_buckets(_gradient_bytes(options), *options.bucket_limits())
+        # Among one rank nothing is sent.
+        self.predicted = _syncs(options) * len(predicted) if rank.world > 1 else 0
+
+    def accumulate(self, window: Sequence[MicroBatch], no_sync: bool) -> Tensor:
+        """Forward and backward passes of one update; returns the mean loss of all ranks."""
+        with log_wire() as wire:
+            loss = accumulate_ddp(self.ddp, window, no_sync)
+        # The first call sums the tokens of all ranks, the last one their losses.
+        self.log.bucket_bytes += [call.size_bytes for call in wire.calls[1:-1]]
+        return loss
+
+
+@dataclass(frozen=True)
+class _OneProcess:
+    losses: list[float]
+    first_gradient: Tensor
+
+
+def _one_process(rank: launch.Rank, options: Options) -> _OneProcess:
+    """The same training as one process would do it: the samples of all ranks in one batch."""
+    model = options.training().build(rank.device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
+    losses, first = [], None
+    for window in _updates(rank, options):
         batch = [torch.cat(_from_all_ranks(torch.cat(part))) for part in zip(*window, strict=True)]
-        self.losses.append(float(accumulate(self.model, [tuple(batch)])))
-        if self.first_difference is None:
-            ours, one = flat_gradient(model), flat_gradient(self.model)
-            self.first_difference = relative_difference(ours, one)
-            if self.first_difference > TOLERANCE:
-                raise AssertionError(
-                    f"DDP's gradient differs from one process by {self.first_difference:.1e}, "
-                    f"more than {TOLERANCE:.0e}"
-                )
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        losses.append(float(accumulate(model, [tuple(batch)])))
+        first = flat_gradient(model) if first is None else first
+        optimizer.step()
+        optimizer.zero_grad()
+    return _OneProcess(losses, first)
+
+
+def _train(
+    version: _Library | _Scratch, rank: launch.Rank, options: Options, one: _OneProcess | None
+) -> Run:
+    """Train one version; AssertionError if its first gradient is not that of one process."""
+    optimizer = torch.optim.AdamW(version.model.parameters(), lr=options.learning_rate)
+    losses, difference = [], None
+    start = time.perf_counter()
+    for window in _updates(rank, options):
+        losses.append(float(version.accumulate(window, options.no_sync)))
+        if one and difference is None:
+            difference = _difference(version.model, one)
+        optimizer.step()
+        optimizer.zero_grad()
+    return Run(
+        losses=losses,
+        gradient_difference=difference,
+        all_reduces=version.log.all_reduces,
+        predicted_all_reduces=version.predicted,
+        all_reduced_bytes=version.log.total_bytes,
+        bucket_bytes=version.log.bucket_bytes[-version.buckets :],
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _difference(model: nn.Module, one: _OneProcess) -> float:
+    difference = relative_difference(flat_gradient(model), one.first_gradient)
+    if not difference <= TOLERANCE:
+        raise AssertionError(
+            f"DDP's gradient differs from one process by {difference:.1e}, "
+            f"more than {TOLERANCE:.0e}"
+        )
+    return difference
 
 
 def _updates(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
-    """Endless epochs, cut into windows of `accumulation` micro-batches; no ragged tails."""
+    """The windows of `accumulation` micro-batches of all updates, over as many epochs as needed."""
+    return itertools.islice(_endless(rank, options), options.steps)
+
+
+def _endless(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
+    """Epochs without end, cut into windows; no ragged tails."""
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
@@ -186,10 +288,6 @@ def _from_all_ranks(tensor: Tensor) -> list[Tensor]:
     everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, tensor)
     return everyone
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
 
 
 def parse(argv: Sequence[str] | None = None) -> Options:

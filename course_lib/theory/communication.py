@@ -37,7 +37,8 @@ def ddp_buckets(
     """Bytes in each bucket, for gradients in the order in which backward makes them.
 
     A bucket is closed as soon as it holds at least its limit: `first_bytes` for the first,
-    `cap_bytes` for the others. One bucket is one all-reduce.
+    `cap_bytes` for the others. One bucket is one all-reduce. Where a program names a
+    `bucket_cap_mb`, torch takes it for the first bucket too: pass it as both.
     Source: Li et al. 2020, arXiv:2006.15704, section 3.2; torch's reducer.cpp.
     """
     whole("cap_bytes", cap_bytes)

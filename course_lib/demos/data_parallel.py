@@ -1,0 +1,128 @@
+"""Data parallelism in one process, as nn.DataParallel does it, beside DDP.
+
+The batch is scattered over devices, the weights are copied to each of them in every update, and
+gradients are added up on the first one. On a CPU all devices are the CPU. With several ranks each
+of them does the same, and DDP on all ranks stands beside it.
+Run it with `course demo data_parallel --ranks 2`, under torchrun, or alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.replica import Replica, own_devices, predicted_exchange, predicted_states
+from course_lib.demos.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.versions import Comparison, follow
+from course_lib.measure.copies import copied_bytes
+from course_lib.scratch.data_parallel import DataParallel
+from course_lib.scratch.ddp import DDP
+from course_lib.theory.collectives import sent_bytes
+from course_lib.theory.validation import flag, whole
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    devices: int = option(2, "devices of one process")
+    batch: int = option(8, "samples in one update")
+    sequence: int = option(32, "characters in a sample")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        whole("devices", self.devices, most=64)
+        flag("json", self.json)
+        self.training()
+
+    def training(self) -> Training:
+        """What is trained."""
+        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+
+
+class _InOneProcess(Replica):
+    """Every rank trains on the whole batch by itself: nothing travels between ranks."""
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Forward and backward passes of the whole batch."""
+        loss = mean_loss(self.wrapped, batch)
+        loss.backward()
+        return loss / launch.init().world
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of the states, and of the weights that one update copies."""
+        copies = {}
+        if isinstance(self.wrapped, DataParallel):
+            copies = {"weights, copied": copied_bytes(self.wrapped.replicate)}
+        return {**super().stored(), **copies}
+
+
+def main(options: Options) -> Comparison:
+    """Train by hand, by nn.DataParallel, and, on several ranks, by DDP."""
+    rank, training = launch.init(), options.training()
+    devices = own_devices(rank, options.devices)
+    reference = one_process(training, rank.device)
+    states = predicted_states(training)
+    copies = {"weights, copied": (options.devices - 1) * states["weights"]}
+
+    model = training.build(devices[0])
+    by_hand = _InOneProcess(
+        f"DataParallel by hand on {options.devices} devices",
+        training,
+        model,
+        DataParallel(model, devices),
+    )
+    versions = [follow(by_hand, training, reference, predicted_stored={**states, **copies})]
+
+    gpus = sorted({device.index for device in devices if device.type == "cuda"})
+    model = training.build(devices[0])
+    real = nn.DataParallel(model, device_ids=gpus or None)
+    library = _InOneProcess("nn.DataParallel", training, model, real)
+    versions.append(follow(library, training, reference, predicted_stored=states))
+
+    if rank.world > 1:
+        model = training.build(rank.device)
+        ddp = Replica("DDP by hand", training, model, DDP(model))
+        exchange = predicted_exchange(training, rank)
+        versions.append(follow(ddp, training, reference, exchange, states))
+    return Comparison(
+        technique="data parallelism in one process",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=versions,
+        notes=_notes(len(gpus), options.devices, states["weights"]),
+    ).verify()
+
+
+def _notes(gpus: int, devices: int, size: int) -> list[str]:
+    ring = round(sent_bytes("all-reduce", size, devices))
+    notes = [
+        f"each update of DataParallel takes {(devices - 1) * size:,} B of weights from the first "
+        f"device and brings as many of gradients back to it; a ring all-reduce among {devices} "
+        f"ranks of DDP sends {ring:,} B from every one"
+    ]
+    if gpus < 2:
+        notes.append(
+            "nn.DataParallel needs several GPUs: here it is a plain call of the model, "
+            "on the whole batch"
+        )
+    return notes
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

@@ -1,0 +1,98 @@
+"""DDP around a model that spans several devices of each rank.
+
+The GPT's layers lie on a list of devices; on a CPU all of them are the CPU, with GPUs each rank
+takes its own ones. `device_ids` must then stay None: the demo shows what torch says otherwise.
+Run it with `course demo multi_device --ranks 2`, or under torchrun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.replica import Replica, own_devices, predicted_exchange, predicted_states
+from course_lib.demos.training import Training, one_process
+from course_lib.demos.versions import Comparison, follow
+from course_lib.scratch.ddp import DDP
+from course_lib.scratch.spread import Spread
+from course_lib.theory.validation import flag, whole
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    devices: int = option(2, "devices of each rank, over which its model is spread")
+    batch: int = option(8, "samples of all ranks in one update")
+    sequence: int = option(32, "characters in a sample")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        whole("devices", self.devices, most=64)
+        flag("json", self.json)
+        layers, _, _ = self.training().size
+        if layers < self.devices:
+            raise ValueError(
+                f"devices {self.devices} are more than the model's {layers} layers: "
+                "take fewer devices or a deeper model"
+            )
+
+    def training(self) -> Training:
+        """What is trained."""
+        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+
+
+def main(options: Options) -> Comparison:
+    """Train the spread model by both kinds of DDP, and ask torch for `device_ids` once."""
+    rank, training = launch.init(), options.training()
+    devices = own_devices(rank, options.devices)
+    reference = one_process(training, rank.device)
+    versions = []
+    for name, wrap in {"DDP by hand": DDP, "DistributedDataParallel": _library}.items():
+        model = training.build()
+        trainee = Replica(name, training, model, wrap(Spread(model, devices)))
+        exchange = predicted_exchange(training, rank)
+        versions.append(follow(trainee, training, reference, exchange, predicted_states(training)))
+    return Comparison(
+        technique="DDP around a model on several devices",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=versions,
+        notes=[
+            f"layers on {', '.join(map(str, devices))}",
+            f"with device_ids=[0] torch says: {refusal(Spread(training.build(), devices))}",
+            "device_ids names the one GPU that inputs are moved to; this model moves them itself",
+        ],
+    ).verify()
+
+
+def _library(model: Spread) -> DistributedDataParallel:
+    return DistributedDataParallel(model, device_ids=None)
+
+
+def refusal(model: Spread) -> str:
+    """The first sentence of torch's error when `device_ids` is passed."""
+    try:
+        DistributedDataParallel(model, device_ids=[0])
+    except ValueError as error:
+        return " ".join(str(error).split())
+    return "nothing: the model is on one GPU"
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

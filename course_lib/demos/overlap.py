@@ -1,0 +1,151 @@
+"""Where gradients travel during a backward pass: one large bucket beside several small ones.
+
+Profiles one backward pass of DDP, the library's and the one written out, and counts how many
+milliseconds of communication hide behind computation.
+Run it with `course demo overlap --ranks 2`, or under torchrun; open the file that `--trace` writes
+at chrome://tracing or ui.perfetto.dev.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.training import Training, mean_loss
+from course_lib.measure.overlap import Interval, record, timeline
+from course_lib.scratch.ddp import DDP
+from course_lib.theory.units import MIB
+from course_lib.theory.validation import flag, number
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(4, "backward passes of each version; the last is profiled")
+    model: str = option("4x256x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    batch: int = option(8, "samples of all ranks")
+    sequence: int = option(64, "characters in a sample")
+    bucket_cap_mb: float = option(2.0, "size limit of the small buckets in MiB")
+    trace: str = option("", "write the small buckets' trace of rank 0 to this file")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        self.training()
+        number("bucket_cap_mb", self.bucket_cap_mb, above=0)
+        flag("json", self.json)
+        if self.trace and not Path(self.trace).resolve().parent.is_dir():
+            raise ValueError(f"trace {self.trace!r} is in no folder that exists: create it first")
+
+    def training(self) -> Training:
+        """What is trained."""
+        return Training(self.model, self.steps, self.batch, sequence=self.sequence, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One backward pass of rank 0, in milliseconds."""
+
+    name: str
+    buckets: int
+    computation: list[Interval]
+    communication: list[Interval]
+    communication_ms: float
+    overlapped_ms: float
+
+    @property
+    def title(self) -> str:
+        """What was measured, in one line."""
+        buckets = f"{self.buckets} bucket{'s' if self.buckets > 1 else ''}"
+        return (
+            f"{self.name}, {buckets}: {self.overlapped_ms:.1f} of {self.communication_ms:.1f} ms "
+            "of communication overlapped"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """The backward passes that were profiled."""
+
+    ranks: int
+    backend: str
+    device: str
+    model: str
+    lanes: list[Lanes]
+
+    def report(self) -> str:
+        """One line a backward pass."""
+        where = f"{self.ranks} ranks, {self.backend} on {self.device}, model {self.model}"
+        return "\n".join([f"overlap: {where}", *(f"  {lanes.title}" for lanes in self.lanes)])
+
+
+def main(options: Options) -> Result:
+    """Profile a backward pass of each version; every rank takes part and returns its own."""
+    rank = launch.init()
+    training = options.training()
+    sizes = [p.nbytes for p in training.build().parameters()]
+    if rank.world == 1:
+        raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
+    lanes = []
+    for cap_mb in (sum(sizes) / MIB, options.bucket_cap_mb):
+        cap = round(cap_mb * MIB)
+        versions: dict[str, Callable[[nn.Module], nn.Module]] = {
+            "DDP by hand": lambda model, cap=cap: DDP(model, cap, first_bytes=cap),
+            "DistributedDataParallel": lambda model, cap_mb=cap_mb: DistributedDataParallel(
+                model, bucket_cap_mb=cap_mb
+            ),
+        }
+        for name, wrap in versions.items():
+            trace = _profiled(wrap, training, rank)
+            lanes.append(_lanes(name, trace))
+            if options.trace and rank.rank == 0:
+                Path(options.trace).write_text(json.dumps(trace))
+    return Result(rank.world, rank.backend, device_name(rank.device), options.model, lanes)
+
+
+def _profiled(
+    wrap: Callable[[nn.Module], nn.Module], training: Training, rank: launch.Rank
+) -> dict[str, Any]:
+    """The trace of the last backward pass; those before it warm up and settle DDP's buckets."""
+    ddp = wrap(training.build(rank.device))
+    trace: dict[str, Any] = {}
+    for number_, batch in enumerate(training.batches(rank.device), start=1):
+        rows = tuple(part.tensor_split(rank.world)[rank.rank] for part in batch)
+        loss = mean_loss(ddp, rows)
+        if number_ == training.steps:
+            trace = record(loss.backward)
+        else:
+            loss.backward()
+        ddp.zero_grad()
+    return trace
+
+
+def _lanes(name: str, trace: dict[str, Any]) -> Lanes:
+    found = timeline(trace)
+    sends = [event for event in trace["traceEvents"] if event.get("name") == "c10d::allreduce_"]
+    return Lanes(
+        name,
+        len(sends),
+        found.computation,
+        found.communication,
+        found.communication_ms,
+        found.overlapped_ms,
+    )
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

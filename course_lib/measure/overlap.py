@@ -1,0 +1,108 @@
+"""How much communication hides behind computation, from a profiler's trace.
+
+torch.profiler writes the Trace Event format of Chrome: each event has a name,
+a category, a start `ts` and a duration `dur` in microseconds.
+"""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+Interval = tuple[float, float]  # start, end
+_NODE = "autograd::engine::evaluate_function: "  # one step of backward
+_WIRES = ("gloo:", "nccl")
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """When one rank computed and when it communicated, in ms from the first.
+
+    The intervals of a lane are in order and do not touch one another.
+    """
+
+    computation: list[Interval]
+    communication: list[Interval]
+
+    @property
+    def communication_ms(self) -> float:
+        """Time in which at least one collective was under way."""
+        return sum(end - start for start, end in self.communication)
+
+    @property
+    def overlapped_ms(self) -> float:
+        """The part of it in which backward computed as well."""
+        return sum(
+            max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
+            for a in self.communication
+            for b in self.computation
+        )
+
+    @property
+    def end_ms(self) -> float:
+        """When the last of both ended."""
+        return max(end for _, end in self.computation + self.communication)
+
+
+def record(backward: Callable[[], object]) -> dict[str, Any]:
+    """Chrome's trace of `backward()`, as `json.load` gives it."""
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it prints every start
+    with profile(activities=activities) as trace:
+        backward()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "trace.json")
+        trace.export_chrome_trace(str(path))
+        return json.loads(path.read_text())
+
+
+def timeline(trace: dict[str, Any]) -> Timeline:
+    """Computation and communication of a trace of one rank's backward pass.
+
+    On a GPU its kernels; on a CPU the nodes of the autograd graph and gloo's
+    threads. Nodes that accumulate gradients are left out: DDP's hooks run in
+    them. Raises ValueError for a trace without computation.
+    """
+    events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
+    kernels = [e for e in events if e["cat"] == "kernel"]
+    wire = [
+        e
+        for e in kernels or events
+        if e["name"].startswith(_WIRES) and e["cat"] != "cpu_op"
+    ]
+    nodes = kernels or [
+        e
+        for e in events
+        if e["name"].startswith(_NODE)
+        and not e["name"].endswith("AccumulateGrad")
+    ]
+    work = [e for e in nodes if e not in wire]
+    if not work:
+        raise ValueError(
+            "trace has no computation: record a whole backward pass"
+        )
+    start = min(e["ts"] for e in work + wire)
+    return Timeline(_lane(work, start), _lane(wire, start))
+
+
+def _lane(events: Iterable[dict[str, Any]], start: float) -> list[Interval]:
+    """The events' intervals in ms, those that touch made into one."""
+    lane: list[Interval] = []
+    for e in sorted(events, key=lambda event: event["ts"]):
+        begin = (e["ts"] - start) / 1000
+        end = begin + e["dur"] / 1000
+        if lane and begin <= lane[-1][1]:
+            begin, last_end = lane.pop()
+            end = max(end, last_end)
+        lane.append((begin, end))
+    return lane

@@ -1,0 +1,67 @@
+"""Gradient buckets: few large all-reduces instead of many small ones.
+
+Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.3.
+"""
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch.nn import Parameter
+
+MIB = 2**20
+
+
+def fill(
+    parameters: Iterable[Parameter], cap: int, first: int
+) -> list[list[Parameter]]:
+    """Parameters by bucket, a bucket closed when it holds its limit in bytes.
+
+    From the last parameter to the first, about the order in which backward
+    makes gradients. The first bucket is small, so that sending starts early.
+    A bucket has one dtype and one device.
+    """
+    buckets, size, limit, last = [], 0, min(first, cap), None
+    for parameter in reversed(list(parameters)):
+        kind = (parameter.dtype, parameter.device)
+        if not buckets or size >= limit or kind != last:
+            limit = cap if buckets else limit
+            buckets.append([])
+            size, last = 0, kind
+        buckets[-1].append(parameter)
+        size += parameter.nbytes
+    return buckets
+
+
+class Bucket:
+    """Gradients that travel together: one flat tensor, and a view for each."""
+
+    def __init__(self, parameters: list[Parameter]) -> None:
+        sizes = [p.numel() for p in parameters]
+        self.flat = parameters[0].new_empty(sum(sizes))
+        pieces = zip(parameters, self.flat.split(sizes), strict=True)
+        self.views = {p: piece.view_as(p) for p, piece in pieces}
+        self.waiting = set(parameters)  # for their gradients
+        self.work: dist.Work | None = None
+
+    def take(self, parameter: Parameter) -> None:
+        """Move the gradient into the bucket, as this rank's part of a mean."""
+        if parameter not in self.waiting:
+            raise RuntimeError(
+                f"a parameter of shape {tuple(parameter.shape)} got a second "
+                "gradient in one backward pass: checkpoint its layers with "
+                "use_reentrant=False"
+            )
+        view = self.views[parameter]
+        torch.div(parameter.grad, dist.get_world_size(), out=view)
+        parameter.grad = view  # the mean of all ranks will arrive here
+        self.waiting.remove(parameter)
+
+    def send(self) -> None:
+        """Begin the sum over ranks, while backward goes on."""
+        self.work = dist.all_reduce(self.flat, async_op=True)
+
+    def receive(self) -> None:
+        """Wait for the sum, and be ready for the next backward pass."""
+        self.work.wait()
+        self.waiting = set(self.views)

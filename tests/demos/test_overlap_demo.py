@@ -1,0 +1,54 @@
+"""The overlap demo: only small buckets travel during backward, and the trace can be opened."""
+
+import json
+
+import pytest
+
+from course_lib import demos, figures, launch
+from course_lib.demos import overlap
+from course_lib.measure.overlap import timeline
+from course_lib.theory.communication import ddp_buckets
+
+SMALL = {"model": "3x96x4", "steps": 3, "bucket_cap_mb": 0.25}
+
+
+def test_only_small_buckets_start_early(tmp_path):
+    path = tmp_path / "trace.json"
+    result = demos.run("overlap", stream=False, trace=str(path), **SMALL)
+    sizes = [
+        p.nbytes for p in reversed(list(overlap.Options(**SMALL).training().build().parameters()))
+    ]
+    cap = round(0.25 * 2**20)
+    many = len(ddp_buckets(sizes, cap, first_bytes=cap))
+    assert [lanes.buckets for lanes in result.lanes] == [1, 1, many, many]
+    assert many > 3
+    for lanes in result.lanes:
+        # How much overlaps is up to the machine. When sending begins is not: a single bucket waits
+        # for the last gradient.
+        early = lanes.communication[0][0] < lanes.computation[-1][1]
+        assert early == (lanes.buckets > 1)
+        assert lanes.buckets > 1 or lanes.overlapped_ms == 0
+        assert lanes.title in result.report()
+    written = timeline(json.loads(path.read_text()))
+    assert written.communication_ms == pytest.approx(result.lanes[-1].communication_ms)
+    runs = {run.title: (run.computation, run.communication) for run in result.lanes}
+    sheet = figures.overlap(runs)
+    assert f"{many} buckets: " in sheet.sentence
+
+
+def test_it_needs_two_ranks():
+    with pytest.raises(launch.RankFailed, match="start at least 2"):
+        demos.run("overlap", ranks=1, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"steps": 1}, "steps must be at least 3"),
+        ({"bucket_cap_mb": 0}, "bucket_cap_mb must be above 0"),
+        ({"trace": "/no/such/folder/t.json"}, "no folder that exists"),
+    ],
+)
+def test_bad_options_are_explained(option, message):
+    with pytest.raises(ValueError, match=message):
+        overlap.Options(**option)
