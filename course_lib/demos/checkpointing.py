@@ -1,0 +1,263 @@
+"""Activation checkpointing: fewer intermediate results kept, one more forward pass of the layers.
+
+Trains a GPT without it, with our own autograd Function, and with torch.utils.checkpoint. Counts the
+bytes that autograd keeps and the FLOPs of one forward and backward pass, and compares gradients
+with dropout, whose masks must be drawn again.
+Run it with `course demo checkpointing --ranks 1`, on several ranks (by DDP), or under torchrun.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.replica import Replica, own_rows, predicted_exchange, predicted_states
+from course_lib.demos.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.versions import FP32, Comparison, follow
+from course_lib.measure.flops import matmul_flops
+from course_lib.measure.gradients import flat_gradient, relative_difference
+from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.scratch.checkpointing import Segment, cut
+from course_lib.scratch.ddp import DDP
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.activations import head_activation_bytes, layer_activation_bytes
+from course_lib.theory.flops import training_flops
+from course_lib.theory.validation import flag, number, whole
+
+# The same operations in the same order, twice: the difference was 0 on a CPU.
+TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    segment: int = option(0, "layers in a segment; 0: the square root of all")
+    dropout: float = option(0.1, "part of each layer's output that dropout removes")
+    batch: int = option(8, "samples of all ranks in one update")
+    sequence: int = option(32, "characters in a sample")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        layers, _, _ = self.training().size
+        whole("segment", self.segment, least=0, most=layers)
+        number("dropout", self.dropout, least=0)
+        if self.dropout >= 1:
+            raise ValueError(f"dropout must be below 1, got {self.dropout}: 0.1 removes a tenth")
+        flag("json", self.json)
+
+    def training(self) -> Training:
+        """What is trained."""
+        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+
+    @property
+    def size(self) -> int:
+        """Layers in a segment."""
+        layers, _, _ = self.training().size
+        return self.segment or round(math.sqrt(layers))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one version keeps and computes in a forward and a backward pass of one rank."""
+
+    name: str
+    kept_bytes: int  # for the backward pass, as autograd's hooks see them
+    predicted_kept_bytes: int | None  # None where a GPU's kernels keep what they like
+    flop: int
+    predicted_flop: int
+    dropout_difference: float  # |g - g_without| / |g_without| with dropout
+
+    def line(self) -> str:
+        """One line."""
+        told = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
+        return (
+            f"  {self.name:<24}{self.kept_bytes:>12,} B{told}, {self.flop:,} FLOP "
+            f"({self.predicted_flop:,}); gradient with dropout off by "
+            f"{self.dropout_difference:.0e}"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """The training of all versions, and what each costs."""
+
+    comparison: Comparison
+    segments: int
+    costs: list[Cost]
+
+    def report(self) -> str:
+        """The findings, one a line."""
+        without, ours = self.costs[:2]
+        return "\n".join(
+            [
+                self.comparison.report(),
+                f"one forward and backward pass of a rank, {self.segments} segments "
+                "(predicted in brackets):",
+                *(cost.line() for cost in self.costs),
+                f"checkpointing keeps {ours.kept_bytes / without.kept_bytes:.0%} of the bytes "
+                f"for {ours.flop / without.flop - 1:.0%} more FLOPs",
+            ]
+        )
+
+
+class LibrarySegment(nn.Sequential):
+    """Layers that torch.utils.checkpoint runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+VERSIONS: dict[str, type[nn.Module] | None] = {
+    "no checkpointing": None,
+    "checkpointing by hand": Segment,
+    "torch.utils.checkpoint": LibrarySegment,
+}
+
+
+def main(options: Options) -> Result:
+    """Train every version, then count; AssertionError where a count is not as predicted."""
+    rank, training = launch.init(), options.training()
+    reference = one_process(training, rank.device)
+    versions = []
+    for name, kind in VERSIONS.items():
+        model = _cut(training.build(rank.device), options, kind)
+        trainee = Replica(name, training, model, DDP(model))
+        exchange, states = predicted_exchange(training, rank), predicted_states(training)
+        versions.append(follow(trainee, training, reference, exchange, states))
+    comparison = Comparison(
+        technique="activation checkpointing",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=versions,
+    ).verify()
+    rows = own_rows(training.batches(rank.device)[0], rank)
+    rows = tuple(part.clone() for part in rows)  # a view would keep everybody's rows
+    costs = [_cost(name, kind, options, rows) for name, kind in VERSIONS.items()]
+    return Result(comparison, segments(options), _verified(costs))
+
+
+def segments(options: Options) -> int:
+    """Segments of the model, of which the last may be smaller."""
+    layers, _, _ = options.training().size
+    return -(-layers // options.size)
+
+
+def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
+    """What autograd keeps of `samples`: theory.activations and the small change that it names.
+
+    The small change: mean and scale of norms outside segments and, without segments, of all norms,
+    with attention's log-sum-exp; indices of inputs, labels and positions; the loss's token count.
+    """
+    training, shape = options.training(), options.training().shape()
+    sequence, tokens = training.sequence, samples * training.sequence
+    batch = (samples, sequence)
+    kept = head_activation_bytes(shape, FP32, *batch)
+    indices = 2 * 8 * tokens + 8 * sequence + 4
+    norms, log_sums = 1, 0
+    if kind is None:
+        kept += sum(
+            layer_activation_bytes(shape, FP32, *batch, layer=layer)
+            for layer in range(shape.layers)
+        )
+        norms, log_sums = 2 * shape.layers + 1, shape.layers * shape.heads
+    else:
+        full = replace(FP32, recompute="full")
+        kept += segments(options) * layer_activation_bytes(shape, full, *batch)
+    return kept + indices + (2 * norms + log_sums) * 4 * tokens
+
+
+def predicted_flop(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
+    """FLOP of a forward and a backward pass: theory.flops, less what torch leaves out.
+
+    torch.utils.checkpoint stops to recompute at the last result that backward needs: the second
+    matrix of a segment's last MLP is not multiplied again.
+    """
+    training, shape = options.training(), options.training().shape()
+    again = "none" if kind is None else "full"
+    flops = training_flops(
+        shape, samples, training.sequence, recompute=again, attention="flash"
+    ).hardware_flop
+    if kind is LibrarySegment:
+        tokens = samples * training.sequence
+        flops -= segments(options) * 2 * tokens * shape.ffn * shape.hidden
+    return flops
+
+
+def _cut(model: GPT, options: Options, kind: type[nn.Module] | None) -> GPT:
+    return model if kind is None else cut(model, options.size, kind)
+
+
+def _cost(name: str, kind: type[nn.Module] | None, options: Options, rows: Batch) -> Cost:
+    samples, device = len(rows[0]), rows[0].device
+    model = _cut(options.training().build(device), options, kind)
+    flop = matmul_flops(lambda: mean_loss(model, rows).backward())
+    model.zero_grad()
+    on_cpu = device.type == "cpu"
+    return Cost(
+        name=name,
+        kept_bytes=saved_bytes(lambda: mean_loss(model, rows), model),
+        predicted_kept_bytes=predicted_bytes(options, samples, kind) if on_cpu else None,
+        flop=flop,
+        predicted_flop=predicted_flop(options, samples, kind),
+        dropout_difference=_dropout_difference(kind, options, rows),
+    )
+
+
+def _dropout_difference(kind: type[nn.Module] | None, options: Options, rows: Batch) -> float:
+    """The gradient with dropout beside the one without checkpointing, from the same seed."""
+
+    def gradient(arrange: Callable[[GPT], GPT]) -> Tensor:
+        model = options.training().build(rows[0].device)
+        model.blocks = nn.ModuleList(
+            nn.Sequential(block, nn.Dropout(options.dropout)) for block in model.blocks
+        )
+        model = arrange(model)
+        torch.manual_seed(options.seed)
+        mean_loss(model, rows).backward()
+        return flat_gradient(model)
+
+    return relative_difference(
+        gradient(lambda model: _cut(model, options, kind)), gradient(lambda model: model)
+    )
+
+
+def _verified(costs: list[Cost]) -> list[Cost]:
+    for cost in costs:
+        if cost.predicted_kept_bytes not in (None, cost.kept_bytes):
+            raise AssertionError(
+                f"{cost.name} keeps {cost.kept_bytes:,} bytes, "
+                f"predicted {cost.predicted_kept_bytes:,}"
+            )
+        if cost.flop != cost.predicted_flop:
+            raise AssertionError(
+                f"{cost.name} computes {cost.flop:,} FLOP, predicted {cost.predicted_flop:,}"
+            )
+        if not cost.dropout_difference <= TOLERANCE:
+            raise AssertionError(
+                f"{cost.name}: with dropout the gradient differs by "
+                f"{cost.dropout_difference:.1e}, more than {TOLERANCE:.0e}"
+            )
+    return costs
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

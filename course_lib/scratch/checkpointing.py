@@ -1,0 +1,88 @@
+"""Activation checkpointing: keep a segment's input, compute the rest again.
+
+Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
+arXiv:1604.06174, section 3: with segments of √L layers out of L, about 2·√L
+layers' results are alive at once, for one more forward pass.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from course_lib.scratch.gpt import GPT
+
+RandomState = tuple[Tensor, Tensor | None]  # of the CPU, of the GPU
+
+
+class Checkpoint(Function):
+    """Runs `layers` without a graph; backward runs them again, with one.
+
+    The parameters are arguments so that autograd knows of them; apart from
+    them only `x` is kept. torch's own also restores autocast.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, layers: nn.Module, x: Tensor, *parameters: nn.Parameter
+    ) -> Tensor:
+        ctx.layers, ctx.parameters = layers, parameters
+        ctx.random = random_state(x.device)
+        ctx.save_for_backward(x)
+        return layers(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        (x,) = ctx.saved_tensors
+        x = x.detach().requires_grad_()
+        with torch.enable_grad(), same_random_numbers(ctx.random, x.device):
+            output = ctx.layers(x)
+        inputs = (x, *ctx.parameters)
+        return None, *torch.autograd.grad(output, inputs, gradient)
+
+
+class Segment(nn.Module):
+    """Layers in a row, of which only the first one's input is kept."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        trained = [p for p in self.parameters() if p.requires_grad]
+        return Checkpoint.apply(self.layers, x, *trained)
+
+
+def cut(model: GPT, size: int, segment: type[nn.Module] = Segment) -> GPT:
+    """`model` with its blocks in segments of `size`; a last one may be less.
+
+    Parameters stay the same ones, in the same order, with other names.
+    """
+    blocks = list(model.blocks)
+    starts = range(0, len(blocks), size)
+    pieces = [segment(*blocks[start : start + size]) for start in starts]
+    model.blocks = nn.ModuleList(pieces)
+    return model
+
+
+def random_state(device: torch.device) -> RandomState:
+    """Where the generators that dropout asks stand now."""
+    gpu = device.type == "cuda"
+    state = torch.cuda.get_rng_state(device) if gpu else None
+    return torch.get_rng_state(), state
+
+
+@contextmanager
+def same_random_numbers(
+    state: RandomState, device: torch.device
+) -> Iterator[None]:
+    """Draw once more what was drawn after `state`: the same dropout masks."""
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(gpus):  # afterwards as if nothing was drawn
+        torch.set_rng_state(state[0])
+        if state[1] is not None:
+            torch.cuda.set_rng_state(state[1], device)
+        yield

@@ -1,0 +1,76 @@
+"""Checkpointing by hand: the same gradients, masks included, and only inputs kept."""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib.measure.flops import matmul_flops
+from course_lib.measure.gradients import flat_gradient, relative_difference
+from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.scratch import checkpointing
+from course_lib.scratch.checkpointing import Segment, cut
+from course_lib.scratch.gpt import GPT
+
+TOKENS = torch.arange(12).view(2, 6) % 7
+
+
+def model(dropout=0.0):
+    torch.manual_seed(0)
+    gpt = GPT(layers=5, hidden=16, heads=2, vocab=7, context=6)
+    gpt.blocks = nn.ModuleList(nn.Sequential(b, nn.Dropout(dropout)) for b in gpt.blocks)
+    return gpt
+
+
+def gradient(gpt, seed=1):
+    torch.manual_seed(seed)
+    gpt(TOKENS).square().sum().backward()
+    return flat_gradient(gpt)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_gradients_are_the_same_to_the_bit(size, dropout):
+    assert torch.equal(gradient(cut(model(dropout), size)), gradient(model(dropout)))
+
+
+def test_without_the_random_state_dropout_would_be_wrong(monkeypatch):
+    monkeypatch.setattr(checkpointing, "same_random_numbers", lambda *_: nullcontext())
+    gap = relative_difference(gradient(cut(model(0.3), 1)), gradient(model(0.3)))
+    assert gap > 0.1
+
+
+def test_recomputation_leaves_the_random_state_alone():
+    after = []
+    for make in (lambda: model(0.3), lambda: cut(model(0.3), 2)):
+        gradient(make())
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+
+
+@pytest.mark.parametrize(("size", "segments"), [(1, 5), (2, 3), (5, 1)])
+def test_a_segment_keeps_its_input(size, segments):
+    gpt = cut(model(), size)
+    assert [len(segment.layers) for segment in gpt.blocks] == [
+        min(size, 5 - size * n) for n in range(segments)
+    ]
+    x = torch.randn(2, 6, 16, requires_grad=True)
+
+    def blocks():
+        y = x
+        for block in gpt.blocks:
+            y = block(y)
+        return y.sum()
+
+    assert saved_bytes(blocks, gpt) == segments * x.nbytes
+    plain = matmul_flops(lambda: model()(TOKENS).sum().backward())
+    assert matmul_flops(lambda: gpt(TOKENS).sum().backward()) > plain
+
+
+def test_frozen_layers_pass_gradients_on():
+    frozen = Segment(nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3))
+    x = torch.ones(1, 3, requires_grad=True)
+    frozen(x).sum().backward()
+    assert x.grad is not None
+    assert [p.grad is None for p in frozen.parameters()] == [True, True, False, False]
