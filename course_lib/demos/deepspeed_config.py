@@ -1,0 +1,74 @@
+"""DeepSpeed's configuration for ZeRO, key by key.
+
+Source: deepspeed.ai/docs/config-json. Defaults are those of DeepSpeed 0.19.8, runtime/constants.py
+and runtime/zero/config.py. Importing this module does not need DeepSpeed.
+"""
+
+from typing import Any
+
+from course_lib.theory.batching import Batching
+from course_lib.theory.validation import flag, number, whole
+
+
+def deepspeed_config(
+    stage: int,
+    micro_batch: int = 1,
+    accumulation: int = 1,
+    ranks: int = 1,
+    offload: bool = False,
+    clip: float = 0.0,
+) -> dict[str, Any]:
+    """What `deepspeed.initialize(config=…)` takes to train as our own ZeRO does, in fp32.
+
+    `clip`: the largest norm of the gradient; 0 does not clip. Raises ValueError for a stage that
+    does not exist, and for offload without a sharded optimizer.
+    """
+    whole("stage", stage, least=0, most=3)
+    whole("micro_batch", micro_batch)
+    whole("accumulation", accumulation)
+    whole("ranks", ranks)
+    flag("offload", offload)
+    number("clip", clip, least=0)
+    if offload and stage == 0:
+        raise ValueError("offload True needs a sharded optimizer: set stage to 1, 2 or 3")
+    config = {
+        # Two of these three are enough. DeepSpeed refuses three that do not multiply:
+        # train_batch_size = micro batch · accumulation · ranks.
+        "train_batch_size": _global_batch(micro_batch, accumulation, ranks),
+        "train_micro_batch_size_per_gpu": micro_batch,
+        "gradient_accumulation_steps": accumulation,
+        # Left out, it is 1.0: gradients would be clipped, and losses differ from plain DDP.
+        "gradient_clipping": clip,
+        "zero_optimization": _zero(stage, offload),
+        # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). An optimizer that is not
+        # needs "zero_allow_untested_optimizer": True.
+    }
+    if offload:
+        # DeepSpeed insists on its own DeepSpeedCPUAdam, which is faster on the host and has to be
+        # compiled first, unless it is told that torch's will do.
+        config["zero_force_ds_cpu_optimizer"] = False
+    return config
+
+
+def _global_batch(micro_batch: int, accumulation: int, ranks: int) -> int:
+    samples = micro_batch * accumulation * ranks
+    return Batching(samples, micro_batch, accumulation, gpus_per_node=ranks).global_batch
+
+
+def _zero(stage: int, offload: bool) -> dict[str, Any]:
+    section: dict[str, Any] = {
+        "stage": stage,
+        # Send a gradient bucket while backward goes on, on a stream of its own. A CPU has none.
+        "overlap_comm": False,
+        # Elements, not bytes: 5e8 in fp32 is a buffer of 2 GB. Small models want less.
+        "reduce_bucket_size": 5_000_000,
+        "allgather_bucket_size": 5_000_000,
+    }
+    if stage == 3:
+        # Weights smaller than this many elements stay whole on every rank; the default of 100,000
+        # would leave a small model unsharded.
+        section["stage3_param_persistence_threshold"] = 0
+    if offload:
+        # Pinned memory makes copies faster where there is a GPU to copy from.
+        section["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
+    return section

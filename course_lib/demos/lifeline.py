@@ -1,0 +1,82 @@
+"""Runs a launcher with a time limit, and leaves none of its workers.
+
+A launcher gives its workers sessions of their own, so that ending the launcher leaves them alive.
+Here each worker holds a connection to the process that wants the result. When that process closes
+it, or dies, the operating system breaks the connection, and the worker ends itself.
+"""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+_VARIABLE = "COURSE_LIFELINE"
+_END_S = 5.0  # for a launcher to end when it is told to
+
+# Set by the launcher of the process that calls `run`: workers must see only those of their own.
+_OURS = ("COURSE_", "TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
+_OURS_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+def run(command: list[str], limit_s: float) -> tuple[int | None, str]:
+    """The exit code of a launcher, None if the limit came first, and all that was printed.
+
+    Its workers must call `hold` when they start.
+    """
+    # A file: unlike a pipe it never fills up, and no worker keeps it open for its reader.
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=128) as line,
+        tempfile.TemporaryFile() as output,
+    ):
+        environment = _environment(line.getsockname()[1], limit_s)
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+        try:
+            code: int | None = process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            line.close()  # ends all workers, and those that are yet to call `hold`
+            _end(process)
+        output.seek(0)
+        return code, output.read().decode(errors="replace")
+
+
+def hold() -> None:
+    """End this process as soon as the one that waits for it, if there is one, is gone."""
+    port = os.environ.get(_VARIABLE)
+    if port is not None:
+        line = socket.create_connection(("127.0.0.1", int(port)))
+        threading.Thread(target=_end_with, args=(line,), daemon=True).start()
+
+
+def _end_with(line: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        line.recv(1)
+    os._exit(1)
+
+
+def _environment(port: int, limit_s: float) -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OURS) and name not in _OURS_EXACT
+    }
+    # DeepSpeed looks for ninja, which is installed beside this Python.
+    path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
+    return {**kept, "PATH": path, _VARIABLE: str(port), "COURSE_TIMEOUT_S": str(limit_s)}
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,98 @@
+"""DeepSpeed's configuration; and, where it is installed, ZeRO 0 to 3 in it on real ranks."""
+
+import shutil
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from course_lib.demos import launchers_job, lifeline
+from course_lib.demos.deepspeed_config import deepspeed_config
+from course_lib.demos.launchers import LAUNCHERS, Options, attempt
+from course_lib.demos.training import one_process
+from course_lib.theory.batching import Batching
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "accumulation", "ranks"), [(1, 1, 1), (3, 4, 8), (2, 1, 6)]
+)
+def test_the_global_batch_is_the_theorys(micro_batch, accumulation, ranks):
+    config = deepspeed_config(2, micro_batch, accumulation, ranks)
+    batching = Batching(1000, micro_batch, accumulation, gpus_per_node=ranks)
+    assert config["train_batch_size"] == batching.global_batch
+    parts = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    assert [config[name] for name in parts] == [micro_batch, accumulation]
+
+
+def test_each_argument_changes_its_key():
+    plain = deepspeed_config(1)
+    assert plain["zero_optimization"]["stage"] == 1
+    assert plain["gradient_clipping"] == 0.0  # its own default clips at 1.0
+    assert deepspeed_config(1, clip=0.5)["gradient_clipping"] == 0.5
+    assert "offload_optimizer" not in plain["zero_optimization"]
+    offload = deepspeed_config(1, offload=True)
+    assert offload["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
+    assert offload["zero_force_ds_cpu_optimizer"] is False
+    assert "stage3_param_persistence_threshold" in deepspeed_config(3)["zero_optimization"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stage": 4}, "stage must be at most 3"),
+        ({"stage": 1, "micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"stage": 1, "accumulation": 0}, "accumulation must be at least 1"),
+        ({"stage": 1, "ranks": 0}, "ranks must be at least 1"),
+        ({"stage": 1, "clip": -1}, "clip must be at least 0"),
+        ({"stage": 0, "offload": True}, "needs a sharded optimizer"),
+    ],
+)
+def test_a_bad_configuration_is_explained(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        deepspeed_config(**arguments)
+
+
+missing = find_spec("deepspeed") is None or shutil.which("g++") is None
+with_deepspeed = pytest.mark.skipif(
+    missing, reason="needs pip install 'course-lib[deepspeed]' and g++"
+)
+
+
+@with_deepspeed
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("stage", "offload"), [(0, False), (1, False), (2, False), (3, False), (1, True), (3, True)]
+)
+def test_deepspeed_trains_as_one_process(stage, offload):
+    options = Options(stage=stage, offload=offload, limit_s=300.0)
+    inside = next(entry for entry in LAUNCHERS if entry.framework == "deepspeed")
+    found = attempt(inside, options, 2, gpus=False)
+    assert not found.problem
+    assert found.world == 2
+    reference = one_process(options.job("deepspeed").training(2)).losses
+    assert found.losses == pytest.approx(reference, rel=1e-6)
+
+
+@with_deepspeed
+def test_the_configuration_is_accepted():
+    from deepspeed.runtime.constants import GRADIENT_CLIPPING_DEFAULT
+    from deepspeed.runtime.zero.config import get_zero_config
+    from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
+
+    assert torch.optim.AdamW in ZERO_SUPPORTED_OPTIMIZERS
+    assert GRADIENT_CLIPPING_DEFAULT == 1.0  # as the comment beside the key says
+    for stage in range(4):
+        config = deepspeed_config(stage, offload=stage > 0)
+        known = get_zero_config(config)  # refuses keys that it does not know
+        assert int(known.stage) == stage
+        assert (known.offload_optimizer is not None) == (stage > 0)
+
+
+def test_without_deepspeed_the_job_says_what_is_missing():
+    if find_spec("deepspeed") is not None:
+        pytest.skip("deepspeed is installed")
+    command = [sys.executable, "-m", launchers_job.__name__, "--framework", "deepspeed"]
+    code, text = lifeline.run(command, 60.0)
+    assert code == 1
+    assert "No module named 'deepspeed'" in text

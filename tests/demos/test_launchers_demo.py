@@ -1,0 +1,169 @@
+"""The launchers' demo: what runs has the same losses, what is missing is said, nothing remains."""
+
+import os
+import sys
+import time
+from importlib.util import find_spec
+
+import pytest
+
+from course_lib import demos, launch
+from course_lib.demos import launchers, lifeline
+from course_lib.demos.launchers import LAUNCHERS, Attempt, Options, Result, attempt
+
+BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
+with_accelerate = pytest.mark.skipif(
+    find_spec("accelerate") is None, reason="needs pip install 'course-lib[accelerate]'"
+)
+
+
+def test_torchrun_finds_the_ranks_and_the_losses_of_one_process():
+    result = demos.run("launchers", stream=False, only="torchrun", steps=3)
+    (found,) = result.attempts
+    assert found.world == result.ranks == 2
+    assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
+    assert 0 < found.seconds_to_start < found.seconds
+    assert "2 of 2 ranks" in result.report()
+
+
+def test_what_is_not_installed_is_skipped_with_its_remedy(monkeypatch):
+    monkeypatch.setattr(launchers, "find_spec", lambda name: None)
+    for launcher in LAUNCHERS:
+        if launcher.package:
+            found = attempt(launcher, Options(), 2, gpus=False)
+            assert found.skipped
+            assert f"pip install {launcher.package}" in found.line(2, [])
+            assert "--framework " + launcher.framework in found.command
+
+
+def test_a_missing_compiler_is_said(monkeypatch):
+    monkeypatch.setattr(launchers, "find_spec", lambda name: True)
+    monkeypatch.setattr(launchers.shutil, "which", lambda name: None)
+    assert "install g++" in attempt(BY_NAME["deepspeed"], Options(), 2, gpus=False).problem
+
+
+@with_accelerate
+def test_accelerate_under_torchrun_finds_both_ranks():
+    found = attempt(BY_NAME["torchrun, accelerate inside"], Options(), 2, gpus=False)
+    assert (found.world, found.problem) == (2, "")
+
+
+@with_accelerate
+def test_accelerate_launch_on_a_cpu_silently_starts_one_process():
+    found = attempt(BY_NAME["accelerate launch"], Options(), 2, gpus=False)
+    assert "--num_processes 2" in found.command
+    assert (found.world, found.problem) == (1, "")
+    assert "nothing said so" in found.line(2, [])
+
+
+def finding(**changes):
+    return Attempt(**{"launcher": "x", "command": "", "world": 2, "losses": [1.0, 0.5], **changes})
+
+
+def test_other_losses_and_other_ranks_are_refused():
+    good = Result(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
+    assert good.verify() is good
+    assert "failed: broken" in good.report()
+    with pytest.raises(AssertionError, match=r"x: losses differ from one process by 4\.0e-02"):
+        Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])]).verify()
+    with pytest.raises(AssertionError, match="x started 1 ranks, expected 2"):
+        Result(2, [1.0, 0.5], [finding(world=1)]).verify()
+    Result(2, [1.0, 0.5], [finding(world=1, losses=[9.0, 9.0])]).verify(one_process=["x"])
+
+
+# A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.
+WORKER = """
+import os, sys, time
+from course_lib.demos import lifeline
+lifeline.hold()
+open(sys.argv[1], "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+STUBBORN = """
+import signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("started", flush=True)
+subprocess.Popen([sys.executable, "-c", sys.argv[1], sys.argv[2]], start_new_session=True).wait()
+"""
+
+
+def ended(path, within_s=10.0):
+    """Whether the process whose number is in the file is gone, or goes soon."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            os.kill(int(path.read_text()), 0)
+        except (ProcessLookupError, FileNotFoundError, ValueError):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
+    number = tmp_path / "pid"
+    command = [sys.executable, "-c", STUBBORN, WORKER, str(number)]
+    start = time.monotonic()
+    code, text = lifeline.run(command, limit_s=6.0)
+    assert (code, text) == (None, "started\n")
+    assert time.monotonic() - start < 15
+    assert number.exists(), "the worker never started: this test shows nothing"
+    assert ended(number)
+
+
+def waits_for_a_launcher(number):
+    lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], limit_s=600.0)
+
+
+def test_when_the_rank_is_killed_its_workers_end(tmp_path):
+    number = tmp_path / "pid"
+    with pytest.raises(launch.RankFailed):
+        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=7.0)
+    assert number.exists(), "the worker never started: this test shows nothing"
+    assert ended(number)
+
+
+def test_a_worker_that_nobody_waits_for_does_not_start(monkeypatch):
+    with launchers.socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    monkeypatch.setenv("COURSE_LIFELINE", str(port))
+    with pytest.raises(ConnectionRefusedError):
+        lifeline.hold()
+
+
+def test_a_launcher_sees_nothing_of_ours(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "COURSE_STORE", "TORCHELASTIC_RUN_ID"):
+        monkeypatch.setenv(name, "7")
+    show = "import os; print(sorted(k for k, v in os.environ.items() if v == '7'))"
+    assert lifeline.run([sys.executable, "-c", show], 30.0) == (0, "[]\n")
+
+
+def test_a_failing_launcher_is_told_with_its_last_words(monkeypatch):
+    def broken(ranks, gpus):
+        return [sys.executable, "-c", "raise SystemExit('no such device')"]
+
+    found = attempt(launchers.Launcher("b", "torch", broken), Options(), 2, gpus=False)
+    assert not found.skipped
+    assert found.line(2, []) == "failed: exit code 1, last output: no such device"
+
+
+def test_a_launcher_that_is_too_slow_is_told():
+    def slow(ranks, gpus):
+        return [sys.executable, "-c", "import time; time.sleep(60)"]
+
+    found = attempt(launchers.Launcher("s", "torch", slow), Options(limit_s=0.5), 2, gpus=False)
+    assert found.line(2, []) == "failed: no end within 0.5 s: raise limit_s"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"only": "slurm"}, "only"),
+        ({"limit_s": 0}, "limit_s must be above 0"),
+        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"stage": 4}, "stage must be at most 3"),
+        ({"steps": 1}, "steps must be at least 3"),
+    ],
+)
+def test_bad_options_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**options)

@@ -1,0 +1,156 @@
+"""The ZeRO demo on real ranks: equal to one process, stored and sent as the theory says."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from course_lib import demos, launch
+from course_lib.demos import zero
+from course_lib.demos.training import Training
+from course_lib.demos.zero_prediction import (
+    ZeroPrediction,
+    redundancy_optimizer_parts,
+    sent_volume,
+)
+from course_lib.theory.collectives import zero_volume
+
+
+def run(ranks=2, **options):
+    chosen = {"steps": 3, "model": "1x16x2", **options}
+    return demos.run("zero", ranks=ranks, stream=False, **chosen)
+
+
+def by_stage(result):
+    return {version.name: version for version in result.versions}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (1, {}),
+        (4, {"model": "2x18x2", "batch": 10, "accumulation": 2}),  # padding, uneven batches
+        (3, {"model": "1x18x2", "batch": 7, "offload": True}),
+        (2, {"model": "2x6x2"}),  # more outside the layers than in one of them
+    ],
+    ids=str,
+)
+def test_every_stage_is_as_one_process_and_as_predicted(ranks, options):
+    result = run(ranks, **options)  # `verify` inside compares losses, gradients, calls and bytes
+    assert len(result.versions) == 5
+    assert all(version.predicted_stored for version in result.versions)
+    assert all(bool(version.predicted_sent) == (ranks > 1) for version in result.versions)
+    assert all(version.losses[-1] < version.losses[0] for version in result.versions)
+    offloaded = [version.stored.get("on the host", 0) for version in result.versions[:4]]
+    assert all(offloaded) if options.get("offload") else not any(offloaded)
+
+
+def test_each_stage_keeps_less():
+    *scratch, library = run(2, model="2x32x4").versions
+    kept = [sum(version.stored.values()) for version in scratch]
+    parameters = Training(model="2x32x4").shape().parameters().total
+    bytes_each = [16, 4 + 4 + 8 / 2, 4 + 12 / 2, 16 / 2]  # ZeRO, figure 1, for fp32
+    assert kept == [parameters * each for each in bytes_each]
+    assert library.stored["weights"] == scratch[1].stored["weights"]
+    assert library.stored["optimizer"] >= scratch[1].stored["optimizer"]  # tensors are not cut
+
+
+def test_the_volume_is_1_1_and_nearly_1_5_times():
+    ranks = 4
+    versions = run(ranks, model="4x16x2").versions
+    plain, one, two, three, library = (sent_volume(v.sent, ranks) for v in versions)
+    shape = Training(model="4x16x2").shape()
+    size, ends = 4 * shape.parameters().total, 4 * (shape.embedding_parameters().total + 2 * 16)
+    assert plain == one == two == zero_volume(size, 0, ranks)
+    # What is outside the layers is gathered once instead of twice.
+    assert three == zero_volume(size, 3, ranks) - zero_volume(ends, 2, ranks) / 2
+    # A broadcast sends everything from every rank, where a gather sends (n-1)/n of it.
+    assert library == zero_volume(size, 0, ranks) + size
+
+
+def test_accumulation_costs_stage_2_and_3_a_sum_for_each_micro_batch():
+    once, thrice = by_stage(run(batch=6)), by_stage(run(batch=6, accumulation=3))
+    for name, version in thrice.items():
+        sums = next(k for k in ("all-reduce", "reduce-scatter") if k in version.sent)
+        times = 3 if name.startswith(("stage 2", "stage 3")) else 1
+        assert version.sent[sums][1] == times * once[name].sent[sums][1]
+        assert version.losses == pytest.approx(once[name].losses, rel=1e-5)
+
+
+def test_one_stage_alone():
+    assert list(by_stage(run(stage="3"))) == ["stage 3 from scratch"]
+    both = ["stage 1 from scratch", "ZeroRedundancyOptimizer, stage 1"]
+    assert list(by_stage(run(stage="1", offload=True))) == [both[0] + ", offloaded", both[1]]
+
+
+def test_each_option_changes_the_training():
+    def losses(**options):
+        return tuple(run(stage="2", **options).versions[0].losses)
+
+    changed = [{}, {"seed": 1}, {"batch": 6}, {"model": "1x16x4"}]
+    assert len({losses(**options) for options in changed}) == 4
+
+
+def test_whole_tensors_do_not_divide_evenly():
+    assert redundancy_optimizer_parts([5, 4, 3, 3], 2) == [8, 7]
+    assert redundancy_optimizer_parts([9, 1], 4) == [9, 1, 0, 0]
+
+
+def test_a_prediction_depends_on_stage_ranks_and_padding():
+    training = Training(model="1x18x2")
+    seen = {str(ZeroPrediction(training, 4, stage).stored(False)) for stage in range(4)}
+    assert len(seen) == 4
+    assert ZeroPrediction(training, 4, 1).padding(4122) == 4 * 2
+    assert ZeroPrediction(training, 4, 0).padding(4122) == 0
+
+
+def broken_reduce():
+    """One unit keeps its own gradient, without the other ranks'."""
+    from course_lib.scratch.shard import Unit
+
+    whole = Unit.reduce
+
+    def reduce(unit):
+        whole(unit)
+        if len(unit.parameters) < 6:  # what is outside the layers
+            unit.gradient = unit.gradient * 0.5
+
+    Unit.reduce = reduce
+    return zero.main(zero.Options(steps=3, model="1x16x2", stage="2"))
+
+
+def test_a_wrong_gradient_is_refused():
+    with pytest.raises(launch.RankFailed, match=r"stage 2 from scratch: the .* differs"):
+        launch.run(broken_reduce, ranks=2)
+
+
+def test_torchrun_gives_the_same_result():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.zero", "--json"]
+    command += ["--steps", "3", "--model", "1x16x2", "--stage", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    under_torchrun = json.loads(done.stdout.splitlines()[-1])["versions"][0]
+    here = run(stage="3").versions[0]
+    assert under_torchrun["losses"] == pytest.approx(here.losses, rel=1e-5)
+    assert under_torchrun["sent"] == here.sent
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stage": "4"}, "stage"),
+        ({"accumulation": 0}, "accumulation must be at least 1"),
+        ({"model": "2x64"}, "neither one of tiny"),
+        ({"offload": 1}, "offload"),
+        ({"steps": 1}, "steps must be at least 3"),
+    ],
+)
+def test_bad_options_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        zero.Options(**options)
+
+
+def test_a_batch_that_leaves_a_micro_batch_empty_is_explained():
+    with pytest.raises(launch.RankFailed, match=r"batch 5 leaves a micro-batch empty.* = 6"):
+        run(batch=5, accumulation=3)
