@@ -1,6 +1,6 @@
 """Writes down every collective that a piece of code calls, with its bytes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,12 +40,14 @@ _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 class Call:
     """One collective: bytes of the whole tensor, among how many ranks.
 
-    A message counts where it is sent, as "send-recv".
+    A message counts where it is sent, as "send-recv". `group` is torch's name
+    of the process group, which two equal calls need not share.
     """
 
     operation: str
     size_bytes: int
     ranks: int
+    group: str = field(default="", compare=False)
 
 
 @dataclass
@@ -54,11 +56,17 @@ class WireLog:
 
     calls: list[Call] = field(default_factory=list)
 
-    def sent(self) -> dict[str, list[int]]:
-        """Calls and their bytes by operation: {"all-reduce": [2, 64]}."""
+    def sent(
+        self, axes: Mapping[str, str] | None = None
+    ) -> dict[str, list[int]]:
+        """Calls and their bytes by operation: {"all-reduce": [2, 64]}.
+
+        `axes` names the axis of each group: {"tp all-reduce": [2, 64]}.
+        """
         totals: dict[str, list[int]] = {}
         for call in self.calls:
-            total = totals.setdefault(call.operation, [0, 0])
+            axis = f"{axes[call.group]} " if axes else ""
+            total = totals.setdefault(axis + call.operation, [0, 0])
             total[0] += 1
             total[1] += call.size_bytes
         return totals
@@ -85,14 +93,23 @@ class _Listener(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented  # it sends after this, by plain tensors
         result = func(*args, **(kwargs or {}))
         known = _OPERATORS.get(str(func).rpartition(".")[0])
         if known:
             operation, place = known
             whole = result if place is None else args[place]
-            ranks = _ranks(args)
-            if ranks > 1:
-                self.log.calls.append(Call(operation, _bytes(whole), ranks))
+            group = _group(args)
+            if group.size() > 1:
+                self.log.calls.append(
+                    Call(
+                        operation,
+                        _bytes(whole),
+                        group.size(),
+                        group.group_name,
+                    )
+                )
         return result
 
 
@@ -101,14 +118,14 @@ def _bytes(tensors: Any) -> int:
     return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
 
-def _ranks(args: Any) -> int:
-    """Size of the group among an operator's arguments: object, or name."""
+def _group(args: Any) -> dist.ProcessGroup:
+    """The group among an operator's arguments: as an object, or by name."""
     for argument in args:
         if isinstance(argument, torch.ScriptObject):
             try:
-                return dist.ProcessGroup.unbox(argument).size()
+                return dist.ProcessGroup.unbox(argument)
             except RuntimeError:  # another object, such as a ReduceOp
                 continue
         if isinstance(argument, str) and argument.upper() not in _REDUCTIONS:
-            return _resolve_process_group(argument).size()
-    return dist.get_world_size()
+            return _resolve_process_group(argument)
+    return dist.group.WORLD

@@ -7,10 +7,14 @@ from torch import Tensor, nn
 
 
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages behind `tensors`, each storage counted once."""
+    """Bytes of the storages behind `tensors`, each storage counted once.
+
+    Of a DTensor, torch's tensor cut over ranks, the part of this rank.
+    """
+    own = (t.to_local() if hasattr(t, "to_local") else t for t in tensors)
     storages = {
         t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-        for t in tensors
+        for t in own
     }
     return sum(storages.values())
 

@@ -4,6 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
@@ -16,7 +18,7 @@ X = 16  # bytes of torch.ones(4)
 def logged(name):
     rank = launch.init()
     alone = [dist.new_group([number]) for number in range(rank.world)][rank.rank]
-    x = torch.ones(4)
+    x, mesh = torch.ones(4), init_device_mesh("cpu", (rank.world,))
     ddp = DistributedDataParallel(torch.nn.Linear(4, 3))
     calls = {
         "all-reduce": lambda: dist.all_reduce(x),
@@ -30,6 +32,8 @@ def logged(name):
         "alone": lambda: dist.all_reduce(x, group=alone),
         "functional alone": lambda: functional.all_reduce(x, "sum", alone) + 1,
         "barrier": lambda: dist.barrier(),
+        # The sum of a sharded tensor is one part a rank; the root needs all of them.
+        "inside a DTensor": lambda: DTensor.from_local(x, mesh, [Shard(0)]).sum().sqrt(),
         "ddp": lambda: ddp(x).sum().backward(),
     }
     with log_wire() as log:
@@ -61,6 +65,7 @@ def message(rank, x):
         ("alone", {}),
         ("functional alone", {}),
         ("barrier", {}),
+        ("inside a DTensor", {"all-reduce": [1, 4]}),
     ],
 )
 def test_each_operation_is_logged(name, sent):
@@ -74,3 +79,21 @@ def test_ddp_is_seen():
 
 def test_a_message_counts_where_it_is_sent():
     assert launch.run(logged, "message", ranks=2)[1] == {}
+
+
+def by_axis():
+    rank = launch.init()
+    rows = dist.new_group([0, 1])
+    axes = {rows.group_name: "tp", dist.group.WORLD.group_name: "dp"}
+    with log_wire() as log:
+        dist.all_reduce(torch.ones(4), group=rows)
+        dist.all_reduce(torch.ones(2))
+        functional.all_reduce(torch.ones(1), "sum", rows) + 1
+    return rank.world, log.sent(axes), log.sent()
+
+
+def test_calls_are_told_apart_by_the_axis_of_their_group():
+    for world, axes, all_of_them in launch.run(by_axis, ranks=2):
+        assert world == 2
+        assert axes == {"tp all-reduce": [2, 20], "dp all-reduce": [1, 8]}
+        assert all_of_them == {"all-reduce": [3, 28]}

@@ -1,0 +1,85 @@
+"""The ranks that share each matrix, and Megatron's f and g between them.
+
+Between f and g every rank works on its own part of a pair of matrices. Outside
+all of them have the same tokens.
+Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch.wire import all_gather, all_reduce
+
+
+class Copy(Function):
+    """Megatron's f: every rank takes the input, so its gradients add up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return all_reduce(gradient, ctx.group), None
+
+
+class Sum(Function):
+    """Megatron's g: the parts add up, and each gets the sum's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        return all_reduce(x, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class TensorParallel:
+    """The ranks that share each matrix, and the way in and out of a pair."""
+
+    def __init__(self, group: ProcessGroup | None = None) -> None:
+        self.group = group
+        self.rank = dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+
+    def enter(self, x: Tensor) -> Tensor:
+        """Before a matrix cut by columns."""
+        return Copy.apply(x, self.group)
+
+    def leave(self, x: Tensor) -> Tensor:
+        """After a matrix cut by rows."""
+        return Sum.apply(x, self.group)
+
+    def own_tokens(self, places: Tensor) -> Tensor:
+        """Of all places in the sequence, those whose norms are done here."""
+        return places
+
+    def cut(self, whole: Tensor, dim: int = 0, parts: int = 1) -> nn.Parameter:
+        """This rank's share of each of `parts` equal parts, as a parameter."""
+        ranks, size = self.ranks, whole.shape[dim] // parts
+        if size % ranks:
+            raise ValueError(
+                f"size {size} of a matrix of shape {tuple(whole.shape)} is not"
+                f" divisible by {ranks} ranks: change it or the ranks"
+            )
+        shares = [part.chunk(ranks, dim) for part in whole.chunk(parts, dim)]
+        mine = torch.cat([share[self.rank] for share in shares], dim)
+        parameter = nn.Parameter(mine.detach().clone())
+        parameter.cut = {"dim": dim, "parts": parts}  # for `join`
+        return parameter
+
+    def join(
+        self, share: Tensor, dim: int, parts: int, rows: int | None = None
+    ) -> Tensor:
+        """The whole of what `cut` took shares of, by one all-gather."""
+        shares = all_gather(share[None], self.group)
+        pieces = [one.chunk(parts, dim) for one in shares]
+        columns = zip(*pieces, strict=True)  # the ranks' pieces of each part
+        return torch.cat([p for part in columns for p in part], dim)[:rows]

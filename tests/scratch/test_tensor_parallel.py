@@ -1,0 +1,193 @@
+"""Tensor, sequence and vocabulary parallelism: the parts together are the whole model."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy, pad
+
+from course_lib import launch
+from course_lib.measure.gradients import relative_difference
+from course_lib.measure.wire import log_wire
+from course_lib.scratch.gpt import GPT
+from course_lib.scratch.sequence_parallel import SequenceParallel, sum_copied_gradients
+from course_lib.scratch.tensor_parallel import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    cut_block,
+)
+from course_lib.scratch.tensor_region import TensorParallel
+from course_lib.scratch.vocab_parallel import (
+    cut_gpt,
+    vocab_parallel_cross_entropy,
+    whole_gradients,
+)
+
+KINDS = {"plain": TensorParallel, "sequence": SequenceParallel}
+BATCH, SEQUENCE = 3, 12
+
+
+def gpt(heads=4, vocab=50, layers=2):
+    torch.manual_seed(0)
+    model = GPT(layers, 8 * heads, heads, vocab, SEQUENCE)
+    for parameter in model.parameters():  # biases and norms that a mistake would show
+        if parameter.dim() == 1:
+            torch.nn.init.normal_(parameter)
+    return model
+
+
+def data(vocab=50):
+    torch.manual_seed(1)
+    return torch.randint(0, vocab, (BATCH, SEQUENCE)), torch.randint(0, vocab, (BATCH, SEQUENCE))
+
+
+def one_process(**sizes):
+    model, (inputs, labels) = gpt(**sizes), data(sizes.get("vocab", 50))
+    loss = cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in model.named_parameters()}
+
+
+def differences(degree=None, finish=True, **sizes):
+    """By kind, loss and each gradient of groups of `degree` ranks, against one process."""
+    world = launch.init().world
+    degree = degree or world
+    groups = [dist.new_group(list(range(i, i + degree))) for i in range(0, world, degree)]
+    inputs, labels = data(sizes.get("vocab", 50))
+    expected_loss, expected = one_process(**sizes)
+    found = {}
+    for kind, make in KINDS.items():
+        region = make(groups[launch.init().rank // degree])
+        model = cut_gpt(gpt(**sizes), region)
+        loss = vocab_parallel_cross_entropy(model(inputs), labels, region).mean()
+        loss.backward()
+        if kind == "sequence" and finish:
+            sum_copied_gradients(model, region)
+        ours = whole_gradients(model, region)
+        gaps = {name: relative_difference(ours[name], expected[name]) for name in expected}
+        found[kind] = abs(float(loss.detach()) - expected_loss), gaps
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (1, {}),
+        (2, {}),
+        (3, {"heads": 3}),
+        (4, {"vocab": 5}),
+        (4, {"degree": 2}),
+    ],
+    ids=["alone", "two", "three, 50 words", "four, 5 words", "groups of two"],
+)
+def test_loss_and_every_gradient_equal_one_process(ranks, options):
+    for found in launch.run(partial(differences, **options), ranks=ranks):
+        for loss, gaps in found.values():
+            assert loss < 1e-6
+            assert max(gaps.values()) < 2e-6, gaps
+
+
+def test_without_their_sum_the_norms_learn_from_a_part_of_the_tokens():
+    _, gaps = launch.run(partial(differences, finish=False), ranks=2)[0]["sequence"]
+    wrong = {name for name, gap in gaps.items() if gap > 1e-3}
+    endings = ("norm1.weight", "norm2.bias", "out.bias", "mlp.2.bias", "positions.weight")
+    assert all(any(name.endswith(end) for name in wrong) for end in endings)
+    assert not any("qkv" in name or "mlp.0" in name or "embedding" in name for name in wrong)
+
+
+def cut_and_joined():
+    region = TensorParallel()
+    whole = torch.arange(12 * 4.0).view(12, 4)
+    rows, columns, thirds = (
+        region.cut(whole, 0),
+        region.cut(whole, 1),
+        region.cut(whole, 0, parts=3),
+    )
+    same = [
+        torch.equal(region.join(part.data, **part.cut), whole) for part in (rows, columns, thirds)
+    ]
+    return same, rows.tolist(), thirds[:, 0].tolist()
+
+
+def test_cut_and_join_are_inverse_and_cut_q_k_and_v_each():
+    first, second = launch.run(cut_and_joined, ranks=2)
+    assert first[0] == second[0] == [True, True, True]
+    assert [row[0] for row in first[1]] == [0, 4, 8, 12, 16, 20]
+    assert first[2] == [0, 4, 16, 20, 32, 36]  # the first half of each third
+    assert second[2] == [8, 12, 24, 28, 40, 44]
+
+
+def pair():
+    """A column-cut and a row-cut matrix: calls forward and backward, and the output."""
+    torch.manual_seed(0)
+    up, down, x = torch.nn.Linear(6, 8), torch.nn.Linear(8, 6), torch.randn(2, 3, 6)
+    expected = down(up(x))
+    region = TensorParallel()
+    column, row = ColumnParallelLinear(up, region), RowParallelLinear(down, region)
+    x.requires_grad_()
+    with log_wire() as forward:
+        y = row(column(x))
+    with log_wire() as backward:
+        y.sum().backward()
+    return forward.sent(), backward.sent(), float((y - expected).abs().max()), column.weight.shape
+
+
+def test_a_pair_sums_once_forward_and_once_backward():
+    forward, backward, gap, shape = launch.run(pair, ranks=4)[0]
+    assert forward == backward == {"all-reduce": [1, 4 * 2 * 3 * 6]}
+    assert gap < 1e-6
+    assert shape == (2, 6)
+
+
+def losses_of_extremes():
+    """Our losses and gradients beside torch's, for logits that overflow exp, and what was sent."""
+    return [loss_of_extremes(vocab) for vocab in (8, 7, 5)]
+
+
+def loss_of_extremes(vocab):
+    torch.manual_seed(2)
+    region = TensorParallel()
+    rows = -(-vocab // region.ranks)
+    logits = 1e4 * torch.randn(2, 3, vocab)
+    labels = torch.randint(0, vocab, (2, 3))
+    padded = pad(logits, (0, rows * region.ranks - vocab), value=-torch.inf)
+    own = padded.split(rows, -1)[region.rank].clone().requires_grad_()
+    logits.requires_grad_()
+    expected = cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    expected.sum().backward()
+    with log_wire() as log:
+        losses = vocab_parallel_cross_entropy(own, labels, region)
+        losses.sum().backward()
+    gradient = region.join(own.grad, 2, 1)[..., :vocab]
+    return losses.flatten().tolist(), expected.tolist(), gradient, logits.grad, log.sent()
+
+
+def test_the_loss_needs_three_numbers_a_token():
+    for cases in launch.run(losses_of_extremes, ranks=4):
+        for ours, expected, gradient, one, sent in cases:
+            assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
+            assert torch.allclose(gradient, one, atol=1e-6)
+            assert sent == {"all-reduce": [3, 3 * 4 * 2 * 3]}  # fp32, two rows of three tokens
+
+
+def refusals():
+    plain, sequence = TensorParallel(), SequenceParallel()
+    attempts = [
+        lambda: cut_block(gpt(heads=3).blocks[0], plain),
+        lambda: ColumnParallelLinear(torch.nn.Linear(4, 7), plain),
+        lambda: cut_gpt(gpt(), sequence)(torch.zeros(1, 11, dtype=torch.int64)),
+    ]
+    found = []
+    for attempt in attempts:
+        with pytest.raises(ValueError) as error:
+            attempt()
+        found.append(str(error.value))
+    return found
+
+
+def test_what_cannot_be_cut_is_explained():
+    heads, ffn, sequence = launch.run(refusals, ranks=2)[0]
+    assert "heads 3 is not divisible by 2 ranks: take" in heads
+    assert "size 7 of a matrix of shape (7, 4) is not divisible by 2 ranks: change" in ffn
+    assert "sequence 11 is not divisible by 2 ranks: pad it" in sequence
