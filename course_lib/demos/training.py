@@ -1,6 +1,8 @@
 """What every version of a technique trains: the same small GPT on the same batches of text."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -87,6 +89,23 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
     return cross_entropy(model(inputs).flatten(0, 1), labels.flatten())
 
 
+class Run(Protocol):
+    """What must be known of a training run to follow it: Training, or another model's."""
+
+    @property
+    def steps(self) -> int:
+        """Updates."""
+
+    def build(self, device: torch.device | str = "cpu") -> nn.Module:
+        """The model with its first weights, the same on every rank."""
+
+    def batches(self, device: torch.device | str = "cpu") -> list[Batch]:
+        """The whole batch of each update."""
+
+    def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of one process."""
+
+
 @dataclass(frozen=True)
 class OneProcess:
     """What one process finds: the loss of each update, the first gradient, the last weights."""
@@ -96,16 +115,26 @@ class OneProcess:
     weights: dict[str, Tensor]
 
 
-def one_process(training: Training, device: torch.device | str = "cpu") -> OneProcess:
-    """Train alone on whole batches: the judge of every parallel version."""
+def one_process(
+    training: Run,
+    device: torch.device | str = "cpu",
+    loss_of: Callable[[nn.Module, Batch], Tensor] = mean_loss,
+    clip: float = 0.0,
+) -> OneProcess:
+    """Train alone on whole batches: the judge of every parallel version.
+
+    `clip` above 0 is the limit of the gradient's norm; the gradient returned is the one before.
+    """
     model = training.build(device)
     optimizer = training.optimizer(list(model.parameters()))
     losses, gradients = [], {}
     for batch in training.batches(device):
-        loss = mean_loss(model, batch)
+        loss = loss_of(model, batch)
         loss.backward()
         losses.append(float(loss.detach()))
         gradients = gradients or {name: p.grad.clone() for name, p in model.named_parameters()}
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         optimizer.zero_grad()
     weights = {name: p.detach() for name, p in model.named_parameters()}

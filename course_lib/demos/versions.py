@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.training import Batch, OneProcess, Training
+from course_lib.demos.training import Batch, OneProcess, Run, Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.theory.hardware import ACCELERATORS, Cluster
@@ -47,7 +47,10 @@ class Version:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All versions of a technique on the same training, and one process as the judge."""
+    """All versions of a technique on the same training, and one process as the judge.
+
+    The tolerances are relative, and those of fp32 unless a demo says otherwise.
+    """
 
     technique: str
     ranks: int
@@ -57,21 +60,23 @@ class Comparison:
     losses_one_process: list[float]
     versions: list[Version]
     notes: list[str] = field(default_factory=list)  # findings of this technique, one a line
+    loss_tolerance: float = LOSS_TOLERANCE
+    gradient_tolerance: float = GRADIENT_TOLERANCE
 
     def verify(self) -> "Comparison":
         """Return itself; raises AssertionError where a version is not equal or not as predicted."""
         for version in self.versions:
             for number, gap in enumerate(loss_gaps(version.losses, self.losses_one_process)):
-                if not gap <= LOSS_TOLERANCE:
+                if not gap <= self.loss_tolerance:
                     raise AssertionError(
                         f"{version.name}: the loss of update {number} differs from one process "
-                        f"by {gap:.1e}, more than {LOSS_TOLERANCE:.0e}"
+                        f"by {gap:.1e}, more than {self.loss_tolerance:.0e}"
                     )
             gap = version.gradient_difference
-            if gap is not None and not gap <= GRADIENT_TOLERANCE:
+            if gap is not None and not gap <= self.gradient_tolerance:
                 raise AssertionError(
                     f"{version.name}: the gradient differs from one process by {gap:.1e}, "
-                    f"more than {GRADIENT_TOLERANCE:.0e}"
+                    f"more than {self.gradient_tolerance:.0e}"
                 )
             _same(f"{version.name}: sent", version.sent, version.predicted_sent)
             _same(f"{version.name}: stored", version.stored, version.predicted_stored)
@@ -113,15 +118,16 @@ class Trainee(Protocol):
 
 def follow(
     trainee: Trainee,
-    training: Training,
+    training: Run,
     reference: OneProcess,
     predicted_sent: Sent | None = None,
     predicted_stored: dict[str, int] | None = None,
+    axes: Mapping[str, str] | None = None,
 ) -> Version:
     """Train one version, all ranks together, and write down what it did.
 
     The gradient is compared at the first update; collectives are logged in the last one; both are
-    left out of the time.
+    left out of the time. `axes` (axis by the name of the process group) divides them by axis.
     """
     device = launch.init().device
     losses, seconds, gap = [], [], None
@@ -140,7 +146,7 @@ def follow(
         losses=losses,
         gradient_difference=gap,
         seconds=statistics.median(seconds[1:-1]),
-        sent=log.sent(),
+        sent=log.sent(axes),
         predicted_sent=predicted_sent or {},
         stored=stored,
         predicted_stored=predicted_stored or {},
@@ -173,19 +179,29 @@ def gradient_gap(gradients: Mapping[str, Tensor], reference: Mapping[str, Tensor
 
 
 def predicted_sent(
-    training: Training, layout: Layout, *axes: str, habits: Habits | None = None
+    training: Training,
+    layout: Layout,
+    *axes: str,
+    habits: Habits | None = None,
+    stage: int = 0,
+    recipe: Recipe = FP32,
+    by_axis: bool = False,
 ) -> Sent:
-    """The theory's collectives of one update (of these axes; default: all), in a log's form."""
+    """The theory's collectives of one update (of these axes; default: all), in a log's form.
+
+    `stage` is the pipeline rank; `by_axis` divides them as `follow` with axes does.
+    """
     cluster = Cluster(
         ACCELERATORS["H100-SXM"], gpus_per_node=layout.world
     )  # its rates don't matter
     traffic = step_traffic(
-        training.shape(), FP32, layout, training.sequence, cluster, habits=habits
+        training.shape(), recipe, layout, training.sequence, cluster, stage, habits=habits
     )
     totals: Sent = {}
     for entry in traffic.collectives:
         if not axes or entry.axis in axes:
-            total = totals.setdefault(entry.operation, [0, 0])
+            name = f"{entry.axis} {entry.operation}" if by_axis else entry.operation
+            total = totals.setdefault(name, [0, 0])
             total[0] += entry.count
             total[1] += round(entry.count * entry.size_bytes)
     return totals

@@ -41,11 +41,12 @@ def _compact(text: str, label: str, prefix: str) -> str:
     for unwanted in (_METADATA, _STYLE, _COMMENT, _GROUP_NAME):
         text = unwanted.sub("", text)
     text = _ID.sub(rf"\g<1>{prefix}", text)
-    text = _SIZE.sub(lambda size: _opening(size[1], size[2], label), text, count=1)
+    text = _SIZE.sub(lambda size: opening(size[1], size[2], label), text, count=1)
     return _SPACE.sub(" ", text).strip()
 
 
-def _opening(width: str, height: str, label: str) -> str:
+def opening(width: str, height: str, label: str) -> str:
+    """The `<svg>` tag of a picture of this size in points, with `label` for screen readers."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'role="img" aria-label="{html.escape(label)}" '

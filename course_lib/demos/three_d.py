@@ -1,0 +1,189 @@
+"""Data, tensor and pipeline parallelism together: a small GPT on a mesh of ranks.
+
+Eight ranks stand as 2 x 2 x 2: neighbours share each matrix (tp), groups of neighbours hold copies
+(dp), and the two halves of the ranks hold different layers (pp). Everything equals one process, and
+what each axis sends equals the theory.
+Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torchrun.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.training import Batch, Training, one_process
+from course_lib.demos.versions import FP32, Comparison, follow, predicted_sent
+from course_lib.scratch.ledger import ledger
+from course_lib.scratch.three_d import Mesh, ThreeD
+from course_lib.scratch.vocab_parallel import whole_gradients
+from course_lib.theory.layout import Layout
+from course_lib.theory.schedules import schedule
+from course_lib.theory.states import local_parameters, sharded_states
+from course_lib.theory.validation import choice, divisible, flag, whole
+
+# zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave")
+    tp: int = option(0, "tensor-parallel degree; 0: 2 where it divides the ranks that pp leaves")
+    pp: int = option(0, "pipeline stages; 0: 2 where it divides the ranks")
+    model: str = option("5x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
+    steps: int = option(3, "optimizer updates")
+    batch: int = option(8, "samples in one update")
+    micro_batches: int = option(2, "pieces of each dp rank's samples")
+    schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}")
+    virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
+    sequence: int = option(16, "characters in a sample")
+    learning_rate: float = option(3e-3, "AdamW's learning rate")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        self.training()
+        for name in ("dp", "tp", "pp"):
+            whole(name, getattr(self, name), least=0)
+        whole("micro_batches", self.micro_batches)
+        choice("schedule", self.schedule, SCHEDULES)
+        whole("virtual_stages", self.virtual_stages, least=2)
+        flag("json", self.json)
+
+    def training(self) -> Training:
+        """The run that one process would do."""
+        return Training(
+            self.model, self.steps, self.batch, self.sequence, self.learning_rate, self.seed
+        )
+
+    def layout(self, ranks: int) -> Layout:
+        """How the ranks stand; ValueError where degrees, ranks, model and batch do not fit."""
+        dp, tp, pp = self.degrees(ranks)
+        divisible("batch", self.batch, "dp*micro_batches", dp * self.micro_batches)
+        layout = Layout(
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            micro_batch=self.batch // (dp * self.micro_batches),
+            accumulation=self.micro_batches,
+            schedule=self.schedule,
+            virtual_stages=self.virtual_stages if self.schedule == "interleaved" else 1,
+        )
+        layout.check_world(ranks)
+        layout.check(self.training().shape(), self.sequence)
+        return layout
+
+    def degrees(self, ranks: int) -> tuple[int, int, int]:
+        """dp, tp, pp: those that were given, the others so that they fill the ranks."""
+        pp = self.pp or _two(ranks // (max(1, self.dp) * max(1, self.tp)))
+        tp = self.tp or _two(ranks // (max(1, self.dp) * pp))
+        return self.dp or max(1, ranks // (pp * tp)), tp, pp
+
+
+def _two(ranks: int) -> int:
+    return 2 if ranks and ranks % 2 == 0 else 1
+
+
+def main(options: Options) -> Comparison:
+    """Train on the mesh; every rank verifies what it sent and what it stores."""
+    rank = launch.init()
+    layout, training = options.layout(rank.world), options.training()
+    reference = one_process(training, rank.device)
+    mesh = Mesh(layout.dp, layout.tp, layout.pp)
+    stage = mesh.place.pp
+    version = follow(
+        Mixed(training, layout, mesh, rank),
+        training,
+        reference,
+        predicted_sent(training, layout, stage=stage, by_axis=True),
+        _predicted_stored(training, layout, stage),
+        axes=mesh.axes(),
+    )
+    return Comparison(
+        technique="three_d",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=[version],
+        notes=_notes(mesh, layout, training),
+    ).verify()
+
+
+class Mixed:
+    """`scratch.three_d` as one version of the training."""
+
+    def __init__(self, training: Training, layout: Layout, mesh: Mesh, rank: launch.Rank) -> None:
+        self.name = f"scratch dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
+        self.layout = layout
+        order = schedule(layout.schedule, layout.pp, layout.accumulation, layout.virtual_stages)
+        layers = layout.chunk_layers(training.shape())
+        self.ours = ThreeD(training.build(rank.device), mesh, layers, order.orders)
+        self.model = nn.ModuleList(self.ours.parts)
+        self.optimizer = training.optimizer(list(self.model.parameters()))
+
+    def backward(self, batch: Batch) -> Tensor:
+        """All that one update computes and sends."""
+        return self.ours.run(*batch, self.layout.accumulation)
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The whole gradients, from the tp ranks of all stages."""
+        own: dict[str, Tensor] = {}
+        for part in self.ours.parts:
+            own |= {name: g.cpu() for name, g in whole_gradients(part, self.ours.region).items()}
+        everyone: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyone, own)
+        return {name: gradient for one in everyone for name, gradient in one.items()}
+
+    def update(self) -> None:
+        """One step of AdamW on this rank's own parameters."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of this rank's weights, gradients and optimizer states."""
+        return ledger(self.model, self.optimizer)
+
+
+def _predicted_stored(training: Training, layout: Layout, stage: int) -> dict[str, int]:
+    states = sharded_states(local_parameters(training.shape(), layout, stage), FP32, layout)
+    return {
+        "weights": states.parameters_bytes,
+        "gradients": states.gradients_bytes,
+        "optimizer": states.optimizer_state_bytes,
+        "inputs and labels": 0,
+    }
+
+
+def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:
+    """Where each rank stands and what it holds."""
+    sizes = layout.chunk_layers(training.shape())
+    notes = []
+    for rank in range(layout.world):
+        place = mesh.place_of(rank)
+        layers = "+".join(str(sizes[chunk]) for chunk in layout.stage_chunks(place.pp))
+        share = f"1/{layout.tp} of each matrix of" if layout.tp > 1 else "all of"
+        plural = "" if layers == "1" else "s"
+        notes.append(
+            f"rank {rank}: pp {place.pp}, dp {place.dp}, tp {place.tp}; "
+            f"{share} {layers} layer{plural}"
+        )
+    return notes
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

@@ -1,0 +1,128 @@
+"""A sheet that writes its SVG itself: for figures with hundreds of boxes and texts."""
+
+import html
+import itertools
+from collections.abc import Iterable, Sequence
+
+from course_lib.figures import style, svg
+from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+
+# Lines of each hatch inside a square of 6 points.
+_HATCHES = {
+    "/": "M0 6L6 0",
+    "\\": "M0 0L6 6",
+    "-": "M0 3H6",
+    "x": "M0 6L6 0M0 0L6 6",
+}
+_ANCHOR = {"left": "start", "center": "middle", "right": "end"}
+
+_numbers = itertools.count()
+
+
+class Drawing(Sheet):
+    """A Sheet whose SVG is not drawn by matplotlib: over ten times as quick where much is written.
+
+    The PNG is: from the same calls of boxes, line and write.
+    """
+
+    def __init__(self, height_pt: float, sentence: str) -> None:
+        super().__init__(height_pt, sentence)
+        self._height_pt = height_pt
+        self._prefix = f"d{next(_numbers)}-"
+        self._svg: list[str] = []
+        self._hatches: dict[str, str] = {}
+        self._marks: list[tuple[str, tuple, dict]] = []
+
+    def boxes(
+        self,
+        boxes: Iterable[Box],
+        fill: str = style.SKY,
+        hatch: str | None = None,
+        edge: str = style.INK,
+        dashed: bool = False,
+    ) -> None:
+        """Draw rectangles of one look; `hatch` is "/", "\\\\", "-", "x" or none."""
+        boxes = list(boxes)
+        if not boxes:
+            return
+        dense = 2 * hatch if hatch else None  # matplotlib's own lines lie further apart
+        self._marks.append(("boxes", (boxes, fill, dense, edge, dashed), {}))
+        path = "".join(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z" for x, y, w, h in boxes)
+        dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
+        self._svg.append(
+            f'<path d="{path}" fill="{fill}" stroke="{edge}" stroke-width="0.6"{dashes}/>'
+        )
+        if hatch:
+            name = self._hatches.setdefault(hatch, f"{self._prefix}h{len(self._hatches)}")
+            self._svg.append(f'<path d="{path}" fill="url(#{name})"/>')
+
+    def line(
+        self,
+        points: Sequence[tuple[float, float]],
+        colour: str = style.INK,
+        width: float = 1,
+        dashed: bool = False,
+    ) -> None:
+        """Draw a line through `points`."""
+        self._marks.append(("line", (list(points), colour, width, dashed), {}))
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
+        dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
+        self._svg.append(
+            f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
+        )
+
+    def write(
+        self,
+        x: float,
+        y: float,
+        text: str,
+        size: float = style.TEXT_PT,
+        align: str = "left",
+        colour: str = style.INK,
+        bold: bool = False,
+    ) -> None:
+        """Write `text` with its baseline at `y`; `align` "left", "center" or "right" of `x`."""
+        look = {"size": size, "align": align, "colour": colour, "bold": bold}
+        self.write_all([(x, y, text)], **look)
+
+    def write_all(
+        self,
+        texts: Sequence[tuple[float, float, str]],
+        size: float = style.TEXT_PT,
+        align: str = "left",
+        colour: str = style.INK,
+        bold: bool = False,
+    ) -> None:
+        """Write several texts (x, baseline, text) of one look."""
+        look = {"size": size, "align": align, "colour": colour, "bold": bold}
+        self._marks += [("write", text, look) for text in texts]
+        weight = ' font-weight="bold"' if bold else ""
+        self._svg.append(
+            f'<g text-anchor="{_ANCHOR[align]}" font-size="{size:g}" fill="{colour}"{weight}>'
+        )
+        self._svg += [
+            f'<text x="{x:.1f}" y="{y:.1f}">{html.escape(text)}</text>' for x, y, text in texts
+        ]
+        self._svg.append("</g>")
+
+    def to_svg(self) -> str:
+        """The figure as SVG text that can stand inside HTML."""
+        opening = svg.opening(f"{WIDTH_PT:g}", f"{self._height_pt:g}", self.sentence)
+        patterns = "".join(
+            f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
+            f'<path d="{_HATCHES[hatch]}" stroke="{style.INK}" stroke-width="0.5"/></pattern>'
+            for hatch, name in self._hatches.items()
+        )
+        white = f'<path d="M0 0H{WIDTH_PT:g}V{self._height_pt:g}H0z" fill="{style.WHITE}"/>'
+        return f"{opening}<defs>{patterns}</defs>{white}{''.join(self._svg)}</svg>"
+
+    def to_png(self) -> bytes:
+        """The figure as a PNG picture."""
+        return self.to_sheet().to_png()
+
+    def to_sheet(self) -> Sheet:
+        """The same figure, drawn by matplotlib."""
+        sheet = Sheet(self._height_pt, self.sentence)
+        for name, arguments, look in self._marks:
+            getattr(sheet, name)(*arguments, **look)
+        return sheet

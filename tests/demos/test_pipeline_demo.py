@@ -1,0 +1,230 @@
+"""The pipeline demo: every schedule equal to one process, messages and peaks as predicted."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import pytest
+
+from course_lib import demos, figures, launch
+from course_lib.demos import pipeline
+from course_lib.theory.hardware import ACCELERATORS, Cluster
+from course_lib.theory.layout import Layout
+from course_lib.theory.traffic import step_traffic
+
+SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
+BOUNDARY = 4 * 2 * 8 * 16  # one micro-batch of 2 samples: b·s·h in fp32
+
+
+def run(ranks=2, **options):
+    settings = {**SMALL, "sleep_ms": 0.0, **options}
+    return demos.run("pipeline", ranks=ranks, stream=False, **settings)
+
+
+@pytest.fixture(scope="module")
+def two():
+    return run()
+
+
+@pytest.fixture(scope="module")
+def four():
+    return run(4, model="9x16x2")
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return losses_alone()
+
+
+def losses_alone(**options):
+    (version,) = run(1, schedule="1f1b", **options).comparison.versions
+    return version.losses
+
+
+def versions(result):
+    return {version.name: version for version in result.comparison.versions}
+
+
+def test_every_schedule_stands_beside_its_library(two, four):
+    names = ["scratch naive", "scratch gpipe", "torch gpipe", "scratch 1f1b", "torch 1f1b"]
+    names += ["scratch interleaved", "torch interleaved", "scratch zb1p"]
+    for result in (two, four):
+        assert list(versions(result)) == names
+        for version in result.comparison.versions:
+            assert version.gradient_difference < 1e-6
+            assert version.losses == pytest.approx(result.comparison.losses_one_process, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["scratch", "torch"])
+def test_messages_are_as_predicted(two, four, kind):
+    """Stage 0 sends each micro-batch on once, with two chunks also between them and back."""
+    for result in (two, four):
+        for name, count in (("gpipe", 4), ("1f1b", 4), ("interleaved", 4 * 3)):
+            sent = versions(result)[f"{kind} {name}"].sent
+            assert sent["send-recv"] == [count, count * BOUNDARY]
+            assert sent == versions(result)[f"{kind} {name}"].predicted_sent
+
+
+def test_layers_are_divided_unevenly(two, four):
+    assert [stage.layers for stage in two.stages["1f1b"]] == [[3], [2]]
+    assert [stage.layers for stage in two.stages["interleaved"]] == [[2, 1], [1, 1]]
+    assert [stage.layers for stage in four.stages["gpipe"]] == [[3], [2], [2], [2]]
+    assert four.stages["interleaved"][0].layers == [2, 1]
+    tables = {version.stored["weights"] for version in two.comparison.versions}
+    assert len(tables) == 1
+
+
+def test_micro_batches_in_flight_are_as_predicted(four):
+    held = {name: [stage.most_held for stage in stages] for name, stages in four.stages.items()}
+    assert held == {
+        "naive": [1, 1, 1, 1],
+        "gpipe": [4, 4, 4, 4],
+        "1f1b": [4, 3, 2, 1],
+        "interleaved": [8, 8, 7, 5],  # chunks
+        "zb1p": [4, 4, 4, 4],
+    }
+
+
+def test_the_report_says_it_all(two):
+    report = two.report()
+    assert "scratch interleaved" in report
+    assert "1f1b: layers 3 | 2; passes held at the peak: 2 (predicted 2), 1 (predicted 1)" in report
+    assert "asleep" not in report
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"model": "5x32x2"},
+        {"batch": 4},
+        {"sequence": 4},
+        {"learning_rate": 1e-2},
+        {"seed": 1},
+        {"steps": 4},
+    ],
+    ids=str,
+)
+def test_each_option_changes_the_training(alone, option):
+    assert alone != losses_alone(**option)
+
+
+def test_more_chunks_send_more():
+    result = run(model="6x16x2", schedule="interleaved", virtual_stages=3)
+    scratch, library = result.comparison.versions
+    assert scratch.sent["send-recv"][0] == library.sent["send-recv"][0] == 4 * 5
+
+
+def slept(schedule):
+    result = run(3, model="6x16x2", micro_batches=6, batch=6, sleep_ms=20.0, schedule=schedule)
+    return {run_.schedule: run_ for run_ in result.sleeping}, result.report()
+
+
+@pytest.fixture(scope="module")
+def asleep():
+    """Stages that sleep need no cores, but a busy machine wakes them late: the best of four."""
+    runs, report = slept("all")
+    assert "1f1b asleep: " in report
+    for name in pipeline.SCHEDULES:
+        for _ in range(3):
+            if runs[name].makespan > 1.1 * runs[name].predicted_makespan:
+                again = slept(name)[0][name]
+                runs[name] = min(runs[name], again, key=lambda run_: run_.makespan)
+    return runs
+
+
+def test_sleeping_stages_take_the_predicted_time(asleep):
+    assert list(asleep) == list(pipeline.SCHEDULES)
+    for run_ in asleep.values():
+        assert run_.predicted_makespan <= run_.makespan < 1.15 * run_.predicted_makespan
+        assert run_.bubble_fraction == pytest.approx(run_.predicted_bubble_fraction, abs=0.1)
+        if run_.formula is not None:
+            assert run_.predicted_bubble_fraction == pytest.approx(run_.formula)
+    makespans = {name: run_.makespan for name, run_ in asleep.items()}
+    assert makespans["naive"] > 1.5 * makespans["1f1b"]
+
+
+def test_the_measured_timeline_has_the_form_of_the_predicted_one(asleep):
+    for run_ in asleep.values():
+        assert passes(run_.measured) == passes(run_.predicted)
+        assert min(task.start for task in run_.measured) == 0
+        for _, tasks in itertools.groupby(run_.measured, key=lambda task: task.stage):
+            for before, after in itertools.pairwise(tasks):
+                assert before.end <= after.start
+    charts = {"predicted": asleep["1f1b"].predicted, "measured": asleep["1f1b"].measured}
+    sentence = figures.timeline(charts).sentence
+    assert sentence.startswith("predicted: 3 stages, 6 micro-batches, from 0 to 480 ms; measured:")
+
+
+def test_stages_share_one_clock(asleep):
+    """No stage begins a forward pass before the stage in front of it has ended its own."""
+    tasks = asleep["1f1b"].measured
+    times = {(t.stage, t.kind, t.micro_batch): (t.start, t.end) for t in tasks}
+    for (stage, kind, i), (start, _) in times.items():
+        before = stage - 1 if kind == "F" else stage + 1
+        if 0 <= before < 3:
+            assert times[before, kind, i][1] <= start
+
+
+def passes(tasks):
+    return [(task.stage, task.kind, task.micro_batch, task.chunk) for task in tasks]
+
+
+def test_torchrun_gives_the_same_result(two):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.pipeline", "--json"]
+    command += ["--schedule", "1f1b", "--sleep-ms", "1"]
+    for name, value in SMALL.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    scratch, library = result["comparison"]["versions"]
+    assert scratch["losses"] == pytest.approx(versions(two)["scratch 1f1b"].losses, rel=1e-5)
+    assert library["sent"] == scratch["sent"]
+    assert len(result["sleeping"][0]["measured"]) == 2 * 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"micro_batches": 3}, "batch 8 is not divisible by micro_batches 3"),
+        ({"micro_batches": 0}, "micro_batches must be at least 1"),
+        ({"schedule": "1f2b"}, "schedule '1f2b' is not one of .* mean '1f1b'"),
+        ({"schedule": "dualpipe"}, "schedule 'dualpipe' is not one of"),
+        ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
+        ({"sleep_ms": -1}, "sleep_ms must be at least 0"),
+        ({"steps": 2}, "steps must be at least 3"),
+    ],
+)
+def test_bad_options_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        pipeline.Options(**{**SMALL, **options})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (3, {"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
+        (2, {"model": "3x16x2", "schedule": "interleaved"}, "virtual_stages 4 leaves a stage"),
+        (3, {"schedule": "interleaved"}, "accumulation 4 is not divisible by pp 3"),
+    ],
+)
+def test_what_does_not_fit_the_ranks_is_explained(ranks, options, message):
+    with pytest.raises(launch.RankFailed, match=message):
+        run(ranks, **options)
+
+
+def test_the_theory_of_every_stage_is_checked():
+    """A middle stage sends twice what an end sends: `verify` ran on each rank with its own."""
+    layout = Layout(pp=4, accumulation=4)
+    options = pipeline.Options(**{**SMALL, "model": "9x16x2"})
+    shape, cluster = options.training().shape(), Cluster(ACCELERATORS["H100-SXM"])
+    counts = [
+        sum(
+            entry.count
+            for entry in step_traffic(shape, pipeline.FP32, layout, 8, cluster, stage).collectives
+            if entry.operation == "send-recv"
+        )
+        for stage in range(4)
+    ]
+    assert counts == [4, 8, 8, 4]

@@ -1,0 +1,158 @@
+"""The 3D demo: one process, and the theory's collectives on each axis, on 1 to 8 ranks."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from course_lib import demos, launch
+from course_lib.demos import three_d
+
+BASE = {"model": "3x16x2", "sequence": 8, "batch": 8}
+MESSAGE = 4 * 8 * 16  # one sample: b·s·h in fp32
+
+
+def run(ranks, **options):
+    return demos.run("three_d", ranks=ranks, stream=False, **{**BASE, **options})
+
+
+@pytest.fixture(scope="module")
+def eight():
+    return run(8)
+
+
+@pytest.fixture(scope="module")
+def two():
+    return only(run(2))
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return only(run(1))
+
+
+def only(result):
+    (version,) = result.versions
+    return version
+
+
+def test_eight_ranks_are_two_by_two_by_two(eight):
+    version = only(eight)
+    assert version.name == "scratch dp 2 x tp 2 x pp 2"
+    assert version.gradient_difference < 1e-6
+    assert version.losses == pytest.approx(eight.losses_one_process, rel=1e-5)
+    assert version.losses[-1] < version.losses[0]
+    assert [note.partition(";")[0] for note in eight.notes] == [
+        f"rank {rank}: pp {rank // 4}, dp {rank // 2 % 2}, tp {rank % 2}" for rank in range(8)
+    ]
+    assert eight.notes[0].endswith("1/2 of each matrix of 2 layers")
+    assert eight.notes[7].endswith("1/2 of each matrix of 1 layer")
+    assert "rank 5: pp 1, dp 0, tp 1" in eight.report()
+
+
+def test_each_axis_sends_what_is_predicted(eight):
+    """Stage 0 of 2, micro-batches of 2 samples, 2 layers: by hand, beside the theory's count."""
+    version = only(eight)
+    assert version.sent == version.predicted_sent
+    assert version.sent["tp all-reduce"] == [2 * (4 * 2 + 1), 2 * (4 * 2 + 1) * 2 * MESSAGE]
+    assert version.sent["pp send-recv"] == [2, 2 * 2 * MESSAGE]
+    table = version.sent["pp all-reduce"]
+    assert table[0] == 1
+    assert version.sent["dp all-reduce"] == [2, version.stored["gradients"]]
+    assert table[1] < version.stored["gradients"]
+    assert version.stored == version.predicted_stored
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "name", "axes"),
+    [
+        (2, {"dp": 2}, "dp 2 x tp 1 x pp 1", {"dp all-reduce"}),
+        (2, {"tp": 2}, "dp 1 x tp 2 x pp 1", {"tp all-reduce"}),
+        (4, {}, "dp 1 x tp 2 x pp 2", {"tp all-reduce", "pp send-recv", "pp all-reduce"}),
+        (4, {"dp": 2, "tp": 1}, "dp 2 x tp 1 x pp 2", None),
+        (4, {"tp": 2, "schedule": "interleaved", "model": "5x16x2"}, "dp 1 x tp 2 x pp 2", None),
+        (3, {"batch": 6}, "dp 3 x tp 1 x pp 1", {"dp all-reduce"}),
+        (3, {"pp": 3}, "dp 1 x tp 1 x pp 3", {"pp send-recv", "pp all-reduce"}),
+    ],
+    ids=str,
+)
+def test_other_meshes(ranks, options, name, axes):
+    """`main` verifies losses, gradients, collectives by axis and bytes on every rank."""
+    result = run(ranks, **options)
+    assert only(result).name == f"scratch {name}"
+    if axes is not None:
+        assert set(only(result).sent) == axes
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"model": "3x32x2"},
+        {"batch": 4},
+        {"sequence": 4},
+        {"learning_rate": 1e-2},
+        {"seed": 1},
+        {"steps": 4},
+    ],
+    ids=str,
+)
+def test_each_option_changes_the_training(alone, option):
+    assert alone.losses != only(run(1, **option)).losses
+
+
+def test_more_micro_batches_send_more_and_smaller_messages(two):
+    assert two.name == "scratch dp 1 x tp 1 x pp 2"
+    assert set(two.sent) == {"pp send-recv", "pp all-reduce"}
+    assert two.sent["pp send-recv"] == [2, 8 * MESSAGE]
+    assert only(run(2, micro_batches=4)).sent["pp send-recv"] == [4, 8 * MESSAGE]
+
+
+def test_alone_nothing_is_sent(alone):
+    assert alone.name == "scratch dp 1 x tp 1 x pp 1"
+    assert alone.sent == {}
+
+
+def test_torchrun_gives_the_same_result(two):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.three_d", "--json"]
+    for name, value in BASE.items():
+        command += [f"--{name}", str(value)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    (version,) = json.loads(done.stdout.splitlines()[-1])["versions"]
+    assert version["losses"] == pytest.approx(two.losses, rel=1e-5)
+    assert version["sent"] == version["predicted_sent"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dp": -1}, "dp must be at least 0"),
+        ({"micro_batches": 0}, "micro_batches must be at least 1"),
+        ({"schedule": "zb1p"}, "schedule 'zb1p' is not one of naive"),
+        ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
+    ],
+)
+def test_bad_options_are_explained(options, message):
+    with pytest.raises(ValueError, match=message):
+        three_d.Options(**{**BASE, **options})
+
+
+@pytest.mark.parametrize(
+    ("ranks", "options", "message"),
+    [
+        (2, {"dp": 2, "tp": 2, "pp": 2}, r"world 2 is not dp\*tp\*pp\*cp = 2\*2\*2\*1 = 8"),
+        (3, {"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2"),
+        (2, {"pp": 2, "model": "1x16x2"}, "pp.virtual_stages 2 leaves a stage without a layer"),
+        (2, {"tp": 2, "model": "1x9x3"}, "heads 3 is not divisible by tp 2"),
+        (2, {"micro_batches": 3}, r"batch 8 is not divisible by dp\*micro_batches 3"),
+        (
+            2,
+            {"schedule": "interleaved", "model": "4x16x2", "micro_batches": 1},
+            "accumulation 1 is not divisible by pp 2",
+        ),
+    ],
+)
+def test_what_does_not_fit_the_ranks_is_explained(ranks, options, message):
+    with pytest.raises(launch.RankFailed, match=message):
+        run(ranks, **options)

@@ -1,0 +1,180 @@
+"""The timeline of a pipeline: every pass in its place, readable, quick to draw."""
+
+import re
+import time
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.patches import PathPatch
+
+from course_lib import figures
+from course_lib.figures.drawing import Drawing
+from course_lib.figures.label import Label
+from course_lib.theory import pipeline
+from course_lib.theory.pipeline import StageTimes, Task
+
+ONE = (Task(0, "F", 0, 0, 0.0, 0.002),)
+
+
+def tasks(name, stages, micro_batches, chunks=1, times=None):
+    return pipeline.timeline(name, stages, micro_batches, chunks, times).tasks
+
+
+# Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
+FIGURES = {
+    "one pass": lambda: figures.timeline({"one": ONE}),
+    "one stage": lambda: figures.timeline({"alone": tasks("1f1b", 1, 4)}, seconds=False),
+    "naive": lambda: figures.timeline({"naive": tasks("naive", 4, 8)}, seconds=False),
+    "1f1b": lambda: figures.timeline({"1f1b": tasks("1f1b", 4, 8)}, seconds=False),
+    "interleaved": lambda: figures.timeline({"a": tasks("interleaved", 4, 8, 2)}, seconds=False),
+    "zb1p": lambda: figures.timeline({"zb1p": tasks("zb1p", 4, 8)}, seconds=False),
+    "dualpipe": lambda: figures.timeline({"both ways": tasks("dualpipe", 8, 20)}, seconds=False),
+    "large": lambda: figures.timeline({"1f1b": tasks("1f1b", 64, 64)}, seconds=False),
+    "two": lambda: figures.timeline(
+        {"predicted": tasks("1f1b", 4, 8), "measured": tasks("naive", 4, 8)}
+    ),
+    "short below long": lambda: figures.timeline(
+        {"long": tasks("1f1b", 2, 8), "short": tasks("1f1b", 2, 8, times=StageTimes(0.01, 0.01))}
+    ),
+}
+
+
+@pytest.fixture(params=FIGURES, scope="module")
+def drawing(request):
+    return FIGURES[request.param]()
+
+
+def test_svg_is_labelled_and_well_formed(drawing):
+    root = ElementTree.fromstring(drawing.to_svg())
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == drawing.sentence
+    used = set(re.findall(r"url\(#([^)]+)", drawing.to_svg()))
+    assert used == set(re.findall(r'id="([^"]+)"', drawing.to_svg()))
+
+
+def test_figures_share_a_page():
+    ids = [set(re.findall(r'id="([^"]+)"', FIGURES["1f1b"]().to_svg())) for _ in range(2)]
+    assert ids[0] and not ids[0] & ids[1]
+
+
+def drawn(drawing):
+    sheet = drawing.to_sheet()
+    canvas = FigureCanvasAgg(sheet)
+    canvas.draw()
+    return sheet, canvas.get_renderer()
+
+
+def test_nothing_is_cut_off(drawing):
+    sheet, renderer = drawn(drawing)
+    page = sheet.bbox.padded(0.5)
+    for thing in [*sheet.findobj(Label), *sheet.findobj(PathPatch)]:
+        box = thing.get_window_extent(renderer)
+        assert page.x0 <= box.x0 and box.x1 <= page.x1, thing
+        assert page.y0 <= box.y0 and box.y1 <= page.y1, thing
+
+
+def test_no_text_on_another(drawing):
+    sheet, renderer = drawn(drawing)
+    labels = sheet.findobj(Label)
+    boxes = [(text, text.get_window_extent(renderer).padded(-1)) for text in labels]
+    for place, (text, box) in enumerate(boxes):
+        for other, other_box in boxes[:place]:
+            assert not box.overlaps(other_box), f"{text} lies on {other}"
+
+
+def test_svg_and_png_hold_the_same(drawing):
+    sheet, _ = drawn(drawing)
+    written = [node.text for node in ElementTree.fromstring(drawing.to_svg()).iter() if node.text]
+    assert written == [label.get_text() for label in sheet.findobj(Label)]
+    data, metadata = drawing._repr_mimebundle_()
+    assert data["text/html"].startswith("<svg")
+    assert data["text/plain"] == drawing.sentence
+    assert data["image/png"].startswith("iVBORw0KGgo")
+    assert metadata["image/png"]["width"] == drawing.width_px
+
+
+def boxes(drawing):
+    """Left, top, width, height of every box, hatches left out."""
+    plain = re.sub(r'<path d="[^"]*" fill="url[^>]*>', "", drawing.to_svg())
+    found = re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)h", plain)
+    return [tuple(map(float, box)) for box in found]
+
+
+def test_every_pass_has_a_box_of_its_length():
+    frame, *rest = boxes(FIGURES["1f1b"]())
+    passes, legend = rest[:-2], rest[-2:]
+    assert len(passes) == 4 * 8 * 2 and len(legend) == 2
+    unit = frame[2] / 33  # (m + p - 1) (F + B)
+    widths = sorted(round(width / unit, 1) for _, _, width, _ in passes)
+    assert widths == [1.0] * 32 + [2.0] * 32
+    for _, top, _, _ in passes:
+        assert frame[1] <= top < frame[1] + frame[3]
+
+
+def test_both_halves_of_an_overlapped_pass_are_drawn():
+    plan = pipeline.timeline("dualpipe", 4, 8)
+    together = sum(task.backward is not None for task in plan.tasks)
+    assert together
+    drawing = figures.timeline({"a": plan.tasks})
+    legend = drawing.to_svg().count(">forward") + drawing.to_svg().count(">backward")
+    legend += drawing.to_svg().count(">gradient of")
+    assert len(boxes(drawing)) == 1 + len(plan.tasks) + together + legend
+
+
+def test_charts_share_one_scale():
+    """A chart of half the time is half as wide."""
+    one = figures.timeline({"long": ONE, "short": (ONE[0]._replace(end=0.001),)})
+    frames = [box for box in boxes(one) if box[3] == 22]
+    assert frames[0][2] == pytest.approx(2 * frames[1][2], abs=0.2)
+    assert one.sentence.endswith("short: 1 stage, 1 micro-batch, from 0 to 1 ms.")
+
+
+def test_sentences():
+    assert FIGURES["1f1b"]().sentence == "1f1b: 4 stages, 8 micro-batches, from 0 to 33."
+    assert FIGURES["two"]().sentence == (
+        "predicted: 4 stages, 8 micro-batches, from 0 to 33 s; "
+        "measured: 4 stages, 8 micro-batches, from 0 to 96 s."
+    )
+    assert FIGURES["dualpipe"]().sentence.startswith("both ways: 8 stages, 20 micro-batches")
+
+
+def test_later_chunks_look_different():
+    one, two = FIGURES["1f1b"]().to_svg(), FIGURES["interleaved"]().to_svg()
+    assert "later chunk" not in one
+    assert "forward, later chunk" in two and "backward, later chunk" in two
+
+
+def test_a_drawing_knows_the_same_words_as_a_sheet():
+    drawing = Drawing(40, "a < b")
+    drawing.boxes([])
+    drawing.boxes([(1, 1, 5, 5)], hatch="x", dashed=True)
+    drawing.line([(0, 0), (5, 5)], dashed=True)
+    drawing.write(10, 20, "a & b", bold=True, align="right")
+    root = ElementTree.fromstring(drawing.to_svg())
+    assert root.get("aria-label") == "a < b"
+    assert "a & b" in "".join(root.itertext())
+    assert drawing.to_svg().count("stroke-dasharray") == 2
+
+
+def test_a_redraw_is_quick_enough_for_a_slider():
+    plan = tasks("1f1b", 8, 32)
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        figures.timeline({"1f1b": plan}).to_svg()
+        took.append(time.perf_counter() - start)
+    assert min(took) < 0.04
+
+
+@pytest.mark.parametrize(
+    ("charts", "message"),
+    [
+        ({}, "charts is empty"),
+        ({"a": []}, "chart 'a' has no tasks"),
+        ({"a": [ONE[0]._replace(kind="G")]}, "kind 'G' of a pass in chart 'a' is unknown"),
+    ],
+)
+def test_bad_charts_are_explained(charts, message):
+    with pytest.raises(ValueError, match=message):
+        figures.timeline(charts)

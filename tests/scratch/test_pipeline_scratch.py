@@ -1,0 +1,213 @@
+"""The pipeline on real ranks: equal to one process, no deadlock, no more held than in flight."""
+
+import os
+import random
+import signal
+import weakref
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import launch
+from course_lib.measure.wire import log_wire
+from course_lib.scratch.accumulation import accumulate
+from course_lib.scratch.gpt import GPT
+from course_lib.scratch.pipeline import Pipeline
+from course_lib.scratch.stage import Part, cut, wires
+from course_lib.theory.bubble import in_flight
+from course_lib.theory.pipeline import StageTimes, simulate
+from course_lib.theory.schedules import BACKWARD, FORWARD, Pass, Schedule, schedule
+
+VOCAB, HIDDEN, SEQUENCE = 11, 16, 8
+# Seven samples: no number of micro-batches above 1 makes them equal.
+PLANS = [("naive", 3, 1), ("gpipe", 3, 1), ("1f1b", 5, 1), ("zb1p", 5, 1), ("interleaved", 4, 2)]
+
+
+def gpt(layers):
+    torch.manual_seed(0)
+    return GPT(layers, HIDDEN, 2, VOCAB, SEQUENCE)
+
+
+def samples(count=7):
+    text = torch.randint(VOCAB, (count, SEQUENCE + 1), generator=torch.manual_seed(1))
+    return text[:, :-1], text[:, 1:]
+
+
+def micro_batches(count):
+    inputs, labels = samples()
+    return list(zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True))
+
+
+def uneven(pieces):
+    """One layer each, and one more in the first piece."""
+    return [2, *[1] * (pieces - 1)]
+
+
+def one_process(layers):
+    model = gpt(layers)
+    loss = accumulate(model, [samples()])
+    return float(loss), {name: p.grad for name, p in model.named_parameters()}
+
+
+def pipelined(plan, group):
+    rank, sizes = launch.init(), uneven(plan.stages * plan.chunks)
+    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
+    pipeline = Pipeline(parts, plan.orders, group)
+    with log_wire() as log:
+        loss = pipeline.run(micro_batches(plan.micro_batches))
+    dist.all_reduce(loss)
+    expected, gradients = one_process(sum(sizes))
+    gradients["head.weight"] = gradients["embedding.weight"]
+    gaps = [
+        float((p.grad - gradients[name]).abs().max())
+        for part in parts
+        for name, p in part.named_parameters()
+    ]
+    return {
+        "gap": max(gaps),
+        "loss gap": abs(float(loss) - expected),
+        "held": pipeline.most_held / plan.chunks,
+        "left": len(pipeline.held),
+        "sent": log.sent(),
+    }
+
+
+def all_pipelined(plans):
+    group = wires([range(launch.init().world)])
+    return [pipelined(plan, group) for plan in plans]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_every_schedule_is_equal_to_one_process(ranks):
+    """With uneven stages and micro-batches of unequal sizes."""
+    plans = [schedule(name, ranks, m, chunks) for name, m, chunks in PLANS]
+    for stage, results in enumerate(launch.run(all_pipelined, plans, ranks=ranks)):
+        for (name, m, chunks), result in zip(PLANS, results, strict=True):
+            assert result["gap"] < 2e-7, (name, stage)
+            assert result["loss gap"] < 2e-6, (name, stage)
+            assert result["held"] == in_flight(name, ranks, m, stage, chunks), (name, stage)
+            assert result["left"] == 0
+
+
+def test_messages_of_unequal_micro_batches_add_up():
+    plan = schedule("1f1b", 2, 3)
+    for (result,) in launch.run(all_pipelined, [plan], ranks=2):
+        size = 4 * 7 * SEQUENCE * HIDDEN  # all samples pass each boundary once a direction
+        assert result["sent"] == {"send-recv": [3, size], "all-reduce": [1, 4 * VOCAB * HIDDEN]}
+
+
+def random_plan(seed, stages, chunks, count):
+    """Orders in which every pass comes after those that it needs, and nothing else is certain."""
+    choose = random.Random(seed)
+    pieces, done = stages * chunks, set()
+    orders = [[] for _ in range(stages)]
+    waiting = {
+        (kind, i, piece)
+        for kind in (FORWARD, BACKWARD)
+        for i in range(count)
+        for piece in range(pieces)
+    }
+    while waiting:
+        ready = sorted(work for work in waiting if needs(*work, pieces) <= done)
+        kind, i, piece = work = choose.choice(ready)
+        orders[piece % stages].append(Pass(kind, i, piece // stages))
+        waiting.remove(work)
+        done.add(work)
+    return Schedule("random", count, tuple(map(tuple, orders)), chunks)
+
+
+def needs(kind, i, piece, pieces):
+    if kind == FORWARD:
+        return {(FORWARD, i, piece - 1)} if piece else set()
+    after = {(BACKWARD, i, piece + 1)} if piece + 1 < pieces else set()
+    return {(FORWARD, i, piece), *after}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_any_order_that_can_run_runs(ranks):
+    plans = [random_plan(seed, ranks, chunks=2, count=4) for seed in range(6)]
+    for plan in plans:
+        simulate(plan, StageTimes())  # raises Deadlock where an order cannot run
+    assert len({plan.orders for plan in plans}) == len(plans)
+    for results in launch.run(all_pipelined, plans, ranks=ranks, timeout_s=30):
+        assert max(result["gap"] for result in results) < 2e-7
+
+
+class Witness(Pipeline):
+    """Counts the outputs that are still somewhere: kept, or in a message."""
+
+    most = 0
+
+    def forward(self, i, chunk, arrived):
+        result = super().forward(i, chunk, arrived)
+        self.outputs = [*getattr(self, "outputs", []), weakref.ref(result)]
+        self.most = max(self.most, sum(one() is not None for one in self.outputs))
+        return result
+
+
+def outputs_alive(plan):
+    rank, sizes = launch.init(), uneven(plan.stages)
+    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
+    pipeline = Witness(parts, plan.orders, wires([range(rank.world)]))
+    pipeline.run(micro_batches(plan.micro_batches))
+    return pipeline.most
+
+
+def test_a_message_is_let_go_when_its_answer_is_here():
+    most = launch.run(outputs_alive, schedule("1f1b", 2, 6), ranks=2)
+    assert most[0] == in_flight("1f1b", 2, 6, stage=0) == 2
+
+
+class Faulty(Pipeline):
+    """One stage ends in the middle of the pipeline."""
+
+    def __init__(self, *args, way):
+        super().__init__(*args)
+        self.way = way
+
+    def backward(self, i, chunk, arrived):
+        if (dist.get_rank(), i) == (1, 1):
+            if self.way == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ArithmeticError("the gradient of micro-batch 1 is not finite")
+        return super().backward(i, chunk, arrived)
+
+
+def break_down(plan, way):
+    rank, sizes = launch.init(), uneven(plan.stages)
+    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
+    Faulty(parts, plan.orders, wires([range(rank.world)]), way=way).run(micro_batches(4))
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"), [("raised", "raised ArithmeticError: the grad"), ("killed", "SIGKILL")]
+)
+def test_a_rank_that_ends_in_mid_pipeline_is_named(way, reason):
+    with pytest.raises(launch.RankFailed) as caught:
+        launch.run(break_down, schedule("1f1b", 4, 4), way, ranks=4, timeout_s=30)
+    assert caught.value.rank == 1
+    assert reason in caught.value.reason
+    if way == "raised":
+        assert "in backward" in caught.value.traceback
+
+
+def test_parts_keep_the_names_of_the_model():
+    model = gpt(3)
+    names = [name for name, _ in model.named_parameters()]
+    parts = [Part(model, 0, 2), Part(model, 2, 3)]
+    first, last = ([name for name, _ in part.named_parameters()] for part in parts)
+    assert sorted({*first, *last}) == sorted([*names, "head.weight"])
+    assert "blocks.2.norm1.weight" in last
+    assert parts[1].head.weight is parts[0].embedding.weight
+    inputs, _ = samples()
+    assert torch.equal(parts[1](parts[0](inputs)), model(inputs))
+
+
+def left_out():
+    wires([[0]])
+
+
+def test_a_rank_without_a_stage_is_told():
+    with pytest.raises(launch.RankFailed, match="rank 1 is in none of the pipelines"):
+        launch.run(left_out, ranks=2)
