@@ -19,8 +19,12 @@ class Attention(nn.Module):
         width = hidden // self.heads
         qkv = self.qkv(x).view(batch, sequence, 3, self.heads, width)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, sequence, width)
-        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        mixed = self.mix(q, k, v)
         return self.out(mixed.transpose(1, 2).reshape(batch, sequence, hidden))
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """For each token a weighted mean of the values up to its own."""
+        return scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Block(nn.Module):
@@ -63,8 +67,9 @@ class GPT(nn.Module):
         nn.init.normal_(self.positions.weight, std=0.02)
         self.head.weight = self.embedding.weight
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
+    def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
+        if places is None:  # the whole sequence, not a slice of it
+            places = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens) + self.positions(places)
         for block in self.blocks:
             x = block(x)

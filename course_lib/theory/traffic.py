@@ -186,7 +186,8 @@ def _context(step: _Step) -> Iterator[Collective]:
     """Ring attention: each rank's keys and values visit the other cp - 1 ranks.
 
     Once for each forward pass and once for the backward pass, when their gradients travel as well.
-    All-gather and reduce-scatter instead of the ring send as many bytes.
+    All-gather and reduce-scatter instead of the ring send as many bytes if the backward pass
+    gathers again, and two thirds of them if the gathered keys and values are kept.
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     ranks = step.layout.cp

@@ -1,0 +1,238 @@
+"""Context parallelism: ring attention over slices of the sequence, equal to one process.
+
+Every rank has all samples, but only its slice of each. Keys and values go round a ring, or are
+gathered as Llama 3's training does (arXiv:2407.21783, section 3.3.2). torch's own
+`context_parallel` needs CUDA; here its part is played by torch's all-gather with autograd, its
+attention kernel with a mask, and DistributedDataParallel.
+Run it with `course demo context --ranks 2`, or under torchrun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos import functional
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.training import Batch, Training, one_process
+from course_lib.demos.versions import FP32, Comparison, Sent, follow, predicted_sent
+from course_lib.scratch.gpt import Attention
+from course_lib.scratch.ledger import ledger
+from course_lib.scratch.ring_attention import RingAttention, spread_sequence
+from course_lib.scratch.sequence_slices import SequenceRing
+from course_lib.theory.communication import ddp_buckets
+from course_lib.theory.layout import Layout
+from course_lib.theory.states import local_parameters, sharded_states
+from course_lib.theory.validation import divisible, flag, whole
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
+    batch: int = option(4, "samples in one update; every rank has a slice of each")
+    sequence: int = option(64, "characters in a sample")
+    zigzag: bool = option(True, "train with an early and a late chunk on each rank as well")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        whole("sequence", self.sequence, least=2, most=8192)
+        for name in ("zigzag", "json"):
+            flag(name, getattr(self, name))
+        self.training()
+
+    def training(self) -> Training:
+        """The training run that these options describe."""
+        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+
+
+@dataclass(frozen=True)
+class Result(Comparison):
+    """A comparison, with the work of each rank.
+
+    `scores[version][rank]`: products of a query and a key, of one head and one sample. Those that
+    the mask hides within a chunk are among them.
+    """
+
+    scores: dict[str, list[int]] = field(default_factory=dict)
+
+
+class Ring:
+    """The technique of scratch.ring_attention, with one chunk of the sequence on each rank."""
+
+    name: str = "ring"
+    zigzag: ClassVar[bool] = False
+
+    def __init__(self, training: Training, rank: launch.Rank) -> None:
+        self.rank, self.model = rank, training.build(rank.device)
+        self.ring = SequenceRing(dist.group.WORLD, self.zigzag)
+        self.places = self.ring.places(training.sequence).to(rank.device)
+        spread_sequence(self.model, self.ring)
+        self.optimizer = training.optimizer(list(self.model.parameters()))
+
+    def backward(self, batch: Batch) -> Tensor:
+        loss = self.share(self.model, batch)
+        loss.backward()
+        for parameter in self.model.parameters():
+            dist.all_reduce(parameter.grad)
+        return loss
+
+    def share(self, model: nn.Module, batch: Batch) -> Tensor:
+        """This slice's share of the loss: slices are equally long."""
+        inputs, labels = (part[:, self.places] for part in batch)
+        logits = model(inputs, self.places)
+        return cross_entropy(logits.flatten(0, 1), labels.flatten()) / self.rank.world
+
+    def gradients(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self.model.named_parameters()}
+
+    def update(self) -> None:
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def stored(self) -> dict[str, int]:
+        return ledger(self.model, self.optimizer)
+
+    def predicted(self, theory: Sent) -> Sent:
+        """The theory's collectives, with one all-reduce for each tensor of gradients."""
+        return {
+            **theory,
+            "all-reduce": [len(list(self.model.parameters())), theory["all-reduce"][1]],
+        }
+
+    def scores(self) -> int:
+        """Scores that this rank computes."""
+        chunk = len(self.places) // len(self.ring.chunks(0))
+        pairs = sum(len(list(self.ring.pairs(owner))) for owner in range(self.ring.ranks))
+        return pairs * chunk**2
+
+
+class ZigZag(Ring):
+    """The same with an early and a late chunk on each rank: equal work."""
+
+    name = "zig-zag ring"
+    zigzag = True
+
+
+class Library(Ring):
+    """All keys and values on every rank: torch's all-gather, its attention kernel, and DDP."""
+
+    name = "torch: all-gather, DDP"
+
+    def __init__(self, training: Training, rank: launch.Rank) -> None:
+        super().__init__(training, rank)
+        mask = self.places[:, None] >= torch.arange(training.sequence, device=rank.device)
+        for block in self.model.blocks:
+            block.attention = GatheredAttention(block.attention, self.ring, mask)
+        self.ddp = DistributedDataParallel(self.model)
+
+    def backward(self, batch: Batch) -> Tensor:
+        loss = self.share(self.ddp, batch)
+        (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
+        return loss
+
+    def predicted(self, theory: Sent) -> Sent:
+        """One all-gather forward and one reduce-scatter backward for each layer.
+
+        Each is of the keys and values of all ranks. They are kept for the backward pass, so that
+        two thirds of the ring's bytes suffice.
+        """
+        gradients = [p.nbytes for p in self.model.parameters()][::-1]
+        layers, ranks = len(self.model.blocks), self.rank.world
+        hops, size = theory["send-recv"]
+        all_slices = size // hops * ranks
+        assert hops == 3 * layers * (ranks - 1)
+        return {
+            "all-gather": [layers, layers * all_slices],
+            "reduce-scatter": [layers, layers * all_slices],
+            "all-reduce": [len(ddp_buckets(gradients)), theory["all-reduce"][1]],
+        }
+
+    def scores(self) -> int:
+        """Scores that this rank computes: the mask hides some, the kernel computes all."""
+        return len(self.places) ** 2 * self.rank.world
+
+
+class GatheredAttention(RingAttention):
+    """Attention of a slice's queries to the gathered keys and values."""
+
+    def __init__(self, attention: Attention, ring: SequenceRing, mask: Tensor) -> None:
+        super().__init__(attention, ring)
+        self.mask = mask
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        kv = torch.stack([k, v]).movedim(-2, 0).contiguous()  # the tokens first
+        k, v = functional.all_gather(kv, self.ring.group).movedim(0, -2)
+        return scaled_dot_product_attention(q, k, v, attn_mask=self.mask)
+
+
+def main(options: Options) -> Result:
+    """Train all versions and one process; every rank returns its own counts."""
+    rank = launch.init()
+    training = options.training()
+    layout = Layout(cp=rank.world, micro_batch=options.batch)
+    layout.check(training.shape(), options.sequence)
+    if options.zigzag:
+        divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
+    reference = one_process(training, rank.device)
+    theory = predicted_sent(training, layout)
+    states = sharded_states(local_parameters(training.shape(), layout), FP32, layout)
+    stored = {
+        "weights": states.parameters_bytes,
+        "gradients": states.gradients_bytes,
+        "optimizer": states.optimizer_state_bytes,
+        "inputs and labels": 0,
+    }
+    versions, scores = [], {}
+    for kind in (Ring, ZigZag, Library) if options.zigzag else (Ring, Library):
+        trainee = kind(training, rank)
+        sent = trainee.predicted(theory) if rank.world > 1 else {}
+        versions.append(follow(trainee, training, reference, sent, stored))
+        scores[trainee.name] = _from_all_ranks(trainee.scores(), rank)
+    result = Result(
+        "context parallelism",
+        rank.world,
+        rank.backend,
+        device_name(rank.device),
+        options.model,
+        reference.losses,
+        versions,
+        scores=scores,
+    )
+    return replace(result, notes=_notes(result)).verify()
+
+
+def _from_all_ranks(value: int, rank: launch.Rank) -> list[int]:
+    values = torch.zeros(rank.world, dtype=torch.long, device=rank.device)
+    values[rank.rank] = value
+    dist.all_reduce(values)
+    return values.tolist()
+
+
+def _notes(result: Result) -> list[str]:
+    """Who has how much to do."""
+    return [
+        f"  scores per head and sample on each rank, {name}: "
+        + ", ".join(f"{count:,}" for count in counts)
+        for name, counts in result.scores.items()
+    ]
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

@@ -1,0 +1,22 @@
+"""torch's collectives that autograd can go through, from the private module that has them.
+
+torch 2.13 deprecates the public ones of torch.distributed.nn in their favour, and renamed the
+all-gather.
+"""
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.distributed import _functional_collectives as collectives
+
+_gather = getattr(collectives, "all_gather_single_autograd", None)
+_gather = _gather or collectives.all_gather_tensor_autograd
+
+
+def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
+    """Rows to other ranks, `sent[r]` to rank r; their gradients come back."""
+    return collectives.all_to_all_single_autograd(rows, received, sent, group)
+
+
+def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
+    """(s, …) -> (n·s, …); backward: the sum of all ranks' gradients, scattered."""
+    return _gather(shard, 0, group)

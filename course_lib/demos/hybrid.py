@@ -1,0 +1,292 @@
+"""A hybrid of parameter server and data parallelism: torch's RPC with DistributedDataParallel.
+
+Four processes: two trainers, a master that tells them to train, and a parameter server with the
+embedding table. Each trainer looks rows up on the server (RemoteModule) and runs a dense part that
+DDP keeps equal on both; distributed autograd follows the calls backwards, and DistributedOptimizer
+updates table and dense part where they are. Damania et al. 2023, "PyTorch RPC", MLSys.
+Legacy: RPC's only backend, TensorPipe, is in maintenance mode, and torch advises against it for new
+projects. It is shown because it is how sparse models were trained.
+Run it with `course demo hybrid --ranks 4`, or under torchrun with 4 processes.
+"""
+
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.distributed.autograd as dist_autograd
+from torch import Tensor, nn
+from torch.distributed import rpc
+from torch.distributed.nn.api.remote_module import RemoteModule
+from torch.distributed.optim import DistributedOptimizer
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.tables import TableTraining, ngrams
+from course_lib.demos.text import VOCAB
+from course_lib.demos.training import Batch, one_process
+from course_lib.demos.versions import LOSS_TOLERANCE, Sent, loss_gaps
+from course_lib.launch.group import STORE_VARIABLE
+from course_lib.measure.gradients import relative_difference
+from course_lib.measure.wire import log_wire
+from course_lib.theory.validation import flag, number, whole
+
+ROLES = ("trainer0", "trainer1", "master", "server")  # by rank
+TRAINERS = [0, 1]
+MASTER = 2
+WEIGHT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(10, "optimizer updates")
+    model: str = option("1024x3", "ROWSxORDER: rows of the table, characters in the longest n-gram")
+    hidden: int = option(16, "width of a row")
+    batch: int = option(8, "samples of both trainers in one update")
+    sequence: int = option(16, "characters in a sample")
+    learning_rate: float = option(0.5, "SGD's learning rate")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        whole("batch", self.batch, least=len(TRAINERS), most=10_000)
+        whole("hidden", self.hidden, most=100_000)
+        number("learning_rate", self.learning_rate, above=0)
+        flag("json", self.json)
+        self.training()
+
+    def training(self) -> "HybridTraining":
+        """The training run that these options describe."""
+        return HybridTraining(
+            self.model, self.steps, self.batch, self.sequence, self.learning_rate, self.seed,
+            self.hidden,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class HybridTraining(TableTraining):
+    """A training run of rows of `hidden` numbers with a dense part behind them."""
+
+    hidden: int = 16
+
+    def build(self, device: torch.device | str = "cpu") -> "OneModel":
+        """The model with its first weights, as one process has it."""
+        torch.manual_seed(self.seed)
+        return OneModel(self).to(device)
+
+
+class OneModel(nn.Module):
+    """Table and dense part in one process."""
+
+    def __init__(self, training: HybridTraining) -> None:
+        super().__init__()
+        self.training_run = training
+        self.table = nn.EmbeddingBag(training.size[0], training.hidden, mode="sum")
+        self.dense = nn.Sequential(
+            nn.Linear(training.hidden, 4 * training.hidden),
+            nn.GELU(),
+            nn.Linear(4 * training.hidden, VOCAB),
+        )
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Token ids (batch, sequence) in, logits (batch, sequence, vocab) out."""
+        bags = bags_of(tokens, self.training_run)
+        return self.dense(self.table(bags)).view(*tokens.shape, VOCAB)
+
+
+def bags_of(tokens: Tensor, training: HybridTraining) -> Tensor:
+    """The rows that each character uses, (batch · sequence, order)."""
+    return ngrams(tokens, *training.size).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What the four processes did, beside one.
+
+    `weight_difference` is |w - w_one| / |w_one| of table and dense part together after the last
+    update. `sent` are a trainer's collectives in the last update: DDP's, 4 bytes for each dense
+    parameter. What RPC sends is not among them: TensorPipe is no process group.
+    """
+
+    ranks: int
+    backend: str
+    device: str
+    model: str
+    losses: list[float]
+    losses_one_process: list[float]
+    weight_difference: float
+    sent: Sent
+    predicted_sent: Sent
+    table_bytes: int
+
+    def verify(self) -> "Result":
+        """Return itself; raises AssertionError where training was not equal to one process."""
+        gap = max(loss_gaps(self.losses, self.losses_one_process))
+        if not gap <= LOSS_TOLERANCE:
+            raise AssertionError(
+                f"a loss differs from one process by {gap:.1e}, more than {LOSS_TOLERANCE:.0e}"
+            )
+        if not self.weight_difference <= WEIGHT_TOLERANCE:
+            raise AssertionError(
+                f"the weights differ from one process by {self.weight_difference:.1e}, "
+                f"more than {WEIGHT_TOLERANCE:.0e}"
+            )
+        if self.sent != self.predicted_sent:
+            raise AssertionError(f"sent {self.sent}, predicted {self.predicted_sent}")
+        return self
+
+    def report(self) -> str:
+        """The findings, one a line."""
+        gap = max(loss_gaps(self.losses, self.losses_one_process))
+        return "\n".join(
+            [
+                f"hybrid of RPC and DDP: {', '.join(ROLES)}; model {self.model}, "
+                f"{len(self.losses)} updates, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}",
+                f"  against one process: losses off by {gap:.0e}, "
+                f"last weights by {self.weight_difference:.0e}",
+                f"  DDP sends {self.sent} an update, predicted {self.predicted_sent}; "
+                f"the table of {self.table_bytes:,} B stays on the server",
+            ]
+        )
+
+
+class PlainSGD(torch.optim.SGD):
+    """torch's SGD under another name: that one DistributedOptimizer compiles with TorchScript.
+
+    TorchScript is deprecated.
+    """
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a trainer reports to the master."""
+
+    shares: list[float]  # of each update's mean loss: those of both trainers add up to it
+    dense: dict[str, Tensor]
+    sent: Sent  # in the last update
+
+
+def main(options: Options) -> Result:
+    """Play this rank's role; every rank returns the same result."""
+    rank = launch.init()
+    if rank.world != len(ROLES):
+        raise ValueError(
+            f"ranks {rank.world} is not {len(ROLES)}, one for each of {', '.join(ROLES)}: "
+            f"take {len(ROLES)}"
+        )
+    with _rpc(rank):
+        found = [_direct(options, rank) if rank.rank == MASTER else None]
+    dist.broadcast_object_list(found, MASTER)
+    return found[0].verify()
+
+
+@contextmanager
+def _rpc(rank: launch.Rank) -> Iterator[None]:
+    """RPC among all ranks; leaving waits until all calls are done."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=_meeting_point())
+    with warnings.catch_warnings():
+        # torch's RPC asks for the kind of a group that torch itself deprecates.
+        warnings.filterwarnings("ignore", message="You are using a Backend")
+        rpc.init_rpc(
+            ROLES[rank.rank], rank=rank.rank, world_size=rank.world, rpc_backend_options=options
+        )
+        yield
+        rpc.shutdown()
+
+
+def _meeting_point() -> str:
+    """A file in the folder that launch.run removes, or torchrun's own store."""
+    store = os.environ.get(STORE_VARIABLE)
+    return f"file://{store}_rpc" if store else "env://"
+
+
+def _direct(options: Options, rank: launch.Rank) -> Result:
+    """The master: make the remote table, let both trainers train, and compare."""
+    training = options.training()
+    reference, first = one_process(training), training.build()
+    table = RemoteModule(
+        ROLES[-1],
+        nn.EmbeddingBag,
+        args=(training.size[0], training.hidden),
+        kwargs={"mode": "sum", "_weight": first.table.weight.detach()},
+    )
+    calls = [rpc.rpc_async(ROLES[number], _train, (training, table)) for number in TRAINERS]
+    trained = torch.futures.wait_all(calls)  # raises what they raised
+    weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
+    weights["table.weight"] = table.remote_parameters()[0].to_here().detach()
+    return Result(
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=f"{options.model}, rows of {options.hidden}",
+        losses=[sum(shares) for shares in zip(*(one.shares for one in trained), strict=True)],
+        losses_one_process=reference.losses,
+        weight_difference=relative_difference(_flat(weights), _flat(reference.weights)),
+        sent=trained[0].sent,
+        predicted_sent={"all-reduce": [1, sum(p.nbytes for p in first.dense.parameters())]},
+        table_bytes=first.table.weight.nbytes,
+    )
+
+
+def _flat(weights: dict[str, Tensor]) -> Tensor:
+    return torch.cat([weights[name].cpu().double().flatten() for name in sorted(weights)])
+
+
+def _train(training: HybridTraining, table: RemoteModule) -> Trained:
+    """A trainer, called by the master."""
+    rank = launch.init()
+    logging.getLogger("torch.distributed.optim.optimizer").setLevel(logging.ERROR)  # of PlainSGD
+    group = dist.new_group(TRAINERS, use_local_synchronization=True)
+    dense = training.build().dense.to(rank.device)
+    ddp = DistributedDataParallel(dense, process_group=group)
+    # DDP takes the mean over trainers, the server adds: so the loss is scaled up, the rate of the
+    # rows down.
+    trainers = len(TRAINERS)
+    rates = (training.learning_rate / trainers, training.learning_rate)
+    remote = (table.remote_parameters(), [rpc.RRef(p) for p in dense.parameters()])
+    optimizers = [
+        DistributedOptimizer(PlainSGD, parameters, lr=rate)
+        for parameters, rate in zip(remote, rates, strict=True)
+    ]
+    shares = []
+    for batch in training.batches():
+        with dist_autograd.context() as context, log_wire() as log:
+            share = _share(ddp, table, batch, training, rank)
+            dist_autograd.backward(context, [share * trainers])
+            dist.barrier(group)  # the other may not have looked its rows up yet
+            for optimizer in optimizers:
+                optimizer.step(context)
+        dist.barrier(group)  # or look the next ones up before the server has them
+        shares.append(float(share.detach()))
+    weights = {name: p.detach().cpu() for name, p in dense.named_parameters()}
+    return Trained(shares, weights, log.sent())
+
+
+def _share(
+    ddp: nn.Module, table: RemoteModule, batch: Batch, training: HybridTraining, rank: launch.Rank
+) -> Tensor:
+    """This trainer's share of the mean loss; rows come from the server."""
+    inputs, labels = (part.tensor_split(len(TRAINERS))[rank.rank] for part in batch)
+    rows = table.forward(bags_of(inputs, training))
+    logits = ddp(rows.to(rank.device))
+    labels = labels.flatten().to(rank.device)
+    return cross_entropy(logits, labels, reduction="sum") / batch[1].numel()
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

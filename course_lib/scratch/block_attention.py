@@ -1,0 +1,58 @@
+"""Attention to one block of keys at a time, forward and backward.
+
+The log-sum-exp of the scores is what two blocks must know of each other.
+q, k, v are (batch, heads, tokens, width); `same` says that queries and keys
+are the same tokens: a query then sees the keys up to its own. A block of
+earlier keys is seen whole. Milakov and Gimelshein 2018, arXiv:1805.02867; Dao
+et al. 2022, arXiv:2205.14135, sections 3.1 and B.4.
+"""
+
+from math import inf
+
+import torch
+from torch import Tensor
+
+
+def block_forward(
+    q: Tensor, k: Tensor, v: Tensor, same: bool
+) -> tuple[Tensor, Tensor]:
+    """Result of the block, and log-sum-exp (batch, heads, queries, 1)."""
+    scores = _scores(q, k, same)
+    lse = scores.logsumexp(-1, keepdim=True)
+    return (scores - lse).exp() @ v, lse
+
+
+def merge(out: Tensor, lse: Tensor, block: tuple[Tensor, Tensor]) -> None:
+    """Add a block to `out` in place; a block weighs exp(its lse)."""
+    block_out, block_lse = block
+    both = torch.logaddexp(lse, block_lse)
+    out.mul_((lse - both).exp()).add_(block_out * (block_lse - both).exp())
+    lse.copy_(both)
+
+
+def block_backward(
+    q: Tensor,
+    kv: Tensor,
+    lse: Tensor,
+    d_out: Tensor,
+    delta: Tensor,
+    same: bool,
+) -> tuple[Tensor, Tensor]:
+    """Gradients of q and of kv; the weights are computed once more.
+
+    `lse` is that of all blocks; delta is Σ d_out · out of each query.
+    """
+    k, v = kv
+    weights = (_scores(q, k, same) - lse).exp()
+    d_v = weights.transpose(-1, -2) @ d_out
+    d_scores = weights * (d_out @ v.transpose(-1, -2) - delta)
+    d_scores = d_scores * q.shape[-1] ** -0.5
+    return d_scores @ k, torch.stack([d_scores.transpose(-1, -2) @ q, d_v])
+
+
+def _scores(q: Tensor, k: Tensor, same: bool) -> Tensor:
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    if not same:
+        return scores
+    later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -inf)

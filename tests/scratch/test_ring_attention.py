@@ -1,0 +1,94 @@
+"""Ring attention equals torch's attention of the whole sequence, forward and backward."""
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.functional import scaled_dot_product_attention
+
+from course_lib import launch
+from course_lib.measure.wire import log_wire
+from course_lib.scratch.block_attention import block_forward, merge
+from course_lib.scratch.ring_attention import RingFunction
+from course_lib.scratch.sequence_slices import SequenceRing
+
+BATCH, HEADS, WIDTH = 2, 3, 5
+
+
+def whole(sequence):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, BATCH, HEADS, sequence, WIDTH, generator=generator)
+
+
+def expected(sequence):
+    q, k, v, d_out = whole(sequence)
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    out = scaled_dot_product_attention(q, k, v, is_causal=True)
+    out.backward(d_out)
+    return torch.stack([out.detach(), q.grad, k.grad, v.grad])
+
+
+def run_ring(sequence, zigzag):
+    ring = SequenceRing(dist.group.WORLD, zigzag)
+    places = ring.places(sequence)
+    q, k, v, d_out = (x[:, :, places].contiguous() for x in whole(sequence))
+    q, k, v = (x.requires_grad_() for x in (q, k, v))
+    with log_wire() as log:
+        out = RingFunction.apply(q, k, v, ring)
+        out.backward(d_out)
+    pairs = sum(len(list(ring.pairs(owner))) for owner in range(ring.ranks))
+    return places, torch.stack([out.detach(), q.grad, k.grad, v.grad]), log.sent(), pairs
+
+
+@pytest.mark.parametrize("zigzag", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_equal_to_the_whole_sequence(ranks, zigzag):
+    sequence = 24
+    results = launch.run(run_ring, sequence, zigzag, ranks=ranks)
+    found = torch.empty(4, BATCH, HEADS, sequence, WIDTH)
+    for places, part, _, _ in results:
+        found[..., places, :] = part
+    assert torch.allclose(found, expected(sequence), atol=2e-6)
+    hop = 2 * 4 * BATCH * HEADS * WIDTH * sequence // ranks
+    hops = 3 * (ranks - 1)  # keys and values twice, their gradients once
+    assert all(sent == ({"send-recv": [hops, hops * hop]} if hops else {})
+               for _, _, sent, _ in results)  # fmt: skip
+
+
+def test_zigzag_gives_all_ranks_the_same_work():
+    contiguous = [pairs for *_, pairs in launch.run(run_ring, 24, False, ranks=4)]
+    zigzag = [pairs for *_, pairs in launch.run(run_ring, 24, True, ranks=4)]
+    assert contiguous == [1, 2, 3, 4]
+    assert zigzag == [9, 9, 9, 9]  # quarters of the other pairs
+
+
+def ring_in_pairs():
+    """Two rings side by side: each has its own neighbours."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    rank = launch.init().rank
+    ring = SequenceRing(groups[rank // 2])
+    return [int(tensor) for _, tensor in ring.visits(torch.tensor([rank]))]
+
+
+def test_a_ring_stays_in_its_group():
+    assert launch.run(ring_in_pairs, ranks=4) == [[0, 1], [1, 0], [2, 3], [3, 2]]
+
+
+@pytest.mark.parametrize(("zigzag", "chunks"), [(False, 2), (True, 4)])
+def test_an_uneven_sequence_is_explained(zigzag, chunks):
+    with pytest.raises(launch.RankFailed, match=f"sequence 25 is not divisible into {chunks}"):
+        launch.run(run_ring, 25, zigzag, ranks=2)
+
+
+def test_blocks_merge_to_the_whole():
+    q, k, v, _ = whole(12)
+    out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
+    for keys, values in zip(k.split(5, dim=2), v.split(5, dim=2), strict=True):
+        merge(out, lse, block_forward(q, keys, values, same=False))
+    assert torch.allclose(out, scaled_dot_product_attention(q, k, v), atol=1e-6)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v, _ = whole(6)
+    out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -torch.inf)
+    merge(out, lse, block_forward(1e4 * q, k, v, same=True))
+    assert torch.isfinite(out).all() and torch.isfinite(lse).all()

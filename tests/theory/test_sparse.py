@@ -1,0 +1,41 @@
+"""What a parameter server moves, against sums by hand."""
+
+import pytest
+
+from course_lib.theory.sparse import RowExchange, dense_over_sparse
+
+
+def test_an_exchange_by_hand():
+    exchange = RowExchange(rows=190, width=128)
+    assert exchange.pulled_bytes == 190 * 512
+    assert exchange.pushed_bytes == 190 * 512 + 190 * 8 + 16
+    assert exchange.total_bytes == 196_096
+
+
+def test_only_the_rows_count():
+    exchange = RowExchange(100, 16)
+    assert dense_over_sparse(exchange, 2000, 4) == 2 * dense_over_sparse(exchange, 1000, 4)
+
+
+def test_where_all_rows_are_used_the_all_reduce_sends_less():
+    every_row = RowExchange(1000, 16)
+    assert dense_over_sparse(every_row, 1000, 2) < 1  # 2(n-1)/n = 1 against 2, and the ids
+    assert dense_over_sparse(every_row, 1000, 2) == pytest.approx(64 / (128 + 8), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rows": 0}, "rows must be at least 1"),
+        ({"width": 1.5}, "width must be a whole number"),
+        ({"id_bytes": -1}, "id_bytes must be at least 0"),
+    ],
+)
+def test_bad_sizes_are_explained(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        RowExchange(**{"rows": 1, "width": 1, **wrong})
+
+
+def test_a_table_smaller_than_its_rows_is_explained():
+    with pytest.raises(ValueError, match="table_rows must be at least 100"):
+        dense_over_sparse(RowExchange(100, 16), 99, 2)
