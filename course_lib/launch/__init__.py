@@ -2,6 +2,7 @@
 
     results = launch.run(function, *args, ranks=2)     # from a cell: results by rank
     python -m torch.distributed.run … -m course_lib.demos.ddp     # the same program, by torchrun
+    run_on_two_nodes("course_lib.demos.ddp", mbit=200)     # by torchrun, behind a slow network
 
 Importing this package is light: torch loads when a rank, or `init`, first needs it.
 """
@@ -11,14 +12,17 @@ from course_lib.launch.group import Rank, finish, init, program
 from course_lib.launch.runner import run
 from course_lib.launch.server import warm_up
 from course_lib.launch.torchrun import torchrun_command
+from course_lib.launch.two_nodes import NodesFailed, run_on_two_nodes
 
 __all__ = [
+    "NodesFailed",
     "Rank",
     "RankFailed",
     "finish",
     "init",
     "program",
     "run",
+    "run_on_two_nodes",
     "torchrun_command",
     "warm_up",
 ]

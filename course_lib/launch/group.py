@@ -13,11 +13,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from course_lib.launch.explain import explain
+
 if TYPE_CHECKING:
     import torch
 
 STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
+_ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
 
@@ -93,8 +96,10 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
             return error.code or 0
         print(error.code, file=sys.stderr)
         return 1
-    except BaseException:
+    except BaseException as error:
         traceback.print_exc()
+        # In one piece, after the traceback: torchrun mixes what its ranks say.
+        sys.stderr.write(f"rank {os.environ.get('RANK', 0)} {explain(error)}\n")
         return 1
     return 0
 
@@ -108,6 +113,10 @@ def _join() -> _Membership:
             "torch.distributed.init_process_group was called before launch.init():"
             " remove that call, launch.init() makes it"
         )
+    # INFO makes DDP name the parameters that had no gradient. A server that was started long ago
+    # read another value when it imported torch.
+    os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "INFO")
+    dist.set_debug_level_from_env()
     timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT_S)))
     store, rank, world = _meeting_point(timeout)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -117,10 +126,19 @@ def _join() -> _Membership:
     if gpus:
         torch.cuda.set_device(device)
     backend = "nccl" if gpus else "gloo"
-    dist.init_process_group(
-        backend, store=store, rank=rank, world_size=world, timeout=timeout,
-        device_id=device if gpus else None,
-    )  # fmt: skip
+    start_s = time.monotonic()
+    try:
+        dist.init_process_group(
+            backend, store=store, rank=rank, world_size=world, timeout=timeout,
+            device_id=device if gpus else None,
+        )  # fmt: skip
+    except RuntimeError as error:
+        if time.monotonic() - start_s < timeout.total_seconds():
+            raise
+        raise RuntimeError(
+            f"rank {rank} of {world} waited {timeout.total_seconds():g} s for the others:"
+            f" start {world} ranks, or correct WORLD_SIZE"
+        ) from error
     membership = _Membership(Rank(rank, world, local_rank, device, backend), store)
     # A rank that failed while others still connect to it would make them complain as well.
     _all_here(membership, "course_init", timeout.total_seconds())
@@ -137,7 +155,13 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if STORE_VARIABLE in os.environ:
         return dist.FileStore(os.environ[STORE_VARIABLE], world), rank, world
-    return next(rendezvous("env://", rank, world, timeout=timeout))
+    store, rank, world = next(rendezvous("env://", rank, world, timeout=timeout))
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
+        # After a restart torchrun (seen with 2.13) gives the same store, in which gloo would find
+        # the addresses of dead ranks. Agents on several machines count restarts differently: there,
+        # start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
+        store = dist.PrefixStore(f"attempt{os.environ.get(_ATTEMPT_VARIABLE, 0)}", store)
+    return store, rank, world
 
 
 def _all_here(membership: _Membership, event: str, limit_s: float) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.launch import group
+from course_lib.launch.explain import explain
 from course_lib.launch.job import Folder, Job, Report
 
 _WATCH_S = 0.2
@@ -118,8 +119,7 @@ def _work(job: Job) -> Report:
     except SystemExit as error:
         return _failure(f"called sys.exit({error.code!r}) instead of returning a result", error)
     except BaseException as error:
-        said = traceback.format_exception_only(error)[-1].splitlines()[0]
-        return _failure(f"raised {said}", error)
+        return _failure(explain(error), error)
     return _success(result)
 
 

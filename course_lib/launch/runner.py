@@ -33,10 +33,14 @@ def run(
     ranks: int = 2,
     timeout_s: float = 120.0,
     stream: bool = True,
+    check_collectives: bool = False,
 ) -> list[Any]:
     """Call `function(*args)` on every rank inside a process group; return the results by rank.
 
     The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
+    `check_collectives` makes ranks compare each collective before they begin it (slow): a mismatch
+    then names who called what, and torch 2.13 crashes in DistributedDataParallel.
+
     No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
     rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
     bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
@@ -48,7 +52,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="course_launch_", ignore_cleanup_errors=True) as path:
         folder = Folder(Path(path))
         deadline_s = time.monotonic() + timeout_s
-        folder.write_job(_job(call, ranks, timeout_s, deadline_s))
+        folder.write_job(_job(call, ranks, timeout_s, deadline_s, check_collectives))
         return _results(_started_and_ended(folder, ranks, deadline_s, stream), timeout_s)
 
 
@@ -83,7 +87,9 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
         ) from error
 
 
-def _job(call: bytes, ranks: int, timeout_s: float, deadline_s: float) -> Job:
+def _job(
+    call: bytes, ranks: int, timeout_s: float, deadline_s: float, check_collectives: bool
+) -> Job:
     # Cells are no files: without their source a rank's traceback would have no lines of code.
     cells = {
         name: entry
@@ -91,7 +97,10 @@ def _job(call: bytes, ranks: int, timeout_s: float, deadline_s: float) -> Job:
         if len(entry) == 4 and entry[1] is None
     }
     threads = threads_per_rank(ranks)
-    return Job(call, ranks, threads, timeout_s, deadline_s, dict(os.environ), cells)
+    environment = dict(os.environ)
+    if check_collectives:
+        environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    return Job(call, ranks, threads, timeout_s, deadline_s, environment, cells)
 
 
 def _watch(ranks: list[RunningRank], deadline_s: float) -> None:

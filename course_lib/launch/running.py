@@ -3,6 +3,7 @@
 import signal
 import time
 
+from course_lib.launch.explain import explain_output
 from course_lib.launch.job import Folder, Report
 from course_lib.launch.output import MAX_BYTES, Output
 from course_lib.launch.server import RankProcess
@@ -53,10 +54,11 @@ class RunningRank:
         dump = stack.read_text(errors="replace") if stack.exists() else ""
         if dump or not self.ended:
             return Failure(self.rank, self._ended_s, "", readable_stack(dump), hung=True)
+        words = self.output.last_lines()
         return Failure(
             self.rank,
             self._ended_s,
-            describe_exit(self.exit_code, started=stack.exists()),
-            self.output.last_lines(),
+            explain_output(words) or describe_exit(self.exit_code, started=stack.exists()),
+            words,
             aborted=self.exit_code == -signal.SIGABRT,
         )

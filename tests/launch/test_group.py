@@ -76,7 +76,7 @@ def test_under_torchrun(folder: Path) -> None:
 def test_under_torchrun_a_failure_ends_all(folder: Path) -> None:
     ended = shell(launch.torchrun_command("small_program", 2, ["raise"]), folder)
     assert ended.returncode == 1
-    assert "ValueError: the reason" in ended.stderr
+    assert "rank 1 raised ValueError: the reason\n" in ended.stderr
 
 
 def test_torchrun_command_quotes_its_arguments() -> None:

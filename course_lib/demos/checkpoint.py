@@ -1,0 +1,207 @@
+"""Recovery, part 1: a sharded checkpoint saved on some ranks and loaded on others.
+
+A small GPT trains on `--save-ranks` ranks, each with its shard of weights and moments, and saves in
+mid-training. `--load-ranks` ranks build a model with other weights, load the checkpoint, and go on.
+The loss curve is that of one process that was never interrupted. By hand (scratch.checkpoint), and
+with fully_shard and torch.distributed.checkpoint.
+Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from course_lib import launch
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.recovery import Dcp, Sharded
+from course_lib.demos.training import Batch, Training, one_process
+from course_lib.demos.versions import Comparison, Version
+from course_lib.theory.validation import flag, whole
+
+KINDS = (Sharded, Dcp)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(6, "optimizer updates")
+    save_after: int = option(3, "updates before the checkpoint")
+    save_ranks: int = option(0, "ranks that save; 0: all")
+    load_ranks: int = option(0, "ranks that load and go on; 0: all")
+    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    batch: int = option(8, "samples of all ranks in one update")
+    sequence: int = option(32, "characters in a sample")
+    seed: int = option(0, "seed of the weights")
+    folder: str = option("", "keep the checkpoints in this new or empty folder")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        whole("steps", self.steps)
+        whole("save_after", self.save_after)
+        if self.save_after >= self.steps:
+            raise ValueError(
+                f"save_after must be below steps {self.steps}, got {self.save_after}: "
+                "leave at least one update for the ranks that load"
+            )
+        whole("save_ranks", self.save_ranks, least=0)
+        whole("load_ranks", self.load_ranks, least=0)
+        flag("json", self.json)
+        self.training()  # refuses a model, a batch or steps that do not fit
+
+    def training(self) -> Training:
+        """What is trained."""
+        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+
+
+class Trainee(Protocol):
+    """One way to train in shards and to keep them; all methods are collective."""
+
+    name: str
+
+    def __init__(self, training: Training, group: ProcessGroup) -> None: ...
+
+    def step(self, batch: Batch) -> float:
+        """One update; returns the mean loss over the whole batch."""
+
+    def save(self, folder: Path, step: int) -> None: ...
+
+    def load(self, folder: Path) -> int:
+        """Take over the checkpoint in `folder`; returns the updates before it."""
+
+    def stored(self, folder: Path) -> dict[str, int]:
+        """Bytes on disk by kind."""
+
+    def predicted_stored(self, parameters: int) -> dict[str, int]:
+        """The same from the formula."""
+
+
+def main(options: Options) -> Comparison:
+    """Both versions; every rank returns the same."""
+    rank = launch.init()
+    training = options.training()
+    savers = _ranks("save_ranks", options.save_ranks, rank.world)
+    loaders = _ranks("load_ranks", options.load_ranks, rank.world)
+    groups = dist.new_group(range(savers)), dist.new_group(range(loaders))
+    reference = one_process(training, rank.device)
+    versions, notes = [], []
+    with _Folder(options.folder) as folder:
+        for kind in KINDS:
+            place = folder / kind.__name__.lower()
+            version, note = _follow(kind, training, options, groups, place)
+            versions.append(version)
+            notes.append(note)
+    return Comparison(
+        technique=f"checkpoint saved by {savers} and loaded by {loaders}",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=versions,
+        notes=notes,
+    ).verify()
+
+
+def _follow(
+    kind: type[Trainee],
+    training: Training,
+    options: Options,
+    groups: tuple[ProcessGroup, ProcessGroup],
+    folder: Path,
+) -> tuple[Version, str]:
+    """Train, save, load elsewhere, train on; rank 0 is in both groups and tells the others."""
+    device = launch.init().device
+    batches = training.batches(device)
+    before, after = batches[: options.save_after], batches[options.save_after :]
+    losses, saved_s, loaded_s, start_s = [], 0.0, 0.0, time.perf_counter()
+    if _member(groups[0]):
+        trainee = kind(training, groups[0])
+        losses = [trainee.step(batch) for batch in before]
+        saved_s = _seconds(lambda: trainee.save(folder, options.save_after))
+        del trainee
+    dist.barrier()
+    if _member(groups[1]):
+        stranger = kind(replace(training, seed=training.seed + 1), groups[1])
+        loaded_s = _seconds(lambda: stranger.load(folder))
+        losses += [stranger.step(batch) for batch in after]
+    seconds = (time.perf_counter() - start_s - saved_s - loaded_s) / len(batches)
+    found: list[Any] = [None]
+    if launch.init().rank == 0:
+        parameters = training.shape().parameters().total
+        version = Version(
+            name=kind.name,
+            losses=losses,
+            gradient_difference=None,
+            seconds=seconds,
+            stored=stranger.stored(folder),
+            predicted_stored=stranger.predicted_stored(parameters),
+        )
+        whole_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        note = (
+            f"{kind.name}: saved in {1000 * saved_s:.0f} ms, loaded in {1000 * loaded_s:.0f} ms; "
+            f"{whole_bytes:,} B on disk = {whole_bytes / parameters:.2f} a parameter"
+        )
+        found = [(version, note)]
+    dist.broadcast_object_list(found)
+    return found[0]
+
+
+def _member(group: ProcessGroup) -> bool:
+    return dist.get_rank(group) >= 0
+
+
+def _seconds(work: Any) -> float:
+    start_s = time.perf_counter()
+    work()
+    return time.perf_counter() - start_s
+
+
+def _ranks(name: str, asked: int, world: int) -> int:
+    if asked > world:
+        raise ValueError(f"{name} {asked} is more than the {world} ranks started: start {asked}")
+    return asked or world
+
+
+class _Folder:
+    """A folder that all ranks see: the learner's if it is empty, or one that rank 0 removes."""
+
+    def __init__(self, named: str) -> None:
+        self.named = named
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Path:
+        path: list[str] = [self.named]
+        if launch.init().rank == 0 and not self.named:
+            self.temporary = tempfile.TemporaryDirectory(prefix="course_checkpoint_")
+            path = [self.temporary.name]
+        dist.broadcast_object_list(path)
+        folder = Path(path[0])
+        used = folder.exists() and any(folder.iterdir())
+        dist.barrier()  # everybody has looked before anybody writes
+        if used:
+            raise ValueError(f"folder {self.named} is not empty: name a new one")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def __exit__(self, *_: object) -> None:
+        # Without waiting for the others: after an error they may not come.
+        if self.temporary:
+            self.temporary.cleanup()
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

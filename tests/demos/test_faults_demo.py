@@ -1,0 +1,50 @@
+"""Each kind of fault ends in its sentence, and no fault in a sum."""
+
+import pytest
+
+from course_lib import demos, launch
+from course_lib.demos.faults import KINDS, Options
+
+SENTENCES = {
+    "kill": "rank 1 was killed by SIGKILL",
+    "hang": "rank [01] hung: it gave no result within 2 s",
+    "memory": "rank 1 ran out of memory when it asked for 4,000,000.0 GB in one tensor",
+    "collective": "rank [01] called (broadcast|all_reduce) of .* while rank [01] called",
+    "shape": r"rank [01] called all_reduce of \[4(000)?\] float while rank [01] called",
+    "unused": "rank [01] had no gradient for forgotten.bias, forgotten.weight",
+}
+
+
+@pytest.mark.parametrize("kind", SENTENCES)
+def test_each_fault_ends_in_one_sentence(kind, monkeypatch):
+    if kind in ("collective", "shape"):
+        monkeypatch.setenv("TORCH_DISTRIBUTED_DEBUG", "DETAIL")
+    limit_s = 2 if kind == "hang" else 60
+    with pytest.raises(launch.RankFailed, match=SENTENCES[kind]):
+        demos.run("faults", ranks=2, timeout_s=limit_s, stream=False, kind=kind)
+
+
+def test_another_rank_can_be_broken():
+    with pytest.raises(launch.RankFailed, match="rank 0 was killed"):
+        demos.run("faults", ranks=2, stream=False, kind="kill", rank=0)
+
+
+def test_every_kind_is_tested_and_without_one_all_is_well():
+    assert set(SENTENCES) == set(KINDS) - {"none"}
+    result = demos.run("faults", ranks=3, stream=False)
+    assert (result.ranks, result.total) == (3, 3)
+    assert "no fault: 3 ranks" in result.report()
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [({"kind": "kil"}, "did you mean 'kill'"), ({"rank": -1}, "rank must be at least 0")],
+)
+def test_bad_options_are_explained(option, message):
+    with pytest.raises(ValueError, match=message):
+        Options(**option)
+
+
+def test_a_rank_that_does_not_exist_is_explained():
+    with pytest.raises(launch.RankFailed, match="rank must be below the number of ranks 2, got 2"):
+        demos.run("faults", ranks=2, stream=False, kind="kill", rank=2)

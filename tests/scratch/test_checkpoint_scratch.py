@@ -1,0 +1,155 @@
+"""The sharded checkpoint: any number of ranks to any other, and nothing damaged is ever loaded."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import launch
+from course_lib.scratch import checkpoint
+from course_lib.scratch.checkpoint_files import MANIFEST, CheckpointError
+
+LAYOUT = {"weight": [5, 7], "bias": [2]}  # 37 columns: no number of ranks divides them
+WHOLE = torch.arange(3 * 37, dtype=torch.float32).view(3, 37) / 7
+
+
+def my_shard(group=None):
+    start, stop = checkpoint.columns(37, dist.get_rank(group), dist.get_world_size(group))
+    return WHOLE[:, start:stop]
+
+
+def saved(folder, steps=(4,), keep=2):
+    for step in steps:
+        checkpoint.save(folder, step, my_shard() + step, LAYOUT, keep=keep)
+
+
+def loaded(path, layout=LAYOUT, reshard=True):
+    step, shard = checkpoint.load(path, layout, reshard=reshard)
+    return step, torch.equal(shard, my_shard() + step), shard.shape[1]
+
+
+@pytest.mark.parametrize(("writers", "readers"), [(2, 4), (4, 2), (4, 3), (1, 3), (3, 1), (2, 2)])
+def test_any_number_of_ranks_loads_what_any_other_saved(tmp_path, writers, readers):
+    launch.run(saved, tmp_path, ranks=writers)
+    results = launch.run(loaded, checkpoint.newest(tmp_path), ranks=readers)
+    assert [result[:2] for result in results] == [(4, True)] * readers
+    assert sum(width for _, _, width in results) == 37
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_bytes_on_disk(tmp_path, ranks):
+    launch.run(saved, tmp_path, ranks=ranks)
+    files = {path.name: path.stat().st_size for path in (tmp_path / "step-00000004").iterdir()}
+    manifest = files.pop("manifest.json")
+    assert sum(files.values()) == 12 * 37
+    assert sorted(files) == [f"rank{rank}.shard" for rank in range(ranks)]
+    assert manifest < 100 + 50 * ranks
+
+
+def test_the_last_two_complete_ones_are_kept(tmp_path):
+    incomplete = tmp_path / "step-00000001"
+    incomplete.mkdir()
+    launch.run(saved, tmp_path, (2, 4, 6, 8))
+    assert [path.name for path in checkpoint.complete(tmp_path)] == [
+        "step-00000006",
+        "step-00000008",
+    ]
+    assert incomplete.exists()  # not ours to remove: it has no manifest
+
+
+def test_a_complete_checkpoint_is_never_overwritten(tmp_path):
+    launch.run(saved, tmp_path)
+    with pytest.raises(launch.RankFailed, match="step-00000004 is complete: save into another"):
+        launch.run(saved, tmp_path)
+    assert launch.run(loaded, checkpoint.newest(tmp_path))[0][:2] == (4, True)
+
+
+def killed_while_saving(folder):
+    """Rank 1 dies when its shard is written but has not its name yet."""
+    saved(folder, (4,))
+    if dist.get_rank() == 1:
+        os.replace = lambda *_: os._exit(9)
+    saved(folder, (8,))
+
+
+def test_a_rank_that_dies_while_it_saves_leaves_the_last_complete_one(tmp_path):
+    with pytest.raises(launch.RankFailed, match="rank 1 ended with exit code 9"):
+        launch.run(killed_while_saving, tmp_path)
+    assert (tmp_path / "step-00000008").exists()
+    assert checkpoint.newest(tmp_path).name == "step-00000004"
+    launch.run(saved, tmp_path, (8,))  # the same step again, over the incomplete one
+    assert launch.run(loaded, checkpoint.newest(tmp_path))[0][:2] == (8, True)
+
+
+def flip(path):
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+
+
+def shorten(path):
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+DAMAGES = [
+    ("rank1.shard", flip, "step-00000004/rank1.shard of rank 1 is corrupt: its checksum"),
+    ("rank1.shard", shorten, r"rank1.shard of rank 1 has \d+ bytes instead of \d+"),
+    ("rank0.shard", Path.unlink, "step-00000004/rank0.shard of rank 0 is missing"),
+    (MANIFEST, Path.unlink, "step-00000004 is incomplete: rank 0 wrote no manifest.json"),
+    (MANIFEST, shorten, "step-00000004/manifest.json of rank 0 is corrupt"),
+]
+
+
+@pytest.mark.parametrize(("file", "damage", "message"), DAMAGES)
+def test_damage_is_refused_in_one_sentence(tmp_path, file, damage, message):
+    launch.run(saved, tmp_path)
+    path = tmp_path / "step-00000004"
+    damage(path / file)
+    with pytest.raises(launch.RankFailed, match=message) as caught:
+        launch.run(loaded, path)
+    assert "take an older checkpoint" in caught.value.reason
+    assert "\n" not in caught.value.reason
+
+
+def test_a_manifest_that_is_json_but_no_manifest_is_refused(tmp_path):
+    launch.run(saved, tmp_path, ranks=1)
+    (tmp_path / "step-00000004" / MANIFEST).write_text(json.dumps([1]))
+    with pytest.raises(launch.RankFailed, match=r"manifest.json of rank 0 is corrupt"):
+        launch.run(loaded, tmp_path / "step-00000004", ranks=1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"weight": [5, 6], "bias": [2]}, r"weight is \[5, 7\] there and \[5, 6\] here"),
+        ({"weight": [5, 7]}, r"bias is \[2\] there and absent here"),
+        ({**LAYOUT, "head": [3]}, r"head is absent there and \[3\] here"),
+    ],
+)
+def test_another_models_checkpoint_is_refused(tmp_path, layout, message):
+    launch.run(saved, tmp_path)
+    with pytest.raises(launch.RankFailed, match="of another model: " + message):
+        launch.run(loaded, checkpoint.newest(tmp_path), layout)
+
+
+def test_without_resharding_another_world_size_is_refused(tmp_path):
+    launch.run(saved, tmp_path)
+    message = "was saved by 2 ranks and is loaded by 3: start 2 ranks or pass reshard=True"
+    with pytest.raises(launch.RankFailed, match=message):
+        launch.run(loaded, checkpoint.newest(tmp_path), LAYOUT, False, ranks=3)
+    assert launch.run(loaded, checkpoint.newest(tmp_path), LAYOUT, False)[0][:2] == (4, True)
+
+
+def test_a_folder_without_a_complete_checkpoint_is_said_to_be_so(tmp_path):
+    with pytest.raises(CheckpointError, match="has no complete checkpoint"):
+        checkpoint.newest(tmp_path)
+
+
+def test_columns_cover_everything_once():
+    for total in (1, 7, 36, 37):
+        for ranks in (1, 2, 3, 5, 8):
+            cuts = [checkpoint.columns(total, rank, ranks) for rank in range(ranks)]
+            assert [first for first, _ in cuts] == [0, *(last for _, last in cuts[:-1])]
+            assert cuts[-1][1] == total
+            assert max(b - a for a, b in cuts) - min(b - a for a, b in cuts) <= 1
