@@ -1,5 +1,27 @@
-"""What really happened: tensors kept, gradients, collectives, bytes sent."""
+"""What really happened: tensors, gradients, collectives, FLOPs, seconds."""
 
-from course_lib.measure import collectives, gradients, saved_tensors, wire
+from course_lib.measure import (
+    collective_time,
+    collectives,
+    copies,
+    flops,
+    gradients,
+    machine,
+    overlap,
+    peak,
+    saved_tensors,
+    wire,
+)
 
-__all__ = ["collectives", "gradients", "saved_tensors", "wire"]
+__all__ = [
+    "collective_time",
+    "collectives",
+    "copies",
+    "flops",
+    "gradients",
+    "machine",
+    "overlap",
+    "peak",
+    "saved_tensors",
+    "wire",
+]

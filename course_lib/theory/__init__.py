@@ -8,6 +8,7 @@ from importlib import import_module
 from types import ModuleType
 
 __all__ = [
+    "activation_terms",
     "activations",
     "batching",
     "breakdown",
@@ -15,6 +16,7 @@ __all__ = [
     "budget",
     "collectives",
     "communication",
+    "fitting",
     "flops",
     "hardware",
     "layout",
@@ -25,8 +27,11 @@ __all__ = [
     "pipeline",
     "planner",
     "recipe",
+    "recovery",
+    "roofline",
     "schedules",
     "shape",
+    "sparse",
     "stagetime",
     "states",
     "steptime",

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from course_lib.theory import (
+    activation_terms,
     activations,
     batching,
     bubble,
     budget,
     collectives,
     communication,
+    fitting,
     flops,
     hardware,
     memory,
@@ -24,7 +26,10 @@ from course_lib.theory import (
     parameter_count,
     pipeline,
     planner,
+    recovery,
+    roofline,
     schedules,
+    sparse,
     stagetime,
     states,
     steptime,
@@ -58,6 +63,9 @@ MIXTURE = replace(
 LATENT = replace(MIXTURE, kv_heads=8, mla=LatentAttention(96, 64, 32, 16, 32))
 PLAIN, STANDARD = Recipe(), Recipe(attention="standard", dropout=True)
 FULL = Recipe(recompute="full")
+TERMS = [
+    activation_terms.activation_terms(DENSE, recipe, 1, 512) for recipe in (STANDARD, PLAIN, FULL)
+]
 SPREAD = Layout(dp=2, tp=2, pp=2, cp=2, accumulation=4)
 ZERO_3 = Layout(dp=4, zero_stage=3)
 TWO_STAGES = Layout(pp=2, accumulation=4)
@@ -242,6 +250,11 @@ ACTIVATIONS = {
         activations.norm_bytes,
         {"recipe": PLAIN, "width": 512},
         {"recipe": Recipe(fused_norms=False), "width": 8},
+    ),
+    "mlp_width": Probe(
+        activations.mlp_width,
+        {"shape": MIXTURE, "recipe": PLAIN, "ffn": 64},
+        {"shape": DENSE, "recipe": Recipe(fused_swiglu=True), "ffn": 32},
     ),
     "check_batch": check(
         activations.check_batch,
@@ -429,6 +442,15 @@ COLLECTIVES = {
         collectives.needed_bytes_per_s,
         {"peak_flop_per_s": 1e14, "flop_per_byte": 10.0},
         {"peak_flop_per_s": 2e14, "flop_per_byte": 20.0},
+    ),
+}
+
+MEASURED = {"sizes_bytes": [1e3, 1e6], "seconds": [1e-3, 2e-3]}
+FITTING = {
+    "fit_alpha_beta": Probe(
+        fitting.fit_alpha_beta,
+        CALL | MEASURED,
+        CALL_CHANGES | {"sizes_bytes": [1e3, 2e6], "seconds": [1e-3, 3e-3]},
     ),
 }
 
@@ -1061,6 +1083,18 @@ VALIDATION = {
 }
 
 OTHERS = {
+    "activation_terms.activation_terms": Probe(
+        activation_terms.activation_terms,
+        {"shape": DENSE, "recipe": STANDARD, "micro_batch": 1, "sequence": 512},
+        {
+            "shape": replace(DENSE, hidden=1024),
+            "recipe": PLAIN,
+            "micro_batch": 2,
+            "sequence": 256,
+            "layout": Layout(tp=2),
+        },
+    ),
+    "activation_terms.ActivationTerms.explain": Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
     "breakdown.MemoryBreakdown.explain": Probe(BILL.explain, {}, {"unit": "GiB"}),
     "memory_report.explain_memory": Probe(
         memory_report.explain_memory,
@@ -1078,8 +1112,57 @@ OTHERS = {
     "parameter_count.ParameterCount.times": Probe(
         DENSE.parameters().times, {"layers": 2}, {"layers": 3}
     ),
+    "roofline.model_roofline": Probe(
+        roofline.model_roofline,
+        {"shape": DENSE, "accelerator": accelerator("H100-SXM"), "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 4,
+        },
+    ),
     "parameter_count.sum_counts": Probe(
         parameter_count.sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}
+    ),
+}
+
+FAILURES = {"save_s": 60.0, "mtbf_s": 10_000.0}
+FAILURE_CHANGES = {"save_s": 30.0, "mtbf_s": 20_000.0}
+RECOVERY = {
+    "machine_mtbf_s": Probe(
+        recovery.machine_mtbf_s,
+        {"part_mtbf_s": 1e8, "parts": 10},
+        {"part_mtbf_s": 2e8, "parts": 20},
+    ),
+    "young_interval_s": Probe(recovery.young_interval_s, FAILURES, FAILURE_CHANGES),
+    "daly_interval_s": Probe(recovery.daly_interval_s, FAILURES, FAILURE_CHANGES),
+    "wasted_fraction": Probe(
+        recovery.wasted_fraction,
+        FAILURES | {"interval_s": 600.0},
+        FAILURE_CHANGES | {"interval_s": 900.0, "restart_s": 100.0},
+    ),
+    "lost_steps": Probe(recovery.lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
+    "mean_lost_steps": Probe(recovery.mean_lost_steps, {"every": 4}, {"every": 5}),
+    "checkpoint_bytes": Probe(
+        recovery.checkpoint_bytes,
+        {"parameters": 10, "recipe": PLAIN},
+        {"parameters": 11, "recipe": Recipe(optimizer="sgd")},
+    ),
+}
+
+EXCHANGE = {"rows": 100, "width": 64}
+SPARSE = {
+    "RowExchange": Probe(
+        sparse.RowExchange,
+        EXCHANGE,
+        {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
+        see=lambda exchange: exchange.total_bytes,
+    ),
+    "dense_over_sparse": Probe(
+        sparse.dense_over_sparse,
+        {"exchange": sparse.RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
+        {"exchange": sparse.RowExchange(50, 64), "table_rows": 500, "ranks": 2},
     ),
 }
 
@@ -1090,6 +1173,7 @@ MODULES = {
     "budget": BUDGET,
     "collectives": COLLECTIVES,
     "communication": COMMUNICATION,
+    "fitting": FITTING,
     "flops": FLOPS,
     "hardware": HARDWARE,
     "layout": LAYOUT,
@@ -1097,8 +1181,10 @@ MODULES = {
     "pipeline": PIPELINE,
     "planner": PLANNER,
     "recipe": RECIPE,
+    "recovery": RECOVERY,
     "schedules": SCHEDULES,
     "shape": SHAPE,
+    "sparse": SPARSE,
     "stagetime": STAGETIME,
     "states": STATES,
     "steptime": STEPTIME,
@@ -1139,7 +1225,12 @@ STEPS = [
     ),
     steptime.step_time(DENSE, PLAIN, Layout(pp=2, stage_layers=(5, 1)), CLUSTER, 512),
 ]
+ROOFLINES = [
+    roofline.model_roofline(DENSE, accelerator(name), tokens)
+    for name, tokens in (("H100-SXM", 64), ("RTX4090", 128))
+]
 RECORDS = {
+    "activation_terms.ActivationTerms": TERMS,
     "activations.Tokens": [
         activations.local_tokens(one, 1, 512)
         for one in (ALONE, Layout(tp=2, cp=2, sequence_parallel=True))
@@ -1150,6 +1241,10 @@ RECORDS = {
     ],
     "batching.BatchCost": [batching.batch_cost(1, 2), batching.batch_cost(3, 2)],
     "breakdown.MemoryBreakdown": BILLS,
+    "fitting.FittedLink": [
+        fitting.fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], seconds, 4)
+        for seconds in ([1e-3, 1e-2, 1e-1], [2e-3, 1e-2, 3e-1])
+    ],
     "flops.FlopBreakdown": [
         flops.training_flops(DENSE, 1, 512),
         flops.training_flops(replace(MIXTURE, layers=9), 3, 512, recompute="full"),
@@ -1162,6 +1257,8 @@ RECORDS = {
     "pipeline.Timeline": [DUAL, timeline("1f1b", 2, 4)],
     "planner.PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
     "planner.Plan": [PLAN, planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 16, 512)],
+    "roofline.Operation": list(ROOFLINES[0].operations),
+    "roofline.Roofline": ROOFLINES,
     "schedules.Pass": [one for order in DUAL.schedule.orders for one in order],
     "schedules.Schedule": [DUAL.schedule, schedules.schedule("1f1b", 2, 4)],
     "stagetime.StageTime": [

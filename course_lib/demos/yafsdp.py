@@ -1,0 +1,141 @@
+"""YaFSDP beside mini-FSDP and `fully_shard`: equal to one process, and what each does to memory.
+
+Two buffers for weights and two for gradients are there from the start, so that a step asks for
+memory far less often. Peak and allocations are counted over the tensors of one forward and backward
+pass. Run it with `course demo yafsdp --ranks 2`, or under torchrun.
+"""
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib import launch
+from course_lib.demos import fsdp_prediction as prediction
+from course_lib.demos.command import option, run_as_program
+from course_lib.demos.command import parse as parse_options
+from course_lib.demos.device import device_name
+from course_lib.demos.fsdp import TOLERANCES
+from course_lib.demos.fsdp_versions import (
+    FullyShard,
+    MiniFSDP,
+    Sharded,
+    Whole,
+    Ya,
+    check_settings,
+)
+from course_lib.demos.training import Training, one_process
+from course_lib.demos.versions import Comparison, follow
+from course_lib.measure.peak import log_memory
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the demo can be asked for."""
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
+    batch: int = option(8, "samples of all ranks in an update")
+    sequence: int = option(32, "characters in a sample")
+    precision: str = option("fp32", "fp32 or bf16, in which layers are gathered and computed")
+    reshard: bool = option(True, "of the two others: free a layer after its forward pass")
+    prefetch: bool = option(True, "of the two others: fetch the next layer while one computes")
+    clip: float = option(0.0, "limit of the gradient's norm; 0 for none")
+    meta: bool = option(False, "build the model without memory and fill only the shards")
+    learning_rate: float = option(3e-3, "AdamW's learning rate")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+    def training(self) -> Training:
+        """What all versions train."""
+        return Training(
+            model=self.model, steps=self.steps, batch=self.batch, sequence=self.sequence,
+            learning_rate=self.learning_rate, seed=self.seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Tensors of one rank in the forward and backward pass of the third update."""
+
+    name: str
+    allocations: int  # storages born, or grown from nothing
+    peak_bytes: int
+    start_bytes: int  # alive before the pass: shards, optimizer states, buffers
+    timeline: list[int]  # bytes after each change
+
+
+@dataclass(frozen=True)
+class Result:
+    """YaFSDP against one process and the theory, and the memory of all versions."""
+
+    comparison: Comparison
+    memory: list[Memory]
+
+    def allocations(self, name: str) -> int:
+        """Allocations of a version beyond those that the model makes by itself."""
+        found = {one.name: one.allocations for one in self.memory}
+        return found[name] - found[Whole.name]
+
+    def report(self) -> str:
+        """The comparison, then one line a version."""
+        lines = [self.comparison.report(), "memory of a forward and backward pass:"]
+        for one in self.memory:
+            lines.append(
+                f"  {one.name:<13}{one.allocations:>6} allocations, {self.allocations(one.name):>4}"
+                f" for sharding; peak {one.peak_bytes:>11,} B, before it {one.start_bytes:>11,} B"
+            )
+        return "\n".join(lines)
+
+
+def main(options: Options) -> Result:
+    """Train YaFSDP, and measure it beside the others; every rank returns what it did."""
+    rank, training = launch.init(), options.training()
+    reference = one_process(training, rank.device, clip=options.clip)
+    sent = prediction.yafsdp_sent(training, rank.world, options.precision)
+    if options.clip and rank.world > 1:
+        sent["all-reduce"] = [1, 4]
+    stored = prediction.yafsdp_stored(training, rank.world, options.precision)
+    version = follow(Ya(options, rank), training, reference, sent, stored)
+    loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
+    comparison = Comparison(
+        technique="YaFSDP",
+        ranks=rank.world,
+        backend=rank.backend,
+        device=device_name(rank.device),
+        model=options.model,
+        losses_one_process=reference.losses,
+        versions=[version],
+        loss_tolerance=loss_tolerance,
+        gradient_tolerance=gradient_tolerance,
+    ).verify()
+    kinds = (Whole, MiniFSDP, Ya, FullyShard)
+    return Result(comparison, [measure_memory(kind, options, rank) for kind in kinds])
+
+
+def measure_memory(kind: type[Sharded], options: Options, rank: launch.Rank) -> Memory:
+    """Build a version, train two updates, and follow its tensors through the third's backward."""
+    gc.collect()
+    batches = options.training().batches(rank.device)
+    with log_memory() as log:
+        trainee = kind(options, rank)
+        for batch in batches[:2]:
+            trainee.backward(batch)
+            trainee.update()
+        mark = log.mark()
+        trainee.backward(batches[2])
+        found = log.since(mark)
+    return Memory(
+        trainee.name, found.allocations, found.peak_bytes, found.baseline_bytes, found.timeline
+    )
+
+
+def parse(argv: Sequence[str] | None = None) -> Options:
+    """Options from command-line arguments."""
+    return parse_options(Options, argv, __doc__)
+
+
+if __name__ == "__main__":
+    run_as_program(main, parse())

@@ -1,0 +1,95 @@
+"""Several parameters as one vector, of which each rank keeps a part."""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch.wire import (
+    all_gather,
+    start_all_gather,
+    start_reduce_scatter,
+)
+
+
+class FlatParameter:
+    """Parameters that are gathered together, cut over the ranks of a group.
+
+        whole   | weight | bias |    weight    | bias | padding |
+        shards  |        rank 0        |        rank 1          |
+
+    `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank.
+    Zhao et al. 2023, arXiv:2304.11277, section 4.2 (FlatParameter).
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        device: torch.device,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        self.group, self.rank = group, dist.get_rank(group)
+        self.ranks = ranks = dist.get_world_size(group)
+        self.shapes = {name: p.shape for name, p in parameters.items()}
+        self.elements = sum(p.numel() for p in parameters.values())
+        self.size = -(-self.elements // ranks) * ranks  # with the padding
+        self.shard = nn.Parameter(torch.zeros(self.size // ranks).to(device))
+
+    def views(self, whole: Tensor) -> dict[str, Tensor]:
+        """Each parameter's own view of a whole vector (size,)."""
+        sizes = [shape.numel() for shape in self.shapes.values()]
+        pieces = whole[: self.elements].split(sizes)
+        return {
+            name: piece.view(shape)
+            for (name, shape), piece in zip(
+                self.shapes.items(), pieces, strict=True
+            )
+        }
+
+    @torch.no_grad()
+    def fill(self, name: str, value: Tensor) -> None:
+        """Keep what of the parameter `name` lies in this rank's shard."""
+        names, length = list(self.shapes), self.shard.numel()
+        before = [self.shapes[n].numel() for n in names[: names.index(name)]]
+        start = sum(before) - self.rank * length  # where it begins in here
+        low, high = max(0, start), min(length, start + value.numel())
+        if low < high:
+            piece = value.detach().flatten()[low - start : high - start]
+            self.shard[low:high] = piece
+
+    def start_gather(self, whole: Tensor) -> dist.Work:
+        """Begin to fill `whole` (size,) from all shards, in its dtype."""
+        own = whole.view(self.ranks, -1)[self.rank]
+        own.copy_(self.shard.detach())  # gathered in place
+        return start_all_gather(whole, own, self.group)
+
+
+class Reduction:
+    """Whole gradients (size,) on their way to become their mean, scattered."""
+
+    def __init__(self, flat: FlatParameter, whole: Tensor) -> None:
+        whole[flat.elements :].zero_()  # padding must not enter a norm
+        self.flat, self.whole = flat, whole
+        self.part = torch.empty_like(flat.shard, requires_grad=False)
+        self.work = start_reduce_scatter(self.part, whole, flat.group)
+
+    def finish(self) -> None:
+        """Add this rank's part to its shard's gradient."""
+        self.work.wait()
+        self.part /= self.flat.ranks
+        shard = self.flat.shard
+        before = shard.grad
+        shard.grad = self.part if before is None else before.add_(self.part)
+
+
+def gathered(
+    flats: Iterable[FlatParameter], gradients: bool = False
+) -> dict[str, Tensor]:
+    """Whole weights, or gradients, by name; every rank must call it."""
+    whole = {}
+    for flat in flats:
+        shard = flat.shard.grad if gradients else flat.shard.detach()
+        whole |= flat.views(all_gather(shard, flat.group))
+    return whole

@@ -1,0 +1,79 @@
+"""The YaFSDP demo: equal to one process, buffers as the theory says, allocations counted."""
+
+from functools import cache
+
+import pytest
+
+from course_lib import demos
+from course_lib.demos import yafsdp
+from course_lib.demos.training import Training
+from course_lib.theory.layout import Layout
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.states import local_parameters, sharding_buffers
+
+MODEL, LAYERS = "2x32x4", 2
+
+
+@cache
+def run(ranks=2, **options):
+    options = {"steps": 3, "model": MODEL, **options}
+    return demos.run("yafsdp", ranks=ranks, stream=False, **options)
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_equal_to_one_process_and_as_predicted(ranks):
+    version = run(ranks).comparison.versions[0]  # main() verifies
+    assert version.stored == version.predicted_stored
+    assert version.gradient_difference < 1e-6
+
+
+def test_the_buffers_are_those_of_the_theory():
+    recipe = Recipe("fp32", "fp32", master_copy=False, gathering="yafsdp")
+    local = local_parameters(Training(MODEL).shape())
+    buffers = sharding_buffers(local, recipe, Layout(dp=2, zero_stage=3))
+    stored = run().comparison.versions[0].stored
+    assert stored["weight buffers"] == buffers["gathered_parameters_bytes"]
+    assert stored["gradient buffers"] == buffers["gathered_gradients_bytes"]
+
+
+def test_allocations_of_each_version():
+    result = run()
+    # A layer: two gathers, its gradients, and the part of them that stays. The root: one gather.
+    assert result.allocations("mini-FSDP") == 4 * LAYERS + 3
+    # Embedding, positions, layers, norm, head: what stays. The tied head saves one sum.
+    assert result.allocations("YaFSDP") == LAYERS + 4 - 1
+    assert result.allocations("fully_shard") > result.allocations("mini-FSDP")
+
+
+def test_buffers_are_there_before_the_pass():
+    result = run()
+    memory = {one.name: one for one in result.memory}
+    stored = result.comparison.versions[0].stored
+    buffers = stored["weight buffers"] + stored["gradient buffers"]
+    assert memory["YaFSDP"].start_bytes - memory["mini-FSDP"].start_bytes == pytest.approx(
+        buffers, rel=0.001
+    )
+    assert all(one.peak_bytes == max(one.timeline) for one in result.memory)
+    assert "for sharding" in result.report()
+
+
+def test_uneven_sizes_and_bf16():
+    version = run(3, model="3x20x2", batch=7, sequence=9, precision="bf16").comparison.versions[0]
+    assert version.stored == version.predicted_stored
+
+
+def test_clipped_and_from_the_meta_device():
+    version = run(clip=0.1, meta=True).comparison.versions[0]
+    assert version.sent["all-reduce"] == [1, 4]
+
+
+def test_twice_the_same():
+    one, other = run.__wrapped__().memory, run().memory
+    assert one[0] == other[0]
+    # With collectives under way a thread of gloo may let go of a tensor a moment later.
+    assert [m.allocations for m in one] == [m.allocations for m in other]
+
+
+def test_bad_options_are_explained():
+    with pytest.raises(ValueError, match="precision"):
+        yafsdp.Options(precision="int4")

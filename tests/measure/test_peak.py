@@ -1,0 +1,143 @@
+"""Memory of tensors: births, deaths, peak, to the byte and the same each time."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from course_lib.measure.peak import MemoryLog, log_memory
+from course_lib.scratch.gpt import GPT
+
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
+
+def test_births_and_deaths_in_order():
+    with log_memory() as log:
+        a = torch.empty(100)  # 400 bytes
+        b = a * 2
+        del a
+        c = torch.tensor([1.0, 2.0])
+        del b
+        del c
+    assert log.changes == [400, 400, -400, 8, -400, -8]
+    assert log.timeline == [0, 400, 800, 400, 408, 8, 0]
+    assert (log.peak_bytes, log.allocations) == (800, 3)
+
+
+def test_views_and_in_place_operators_allocate_nothing():
+    with log_memory() as log:
+        a = torch.zeros(4, 5)
+        b = a.view(20)[3:].unsqueeze(0)
+        b.add_(1)
+        a.t().mul_(2)
+    assert log.changes == [80]
+
+
+def test_a_view_keeps_its_storage_alive():
+    with log_memory() as log:
+        a = torch.zeros(10)
+        b = a[:1]
+        del a
+        assert log.changes == [40]
+        del b
+    assert log.changes == [40, -40]
+
+
+def test_a_storage_resized_to_nothing_and_back_dies_and_is_born():
+    with log_memory() as log:
+        a = torch.empty(100)
+        a.untyped_storage().resize_(0)
+        a.untyped_storage().resize_(400)
+        del a
+    assert log.changes == [400, -400, 400, -400]
+    assert log.allocations == 2
+
+
+def test_tensors_from_before_count_only_when_named():
+    layer, x = nn.Linear(10, 10), torch.randn(1, 10)
+    with log_memory() as unnamed:
+        layer(x)
+    assert unnamed.baseline_bytes == 0
+    assert unnamed.changes == [40, -40]
+    with log_memory(before=layer.parameters()) as named:
+        del layer
+    assert named.baseline_bytes == 440
+    assert sum(named.changes) == -440
+    assert named.peak_bytes == 440
+
+
+def test_a_list_of_tensors_from_before_keeps_none_alive():
+    tensors = [torch.empty(10)]
+    with log_memory(tensors) as log:
+        tensors.clear()
+    assert log.changes == [-40]
+
+
+def test_what_dies_after_the_block_is_not_logged():
+    with log_memory() as log:
+        a = torch.empty(1)
+    del a
+    assert log.changes == [4]
+
+
+def test_meta_tensors_have_no_memory():
+    with log_memory() as log:
+        torch.empty(1000, device="meta").add(1)
+    assert log.changes == []
+
+
+def test_since_a_mark():
+    log = MemoryLog(10, [5, -5, 7])
+    later = log.since(2)
+    assert (later.baseline_bytes, later.timeline, later.allocations) == (10, [10, 17], 1)
+
+
+def test_the_resize_of_storages_is_put_back_after_an_error():
+    before = torch.UntypedStorage.resize_
+    with pytest.raises(KeyError), log_memory():
+        raise KeyError
+    assert torch.UntypedStorage.resize_ is before
+
+
+def train_two_steps():
+    torch.manual_seed(0)
+    model = GPT(2, 32, 4, vocab=64, context=16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 64, (2, 16))
+    for _ in range(2):
+        cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_twice_the_same():
+    train_two_steps()
+    logs = []
+    for _ in range(2):
+        with log_memory() as log:
+            train_two_steps()
+        logs.append(log)
+    assert logs[0].changes == logs[1].changes
+    assert logs[0].allocations > 200
+
+
+@pytest.mark.torch_internals
+@pytest.mark.skipif(TORCH < (2, 13), reason="written for torch 2.13's MemTracker")
+def test_torch_s_own_tracker_sees_the_same_peak():
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    model = GPT(2, 32, 4, vocab=64, context=16)
+    tokens = torch.randint(0, 64, (2, 16))
+
+    def step():
+        cross_entropy(model(tokens).flatten(0, 1), tokens.flatten()).backward()
+
+    with log_memory(before=[*model.parameters(), tokens]) as ours:
+        step()
+    model.zero_grad()
+    theirs = MemTracker()
+    theirs.track_external(model, tokens)
+    with theirs:
+        step()
+    peak = sum(sizes["Total"] for sizes in theirs.get_tracker_snapshot("peak").values())
+    assert ours.peak_bytes == peak
