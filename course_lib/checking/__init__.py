@@ -9,6 +9,7 @@ from course_lib.checking.helpers import (
     expect_choice,
     expect_equal,
     expect_number,
+    expect_parts,
     expect_raises,
     expect_type,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "expect_choice",
     "expect_equal",
     "expect_number",
+    "expect_parts",
     "expect_raises",
     "expect_type",
     "grade",

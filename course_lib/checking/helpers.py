@@ -91,6 +91,13 @@ def expect_type(answer: Any, kind: type | tuple[type, ...], wants: str) -> None:
         raise Wrong(f"wants {wants}, got {described(answer)}")
 
 
+def expect_parts(answer: Any, count: int, wants: str) -> None:
+    """Raise `Wrong` saying `wants` unless the answer is a list or tuple of `count` parts."""
+    expect_type(answer, (list, tuple), wants)
+    if len(answer) != count:
+        raise Wrong(f"wants {wants}, got {len(answer)} of them")
+
+
 def expect_number(
     answer: Any, expected: float, because: str, rel: float = 0.0, unit: str = ""
 ) -> None:

@@ -181,7 +181,7 @@ def _layer_bytes(
     kept += tokens.inside * size * _attention_width(shape, recipe, layout.tp)
     if shape.has_experts(layer):
         return kept + _expert_bytes(shape, recipe, tokens, layout)
-    return kept + tokens.inside * size * _mlp_width(shape, recipe, shape.ffn // layout.tp)
+    return kept + tokens.inside * size * mlp_width(shape, recipe, shape.ffn // layout.tp)
 
 
 def _attention_width(shape: TransformerShape, recipe: Recipe, tp: int) -> int:
@@ -203,12 +203,13 @@ def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
     return sum(norm_bytes(recipe, width) + width * recipe.weight_bytes for width in widths)
 
 
-def _mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
+def mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
     """Elements per token inside an MLP: input of the activation and of the last matrix.
 
     GELU keeps 2·ffn; SwiGLU gate, silu(gate), up and their product, 4·ffn, or 3·ffn when a fused
-    kernel computes silu(gate) again.
+    kernel computes silu(gate) again. Raises ValueError for ffn below 1.
     """
+    whole("ffn", ffn)
     if shape.mlp == "gelu":
         return 2 * ffn
     return (3 if recipe.fused_swiglu else 4) * ffn
@@ -224,7 +225,7 @@ def _expert_bytes(shape: TransformerShape, recipe: Recipe, tokens: Tokens, layou
     size, h = recipe.weight_bytes, shape.hidden
     routed_inside = math.ceil(tokens.inside * shape.top_k * recipe.imbalance)
     routed_outside = math.ceil(tokens.outside * shape.top_k * recipe.imbalance)
-    width = _mlp_width(shape, recipe, shape.expert_ffn // layout.tp)
+    width = mlp_width(shape, recipe, shape.expert_ffn // layout.tp)
     routed = routed_outside * 2 * h * size + routed_inside * width * size
     shared = tokens.inside * shape.shared_experts * width * size
     return routed + shared + tokens.outside * 4 * shape.experts

@@ -13,6 +13,7 @@ from course_lib.checking import (
     expect_choice,
     expect_equal,
     expect_number,
+    expect_parts,
     expect_raises,
     expect_type,
 )
@@ -97,6 +98,14 @@ def test_a_choice_ignores_case_and_names_the_choices():
         expect_choice("c", "b", "x", ("a", "b"))
     with pytest.raises(Wrong, match="wants one of 'a', 'b', got int 1"):
         expect_choice(1, "b", "x", ("a", "b"))
+
+
+def test_expect_parts():
+    expect_parts([1, 2], 2, "two numbers")
+    with pytest.raises(Wrong, match=r"wants two numbers, got 3 of them"):
+        expect_parts((1, 2, 3), 2, "two numbers")
+    with pytest.raises(Wrong, match="wants two numbers, got int 7"):
+        expect_parts(7, 2, "two numbers")
 
 
 def test_expect_type():

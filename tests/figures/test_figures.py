@@ -11,9 +11,13 @@ from matplotlib.patches import PathPatch
 from course_lib import figures
 from course_lib.figures import Sheet
 from course_lib.figures.label import Label
+from course_lib.theory.activation_terms import activation_terms
 from course_lib.theory.batching import Batching
+from course_lib.theory.hardware import accelerator
 from course_lib.theory.memory import RECIPES, training_memory
 from course_lib.theory.models import MODELS
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.roofline import model_roofline
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
@@ -38,7 +42,26 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
     "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
     "memory, no GPU": lambda: figures.consumers(SMALL),
+    "activations": lambda: figures.activation_terms(
+        activation_terms(MODELS["gpt3-175b"], Recipe(attention="standard"), 64, 2048), 96, TITLE
+    ),
+    "activations, recomputed": lambda: figures.activation_terms(
+        activation_terms(MODELS["llama2-70b"], Recipe(recompute="full"), 1, 131072), 80, TITLE
+    ),
+    "roofline": lambda: figures.on_roofline(
+        model_roofline(MODELS["gpt2-124m"], accelerator("RTX4090"), 1)
+    ),
+    "roofline, far right": lambda: figures.on_roofline(
+        model_roofline(MODELS["gpt3-175b"], accelerator("MI300X"), 65536), TITLE
+    ),
     "loss": lambda: figures.loss({"two ranks": [3.0, 2.5, 2.0], "one process": [3.0, 2.4]}),
+    "overlap": lambda: figures.overlap(
+        {
+            "1 bucket: 0.0 of 9.0 ms": ([(0, 12.5), (13, 20)], [(20, 29)]),
+            "9 buckets: 7.5 of 9.0 ms": ([(n, n + 0.9) for n in range(20)], [(5, 12), (19, 21)]),
+        }
+    ),
+    "overlap without communication": lambda: figures.overlap({"1 rank": ([(0, 3)], [])}),
     "one loss": lambda: figures.loss({"a": [3.0]}),
 }
 
@@ -144,6 +167,8 @@ def test_same_order_is_pointed_out() -> None:
         lambda: figures.loss({}),
         lambda: figures.loss({"a": []}),
         lambda: figures.window(0, 1, 1, True),
+        lambda: figures.overlap({}),
+        lambda: figures.overlap({"a": ([], [(0, 1)])}),
         lambda: figures.batch_cost(1024, 0),
         lambda: figures.consumers(SMALL, "MB"),
     ],

@@ -12,13 +12,22 @@ from course_lib.theory.batching import Batching, batch_cost
 from course_lib.theory.memory import RECIPES, training_memory
 from course_lib.theory.models import MODELS
 
-PANELS = [panels.batches, panels.accumulation, panels.critical_batch, panels.memory]
+PANELS = [
+    panels.batches,
+    panels.accumulation,
+    panels.critical_batch,
+    panels.memory,
+    panels.activations,
+    panels.roofline,
+]
 # Starting values with which every control can be moved and shows a difference.
 ROOMY = {
     "batches": {"nodes": 64, "gpus_per_node": 8, "samples": 9999},
     "accumulation": {},
     "critical_batch": {},
     "memory": {"model": "llama2-7b"},
+    "activations": {"model": "llama2-7b", "tp": 2, "sequence": 512},
+    "roofline": {},
 }
 
 

@@ -1,0 +1,529 @@
+# %% [markdown]
+# # 4 Activations and recomputation
+#
+# LLaMA-2 70B, 8 sequences of 4096 tokens, eight GPUs with 80 GB. The weights are spread over them.
+# Still the run dies: the *intermediate results* of one forward pass are 730 GB, say some notes. You could
+# throw them away and compute them again when needed. "That costs 40 times the computation", say
+# the same notes. Do you buy more GPUs, or throw away?
+#
+# By the end of this chapter you can
+#
+# - list what a transformer layer keeps for the backward pass, and derive 34 bytes × sbh,
+# - say which of the published formulas fits your model, and why 730 GB fits almost nobody's,
+# - throw activations away with forty lines of code, and predict what that saves and costs,
+# - explain why 40× is a myth.
+#
+# Time: about 60 minutes. You need chapter 3.
+
+# %%
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from course_lib import demos, expect, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.theory import activation_terms, activations, flops, models, units
+from course_lib.theory.recipe import Recipe
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** You throw all intermediate results away but the input of each layer, and recompute each layer
+# when its turn comes in the backward pass. By what factor does the number of operations grow?
+
+# %%
+factor = predict("4.factor", "Operations with / without?", course=4 / 3, yours=None)
+
+# %% [markdown]
+# ## 4.1 Why anything is kept
+#
+# $y = w \cdot x$. The gradient of $w$ is $\nabla y \cdot x$: without $x$ there is no gradient. So whoever
+# multiplies keeps its input until the backward pass comes back. These are the **activations** (激活值).
+# An addition, by contrast, keeps nothing: its gradient is 1, whatever was added.
+#
+# Take one layer of GPT-3: hidden size $h = 12288$, $a = 96$ heads, a sequence of $s = 2048$ tokens, micro-batch
+# $b = 1$, 16-bit numbers. One tensor of $s \cdot b \cdot h$ numbers is $2048 \cdot 12288 \cdot 2 = 50.3$ MB.
+#
+# | kept | size | in units of $sbh$ bytes |
+# |---|---|---|
+# | inputs of the two norms | 2 × 50.3 MB | 4 |
+# | inputs of attention's and of the MLP's first matrix | 2 × 50.3 MB | 4 |
+# | queries; keys and values | 3 × 50.3 MB | 6 |
+# | input of attention's output matrix | 50.3 MB | 2 |
+# | between the MLP's matrices: before and after GELU, each $4h$ wide | 8 × 50.3 MB | 16 |
+# | masks of two dropouts, one *byte* a number | 2 × 25.2 MB | 2 |
+# | sum | 856 MB | **34** |
+#
+# Then there are the attention scores: for each head a table of all pairs of tokens. $a \cdot s^2 \cdot b$ numbers, kept three times: the
+# softmax (2 bytes), its dropout mask (1), the result of the dropout (2). Together
+#
+# $$s\,b\,h\left(34 + 5\,\frac{a\,s}{h}\right) \text{ bytes per layer}$$
+#
+# (Korthikanti et al. 2022, arXiv:2205.05198, equation 1). With $5 \cdot 96 \cdot 2048 / 12288 = 80$, the scores are
+# more than twice everything else.
+
+# %%
+gpt3 = models.MODELS["gpt3-175b"]
+paper = Recipe(attention="standard", dropout=True)
+terms = activation_terms.activation_terms(gpt3, paper, micro_batch=1, sequence=2048)
+print(terms.explain())
+assert terms.total_bytes == 2048 * 12288 * (34 + 80)
+
+# %% [markdown]
+# ### The same on your machine
+#
+# Our own GPT has no dropout, and in fp32 each number has 4 bytes. Without masks the table has 32 units of 16-bit
+# numbers, so 64 units in fp32.
+#
+# **Predict.** One block with hidden size 64 and 4 heads, 2 sequences of 128 tokens. First with PyTorch's fused
+# attention, which keeps no scores:
+
+# %%
+shape = models.TransformerShape(
+    layers=1, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=512
+)
+fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+per_layer = activations.layer_activation_bytes(shape, fp32, micro_batch=2, sequence=128)
+kept = predict(
+    "4.block", "Bytes kept by the block?", course=per_layer, yours=None, unit="B"
+)
+assert per_layer == 64 * 2 * 128 * 64
+
+# %%
+block = scratch.gpt.Block(hidden=64, heads=4)
+x = torch.randn(2, 128, 64)
+fused = saved_bytes(lambda: block(x).sum(), block)
+expect(kept, fused, within=0.01, label="kept by the block", unit="B")
+
+# %% [markdown]
+# **Explain.** 0.8 % more, and to the byte: each norm keeps a mean and a scale per token, and fused
+# attention one number per head and token, with which it can redo the softmax.
+
+# %%
+tokens = 2 * 128
+assert fused == kept.course + 2 * 2 * tokens * 4 + 4 * tokens * 4
+
+# %% [markdown]
+# Now attention written as plain matrix products. The table of scores has $a s^2 b$ numbers of 4 bytes. Without dropout it
+# is kept once:
+
+# %%
+with sdpa_kernel(SDPBackend.MATH):
+    plain = saved_bytes(lambda: block(x).sum(), block)
+expect(4 * 4 * 128**2 * 2, plain - fused, within=0.04, label="the scores", unit="B")
+
+# %% [markdown]
+# The small rest are the 4096 bytes that fused attention alone needs. Double the sequence and the scores quadruple, while everything else doubles. That is why
+# **flash attention** (闪存注意力) never stores them: it computes them again in the backward pass, piece by piece, in the chip's
+# small fast memory (Dao et al. 2022, arXiv:2205.14135).
+#
+# **Remember**
+# - Who multiplies keeps its input. Who adds keeps nothing.
+# - 34 bytes × sbh per layer: 16 bits, GELU with $4h$, dropout. Plus $5as^2b$ with standard attention.
+# - Check the assumptions before you use the number.
+
+# %% [markdown]
+# ## 4.2 Whose formula is it?
+#
+# Modern models are not GPT-3. LLaMA has no dropout, so no masks. It uses SwiGLU (门控线性单元), an MLP with three
+# matrices, which keeps four tensors instead of two, each $2.7h$ to $3.5h$ wide. LLaMA-2 70B has 8 key-value heads for 64 query
+# heads, **grouped-query attention** (分组查询注意力): its keys and values are small. And everybody uses flash attention.
+#
+# The notes' 730 GB are $4096 \cdot 8 \cdot 8192 \cdot 80 \cdot 34$ bytes. The arithmetic is right. But 34 belongs to GELU, dropout, and
+# scores that are recomputed. Ask the function, which has each of these as a parameter:
+
+# %%
+llama = models.MODELS["llama2-70b"]
+notes = 4096 * 8 * 8192 * 80 * 34
+real = 80 * activations.layer_activation_bytes(llama, Recipe(), 8, 4096)
+unfused = 80 * activations.layer_activation_bytes(
+    llama, Recipe(attention="standard", dropout=True), 8, 4096
+)
+for name, size in {"notes": notes, "flash": real, "standard": unfused}.items():
+    print(f"{name:<9}{units.format_bytes(size):>10}")
+assert round(notes / 1e9, 1) == 730.1
+
+# %% [markdown]
+# Not less but more: SwiGLU keeps $4 \cdot 3.5h$ where GELU keeps $2 \cdot 4h$. And 4.35 TB for those who let standard
+# attention keep its scores. Micro-batch 8 is a choice as well: with 1 it is an eighth, and accumulation (chapter 2) makes up for it.
+#
+# Move the sliders:
+#
+# 1. GPT-3: which single setting saves most?
+# 2. From which sequence on are the scores of LLaMA-2 70B, with standard attention, half of the layer? (Choose
+#    `attention` standard, `dropout` off.)
+# 3. What does tensor parallel 8 leave uncut, and what does sequence parallel add to it? Chapter 10 says why.
+
+# %%
+panel = panels.activations(model="gpt3-175b")
+panel
+
+# %%
+before = panel.result.total_bytes
+panel.attention.value = "flash"
+saved = 1 - panel.result.total_bytes / before
+print(f"flash attention saves {saved:.0%}")
+assert round(saved, 2) == 0.70
+panel.attention.value = "standard"
+
+# %% [markdown]
+# **Remember**
+# - SwiGLU, grouped-query attention, dropout, flash attention: each changes the formula.
+# - Activations grow with micro-batch × sequence × layers. Model states do not.
+
+# %% [markdown]
+# ## 4.3 Throw away and recompute
+#
+# **Activation checkpointing** (激活检查点), also called recomputation (重计算): in the forward pass keep only the *input* of each layer. In the
+# backward pass, run the layer once more from its input, with everything kept, and go on from there. One layer's
+# activations live at a time.
+#
+# GPT-3 layer: 2 bytes × sbh instead of 114, so 50.3 MB instead of 2.87 GB.
+#
+# PyTorch lets us write this ourselves: a `Function` says what happens forward and backward.
+
+# %%
+show_source(scratch.checkpointing.Checkpoint)
+
+# %% [markdown]
+# - `forward` runs without recording; autograd keeps `x` and nothing else.
+# - `backward` runs the layers again, this time recording, and asks autograd for the gradients.
+# - The state of the random generator is restored. With dropout, the second run must draw the *same* masks; otherwise the
+#   gradient belongs to another function.
+
+# %%
+show_source(scratch.checkpointing.same_random_numbers)
+
+# %% [markdown]
+# PyTorch's own version is one call, `torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)`. It does the same and
+# looks after mixed precision and nested structures as well.
+#
+# **Predict.** A GPT with 6 layers, hidden size 64, 4 sequences of 64 tokens, fp32. How many bytes are kept inside the layers
+# without checkpointing, and how many with it?
+
+# %%
+six = models.TransformerShape(
+    layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
+)
+full = Recipe(parameters="fp32", gradients="fp32", master_copy=False, recompute="full")
+without, with_it = (
+    6 * activations.layer_activation_bytes(six, recipe, 4, 64)
+    for recipe in (fp32, full)
+)
+less = predict("4.less", "Kept with / without?", course=with_it / without, yours=None)
+
+
+# %%
+def build(segment=None):
+    """The GPT, its blocks in segments of so many layers; None: no checkpointing."""
+    torch.manual_seed(0)
+    gpt = scratch.gpt.GPT(layers=6, hidden=64, heads=4, vocab=VOCAB, context=64)
+    return scratch.checkpointing.cut(gpt, segment) if segment else gpt
+
+
+inputs, labels = Windows(sequence=64).batch(range(4))
+head = activations.head_activation_bytes(six, fp32, 4, 64)  # outside the layers
+
+
+def loss_of(gpt):
+    """The loss, with its graph."""
+    return scratch.accumulation.loss_sum(gpt(inputs), labels)
+
+
+# %%
+normal, checkpointed = build(), build(segment=1)
+bytes_normal = saved_bytes(lambda: loss_of(normal), normal) - head
+bytes_less = saved_bytes(lambda: loss_of(checkpointed), checkpointed) - head
+expect(less, bytes_less / bytes_normal, within=0.15, label="kept with / without")
+
+# %% [markdown]
+# **Explain.** One sixteenth, as the table says: 4 of 64 bytes. The rest of the gap are the token ids, the norms' statistics and
+# the like, which are the same in both and weigh more in the small one.
+#
+# And the price? Count the operations, additions and multiplications of matrix products:
+
+# %%
+work = [
+    measure.flops.matmul_flops(lambda gpt=gpt: loss_of(gpt).backward())
+    for gpt in (normal, checkpointed)
+]
+expect(factor, work[1] / work[0], within=0.06, label="operations with / without")
+
+# %% [markdown]
+# **Explain.** Where the forward pass multiplies once, the backward pass does it twice, for the gradient of the weights
+# and for that of the input. So three parts become four, with the forward pass once more: $4/3$. A little less, for two reasons: the head is not
+# recomputed, and flash attention recomputes its scores in any case. `theory.flops` knows both, exactly:
+
+# %%
+predicted = [
+    flops.training_flops(six, 4, 64, attention="flash", recompute=mode).hardware_flop
+    for mode in ("none", "full")
+]
+assert work == predicted
+
+# %% [markdown]
+# And the training is the same:
+
+# %%
+gradients = [measure.gradients.flat_gradient(gpt) for gpt in (normal, checkpointed)]
+difference = measure.gradients.relative_difference(*gradients)
+print(f"relative difference of the gradients: {difference:.1e}")
+assert difference < 1e-6
+
+# %% [markdown]
+# ### Where 40× comes from
+#
+# The notes reason: to come back through layer 80, compute layers 1 to 80 again; for layer 79, layers 1 to 79; in all $80 \cdot 81 / 2 = 3240$
+# layers instead of 80, "40 times". That would be so if *only the model's input* were kept. Nobody does that. One
+# input per layer is kept, and each layer is recomputed once. Measured on GPT-3-like layers it is 39 % more time (Korthikanti et al. 2022,
+# table 4): a third of the operations, and some that are slow.
+#
+# ### Selective recomputation and segments
+#
+# Two refinements:
+#
+# - **Selective** (选择性重计算): recompute only the attention scores, which are large and cheap. In GPT-3 that removes 80 of 114 units for 2.7 % more
+#   operations. With flash attention there is nothing left to select: it does that by itself. (Notes call "8 groups of 10 layers" selective; that is full recomputation with
+#   segments, the next point.)
+# - **Segments**: keep one input per $k$ layers. Then $L/k$ inputs are kept, and while one segment is recomputed, its $k$ layers are alive. The sum $L/k \cdot i + k \cdot a$, with $i$ bytes
+#   per input and $a$ per layer, is smallest near $k = \sqrt{L \cdot i / a}$. With $a = i$ that is the famous $\sqrt{L}$ (Chen et al. 2016, arXiv:1604.06174).
+
+# %%
+input_bytes, layer_bytes = (
+    activations.layer_activation_bytes(llama, recipe, 1, 4096)
+    for recipe in (Recipe(recompute="full"), Recipe())
+)
+for k in (1, 2, 4, 8, 80):
+    peak = -(-80 // k) * input_bytes + k * layer_bytes
+    print(f"segments of {k:>2} layers: {units.format_bytes(peak)}")
+
+# %% [markdown]
+# For a real transformer a layer keeps 16 times or more what its input is, so segments of one or two layers are best.
+#
+# ### Another published number
+#
+# YaFSDP's announcement: "70B at 8192 tokens, from 110 GB of activations to 5 GB". With full recomputation the inputs of 80 layers alone are
+# $2 \cdot 8192 \cdot 8192 \cdot 80$ bytes:
+
+# %%
+inputs_only = 80 * activations.layer_activation_bytes(
+    llama, Recipe(recompute="full"), 1, 8192
+)
+print(units.format_bytes(inputs_only))
+assert round(inputs_only / 1e9, 1) == 10.7
+
+# %% [markdown]
+# Twice the claimed 5 GB. So some of them must be cut over GPUs or moved to the CPU: the claim leaves out a condition. When a
+# number is below a lower bound, look for the condition.
+#
+# **Remember**
+# - Full recomputation keeps one input per layer, for 4/3 of the operations. Not 40×.
+# - The second run must draw the same random numbers.
+# - Selective recomputation drops the scores; flash attention includes it.
+
+# %% [markdown]
+# ## 4.4 Demo: three versions, one training
+#
+# Two ranks train a GPT of 4 layers without checkpointing, with ours, and with PyTorch's. All three must equal one process, keep what
+# the theory says, and compute what the theory says; also with dropout.
+
+# %%
+result = demos.run("checkpointing", ranks=2, steps=4, stream=False)
+print(result.report())
+
+# %%
+without, ours, library = result.costs
+assert ours.kept_bytes == ours.predicted_kept_bytes
+assert ours.flop == ours.predicted_flop
+assert max(cost.dropout_difference for cost in result.costs) < 1e-6
+
+# %% [markdown]
+# In a terminal: `course demo checkpointing --ranks 2 --segment 1`.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Who multiplies keeps its input until the backward pass.
+# 2. 34 bytes × sbh per layer, plus $5as^2b$: for 16 bits, GELU, dropout, standard attention. Yours may differ.
+# 3. Flash attention removes the term with $s^2$.
+# 4. Full recomputation: one input per layer, 4/3 of the operations.
+# 5. The recomputation needs the same random numbers.
+# 6. A claim below a lower bound leaves out a condition.
+
+# %%
+quiz("4")
+
+# %% [markdown]
+# **Now you:** open `exercises/04_activations.ipynb`.
+#
+# **Read on.** Korthikanti et al. 2022, *Reducing Activation Recomputation*, sections 4 and 5 (arXiv:2205.05198). Chen et al. 2016, *Sublinear Memory
+# Cost*, section 3 (arXiv:1604.06174). Dao et al. 2022, *FlashAttention*, section 3 (arXiv:2205.14135).
+
+# %% tags=["exercise"]
+import torch
+
+from course_lib import check, hint
+from course_lib.theory import activations, models
+from course_lib.theory.recipe import Recipe
+
+# %% [markdown] tags=["exercise"]
+# **4.1 Calculate: one layer.** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer
+# keeps without recomputation; with selective recomputation; with full recomputation?
+
+# %% tags=["exercise"]
+none, selective, full = ..., ..., ...
+### BEGIN SOLUTION
+sbh = 2048 * 2 * 12288
+none = sbh * 34 + 5 * 96 * 2048**2 * 2
+selective = sbh * 34
+full = sbh * 2
+### END SOLUTION
+check("4.1", [none, selective, full])
+
+# %% [markdown] tags=["exercise"]
+# **4.2 Debug: 730 GB.** (published mistake) Notes give LLaMA-2 70B 730 GB of activations "for batch 8". Which of these does the number assume, although LLaMA-2 does not have
+# it? Answer True (assumed, not there) or False for each.
+
+# %% tags=["exercise"]
+wrongly_assumed = {
+    "dropout masks": ...,
+    "an MLP with GELU, 4h wide": ...,
+    "80 layers": ...,
+    "as many key-value heads as heads": ...,
+    "8192 hidden": ...,
+}
+### BEGIN SOLUTION
+wrongly_assumed = {
+    "dropout masks": True,
+    "an MLP with GELU, 4h wide": True,
+    "80 layers": False,
+    "as many key-value heads as heads": True,
+    "8192 hidden": False,
+}
+### END SOLUTION
+check("4.2", wrongly_assumed)
+
+# %% [markdown] tags=["exercise"]
+# **4.3 Debug: 40 times.** (published mistake) Notes claim that recomputing 80 layers costs 3240 layer passes "instead of 80". How many layer forward passes does a training step
+# really do *in all* with full checkpointing of every layer? And by which factor do the operations of the layers grow?
+
+# %% tags=["exercise"]
+forward_passes, factor = ..., ...
+### BEGIN SOLUTION
+forward_passes = 80 + 80
+factor = 8 / 6
+### END SOLUTION
+check("4.3", [forward_passes, factor])
+
+# %% [markdown] tags=["exercise"]
+# **4.4 Debug: 110 GB to 5 GB.** (published mistake) LLaMA-2 70B, one sequence of 8192 tokens, bf16: the claim is 5 GB of activations. Give the bytes of the 80 stored layer inputs, and the least number of
+# GPUs that must share them, so that at most 5 GB are left on each.
+
+# %% tags=["exercise"]
+input_bytes, gpus = ..., ...
+### BEGIN SOLUTION
+input_bytes = 80 * 2 * 8192 * 8192
+gpus = -(-input_bytes // 5_000_000_000)
+### END SOLUTION
+check("4.4", [input_bytes, gpus])
+
+# %% [markdown] tags=["exercise"]
+# **4.5 Implement: the formula.** Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know
+# from section 4.1.
+
+
+# %% tags=["exercise"]
+def layer_bytes(
+    sequence: int, batch: int, hidden: int, heads: int, flash: bool, dropout: bool
+) -> int:
+    """Activation bytes of one layer."""
+    ### BEGIN SOLUTION
+    sbh = sequence * batch * hidden
+    pairs = heads * sequence**2 * batch
+    masks = 2 * sbh if dropout else 0
+    scores = 0 if flash else pairs * (5 if dropout else 2)
+    return 32 * sbh + masks + scores
+    ### END SOLUTION
+
+
+check("4.5", layer_bytes)
+
+# %% [markdown] tags=["exercise"]
+# **4.6 Debug: the dice.** This checkpoint works, until somebody adds dropout: then the gradients are wrong. Mend it. `rng` is the state of
+# torch's generator.
+
+
+# %% tags=["exercise"]
+class Checkpoint(torch.autograd.Function):
+    """Keep the input, run `layer` again in the backward pass."""
+
+    ### BEGIN GIVEN
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layer(x)
+        y.backward(gradient)
+        return None, x.grad
+
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer, ctx.rng = layer, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad(), torch.random.fork_rng([]):
+            torch.set_rng_state(ctx.rng)
+            y = ctx.layer(x)
+        y.backward(gradient)
+        return None, x.grad
+
+    ### END SOLUTION
+
+
+check("4.6", Checkpoint)
+
+# %% [markdown] tags=["exercise"]
+# **4.7 Implement: the best segment.** `layers` layers; a stored input takes `input_bytes`, a layer that is being recomputed `layer_bytes`. With segments of $k$ layers the peak is
+# $\lceil L/k \rceil$ inputs and $k$ layers. Return the $k$ with the smallest peak (the smaller one of two equals).
+
+
+# %% tags=["exercise"]
+def best_segment(layers: int, input_bytes: int, layer_bytes: int) -> int:
+    """Layers in a segment."""
+
+    ### BEGIN SOLUTION
+    def peak(k: int) -> int:
+        return -(-layers // k) * input_bytes + k * layer_bytes
+
+    return min(range(1, layers + 1), key=peak)
+    ### END SOLUTION
+
+
+check("4.7", best_segment)
+
+# %% [markdown] tags=["exercise"]
+# **4.8 Predict, then measure: long sequences.** GPT-3's layer with standard attention and dropout. Guess: from which sequence length, a multiple of 256, are the scores more
+# than half of what the layer keeps? Then find it by the formula.
+
+# %% tags=["exercise"]
+sequence = ...
+### BEGIN SOLUTION
+sequence = 256
+while 5 * 96 * sequence / 12288 <= 34:
+    sequence += 256
+### END SOLUTION
+check("4.8", sequence)

@@ -1,0 +1,591 @@
+# %% [markdown]
+# # 5 FLOPs, roofline, MFU
+#
+# You can rent 64 H100 GPUs for a week. The data sheet says 989 TFLOP/s each. Is a week enough to
+# train a model of 7 billion parameters on 2 trillion tokens, as LLaMA-2 7B was?
+#
+# Between the data sheet and the answer lie three questions: how many operations does training
+# need, how fast can a chip do them, and what part of that speed does a real run reach? By the end
+# of this chapter you can
+#
+# - count the operations of any transformer, and say where $6ND$ is wrong and by how much,
+# - place your model and your own computer on a roofline,
+# - tell MFU from HFU, and read a data sheet without being off by a factor of two,
+# - turn operations into days, GPU-hours and money.
+#
+# Time: about 60 minutes. You need chapter 3.
+
+# %%
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.theory import budget, flops, hardware, models, roofline, units
+
+torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
+
+# %% [markdown]
+# **Predict.** First a guess from the gut. How many days do 64 H100 need for LLaMA-2 7B's 2 trillion
+# tokens? You will have the means to compute it in section 5.3.
+
+# %%
+days = predict("5.days", "Days on 64 H100?", course=37, yours=None)
+
+# %% [markdown]
+# ## 5.1 Counting operations
+#
+# Multiply a matrix of 2 × 3 numbers by one of 3 × 4. The result has 8 numbers, and each is a sum of 3
+# products: 24 multiplications and 24 additions. Together 48 **floating-point operations** (浮点运算),
+# or 48 FLOP. In general, for $m \times k$ times $k \times n$:
+#
+# $$\text{FLOP} = 2 \, m \, k \, n .$$
+#
+# **FLOP** is an amount, like kilometres. **FLOP/s** is a rate, like kilometres per hour. Both are often
+# written "FLOPS", and notes mix them up; this course always writes the "/s". T means $10^{12}$, P $10^{15}$.
+#
+# In a linear layer each token is multiplied with each weight once: 2 FLOP per token and weight. In
+# the backward pass two products of the same size are needed, one for the gradient of the
+# weights and one for the gradient of the input:
+#
+# $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
+#
+# So backward costs 4, and training costs 6 FLOP per token and weight.
+#
+# **Predict.** A layer of 3 × 4 weights, 2 tokens, forward and backward:
+
+# %%
+once = predict("5.linear", "FLOP of the layer?", course=6 * 2 * 12, yours=None)
+
+# %% [markdown]
+# **Measure.** PyTorch can count. It looks at each operation, takes the sizes of its matrices, and
+# adds $2mkn$:
+
+# %%
+show_source(measure.flops.matmul_flops)
+
+# %%
+layer = torch.nn.Linear(3, 4, bias=False)
+
+
+def run(tokens):
+    """Forward and backward of the small layer."""
+    layer(tokens).sum().backward()
+
+
+expect(
+    once,
+    measure.flops.matmul_flops(lambda: run(torch.ones(2, 3, requires_grad=True))),
+    label="inside a model",
+    unit="FLOP",
+)
+
+# %%
+expect(
+    4 * 2 * 12,
+    measure.flops.matmul_flops(lambda: run(torch.ones(2, 3))),
+    label="as the first layer",
+    unit="FLOP",
+)
+
+# %% [markdown]
+# **Explain.** Nobody needs the gradient of the data, so a *first* layer saves a third. In a language model the
+# first layer is an embedding: it looks rows up and multiplies nothing. Every matrix after
+# it costs the full 6.
+#
+# **Remember**
+# - A matrix product is $2mkn$ FLOP. FLOP is an amount, FLOP/s a rate.
+# - Training costs 6 FLOP per token and weight of a matrix: 2 forward, 4 backward.
+
+# %% [markdown]
+# ## 5.2 A whole model: 6ND, and what it leaves out
+#
+# With $N$ parameters and $D$ tokens the rule of thumb is
+#
+# $$C \approx 6\,N\,D$$
+#
+# (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Let us test it on our small GPT: 2 layers,
+# hidden size 64, 4 windows of 64 characters.
+
+# %%
+shape = models.TransformerShape(
+    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
+)
+parameters, tokens = shape.parameters().total, 4 * 64
+thumb = flops.six_nd(parameters, tokens)
+print(f"6 · {parameters:,} · {tokens} = {units.format_flop(thumb)}")
+
+# %% [markdown]
+# **Predict.** Will the counter find more or less, and by what factor?
+
+# %%
+factor = predict("5.factor", "Counted / 6ND?", course=1.093, yours=None)
+
+# %%
+gpt = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+inputs, labels = Windows(sequence=64).batch(range(4))
+
+
+def step():
+    """Forward and backward of the GPT, with attention as two plain matrix products."""
+    with sdpa_kernel(SDPBackend.MATH):
+        scratch.accumulation.loss_sum(gpt(inputs), labels).backward()
+
+
+counted = measure.flops.matmul_flops(step)
+expect(factor, counted / thumb, within=0.01, label="counted / 6ND")
+
+# %% [markdown]
+# **Explain.** Two errors of opposite sign.
+#
+# *Too few:* attention multiplies queries with keys, and scores with values. No weights are involved,
+# so $N$ knows nothing of it. Each of $s$ tokens meets $s$ others, in $h$ numbers, twice: $4sh$
+# FLOP per token and layer, times 3 with backward:
+#
+# $$\text{attention scores} = 12\, L\, h\, s \quad \text{FLOP per token.}$$
+#
+# *Too many:* $N$ holds positions, biases and norms, which are no matrices. (The token embedding is not
+# multiplied either, but here it is the head as well, so it counts once, rightly. In a model with a
+# head of its own, $N$ counts it once too often.)
+#
+# `theory.flops` goes through all matrices and adds the scores. It must agree with the counter exactly:
+
+# %%
+exact = flops.training_flops(shape, sequences=4, sequence=64)
+print(exact.explain())
+assert counted == exact.model_flop
+
+# %% [markdown]
+# How wrong is $6ND$ for real models? It depends on sequence length over hidden size:
+# the scores are $12Lhs$, the weights of a layer $12h^2$, so their ratio is about $s/6h$.
+
+# %%
+for name in ("gpt2-124m", "llama2-7b", "llama2-70b"):
+    model = models.MODELS[name]
+    full = flops.training_flops(model).model_flop_per_token
+    half = flops.training_flops(model, mask="causal").model_flop_per_token
+    n = model.parameters().total
+    print(
+        f"{name:<11} s={model.context}: {full / (6 * n):.3f} × 6N, causal {half / (6 * n):.3f}"
+    )
+
+# %% [markdown]
+# The second number is a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
+# not needed; a good kernel skips them. PaLM and Megatron-LM count all pairs, others count half.
+# The measured seconds are the same. Whoever counts more reports a higher utilisation.
+#
+# Chinchilla: 70 billion parameters, 1.4 trillion tokens. $6 \cdot 70 \cdot 10^9 \cdot 1.4 \cdot 10^{12} =
+# 5.88 \cdot 10^{23}$, against the paper's budget of $5.76 \cdot 10^{23}$ (arXiv:2203.15556).
+
+# %%
+assert round(flops.six_nd(70e9, 1.4e12) / 1e23, 2) == 5.88
+assert round(flops.six_nd(174.6e9, 300e9) / 1e23, 2) == 3.14  # GPT-3, table D.1
+
+# %% [markdown]
+# **Remember**
+# - $6ND$ is good to some 10 % while $s \ll 6h$. Add $12Lhs$ per token for attention.
+# - For a mixture of experts $N$ is the *active* parameters.
+# - Causal attention counted in full or in half is a convention: name yours.
+
+# %% [markdown]
+# ## 5.3 From FLOP to days and money
+#
+# Time is operations over speed. With $n$ GPUs that really do $X$ FLOP/s each:
+#
+# $$\text{time} = \frac{6ND}{n\,X}.$$
+#
+# Assume that the 64 H100 reach 40 % of their peak; section 5.5 says why not more.
+
+# %%
+total = flops.six_nd(models.MODELS["llama2-7b"].parameters().total, 2e12)
+rent = budget.training_run(total, gpus=64, flop_per_s_per_gpu=0.40 * 989.4e12)
+print(rent.explain())
+expect(days, rent.days, within=0.02, label="days")
+
+# %% [markdown]
+# 37 days and about 57,000 GPU-hours. A week is not enough: it buys 379 billion tokens. Meta reports
+# 184,320 GPU-hours for LLaMA-2 7B, on A100 with a third of the speed (arXiv:2307.09288, table 2).
+#
+# The same arithmetic for a published bill. DeepSeek-V3 took 2.788 million H800 GPU-hours; at 2 USD per
+# hour (the authors' own assumption, arXiv:2412.19437, table 1):
+
+# %%
+print(f"{budget.cost(2_788_000, gpu_hour_usd=2):,.0f} USD")
+assert budget.cost(2_788_000, 2) == 5_576_000
+
+# %% [markdown]
+# The final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
+#
+# **Remember**
+# - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on how many GPUs share the work.
+# - The achieved speed is the uncertain factor. The rest of the chapter is about it.
+
+# %% [markdown]
+# ## 5.4 The roofline
+#
+# A chip has two speeds: how fast it computes, and how fast its memory delivers numbers. An H100 computes
+# 989.4 TFLOP/s and reads 3.35 TB/s. To be busy it must do
+#
+# $$\frac{989.4 \cdot 10^{12}}{3.35 \cdot 10^{12}} = 295 \quad\text{FLOP for each byte}$$
+#
+# that comes from memory. This is the **ridge point** (脊点). An operation's own ratio of FLOP to bytes is
+# its **arithmetic intensity** (算术强度). Below the ridge an operation waits for memory; above it, for
+# the arithmetic. The **roofline** (屋顶线模型) says what is reachable:
+#
+# $$\text{FLOP/s} \le \min(\text{peak},\ \text{intensity} \times \text{bandwidth})$$
+#
+# (Williams, Waterman, Patterson 2009, doi:10.1145/1498765.1498785).
+#
+# Two examples in bf16, 2 bytes a number. *Adding* two vectors: one FLOP for two reads and one write, so
+# $1/6$ FLOP per byte. Hopelessly below 295. *Multiplying* matrices of 4096 × 4096:
+# $2 \cdot 4096^3$ FLOP for three matrices of 33.6 MB, so 1365 FLOP per byte. Well above.
+
+# %%
+print(hardware.matmul_intensity(4096, 4096, 4096))
+print(hardware.accelerator("H100-SXM").ridge_flop_per_byte)
+assert round(hardware.matmul_intensity(4096, 4096, 4096)) == 1365
+
+# %% [markdown]
+# Weights are read once for all tokens of a batch. With few tokens there is little to do with each
+# weight. Move the slider and find out:
+#
+# 1. From how many tokens on are the matrices of LLaMA-2 7B limited by compute on an H100?
+# 2. Does an H200, with its faster memory, need more tokens or fewer?
+# 3. What part of the peak is left for one token, as in generating text?
+
+# %%
+panel = panels.roofline(model="llama2-7b", gpu="H100-SXM", tokens=64)
+panel
+
+# %%
+panel.tokens.value = 1
+assert panel.result.peak_fraction < 0.01
+panel.tokens.value = 4096
+assert panel.result.peak_fraction > 0.9
+panel.tokens.value = 64
+
+# %% [markdown]
+# Question 2 is a published mistake. The H200 has the same 989 TFLOP/s and the same NVLink as the H100; its
+# memory delivers 4.8 instead of 3.35 TB/s. That *lowers* the ridge from 295 to 206 FLOP per byte. The ratio
+# of compute to *network* is unchanged.
+#
+# ### Your own machine
+#
+# Measure the two speeds of your computer: one large matrix product, and one addition of long
+# vectors.
+
+# %%
+show_source(measure.machine.matmul_flop_per_s)
+
+# %%
+peak = max(measure.machine.matmul_flop_per_s(n, n, n) for n in (256, 512, 1024))
+bandwidth = measure.machine.memory_bytes_per_s()
+mine = hardware.Accelerator(
+    "this machine, one core", peak, 8 * units.GB, bandwidth, hardware.PCIE4
+)
+print(mine.explain().splitlines()[2])
+print(f"{peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s")
+
+# %% [markdown]
+# **Predict.** Multiply $T$ tokens with a matrix of 2048 × 2048 in fp32, for $T$ = 1 and $T$ = 256. By
+# what factor is the rate higher for 256? The roofline gives an answer for your machine:
+
+# %%
+rates = [
+    mine.attainable_flop_per_s(hardware.matmul_intensity(t, 2048, 2048, 4))
+    for t in (1, 256)
+]
+gain = predict("5.gain", "Rate at 256 / at 1?", course=rates[1] / rates[0], yours=None)
+
+# %%
+one, many = (measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in (1, 256))
+print(f"1 token: {one / 1e9:.1f} GFLOP/s, 256 tokens: {many / 1e9:.1f} GFLOP/s")
+expect(gain, many / one, within=4.0, label="gain by batching")
+assert many > 1.5 * one
+
+# %% [markdown]
+# **Explain.** The direction is right, the factor is rough, for three reasons. The matrix of 16 MB may partly stay in the
+# processor's cache, which is faster than memory: then one token does better than the roofline says.
+# The addition that measured the bandwidth also writes, the product mostly reads. And a laptop
+# changes its clock, and does other things meanwhile. The roofline is a limit, not a forecast.
+
+# %%
+panels.roofline(model="gpt2-124m", tokens=256, machine=mine)
+
+# %% [markdown]
+# **Remember**
+# - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, a few on a CPU core.
+# - Matrix products with many tokens compute; additions, norms, single tokens wait for memory.
+# - Faster memory lowers the ridge; it does not make products with many tokens faster.
+
+# %% [markdown]
+# ## 5.5 MFU and HFU
+#
+# **MFU**, model FLOPs utilisation (模型算力利用率), is the part of the peak that goes into operations the
+# model needs:
+#
+# $$\text{MFU} = \frac{\text{model FLOP per token} \times \text{tokens per second}}
+# {\text{GPUs} \times \text{peak}}.$$
+#
+# Where does the rest go? To memory-bound operations, to waiting for messages, to pipeline bubbles, to
+# tails of small matrices. PaLM 540B: 238,300 tokens per second on 6144 TPU v4 chips of 275 TFLOP/s
+# (arXiv:2204.02311, table 3 and appendix B).
+
+# %%
+per_token = flops.palm_flop_per_token(
+    540.35e9, layers=118, heads=48, head_dim=256, sequence=2048
+)
+print(f"{per_token / 1e12:.2f} TFLOP per token")
+palm = budget.utilisation(
+    per_token * 238_300, time_s=1, gpus=6144, peak_flop_per_s=275e12
+)
+expect(0.462, palm, within=0.002, label="PaLM's MFU")
+
+# %% [markdown]
+# **HFU**, hardware FLOPs utilisation (硬件算力利用率), also counts what is done twice. With full activation checkpointing
+# (chapter 4) the forward pass runs again: $2 + 2 + 4 = 8$ instead of 6. The hardware is busier, the
+# training no faster:
+
+# %%
+plain = flops.training_flops(models.MODELS["llama2-7b"])
+again = flops.training_flops(models.MODELS["llama2-7b"], recompute="full")
+print(
+    f"model {plain.model_flop:.3g}, hardware {again.hardware_flop:.3g} FLOP a sequence"
+)
+assert again.model_flop == plain.model_flop
+assert 1.32 < again.hardware_flop / again.model_flop < 4 / 3
+
+# %% [markdown]
+# Just below $4/3$, because the head is not recomputed.
+#
+# Flash attention recomputes as well: it never stores the scores, so the backward pass computes them once
+# more. The counter sees it as soon as we let PyTorch choose its own attention:
+
+# %%
+chosen = measure.flops.matmul_flops(
+    lambda: scratch.accumulation.loss_sum(gpt(inputs), labels).backward()
+)
+flash = flops.training_flops(shape, sequences=4, sequence=64, attention="flash")
+assert chosen == flash.hardware_flop > flash.model_flop == exact.model_flop
+
+# %% [markdown]
+# **Predict.** Your own MFU: the small GPT on one core, with your measured peak as the denominator.
+# The matrices are tiny (64 × 256), and there are many operations between them. A
+# guess in percent?
+
+# %%
+my_mfu = predict("5.mfu", "Your MFU in %?", course=15, yours=None)
+
+# %%
+time_s = measure.machine.seconds(step, repeats=9)
+mfu = budget.utilisation(exact.model_flop, time_s, gpus=1, peak_flop_per_s=peak)
+print(f"{1000 * time_s:.1f} ms a step, MFU {mfu:.1%} (guess: {my_mfu.course} %)")
+assert 0.005 < mfu < 0.9
+
+# %% [markdown]
+# **Explain.** Each operation costs some microseconds to start. With matrices this small, starting takes
+# about as long as computing. Make the model wider, and the MFU rises. Try `hidden=256`.
+#
+# ### Reading a data sheet
+#
+# | number | what it is |
+# |---|---|
+# | H100 SXM: 1979 TFLOP/s | with "sparsity": half of the weights must be zero. Dense: **989.4** |
+# | H100 PCIe: 756 TFLOP/s | another card with the same name |
+# | RTX 4090: 330 TFLOP/s | fp16 added up in fp16, which training does not do. With fp32 sums, and bf16: **165.2** |
+#
+# The best large product ever measured on an H100 reached 794.5 of 989.4 TFLOP/s, 80 % (Bekman, *Machine Learning
+# Engineering*). So an MFU of 40 to 50 % is good, and 100 % is out of reach. The dense peak can be computed
+# from the chip: clock × operations per clock.
+
+# %%
+ada = hardware.tensor_core_peak(clock_hz=2.52e9, fma_per_clock=64, tensor_cores=512)
+print(f"RTX 4090: {ada / 1e12:.1f} TFLOP/s")
+assert round(ada / 1e12, 1) == 165.2
+
+# %% [markdown]
+# **Remember**
+# - MFU counts what the model needs, HFU also what is recomputed. HFU is never the smaller one.
+# - Always divide by the dense peak of the number format that is used.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. A matrix product is $2mkn$ FLOP. FLOP is an amount, FLOP/s a rate.
+# 2. Training: 6 FLOP per weight and token, 8 with full recomputation.
+# 3. Attention adds $12Lhs$ per token, about $s/6h$ of the rest; causal half is a convention.
+# 4. Days = $6ND$ / (GPUs × achieved FLOP/s).
+# 5. Below the ridge memory is the limit, above it the arithmetic.
+# 6. MFU of 40 to 50 % is good. Divide by the dense peak.
+
+# %%
+quiz("5")
+
+# %% [markdown]
+# **Now you:** open `exercises/05_flops_roofline_mfu.ipynb`.
+#
+# **Read on.** Kaplan et al. 2020, *Scaling Laws*, section 2.1 (arXiv:2001.08361). PaLM, appendix B
+# (arXiv:2204.02311), for MFU. Williams et al. 2009, *Roofline*. Narayanan et al. 2021, section 5.1 and
+# appendix (arXiv:2104.04473), for training times.
+
+# %% tags=["exercise"]
+from itertools import pairwise
+
+from course_lib import check, hint
+from course_lib.theory import budget, flops, hardware, models
+
+# %% [markdown] tags=["exercise"]
+# **5.1 Calculate: GPT-3.** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s
+# each *with full recomputation counted in*. How many FLOP does the hardware do, and how many days does it
+# take?
+
+# %% tags=["exercise"]
+hardware_flop, days = ..., ...
+### BEGIN SOLUTION
+hardware_flop = 8 * 175e9 * 300e9
+days = hardware_flop / (1024 * 140e12) / 86_400
+### END SOLUTION
+check("5.1", [hardware_flop, days])
+
+# %% [markdown] tags=["exercise"]
+# **5.2 Debug: 196 Tflops.** (published mistake) Notes compute for one layer of a billion parameters and 8 × 4096 tokens
+# "a total compute of 196 Tflops". Give the amount in FLOP; its unit, "FLOP" or "FLOP/s"; and the
+# seconds an RTX 4090 needs for it at its full dense bf16 peak of 165.2 TFLOP/s.
+
+# %% tags=["exercise"]
+amount, unit, seconds = ..., ..., ...
+### BEGIN SOLUTION
+amount = 6 * 1e9 * 8 * 4096
+unit = "FLOP"
+seconds = amount / 165.2e12
+### END SOLUTION
+check("5.2", [amount, unit, seconds])
+
+# %% [markdown] tags=["exercise"]
+# **5.3 Debug: six per token.** (published mistake) Notes say "each token takes 6 operations: multiplications and additions".
+# For GPT-2 (124,439,808 parameters, 12 layers, hidden 768) give the FLOP that training needs for one token by
+# $6N$; the FLOP of attention's scores for one token at sequence 1024, all pairs; and how many of the
+# 6 FLOP per parameter belong to the forward pass.
+
+# %% tags=["exercise"]
+by_weights, by_scores, forward = ..., ..., ...
+### BEGIN SOLUTION
+by_weights = 6 * 124_439_808
+by_scores = 12 * 12 * 768 * 1024
+forward = 2
+### END SOLUTION
+check("5.3", [by_weights, by_scores, forward])
+
+# %% [markdown] tags=["exercise"]
+# **5.4 Implement: the FLOP of a stack of linear layers.** `widths` are the numbers of features, as in `[8, 16, 4]` for two
+# layers. Count forward and backward for `tokens` tokens. The data needs no gradient. Less than two
+# widths: `ValueError`.
+
+
+# %% tags=["exercise"]
+def stack_flop(widths: list[int], tokens: int) -> int:
+    """FLOP of training a stack of linear layers without biases on `tokens` tokens."""
+    ### BEGIN SOLUTION
+    if len(widths) < 2:
+        raise ValueError(f"widths {widths} make no layer: give at least two")
+    total = 0
+    for number, (inputs, outputs) in enumerate(pairwise(widths)):
+        products = (
+            2 if number == 0 else 3
+        )  # forward, weights, and input but for the data
+        total += products * 2 * tokens * inputs * outputs
+    return total
+    ### END SOLUTION
+
+
+check("5.4", stack_flop)
+
+# %% [markdown] tags=["exercise"]
+# **5.5 Debug: the 4090.** (published mistake) Notes take 330 TFLOP/s for bf16 training on an RTX 4090. The chip has 512 tensor cores
+# at 2.52 GHz, each with 64 fused multiply-adds per clock in bf16 with fp32 sums. Give its peak in
+# TFLOP/s, and by which factor the notes' times are too short.
+
+# %% tags=["exercise"]
+peak_tflop_per_s, factor = ..., ...
+### BEGIN SOLUTION
+peak_tflop_per_s = 512 * 64 * 2 * 2.52e9 / 1e12
+factor = 330 / peak_tflop_per_s
+### END SOLUTION
+check("5.5", [peak_tflop_per_s, factor])
+
+# %% [markdown] tags=["exercise"]
+# **5.6 Debug: H200.** (published mistake) Notes say that the H200's faster memory "raises the ratio of compute to communication". Give the
+# memory ridge of the H100 (989.4 TFLOP/s, 3.35 TB/s) and of the H200 (the same, 4.8 TB/s) in FLOP per
+# byte, and say whether the ratio of compute to network changes: "yes" or "no".
+
+# %% tags=["exercise"]
+h100, h200, network_changes = ..., ..., ...
+### BEGIN SOLUTION
+h100, h200 = 989.4 / 3.35, 989.4 / 4.8
+network_changes = "no"
+### END SOLUTION
+check("5.6", [h100, h200, network_changes])
+
+# %% [markdown] tags=["exercise"]
+# **5.7 Debug: the 13.9 % trap.** Llama 3 70B took 6.4 million GPU-hours on H100 SXM (Meta's model card) for 15 trillion tokens; it has
+# 70,553,706,496 parameters. Somebody divides $6ND$ by the data sheet's 1979 TFLOP/s and finds an MFU of 13.9 %. What
+# is it really?
+
+# %% tags=["exercise"]
+mfu = ...
+### BEGIN SOLUTION
+mfu = 6 * 70_553_706_496 * 15e12 / (6.4e6 * 3600 * 989.4e12)
+### END SOLUTION
+check("5.7", mfu)
+
+# %% [markdown] tags=["exercise"]
+# **5.8 Calculate: LLaMA 65B.** 380 tokens per second and GPU on 2048 A100 (312 TFLOP/s dense bf16), 1.4 trillion tokens, 65.2
+# billion parameters (arXiv:2302.13971, section 2.4). Days, GPU-hours, and the MFU by $6ND$?
+
+# %% tags=["exercise"]
+days, gpu_hours, mfu = ..., ..., ...
+### BEGIN SOLUTION
+seconds = 1.4e12 / (380 * 2048)
+days, gpu_hours = seconds / 86_400, 2048 * seconds / 3600
+mfu = 6 * 65.2e9 * 380 / 312e12
+### END SOLUTION
+check("5.8", [days, gpu_hours, mfu])
+
+# %% [markdown] tags=["exercise"]
+# **5.9 Implement: MFU as PaLM counts it.** $6N + 12\,L\,H\,Q\,T$ FLOP per token: $L$ layers, $H$ heads of $Q$ numbers, sequences of $T$
+# tokens. Return the utilisation as a fraction.
+
+
+# %% tags=["exercise"]
+def palm_mfu(
+    tokens_per_s: float,
+    parameters: float,
+    layers: int,
+    heads: int,
+    head_dim: int,
+    sequence: int,
+    chips: int,
+    peak_flop_per_s: float,
+) -> float:
+    """Model FLOPs utilisation with attention over all pairs."""
+    ### BEGIN SOLUTION
+    per_token = 6 * parameters + 12 * layers * heads * head_dim * sequence
+    return per_token * tokens_per_s / (chips * peak_flop_per_s)
+    ### END SOLUTION
+
+
+check("5.9", palm_mfu)
+
+# %% [markdown] tags=["exercise"]
+# **5.10 Predict: enough tokens.** A chip does 100 TFLOP/s in bf16 and reads 1 TB/s. A matrix has 4096 × 4096 weights. Guess: which is the smallest
+# number of tokens, a power of two, at which the product is limited by compute? Then find it with
+# `hardware.matmul_intensity`.
+
+# %% tags=["exercise"]
+tokens = ...
+### BEGIN SOLUTION
+tokens = 1
+while hardware.matmul_intensity(tokens, 4096, 4096) < 100e12 / 1e12:
+    tokens *= 2
+### END SOLUTION
+check("5.10", tokens)

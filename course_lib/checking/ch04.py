@@ -1,0 +1,249 @@
+"""Exercises and quiz of chapter 4, activations and recomputation."""
+
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    Wrong,
+    expect_callable,
+    expect_calls,
+    expect_equal,
+    expect_number,
+    expect_type,
+)
+from course_lib.theory.activations import layer_activation_bytes
+from course_lib.theory.models import MODELS
+from course_lib.theory.recipe import Recipe
+
+_GPT3 = MODELS["gpt3-175b"]
+_LLAMA = MODELS["llama2-70b"]
+_PAPER = {"attention": "standard", "dropout": True}
+
+
+def _one_layer(answer: Any) -> None:
+    sizes = [
+        layer_activation_bytes(_GPT3, Recipe(recompute=mode, **_PAPER), 2, 2048)
+        for mode in ("none", "selective", "full")
+    ]
+    expect_equal(
+        answer,
+        sizes,
+        "34 sbh and 5 a s² b; without the scores; 2 sbh for the input",
+        wants="three whole numbers of bytes",
+    )
+
+
+_ASSUMED = {
+    "dropout masks": (True, "2 of the 34 are masks, and LLaMA has no dropout"),
+    "an MLP with GELU, 4h wide": (True, "LLaMA's is SwiGLU, 3.5 h wide in the 70B"),
+    "80 layers": (False, "the 70B has 80 layers"),
+    "as many key-value heads as heads": (True, "the 70B has 8 for 64 query heads"),
+    "8192 hidden": (False, "the 70B's hidden size is 8192"),
+}
+
+
+def _assumptions(answer: Any) -> None:
+    expect_type(answer, dict, "a dict of True and False")
+    for thing, (assumed, because) in _ASSUMED.items():
+        if thing not in answer:
+            raise Wrong(f"gave nothing for {thing!r}, expected True or False")
+        expect_equal(answer[thing], assumed, f"{thing!r}: {because}", wants="True or False")
+
+
+def _forty_times(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [160, 8 / 6],
+        "each layer runs forward once, and once more from its stored input; 2 + 2 + 4 for 2 + 4",
+        wants="a whole number and a factor",
+        rel=1e-3,
+    )
+
+
+def _five_gigabytes(answer: Any) -> None:
+    inputs = 80 * layer_activation_bytes(_LLAMA, Recipe(recompute="full"), 1, 8192)
+    expect_equal(
+        answer,
+        [inputs, -(-inputs // 5_000_000_000)],
+        "80 inputs of 8192 × 8192 numbers of 2 bytes are 10.7 GB, and two GPUs leave 5.4 on each",
+        wants="two whole numbers",
+    )
+
+
+_FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
+
+
+def _formula(function: Any) -> None:
+    sbh, pairs = 64 * 2 * 32, 4 * 64**2 * 2
+    cases = [
+        ((64, 2, 32, 4, False, True), 34 * sbh + 5 * pairs, "34 sbh + 5 a s² b"),
+        ((64, 2, 32, 4, True, True), 34 * sbh, "flash attention keeps no scores"),
+        ((64, 2, 32, 4, True, False), 32 * sbh, "two masks of one byte are gone"),
+        ((64, 2, 32, 4, False, False), 32 * sbh + 2 * pairs, "only softmax's result is left"),
+        ((128, 1, 32, 8, False, True), 34 * 128 * 32 + 5 * 8 * 128**2, "scores grow with s²"),
+    ]
+    expect_calls(function, cases, signature=_FORMULA)
+
+
+def _dice(answer: Any) -> None:
+    import torch
+
+    expect_callable(answer, "the class Checkpoint")
+    if not (isinstance(answer, type) and issubclass(answer, torch.autograd.Function)):
+        raise Wrong("gave something else, expected the class Checkpoint, an autograd.Function")
+    torch.manual_seed(1)
+    layer = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5))
+    x = torch.randn(8, 16, requires_grad=True)
+
+    def gradient(run: Any) -> Any:
+        layer.zero_grad()
+        torch.manual_seed(2)
+        run(x).sum().backward()
+        return layer[0].weight.grad.clone()
+
+    plain, again = gradient(layer), gradient(lambda x: answer.apply(layer, x))
+    if not torch.allclose(plain, again):
+        raise Wrong(
+            "gave another gradient than without checkpointing, expected the same because the "
+            "second run must draw the masks of the first"
+        )
+    torch.manual_seed(2)
+    y = answer.apply(layer, x)
+    before = torch.get_rng_state()
+    y.sum().backward()
+    if not torch.equal(before, torch.get_rng_state()):
+        raise Wrong(
+            "left the generator changed by backward, expected it as it was because later layers "
+            "would draw other numbers: use torch.random.fork_rng"
+        )
+
+
+def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
+    return -(-layers // k) * input_bytes + k * layer_bytes
+
+
+def _segments(function: Any) -> None:
+    calls = {
+        (100, 1, 1): "equal sizes: the square root of 100",
+        (80, 134_217_728, 2_000_000_000): "a layer is much larger than its input",
+        (16, 1, 16): "√(L · i / a) = 1",
+        (16, 4, 1): "large inputs want long segments",
+        (7, 1, 1): "7 layers: ⌈7/k⌉ + k",
+    }
+    cases = []
+    for (layers, stored, alive), because in calls.items():
+        peaks = [_peak(layers, k, stored, alive) for k in range(1, layers + 1)]
+        cases.append(((layers, stored, alive), 1 + peaks.index(min(peaks)), because))
+    expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
+
+
+def _long_sequences(answer: Any) -> None:
+    sequence = 256
+    while True:
+        with_scores, without = (
+            layer_activation_bytes(_GPT3, Recipe(recompute=mode, **_PAPER), 1, min(sequence, 2048))
+            for mode in ("none", "selective")
+        )
+        if with_scores > 2 * without:
+            break
+        sequence += 256
+    expect_number(
+        answer, sequence, "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "4.1",
+        "One layer",
+        "calculate",
+        _one_layer,
+        hints=("sbh = 2048 · 2 · 12288.", "The scores: 5 · heads · s² · b."),
+    ),
+    Exercise(
+        "4.2",
+        "730 GB",
+        "debug",
+        _assumptions,
+        hints=("Section 4.2 lists what LLaMA does differently.",),
+    ),
+    Exercise(
+        "4.3",
+        "40 times",
+        "debug",
+        _forty_times,
+        hints=("From where does layer 80 start when it is recomputed?", "From its own input."),
+    ),
+    Exercise(
+        "4.4",
+        "110 GB to 5 GB",
+        "debug",
+        _five_gigabytes,
+        hints=("Tokens · hidden · 2 bytes · layers.", "Divide by 5·10^9 and round up."),
+    ),
+    Exercise(
+        "4.5",
+        "The formula",
+        "implement",
+        _formula,
+        hints=("34 = 32 + 2 masks.", "Without dropout the scores are kept once, 2 bytes each."),
+    ),
+    Exercise(
+        "4.6",
+        "The dice",
+        "debug",
+        _dice,
+        hints=(
+            "torch.get_rng_state() in forward, torch.set_rng_state(…) before the second run.",
+            "`with torch.random.fork_rng([]):` leaves the generator as it was.",
+        ),
+    ),
+    Exercise(
+        "4.7",
+        "The best segment",
+        "implement",
+        _segments,
+        hints=("Try all k from 1 to layers.", "min(…, key=…) takes the first of equals."),
+    ),
+    Exercise(
+        "4.8",
+        "Long sequences",
+        "predict",
+        _long_sequences,
+        hints=("More than half: 5 a s / h > 34.", "a / h = 96 / 12288."),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "Which operation needs nothing kept for its backward pass?",
+        ("a matrix product", "an addition", "GELU"),
+        answer=1,
+        why="The gradient of a sum is 1, whatever was added.",
+    ),
+    Question(
+        "You double the sequence. Flash attention. What do a layer's activations do?",
+        ("double", "quadruple", "stay"),
+        answer=0,
+        why="Without scores everything is proportional to s.",
+    ),
+    Question(
+        "Full checkpointing of all layers: operations of a step?",
+        ("4/3 of before", "twice", "40 times"),
+        answer=0,
+        why="2 + 4 becomes 2 + 2 + 4: each layer is recomputed once, from its own input.",
+    ),
+    Question(
+        "Why does a checkpoint store the state of the random generator?",
+        ("for the next epoch", "so that dropout draws the same masks again", "for the optimizer"),
+        answer=1,
+        why="With other masks the gradient would belong to another function.",
+    ),
+    Question(
+        "You use flash attention. What does selective recomputation save on top?",
+        ("half", "the MLP", "nothing"),
+        answer=2,
+        why="It drops the scores, which flash attention never keeps.",
+    ),
+)

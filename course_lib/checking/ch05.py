@@ -1,0 +1,243 @@
+"""Exercises and quiz of chapter 5, FLOPs, roofline and MFU."""
+
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+)
+from course_lib.theory import budget, flops, hardware
+from course_lib.theory.models import MODELS
+
+_GPT2 = MODELS["gpt2-124m"].parameters().total
+_LLAMA3_70B = MODELS["llama3-70b"].parameters().total
+_H100 = hardware.accelerator("H100-SXM")
+
+
+def _gpt3(answer: Any) -> None:
+    total = flops.six_nd(175e9, 300e9, recompute="full")
+    days = budget.training_run(total, 1024, 140e12).days
+    expect_equal(
+        answer,
+        [total, days],
+        "recomputation makes it 8 N D, and the 140 TFLOP/s count it as well",
+        wants="FLOP and days",
+        rel=1e-3,
+    )
+
+
+def _tflops(answer: Any) -> None:
+    expect_parts(answer, 3, "an amount, its unit and seconds")
+    amount = flops.six_nd(1e9, 8 * 4096)
+    expect_number(answer[0], amount, "6 · 10^9 parameters · 32,768 tokens", rel=1e-3, unit="FLOP")
+    expect_choice(answer[1], "FLOP", "it is an amount, no rate", choices=("FLOP", "FLOP/s"))
+    peak = hardware.accelerator("RTX4090").peak_flop_per_s
+    expect_number(answer[2], amount / peak, "amount / rate", rel=1e-2, unit="s")
+
+
+def _six(answer: Any) -> None:
+    scores = flops.palm_flop_per_token(0, layers=12, heads=12, head_dim=64, sequence=1024)
+    expect_equal(
+        answer,
+        [6 * _GPT2, scores, 2],
+        "6 N, and 12 · layers · hidden · sequence; 2 of the 6 are forward and 4 backward",
+        wants="two amounts and a whole number",
+        rel=1e-9,
+    )
+
+
+_STACK = "stack_flop(widths, tokens)"
+
+
+def _stack(function: Any) -> None:
+    cases = [
+        (([8, 16], 1), 512, "a first layer needs no gradient of the data: 2 products, not 3"),
+        (([8, 16, 4], 1), 512 + 384, "the second layer makes 3 products of 2 · 16 · 4"),
+        (([8, 16, 4], 10), 8960, "each token costs the same"),
+        (([3, 5, 7, 2], 4), 4 * (4 * 15 + 6 * 35 + 6 * 14), "all later layers cost 6"),
+    ]
+    expect_calls(function, cases, signature=_STACK)
+    expect_raises(function, ([8], 1), ValueError, "one width is no layer", signature=_STACK)
+
+
+def _ada(answer: Any) -> None:
+    peak = hardware.tensor_core_peak(2.52e9, 64, 512) / 1e12
+    expect_equal(
+        answer,
+        [peak, 330 / peak],
+        "a fused multiply-add is 2 FLOP; 330 adds up in fp16",
+        wants="TFLOP/s and a factor",
+        rel=5e-3,
+    )
+
+
+def _h200(answer: Any) -> None:
+    expect_parts(answer, 3, "two ridges, and 'yes' or 'no'")
+    for place, name in enumerate(("H100-SXM", "H200-SXM")):
+        ridge = hardware.accelerator(name).ridge_flop_per_byte
+        expect_number(answer[place], ridge, f"{name}: peak / memory bandwidth", rel=5e-3)
+    expect_choice(answer[2], "no", "peak and NVLink are those of the H100", choices=("yes", "no"))
+
+
+def _trap(answer: Any) -> None:
+    seconds = 6.4e6 * 3600
+    mfu = budget.utilisation(
+        flops.six_nd(_LLAMA3_70B, 15e12), seconds, gpus=1, peak_flop_per_s=_H100.peak_flop_per_s
+    )
+    expect_number(answer, mfu, "1979 is for sparse matrices, the dense peak is 989.4", rel=5e-3)
+
+
+def _llama(answer: Any) -> None:
+    run = budget.training_run_at(1.4e12, 2048, 380)
+    mfu = budget.utilisation(flops.six_nd(65.2e9, 380), 1, 1, 312e12)
+    expect_equal(
+        answer,
+        [run.days, run.gpu_hours, mfu],
+        "days = tokens / (380 · 2048) / 86,400; MFU = 6 N · 380 / peak",
+        wants="days, GPU-hours and a fraction",
+        rel=5e-3,
+    )
+
+
+_PALM = (
+    "palm_mfu(tokens_per_s, parameters, layers, heads, head_dim, sequence, chips, peak_flop_per_s)"
+)
+
+
+def _palm(function: Any) -> None:
+    def mfu(rate: float, parameters: float, *rest: float) -> float:
+        *sizes, sequence, chips, peak = rest
+        each = flops.palm_flop_per_token(parameters, *sizes, sequence)
+        return budget.utilisation(each * rate, 1, chips, peak)
+
+    calls = {
+        (238_300, 540.35e9, 118, 48, 256, 2048, 6144, 275e12): "PaLM 540B: 46.2 %",
+        (238_300, 540.35e9, 118, 48, 256, 8192, 6144, 275e12): "longer sequences mean more FLOP",
+        (1000, 1e9, 10, 8, 64, 1024, 1, 312e12): "one chip",
+    }
+    cases = [(args, mfu(*args), because) for args, because in calls.items()]
+    expect_calls(function, cases, signature=_PALM, rel=1e-6)
+
+
+def _enough_tokens(answer: Any) -> None:
+    tokens = 1
+    while hardware.matmul_intensity(tokens, 4096, 4096) < 100:
+        tokens *= 2
+    expect_number(
+        answer,
+        tokens,
+        "64 tokens give 62 FLOP per byte, 128 give 120, and the ridge is 100",
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "5.1",
+        "GPT-3",
+        "calculate",
+        _gpt3,
+        hints=("With recomputation the forward pass runs twice: 2 + 2 + 4.", "A day has 86,400 s."),
+    ),
+    Exercise(
+        "5.2",
+        "196 Tflops",
+        "debug",
+        _tflops,
+        hints=("6 · parameters · tokens.", "Does 'how much' or 'how fast' have a '/s'?"),
+    ),
+    Exercise(
+        "5.3",
+        "Six per token",
+        "debug",
+        _six,
+        hints=("Six per token and *parameter*.", "12 · layers · hidden · sequence."),
+    ),
+    Exercise(
+        "5.4",
+        "A stack of linear layers",
+        "implement",
+        _stack,
+        hints=("Each product is 2 · tokens · inputs · outputs.", "Two in the first layer, then 3."),
+    ),
+    Exercise(
+        "5.5",
+        "The 4090",
+        "debug",
+        _ada,
+        hints=("clock · multiply-adds · 2 · cores.", "330 / your result."),
+    ),
+    Exercise(
+        "5.6",
+        "H200",
+        "debug",
+        _h200,
+        hints=("Ridge = peak / memory bandwidth.", "What did NVIDIA change: peak, NVLink, memory?"),
+    ),
+    Exercise(
+        "5.7",
+        "The 13.9 % trap",
+        "predict",
+        _trap,
+        hints=("Section 5.5, reading a data sheet.", "GPU-hours · 3600 are GPU-seconds."),
+    ),
+    Exercise(
+        "5.8",
+        "LLaMA 65B",
+        "calculate",
+        _llama,
+        hints=("Tokens / (tokens per second of all GPUs).", "6 N · 380 FLOP/s / 312 TFLOP/s."),
+    ),
+    Exercise(
+        "5.9",
+        "MFU as PaLM counts it",
+        "implement",
+        _palm,
+        hints=("FLOP per token first.", "Divide by all chips together."),
+    ),
+    Exercise(
+        "5.10",
+        "Enough tokens",
+        "predict",
+        _enough_tokens,
+        hints=("The ridge is 100 FLOP per byte.", "Few tokens: about as many FLOP per byte."),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "Training costs 6 FLOP per weight and token. How many of them are the forward pass?",
+        ("2", "3", "4"),
+        answer=0,
+        why="One product forward; two backward, for the weights and for the input.",
+    ),
+    Question(
+        "A chip computes 100 TFLOP/s and reads 2 TB/s. How fast are 10 FLOP per byte?",
+        ("100 TFLOP/s", "20 TFLOP/s", "50 TFLOP/s"),
+        answer=1,
+        why="Below the ridge of 50 it waits for memory: 10 · 2 TB/s.",
+    ),
+    Question(
+        "You switch on full activation checkpointing. What happens to MFU and HFU?",
+        ("both rise", "MFU falls, HFU hardly changes", "HFU falls"),
+        answer=1,
+        why="The step takes a third longer, and the extra FLOP count for HFU only.",
+    ),
+    Question(
+        "A colleague's MFU counts all pairs of tokens, yours the causal half. Same program?",
+        ("no, hers is faster", "it may be: only the convention differs", "no, yours is wrong"),
+        answer=1,
+        why="The seconds are the same; the numerator is a convention.",
+    ),
+    Question(
+        "Which number belongs under the MFU of a bf16 run on H100 SXM?",
+        ("1979 TFLOP/s", "989.4 TFLOP/s", "794.5 TFLOP/s"),
+        answer=1,
+        why="The dense peak. 1979 needs sparse weights; 794.5 is the best matmul measured.",
+    ),
+)

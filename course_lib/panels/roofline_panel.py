@@ -1,0 +1,41 @@
+"""The panel of chapter 5: a model on the roofline of a chip."""
+
+from course_lib.figures import roofline as figure
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.hardware import ACCELERATORS, Accelerator
+from course_lib.theory.models import MODELS
+from course_lib.theory.roofline import model_roofline
+from course_lib.theory.units import format_flop
+
+
+def roofline(
+    model: str = "llama2-7b",
+    gpu: str = "H100-SXM",
+    tokens: int = 64,
+    machine: Accelerator | None = None,
+) -> Panel:
+    """Controls for `theory.roofline.model_roofline`, whose `Roofline` is the panel's result.
+
+    `machine`: a chip of your own, offered and chosen first. Raises ValueError for starting values
+    that are not offered.
+    """
+    chips = {machine.name: machine, **ACCELERATORS} if machine else ACCELERATORS
+    dense = [name for name, shape in MODELS.items() if not shape.experts]
+    controls = {
+        "model": choice("model", model, dense),
+        "gpu": choice("chip", machine.name if machine else gpu, list(chips)),
+        "tokens": powers_of_two("tokens", tokens, 1, 65536),
+    }
+    return Panel(controls, lambda **values: _view(chips, **values))
+
+
+def _view(chips: dict[str, Accelerator], model: str, gpu: str, tokens: int) -> View:
+    result = model_roofline(MODELS[model], chips[gpu], tokens)
+    rows = (
+        ("model", f"{model}, bf16"),
+        ("ridge of the chip", f"{result.accelerator.ridge_flop_per_byte:.1f} FLOP/byte"),
+        ("forward pass", f"{format_flop(result.flop)} for {tokens:,} tokens"),
+        ("at least", f"{1000 * result.seconds:.3g} ms: {result.peak_fraction:.1%} of the peak"),
+    )
+    return View(result, rows, lambda: figure.on_roofline(result, f"{model} on {gpu}"))

@@ -1,0 +1,88 @@
+"""Answers to chapter 4 that a check must refuse: (exercise, what was thought, answer)."""
+
+import torch
+
+_SBH = 2048 * 2 * 12288
+_SCORES = 5 * 96 * 2048**2 * 2
+_RIGHT = {
+    "dropout masks": True,
+    "an MLP with GELU, 4h wide": True,
+    "80 layers": False,
+    "as many key-value heads as heads": True,
+    "8192 hidden": False,
+}
+
+
+def _layer(masks=2, scores=5, plain_scores=2, power=2):
+    def layer_bytes(sequence, batch, hidden, heads, flash, dropout):
+        sbh, pairs = sequence * batch * hidden, heads * sequence**power * batch
+        kept = 0 if flash else pairs * (scores if dropout else plain_scores)
+        return 32 * sbh + (masks * sbh if dropout else 0) + kept
+
+    return layer_bytes
+
+
+class _Forgets(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layer(x)
+        y.backward(gradient)
+        return None, x.grad
+
+
+class _LeavesTheDiceTurned(_Forgets):
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.rng = torch.get_rng_state()
+        return _Forgets.forward(ctx, layer, x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.set_rng_state(ctx.rng)
+        torch.rand(3)
+        torch.set_rng_state(ctx.rng)
+        result = _Forgets.backward(ctx, gradient)
+        torch.rand(1)
+        return result
+
+
+def _root(layers, input_bytes, layer_bytes):
+    return round(layers**0.5)
+
+
+def _one(layers, input_bytes, layer_bytes):
+    return 1
+
+
+MISTAKES = [
+    ("4.1", "one sequence", (_SBH * 17 + _SCORES // 2, _SBH * 17, _SBH)),
+    ("4.1", "keeps 34 in full recomputation", (_SBH * 34 + _SCORES, _SBH * 34, _SBH * 34)),
+    ("4.1", "forgets the scores", (_SBH * 34, _SBH * 34, _SBH * 2)),
+    ("4.2", "nothing is wrong", dict.fromkeys(_RIGHT, False)),
+    ("4.2", "everything is wrong", dict.fromkeys(_RIGHT, True)),
+    ("4.2", "forgets one", {k: v for k, v in _RIGHT.items() if k != "80 layers"}),
+    ("4.3", "the notes", (3240, 40.5)),
+    ("4.3", "counts only the second run", (80, 4 / 3)),
+    ("4.3", "twice the work", (160, 2)),
+    ("4.4", "takes the claim at its word", (5_000_000_000, 1)),
+    ("4.4", "rounds to the nearest", (80 * 2 * 8192 * 8192, 2)),
+    ("4.4", "one byte each", (80 * 8192 * 8192, 2)),
+    ("4.5", "masks of two bytes", _layer(masks=4)),
+    ("4.5", "keeps all three without dropout", _layer(plain_scores=5)),
+    ("4.5", "scores grow linearly", _layer(power=1)),
+    ("4.6", "new dice", _Forgets),
+    ("4.6", "turns the dice of everybody after it", _LeavesTheDiceTurned),
+    ("4.6", "an instance", 3),
+    ("4.7", "always the square root", _root),
+    ("4.7", "always one", _one),
+    ("4.8", "takes half as equal", 768),
+    ("4.8", "compares with 34 + 80", 2048),
+]
