@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.replica import own_rows
-from course_lib.demos.training import MODELS, Training, mean_loss
-from course_lib.scratch.ddp import DDP
+from course_lib.demos.parts.replica import own_rows
+from course_lib.demos.parts.training import MODELS, Training, mean_loss
+from course_lib.scratch.replicas.ddp import DDP
 
 LIBRARY = "DistributedDataParallel"
 VERSIONS = {

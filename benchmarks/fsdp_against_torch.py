@@ -10,7 +10,7 @@ import time
 
 from course_lib import launch
 from course_lib.demos.fsdp import Options
-from course_lib.demos.fsdp_versions import FullyShard, MiniFSDP, Ya
+from course_lib.demos.parts.fsdp_versions import FullyShard, MiniFSDP, Ya
 from course_lib.demos.yafsdp import Memory, measure_memory
 
 KINDS = (FullyShard, MiniFSDP, Ya)

@@ -14,12 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos import megatron_tp, tp
+from course_lib.demos import tp
+from course_lib.demos.parts import megatron_tp
+from course_lib.demos.parts.training import Batch
 from course_lib.demos.text import VOCAB
-from course_lib.demos.training import Batch
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.sequence_parallel import SequenceParallel
-from course_lib.scratch.tensor_region import TensorParallel
+from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.sequence import SequenceParallel
 
 CASES = [  # model, batch, sequence
     ("tiny", 8, 64),

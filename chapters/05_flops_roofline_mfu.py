@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory import budget, flops, hardware, models, roofline, units
+from course_lib.theory import budget, flops, hardware, models, units
 
 torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
 

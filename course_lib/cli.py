@@ -104,7 +104,7 @@ def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
-    from course_lib.demos.command import render
+    from course_lib.demos.parts.command import render
 
     try:
         module = demos.load(arguments.name)

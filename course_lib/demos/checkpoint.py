@@ -2,8 +2,8 @@
 
 A small GPT trains on `--save-ranks` ranks, each with its shard of weights and moments, and saves in
 mid-training. `--load-ranks` ranks build a model with other weights, load the checkpoint, and go on.
-The loss curve is that of one process that was never interrupted. By hand (scratch.checkpoint), and
-with fully_shard and torch.distributed.checkpoint.
+The loss curve is that of one process that was never interrupted. By hand
+(scratch.recovery.checkpoint), and with fully_shard and torch.distributed.checkpoint.
 Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun.
 """
 
@@ -18,12 +18,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.recovery import Dcp, Sharded
-from course_lib.demos.training import Batch, Training, one_process
-from course_lib.demos.versions import Comparison, Version
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.recovery import Dcp, Sharded
+from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.versions import Comparison, Version
 from course_lib.theory.validation import flag, whole
 
 KINDS = (Sharded, Dcp)

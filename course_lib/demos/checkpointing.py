@@ -15,18 +15,18 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.replica import Replica, own_rows, predicted_exchange, predicted_states
-from course_lib.demos.training import Batch, Training, mean_loss, one_process
-from course_lib.demos.versions import FP32, Comparison, follow
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.replica import Replica, own_rows, predicted_exchange, predicted_states
+from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, follow
 from course_lib.measure.flops import matmul_flops
 from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import Segment, cut
-from course_lib.scratch.ddp import DDP
 from course_lib.scratch.gpt import GPT
+from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.activations import head_activation_bytes, layer_activation_bytes
 from course_lib.theory.flops import training_flops
 from course_lib.theory.validation import flag, number, whole

@@ -15,20 +15,20 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
-from course_lib.scratch.collectives import (
+from course_lib.scratch.collectives.peers import Peers, SlowPeers
+from course_lib.scratch.collectives.ring import (
     all_to_all,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from course_lib.scratch.peers import Peers, SlowPeers
-from course_lib.scratch.tree import tree_all_reduce
+from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory import collectives
 from course_lib.theory.fitting import FittedLink, fit_alpha_beta
 from course_lib.theory.units import KIB, MIB, format_bytes

@@ -18,16 +18,16 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos import functional
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.training import Batch, Training, one_process
-from course_lib.demos.versions import FP32, Comparison, Sent, follow, predicted_sent
+from course_lib.demos.parts import functional
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
+from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
+from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
 from course_lib.scratch.ledger import ledger
-from course_lib.scratch.ring_attention import RingAttention, spread_sequence
-from course_lib.scratch.sequence_slices import SequenceRing
 from course_lib.theory.communication import ddp_buckets
 from course_lib.theory.layout import Layout
 from course_lib.theory.states import local_parameters, sharded_states
@@ -69,7 +69,7 @@ class Result(Comparison):
 
 
 class Ring:
-    """The technique of scratch.ring_attention, with one chunk of the sequence on each rank."""
+    """scratch.context.ring_attention, with one chunk of the sequence on each rank."""
 
     name: str = "ring"
     zigzag: ClassVar[bool] = False

@@ -12,15 +12,20 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.replica import Replica, own_devices, predicted_exchange, predicted_states
-from course_lib.demos.training import Batch, Training, mean_loss, one_process
-from course_lib.demos.versions import Comparison, follow
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.replica import (
+    Replica,
+    own_devices,
+    predicted_exchange,
+    predicted_states,
+)
+from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.measure.copies import copied_bytes
-from course_lib.scratch.data_parallel import DataParallel
-from course_lib.scratch.ddp import DDP
+from course_lib.scratch.replicas.data_parallel import DataParallel
+from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.collectives import sent_bytes
 from course_lib.theory.validation import flag, whole
 

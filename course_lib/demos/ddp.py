@@ -1,7 +1,8 @@
 """Data-parallel training of a small GPT on real text, with gradient accumulation.
 
-Each rank takes its own samples; DistributedDataParallel, and then DDP written out (scratch/ddp.py),
-average the gradients. One process trains the same model on all samples, to prove them equal.
+Each rank takes its own samples; DistributedDataParallel, and then DDP written out
+(scratch/replicas/ddp.py), average the gradients. One process trains the same model on all samples,
+to prove them equal.
 Run it with `course demo ddp --ranks 2`, or under torchrun.
 """
 
@@ -18,16 +19,16 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Training
 from course_lib.demos.text import Windows
-from course_lib.demos.training import Training
 from course_lib.measure.collectives import BucketLog, log_buckets
 from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import MicroBatch, accumulate, accumulate_ddp
-from course_lib.scratch.ddp import DDP
+from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.batching import Batching
 from course_lib.theory.communication import (
     BUCKET_CAP_BYTES,

@@ -1,8 +1,8 @@
 """Recovery, part 2: a rank is killed in mid-training, and torchrun's elastic agent starts it again.
 
 The agent ends the other ranks, starts all of them anew (`--max-restarts`), and they resume from the
-last checkpoint (scratch.checkpoint). Updates since then are done again; the loss curve is that of
-one process that nobody disturbed.
+last checkpoint (scratch.recovery.checkpoint). Updates since then are done again; the loss curve is
+that of one process that nobody disturbed.
 Run it with `course demo elastic --ranks 2`: rank 0 starts torchrun with as many ranks.
 """
 
@@ -23,10 +23,10 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.training import Training, one_process
-from course_lib.demos.versions import LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.parts.versions import LOSS_TOLERANCE, loss_gaps
 from course_lib.launch.verdict import describe_exit
 from course_lib.theory.recovery import lost_steps, mean_lost_steps
 from course_lib.theory.validation import flag, number, whole
@@ -172,7 +172,7 @@ def _command(folder: Path, ranks: int, max_restarts: int) -> list[str]:
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *(f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", "--monitor-interval=0.1"),
         f"--log-dir={folder}/logs",  # or torchrun leaves an empty one behind
-        *("-m", "course_lib.demos.elastic_worker", str(folder)),
+        *("-m", "course_lib.demos.parts.elastic_worker", str(folder)),
     ]
 
 

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos import functional
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.expert_training import ExpertTraining, mixtures
-from course_lib.demos.training import Batch, Training, one_process
-from course_lib.demos.versions import FP32, Comparison, Sent, follow, predicted_sent
-from course_lib.scratch.experts import MoE
+from course_lib.demos.parts import functional
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.expert_training import ExpertTraining, mixtures
+from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
+from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.ledger import ledger
 from course_lib.theory.communication import ddp_buckets
 from course_lib.theory.layout import Layout
@@ -83,7 +83,7 @@ class Result(Comparison):
 
 
 class ByHand:
-    """The technique of scratch.experts; gradients are summed tensor by tensor."""
+    """The technique of scratch.experts.mixture; gradients are summed tensor by tensor."""
 
     name = "by hand"
 

@@ -16,19 +16,19 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from course_lib import launch
-from course_lib.demos import torch_tp
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
+from course_lib.demos.parts import torch_tp
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.demos.text import VOCAB
 from course_lib.demos.tp import add_calls, whole_loss
-from course_lib.demos.training import Batch, Training, mean_loss, one_process
-from course_lib.demos.versions import FP32, Comparison, Sent, follow, predicted_sent
-from course_lib.scratch.flat_parameter import gathered
-from course_lib.scratch.fsdp import FSDP
+from course_lib.scratch.fsdp.flat_parameter import gathered
+from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.ledger import ledger
-from course_lib.scratch.tensor_region import TensorParallel
-from course_lib.scratch.vocab_parallel import (
+from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
     whole_gradients,

@@ -27,13 +27,13 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.tables import TableTraining, ngrams
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.tables import TableTraining, ngrams
+from course_lib.demos.parts.training import Batch, one_process
+from course_lib.demos.parts.versions import LOSS_TOLERANCE, Sent, loss_gaps
 from course_lib.demos.text import VOCAB
-from course_lib.demos.training import Batch, one_process
-from course_lib.demos.versions import LOSS_TOLERANCE, Sent, loss_gaps
 from course_lib.launch.group import STORE_VARIABLE
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire

@@ -19,14 +19,14 @@ from typing import Any
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos import launchers_job, lifeline
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.training import one_process
-from course_lib.demos.versions import LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.parts import launchers_job, lifeline
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.training import one_process
+from course_lib.demos.parts.versions import LOSS_TOLERANCE, loss_gaps
 from course_lib.theory.validation import choice, flag, number, whole
 
-JOB = "course_lib.demos.launchers_job"
+JOB = "course_lib.demos.parts.launchers_job"
 
 
 @dataclass(frozen=True)

@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.replica import Replica, own_devices, predicted_exchange, predicted_states
-from course_lib.demos.training import Training, one_process
-from course_lib.demos.versions import Comparison, follow
-from course_lib.scratch.ddp import DDP
-from course_lib.scratch.spread import Spread
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.replica import (
+    Replica,
+    own_devices,
+    predicted_exchange,
+    predicted_states,
+)
+from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.parts.versions import Comparison, follow
+from course_lib.scratch.replicas.ddp import DDP
+from course_lib.scratch.replicas.spread import Spread
 from course_lib.theory.validation import flag, whole
 
 

@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.training import Training, mean_loss
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.measure.overlap import Interval, record, timeline
-from course_lib.scratch.ddp import DDP
+from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.units import MIB
 from course_lib.theory.validation import flag, number
 

@@ -17,13 +17,13 @@ from torch.nn.functional import cross_entropy, embedding
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.tables import TableTraining, ngrams
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.tables import TableTraining, ngrams
+from course_lib.demos.parts.training import Batch, mean_loss, one_process
+from course_lib.demos.parts.versions import Comparison, Sent, follow
 from course_lib.demos.text import VOCAB
-from course_lib.demos.training import Batch, mean_loss, one_process
-from course_lib.demos.versions import Comparison, Sent, follow
 from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
 from course_lib.theory.sparse import RowExchange, dense_over_sparse
 from course_lib.theory.validation import flag, number

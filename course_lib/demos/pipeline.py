@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.pipeline_versions import (
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.pipeline_versions import (
     LIBRARY,
     Library,
     Scratch,
@@ -26,16 +26,16 @@ from course_lib.demos.pipeline_versions import (
     from_all,
     plan_of,
 )
-from course_lib.demos.training import OneProcess, Training, one_process
-from course_lib.demos.versions import (
+from course_lib.demos.parts.training import OneProcess, Training, one_process
+from course_lib.demos.parts.versions import (
     FP32,
     Comparison,
     Version,
     follow,
     predicted_sent,
 )
-from course_lib.scratch.pipeline import Pipeline
-from course_lib.scratch.stage import Wires, wires
+from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline.stage import Wires, wires
 from course_lib.theory.bubble import bubble_fraction
 from course_lib.theory.layout import Layout
 from course_lib.theory.pipeline import StageTimes, Task, simulate

@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.training import Batch, Training, one_process
-from course_lib.demos.versions import FP32, Comparison, follow, predicted_sent
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, follow, predicted_sent
 from course_lib.scratch.ledger import ledger
+from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
-from course_lib.scratch.vocab_parallel import whole_gradients
 from course_lib.theory.layout import Layout
 from course_lib.theory.schedules import schedule
 from course_lib.theory.states import local_parameters, sharded_states

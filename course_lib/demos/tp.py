@@ -15,17 +15,17 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from course_lib import launch
-from course_lib.demos import megatron_tp, torch_tp
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
+from course_lib.demos.parts import megatron_tp, torch_tp
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.demos.text import VOCAB
-from course_lib.demos.training import Batch, Training, mean_loss, one_process
-from course_lib.demos.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.scratch.ledger import ledger
-from course_lib.scratch.sequence_parallel import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor_region import TensorParallel
-from course_lib.scratch.vocab_parallel import (
+from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
+from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
     whole_gradients,

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos import fsdp_prediction as prediction
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
 from course_lib.demos.fsdp import TOLERANCES
-from course_lib.demos.fsdp_versions import (
+from course_lib.demos.parts import fsdp_prediction as prediction
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.fsdp_versions import (
     FullyShard,
     MiniFSDP,
     Sharded,
@@ -23,8 +23,8 @@ from course_lib.demos.fsdp_versions import (
     Ya,
     check_settings,
 )
-from course_lib.demos.training import Training, one_process
-from course_lib.demos.versions import Comparison, follow
+from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.measure.peak import log_memory
 
 

@@ -15,23 +15,23 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.command import option, run_as_program
-from course_lib.demos.command import parse as parse_options
-from course_lib.demos.device import device_name
-from course_lib.demos.training import Batch, OneProcess, Training, mean_loss, one_process
-from course_lib.demos.versions import Comparison, Version, follow
-from course_lib.demos.zero_prediction import (
+from course_lib.demos.parts.command import option, run_as_program
+from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.parts.device import device_name
+from course_lib.demos.parts.training import Batch, OneProcess, Training, mean_loss, one_process
+from course_lib.demos.parts.versions import Comparison, Version, follow
+from course_lib.demos.parts.zero_prediction import (
     ZeroPrediction,
     redundancy_optimizer_parts,
     redundancy_optimizer_sent,
     sent_volume,
 )
 from course_lib.scratch import wire
-from course_lib.scratch.flat import views
 from course_lib.scratch.ledger import ledger, tensor_bytes
-from course_lib.scratch.offload import Host
-from course_lib.scratch.zero import Zero
-from course_lib.scratch.zero3 import Zero3
+from course_lib.scratch.zero.flat import views
+from course_lib.scratch.zero.offload import Host
+from course_lib.scratch.zero.stage3 import Zero3
+from course_lib.scratch.zero.stages import Zero
 from course_lib.theory.validation import choice, flag, whole
 
 STAGES = ("all", "0", "1", "2", "3")

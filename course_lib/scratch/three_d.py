@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from course_lib.scratch.flat import flatten, views
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.mail import Order
-from course_lib.scratch.pipeline import Pipeline
-from course_lib.scratch.stage import cut, wires
-from course_lib.scratch.tensor_parallel import TensorParallel
-from course_lib.scratch.vocab_parallel import (
+from course_lib.scratch.pipeline.mail import Order
+from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline.stage import cut, wires
+from course_lib.scratch.tensor.layers import TensorParallel
+from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
 )
+from course_lib.scratch.zero.flat import flatten, views
 
 
 class Place(NamedTuple):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from course_lib import demos, launch
-from course_lib.demos import checkpoint, recovery
-from course_lib.demos.training import Training, one_process
-from course_lib.scratch.checkpoint import complete
+from course_lib.demos import checkpoint
+from course_lib.demos.parts import recovery
+from course_lib.demos.parts.training import Training, one_process
+from course_lib.scratch.recovery.checkpoint import complete
 
 
 @cache

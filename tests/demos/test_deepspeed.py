@@ -7,10 +7,10 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from course_lib.demos import launchers_job, lifeline
-from course_lib.demos.deepspeed_config import deepspeed_config
 from course_lib.demos.launchers import LAUNCHERS, Options, attempt
-from course_lib.demos.training import one_process
+from course_lib.demos.parts import launchers_job, lifeline
+from course_lib.demos.parts.deepspeed_config import deepspeed_config
+from course_lib.demos.parts.training import one_process
 from course_lib.theory.batching import Batching
 
 

@@ -135,7 +135,7 @@ def test_the_worker_ends_when_its_agent_or_its_folder_is_not_there(tmp_path):
     for folder, agent in ((tmp_path, 1), (tmp_path / "gone", None)):
 
         def watch(folder=folder, agent=agent):
-            from course_lib.demos import elastic_worker
+            from course_lib.demos.parts import elastic_worker
 
             elastic_worker._watch(folder, agent or os.getppid())
 

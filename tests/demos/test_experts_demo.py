@@ -9,8 +9,8 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import experts
-from course_lib.demos.training import one_process
-from course_lib.demos.versions import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.parts.training import one_process
+from course_lib.demos.parts.versions import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
 
 SMALL = {"model": "2x32x4", "steps": 3, "sequence": 16}
 

@@ -4,8 +4,8 @@ import pytest
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos.training import Training, mean_loss, one_process
-from course_lib.demos.versions import Comparison, follow
+from course_lib.demos.parts.training import Training, mean_loss, one_process
+from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.scratch.ledger import ledger
 
 TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)

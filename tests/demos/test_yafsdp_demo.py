@@ -6,7 +6,7 @@ import pytest
 
 from course_lib import demos
 from course_lib.demos import yafsdp
-from course_lib.demos.training import Training
+from course_lib.demos.parts.training import Training
 from course_lib.theory.layout import Layout
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.states import local_parameters, sharding_buffers

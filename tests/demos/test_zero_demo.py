@@ -8,8 +8,8 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import zero
-from course_lib.demos.training import Training
-from course_lib.demos.zero_prediction import (
+from course_lib.demos.parts.training import Training
+from course_lib.demos.parts.zero_prediction import (
     ZeroPrediction,
     redundancy_optimizer_parts,
     sent_volume,
@@ -107,7 +107,7 @@ def test_a_prediction_depends_on_stage_ranks_and_padding():
 
 def broken_reduce():
     """One unit keeps its own gradient, without the other ranks'."""
-    from course_lib.scratch.shard import Unit
+    from course_lib.scratch.zero.shard import Unit
 
     whole = Unit.reduce
 

@@ -144,14 +144,14 @@ def save_on(folder: Path) -> None:
     import torch.distributed as dist
     from torch import zeros
 
-    from course_lib.scratch import checkpoint
+    from course_lib.scratch.recovery import checkpoint
 
     start, stop = checkpoint.columns(9, dist.get_rank(), dist.get_world_size())
     checkpoint.save(folder, 1, zeros(3, stop - start), {"w": [9]})
 
 
 def load_from(folder: Path, reshard: bool) -> None:
-    from course_lib.scratch import checkpoint
+    from course_lib.scratch.recovery import checkpoint
 
     checkpoint.load(folder / "step-00000001", {"w": [9]}, reshard=reshard)
 

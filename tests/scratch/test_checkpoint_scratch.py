@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.scratch import checkpoint
-from course_lib.scratch.checkpoint_files import MANIFEST, CheckpointError
+from course_lib.scratch.recovery import checkpoint
+from course_lib.scratch.recovery.files import MANIFEST, CheckpointError
 
 LAYOUT = {"weight": [5, 7], "bias": [2]}  # 37 columns: no number of ranks divides them
 WHOLE = torch.arange(3 * 37, dtype=torch.float32).view(3, 37) / 7

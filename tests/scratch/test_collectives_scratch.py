@@ -10,14 +10,14 @@ from course_lib import launch
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
-from course_lib.scratch.collectives import (
+from course_lib.scratch.collectives.peers import Peers, SlowPeers
+from course_lib.scratch.collectives.ring import (
     all_to_all,
     ring_all_gather,
     ring_all_reduce,
     ring_reduce_scatter,
 )
-from course_lib.scratch.peers import Peers, SlowPeers
-from course_lib.scratch.tree import tree_all_reduce
+from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory import collectives
 
 ROWS = (0, 1, 7, 24)

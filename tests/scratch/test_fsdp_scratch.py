@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.training import Training, mean_loss
+from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.clipping import clip_shards
-from course_lib.scratch.deferred_init import defer
-from course_lib.scratch.fsdp import FSDP
+from course_lib.scratch.fsdp.clipping import clip_shards
+from course_lib.scratch.fsdp.deferred_init import defer
+from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.gpt import GPT, Block
 
 TRAINING = Training("2x16x2", steps=3, batch=12, sequence=8)

@@ -13,8 +13,8 @@ from course_lib import launch
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.pipeline import Pipeline
-from course_lib.scratch.stage import Part, cut, wires
+from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline.stage import Part, cut, wires
 from course_lib.theory.bubble import in_flight
 from course_lib.theory.pipeline import StageTimes, simulate
 from course_lib.theory.schedules import BACKWARD, FORWARD, Pass, Schedule, schedule

@@ -7,9 +7,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.block_attention import block_forward, merge
-from course_lib.scratch.ring_attention import RingFunction
-from course_lib.scratch.sequence_slices import SequenceRing
+from course_lib.scratch.context.block_attention import block_forward, merge
+from course_lib.scratch.context.ring_attention import RingFunction
+from course_lib.scratch.context.slices import SequenceRing
 
 BATCH, HEADS, WIDTH = 2, 3, 5
 

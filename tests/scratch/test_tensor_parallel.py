@@ -11,14 +11,14 @@ from course_lib import launch
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.sequence_parallel import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor_parallel import (
+from course_lib.scratch.tensor.layers import (
     ColumnParallelLinear,
     RowParallelLinear,
     cut_block,
 )
-from course_lib.scratch.tensor_region import TensorParallel
-from course_lib.scratch.vocab_parallel import (
+from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
+from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
     whole_gradients,

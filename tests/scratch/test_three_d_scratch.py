@@ -7,8 +7,8 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
+from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
-from course_lib.scratch.vocab_parallel import whole_gradients
 from course_lib.theory.schedules import schedule
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 6  # an odd vocabulary: one row of padding over tp 2

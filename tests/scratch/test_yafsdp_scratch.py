@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.training import Training, mean_loss
+from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.peak import log_memory
-from course_lib.scratch.yafsdp import YaFSDP
+from course_lib.scratch.fsdp.yafsdp import YaFSDP
 
 TRAINING = Training("3x16x2", steps=3, batch=12, sequence=8)
 

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.training import Training, mean_loss, one_process
+from course_lib.demos.parts.training import Training, mean_loss, one_process
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.flat import flatten, units_of, views
 from course_lib.scratch.ledger import ledger, tensor_bytes
-from course_lib.scratch.offload import Host
-from course_lib.scratch.zero import Zero, clip, global_norm, own_norm
-from course_lib.scratch.zero3 import Zero3
+from course_lib.scratch.zero.flat import flatten, units_of, views
+from course_lib.scratch.zero.offload import Host
+from course_lib.scratch.zero.stage3 import Zero3
+from course_lib.scratch.zero.stages import Zero, clip, global_norm, own_norm
 from course_lib.theory.layout import Layout
 from course_lib.theory.recipe import RECIPES
 from course_lib.theory.states import LocalParameters, model_states, sharding_buffers

@@ -1,0 +1,1 @@
+"""What the programs in `course_lib.demos` are made of and share."""

@@ -1,0 +1,112 @@
+"""A mixture of experts whose experts are spread over ranks."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+from course_lib.scratch.experts.all_to_all import AllToAll
+from course_lib.scratch.experts.router import (
+    Router,
+    accepted,
+    balance_loss,
+    expert_capacity,
+)
+
+
+class MoE(nn.Module):
+    """Sends each token through `top_k` of `experts` MLPs.
+
+    Tokens beyond an expert's capacity are dropped: that choice adds nothing.
+    After a forward pass `counts` and `kept` hold the choices of each rank for
+    each expert, all and accepted; `balance` is this rank's balance loss.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        top_k: int,
+        capacity_factor: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.router = Router(hidden, experts, top_k)
+        self.experts = nn.ModuleDict(
+            {str(number): mlp(hidden) for number in range(experts)}
+        )
+        self.capacity_factor = capacity_factor
+        self.total, self.rank, self.ranks = experts, 0, 1
+        self.group: ProcessGroup | None = None  # alone
+        self.all_to_all = AllToAll.apply
+
+    def spread(self, group: ProcessGroup) -> None:
+        """Keep this rank's experts only: rank 0 has the first ones.
+
+        Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+        """
+        self.group, self.ranks = group, dist.get_world_size(group)
+        self.rank = dist.get_rank(group)
+        if self.total % self.ranks:
+            raise ValueError(
+                f"experts {self.total} is not divisible by ranks "
+                f"{self.ranks}: make it a multiple"
+            )
+        for number in range(self.total):
+            if number * self.ranks // self.total != self.rank:
+                del self.experts[str(number)]
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
+        tokens = x.flatten(0, -2)
+        chosen, weights, probabilities = self.router(tokens)
+        self._count(chosen)
+        self.balance = balance_loss(self.counts.sum(0), probabilities)
+        order = self._accepted_by_expert(chosen)
+        origin = order // self.router.top_k  # the token of each choice
+        sent = self.kept[self.rank].view(self.ranks, -1).sum(1).tolist()
+        pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
+        received = pieces.sum(1).tolist()
+        rows = tokens[origin]
+        if self.group:  # dispatch
+            rows = self.all_to_all(rows, sent, received, self.group)
+        rows = self._compute(rows, pieces)
+        if self.group:  # combine
+            rows = self.all_to_all(rows, received, sent, self.group)
+        rows = rows * weights.flatten()[order].unsqueeze(1)
+        return torch.zeros_like(tokens).index_add(0, origin, rows).view_as(x)
+
+    @torch.no_grad()
+    def _count(self, chosen: Tensor) -> None:
+        """Counts of all ranks: they fix split sizes, capacity and balance."""
+        own = torch.bincount(chosen.flatten(), minlength=self.total)[None]
+        self.counts = wire.all_gather(own, self.group) if self.group else own
+        choices = int(self.counts.sum())
+        capacity = expert_capacity(choices, self.total, self.capacity_factor)
+        self.kept = accepted(self.counts, capacity)  # (ranks, experts)
+
+    def _accepted_by_expert(self, chosen: Tensor) -> Tensor:
+        """This rank's accepted choices, sorted by expert."""
+        own, kept = self.counts[self.rank], self.kept[self.rank]
+        order = chosen.flatten().argsort(stable=True)
+        expert = chosen.flatten()[order]
+        place = torch.arange(len(order), device=order.device)
+        place = place - (own.cumsum(0) - own)[expert]  # in the expert's queue
+        return order[place < kept[expert]]
+
+    def _compute(self, rows: Tensor, pieces: Tensor) -> Tensor:
+        """Each row through its expert; rows come by rank, then by expert."""
+        numbers = torch.arange(pieces.shape[1], device=rows.device)
+        owner = numbers.repeat(self.ranks).repeat_interleave(pieces.flatten())
+        results = torch.empty_like(rows)
+        for number, expert in enumerate(self.experts.values()):
+            results[owner == number] = expert(rows[owner == number])
+        return results
+
+
+def mlp(hidden: int) -> nn.Sequential:
+    """One expert: the MLP of scratch.gpt."""
+    return nn.Sequential(
+        nn.Linear(hidden, 4 * hidden),
+        nn.GELU(),
+        nn.Linear(4 * hidden, hidden),
+    )

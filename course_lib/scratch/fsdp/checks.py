@@ -1,0 +1,118 @@
+"""The mistakes that FSDP's users make, each with its own sentence."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from course_lib.scratch.fsdp.flat_parameter import FlatParameter
+
+
+def check_group() -> None:
+    """RuntimeError unless there are ranks to cut over."""
+    if not dist.is_initialized():
+        raise RuntimeError(
+            "FSDP needs a process group and there is none: call launch.init() "
+            "first, on each rank"
+        )
+
+
+def parameters_of_units(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> list[dict[nn.Parameter, list[str]]]:
+    """The parameters of `model` itself, then of each module, with their names.
+
+    A tied parameter has several names. ValueError if two units share one.
+    """
+    known = {module: name for name, module in model.named_modules()}
+    if strangers := [type(m).__name__ for m in modules if m not in known]:
+        raise ValueError(
+            f"a {strangers[0]} in the list of units is no part of the model: "
+            "name modules of the model"
+        )
+    units: list[dict[nn.Parameter, list[str]]] = [
+        {} for _ in range(1 + len(modules))
+    ]
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        inside = [name.startswith(known[module] + ".") for module in modules]
+        number = inside.index(True) + 1 if any(inside) else 0
+        for other, unit in enumerate(units):
+            if parameter in unit and other != number:
+                raise ValueError(
+                    f"parameter {name} is also {unit[parameter][0]}, of "
+                    "another unit, which gathers and frees at another time: "
+                    "put both into one unit, or leave both to the root"
+                )
+        units[number].setdefault(parameter, []).append(name)
+    return units
+
+
+def layer_names(
+    model: nn.Module, modules: Sequence[nn.Module]
+) -> dict[Tensor, str]:
+    """The first name of each parameter, which must be in a module.
+
+    ValueError if it is in none, or in two that do not share all they have.
+    """
+    names = {p: name for name, p in model.named_parameters()}
+    for parameter, name in names.items():
+        sets = [set(module.parameters()) for module in modules]
+        homes = [own for own in sets if parameter in own]
+        if not homes:
+            raise ValueError(
+                f"parameter {name} is in none of the layers: name its module "
+                "among them"
+            )
+        if any(own != homes[0] for own in homes):
+            raise ValueError(
+                f"parameter {name} is in two layers, which share only a part "
+                "of their parameters: untie it, or give it a layer of its own"
+            )
+    return names
+
+
+Homes = Mapping[Tensor, tuple[FlatParameter, str]]
+
+
+def fill(
+    homes: Homes, weights: Iterable[tuple[Tensor, Tensor]] | None
+) -> None:
+    """Cut the weights, and refuse optimizers of the old parameters.
+
+    ValueError for a parameter without values.
+    """
+    filled = set()
+    for parameter, value in weights or ((p, p) for p in homes):
+        if parameter in homes:
+            flat, name = homes[parameter]
+            if not value.is_meta:
+                flat.fill(name, value)
+                filled.add(parameter)
+    for parameter, (_, name) in homes.items():
+        if parameter not in filled:
+            raise ValueError(
+                f"parameter {name} is on the meta device and has no values: "
+                "give weights=, for example those of Deferred.replay"
+            )
+    refuse_in_optimizers(homes)
+
+
+def refuse_in_optimizers(parameters: Iterable[Tensor]) -> None:
+    """From now on `step` of an optimizer that holds one of these raises."""
+    for parameter in parameters:
+        parameter.is_no_shard = True
+
+
+def _refuse(optimizer: Optimizer, args: object, kwargs: object) -> None:
+    held = [p for group in optimizer.param_groups for p in group["params"]]
+    if any(hasattr(parameter, "is_no_shard") for parameter in held):
+        raise ValueError(
+            f"this {type(optimizer).__name__} holds parameters that are not "
+            "shards and get no gradients: build it after sharding, from "
+            "`shards`"
+        )
+
+
+register_optimizer_step_pre_hook(_refuse)

@@ -1,0 +1,132 @@
+"""YaFSDP: FSDP by whole layers, in buffers that are there from the start.
+
+FSDP asks for memory and gives it back all the time. Here two buffers hold the
+weights of odd and of even layers, two more their gradients: while one layer
+computes in its buffer, the next one arrives in the other. A weight is a view
+of its layer's buffer for ever, so that nothing is inserted or allocated.
+Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1 (2024), which keeps the
+layers' norms apart from them.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch.fsdp.flat_parameter import Reduction, gathered
+from course_lib.scratch.fsdp.yafsdp_layers import Buffers, Layer, cut
+
+
+class YaFSDP:
+    """Cuts `model` over ranks; afterwards it is called and trained as before.
+
+    `layers`, in the order of the forward pass, have all parameters between
+    them; two may share all of theirs, as embedding and head do. Build the
+    optimizer from `shards`. The other arguments are those of FSDP.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Sequence[nn.Module],
+        *,
+        device: torch.device | None = None,
+        dtype: torch.dtype = torch.float32,
+        weights: Iterable[tuple[Tensor, Tensor]] | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        self.layers = cut(model, layers, device, weights, group)
+        self.flats = list(dict.fromkeys(layer.flat for layer in self.layers))
+        self.shards = [flat.shard for flat in self.flats]
+        self.weights = Buffers(self.layers, dtype)
+        self.gradients = Buffers(self.layers, dtype)
+        # 16-bit gradients become fp32 here, to be summed.
+        wide = dtype != torch.float32
+        self.wide = self.gradients.pair[0].float() if wide else None
+        self.held: list[Layer | None] = [None, None]  # in the weight buffers
+        self.gathers: dict[Layer, dist.Work] = {}
+        self.reduction: Reduction | None = None
+        cuda = self.shards[0].is_cuda
+        self.stream = torch.cuda.Stream() if cuda else None
+        for layer in self.layers:
+            layer.insert(
+                self.weights.of(layer),
+                self.gradients.of(layer),
+                self.after_backward,
+            )
+            on = layer.module
+            on.register_forward_pre_hook(partial(self.before_forward, layer))
+            on.register_forward_hook(partial(self.after_forward, layer))
+
+    def before_forward(self, layer: Layer, *_: Any) -> None:
+        """Wait for this layer; the next one arrives in the other buffer."""
+        if layer.number == 0:
+            for unused in list(self.gathers):
+                self.gathers.pop(unused).wait()
+            self.held = [None, None]  # older than the optimizer's step
+        self.gather(layer)
+        if layer is not self.layers[-1]:
+            self.start_gather(self.layers[layer.number + 1])
+
+    def after_forward(
+        self, layer: Layer, module: nn.Module, inputs: Any, output: Tensor
+    ) -> None:
+        """Be called when the backward pass comes here."""
+        if output.requires_grad:
+            output.register_hook(partial(self.before_backward, layer))
+
+    def before_backward(self, layer: Layer, gradient: Tensor) -> None:
+        """The same, in the other direction."""
+        if layer is not self.layers[-1]:
+            self.layers[layer.number + 1].check_complete()
+        layer.expect_gradients()
+        self.gather(layer)
+        if layer.number > 0:
+            self.start_gather(self.layers[layer.number - 1])
+
+    def after_backward(self, layer: Layer) -> None:
+        """The sum of this layer's gradients travels meanwhile."""
+        self.finish_reduction()  # its buffer is the next layer's
+        whole = self.gradients.of(layer)
+        if self.wide is not None:
+            whole = self.wide[: layer.flat.size].copy_(whole)
+        self.reduction = Reduction(layer.flat, whole)
+        if layer.number == 0:
+            self.finish_reduction()
+
+    def start_gather(self, layer: Layer) -> None:
+        """Begin to fetch the layer, unless its buffer holds it."""
+        place = layer.number % 2
+        if self.held[place] is not layer:
+            self.held[place] = layer
+            with self._second_stream():
+                work = layer.flat.start_gather(self.weights.of(layer))
+            self.gathers[layer] = work
+
+    def gather(self, layer: Layer) -> None:
+        """Return when the layer is in its buffer."""
+        self.start_gather(layer)
+        if layer in self.gathers:
+            self.gathers.pop(layer).wait()
+
+    def finish_reduction(self) -> None:
+        """Wait for the sum that is under way, if any."""
+        if self.reduction:
+            self.reduction.finish()
+            self.reduction = None
+
+    def gathered(self, gradients: bool = False) -> dict[str, Tensor]:
+        """As `FSDP.gathered`; a tied parameter has its first name."""
+        return gathered(self.flats, gradients)
+
+    def _second_stream(self) -> AbstractContextManager:
+        """On a GPU: beside what computes, after what has been asked for."""
+        if self.stream is None:
+            return nullcontext()  # gloo's collectives run in threads
+        self.stream.wait_stream(torch.cuda.current_stream())
+        return torch.cuda.stream(self.stream)

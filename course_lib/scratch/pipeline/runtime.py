@@ -1,0 +1,111 @@
+"""Pipeline parallelism: each rank holds some layers and runs its passes.
+
+GPipe: Huang et al. 2018, arXiv:1811.06965, section 2.2; 1F1B and chunks:
+Narayanan et al. 2021, arXiv:2104.04473, section 2.2; a backward pass in two:
+Qi et al. 2023, arXiv:2401.10241, section 2.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.scratch.accumulation import (
+    MicroBatch,
+    count_tokens,
+    loss_sum,
+)
+from course_lib.scratch.pipeline.mail import Mail, Order
+from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
+
+
+class Pipeline:
+    """This stage's passes of one update, in their order, on real messages.
+
+    `orders` has the passes of every stage: (kind, micro-batch, chunk), kind F
+    forward, B backward, or its halves: I for the input, W for the weights.
+    `loss_sum` gives the loss, summed over tokens, of logits and labels.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        orders: Sequence[Order],
+        group: Wires,
+        loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum,
+    ) -> None:
+        self.parts, self.orders, self.group = parts, orders, group
+        self.order = orders[dist.get_rank(group.up)]
+        self.loss_sum = loss_sum
+        self.do = {
+            "F": self.forward,
+            "B": self.backward,
+            "I": self.backward_input,
+            "W": self.backward_weight,
+        }
+
+    def run(self, window: Sequence[MicroBatch]) -> Tensor:
+        """Leave in `.grad` the gradient of the mean loss over all tokens.
+
+        Every stage gets all micro-batches, for their shapes; they may differ
+        in size. Returns the mean loss on the last stage and 0 on the others.
+        """
+        self.window, self.tokens = window, count_tokens(window)
+        self.loss = torch.zeros((), device=self.tokens.device)
+        self.held: dict[tuple[int, int], tuple] = {}  # (micro-batch, chunk)
+        self.most_held = 0
+        self.diary: list[tuple[Any, float, float]] = []  # pass, start, end
+        mail = Mail(self.orders, self.group, self.blank)
+        for work in self.order:
+            arrived = mail.take(work)
+            start = time.monotonic()  # one clock for all ranks of a machine
+            result = self.compute(work, arrived)
+            self.diary.append((work, start, time.monotonic()))
+            mail.send(work, result)
+        mail.finish()
+        sum_tied_gradients(self.parts, self.group)
+        return self.loss
+
+    def compute(self, work: Any, arrived: Tensor | None) -> Tensor | None:
+        """One pass; what it returns is for the piece behind, or before."""
+        return self.do[work[0]](work[1], work[2], arrived)
+
+    def forward(self, i: int, chunk: int, arrived: Tensor | None) -> Tensor:
+        part, (tokens, labels) = self.parts[chunk], self.window[i]
+        x = tokens if part.first else arrived.requires_grad_()
+        y = part(x)
+        if part.last:
+            y = self.loss_sum(y, labels) / self.tokens
+            self.loss += y.detach()
+        self.held[i, chunk] = x, y, None
+        self.most_held = max(self.most_held, len(self.held))
+        return y.detach()
+
+    def backward(
+        self, i: int, chunk: int, arrived: Tensor | None
+    ) -> Tensor | None:
+        x, y, _ = self.held.pop((i, chunk))
+        y.backward(arrived)  # None where y is the loss
+        return x.grad
+
+    def backward_input(
+        self, i: int, chunk: int, arrived: Tensor | None
+    ) -> Tensor | None:
+        x, y, _ = self.held[i, chunk]
+        self.held[i, chunk] = x, y, arrived
+        if x.requires_grad:
+            y.backward(arrived, inputs=[x], retain_graph=True)
+        return x.grad
+
+    def backward_weight(self, i: int, chunk: int, _: Tensor | None) -> None:
+        # Walks through the layers again; real ones keep what I has computed.
+        _, y, arrived = self.held.pop((i, chunk))
+        y.backward(arrived, inputs=list(self.parts[chunk].parameters()))
+
+    def blank(self, i: int) -> Tensor:
+        """Room for a message: (batch, sequence, hidden) of micro-batch i."""
+        weight = next(self.parts[0].parameters())
+        return weight.new_empty(*self.window[i][0].shape, self.parts[0].hidden)

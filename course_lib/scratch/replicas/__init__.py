@@ -1,0 +1,5 @@
+"""Data parallelism: a copy of the model on each device, gradients averaged."""
+
+from course_lib.scratch.replicas import buckets, data_parallel, ddp, spread
+
+__all__ = ["buckets", "data_parallel", "ddp", "spread"]

@@ -1,0 +1,72 @@
+"""ZeRO stage 3: weights are whole only while their layer computes.
+
+Rajbhandari et al. 2020, arXiv:1910.02054, section 5.3. The shortest form:
+nothing is fetched ahead, and the computation waits for each gather.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.scratch import wire
+from course_lib.scratch.zero.offload import Place
+from course_lib.scratch.zero.shard import Unit
+from course_lib.scratch.zero.stages import Zero
+
+
+class ShardedUnit(Unit):
+    """A unit of which this rank keeps only its own part of the weights.
+
+    The whole vector stays one tensor, of which the parameters, and what
+    autograd saves, are views: only the memory behind it comes and goes.
+    """
+
+    def part(self) -> Tensor:
+        return super().part().clone()
+
+    def gather(self, *_: Any) -> None:
+        """Fill the whole vector from all ranks, unless it is there."""
+        storage = self.whole.untyped_storage()
+        if storage.nbytes() == 0:
+            storage.resize_(self.whole.nbytes)
+            wire.start_all_gather(self.whole, self.own).wait()
+
+    def free(self, *_: Any) -> None:
+        """Give the memory behind the whole vector back."""
+        self.whole.untyped_storage().resize_(0)
+
+    def reduce(self) -> None:
+        """As before; when all gradients are there, the weights may go."""
+        super().reduce()
+        self.free()
+
+    def publish(self) -> None:
+        """Nothing is sent: the next forward pass gathers."""
+        self.round()
+        self.free()
+
+
+class Zero3(Zero):
+    """Trains `model` under ZeRO stage 3; the arguments are those of `Zero`.
+
+    What is outside the layers stays whole from forward to backward.
+    """
+
+    unit = ShardedUnit
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        place: Place | None = None,
+    ) -> None:
+        super().__init__(model, layers, optimizer, stage=3, place=place)
+        for module, unit in self.units.items():
+            module.register_forward_pre_hook(unit.gather)
+            if module is not model:
+                module.register_forward_hook(unit.free)
+                module.register_full_backward_pre_hook(unit.gather)
+            unit.free()

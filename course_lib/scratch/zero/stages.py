@@ -1,0 +1,93 @@
+"""ZeRO: data parallelism in which ranks do not all store the same.
+
+Stage 1 shards the optimizer's states and the fp32 weights that it updates,
+stage 2 also the gradients; `zero3` shards the weights as well.
+Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
+"""
+
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.scratch import wire
+from course_lib.scratch.zero.flat import units_of
+from course_lib.scratch.zero.offload import Place
+from course_lib.scratch.zero.shard import Unit
+
+
+class Zero:
+    """Trains `model` under ZeRO stage 0 (plain data parallelism), 1 or 2.
+
+    Gradients are summed: each rank's loss is its share of the mean loss.
+    `layers` are the modules of one unit each. `optimizer` makes one from
+    parameters; `place` is where it works. Nothing else may hold the model's
+    weights or gradients: both are moved.
+    """
+
+    unit: type[Unit] = Unit
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        stage: int = 1,
+        place: Place | None = None,
+    ) -> None:
+        self.ranks = dist.get_world_size() if stage else 1
+        self.place = place or Place()
+        self.units = {
+            module: self.unit(parameters, self.ranks, self.place)
+            for module, parameters in units_of(model, layers)
+        }
+        self.optimizer = optimizer([u.master for u in self.units.values()])
+        if stage >= 2:
+            for unit in self.units.values():
+                unit.reduce_early()
+
+    def reduce(self) -> None:
+        """After the last backward of an update: reduce what is not yet."""
+        for unit in self.units.values():
+            if unit.gradient is None:
+                unit.reduce()
+
+    def step(self) -> None:
+        """Update this rank's parts; then everybody gets all weights."""
+        self.reduce()
+        for unit in self.units.values():
+            unit.master.grad = self.place.put(unit.gradient.float())
+            unit.gradient = None
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        for unit in self.units.values():
+            unit.publish()
+
+
+def own_norm(zero: Zero) -> Tensor:
+    """Norm of this rank's parts of the gradient: another on every rank."""
+    squares = [u.gradient.float().square().sum() for u in zero.units.values()]
+    return torch.stack(squares).sum().sqrt()
+
+
+def global_norm(zero: Zero) -> Tensor:
+    """Norm of the whole gradient: squares are summed over the ranks."""
+    norm = own_norm(zero)
+    return wire.all_reduce(norm.square()).sqrt() if zero.ranks > 1 else norm
+
+
+def clip(
+    zero: Zero, limit: float, norm: Callable[[Zero], Tensor] = global_norm
+) -> Tensor:
+    """Scale the gradient down to `limit`, between backward and `step`.
+
+    As torch.nn.utils.clip_grad_norm_. By `own_norm` ranks would scale their
+    parts differently, and the update would point in another direction.
+    """
+    zero.reduce()
+    found = norm(zero)
+    for unit in zero.units.values():
+        unit.gradient *= (limit / (found + 1e-6)).clamp(max=1.0)
+    return found
