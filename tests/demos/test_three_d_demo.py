@@ -67,13 +67,13 @@ def test_each_axis_sends_what_is_predicted(eight):
 @pytest.mark.parametrize(
     ("ranks", "options", "name", "axes"),
     [
-        (2, {"dp": 2}, "dp 2 x tp 1 x pp 1", {"dp all-reduce"}),
-        (2, {"tp": 2}, "dp 1 x tp 2 x pp 1", {"tp all-reduce"}),
-        (4, {}, "dp 1 x tp 2 x pp 2", {"tp all-reduce", "pp send-recv", "pp all-reduce"}),
+        (2, {"dp": 2}, "dp 2 x tp 1 x pp 1", ["dp all-reduce"]),
+        (2, {"tp": 2}, "dp 1 x tp 2 x pp 1", ["tp all-reduce"]),
+        (4, {}, "dp 1 x tp 2 x pp 2", ["tp all-reduce", "pp send-recv", "pp all-reduce"]),
         (4, {"dp": 2, "tp": 1}, "dp 2 x tp 1 x pp 2", None),
         (4, {"tp": 2, "schedule": "interleaved", "model": "5x16x2"}, "dp 1 x tp 2 x pp 2", None),
-        (3, {"batch": 6}, "dp 3 x tp 1 x pp 1", {"dp all-reduce"}),
-        (3, {"pp": 3}, "dp 1 x tp 1 x pp 3", {"pp send-recv", "pp all-reduce"}),
+        (3, {"batch": 6}, "dp 3 x tp 1 x pp 1", ["dp all-reduce"]),
+        (3, {"pp": 3}, "dp 1 x tp 1 x pp 3", ["pp send-recv", "pp all-reduce"]),
     ],
     ids=str,
 )
@@ -82,7 +82,7 @@ def test_other_meshes(ranks, options, name, axes):
     result = run(ranks, **options)
     assert only(result).name == f"scratch {name}"
     if axes is not None:
-        assert set(only(result).sent) == axes
+        assert set(only(result).sent) == set(axes)
 
 
 @pytest.mark.parametrize(
