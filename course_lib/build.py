@@ -59,7 +59,8 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
     return same_sha and list(map(key, notebook["cells"])) == list(map(key, fresh["cells"]))
 
 
-def _expected(root: Path) -> dict[Path, str]:
+def expected(root: Path) -> dict[Path, str]:
+    """Every notebook that the chapters and the glossary give, with its text."""
     chapters = read_chapters(root)
     if (root / TABLE).exists():
         chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
@@ -70,10 +71,10 @@ def _expected(root: Path) -> dict[Path, str]:
     }
 
 
-def _surplus(root: Path, expected: dict[Path, str]) -> list[Path]:
+def _surplus(root: Path, wanted: dict[Path, str]) -> list[Path]:
     """Notebooks that an earlier build wrote and no chapter asks for; a learner's own never."""
     found = [path for folder in FOLDERS for path in sorted((root / folder).glob("*.ipynb"))]
-    return [path for path in found if path not in expected and _written_for(path) == path.stem]
+    return [path for path in found if path not in wanted and _written_for(path) == path.stem]
 
 
 def _written_for(path: Path) -> str:
@@ -86,9 +87,9 @@ def compare(root: Path) -> list[Outcome]:
 
     Notebooks that were only run are no fault. Raises Problem when a chapter breaks a rule.
     """
-    expected = _expected(root)
+    wanted = expected(root)
     faults = []
-    for path, text in expected.items():
+    for path, text in wanted.items():
         if not path.exists():
             faults.append(Outcome(path, "missing"))
             continue
@@ -97,7 +98,7 @@ def compare(root: Path) -> list[Outcome]:
             faults.append(Outcome(path, "edited", "edit its chapter and remove it first"))
         elif not _same_cells(notebook, json.loads(text)):
             faults.append(Outcome(path, "stale"))
-    return faults + [Outcome(path, "surplus") for path in _surplus(root, expected)]
+    return faults + [Outcome(path, "surplus") for path in _surplus(root, wanted)]
 
 
 def build(root: Path) -> list[Outcome]:
@@ -105,9 +106,9 @@ def build(root: Path) -> list[Outcome]:
 
     Raises Problem when a chapter breaks a rule.
     """
-    expected = _expected(root)
-    outcomes = [_place(path, text) for path, text in expected.items()]
-    for path in _surplus(root, expected):
+    wanted = expected(root)
+    outcomes = [_place(path, text) for path, text in wanted.items()]
+    for path in _surplus(root, wanted):
         if _untouched(_load(path)):
             path.unlink()
             outcomes.append(Outcome(path, "removed", "no chapter asks for it"))

@@ -91,8 +91,9 @@ def _demo(arguments: argparse.Namespace, rest: list[str]) -> int:
     from course_lib import demos
 
     if arguments.list:
+        width = max(map(len, demos.DEMOS))
         for name, line in demos.DEMOS.items():
-            print(f"{name:<12} {line}")
+            print(f"{name:<{width}}  {line}")
         return 0
     if arguments.name is None:
         raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))

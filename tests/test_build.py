@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.build import FOLDERS, build, compare
+from course_lib.build import FOLDERS, build, compare, expected
 from course_lib.chapter_notebooks import render, solved, unsolved
 from course_lib.chapter_source import read_chapters
 from course_lib.problem import Problem
@@ -377,10 +377,6 @@ def test_the_committed_notebooks_are_what_the_committed_chapters_give(tmp_path):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(_git("show", f":{name}"))
     committed = {path: data for path, data in snapshot(tmp_path).items() if path.is_file()}
-    texts = {
-        tmp_path / folder / f"{chapter.name}.ipynb": text.encode()
-        for chapter in read_chapters(tmp_path)
-        for folder, text in render(chapter).items()
-    }
+    texts = {path: text.encode() for path, text in expected(tmp_path).items()}
     wrong = [p.name for p in committed.keys() | texts.keys() if committed.get(p) != texts.get(p)]
     assert not wrong, f"run `course build` and commit: {sorted(wrong)}"
