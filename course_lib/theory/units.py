@@ -57,6 +57,19 @@ def format_flop(flop: float) -> str:
     return f"{flop:g} FLOP"
 
 
+def format_seconds(seconds: float) -> str:
+    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs".
+
+    Raises ValueError for a time below 0 or one that is not a finite number.
+    """
+    number("seconds", seconds, least=0, most=1e18)
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * factor:
+            value = seconds / factor
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def parse_count(text: str) -> int:
     """The number behind "70b", "13B", "124M" or "4k": B is billion (10^9), M is million (10^6).
 

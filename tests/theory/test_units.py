@@ -57,3 +57,24 @@ def test_format_count():
     assert units.format_count(6_738_415_616) == "6.74B"
     assert units.format_count(124_439_808) == "124M"
     assert units.format_count(12) == "12"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ns"),
+        (2.22e-9, "2.22 ns"),
+        (47.6e-6, "47.6 µs"),
+        (0.99999e-3, "1 ms"),
+        (0.05246, "52.5 ms"),
+        (12.34, "12.3 s"),
+        (86_400, "86,400 s"),
+    ],
+)
+def test_seconds(seconds, text):
+    assert units.format_seconds(seconds) == text
+
+
+def test_no_time_below_zero():
+    with pytest.raises(ValueError, match="seconds must be at least 0"):
+        units.format_seconds(-1)

@@ -1,0 +1,910 @@
+# %% [markdown]
+# # 6 Collectives and the α–β model
+#
+# A model of 7 billion parameters has 13.5 GB of gradients in bf16. Eight H100 must add them up after every
+# step. NVLink moves 900 GB/s, says the data sheet, and a colleague divides: 15 ms. Suppose that a stopwatch shows
+# 55 ms. Is a cable broken?
+#
+# You should be able to say so before anybody starts a stopwatch. By the end of this chapter you can
+#
+# - say what each of the seven usual operations does, and run it on real processes,
+# - build an all-reduce from messages, and derive its factor $2(n-1)/n$,
+# - predict the time of any of them from two numbers of a link, $\alpha$ and $\beta$, and measure the two on your machine,
+# - read a data sheet, a benchmark and a list of backends without being off by a factor of two,
+# - find out why eight processes wait for each other for ever.
+#
+# Time: about 60 minutes. You need chapter 5.
+
+# %%
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.measure.collective_time import collective_seconds
+from course_lib.scratch.collectives import peers, ring, tree
+from course_lib.theory import collectives, fitting, hardware, models
+from course_lib.theory.ring_or_tree import ring_or_tree
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** How many milliseconds do the eight GPUs need at least? Section 6.3 computes it.
+
+# %%
+least = predict("6.ms", "Milliseconds at least?", course=52.5, yours=None)
+
+# %% [markdown]
+# ## 6.1 Seven operations
+#
+# A **collective** (集合通信) is an operation that all ranks of a group call together. Each rank gives a tensor, and
+# each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. For the first four
+# operations only the first number of each row is used:
+#
+# | operation | before, on ranks 0, 1, 2 | after | chapter that needs it |
+# |---|---|---|---|
+# | **broadcast** (广播) from rank 0 | 1; 10; 100 | 1; 1; 1 | 7: all start with the same weights |
+# | **reduce** (规约) to rank 0 | 1; 10; 100 | 111; –; – | a loss that one rank prints |
+# | all-reduce | 1; 10; 100 | 111; 111; 111 | 7: gradients, 10: partial sums |
+# | **all-gather** (全收集) | 1; 10; 100 | 1 10 100 on each | 8, 9: weights that are spread over ranks |
+# | **reduce-scatter** (规约散播) | 1 2 3; 10 20 30; 100 200 300 | 111; 222; 333 | 8, 9: gradients that are spread |
+# | **all-to-all** (全交换) | 1 2 3; 10 20 30; 100 200 300 | 1 10 100; 2 20 200; 3 30 300 | 12: tokens to experts |
+# | **send/recv** (点对点通信) | 1 on rank 0 | 1 on rank 1 | 11: from stage to stage |
+#
+# The last one is no collective: two ranks take part, the others do not notice. All the others can be built
+# from it, and section 6.2 builds four of them.
+#
+# Let us run the table. First the operations with one special rank. They write into the tensor they are given:
+
+
+# %%
+def row():
+    """This rank's numbers: 1 2 3, or 10 20 30, or 100 200 300."""
+    return torch.tensor([1, 2, 3]) * 10 ** dist.get_rank()
+
+
+def from_and_to_rank_0():
+    """What rank 0 tells all, and what all add up on rank 0."""
+    told, added = row()[:1], row()[:1]
+    dist.broadcast(told, src=0)
+    dist.reduce(added, dst=0)
+    return told.tolist(), added.tolist()
+
+
+results = launch.run(from_and_to_rank_0, ranks=3)
+assert [told for told, _ in results] == [[1], [1], [1]]
+assert results[0][1] == [111]  # the other ranks' `added` means nothing
+
+# %% [markdown]
+# Then the four in which all ranks are alike. `scratch.wire` calls PyTorch's functions and returns a new tensor:
+
+
+# %%
+def all_alike():
+    """All-reduce, all-gather and reduce-scatter of this rank's row."""
+    summed = scratch.wire.all_reduce(row()[:1])
+    gathered = scratch.wire.all_gather(row()[:1])
+    scattered = scratch.wire.reduce_scatter(row())
+    return summed.tolist(), gathered.tolist(), scattered.tolist()
+
+
+results = launch.run(all_alike, ranks=3)
+assert [summed for summed, _, _ in results] == [[111]] * 3
+assert [gathered for _, gathered, _ in results] == [[1, 10, 100]] * 3
+assert [scattered for _, _, scattered in results] == [[111], [222], [333]]
+
+
+# %%
+def exchanged():
+    """All-to-all: number i of this rank's row goes to rank i."""
+    arrived = torch.empty(3, dtype=torch.int64)
+    dist.all_to_all_single(arrived, row())
+    return arrived.tolist()
+
+
+columns = launch.run(exchanged, ranks=3)
+assert columns == [[1, 10, 100], [2, 20, 200], [3, 30, 300]]
+
+# %% [markdown]
+# Read the last result as a table: rows have become columns. An all-to-all is a transposition. If each rank now adds up what it
+# received, it has 111, 222 or 333: an all-to-all and a local sum are a reduce-scatter. Such identities are worth
+# knowing. The most important one:
+#
+# $$\text{all-reduce} = \text{reduce-scatter, then all-gather.}$$
+#
+# And a message:
+
+
+# %%
+def passed_on():
+    """Rank 0 sends its first number to rank 1."""
+    box = row()[:1]
+    if dist.get_rank() == 0:
+        dist.send(box, dst=1)
+    elif dist.get_rank() == 1:
+        dist.recv(box, src=0)
+    return box.item()
+
+
+assert launch.run(passed_on, ranks=3) == [1, 1, 100]
+
+# %% [markdown]
+# **Remember**
+# - All ranks of the group call a collective, in the same order, with the same sizes.
+# - All-reduce = reduce-scatter + all-gather. All-to-all = transposition.
+# - The result is where the name says: "all-" means on every rank.
+
+# %% [markdown]
+# ## 6.2 The ring: why 2(n−1)/n
+#
+# Notes describe all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
+# result back. That is right in what comes out, except that nothing is divided unless you ask for it. But rank 0 would receive
+# 7 × 13.5 GB and send 7 × 13.5 GB, while the other links are idle most of the time. At 450 GB/s that is
+# 210 ms each way, 420 ms together.
+#
+# Now let everybody work. Put the ranks on a **ring** (环): each sends only to the next one and receives only from the one
+# before. Cut the tensor into as many parts as there are ranks. With our three rows, each number is a part. Part $i$ sets out
+# at rank $i + 1$, and each rank on the way adds its own number:
+#
+# | step | 0 sends to 1 | 1 sends to 2 | 2 sends to 0 | then |
+# |---|---|---|---|---|
+# | 1 | part 2: 3 | part 0: 10 | part 1: 200 | |
+# | 2 | part 1: 200 + 2 = 202 | part 2: 3 + 30 = 33 | part 0: 10 + 100 = 110 | rank 0 has 111, 1 has 222, 2 has 333 |
+#
+# That was the reduce-scatter, in $n - 1 = 2$ steps. Then each rank passes on its finished part, and after that the part
+# that it has just received, until everybody has everything. That is the all-gather:
+#
+# | step | 0 sends to 1 | 1 sends to 2 | 2 sends to 0 |
+# |---|---|---|---|
+# | 3 | part 0: 111 | part 1: 222 | part 2: 333 |
+# | 4 | part 2: 333 | part 0: 111 | part 1: 222 |
+#
+# Count for $n$ ranks and a tensor of $S$ bytes. There are $2(n-1)$ steps. In each, every rank sends one part of $S/n$ bytes. So each rank sends
+#
+# $$2\,(n-1) \cdot \frac{S}{n} = 2\,\frac{n-1}{n}\,S.$$
+#
+# For 2 ranks that is $S$, for 8 ranks $1.75\,S$, for 1000 ranks $1.998\,S$. **More ranks hardly cost more bytes.** This is why
+# data parallelism scales at all.
+#
+# Can it be done with fewer? Look at one number of the tensor. Its $n$ summands lie on $n$ ranks. To bring
+# them into one sum takes at least $n - 1$ messages, since each message can join two partial sums at most. To tell the sum to the
+# $n - 1$ other ranks takes $n - 1$ more. That makes $2(n-1)$ for each number, and $2(n-1)/n$ for each rank on average. The ring sends just that (Patarasuk and
+# Yuan 2009, doi:10.1016/j.jpdc.2008.09.002). Only switches that add by themselves, such as NVIDIA's SHARP, do with less: then each GPU sends $S$ once.
+#
+# ### In code
+#
+# The ring needs one kind of message: send to one rank and receive from another *at the same time*.
+
+# %%
+show_source(peers.Peers.swap)
+
+# %%
+show_source(ring._add_around)
+
+# %% [markdown]
+# `parts` are views of one tensor, so `into += arrived` changes that tensor. The numbers of the parts are those of
+# the first table: in step 1, rank 0 sends part $(0 - 1) \bmod 3 = 2$. The second half has no addition:
+
+# %%
+show_source(ring._copy_around)
+
+# %%
+show_source(ring.ring_all_reduce, ring.ring_reduce_scatter)
+
+# %% [markdown]
+# The library's version is one line: `dist.all_reduce(tensor)`.
+#
+# **Predict.** Four ranks, a tensor of a million fp32 numbers, 4 MB. How many messages does each rank send, and how many
+# bytes?
+
+# %%
+size = 4_000_000
+messages = predict("6.messages", "Messages a rank?", course=2 * (4 - 1), yours=None)
+volume = predict(
+    "6.bytes", "Bytes a rank?", course=2 * 3 / 4 * size, yours=None, unit="B"
+)
+
+
+# %% [markdown]
+# **Measure.** `measure.wire.log_wire` writes down every message that a rank sends:
+
+
+# %%
+def counted(operation, numbers):
+    """Messages and bytes that this rank sends; whether the sum is the library's."""
+    mine = torch.arange(numbers) % 100 * (dist.get_rank() + 1.0)
+    with measure.wire.log_wire() as log:
+        ours = operation(mine, peers.Peers())
+    return log.sent()["send-recv"], torch.equal(ours, scratch.wire.all_reduce(mine))
+
+
+by_rank = launch.run(counted, ring.ring_all_reduce, size // 4, ranks=4)
+[(sent_messages, sent_bytes), equal] = by_rank[0]
+assert all(one == by_rank[0] for one in by_rank) and equal
+expect(messages, sent_messages, label="messages of a rank")
+expect(volume, sent_bytes, label="bytes of a rank", unit="B")
+
+# %% [markdown]
+# **Explain.** No gap, and the same on every rank. Bytes on the wire are counted, not timed, so they must be exact. (TCP adds its headers,
+# below what we count.) The result equals the library's in every bit, because sums of small whole numbers are exact in any order.
+#
+# The other operations send, in each of $n - 1$ steps, $1/n$ of the whole tensor:
+
+# %%
+operations = {  # and how many numbers each rank gives
+    "reduce-scatter": (ring.ring_reduce_scatter, 1200),
+    "all-to-all": (ring.all_to_all, 1200),
+    "all-gather": (ring.ring_all_gather, 300),  # the result has 1200
+}
+
+
+# %%
+def sent_by(operation, numbers):
+    """Messages and bytes that this rank sends for one call."""
+    with measure.wire.log_wire() as log:
+        operation(torch.ones(numbers), peers.Peers())
+    return log.sent()["send-recv"]
+
+
+for name, (operation, numbers) in operations.items():
+    sent = launch.run(sent_by, operation, numbers, ranks=4)
+    assert sent == [[3, collectives.sent_bytes(name, 4800, 4)]] * 4
+    print(f"{name}: {sent[0][0]} messages, {sent[0][1]} of 4800 bytes from each rank")
+
+# %% [markdown]
+# What is "the tensor"? This course counts as NVIDIA's benchmark nccl-tests does: always the *whole* one. For all-gather that is the result, for
+# reduce-scatter the input.
+#
+# **Remember**
+# - A ring all-reduce sends $2(n-1)/n \cdot S$ bytes from each rank, in $2(n-1)$ steps. Ranks alone cannot do with fewer bytes.
+# - Its halves, reduce-scatter and all-gather, send $(n-1)/n \cdot S$ in $n-1$ steps.
+# - On a ring all links work all the time.
+
+# %% [markdown]
+# ## 6.3 Two numbers: α and β
+#
+# How long does a message take? Two things happen. It has to get going: a program starts a transfer, a chip wakes up, the first byte
+# travels. On NVLink, NVIDIA's own tuning table takes 3.4 µs for this, whatever the size (NCCL, `src/graph/tuning.cc`). Then bytes flow, 450 GB a second.
+#
+# | message | getting going | flowing | together |
+# |---|---|---|---|
+# | 1 kB | 3.4 µs | 0.002 µs | 3.4 µs |
+# | 1.53 MB | 3.4 µs | 3.4 µs | 6.8 µs |
+# | 1 GB | 3.4 µs | 2222 µs | 2225 µs |
+#
+# The first number is the **latency** (延迟) $\alpha$, in seconds per message. The second is the **bandwidth** (带宽) $\beta$, in bytes per second, *one way*. A small message is
+# all latency, a large one all bandwidth. For a collective with several steps, one after the other:
+#
+# $$T = \text{steps} \cdot \alpha + \frac{\text{bytes that a rank sends}}{\beta}.$$
+#
+# (Hockney 1994 for a message; Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, for collectives. Some authors write $\beta$ for the seconds per byte: look at the unit.)
+# For the ring all-reduce:
+#
+# $$T_\text{ring} = 2(n-1)\,\alpha + 2\,\frac{n-1}{n}\,\frac{S}{\beta}.$$
+#
+# The question of the beginning: $n = 8$, $S = 13.48$ GB. Latency $14 \cdot 3.4 = 47.6$ µs. Bytes $1.75 \cdot 13.48 = 23.6$ GB, at
+# 450 GB/s 52.4 ms.
+
+# %%
+nvlink = hardware.accelerator("H100-SXM").inside
+gradients = 2 * models.MODELS["llama2-7b"].parameters().total  # bytes in bf16
+result = ring_or_tree("all-reduce", gradients, 8, nvlink)
+print(result.explain().splitlines()[1])
+print(f"prediction: {least.value} ms")
+assert abs(1000 * result.ring_s - least.course) < 0.1
+
+# %% [markdown]
+# The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
+# Together $2 \cdot 1.75 = 3.5$, and $3.5 \cdot 15 = 52.4$.
+#
+# Where do latency and bandwidth weigh the same? Set the two terms equal and solve for $S$: at $n\,\alpha\,\beta$, for any $n$. For these eight GPUs
+# that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB: three decades below. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
+
+# %%
+print(f"{result.half_bytes / 1e6:.2f} MB")
+assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
+
+# %% [markdown]
+# The model is simple on purpose. It knows no traffic jam of several groups on one cable, no time for the additions themselves, no second path. It is
+# good to some 10 or 20 % for large tensors on a quiet network; section 6.5 shows how far it is off on your machine.
+#
+# **Remember**
+# - $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$. Small tensors pay for steps, large ones for bytes.
+# - $\beta$ counts one way; $S$ is the whole tensor.
+# - A ring all-reduce spends half of its time on latency at $S = n\alpha\beta$.
+
+# %% [markdown]
+# ## 6.4 Ring or tree?
+#
+# 1024 ranks and one number, say the loss. The ring takes 2046 steps for it. There is a way with 20: a **tree** (树).
+#
+# Eight ranks. Level 1: ranks 1, 3, 5, 7 send to 0, 2, 4, 6, which add. Level 2: 2 and 6 send to 0 and 4. Level 3: 4 sends to 0. Three steps, and
+# rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
+# $2 \lceil \log_2 n \rceil$ steps, where $\lceil\ \rceil$ rounds up.
+
+# %%
+show_source(tree.tree_all_reduce, tree._up)
+
+# %% [markdown]
+# The price: at each level the *whole* tensor travels, and a level waits for the one before.
+#
+# $$T_\text{tree} = 2 \lceil \log_2 n \rceil \left(\alpha + \frac{S}{\beta}\right).$$
+#
+# **Predict.** On four ranks the tree has 4 levels, up and down, each with $S$ bytes. How many bytes does a rank send *on average*, in units of $S$?
+
+# %%
+average = predict("6.tree", "Average bytes a rank / S?", course=1.5, yours=None)
+
+# %%
+by_rank = launch.run(counted, tree.tree_all_reduce, 1000, ranks=4)
+print([sent / 4000 for (_, sent), _ in by_rank])
+total = sum(sent for (_, sent), _ in by_rank)
+expect(average, total / 4 / 4000, label="average bytes a rank / S")
+assert total / 4 == collectives.sent_bytes("all-reduce", 4000, 4)
+
+# %% [markdown]
+# **Explain.** The tree sends no more bytes than the ring: three edges, each used twice, are $6\,S$ over four ranks. But it sends them one after
+# the other, and most ranks wait most of the time. The ring's $1.5\,S$ a rank travel all at once.
+#
+# So small tensors belong to the tree and large ones to the ring. The **crossover** (交叉点) is where both take the same time. For eight ranks the tree saves $14 - 6 = 8$
+# steps and costs $6 - 1.75 = 4.25$ times $S/\beta$ more:
+#
+# $$8\,\alpha = 4.25\,\frac{S}{\beta} \quad\Rightarrow\quad S = \frac{8}{4.25}\,\alpha\,\beta = 2.88 \text{ MB on NVLink4.}$$
+
+# %%
+crossover = collectives.crossover_bytes(
+    8, nvlink.latency_s, nvlink.bytes_per_s, tree="tree", efficiency=1.0
+)
+assert round(crossover / 1e6, 2) == 2.88
+
+# %% [markdown]
+# NCCL does better than the plain tree. It cuts the tensor into pieces that follow each other, and lets two trees share the work, so that a rank that is a leaf in
+# one is a parent in the other (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001; NCCL since 2.4). Such a **double tree** needs few steps *and* sends
+# $2(n-1)/n \cdot S$; NCCL's tuning assumes that it reaches 92 % of the ring's bandwidth. Move the sliders:
+#
+# 1. All-reduce, 8 ranks, NVLink4: how much faster is the tree at 64 KiB, and who wins at 64 MiB?
+# 2. Take 1024 ranks. In which direction does the crossover move, with "tree" and with "double-tree"?
+# 3. At which size does the ring reach 90 % of the link (last line of the table), on 8 ranks and on 1024?
+
+# %%
+panel = panels.collectives(operation="all-reduce", ranks=8, size_kib=64)
+panel
+
+# %%
+assert panel.result.faster == "tree"
+panel.size_kib.value = 64 * 1024
+assert panel.result.faster == "ring"
+panel.ranks.value = 1024
+print(panel.sentence)
+panel.ranks.value, panel.size_kib.value = 8, 64
+
+# %% [markdown]
+# Answers. (1) 21 against 48 µs; the ring. (2) Upward: more ranks cost the ring steps in proportion, the tree only a logarithm; with the double tree it moves much further. (3) At about
+# nine times $n\alpha\beta$: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
+#
+# **Remember**
+# - Tree: $2\lceil\log_2 n\rceil$ steps with the whole tensor each. Ring: $2(n-1)$ steps with $1/n$ each.
+# - Below the crossover the tree is faster, above it the ring; libraries choose for you.
+# - Broadcast and reduce are half of a tree: $\lceil\log_2 n\rceil$ steps (exercise 6.4).
+
+# %% [markdown]
+# ## 6.5 Your machine's α and β
+#
+# On a laptop the "network" is a part of the memory that the operating system copies from process to process. It has an $\alpha$ and a $\beta$ like any other.
+#
+# **Predict.** What do you expect for $\alpha$, in microseconds? NVLink has 3.4, a fast network 10. Here Python starts every message, and the operating system must
+# wake a sleeping process.
+
+# %%
+guess = predict("6.alpha", "α in µs?", course=100, yours=None)
+
+
+# %%
+def ring_times(sizes):
+    """Seconds of a ring all-reduce at each size: the fastest of 40 calls."""
+    here = peers.Peers()
+    times = []
+    for numbers in [size // 4 for size in sizes]:
+        x = torch.ones(numbers)
+        call = partial(ring.ring_all_reduce, x, here)
+        times.append(collective_seconds(call, 40, x.device))
+    return times
+
+
+sizes = [2**power for power in (10, 12, 14, 16, 18, 20, 22)]
+measured = launch.run(ring_times, sizes, ranks=2)[0]
+assert measured[-1] > measured[0]
+
+# %% [markdown]
+# Two unknowns, seven times. The fit looks for the $\alpha$ and $\beta$ with the smallest *relative* errors; otherwise the large times would drown the small ones, and
+# only these know the latency.
+
+# %%
+try:
+    mine = fitting.fit_alpha_beta("all-reduce", sizes, measured, ranks=2)
+    print(mine.explain())
+    here = hardware.Link("this machine", mine.bytes_per_s, mine.latency_s)
+except ValueError as problem:
+    print(f"No line fits these times: {problem}")
+    here = hardware.Link("a laptop, assumed", 1e9, 100e-6)
+
+# %% [markdown]
+# If the cell says that no line fits: the machine was busy, so that a small tensor took longer than a large one. No $\alpha$ and $\beta$ explain that, and a number would be made up. Close what else is running and
+# repeat the two cells; meanwhile we go on with assumed values.
+#
+# How good is the model? Compare it with each measured time:
+
+# %%
+for length, seconds in zip(sizes, measured, strict=True):
+    model = ring_or_tree("all-reduce", length, 2, here).ring_s
+    print(
+        f"{length:>9,} B: measured {1e6 * seconds:>7.0f} µs, model {1e6 * model:>7.0f} µs"
+    )
+print(f"α: {1e6 * here.latency_s:.0f} µs (guess: {guess.course} µs)")
+
+# %% [markdown]
+# **Explain.** On a quiet machine expect errors of 10 to 50 % on single lines, for these reasons:
+#
+# - *The additions.* The ring adds $S/2$ bytes on each rank. At some 5 GB/s that is 0.4 ms of the few ms at 4 MiB. The model books them under $\beta$.
+# - *The cache.* Up to about 1 MiB the copies stay in the processor's cache, beyond they go through memory. $\beta$ is not one number; the fit takes a mean.
+# - *Other programs.* Whatever wakes up meanwhile adds to a time, often 0.1 ms or more. Therefore the fastest of 40 calls. A line that is off by
+#   several ms belongs to a rank that had to wait for its turn on a busy processor; turns last a few ms.
+#
+# On a GPU cluster the first two hardly matter, the third is called a straggler, and what comes instead are shared cables.
+#
+# ### A link that obeys
+#
+# Let us test the formula without such noise. `SlowPeers` puts each rank behind a slow link of its own: it *sleeps* for $\alpha + \text{bytes}/\beta$ before it sends.
+
+# %%
+show_source(peers.SlowPeers._exchange)
+
+# %% [markdown]
+# **Predict.** 400 kB, links of 2 MB/s, no latency, 4 ranks. How many seconds does the ring take, and how many the tree?
+
+# %%
+slow_ring = predict("6.slow_ring", "Ring, s?", course=1.5 * 0.4 / 2, yours=None)
+slow_tree = predict("6.slow_tree", "Tree, s?", course=4 * 0.4 / 2, yours=None)
+
+
+# %%
+def behind_slow_links(operation, numbers, bytes_per_s):
+    """Seconds of one all-reduce, every rank behind a slow link."""
+    slow, x = peers.SlowPeers(bytes_per_s), torch.ones(numbers)
+    return collective_seconds(lambda: operation(x, slow), 2, x.device)
+
+
+job = (100_000, 2e6)  # numbers, bytes per second
+ring_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=4)[0]
+tree_s = launch.run(behind_slow_links, tree.tree_all_reduce, *job, ranks=4)[0]
+expect(slow_ring, ring_s, within=0.6, label="ring, 4 ranks", unit="s")
+expect(slow_tree, tree_s, within=0.6, label="tree, 4 ranks", unit="s")
+assert ring_s >= slow_ring.course and tree_s > ring_s
+
+# %% [markdown]
+# And the factor itself: on two ranks it is 1 instead of 1.5, so the same tensor takes two thirds of the time.
+
+# %%
+two_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=2)[0]
+expect(1.5, ring_s / two_s, within=0.4, label="4 ranks / 2 ranks")
+
+# %% [markdown]
+# **Explain.** A few percent too long, and never too short. The sleeping is exact to some 0.1 ms; added to it are six times the real $\alpha$ of your machine, some 0.1 ms each, and the copies.
+# Against 300 ms that is little, and this is the point: when the link is slow enough, the formula is all there is.
+#
+# Here is the panel on your own link. Which size would you send at least, to get 90 % of your machine's bandwidth? (It is nine times $n\alpha\beta$ again.)
+
+# %%
+panels.collectives(link=here, ranks=2, size_kib=1024)
+
+# %% [markdown]
+# **Remember**
+# - $\alpha$ comes from small tensors, $\beta$ from large ones; a fit needs both.
+# - A fit that fails says: these times follow no such line. Measure again; do not make up a number.
+
+# %% [markdown]
+# ## 6.6 Reading data sheets and benchmarks
+#
+# | link | the data sheet says | one way, for one GPU |
+# |---|---|---|
+# | PCIe 4.0 x16 | 32 GB/s one way, or 64 both | 31.5 GB/s |
+# | NVLink3 (A100) | 600 GB/s, both ways | 300 GB/s |
+# | NVLink4 (H100, H200) | 900 GB/s, both ways | 450 GB/s |
+# | NVLink5 (B200) | 1800 GB/s, both ways | 900 GB/s |
+# | InfiniBand HDR (ConnectX-6 card) | 200 Gb/s | 25 GB/s |
+# | InfiniBand NDR (ConnectX-7 card) | 400 Gb/s | 50 GB/s |
+#
+# Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this table.
+#
+# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A ring uses both directions, but a GPU that must *send* 23.6 GB has 450 GB/s for it. Notes divide the
+# H100's compute by 900 and the 4090's by 32, which is one way: two conventions in one table. To avoid it, this course counts one way, always.
+#
+# **Bits.** Networks are sold in Gb/s, gigabits. Divide by 8.
+#
+# **The slowest piece.** Between a GPU and another node lie a PCIe slot *and* a network card. PCIe 4.0 x16 has 16 lanes of 16 Gb/s, of which 128 of 130 bits are data:
+
+# %%
+pcie = 16 * 16e9 * 128 / 130 / 8
+hdr = 200e9 / 8
+print(f"PCIe4 x16: {pcie / 1e9:.1f} GB/s, HDR: {hdr / 1e9:.1f} GB/s")
+assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9
+assert hdr == hardware.HDR.bytes_per_s < pcie
+
+# %% [markdown]
+# Notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
+# with 32 is too short by 22 %.
+#
+# ### How fast must a link be?
+#
+# The question can be turned round. Say that a GPU receives data, computes, and must not wait for the data. Then the bandwidth must be at least its FLOP/s divided by the FLOP
+# that it does for each byte received.
+#
+# The notes' example: hidden size 8192, 64 attention heads on 64 GPUs. Each GPU computes the query, key and value of its own head. For each number of the input it does $2 \cdot 3 \cdot 8192 / 64 = 768$
+# FLOP; a number has 2 bytes, so 384 FLOP for each byte. With 330 TFLOP/s it eats $330 \cdot 10^{12} / 384 = 859$ GB a second. Counted as NVLink's data sheet counts, with as much in the other direction, that is 1.72 TB/s.
+
+# %%
+per_byte = collectives.notes_intensity(hidden=8192, tp=64)
+for peak in (330e12, 165.2e12):
+    needed = collectives.needed_bytes_per_s(peak, per_byte)
+    print(f"{per_byte:.0f} FLOP/byte, {peak / 1e12:g} TFLOP/s: {needed / 1e9:.0f} GB/s")
+assert per_byte == 384 and round(needed / 1e9) == 430
+
+# %% [markdown]
+# The arithmetic holds. The peak does not: 165.2 is what an RTX 4090 reaches in bf16 (chapter 5), so 430 GB/s would do. Its PCIe slot has 31.5. NVLink has 450. Hence the rule that the heads of one layer stay *inside a
+# server*, on NVLink, and never go over the network. What the example leaves out (it looks at one matrix, and the layer's real traffic is four all-reduces) is the subject of chapter 10.
+#
+# ### Two bandwidths in one benchmark
+#
+# nccl-tests prints two columns. For 13.48 GB in 55 ms on 8 GPUs:
+#
+# - **Algorithm bandwidth** (算法带宽), algbw: size over time, $13.48 / 0.055 = 245$ GB/s. Useful for "how long will mine take?"
+# - **Bus bandwidth** (总线带宽), busbw: algbw times the operation's factor, here $2 \cdot 7/8$: 429 GB/s. Useful for "is the link all right?", because it can be compared with the link's 450, for any
+#   operation and any number of ranks (nccl-tests, `doc/PERFORMANCE.md`).
+
+# %%
+algbw = collectives.algorithm_bandwidth(gradients, 0.055)
+busbw = collectives.bus_bandwidth("all-reduce", gradients, 8, 0.055)
+print(f"algbw {algbw / 1e9:.0f}, busbw {busbw / 1e9:.0f} GB/s")
+print(
+    f"{busbw / nvlink.bytes_per_s:.0%} of one way, {busbw / 900e9:.0%} of the data sheet"
+)
+assert 0.95 < busbw / nvlink.bytes_per_s < 0.96
+
+# %% [markdown]
+# 95 % of the link. The cable is fine.
+#
+# **Remember**
+# - One way, in bytes, and of the slowest piece on the path.
+# - busbw can be compared with the link. algbw falls with the number of ranks although nothing is wrong.
+
+# %% [markdown]
+# ## 6.7 Who carries it out: backends
+#
+# PyTorch leaves the messages to a **backend** (通信后端):
+#
+# | | Gloo | NCCL | MPI |
+# |---|---|---|---|
+# | tensors live on | CPU; some operations take GPU tensors | GPU | CPU; GPU if the MPI library can |
+# | travels by | TCP | NVLink, PCIe, InfiniBand, TCP | what the MPI library knows |
+# | comes with PyTorch | yes | yes, in the CUDA builds (on AMD: RCCL under the same name) | no, build PyTorch from source |
+# | operations | all of this chapter; its reduce-scatter costs a whole all-reduce | all | all but reduce-scatter |
+# | take it for | CPUs, tests, this course | GPUs, always | computing centres that ask for it |
+#
+# (Source: PyTorch's documentation of `torch.distributed`, section Backends. It grants Gloo less than stands here; what Gloo does was tried with the version that this course uses.) Which ones does your
+# PyTorch have?
+
+# %%
+found = {
+    "gloo": dist.is_gloo_available(),
+    "nccl": dist.is_nccl_available(),
+    "mpi": dist.is_mpi_available(),
+}
+print(found)
+assert found["gloo"]
+
+# %% [markdown]
+# **`torch.distributed` and RPC.** Collectives need everybody: all ranks run the same program and meet at the same call. That fits
+# training, where all do the same with different data. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
+# **RPC** (远程过程调用), remote procedure call: "run this function over there and give me the result", with a backend of its own, TensorPipe. The other side
+# need not call anything. Chapter 14 uses both together.
+#
+# ### Everybody sends first
+#
+# What if `swap` of section 6.2 were two lines, first send, then receive?
+
+
+# %%
+def send_then_receive():
+    """Each rank sends one number to the next, then receives one."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    box = torch.empty(1)
+    dist.send(torch.ones(1), dst=(rank + 1) % ranks)
+    dist.recv(box, src=(rank - 1) % ranks)
+    return box.item()
+
+
+try:
+    arrived = launch.run(send_then_receive, ranks=2, timeout_s=3, stream=False)
+except launch.RankFailed as failure:
+    arrived = None
+    print(str(failure).splitlines()[0])
+assert arrived is None
+
+# %% [markdown]
+# A **deadlock** (死锁). `dist.send` returns when the other side receives; the other side is in `dist.send` as well. (That is Gloo. With NCCL the call returns, and the GPU
+# waits instead.) Nobody computes anything wrong, nobody crashes, and nothing ever ends. Three cures:
+#
+# - start both and wait afterwards, as `swap` does: `dist.batch_isend_irecv([...])`,
+# - let one of each pair of neighbours receive first (exercise 6.5),
+# - use a collective, which somebody has already thought through.
+#
+# The same happens when one rank calls an all-reduce that the others do not call, for example inside `if rank == 0:`. Chapter 16 reads the symptoms.
+#
+# **Remember**
+# - GPU: NCCL. CPU: Gloo. MPI where the computing centre wants it.
+# - Collectives: all ranks, the same call, the same order. RPC: one rank asks another.
+# - A blocking send waits for its receiver. If all send first, all wait.
+
+# %% [markdown]
+# ## 6.8 Demo: counted on real ranks, timed on slow links
+#
+# The demo runs all five ring and tree operations from scratch beside the library's, compares every bit, and counts what is sent. First without a clock:
+
+# %%
+exact = demos.run(
+    "collectives", ranks=4, times=False, largest=16384, factor=16, stream=False
+)
+print(exact.report())
+
+# %%
+for row_of in exact.rows:
+    assert row_of.equal and row_of.steps == row_of.predicted_steps
+    assert sum(row_of.sent_bytes) == 4 * row_of.predicted_sent_bytes
+pair = demos.run("collectives", ranks=2, times=False, largest=1024, stream=False)
+assert [one.steps for one in pair.of("ring-all-reduce")] == [2]
+
+# %% [markdown]
+# Look at the line "uneven": 28 bytes are seven numbers, which four ranks cannot share evenly. The parts have 2, 2, 2 and 1 numbers, and so the ranks send different amounts. The sum is still $2(n-1)\,S$.
+#
+# Then behind links of 40 Mbit/s (5 MB/s) with a latency of 10 ms. **Predict** the crossover: on four ranks the tree saves $6 - 4 = 2$ steps and costs $4 - 1.5 = 2.5$ times $S/\beta$ more.
+
+# %%
+link = hardware.Link("40 Mbit/s, 10 ms", bytes_per_s=5e6, latency_s=0.01)
+saved, extra = 2 * link.latency_s, 2.5 / link.bytes_per_s
+cross = predict("6.cross", "Crossover, B?", course=saved / extra, yours=None, unit="B")
+crossing = ring_or_tree("all-reduce", 1, 4, link).crossover_bytes
+assert round(crossing) == round(cross.course) == 40_000
+
+# %%
+slow = demos.run(
+    "collectives",
+    ranks=4,
+    operations="ring-all-reduce,tree-all-reduce",
+    largest=2**19,
+    factor=8,
+    repeats=2,
+    link_mbit=40,
+    link_latency_us=10_000,
+    stream=False,
+)
+print(slow.report())
+
+# %% [markdown]
+# The demo's own rows, as dots on the lines of the model:
+
+# %%
+dots = {
+    kind: [(one.size_bytes, one.seconds) for one in slow.of(f"{kind}-all-reduce")]
+    for kind in ("ring", "tree")
+}
+at_64_kib = ring_or_tree("all-reduce", 2**16, 4, link)
+figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
+
+# %%
+for (length, ring_s), (_, tree_s) in zip(dots["ring"], dots["tree"], strict=True):
+    print(f"{length:>7,} B: {'tree' if tree_s < ring_s else 'ring'} is faster")
+assert dots["tree"][0][1] < dots["ring"][0][1]  # 1 KiB
+assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
+
+# %% [markdown]
+# **Explain.** The winner changes between 8 and 512 KiB, around the predicted 40 kB. The dots lie on the lines or a little above: the real $\alpha$ of your machine, with Python in it, adds some 0.1 ms to
+# each 10 ms, and on a busy machine a few ms. Never below, since nobody wakes up early. (The fit's $\alpha$ and $\beta$ in the report absorb these additions.)
+#
+# Outside the notebook, with your machine's own times, and by PyTorch's own launcher:
+#
+# ```
+# course demo collectives --ranks 4
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.collectives
+# ```
+#
+# Sleeping imitates a network. On Linux you can have a real one: `course demo collectives --two-nodes 200` builds two nodes inside your machine, each with its own network address, and joins them by a
+# cable that the kernel limits to 200 Mbit/s. Each node runs its own `torchrun`, as on a cluster. 200 Mbit/s are 25 MB/s; for large tensors the fit should find a $\beta$ of 20 to 25 MB/s. What is missing are the headers of TCP, and the
+# time between messages.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. All-reduce = reduce-scatter + all-gather.
+# 2. A ring all-reduce sends $2(n-1)/n \cdot S$ from each rank, in $2(n-1)$ steps; ranks alone cannot do with fewer bytes.
+# 3. $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$.
+# 4. Small tensors: the tree. Large tensors: the ring. The crossover grows with the number of ranks.
+# 5. Bandwidth: one way, in bytes, the slowest piece. busbw compares with the link.
+# 6. NCCL for GPUs, Gloo for CPUs.
+# 7. Everybody in the same order; never all send first.
+
+# %%
+quiz("6")
+
+# %% [markdown]
+# **Now you:** open `exercises/06_collectives.ipynb`.
+#
+# **Read on.** Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*, sections 3 and 4 (doi:10.1177/1094342005051521). Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce
+# Algorithms*, section 3. nccl-tests, `doc/PERFORMANCE.md`. Bekman, *Machine Learning Engineering*, network.
+
+# %% tags=["exercise"]
+from course_lib import check, hint
+from course_lib.theory import collectives, hardware
+
+# %% [markdown] tags=["exercise"]
+# **6.1 Calculate: sixteen nodes.** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs, 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
+# number of steps, and the seconds.
+
+# %% tags=["exercise"]
+sent, steps, seconds = ..., ..., ...
+### BEGIN SOLUTION
+sent = 2 * 15 / 16 * 1e9
+steps = 2 * 15
+seconds = steps * 9.6e-6 + sent / 25e9
+### END SOLUTION
+check("6.1", [sent, steps, seconds])
+
+# %% [markdown] tags=["exercise"]
+# **6.2 Calculate: α and β from two times.** A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
+
+# %% tags=["exercise"]
+alpha, beta = ..., ...
+### BEGIN SOLUTION
+alpha = 140e-6 / 14
+beta = 1.75e9 / (35.14e-3 - 140e-6)
+### END SOLUTION
+check("6.2", [alpha, beta])
+
+# %% [markdown] tags=["exercise"]
+# **6.3 Implement: all-reduce from its halves.** `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
+# PyTorch's own, the first refuses rows whose length is not a multiple of the number of ranks. Your all-reduce must take *any* length.
+
+
+# %% tags=["exercise"]
+def reduce_scatter(rows: list[list[float]]) -> list[list[float]]:
+    """Part i of the sum for rank i."""
+    ranks, length = len(rows), len(rows[0])
+    if length % ranks:
+        raise ValueError(f"{length} numbers do not divide by {ranks} ranks")
+    total = [sum(column) for column in zip(*rows, strict=True)]
+    size = length // ranks
+    return [total[rank * size : (rank + 1) * size] for rank in range(ranks)]
+
+
+def all_gather(shards: list[list[float]]) -> list[list[float]]:
+    """All shards, one behind the other, for each rank."""
+    whole = [number for shard in shards for number in shard]
+    return [list(whole) for _ in shards]
+
+
+def all_reduce(
+    rows: list[list[float]], reduce_scatter=reduce_scatter, all_gather=all_gather
+) -> list[list[float]]:
+    """The sum of all rows, for each rank."""
+    ### BEGIN SOLUTION
+    ranks, length = len(rows), len(rows[0])
+    padding = [0.0] * (-length % ranks)
+    whole = all_gather(reduce_scatter([row + padding for row in rows]))
+    return [row[:length] for row in whole]
+    ### END SOLUTION
+
+
+check("6.3", all_reduce)
+
+# %% [markdown] tags=["exercise"]
+# **6.4 Implement: a broadcast in few steps.** Rank 0 has a tensor, all ranks shall have it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
+# possible: $\lceil \log_2 n \rceil$. `ranks` need not be a power of two.
+
+
+# %% tags=["exercise"]
+def broadcast_steps(ranks: int) -> list[list[tuple[int, int]]]:
+    """Who sends to whom in each step, until all have what rank 0 has."""
+    ### BEGIN SOLUTION
+    steps, have = [], 1
+    while have < ranks:
+        pairs = [(rank, rank + have) for rank in range(have) if rank + have < ranks]
+        steps.append(pairs)
+        have *= 2
+    return steps
+    ### END SOLUTION
+
+
+check("6.4", broadcast_steps)
+
+# %% [markdown] tags=["exercise"]
+# **6.5 Debug: everybody sends first.** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Mend it, for any number of ranks from 2 on, odd ones as well.
+
+
+# %% tags=["exercise"]
+def order(rank: int, ranks: int) -> list[str]:
+    """The two calls of `rank` in their order."""
+    ### BEGIN GIVEN
+    return ["send", "recv"]
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    return ["recv", "send"] if rank % 2 else ["send", "recv"]
+    ### END SOLUTION
+
+
+check("6.5", order)
+
+# %% [markdown] tags=["exercise"]
+# **6.6 Debug: sum, average, broadcast.** (published mistake) Notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
+# *send*; the bytes that each rank sends in a ring; and whether `dist.all_reduce(x)` divides by the number of ranks, "yes" or "no".
+
+# %% tags=["exercise"]
+by_rank_0, on_the_ring, divides = ..., ..., ...
+### BEGIN SOLUTION
+by_rank_0 = 7 * 1e9
+on_the_ring = 2 * 7 / 8 * 1e9
+divides = "no"
+### END SOLUTION
+check("6.6", [by_rank_0, on_the_ring, divides])
+
+# %% [markdown] tags=["exercise"]
+# **6.7 Debug: 900 GB/s.** (published mistake) Notes compare FLOP/s with link bandwidth. For the RTX 4090 they take PCIe 4.0 x16 with 32 GB/s, for the H100 (989 TFLOP/s) NVLink with 900 GB/s, and find 1100 FLOP per byte. Give the H100's ratio with NVLink counted as PCIe is; and PCIe's
+# GB/s (nominal) counted as the notes count NVLink.
+
+# %% tags=["exercise"]
+flop_per_byte, pcie_gb_per_s = ..., ...
+### BEGIN SOLUTION
+flop_per_byte = 989e12 / 450e9
+pcie_gb_per_s = 64
+### END SOLUTION
+check("6.7", [flop_per_byte, pcie_gb_per_s])
+
+# %% [markdown] tags=["exercise"]
+# **6.8 Debug: eight ConnectX-6.** (published mistake) Notes match eight network cards of 200 Gb/s with eight PCIe 4.0 x16 slots of 32 GB/s. Give the GB/s of one card; its part of the slot (a fraction); and the seconds in which a GPU sends 4 GB of gradients to another node. (The notes have
+# 0.125 s.)
+
+# %% tags=["exercise"]
+card_gb_per_s, part, seconds = ..., ..., ...
+### BEGIN SOLUTION
+card_gb_per_s = 200 / 8
+part = card_gb_per_s / 32
+seconds = 4 / card_gb_per_s
+### END SOLUTION
+check("6.8", [card_gb_per_s, part, seconds])
+
+# %% [markdown] tags=["exercise"]
+# **6.9 Calculate: 859 GB/s and 1.7 TB/s.** A GPU computes query, key and value of one of 64 heads, hidden size 8192, in bf16, and receives its input over a link. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
+# stay busy, and how many GB/s are that with an equal amount sent, both ways added?
+
+# %% tags=["exercise"]
+flop_per_byte, one_way, both_ways = ..., ..., ...
+### BEGIN SOLUTION
+flop_per_byte = 2 * 3 * 8192 / 64 / 2
+one_way = 165.2e12 / flop_per_byte / 1e9
+both_ways = 2 * one_way
+### END SOLUTION
+check("6.9", [flop_per_byte, one_way, both_ways])
+
+# %% [markdown] tags=["exercise"]
+# **6.10 Predict: where tree and ring cross.** 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?
+
+# %% tags=["exercise"]
+crossover, twice_as_fast = ..., ...
+### BEGIN SOLUTION
+saved_steps = 2 * 63 - 2 * 6
+more_bytes = 2 * 6 - 2 * 63 / 64
+crossover = saved_steps * 9.6e-6 * 25e9 / more_bytes
+twice_as_fast = 2 * crossover
+### END SOLUTION
+check("6.10", [crossover, twice_as_fast])

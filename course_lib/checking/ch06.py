@@ -1,0 +1,354 @@
+"""Exercises and quiz of chapter 6, collectives and the α–β model."""
+
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    Wrong,
+    call,
+    expect_callable,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_parts,
+)
+from course_lib.checking.helpers import gave, same, show
+from course_lib.theory import collectives
+from course_lib.theory.hardware import HDR, accelerator
+
+_GB = 10**9
+_NVLINK = accelerator("H100-SXM").inside
+
+
+def _sixteen(answer: Any) -> None:
+    seconds = collectives.seconds("all-reduce", _GB, 16, HDR.latency_s, HDR.bytes_per_s)
+    steps = collectives.steps("all-reduce", 16)
+    expect_equal(
+        answer,
+        [collectives.sent_bytes("all-reduce", _GB, 16), steps, seconds],
+        "2 · 15/16 of the size, in 2 · 15 steps of 9.6 µs each",
+        wants="bytes, steps and seconds",
+        rel=1e-3,
+    )
+
+
+def _two_times(answer: Any) -> None:
+    steps = collectives.steps("all-reduce", 8)
+    sent = collectives.sent_bytes("all-reduce", _GB, 8)
+    expect_parts(answer, 2, "seconds and bytes per second")
+    expect_number(answer[0], 140e-6 / steps, "140 µs are 14 steps", rel=5e-3, unit="s")
+    beta = sent / (35.14e-3 - 140e-6)
+    expect_number(
+        answer[1],
+        beta,
+        "1.75 GB flow in what is left of 35.14 ms without the 14 latencies",
+        rel=5e-3,
+        unit="B/s",
+    )
+
+
+_ALL_REDUCE = "all_reduce(rows, reduce_scatter, all_gather)"
+
+
+def _two_halves(function: Any) -> None:
+    expect_callable(function, _ALL_REDUCE)
+    for ranks, length in ((2, 4), (3, 6), (4, 7), (3, 1), (1, 3)):
+        rows = [
+            [float((rank + 1) * (number + 1)) for number in range(length)] for rank in range(ranks)
+        ]
+        total = [sum(column) for column in zip(*rows, strict=True)]
+        what = f"{ranks} ranks with {length} numbers each"
+        halves = _Halves()
+        try:
+            given = call(function, rows, halves.reduce_scatter, halves.all_gather)
+        except _Refused as refused:
+            raise Wrong(f"{what}: {refused}; expected zeros to fill the rows up") from None
+        if not same(given, [total] * ranks):
+            because = "each rank gets the whole sum, as long as its row was"
+            raise gave(given, [total] * ranks, because, what=what)
+        if halves.calls != ["reduce_scatter", "all_gather"]:
+            made = ", ".join(halves.calls) or "no call"
+            raise Wrong(f"{what} made {made}, expected reduce_scatter, then all_gather, once each")
+
+
+class _Refused(ValueError):
+    """A row that does not divide by the ranks."""
+
+
+class _Halves:
+    """The two halves on lists; they write down that they were called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def reduce_scatter(self, rows: list[list[float]]) -> list[list[float]]:
+        self.calls.append("reduce_scatter")
+        ranks, length = len(rows), len(rows[0])
+        if length % ranks:
+            raise _Refused(f"reduce_scatter got rows of {length} numbers for {ranks} ranks")
+        total = [sum(column) for column in zip(*rows, strict=True)]
+        size = length // ranks
+        return [total[rank * size : (rank + 1) * size] for rank in range(ranks)]
+
+    def all_gather(self, shards: list[list[float]]) -> list[list[float]]:
+        self.calls.append("all_gather")
+        whole = [number for shard in shards for number in shard]
+        return [list(whole) for _ in shards]
+
+
+_BROADCAST = "broadcast_steps(ranks)"
+
+
+def _broadcast(function: Any) -> None:
+    expect_callable(function, _BROADCAST)
+    for ranks in (2, 4, 8, 6, 13, 1):
+        steps = function(ranks)
+        if ranks == 2 and (steps is None or steps is ...):
+            call(function, ranks)  # says that nothing is answered yet
+        _check_steps(steps, ranks)
+
+
+def _check_steps(steps: Any, ranks: int) -> None:
+    what = f"broadcast_steps({ranks})"
+    pairs_wanted = f"{what} wants a list of steps, each a list of pairs (from, to)"
+    if not isinstance(steps, list | tuple):
+        raise Wrong(f"{pairs_wanted}, got {show(steps)}")
+    have = {0}
+    for number, step in enumerate(steps, start=1):
+        if not isinstance(step, list | tuple) or not all(_is_pair(pair) for pair in step):
+            raise Wrong(f"{pairs_wanted}, got {show(step)}")
+        busy = [rank for pair in step for rank in pair]
+        if len(set(busy)) < len(busy):
+            raise Wrong(f"{what}, step {number}: {show(step)}, expected each rank at most once")
+        if not all(0 <= rank < ranks for rank in busy):
+            raise Wrong(f"{what}, step {number}: {show(step)}, expected ranks below {ranks}")
+        empty = [source for source, _ in step if source not in have]
+        if empty:
+            raise Wrong(
+                f"{what}, step {number}: rank {empty[0]} sends, expected one that has the tensor"
+            )
+        have |= {to for _, to in step}
+    if len(have) < ranks:
+        missing = min(set(range(ranks)) - have)
+        raise Wrong(f"{what}: rank {missing} got nothing, expected all ranks to have the tensor")
+    least = collectives.steps("broadcast", ranks, "tree")
+    if len(steps) != least:
+        because = "the number of ranks that have it can double in each step"
+        raise gave(len(steps), least, because, "steps", what=what)
+
+
+def _is_pair(pair: Any) -> bool:
+    return (
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(rank, int) and not isinstance(rank, bool) for rank in pair)
+    )
+
+
+_ORDER = "order(rank, ranks)"
+
+
+def _order(function: Any) -> None:
+    expect_callable(function, _ORDER)
+    for ranks in (2, 3, 4, 5, 8):
+        orders = [list(call(function, rank, ranks)) for rank in range(ranks)]
+        for rank, calls in enumerate(orders):
+            if sorted(map(str, calls)) != ["recv", "send"]:
+                because = "each rank sends once and receives once"
+                raise gave(calls, ["send", "recv"], because, what=f"order({rank}, {ranks})")
+        stuck = _stuck(orders)
+        if stuck:
+            waits = f"rank {stuck[0]} waits in {orders[stuck[0]][0]}"
+            raise Wrong(
+                f"on {ranks} ranks {waits} for ever, expected every send to meet its recv: "
+                "some ranks must receive first, and not all of them"
+            )
+
+
+def _stuck(orders: list[list[str]]) -> list[int]:
+    """The ranks that never finish, when a send and its recv end together or not at all."""
+    ranks = len(orders)
+    todo = [list(calls) for calls in orders]
+    moved = True
+    while moved:
+        moved = False
+        for rank in range(ranks):
+            to = (rank + 1) % ranks
+            if todo[rank][:1] == ["send"] and todo[to][:1] == ["recv"]:
+                todo[rank].pop(0)
+                todo[to].pop(0)
+                moved = True
+    return [rank for rank in range(ranks) if todo[rank]]
+
+
+def _sum_average_broadcast(answer: Any) -> None:
+    expect_parts(answer, 3, "two amounts of bytes, and 'yes' or 'no'")
+    # A message of the whole tensor to each of the 7 others.
+    one = collectives.sent_bytes("send-recv", _GB, 2)
+    expect_number(answer[0], 7 * one, "rank 0 sends the whole result 7 times", rel=1e-3, unit="B")
+    ring = collectives.sent_bytes("all-reduce", _GB, 8)
+    expect_number(answer[1], ring, "2 · 7/8 of the size", rel=1e-3, unit="B")
+    expect_choice(answer[2], "no", "it sums; ReduceOp.AVG, or you, divide", choices=("yes", "no"))
+
+
+def _both_ways(answer: Any) -> None:
+    expect_parts(answer, 2, "FLOP per byte and GB/s")
+    ratio = collectives.ridge(989e12, _NVLINK.bytes_per_s)
+    expect_number(answer[0], ratio, "one way NVLink4 moves 450 GB/s", rel=2e-3, unit="FLOP/byte")
+    expect_number(answer[1], 64, "32 out and 32 in at the same time", rel=2e-2, unit="GB/s")
+
+
+def _connectx(answer: Any) -> None:
+    expect_parts(answer, 3, "GB/s, a fraction and seconds")
+    card = HDR.bytes_per_s
+    expect_number(answer[0], card / 1e9, "a byte has 8 bits", rel=1e-3, unit="GB/s")
+    expect_number(answer[1], card / 32e9, "card / slot", rel=2e-2)
+    seconds = collectives.seconds("send-recv", 4e9, 2, 0.0, card)
+    expect_number(answer[2], seconds, "the card is slower than the slot", rel=1e-2, unit="s")
+
+
+def _heads(answer: Any) -> None:
+    per_byte = collectives.notes_intensity(8192, 64)
+    peak = accelerator("RTX4090").peak_flop_per_s
+    needed = collectives.needed_bytes_per_s(peak, per_byte) / 1e9
+    expect_equal(
+        answer,
+        [per_byte, needed, 2 * needed],
+        "2 · 3 · 8192 / 64 FLOP for each number of 2 bytes; then FLOP/s over FLOP per byte",
+        wants="FLOP per byte and twice GB/s",
+        rel=5e-3,
+    )
+
+
+def _crossover(answer: Any) -> None:
+    sizes = [
+        collectives.crossover_bytes(64, HDR.latency_s, factor * HDR.bytes_per_s, "tree", 1.0)
+        for factor in (1, 2)
+    ]
+    expect_equal(
+        answer,
+        sizes,
+        "α · (126 - 12 steps) = S/β · (12 - 2 · 63/64), and S goes with α · β",
+        wants="two amounts of bytes",
+        rel=1e-2,
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "6.1",
+        "Sixteen nodes",
+        "calculate",
+        _sixteen,
+        hints=("2(n-1)/n · S bytes, 2(n-1) steps.", "steps · α + bytes / β."),
+    ),
+    Exercise(
+        "6.2",
+        "α and β from two times",
+        "calculate",
+        _two_times,
+        hints=(
+            "How many steps has a ring all-reduce on 8 ranks?",
+            "Take the latency off the second time; each rank sends 1.75 GB.",
+        ),
+    ),
+    Exercise(
+        "6.3",
+        "All-reduce from its halves",
+        "implement",
+        _two_halves,
+        hints=(
+            "First make the length a multiple of the ranks, with numbers that do not change a sum.",
+            "-length % ranks zeros; cut them off in the end.",
+        ),
+    ),
+    Exercise(
+        "6.4",
+        "A broadcast in few steps",
+        "implement",
+        _broadcast,
+        hints=(
+            "After one step two ranks have it, after two steps four.",
+            "In a step, let rank r < have send to r + have, unless that is no rank.",
+        ),
+    ),
+    Exercise(
+        "6.5",
+        "Everybody sends first",
+        "debug",
+        _order,
+        hints=("Who could receive while rank 0 sends?", "Even and odd ranks do not do the same."),
+    ),
+    Exercise(
+        "6.6",
+        "Sum, average, broadcast",
+        "debug",
+        _sum_average_broadcast,
+        hints=("Rank 0 tells 7 others.", "What is the default of `op` in dist.all_reduce?"),
+    ),
+    Exercise(
+        "6.7",
+        "900 GB/s",
+        "debug",
+        _both_ways,
+        hints=("Which of the two numbers adds both directions?", "989e12 / 450e9; and 32 + 32."),
+    ),
+    Exercise(
+        "6.8",
+        "Eight ConnectX-6",
+        "debug",
+        _connectx,
+        hints=("Gb/s or GB/s?", "The bytes pass the slot and the card: the slower one counts."),
+    ),
+    Exercise(
+        "6.9",
+        "859 GB/s and 1.7 TB/s",
+        "calculate",
+        _heads,
+        hints=("Section 6.6, how fast must a link be?", "bf16 has 2 bytes a number."),
+    ),
+    Exercise(
+        "6.10",
+        "Where tree and ring cross",
+        "predict",
+        _crossover,
+        hints=(
+            "How many steps does the tree save, and how many times S/β does it cost more?",
+            "The crossover is proportional to α · β.",
+        ),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "Four ranks hold 1, 2, 3 and 4. After an all-reduce (sum), rank 2 holds",
+        ("3", "10", "2.5"),
+        answer=1,
+        why="The sum of all, on every rank. Nothing is divided unless you ask for it.",
+    ),
+    Question(
+        "From 8 to 1024 GPUs: the bytes that each GPU sends in a ring all-reduce grow by",
+        ("a factor of 128", "a factor of 10", "14 %"),
+        answer=2,
+        why="From 1.75 to 1.998 times the tensor. It is the number of steps that grows by 146.",
+    ),
+    Question(
+        "An all-reduce of 4 bytes on 512 GPUs takes too long. What helps?",
+        ("a link with more bandwidth", "a tree in place of the ring", "bf16 in place of fp32"),
+        answer=1,
+        why="It is all latency: 18 steps in place of 1022.",
+    ),
+    Question(
+        "nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?",
+        ("350 GB/s", "400 GB/s", "700 GB/s"),
+        answer=0,
+        why="An all-gather sends (n-1)/n of the result: 7/8 of 400.",
+    ),
+    Question(
+        "`if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?",
+        ("sums the loss for rank 0", "raises an error at once", "waits for ever"),
+        answer=2,
+        why="A collective needs all ranks. To get a sum on rank 0, all of them call reduce.",
+    ),
+)

@@ -1,0 +1,71 @@
+"""The panel of chapter 6: a collective's time against its size, by ring and by tree."""
+
+from course_lib.figures import ring_or_tree as figure
+from course_lib.figures.layout import counted
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.collectives import OPERATIONS
+from course_lib.theory.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
+from course_lib.theory.ring_or_tree import TREES, ring_or_tree
+from course_lib.theory.units import KIB, format_seconds
+
+LINKS = {
+    link.name: link
+    for link in (
+        ACCELERATORS["H100-SXM"].inside,
+        ACCELERATORS["A100-SXM-80GB"].inside,
+        PCIE4,
+        NDR,
+        HDR,
+        Link("Ethernet 10 Gb/s", 1.25e9, 50e-6),  # an assumed latency, for comparison
+    )
+}
+
+
+def collectives(
+    operation: str = "all-reduce",
+    ranks: int = 8,
+    size_kib: int = 64,
+    link: str | Link = "NVLink4",
+    tree: str = "tree",
+) -> Panel:
+    """Controls for `theory.ring_or_tree.ring_or_tree`, whose `RingOrTree` is the panel's result.
+
+    `link`: a name, or a Link of your own, which is then offered and chosen first. Raises ValueError
+    for starting values that are not offered.
+    """
+    own = {link.name: link} if isinstance(link, Link) else {}
+    links = {**own, **LINKS}
+    controls = {
+        "operation": choice("operation", operation, OPERATIONS),
+        "link": choice("link", link.name if own else link, list(links)),
+        "ranks": powers_of_two("ranks", ranks, 2, 1024),
+        "size_kib": powers_of_two("size in KiB", size_kib, 1, 4 * 2**20),
+        "tree": choice("tree", tree, TREES),
+    }
+    return Panel(controls, lambda **values: _view(links, **values))
+
+
+def _view(
+    links: dict[str, Link], operation: str, link: str, ranks: int, size_kib: int, tree: str
+) -> View:
+    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree)
+    bus = result.bus_bytes_per_s
+    rows = (
+        (
+            "link",
+            f"α {format_seconds(result.link.latency_s)}, "
+            f"β {result.link.bytes_per_s / 1e9:.3g} GB/s one way",
+        ),
+        (
+            "ring, latency",
+            f"{counted(result.ring_steps, 'step')} · α = {format_seconds(result.ring_latency_s)}",
+        ),
+        ("ring, bytes", f"bytes / β = {format_seconds(result.ring_s - result.ring_latency_s)}"),
+        ("faster here", result.tree if result.faster == "tree" else "ring"),
+        (
+            "bus bandwidth of the ring",
+            f"{bus / 1e9:.3g} GB/s, {bus / result.link.bytes_per_s:.0%} of the link",
+        ),
+    )
+    return View(result, rows, lambda: figure.collective_times(result))

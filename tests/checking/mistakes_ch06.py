@@ -1,0 +1,76 @@
+"""Answers to chapter 6 that a check must refuse: (exercise, what was thought, answer)."""
+
+
+def _all_reduce(pad=True, cut=True, halves=True, both=True):
+    def all_reduce(rows, reduce_scatter, all_gather):
+        ranks, length = len(rows), len(rows[0])
+        if not halves:
+            total = [sum(column) for column in zip(*rows, strict=True)]
+            return [total] * ranks
+        zeros = [0.0] * (-length % ranks) if pad else []
+        shards = reduce_scatter([row + zeros for row in rows])
+        whole = all_gather(shards) if both else shards
+        return [row[:length] if cut else row for row in whole]
+
+    return all_reduce
+
+
+def _all_reduce_with_ones(rows, reduce_scatter, all_gather):
+    ranks, length = len(rows), len(rows[0])
+    kept = -(-length // ranks) * ranks - length
+    whole = all_gather(reduce_scatter([[1.0] * kept + row for row in rows]))
+    return [row[:length] for row in whole]
+
+
+def _broadcast(kind):
+    def broadcast_steps(ranks):
+        if kind == "chain":
+            return [[(rank, rank + 1)] for rank in range(ranks - 1)]
+        if kind == "all from rank 0":
+            return [[(0, rank) for rank in range(1, ranks)]]
+        steps, have = [], 1
+        while have < ranks:
+            pairs = [(rank, rank + have) for rank in range(have)]
+            if kind == "upward only":
+                pairs = [(rank, rank + have) for rank in range(have, 2 * have)]
+            steps.append(pairs)
+            have *= 2
+        return steps[:-1] if kind == "one step too few" else steps
+
+    return broadcast_steps
+
+
+MISTAKES = [
+    ("6.1", "sends the tensor twice", (2e9, 30, 30 * 9.6e-6 + 2e9 / 25e9)),
+    ("6.1", "only one half of the ring", (9.375e8, 15, 15 * 9.6e-6 + 9.375e8 / 25e9)),
+    ("6.1", "both ways", (1.875e9, 30, 30 * 9.6e-6 + 1.875e9 / 50e9)),
+    ("6.2", "one step", (140e-6, 50e9)),
+    ("6.2", "the tensor is sent once", (10e-6, 1e9 / 35e-3)),
+    ("6.2", "algorithm bandwidth", (10e-6, 1e9 / 35.14e-3)),
+    ("6.3", "does not fill up", _all_reduce(pad=False)),
+    ("6.3", "leaves the zeros", _all_reduce(cut=False)),
+    ("6.3", "adds by itself", _all_reduce(halves=False)),
+    ("6.3", "forgets to gather", _all_reduce(both=False)),
+    ("6.3", "fills up at the wrong end", _all_reduce_with_ones),
+    ("6.4", "a chain", _broadcast("chain")),
+    ("6.4", "rank 0 sends to all at once", _broadcast("all from rank 0")),
+    ("6.4", "only powers of two", _broadcast("powers")),
+    ("6.4", "senders have nothing", _broadcast("upward only")),
+    ("6.4", "one step too few", _broadcast("one step too few")),
+    ("6.5", "all send first", lambda rank, ranks: ["send", "recv"]),
+    ("6.5", "all receive first", lambda rank, ranks: ["recv", "send"]),
+    ("6.5", "only sends", lambda rank, ranks: ["send", "send"]),
+    ("6.6", "believes that it divides", (7e9, 1.75e9, "yes")),
+    ("6.6", "one message to all", (1e9, 1.75e9, "no")),
+    ("6.6", "the ring sends it twice", (7e9, 2e9, "no")),
+    ("6.7", "the notes", (1099, 32)),
+    ("6.7", "halves PCIe", (2198, 16)),
+    ("6.8", "bits for bytes", (200, 6.25, 0.02)),
+    ("6.8", "the slot counts", (25, 0.78125, 0.125)),
+    ("6.9", "the notes' peak", (384, 859.4, 1718.8)),
+    ("6.9", "forgets the bytes of a number", (768, 215.1, 430.2)),
+    ("6.9", "all heads on one GPU", (24576, 6.72, 13.4)),
+    ("6.10", "the double tree", (159.8e6, 319.6e6)),
+    ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),
+    ("6.10", "up only", (1.8e6, 3.6e6)),
+]
