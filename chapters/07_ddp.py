@@ -1,0 +1,937 @@
+# %% [markdown]
+# # 7 From DP to DDP
+#
+# One A100 needs 45 ms for the forward and backward pass of GPT-2 124M on 16,384 tokens. You buy seven more. Each gets its own
+# 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on their network. Is a step
+# now 45 ms long, 82 ms, or something between? In other words: how many GPUs did you get for eight?
+#
+# By the end of this chapter you can
+#
+# - say what data parallelism needs, and name its two limits,
+# - explain why `nn.DataParallel` is slow, and what `DistributedDataParallel` does instead,
+# - write DDP yourself with hooks and buckets, and count what it sends,
+# - predict which part of the communication hides behind computing,
+# - recognise the two classic failures: unused parameters, and `device_ids` on a model that spans devices.
+#
+# Time: about 60 minutes. You need chapters 2 and 6.
+
+# %%
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.measure.wire import log_wire
+from course_lib.scratch.accumulation import loss_sum
+from course_lib.theory import collectives, communication, hardware, models, units
+from course_lib.theory.overlap import Gradient, ddp_timeline, hiding_tokens
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** How many milliseconds does a step take on the eight A100?
+
+# %%
+step_ms = predict("7.step", "Step in ms?", course=62.6, yours=None, unit="ms")
+
+# %% [markdown]
+# ## 7.1 Copies of the model, and their two limits
+#
+# Two GPUs, a batch of 8 samples. Each GPU has a **replica** (模型副本), a full copy of the model, and computes the gradient of its own 4
+# samples. Suppose that for one weight GPU 0 finds 0.2 and GPU 1 finds 0.6. The gradient of the mean loss over all 8 samples is the
+# mean, 0.4. If both GPUs use this mean, both make the same update, and the replicas stay equal. With $n$ replicas and $g_i$
+# the gradient on replica $i$:
+#
+# $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
+#
+# That is all of data parallelism. Test it: the two halves of a batch, one after the other, on one replica.
+
+
+# %%
+def build():
+    """A small GPT, the same on every call."""
+    torch.manual_seed(0)
+    return scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+
+
+inputs, labels = Windows(sequence=64).batch(range(8))
+
+
+def gradient_of(rows):
+    """The gradient of the mean loss over some rows of the batch, as one long tensor."""
+    model = build()
+    loss = loss_sum(model(inputs[rows]), labels[rows]) / labels[rows].numel()
+    loss.backward()
+    return measure.gradients.flat_gradient(model)
+
+
+# %%
+whole = gradient_of(slice(0, 8))
+mean = (gradient_of(slice(0, 4)) + gradient_of(slice(4, 8))) / 2
+difference = measure.gradients.relative_difference(mean, whole)
+print(f"relative difference: {difference:.1e}")
+assert difference < 1e-5
+
+# %% [markdown]
+# Only rounding is left (chapter 2). Two sentences that one often reads are not quite right:
+#
+# - "The workers sum their gradients *periodically*." They do so at **every** update. If a replica updated even once
+#   with its own gradient, the weights would differ from then on, and nothing would make them equal again.
+# - "The gradient is the change of the parameters." The optimizer decides what the change is: with SGD
+#   $-\text{learning rate} \cdot g$, with Adam something that hardly depends on the length of $g$.
+#
+# **Naive data parallelism** does it literally: backward pass to its end, then an all-reduce for each parameter, then
+# the update. It is correct. Sections 7.3 to 7.5 make it fast.
+#
+# ### The first limit: the model must fit
+#
+# Every GPU holds *all* weights, gradients and optimizer states. With the 16 bytes per parameter of chapter 3, LLaMA-2 7B needs more
+# than an H100 has:
+
+# %%
+llama = models.MODELS["llama2-7b"]
+states = 16 * llama.parameters().total
+print(units.format_bytes(states), "on each GPU, whether there are 2 or 2000")
+assert states > hardware.accelerator("H100-SXM").memory_bytes
+
+# %% [markdown]
+# A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit.
+#
+# ### The second limit: the batch
+#
+# Each replica needs at least one sample. LLaMA-2 was trained with 4M tokens per update (arXiv:2307.09288, table 1). Take
+# $4 \cdot 2^{20}$ of them, in sequences of 4096: that is 1024 samples, so pure data parallelism ends at 1024 GPUs. "There can be as many devices as
+# samples" is true of data parallelism *alone*: chapters 10 to 12 let several GPUs share one sample.
+#
+# A larger batch is no way out for ever. Past the critical batch (chapter 2) it only wastes samples. And long before there is one sample
+# per GPU the communication shows. Section 7.4 says when.
+#
+# Two ways to ask how well it goes: **strong scaling** (强扩展) keeps the global batch and divides it among
+# more GPUs; **weak scaling** (弱扩展) keeps the batch *per GPU*, so the global batch grows. Efficiency is the work
+# done by $n$ GPUs, divided by $n$ times the work of one.
+#
+# **Remember**
+# - Data parallelism: a replica per GPU, the mean gradient at every update, equal replicas for ever.
+# - Limit 1: the whole model state on each GPU. Limit 2: the batch.
+
+# %% [markdown]
+# ## 7.2 The old way: one process, many threads
+#
+# PyTorch has two classes with similar names. `nn.DataParallel` (DP) is the older one: *one* process drives all GPUs. In every step it
+#
+# 1. scatters the batch: rows go from the first GPU to the others,
+# 2. copies the weights from the first GPU to each other one,
+# 3. computes, one thread per GPU,
+# 4. gathers the outputs on the first GPU, where the loss is computed,
+# 5. sends the gradients back to the first GPU and adds them up there.
+#
+# We write it by hand, since the real one refuses to work on a CPU. Several "devices" may be the same one.
+
+# %%
+show_source(scratch.replicas.data_parallel.DataParallel)
+
+# %% [markdown]
+# `compute` starts the threads. Copying is an operation that autograd knows, so step 5 comes for free: the backward pass of a
+# copy brings the gradient back, and where two come together they are added.
+
+# %%
+show_source(scratch.replicas.data_parallel.compute)
+
+# %% [markdown]
+# **Predict.** Our small GPT has 112,384 parameters in fp32. How many bytes of weights leave the first of 4 devices in each step?
+
+# %%
+parameters = sum(p.numel() for p in build().parameters())
+copies = predict(
+    "7.copies", "Bytes in a step?", course=3 * 4 * parameters, yours=None, unit="B"
+)
+
+# %%
+model = build()
+parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * 4)
+copied = measure.copies.copied_bytes(parallel.replicate)
+expect(copies, copied, label="weights copied", unit="B")
+assert torch.allclose(parallel(inputs), model(inputs), atol=1e-5)
+assert torch.equal(
+    nn.DataParallel(model)(inputs), model(inputs)
+)  # no GPU: a plain call
+
+# %% [markdown]
+# **Explain.** $(n-1) \cdot 4N$ bytes of weights go out of *one* device, with $N$ parameters, and as many of gradients come back to it. That
+# device's link carries everything while the others wait, and it grows with $n$. (With NCCL the real class passes copies on from GPU to GPU, which
+# spreads the load. The bytes in all stay, and so does the waiting.)
+#
+# `DistributedDataParallel` (DDP) is not a faster version of the same thing but another idea:
+#
+# | | `nn.DataParallel` | `DistributedDataParallel` |
+# |---|---|---|
+# | processes | one, with threads that share Python's global lock (GIL) | one per GPU, each with its own optimizer |
+# | weights | copied in every step | copied once, at the start |
+# | batch | scattered by the first GPU | each process reads its own |
+# | gradients | to the first GPU, after the backward pass | all-reduced in buckets, *during* it |
+# | bytes that the first GPU sends, copy by copy, $n = 8$ | $7 \cdot 4N$ | $2 \cdot \frac{7}{8} \cdot 4N$ |
+# | several nodes | no | yes |
+#
+# PyTorch's own documentation advises DDP even on one node. From here on the chapter is about DDP (Li et al. 2020, arXiv:2006.15704).
+#
+# **Remember**
+# - DataParallel: one process, weights out and gradients in, at every step, through one GPU.
+# - DDP: one process per GPU, only gradients travel, and nobody is in the middle.
+
+# %% [markdown]
+# ## 7.3 When is a gradient ready?
+#
+# The backward pass goes from the loss to the input, so the gradients of the *last* layers are ready first. They could
+# travel while the earlier layers still compute. For that somebody must tell us when a gradient is complete. PyTorch does: a
+# **hook** (钩子) is a function that autograd calls at a certain event, here after a gradient has been added to `.grad`.
+#
+# **Predict.** Our GPT has 28 parameter tensors. `embedding.weight` is the first in `named_parameters()`, and
+# it is the head's weight as well, the *last* operation of the forward pass. At which place, 1 to 28, is its gradient
+# ready?
+
+# %%
+place = predict("7.place", "Place of embedding.weight?", course=28, yours=None)
+
+# %%
+model, ready = build(), []
+for name, parameter in model.named_parameters():
+    parameter.register_post_accumulate_grad_hook(
+        lambda _, name=name: ready.append(name)
+    )
+model(inputs).sum().backward()
+print(*ready[:3], "…", *ready[-2:], sep="\n")
+expect(place, 1 + ready.index("embedding.weight"), label="place")
+
+# %% [markdown]
+# **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may change
+# places.) The shared weight gets one part of its gradient from the head, at the very beginning, and the other part from the look-up,
+# at the very end. The hook fires once, when both are added. So the largest tensor of many models comes last. Remember that for the timeline.
+#
+# **Remember**
+# - Gradients become ready from the last layer to the first.
+# - A post-accumulate hook fires once per parameter and backward pass, also for a shared weight.
+
+# %% [markdown]
+# ## 7.4 Buckets and overlap
+#
+# An all-reduce for each tensor would be wasteful. GPT-2 124M has 148 tensors, most of them tiny, and each all-reduce pays
+# its latency: $2(n-1)$ steps of $\alpha$ seconds in a ring (chapter 6). One all-reduce for all would pay once, but it could
+# not begin before the last gradient is there. DDP takes the middle: it fills buckets. A bucket closes when it holds at least 25 MiB
+# (the first one already at 1 MiB), and then travels while the backward pass goes on. That is **overlap** (计算通信重叠).
+#
+# ### By hand
+#
+# Three layers. Backward takes 5 ms for each, and each has 10 MB of gradients. Two ranks, 1 GB/s, no latency: 10 ms per
+# layer, since $2(n-1)/n = 1$.
+#
+# | | full at | sent from … to | step ends |
+# |---|---|---|---|
+# | one bucket of 30 MB | 15 ms | 15 … 45 ms | 45 ms |
+# | three of 10 MB: the 1st | 5 ms | 5 … 15 ms | |
+# | the 2nd | 10 ms | 15 … 25 ms | |
+# | the 3rd | 15 ms | 25 … 35 ms | 35 ms |
+#
+# The backward pass ends at 15 ms. What comes after is **exposed**: 30 ms with one bucket, 20 ms with three. The rest, 0 and 10 ms, is
+# hidden. In general bucket $i$ of $S_i$ bytes is full at $r_i$, and travels from $b_i$ to $e_i$:
+#
+# $$b_i = \max(r_i,\, e_{i-1}), \qquad
+# e_i = b_i + 2(n-1)\,\alpha + \frac{2(n-1)}{n} \cdot \frac{S_i}{\beta},$$
+#
+# with $\beta$ the bytes per second, one way. The link carries one bucket at a time, in order.
+
+# %%
+three = [Gradient(name, 10_000_000, 0.005) for name in "cba"]
+slow = hardware.Link("1 GB/s", bytes_per_s=1e9)
+by_hand = ddp_timeline(three, ranks=2, link=slow, cap_bytes=10_000_000)
+print(by_hand.explain())
+assert round(by_hand.exposed_s, 6) == 0.020
+
+# %% [markdown]
+# ### Measured, on a link that we control
+#
+# Is PyTorch's DDP really like this? On a laptop the network is memory and the times are noise. So we replace both ends by something that
+# we know: six layers whose backward pass *sleeps* 20 ms, and a link that *sleeps* 30 ms for each layer's bytes. DDP lets us
+# replace its all-reduce: a **communication hook** gets each full bucket and returns a promise for the result.
+
+
+# %%
+class Nap(torch.autograd.Function):
+    """Changes nothing; its backward pass takes 20 ms."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(0.020)
+        return gradient
+
+
+class Layer(nn.Linear):
+    """256 x 256 numbers, 262,144 bytes, after which somebody naps."""
+
+    def forward(self, x):
+        return Nap.apply(super().forward(x))
+
+
+# %%
+LAYER = 4 * 256 * 256  # bytes
+wire_speed = hardware.Link("30 ms a layer", bytes_per_s=LAYER / 0.030)
+
+
+class SleepingLink:
+    """Carries one bucket at a time, in a thread of its own."""
+
+    def __init__(self):
+        self.thread, self.buckets = ThreadPoolExecutor(1), 0
+
+    def hook(self, _, bucket):
+        self.buckets += 1
+        arrived = torch.futures.Future()
+        self.thread.submit(self.carry, bucket.buffer(), arrived)
+        return arrived
+
+    def carry(self, flat, arrived):
+        time.sleep(flat.nbytes / wire_speed.bytes_per_s)
+        arrived.set_result(flat)
+
+
+# %%
+def backward_passes(cap_mb):
+    """Seconds of four backward passes, and the buckets that travelled in each."""
+    layers = [Layer(256, 256, bias=False) for _ in range(6)]
+    ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=cap_mb)
+    link, passes = SleepingLink(), []
+    ddp.register_comm_hook(None, link.hook)
+    for _ in range(4):
+        loss, before = ddp(torch.ones(1, 256)).sum(), link.buckets
+        start = time.perf_counter()
+        loss.backward()
+        passes.append((time.perf_counter() - start, link.buckets - before))
+    return passes
+
+
+# %% [markdown]
+# **Predict.** The computing takes 6 · 20 = 120 ms, the communication 6 · 30 = 180 ms. How long is the backward pass with a bucket for
+# each layer? (`ddp_timeline` computes it by the two formulas above.)
+
+# %%
+six = [Gradient("layer", LAYER, 0.020) for _ in range(6)]
+in_theory = {}
+for mib in (0.25, 0.5, 2):  # one layer, two layers, everything
+    cap = round(mib * units.MIB)
+    in_theory[mib] = ddp_timeline(six, 2, wire_speed, cap, first_bytes=cap).end_s
+ends = predict(
+    "7.end", "A bucket a layer?", course=in_theory[0.25], yours=None, unit="s"
+)
+
+
+# %%
+def all_limits():
+    """The passes for each limit."""
+    launch.init()
+    return {mib: backward_passes(mib) for mib in in_theory}
+
+
+passes = launch.run(all_limits, ranks=1)[0]
+for mib, predicted_s in in_theory.items():
+    best_s = min(seconds for seconds, _ in passes[mib][1:])
+    print(f"{mib:>4} MiB: predicted {predicted_s:.3f} s, measured {best_s:.3f} s")
+    assert best_s > 0.98 * predicted_s  # nobody wakes up early
+
+# %%
+best_s = min(seconds for seconds, _ in passes[0.25][1:])
+expect(ends, best_s, within=9.0, label="a bucket a layer", unit="s")
+
+# %% [markdown]
+# **Explain.** 200 ms = 20 ms until the first bucket is full + 6 · 30 ms on the link. Two layers a bucket: 40 + 180 = 220. One bucket: 120 + 180
+# = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and the real computing comes on
+# top. On a busy one every sleeper waits for its turn to wake, and the gap can be large. It is never negative.
+#
+# We left the first of the four passes out. Look at it:
+
+# %%
+for number, (seconds, count) in enumerate(passes[0.25], start=1):
+    print(f"pass {number}: {count} buckets, {seconds:.3f} s")
+assert [count for _, count in passes[0.25]] == [1, 6, 6, 6]
+
+# %% [markdown]
+# The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
+# pass, with everything in one bucket, and forms its buckets from what it saw. Never time the first step.
+#
+# ### The panel: real chips and links
+#
+# Now the question from the beginning: GPT-2 on eight A100, one 200 Gb/s port for each. The panel assumes the best measured matrix speed, fp32
+# gradients, a ring, and no time for anything else. So it is a lower bound for the computing. Look at it as it stands, then move the sliders:
+#
+# 1. Bucket 1 MiB, 25 MiB, 512 MiB: which is best, and what is wrong with each of the other two?
+# 2. Back at 25 MiB: from how many tokens per rank on does only a tail stay exposed? Why does it never vanish? (Section 7.3.)
+# 3. 1024 ranks, 32,768 tokens: what has grown, although each rank sends hardly more? Which bucket size now?
+
+# %%
+panel = panels.buckets()
+panel
+
+# %%
+result = panel.result
+computed_ms = 1000 * (1.5 * result.backward_s + result.exposed_s)
+print(f"computed: {computed_ms:.1f} ms; you said {step_ms.yours or 'nothing'}")
+print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
+assert abs(computed_ms - step_ms.course) < 0.1
+
+# %% [markdown]
+# Forward and backward are 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
+# of 5.7. (All of this is computed, not measured.) Now the first question:
+
+# %%
+exposed_s = {}
+for mib in (512, 1, 25):
+    panel.bucket_mib.value = mib
+    exposed_s[mib] = panel.result.exposed_s
+print({mib: f"{1000 * s:.1f} ms" for mib, s in exposed_s.items()})
+assert exposed_s[25] < exposed_s[1] < exposed_s[512]
+
+# %% [markdown]
+# Answers. (1) 512 MiB is one bucket: nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency. (2) 32,768. The
+# last bucket holds the embedding and the positions, 158 MB, and what was left of the first layer. Nothing remains to hide its 13 ms behind. (3) The latency, 2046 steps
+# a bucket: 257 ms are exposed. Larger buckets help, 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
+
+# %%
+panel.tokens.value = 32768
+tail_s = panel.result.exposed_s
+panel.tokens.value = 65536
+assert abs(panel.result.exposed_s - tail_s) < 1e-6
+panel.tokens.value, panel.ranks.value = 32768, 1024
+latency_s = panel.result.exposed_s
+panel.bucket_mib.value = 200
+assert latency_s > 15 * tail_s and panel.result.exposed_s < latency_s / 3
+panel.tokens.value, panel.ranks.value, panel.bucket_mib.value = 16384, 8, 25
+
+# %% [markdown]
+# ### When does communication hide at all?
+#
+# Backward costs 4 FLOP per parameter and token (chapter 5), the all-reduce moves $2(n-1)/n \cdot 4$ bytes per parameter. Let a GPU compute $F$ FLOP/s and send
+# $\beta$ bytes/s, and let its backward pass, the one that exchanges, see $T$ tokens. Both take equally long when
+#
+# $$\frac{4NT}{F} = \frac{2(n-1)}{n} \cdot \frac{4N}{\beta}
+# \quad\Longrightarrow\quad T = \frac{2(n-1)}{n} \cdot \frac{F}{\beta}.$$
+#
+# **The size of the model cancels.** What counts is the ratio of computing to network speed, and the tokens per GPU. For H100 with one 400 Gb/s
+# port each:
+
+# %%
+chip = hardware.accelerator("H100-SXM")
+speed = chip.peak_flop_per_s * chip.matmul_efficiency
+tokens = hiding_tokens(speed, hardware.NDR.bytes_per_s, ranks=1024)
+print(f"{tokens:,.0f} tokens per GPU; a batch of 4M tokens: {2**22 / tokens:.0f} GPUs")
+assert round(2**22 / tokens) == 132
+
+# %% [markdown]
+# So with LLaMA-2's batch of 4M tokens the exchange shows beyond some 130 GPUs, far fewer than the 1024 of section 7.1. Under strong scaling $T$ falls with each GPU that is
+# added. This is the second limit as you meet it in practice. Three ways to move it: a larger batch, up to the critical one; 16-bit gradients, half the bytes
+# (*How to Scale Your Model* derives the same rule for those, jax-ml.github.io/scaling-book, chapter Training); or not data parallelism alone.
+#
+# And accumulation? It makes the exchange rarer, so what is exposed weighs less. But an exchange can hide only behind the *last* micro-batch's backward pass:
+# $T$ is that micro-batch's tokens.
+#
+# **Remember**
+# - Small buckets pay latency, large ones start late.
+# - Exposed = end of the last all-reduce − end of the backward pass.
+# - Hidden only if tokens per GPU ≥ about $2F/\beta$, for fp32 gradients. The model's size cancels.
+
+# %% [markdown]
+# ## 7.5 DDP by hand
+#
+# Everything is in place: hooks, buckets, an all-reduce that does not wait. First the buckets:
+
+# %%
+show_source(scratch.replicas.buckets.fill)
+
+# %%
+show_source(scratch.replicas.buckets.Bucket)
+
+# %% [markdown]
+# - The bucket is one flat tensor, with a *view* for each parameter: no packing before sending and no unpacking afterwards. `.grad`
+#   becomes the view, so the mean arrives right where the optimizer looks. (PyTorch's DDP does this with `gradient_as_bucket_view=True`. Without it, the
+#   buckets are a second copy of all gradients, $4N$ bytes more.)
+# - `take` divides by the number of ranks *before* the sum. The sum is then the mean.
+# - `send` only begins. `receive` waits.
+#
+# Now the wrapper. The constructor replicates and sets the hooks; `_ready` is what a hook calls:
+
+# %%
+DDP = scratch.replicas.ddp.DDP
+show_source(DDP.__init__, DDP._ready)
+
+# %% [markdown]
+# - **Replicate:** everything is broadcast from rank 0. After that, no weight ever travels.
+# - The first hook of a backward pass asks autograd to call `_finish` when the pass has ended.
+# - Under `no_sync` (chapter 2) the hook does nothing: gradients only add up in `.grad`.
+
+# %%
+show_source(DDP._send_full_buckets, DDP._finish)
+
+# %% [markdown]
+# - **Order:** bucket 3 is never sent before bucket 2, even if it is full earlier. The n-th all-reduce of a rank meets the
+#   n-th of the others, whatever is in it.
+# - **The end:** `_finish` waits. When `backward()` returns, `.grad` is the mean.
+#
+# With the library it is one line, `DistributedDataParallel(model)`. On a GPU: `device_ids=[local_rank]`, backend NCCL, the rest is the same.
+#
+# **Predict.** The small GPT has 449,536 bytes of gradients. Two ranks, buckets of 0.1 MiB, three backward passes. How many all-reduces does the library make?
+
+# %%
+sizes = [p.nbytes for p in reversed(list(build().parameters()))]
+cap = round(0.1 * units.MIB)
+buckets = communication.ddp_buckets(sizes, cap, first_bytes=cap)
+print("buckets:", buckets)
+calls = predict(
+    "7.calls",
+    "All-reduces in 3 passes?",
+    course=communication.ddp_all_reduces(syncs=3, buckets=len(buckets)),
+    yours=None,
+)
+
+
+# %%
+def library(model):
+    return DistributedDataParallel(model, bucket_cap_mb=0.1)
+
+
+def from_hooks(model):
+    return DDP(model, cap, first_bytes=cap)
+
+
+def all_reduced(*wraps):
+    """For each kind of DDP, bytes of each all-reduce in three backward passes."""
+    launch.init()
+    return [three_passes(wrap(build())) for wrap in wraps]
+
+
+def three_passes(ddp):
+    passes = []
+    for _ in range(3):
+        with log_wire() as log:
+            ddp(inputs).sum().backward()
+        calls = [call for call in log.calls if call.operation == "all-reduce"]
+        passes.append([call.size_bytes for call in calls])
+    return passes
+
+
+# %%
+theirs, ours = launch.run(all_reduced, library, from_hooks)[0]
+print("library:", *theirs, "by hand:", *ours, sep="\n")
+expect(calls, sum(len(one_pass) for one_pass in theirs), label="all-reduces")
+assert ours == [buckets] * 3
+assert theirs == [[4 * parameters], buckets, buckets]
+
+# %% [markdown]
+# **Explain.** Not 12 but 9: the library's first pass is one bucket, as before. Ours trusts that `parameters()` turned round is about the right order, and has
+# its buckets from the start. The bytes are the same in every pass:
+#
+# $$\text{bytes given to all-reduce} = 4N, \qquad
+# \text{sent by each rank} = \frac{2(n-1)}{n} \cdot 4N .$$
+
+# %%
+assert all(sum(one_pass) == 4 * parameters for one_pass in theirs + ours)
+for ranks in (2, 8, 1024):
+    sent = collectives.sent_bytes("all-reduce", 4 * parameters, ranks)
+    print(
+        f"{ranks:>5} ranks: each sends {sent:>9,.0f} B = {sent / (4 * parameters):.3f} × 4N"
+    )
+
+# %% [markdown]
+# The factor goes from 1 to nearly 2 and stays there. That is why DDP scales weakly so well: from 8 ranks to 1024, each sends only 14 % more. What
+# does grow are the latencies, and the chance that one of 1024 is late.
+#
+# $4N$ is a convention too. Under autocast the weights stay fp32, so the gradients have 4 bytes. A model held in bf16 sends $2N$.
+#
+# **Remember**
+# - DDP = broadcast once; hooks fill buckets; asynchronous all-reduces in one order; wait at the end of backward.
+# - $4N$ bytes per exchange in fp32, $2(n-1)/n$ times that from each rank, in one bucket the first time.
+
+# %% [markdown]
+# ## 7.6 Unused parameters
+#
+# A bucket waits for *all* its gradients. What if one never comes? It happens with mixtures of experts, with a head that only some
+# batches use, with any `if` in `forward`:
+
+
+# %%
+class Branches(nn.Module):
+    """Two layers, the second only where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    def forward(self, x, both):
+        x = self.always(x)
+        return self.sometimes(x) if both else x
+
+
+def train(users, find_unused=False, then=0):
+    """Two backward passes; the second layer is used on the ranks in `users`."""
+    rank = launch.init()
+    ddp = DistributedDataParallel(Branches(), find_unused_parameters=find_unused)
+    with log_wire() as log:
+        for _ in range(2):
+            ddp(torch.ones(1, 3), both=rank.rank in users).sum().backward()
+            time.sleep(then)
+    return [call.size_bytes for call in log.calls if call.operation == "all-reduce"]
+
+
+def what_happens(*arguments, timeout_s=20):
+    """The text of the failure."""
+    try:
+        launch.run(train, *arguments, ranks=2, timeout_s=timeout_s, stream=False)
+    except launch.RankFailed as failure:
+        return str(failure)
+
+
+# %% [markdown]
+# First case: *no* rank uses the second layer. The bucket is not full when the backward pass ends, so nobody sends anything, and `backward()` returns
+# as if all were well. PyTorch notices in the *next forward pass*. Its message is one to know by heart:
+
+# %%
+message = what_happens([])
+for line in message.splitlines():
+    if line.startswith(("RuntimeError", "Parameters which")):
+        print(line)
+assert "find_unused_parameters=True" in message
+assert "did not receive grad for rank" in message
+
+# %% [markdown]
+# Note what is *missing*: the first update was made with gradients that had not been averaged. The last line has the names because
+# the course's launcher sets the environment variable `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only their numbers: set it, or `DETAIL`.
+#
+# Second case: only rank 0 uses the layer. Its bucket is full, it sends, and waits for rank 1. Rank 1 has nothing to send. As long as rank 1 does something
+# else, here a long pause as for an evaluation, rank 0 **hangs** inside `backward()`:
+
+# %%
+message = what_happens([0], False, 30, timeout_s=5)
+print(message.splitlines()[0])
+assert "rank 0 hung" in message
+
+# %% [markdown]
+# On a cluster the limit is not 5 s: with NCCL PyTorch waits 10 minutes by default. A GPU that waits shows 100 % load meanwhile, since NCCL's kernels spin.
+#
+# **The remedy** is `find_unused_parameters=True`. After each forward pass DDP then walks through the graph, and marks everything it does not find as ready, with a gradient of zero. (A parameter that no rank used keeps the
+# gradient it had.) The ranks also tell each other who used what: one more all-reduce, with an int32 for each parameter tensor. Here:
+
+# %%
+used_by_one = launch.run(train, [0], True, ranks=2, stream=False)[0]
+print(used_by_one)
+gradients, marks = 4 * 2 * (3 * 3 + 3), 4 * 4  # bytes: 24 numbers; 4 tensors
+assert used_by_one == [gradients, marks] * 2
+
+# %% [markdown]
+# It costs a walk through the graph in every step, so it is off by default. If *all* parameters are used in every step, leave it off. If some are
+# never used, freeze them (`requires_grad_(False)`) before wrapping. If the same ones are unused in every step, `static_graph=True` finds them
+# once. Exercise 7.7 shows a fourth way.
+#
+# Our DDP looks at the end of the same backward pass, and says it by name:
+
+# %%
+show_source(DDP._treat_unused)
+
+# %% [markdown]
+# **Remember**
+# - Unused on all ranks: an error one step later. Unused on some: a hang.
+# - find_unused_parameters=True: a walk through the graph and one small all-reduce per step.
+
+# %% [markdown]
+# ## 7.7 A replica that spans several devices
+#
+# What if one replica does not fit on one GPU, but on two? Then *a process* takes two GPUs and puts the first layers on one and the last
+# on the other. DDP goes around the whole thing. The rule stays: **one process per replica**, not per GPU. Four GPUs, two per replica: two
+# processes.
+
+# %%
+show_source(scratch.replicas.spread.Spread)
+
+# %% [markdown]
+# Two things to get right:
+#
+# - **No `device_ids`.** With `device_ids=[k]` DDP moves the inputs to GPU `k` and expects the whole module there. A module on several devices moves its tensors itself. Leave `device_ids` and `output_device` at `None`.
+# - **No hard-coded devices.** `"cuda:0"` in the module would put *every* process on the same GPU. The process gets its devices as arguments: rank 0 takes 0 and 1, rank 1 takes 2 and 3. In general
+#   process $r$ with $d$ devices takes $r d, \dots, r d + d - 1$.
+
+# %%
+several = demos.run("multi_device", ranks=2, steps=3, stream=False)
+print(several.report())
+assert all(v.sent == v.predicted_sent for v in several.versions)
+assert "device_ids" in several.notes[1]
+
+# %% [markdown]
+# On this machine both devices are the CPU, so it proves the mechanics, not the memory. The message in the last lines is what PyTorch says when you do pass `device_ids`. While one
+# device works the other one waits: room is gained, not speed. Chapter 11 fills the gaps with micro-batches.
+#
+# **Remember**
+# - One process per replica. device_ids=None for a module on several devices.
+# - Devices are arguments, never constants.
+
+# %% [markdown]
+# ## 7.8 Demo: DDP on real processes
+#
+# First a look inside. PyTorch's profiler records one backward pass of rank 0, with one bucket and with several, by hand and by the library.
+
+# %%
+traces = demos.run("overlap", ranks=2, stream=False)
+print(traces.report())
+figures.overlap({t.title: (t.computation, t.communication) for t in traces.lanes})
+
+# %%
+one_bucket = [lanes for lanes in traces.lanes if lanes.buckets == 1]
+many = [lanes for lanes in traces.lanes if lanes.buckets > 1]
+assert all(lanes.overlapped_ms == 0 for lanes in one_bucket)
+assert all(lanes.communication[0][0] < lanes.computation[-1][1] for lanes in many)
+
+# %% [markdown]
+# **Explain.** With one bucket, communication begins when the last gradient is there: 0 ms overlap, always. With seven it begins during the
+# backward pass. *How much* overlaps is not to be predicted here: the ranks and the threads that communicate share a few cores, so computing gets slower while
+# something travels. A GPU has the same effect, smaller: NCCL's kernels take some of its processors.
+#
+# Now the whole training. Two ranks, 20 updates, buckets of 0.1 MiB; beside it one process with the samples of both, and DDP by hand.
+
+# %%
+run = demos.run(
+    "ddp", ranks=2, steps=20, accumulation=1, bucket_cap_mb=0.1, stream=False
+)
+print(run.report())
+
+# %%
+expected = communication.ddp_all_reduces(syncs=20, buckets=len(buckets))
+expect(expected, run.all_reduces, label="all-reduces")
+expect(20 * 4 * parameters, run.all_reduced_bytes, label="bytes", unit="B")
+assert run.scratch.all_reduces == 20 * len(buckets)
+assert run.gradient_difference < demos.load("ddp").TOLERANCE
+
+# %%
+figures.loss(
+    {
+        "DDP": run.losses,
+        "DDP by hand": run.scratch.losses,
+        "one process": run.losses_one_process,
+    }
+)
+
+# %% [markdown]
+# **Explain.** $1 + 19 \cdot 4 = 77$ all-reduces by the library and $20 \cdot 4 = 80$ by hand, and $20 \cdot 4N$ bytes in both. Three curves that look like
+# one: the gradients differ from one process by about $10^{-7}$, float32's rounding.
+#
+# In a terminal, the second command with PyTorch's own launcher:
+#
+# ```
+# course demo ddp --ranks 2 --accumulation 1 --bucket-cap-mb 0.1
+# python -m torch.distributed.run --standalone --nproc-per-node 2 \
+#     -m course_lib.demos.ddp --accumulation 1 --bucket-cap-mb 0.1
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Data parallelism: replicas, own samples, the mean gradient at every update.
+# 2. Two limits: the model state must fit on one replica; the batch can not grow for ever.
+# 3. DataParallel is one process with one busy GPU. DDP is a process per replica, and nobody in the middle.
+# 4. Hooks fill buckets, buckets travel during backward. The first pass has one bucket.
+# 5. $4N$ bytes per exchange, $2(n-1)/n$ times that from each rank.
+# 6. Hidden only with about $2F/\beta$ tokens per GPU, whatever the model's size.
+# 7. Unused parameters: an error one step later, or a hang.
+
+# %%
+quiz("7")
+
+# %% [markdown]
+# **Now you:** open `exercises/07_ddp.ipynb`.
+#
+# **Read on.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, sections 3 and 4 (arXiv:2006.15704). PyTorch's notes
+# *Distributed Data Parallel* (pytorch.org/docs, Developer Notes). *How to Scale Your Model*, chapter Training (jax-ml.github.io/scaling-book).
+
+# %% tags=["exercise"]
+import torch
+from torch import nn
+
+from course_lib import check, hint
+
+# %% [markdown] tags=["exercise"]
+# **7.1 Calculate: what travels.** GPT-2 with 124,439,808 parameters, fp32, 8 GPUs, one update. How many bytes does each rank of DDP give to all-reduce? How many does it
+# send (ring)? And how many bytes of weights does the first GPU of `nn.DataParallel` send to the others?
+
+# %% tags=["exercise"]
+given, sent, copied = ..., ..., ...
+### BEGIN SOLUTION
+given = 4 * 124_439_808
+sent = 2 * 7 / 8 * given
+copied = 7 * given
+### END SOLUTION
+check("7.1", [given, sent, copied])
+
+# %% [markdown] tags=["exercise"]
+# **7.2 Debug: "DDP is similar to DP".** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Write `"DP"`, `"DDP"` or `"both"` to each
+# statement.
+
+# %% tags=["exercise"]
+whose = {
+    "one process drives all GPUs": ...,
+    "weights are copied to the other GPUs in every step": ...,
+    "each GPU computes on its own part of the batch": ...,
+    "gradients travel while the backward pass goes on": ...,
+    "the outputs are gathered on the first GPU": ...,
+    "there is an optimizer for each GPU": ...,
+    "it runs on several nodes": ...,
+}
+### BEGIN SOLUTION
+whose = {
+    "one process drives all GPUs": "DP",
+    "weights are copied to the other GPUs in every step": "DP",
+    "each GPU computes on its own part of the batch": "both",
+    "gradients travel while the backward pass goes on": "DDP",
+    "the outputs are gathered on the first GPU": "DP",
+    "there is an optimizer for each GPU": "DDP",
+    "it runs on several nodes": "DDP",
+}
+### END SOLUTION
+check("7.2", whose)
+
+# %% [markdown] tags=["exercise"]
+# **7.3 Debug: "periodically".** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
+# they say. Mend it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
+
+
+# %% tags=["exercise"]
+def replicas(
+    weight: float, gradients: list[list[float]], learning_rate: float
+) -> list[float]:
+    """The weight on each rank after all steps."""
+    weights = [weight] * len(gradients[0])
+    ### BEGIN GIVEN
+    for step, found in enumerate(gradients, start=1):
+        for rank, gradient in enumerate(found):
+            weights[rank] += sum(found) if step % 2 == 0 else gradient
+    return weights
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    for found in gradients:
+        mean = sum(found) / len(found)
+        weights = [each - learning_rate * mean for each in weights]
+    return weights
+    ### END SOLUTION
+
+
+check("7.3", replicas)
+
+# %% [markdown] tags=["exercise"]
+# **7.4 Debug: the batch limit.** (published mistake) "There can be as many devices as samples in the batch, and no more." The batch has 1024 samples of 4096 tokens. How many GPUs can
+# work (a) with data parallelism alone, (b) if 8 GPUs share each sample by tensor parallelism? And (c): how many tokens must each GPU have in (a), so that the backward pass is at least as
+# long as the all-reduce? H100 with 794.5 TFLOP/s, 50 GB/s, fp32 gradients; take $2(n-1)/n$ as 2.
+
+# %% tags=["exercise"]
+data_parallel, with_tensor_parallel, tokens = ..., ..., ...
+### BEGIN SOLUTION
+data_parallel = 1024
+with_tensor_parallel = 8 * 1024
+tokens = 2 * 794.5e12 / 50e9
+### END SOLUTION
+check("7.4", [data_parallel, with_tensor_parallel, tokens])
+
+# %% [markdown] tags=["exercise"]
+# **7.5 Implement: bucketing.** `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first
+# bucket, `cap` for the others. Return the bytes of each bucket. The last one may hold less.
+
+
+# %% tags=["exercise"]
+def fill(sizes: list[int], cap: int, first: int) -> list[int]:
+    """Bytes of each bucket."""
+    ### BEGIN SOLUTION
+    buckets, held = [], 0
+    for size in sizes:
+        held += size
+        if held >= (cap if buckets else first):
+            buckets.append(held)
+            held = 0
+    return [*buckets, held] if held else buckets
+    ### END SOLUTION
+
+
+check("7.5", fill)
+
+# %% [markdown] tags=["exercise"]
+# **7.6 Predict: how many all-reduces?** 16 gradients of 4 MiB each, DDP's default limits (1 MiB, then 25 MiB). 20 updates with accumulation 4 and `no_sync`. Predict the number of buckets,
+# and all all-reduces of the run. (Then count them, if you like, with section 7.5's cells.)
+
+# %% tags=["exercise"]
+buckets, all_reduces = ..., ...
+### BEGIN SOLUTION
+buckets = 4  # 4 MiB, 28, 28, 4
+all_reduces = 1 + 19 * buckets
+### END SOLUTION
+check("7.6", [buckets, all_reduces])
+
+# %% [markdown] tags=["exercise"]
+# **7.7 Debug: the hang.** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Mend the module, without `find_unused_parameters`: the same outputs, and
+# every parameter takes part in the graph.
+
+
+# %% tags=["exercise"]
+class Branches(nn.Module):
+    """Two layers, the second only where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(3, 3), nn.Linear(3, 3)
+
+    ### BEGIN GIVEN
+    def forward(self, x, both: bool):
+        x = self.always(x)
+        return self.sometimes(x) if both else x
+
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    def forward(self, x, both: bool):
+        x = self.always(x)
+        y = self.sometimes(x)
+        return y if both else x + 0 * y
+
+    ### END SOLUTION
+
+
+check("7.7", Branches)
+
+# %% [markdown] tags=["exercise"]
+# **7.8 Implement: the exposed time.** Bucket $i$ is full at `ready[i]` and needs `travel[i]` seconds on the link, which carries one at a time, in order. The last bucket is full when the backward pass ends. How many
+# seconds of communication are exposed?
+
+
+# %% tags=["exercise"]
+def exposed(ready: list[float], travel: list[float]) -> float:
+    """Seconds between the end of the backward pass and the end of the last all-reduce."""
+    ### BEGIN SOLUTION
+    free = 0.0
+    for full, seconds in zip(ready, travel, strict=True):
+        free = max(full, free) + seconds
+    return free - ready[-1]
+    ### END SOLUTION
+
+
+check("7.8", exposed)
+
+# %% [markdown] tags=["exercise"]
+# **7.9 Calculate: bucket size.** 1024 ranks in a ring, 9.6 µs a step, 50 GB/s. Seconds that one bucket of 25 MiB spends on latency, and on moving its bytes? From how many bytes on does a bucket spend
+# more time on moving than on latency?
+
+# %% tags=["exercise"]
+latency_s, moving_s, equal_bytes = ..., ..., ...
+### BEGIN SOLUTION
+latency_s = 2 * 1023 * 9.6e-6
+moving_s = 2 * 1023 / 1024 * 25 * 2**20 / 50e9
+equal_bytes = 1024 * 9.6e-6 * 50e9
+### END SOLUTION
+check("7.9", [latency_s, moving_s, equal_bytes])

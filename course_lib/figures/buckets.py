@@ -1,0 +1,108 @@
+"""DDP's backward pass: gradients, and below them the buckets on the link."""
+
+from collections.abc import Iterable, Iterator
+
+from course_lib.figures import style
+from course_lib.figures.drawing import Drawing
+from course_lib.figures.layout import counted
+from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.theory.overlap import OverlapTimeline
+from course_lib.theory.units import format_bytes
+
+_LEFT, _RIGHT, _TOP, _BAR = 66.0, 12.0, 62.0, 26.0
+_LINK = _TOP + _BAR + 26
+_AXIS = _LINK + _BAR + 14
+_HEIGHT = _AXIS + 56
+_SHORTEST_PT = 5.0  # neighbours that are shorter on paper become one bar
+
+Span = tuple[float, float]
+
+
+def bucket_timeline(result: OverlapTimeline, title: str = "") -> Sheet:
+    """Computing above, all-reduces below, on one scale of time; what is exposed is marked."""
+    sheet = Drawing(_HEIGHT, sentence(result, title))
+    sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
+    sheet.write(0, 30, "Top: backward, from the head to the embedding.", colour=style.GREY)
+    sheet.write(0, 44, "Below: all-reduces, one bar a bucket.", colour=style.GREY)
+    scale = (WIDTH_PT - _LEFT - _RIGHT) / result.end_s
+    sheet.write(_LEFT - 6, _TOP + 17, "backward", align="right")
+    sheet.write(_LEFT - 6, _LINK + 17, "link", align="right")
+    layers = _joined(_layers(result), scale)
+    sheet.boxes([_box(span, _TOP, scale) for span in layers[::2]], style.GREEN)
+    sheet.boxes([_box(span, _TOP, scale) for span in layers[1::2]], style.SKY)
+    _arrows(sheet, result, scale)
+    sent = [(each.start_s, each.end_s) for each in result.exchanges]
+    sheet.boxes([_box(span, _LINK, scale) for span in _joined(sent, scale)], style.ORANGE, "/")
+    _axis(sheet, result, scale)
+    return sheet
+
+
+def sentence(result: OverlapTimeline, title: str) -> str:
+    """How long both take, and what shows, in words."""
+    sent = f"{format_bytes(result.size_bytes)} of gradients"
+    return (
+        f"{title}: backward takes {_ms(result.backward_s)}; "
+        f"{counted(len(result.exchanges), 'bucket')} with {sent} "
+        f"take {_ms(result.communication_s)}: {_ms(result.hidden_s)} hidden behind backward, "
+        f"{_ms(result.exposed_s)} exposed."
+    )
+
+
+def _layers(result: OverlapTimeline) -> Iterator[Span]:
+    """Head, each layer, and the embedding: steps of one name are one bar."""
+    begin = end = 0.0
+    name = result.gradients[0].name
+    for gradient in result.gradients:
+        if gradient.name != name:
+            yield begin, end
+            begin, name = end, gradient.name
+        end += gradient.backward_s
+    if end > begin:
+        yield begin, end
+
+
+def _joined(spans: Iterable[Span], scale: float) -> list[Span]:
+    """Spans with a neighbour that touches them as one, while both together are short on paper."""
+    joined: list[Span] = []
+    for start, end in spans:
+        touches = joined and (start - joined[-1][1]) * scale < 0.3
+        if touches and (end - joined[-1][0]) * scale < _SHORTEST_PT:
+            start = joined.pop()[0]
+        joined.append((start, end))
+    return joined
+
+
+def _box(span: Span, top: float, scale: float) -> tuple[float, float, float, float]:
+    return _LEFT + span[0] * scale, top, max(0.5, (span[1] - span[0]) * scale), _BAR
+
+
+def _arrows(sheet: Sheet, result: OverlapTimeline, scale: float) -> None:
+    """From where a bucket is full to where it is sent, as far as lines can be told apart."""
+    drawn = float("-inf")
+    for each in result.exchanges:
+        x = _LEFT + each.ready_s * scale
+        if x - drawn >= 6:
+            start = _LEFT + each.start_s * scale
+            sheet.line([(x, _TOP + _BAR), (start, _LINK)], style.GREY, width=0.7)
+            drawn = x
+
+
+def _axis(sheet: Sheet, result: OverlapTimeline, scale: float) -> None:
+    end, done = _LEFT + result.end_s * scale, _LEFT + result.backward_s * scale
+    sheet.line([(_LEFT, _AXIS), (end, _AXIS)], style.GREY)
+    sheet.write(_LEFT, _AXIS + 14, "0", colour=style.GREY)
+    sheet.write(end, _AXIS + 14, f"{_ms(result.end_s)}", align="right", colour=style.GREY)
+    sheet.line([(done, _TOP - 6), (done, _AXIS + 20)], style.VERMILION, dashed=True)
+    text = f"backward ends; {_ms(result.exposed_s)} exposed"
+    room = done < WIDTH_PT / 2
+    sheet.write(
+        done + (5 if room else -5),
+        _AXIS + 34,
+        text,
+        align="left" if room else "right",
+        bold=True,
+    )
+
+
+def _ms(time_s: float) -> str:
+    return f"{1000 * time_s:,.3g} ms" if time_s < 1 else f"{1000 * time_s:,.0f} ms"

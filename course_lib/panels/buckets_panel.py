@@ -1,0 +1,73 @@
+"""The panel of chapter 7: buckets of gradients on the link, behind the backward pass."""
+
+from course_lib.figures import buckets as figure
+from course_lib.panels.controls import choice, flag, powers_of_two, whole
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.hardware import (
+    ACCELERATORS,
+    HDR,
+    NDR,
+    NETWORK_LATENCY_S,
+    PCIE4,
+    Link,
+)
+from course_lib.theory.models import MODELS
+from course_lib.theory.overlap import ddp_timeline, model_gradients
+from course_lib.theory.units import MIB, format_bytes
+
+LINKS = {
+    link.name: link
+    for link in (
+        ACCELERATORS["H100-SXM"].inside,
+        NDR,
+        HDR,
+        PCIE4,
+        Link("Ethernet 10 Gb/s", 1.25e9, NETWORK_LATENCY_S),
+    )
+}
+
+
+def buckets(
+    model: str = "gpt2-124m",
+    gpu: str = "A100-SXM-80GB",
+    link: str = HDR.name,
+    ranks: int = 8,
+    tokens: int = 16384,
+    bucket_mib: int = 25,
+    overlap: bool = True,
+) -> Panel:
+    """Controls for `theory.overlap.ddp_timeline`, whose `OverlapTimeline` is the panel's result.
+
+    Gradients are fp32. The first bucket has the same limit as the others, as in torch where a
+    program names `bucket_cap_mb`. Raises ValueError for starting values that are not offered.
+    """
+    dense = [name for name, shape in MODELS.items() if not shape.experts]
+    controls = {
+        "model": choice("model", model, dense),
+        "gpu": choice("GPU", gpu, list(ACCELERATORS)),
+        "link": choice("link", link, list(LINKS)),
+        "ranks": powers_of_two("ranks", ranks, 2, 1024),
+        "tokens": powers_of_two("tokens per rank", tokens, 512, 131072),
+        "bucket_mib": whole("bucket, MiB", bucket_mib, 1, 512),
+        "overlap": flag("overlap", overlap),
+    }
+    return Panel(controls, _view)
+
+
+def _view(
+    model: str, gpu: str, link: str, ranks: int, tokens: int, bucket_mib: int, overlap: bool
+) -> View:
+    cap, wire = bucket_mib * MIB, LINKS[link]
+    gradients = model_gradients(MODELS[model], ACCELERATORS[gpu], tokens)
+    result = ddp_timeline(gradients, ranks, wire, cap, first_bytes=cap, overlap=overlap)
+    rows = (
+        (
+            "gradients",
+            f"{format_bytes(result.size_bytes)} in fp32, {len(result.exchanges)} buckets",
+        ),
+        ("link", wire.explain()),
+        ("GPU", f"{gpu}, {tokens:,} tokens per rank"),
+        ("weak scaling", f"{ranks} ranks do the work of {ranks * result.efficiency:.1f} GPUs"),
+    )
+    title = f"{model} on {ranks} ranks, buckets of {bucket_mib} MiB"
+    return View(result, rows, lambda: figure.bucket_timeline(result, title))

@@ -1,0 +1,124 @@
+"""Answers to chapter 7 that a check must refuse: (exercise, what was thought, answer)."""
+
+from torch import nn
+
+_N = 4 * 124_439_808
+_RIGHT = {
+    "one process drives all GPUs": "DP",
+    "weights are copied to the other GPUs in every step": "DP",
+    "each GPU computes on its own part of the batch": "both",
+    "gradients travel while the backward pass goes on": "DDP",
+    "the outputs are gathered on the first GPU": "DP",
+    "there is an optimizer for each GPU": "DDP",
+    "it runs on several nodes": "DDP",
+}
+
+
+def _train(change, every=1):
+    def replicas(weight, gradients, learning_rate):
+        weights = [weight] * len(gradients[0])
+        for step, found in enumerate(gradients, start=1):
+            for rank, own in enumerate(found):
+                shared = change(found)
+                gradient = shared if step % every == 0 else own
+                weights[rank] -= learning_rate * gradient
+        return weights
+
+    return replicas
+
+
+def _adds_the_mean(weight, gradients, learning_rate):
+    change = sum(sum(found) / len(found) for found in gradients)
+    return [weight + change] * len(gradients[0])
+
+
+def _more_than(sizes, cap, first):
+    buckets, held = [], 0
+    for size in sizes:
+        held += size
+        if held > (cap if buckets else first):
+            buckets.append(held)
+            held = 0
+    return [*buckets, held] if held else buckets
+
+
+def _loses_the_last(sizes, cap, first):
+    buckets, held = [], 0
+    for size in sizes:
+        held += size
+        if held >= (cap if buckets else first):
+            buckets.append(held)
+            held = 0
+    return buckets
+
+
+def _one_limit(sizes, cap, first):
+    return [*_loses_the_last(sizes, cap, cap)] or ([sum(sizes)] if sizes else [])
+
+
+class _Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(3, 3), nn.Linear(3, 3)
+
+
+class _AsGiven(_Branches):
+    def forward(self, x, both):
+        x = self.always(x)
+        return self.sometimes(x) if both else x
+
+
+class _AlwaysBoth(_Branches):
+    def forward(self, x, both):
+        return self.sometimes(self.always(x))
+
+
+class _Detached(_Branches):
+    def forward(self, x, both):
+        x = self.always(x)
+        y = self.sometimes(x)
+        return y if both else x + 0 * y.detach()
+
+
+def _no_queue(ready, travel):
+    return max(a + b for a, b in zip(ready, travel, strict=True)) - ready[-1]
+
+
+def _no_overlap(ready, travel):
+    return sum(travel)
+
+
+def _never_waits(ready, travel):
+    return ready[0] + sum(travel) - ready[-1]
+
+
+MISTAKES = [
+    ("7.1", "every rank sends to all others", (_N, 7 * _N, 7 * _N)),
+    ("7.1", "16-bit gradients", (_N // 2, _N * 7 / 8, 7 * _N // 2)),
+    ("7.1", "forgets the second half of the ring", (_N, _N * 7 / 8, 7 * _N)),
+    ("7.2", "the notes: no difference", dict.fromkeys(_RIGHT, "both")),
+    ("7.2", "forgets one", {k: v for k, v in _RIGHT.items() if v != "both"}),
+    ("7.2", "only DDP cuts the batch", {k: v.replace("both", "DDP") for k, v in _RIGHT.items()}),
+    ("7.3", "sums", _train(sum)),
+    ("7.3", "every second step", _train(lambda found: sum(found) / len(found), every=2)),
+    ("7.3", "the gradient is the change", _adds_the_mean),
+    ("7.4", "no more than samples", (1024, 1024, 31780)),
+    ("7.4", "counts tokens as samples", (4_194_304, 8 * 4_194_304, 31780)),
+    ("7.4", "one way through the ring", (1024, 8192, 15890)),
+    ("7.5", "more than the limit", _more_than),
+    ("7.5", "loses the last bucket", _loses_the_last),
+    ("7.5", "one limit for all", _one_limit),
+    ("7.6", "four buckets from the first pass on", (4, 80)),
+    ("7.6", "forgets no_sync", (4, 1 + 79 * 4)),
+    ("7.6", "a bucket is at most its limit", (4, 20)),
+    ("7.6", "six gradients to a bucket", (3, 58)),
+    ("7.7", "as given", _AsGiven),
+    ("7.7", "always both", _AlwaysBoth),
+    ("7.7", "out of the graph", _Detached),
+    ("7.8", "the link carries all at once", _no_queue),
+    ("7.8", "no overlap", _no_overlap),
+    ("7.8", "the link never waits", _never_waits),
+    ("7.9", "one latency", (9.6e-6, 0.00104755, 480_000)),
+    ("7.9", "only one half of the ring", (1023 * 9.6e-6, 0.000523776, 491_520_000)),
+    ("7.9", "25 MB", (2 * 1023 * 9.6e-6, 0.000999, 491_520_000)),
+]
