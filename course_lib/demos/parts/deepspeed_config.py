@@ -1,7 +1,8 @@
 """DeepSpeed's configuration for ZeRO, key by key.
 
 Source: deepspeed.ai/docs/config-json. Defaults are those of DeepSpeed 0.19.8, runtime/constants.py
-and runtime/zero/config.py. Importing this module does not need DeepSpeed.
+and runtime/zero/config.py. Importing this module does not need DeepSpeed. Chapter 8 shows this code
+in a notebook, where 79 columns fit without wrapping.
 """
 
 from typing import Any
@@ -18,10 +19,11 @@ def deepspeed_config(
     offload: bool = False,
     clip: float = 0.0,
 ) -> dict[str, Any]:
-    """What `deepspeed.initialize(config=…)` takes to train as our own ZeRO does, in fp32.
+    """What `deepspeed.initialize(config=…)` takes to train as our own ZeRO.
 
-    `clip`: the largest norm of the gradient; 0 does not clip. Raises ValueError for a stage that
-    does not exist, and for offload without a sharded optimizer.
+    In fp32. `clip`: the largest norm of the gradient; 0 does not clip. Raises
+    ValueError for a stage that does not exist, and for offload without a
+    sharded optimizer.
     """
     whole("stage", stage, least=0, most=3)
     whole("micro_batch", micro_batch)
@@ -32,20 +34,22 @@ def deepspeed_config(
     if offload and stage == 0:
         raise ValueError("offload True needs a sharded optimizer: set stage to 1, 2 or 3")
     config = {
-        # Two of these three are enough. DeepSpeed refuses three that do not multiply:
-        # train_batch_size = micro batch · accumulation · ranks.
+        # Two of these three are enough. Three that do not multiply are
+        # refused: train_batch_size = micro batch · accumulation · ranks.
         "train_batch_size": _global_batch(micro_batch, accumulation, ranks),
         "train_micro_batch_size_per_gpu": micro_batch,
         "gradient_accumulation_steps": accumulation,
-        # Left out, it is 1.0: gradients would be clipped, and losses differ from plain DDP.
+        # Left out, it is 1.0 (before June 2026: 0): gradients would be
+        # clipped, and losses differ from plain DDP.
         "gradient_clipping": clip,
-        "zero_optimization": _zero(stage, offload),
-        # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). An optimizer that is not
-        # needs "zero_allow_untested_optimizer": True.
+        "zero_optimization": zero_section(stage, offload),
+        # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). One
+        # that is not needs "zero_allow_untested_optimizer": True.
     }
     if offload:
-        # DeepSpeed insists on its own DeepSpeedCPUAdam, which is faster on the host and has to be
-        # compiled first, unless it is told that torch's will do.
+        # DeepSpeed insists on its own DeepSpeedCPUAdam, which is faster on
+        # the host and has to be compiled first, unless it is told that
+        # torch's will do.
         config["zero_force_ds_cpu_optimizer"] = False
     return config
 
@@ -55,20 +59,23 @@ def _global_batch(micro_batch: int, accumulation: int, ranks: int) -> int:
     return Batching(samples, micro_batch, accumulation, gpus_per_node=ranks).global_batch
 
 
-def _zero(stage: int, offload: bool) -> dict[str, Any]:
+def zero_section(stage: int, offload: bool) -> dict[str, Any]:
+    """The part of the configuration about ZeRO."""
     section: dict[str, Any] = {
         "stage": stage,
-        # Send a gradient bucket while backward goes on, on a stream of its own. A CPU has none.
+        # Send a gradient bucket while backward goes on, on a stream of its
+        # own. A CPU has none.
         "overlap_comm": False,
-        # Elements, not bytes: 5e8 in fp32 is a buffer of 2 GB. Small models want less.
+        # Elements, not bytes: 5e8, the default, is a buffer of 2 GB in fp32.
+        # Small models want less.
         "reduce_bucket_size": 5_000_000,
         "allgather_bucket_size": 5_000_000,
     }
     if stage == 3:
-        # Weights smaller than this many elements stay whole on every rank; the default of 100,000
-        # would leave a small model unsharded.
+        # Weights smaller than this many elements stay whole on every rank;
+        # the default of 100,000 would leave a small model unsharded.
         section["stage3_param_persistence_threshold"] = 0
     if offload:
-        # Pinned memory makes copies faster where there is a GPU to copy from.
+        # Pinned memory makes copies faster where there is a GPU.
         section["offload_optimizer"] = {"device": "cpu", "pin_memory": False}
     return section

@@ -104,8 +104,15 @@ class ZeroPrediction:
 
 
 def sent_volume(sent: Sent, ranks: int) -> float:
-    """Bytes that one rank sends for the collectives of a log."""
-    return sum(sent_bytes(operation, size, ranks) for operation, (_, size) in sent.items())
+    """Bytes that one rank sends for the collectives of a log.
+
+    Broadcasts are taken to be one of each rank's part: a rank is the end of one chain and passes
+    the other parts on, as in an all-gather.
+    """
+    return sum(
+        sent_bytes("all-gather" if operation == "broadcast" else operation, size, ranks)
+        for operation, (_, size) in sent.items()
+    )
 
 
 def redundancy_optimizer_parts(sizes: list[int], ranks: int) -> list[int]:

@@ -1,0 +1,937 @@
+# %% [markdown]
+# # 8 ZeRO 1, 2, 3
+#
+# You have eight GPUs with 80 GB each, 640 GB in all, and want to train LLaMA-2 7B. Weights, gradients and
+# optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory. The states
+# would fit six times into your eight GPUs. Why do they not fit at all? And what does it cost to make them fit?
+#
+# By the end of this chapter you can
+#
+# - say which rank stores what under ZeRO 1, 2 and 3, and compute the bytes per GPU in your head,
+# - explain why stages 1 and 2 send not one byte more than plain data parallelism, and stage 3 half as much again,
+# - read a sharded optimizer of a hundred lines, and clip gradients with it correctly,
+# - judge what moving the optimizer to the CPU costs,
+# - write a DeepSpeed configuration and say what each key does when you leave it out.
+#
+# Time: about 60 minutes. You need chapters 3, 6 and 7.
+
+# %%
+import json
+from dataclasses import replace
+from functools import partial
+
+import torch
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.parts import deepspeed_config as deepspeed
+from course_lib.demos.parts.zero_prediction import sent_volume as volume
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.scratch.ledger import ledger, tensor_bytes
+from course_lib.scratch.zero.stages import clip, global_norm, own_norm
+from course_lib.theory import collectives, memory, models, units, zero
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** Stage 3 stores on each of $n$ GPUs one $n$-th of everything. Weights that are needed must then come
+# over the network. How many bytes does each GPU send, as a multiple of plain data parallelism? And how many GB of
+# the 108 does a GPU keep in stage 1, which cuts the optimizer only?
+
+# %%
+factor = predict("8.stage3", "Sent in stage 3 / plain?", course=1.5, yours=None)
+kept = predict("8.stage1", "GB per GPU in stage 1?", course=37.1, yours=None)
+
+# %% [markdown]
+# ## 8.1 What plain data parallelism stores n times
+#
+# Take the example of the ZeRO paper: 7.5 billion parameters, bf16, AdamW. From chapter 3:
+#
+# | | bytes per parameter | 7.5 billion |
+# |---|---|---|
+# | weights, bf16 | 2 | 15 GB |
+# | gradients, bf16 | 2 | 15 GB |
+# | optimizer: fp32 master copy and two fp32 numbers | 4 + 8 | 90 GB |
+# | sum: the **model states** (模型状态) | 16 | **120 GB** |
+#
+# ("Adam takes twice the weights", say some notes. Twice the *fp32* weights. Of bf16 weights its two numbers are
+# four times, and with the master copy six times.)
+#
+# Under plain data parallelism each GPU has all of it. On 64 GPUs that is 7680 GB, of which 120 are different. Why
+# so wasteful? Follow one update. Each rank computes gradients from its own samples: different work, nothing
+# wasted. The all-reduce gives all ranks the *same* sum. Then each rank runs the *same* optimizer on the same
+# gradient, the same states and the same weights, and gets the same new weights. From the all-reduce on,
+# everything is done 64 times, and everything for it is stored 64 times.
+#
+# The way out: let each rank look after one 64th of the parameters. It needs only *their* optimizer states. When
+# it has updated its part, it gives the new weights to the others. This is **ZeRO** (零冗余优化器), the Zero Redundancy
+# Optimizer (Rajbhandari et al. 2020, arXiv:1910.02054), and the part is a **shard** (分片).
+#
+# ### What is not saved
+#
+# Notes say that ZeRO "reduces redundant computation". It removes redundant *storage*. The only computation that
+# was redundant is the update, and it is divided along with its states. But it is tiny: about 15 operations per
+# parameter. Forward and backward take 6 per parameter *and token* (chapter 5). With 4096 tokens on a GPU:
+
+# %%
+update, training = 15, 6 * 4096
+print(f"the update is {update / training:.2%} of the training step")
+assert update / training < 0.001
+
+# %% [markdown]
+# Each rank does all 6 per token under ZeRO as well, for its own samples and with whole layers. That is why ZeRO
+# is data parallelism and not model parallelism, although it cuts the model's states.
+#
+# **Remember**
+# - Plain data parallelism stores the same model states on each GPU, since each GPU does the same update.
+# - ZeRO lets each rank update, and store, one $n$-th. It removes redundant storage; computation hardly changes.
+
+# %% [markdown]
+# ## 8.2 Three stages: who stores what
+#
+# $P$ is the number of parameters, $n$ the number of ranks. The optimizer has $K = 12$ bytes per parameter.
+#
+# **Stage 1** cuts the *optimizer* in $n$ shards. 15 + 15 + 90/64 = 31.4 GB:
+#
+# $$2P + 2P + \frac{12P}{n}$$
+#
+# An update, step by step: (1) forward and backward as ever, with all gradients. (2) A reduce-scatter (chapter 6):
+# rank $r$ receives the sum over all ranks of *its* part of the gradient. (3) It updates its part of the fp32
+# weights. (4) An all-gather: everybody gets everybody's new weights.
+#
+# **Stage 2** cuts the *gradients* as well. 15 + 105/64 = 16.6 GB:
+#
+# $$2P + \frac{2P + 12P}{n}$$
+#
+# The same steps, but earlier: as soon as the backward pass has finished a layer, the layer's gradient is reduced
+# and scattered, and what belongs to other ranks is thrown away. The whole gradient of the model never exists.
+#
+# **Stage 3** cuts the *weights* as well. 120/64 = 1.9 GB:
+#
+# $$\frac{2P + 2P + 12P}{n} = \frac{16P}{n}$$
+#
+# Between its uses no rank has a whole layer. Before the forward pass of a layer: all-gather its weights. After
+# it: throw away what belongs to others. Before the backward pass of the layer: all-gather again. After it:
+# reduce-scatter the gradient, throw away. Step (4) is no longer needed, since the next forward pass gathers
+# anyway. FSDP (chapter 9) is this stage.
+
+# %%
+example = zero.zero_stages(7_500_000_000, ranks=64, recipe=memory.RECIPES["mixed-16"])
+print(example.explain())
+
+# %%
+totals = [bill.total_bytes / 1e9 for bill in example.bills]
+assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
+
+# %% [markdown]
+# These are the four numbers of the paper's figure 1. Look at the limits, too. With ever more GPUs stage 1
+# approaches $4P$, a quarter of what it was. Stage 2 approaches $2P$, an eighth. Only stage 3 goes on falling. The
+# activations of chapter 4 are not in here: ZeRO does not touch them. Nor are the buffers: stage 3 holds the layer
+# at work whole, and usually the next one.
+#
+# Move the controls:
+#
+# 1. LLaMA-2 7B on 8 GPUs with 80 GB: which is the lowest stage that fits? That answers the question at the top.
+# 2. GPT-3 175B on 80 GB: is there a number of GPUs with which stage 2 fits? How many does stage 3 need?
+# 3. The 7.5B model, stage 1, from 64 to 1024 GPUs: how much does each GPU save? Why so little?
+
+# %%
+panel = panels.zero(model="zero-7.5b", stage=1, ranks=64)
+panel
+
+# %%
+before = panel.result.total_bytes
+panel.ranks.value = 1024
+print(f"saved: {units.format_bytes(before - panel.result.total_bytes)}")
+assert panel.result.total_bytes > 4 * 7_500_000_000
+panel.ranks.value = 64
+
+# %%
+ours = models.MODELS["llama2-7b"].parameters().total
+bills = zero.zero_stages(ours, 8, memory.RECIPES["mixed-16"]).bills
+expect(kept, bills[1].total_bytes / 1e9, within=0.01, label="stage 1", unit="GB")
+assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
+
+# %% [markdown]
+# Answers. (1) Stage 1 is enough, and leaves 43 GB for activations. (2) None: stage 2 keeps the weights whole, and
+# they alone are 349 GB. Stage 3 needs 64 GPUs, with 43.7 GB on each. (3) 1.3 of 31.4 GB. Weights and gradients
+# stay whole in stage 1, and the cut part was already small.
+#
+# **Remember**
+# - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$.
+# - Stage 1 saves at most a factor of 4, stage 2 of 8, stage 3 of $n$.
+# - Take the lowest stage that fits.
+
+# %% [markdown]
+# ## 8.3 What it costs in messages
+#
+# From chapter 6: an all-reduce *is* a reduce-scatter followed by an all-gather, and each of the halves lets a
+# rank send $(n-1)/n$ of the tensor. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
+# gradients are as large. Write $q = (n-1)/n$, which is nearly 1 for many ranks.
+#
+# | | reduce-scatter | all-gather | sent by each GPU | 64 GPUs |
+# |---|---|---|---|---|
+# | plain | gradients | gradients | $2qW$ | 29.5 GB |
+# | stage 1 | gradients | new weights | $2qW$ | 29.5 GB |
+# | stage 2 | gradients, layer by layer | new weights | $2qW$ | 29.5 GB |
+# | stage 3 | gradients, layer by layer | weights, forward and backward | $3qW$ | 44.3 GB |
+#
+# So stages 1 and 2 cost nothing extra. The second half of the all-reduce hands the summed *gradients* to
+# everybody, only for everybody to compute the same weights from them. ZeRO does the update between the two
+# halves, and hands round the *weights* instead. Same size, same bytes. Stage 3 needs the weights once more, for
+# the backward pass: 1.5 times (the paper's section 7).
+
+# %%
+sent = [round(bill.sent_bytes / 1e9, 1) for bill in example.bills]
+assert sent == [29.5, 29.5, 29.5, 44.3]
+print(f"over 50 GB/s: {29.5 / 50:.2f} s and {44.3 / 50:.2f} s")
+
+# %% [markdown]
+# 50 GB/s is what one GPU can send over a 400 Gb/s network. Much of this time hides behind the computation, if the
+# library sends while it computes (chapters 7 and 9).
+#
+# ### Two conditions
+#
+# *Gradients as large as weights.* Megatron-LM keeps gradients in fp32. Then plain data parallelism sends $2 \cdot
+# 4P$, and stage 1 sends $4P + 2P$: even less.
+#
+# *One micro-batch per update.* With accumulation (chapter 2) over $m$ micro-batches, plain data parallelism and
+# stage 1 wait with `no_sync` and send once. Stage 2 cannot wait: it does not keep the whole gradient, so it
+# reduces every micro-batch, $m + 1$ halves. Stage 3 gathers twice and reduces once for each: $3m$.
+
+# %%
+recipe = memory.RECIPES["mixed-16"]
+alone = zero.sent_bytes(7_500_000_000, 0, 64, recipe, accumulation=4) / 2
+for stage in zero.STAGES:
+    sent = zero.sent_bytes(7_500_000_000, stage, 64, recipe, accumulation=4)
+    print(f"stage {stage}, 4 micro-batches: {sent / alone:.0f} halves")
+assert round(sent / alone) == 12
+
+# %% [markdown]
+# 2, 2, 5, 12. Whoever quotes "1×, 1×, 1.5×" means $m = 1$.
+#
+# **Remember**
+# - All-reduce = reduce-scatter + all-gather. ZeRO 1 and 2 put the update between the halves: no extra bytes.
+# - Stage 3 gathers the weights once more: 1.5 times.
+# - With accumulation stages 2 and 3 send in every micro-batch.
+
+# %% [markdown]
+# ## 8.4 From scratch
+#
+# ### One vector, and its padding
+#
+# To cut 30 tensors over 4 ranks one by one would be tedious: few sizes divide by 4. So all tensors of a layer are
+# laid behind each other, as one flat vector, and the vector is cut. What is missing to a multiple of $n$ is
+# filled with zeros. 10 numbers over 4 ranks: 3 for each, and 2 zeros at the end.
+
+# %%
+show_source(scratch.zero.flat.flatten)
+
+# %%
+tensors = [torch.arange(1.0, 7).view(2, 3), torch.arange(7.0, 11)]
+vector = scratch.zero.flat.flatten(tensors, ranks=4)  # (12,)
+print(vector.view(4, 3))
+assert [zero.shard(10, 4, rank).zeros for rank in range(4)] == [0, 0, 0, 2]
+
+# %% [markdown]
+# The zeros never matter: their gradient is zero, and nobody reads them. They cost at most $n - 1$ elements per
+# vector.
+#
+# ### A unit
+#
+# A **unit** (单元) is such a vector: one for each layer, and one for all that is outside the layers, such as the
+# embedding.
+
+# %%
+show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
+
+# %% [markdown]
+# - `whole` is the flat vector. The parameters become views of it: they are the same memory. Whoever fills `whole`
+#   changes the model.
+# - `own` is this rank's part of it, also a view.
+# - `master` is what the optimizer sees: the fp32 copy of the part. If the model is in fp32 it is the part itself.
+# - `place` says where the optimizer works; section 8.6 uses it.
+
+# %%
+show_source(
+    scratch.zero.shard.Unit.reduce,
+    scratch.zero.shard.Unit.reduce_early,
+    scratch.zero.shard.Unit.publish,
+)
+
+# %% [markdown]
+# `reduce` is step (2). It lays the gradients behind each other in the same order, reduces and scatters, keeps the
+# own part, and sets `.grad` to None: the rest is gone. `reduce_early` is all that makes stage 2 of stage 1: the
+# same function, called by a hook as soon as the last gradient of the layer is there. `publish` is step (4).
+#
+# ### The trainer
+
+# %%
+show_source(scratch.zero.stages.Zero)
+
+# %% [markdown]
+# Stage 0 is the same code with vectors that are cut into one part. The optimizer gets the parts and knows nothing
+# of ranks: Adam treats each number by itself, so it may run on any part of the vector. (Optimizers that look at a
+# whole matrix, such as Muon or Shampoo, can't be cut like this.)
+#
+# ### Stage 3
+
+# %%
+show_source(scratch.zero.stage3.ShardedUnit)
+
+# %% [markdown]
+# `own` is now a copy, and `whole` comes and goes. The tensor object stays, because parameters and autograd point
+# to it; only the memory behind it is released (`resize_(0)`) and asked for again. Hooks call `gather` and `free`:
+
+# %%
+show_source(scratch.zero.stage3.Zero3.__init__)
+
+# %% [markdown]
+# For each layer: gather before forward, free after it; gather before backward; `reduce` frees after it. The unit
+# outside the layers is gathered once and stays until the end of backward, since it is used at both ends.
+#
+# ### Predict, measure, explain
+#
+# A GPT with 110,336 parameters in fp32 on two ranks. In fp32 there is no master copy: 4 + 4 + 8 bytes per
+# parameter. Compute with the formula of stage 2 before you go on.
+
+# %%
+text, tokens = Windows(sequence=32), 8 * 32
+adam = partial(torch.optim.AdamW, lr=3e-3)
+gpt_shape = models.TransformerShape(
+    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32
+)
+count, fp32 = gpt_shape.parameters().total, memory.RECIPES["fp32-16"]
+small = zero.zero_stages(count, ranks=2, recipe=fp32)
+
+# %%
+in_2 = small.bills[2].total_bytes
+stored_2 = predict("8.stored", "Bytes in stage 2?", course=in_2, yours=None, unit="B")
+
+# %% [markdown]
+# Each rank builds the same model:
+
+
+# %%
+def new_gpt():
+    """The small GPT, with the same weights on every rank."""
+    torch.manual_seed(0)
+    return scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=32)
+
+
+def build(stage, place=None):
+    """The GPT, and what trains it under one stage."""
+    gpt = new_gpt()
+    if stage == 3:
+        return gpt, scratch.zero.stage3.Zero3(gpt, gpt.blocks, adam, place)
+    return gpt, scratch.zero.stages.Zero(gpt, gpt.blocks, adam, stage, place)
+
+
+# %% [markdown]
+# Of each batch of 8 samples a rank takes its own, and divides by the tokens of *all* ranks, so that the sum over
+# ranks is the mean:
+
+
+# %%
+def backward(gpt, number):
+    """Backward pass of this rank's rows of batch `number`; its share of the mean loss."""
+    rank = launch.init()
+    rows = range(8 * number + rank.rank, 8 * number + 8, rank.world)
+    inputs, labels = text.batch(rows)
+    loss = scratch.accumulation.loss_sum(gpt(inputs), labels) / tokens
+    loss.backward()
+    return loss.item()
+
+
+# %% [markdown]
+# The bytes are counted between backward pass and step, when everything is there. `tensor_bytes` counts each
+# memory once, so views cost nothing; the ledger of chapter 3 counts the optimizer's states:
+
+
+# %%
+def stored(gpt, trainer):
+    """Bytes of this rank's weights, gradients and optimizer states."""
+    parts = trainer.units.values()
+    weights = [tensor for part in parts for tensor in (part.whole, part.own)]
+    gradients = [p.grad for p in gpt.parameters() if p.grad is not None]
+    gradients += [part.gradient for part in parts if part.gradient is not None]
+    states = ledger(gpt, trainer.optimizer)["optimizer"]
+    return [tensor_bytes(weights), tensor_bytes(gradients), states]
+
+
+# %%
+def train(stage, updates=4):
+    """Losses of all updates; bytes stored and collectives of the last one."""
+    gpt, trainer = build(stage)
+    losses = []
+    for number in range(updates):
+        with measure.wire.log_wire() as log:
+            losses.append(backward(gpt, number))
+            found = stored(gpt, trainer)
+            trainer.step()
+    return losses, found, log.sent()
+
+
+# %%
+runs = [launch.run(train, stage, ranks=2, stream=False) for stage in zero.STAGES]
+for stage, run in enumerate(runs):
+    _, found, sent = run[0]
+    print(f"stage {stage}: {found} = {sum(found):,} B\n  {sent}")
+
+# %%
+expect(stored_2, sum(runs[2][0][1]), label="stored in stage 2", unit="B")
+for bill, run in zip(small.bills, runs, strict=True):
+    predicted = [bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes]
+    assert all(found == predicted for _, found, _ in run)
+
+# %% [markdown]
+# **Explain.** 441,344 is 4 bytes for each parameter. Every number is as predicted, to the byte, on both ranks, in
+# all stages. The gap is zero because these are counts of tensors; a GPU's allocator would add its rounding and
+# its unused gaps (chapter 3).
+#
+# The second line of each stage has calls and bytes: three units (two layers and the rest) are three calls. Stage
+# 3 has five all-gathers: each layer twice, the rest once.
+#
+# Is it still the same training? The losses of both ranks add up to the mean loss:
+
+# %%
+curves = []
+for run in runs:
+    first, second = (losses for losses, _, _ in run)
+    curves.append([a + b for a, b in zip(first, second, strict=True)])
+print([f"{loss:.4f}" for loss in curves[0]])
+
+# %%
+torch.testing.assert_close(curves[1:], 3 * [curves[0]], rtol=1e-5, atol=0)
+
+# %% [markdown]
+# The same in all stages. With more ranks the sums have more terms, in another order in each stage, and the last
+# digits differ by some $10^{-7}$.
+#
+# And the volume? The log has the calls and the bytes of the whole tensors; the theory of chapter 6 says what a
+# rank sends for each.
+
+
+# %%
+def sent_by_a_rank(sent, ranks=2):
+    """Bytes that one rank sends for the collectives of a log."""
+    return sum(
+        collectives.sent_bytes(operation, size, ranks)
+        for operation, (_, size) in sent.items()
+    )
+
+
+# %%
+measured = [sent_by_a_rank(run[0][2]) for run in runs]
+for bill, found in zip(small.bills[:3], measured, strict=False):
+    assert found == bill.sent_bytes == measured[0]
+expect(factor, measured[3] / measured[0], within=0.04, label="stage 3 / plain")
+
+# %% [markdown]
+# **Explain.** Stages 1 and 2 send exactly what plain data parallelism sends. Stage 3 sends 1.45 times, not 1.5.
+# The cause is the unit outside the layers, with embedding and head: it is gathered once and kept. Its 10,368
+# parameters are 9.4 % of this small model, and of the three halves they need only two. To the byte:
+
+# %%
+embedding = gpt_shape.embedding_parameters().total + gpt_shape.head_parameters().norms
+saved = collectives.sent_bytes("all-gather", 4 * embedding, 2)
+assert measured[3] == small.bills[3].sent_bytes - saved
+print(f"{embedding:,} parameters outside the layers")
+
+# %% [markdown]
+# **Remember**
+# - All tensors of a unit are one vector, padded to a multiple of $n$ and cut.
+# - Stage 2 is stage 1 with the reduction in a hook. Stage 3 adds gather and free around each layer.
+# - Bytes stored and bytes sent can be predicted exactly; the training stays the same.
+
+# %% [markdown]
+# ## 8.5 Clipping when nobody has the whole gradient
+#
+# Clipping scales the gradient down when its norm (范数) is above a limit. Let a gradient be (3, 4), with limit 1.
+# Its norm is $\sqrt{9 + 16} = 5$, so it becomes (0.6, 0.8). Now rank 0 has the 3 and rank 1 the 4. Each finds
+# *its* norm above 1, divides by it, and both keep 1: the gradient is (1, 1). Its norm is $\sqrt 2$, and it points
+# elsewhere.
+#
+# The remedy: a norm's *square* is a sum, so it can be summed over ranks. One all-reduce of one number:
+#
+# $$\lVert g \rVert = \sqrt{\sum_{r=0}^{n-1} \lVert g_r \rVert^2},$$
+#
+# with $g_r$ the part of rank $r$.
+
+# %%
+show_source(scratch.zero.stages.own_norm, scratch.zero.stages.global_norm, clip)
+
+# %% [markdown]
+# **Predict.** Two ranks, a limit of 0.05, and gradients that are far longer. With the wrong, own norm: how long
+# is the whole gradient *after* clipping?
+
+# %%
+too_long = predict(
+    "8.clip", "Norm after wrong clipping?", course=0.05 * 2**0.5, yours=None
+)
+
+
+# %%
+def clipped(norm):
+    """The norm that this rank found, and that of the whole gradient after clipping."""
+    gpt, trainer = build(stage=2)
+    backward(gpt, 0)
+    found = clip(trainer, 0.05, norm)
+    return float(found), float(global_norm(trainer))
+
+
+# %%
+right = launch.run(clipped, global_norm, ranks=2, stream=False)
+wrong = launch.run(clipped, own_norm, ranks=2, stream=False)
+print("right", right)
+print("wrong", wrong)
+
+# %%
+expect(0.05, right[0][1], within=1e-3, label="after clipping by the global norm")
+expect(too_long, wrong[0][1], within=1e-3, label="after clipping by the own norm")
+assert wrong[0][0] != wrong[1][0]
+
+# %% [markdown]
+# **Explain.** The ranks found different norms, and each brought its own part to 0.05. Together that is $\sqrt{2
+# \cdot 0.05^2}$ = 0.0707. On 64 ranks it would be 8 times the limit. (The gap, some $5 \cdot 10^{-7}$, is the
+# $10^{-6}$ that the code adds to norms of about 2 before it divides.) Nothing crashes, and the loss curve looks
+# plausible: this is a mistake that only a comparison with one process shows. `torch.nn.utils.clip_grad_norm_`,
+# called on a rank's shards, makes exactly this mistake, unless the shards are DTensors that know of the other
+# ranks (chapter 9).
+#
+# **Remember**
+# - Norms of shards: sum the squares over ranks, then take the root.
+# - Whatever looks at the whole gradient needs a collective: norms, and also the check for infinities in fp16.
+
+# %% [markdown]
+# ## 8.6 Offload to the CPU
+#
+# The optimizer's 12 of 16 bytes are touched once per update. They could lie in the host's memory, which is larger
+# and cheaper. This is **offloading** (卸载). The idea is older than ZeRO: GeePS (Cui et al. 2016,
+# doi:10.1145/2901318.2901323) keeps parameters and intermediate results that are not needed soon in the CPU's
+# memory and fetches them in time. ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840) moves just the optimizer, and
+# updates on the CPU: gradients go there, new weights come back, and the 12 bytes stay.
+#
+# The price is the way between them, PCIe. The example on *one* GPU, PCIe 4 with 31.5 GB/s each way: 15 GB of
+# gradients take 0.48 s, 15 GB of weights as long.
+
+# %%
+away = memory.Recipe(offload="optimizer")
+for ranks in (1, 8, 64):
+    bill = zero.zero_stages(7_500_000_000, ranks, away).bills[2]
+    gpu, host = (units.format_bytes(b) for b in (bill.total_bytes, bill.host_bytes))
+    print(
+        f"{ranks:>2} GPUs: {gpu} on each, {host} beside it, {bill.bus_seconds():.3f} s"
+    )
+
+# %%
+one = zero.zero_stages(7_500_000_000, 1, away).bills[2]
+assert one.bus_bytes == 4 * 7_500_000_000
+assert round(one.bus_seconds(), 2) == 0.95
+
+# %% [markdown]
+# 0.95 s in each update. Against computing: 4096 tokens are $6 \cdot 7.5 \cdot 10^9 \cdot 4096$ = 184 TFLOP, or
+# 1.2 s at 150 TFLOP/s. With ten micro-batches per update the bus is 7 % of the step. So offload goes with large
+# batches. With ZeRO each GPU sends only its own part over its own PCIe slot: 64 GPUs need 15 ms.
+#
+# Not in this bill: the update itself, at the speed of the host's memory. It reads and writes master copy and
+# states, reads a gradient and writes a weight: about 28 bytes per parameter. At an assumed 200 GB/s that is
+# another 1.05 s for one GPU. And our count has the gradients on the GPU; ZeRO-Offload sends each away as soon as
+# it is there, so that little more than 2 bytes per parameter remain. That is how 13 billion parameters (26 GB)
+# fit a single V100 with 32 GB.
+#
+# ### The same, counted
+#
+# `Host` makes the copies and counts them. On a machine without a GPU there is no bus to time; the bytes are the
+# same.
+
+# %%
+show_source(scratch.zero.offload.Host)
+
+# %% [markdown]
+# **Predict.** The small GPT, stage 2, two ranks: bytes to the host in one update?
+
+# %%
+to_host = predict(
+    "8.offload", "Bytes to the host?", course=4 * count // 2, yours=None, unit="B"
+)
+
+
+# %%
+def moved():
+    """Bytes to the host and back in the second update."""
+    host = scratch.zero.offload.Host()
+    gpt, trainer = build(2, host)
+    for number in range(2):
+        before = host.put_bytes, host.fetched_bytes
+        backward(gpt, number)
+        trainer.step()
+    return host.put_bytes - before[0], host.fetched_bytes - before[1]
+
+
+# %%
+there, back = launch.run(moved, ranks=2, stream=False)[0]
+expect(to_host, there, label="to the host", unit="B")
+away = replace(fp32, offload="optimizer")
+assert there + back == zero.zero_stages(count, 2, away).bills[2].bus_bytes
+
+# %% [markdown]
+# **Remember**
+# - Offload moves 12 of 16 bytes to the host, for 2 bytes of gradient and 2 of weight over the bus per parameter
+#   and update.
+# - It pays with large batches, and with ZeRO, where each GPU moves only its part.
+
+# %% [markdown]
+# ## 8.7 Libraries
+#
+# ### PyTorch: ZeroRedundancyOptimizer
+#
+# Stage 1, beside DDP. Two lines do it:
+#
+# ```python
+# model = DistributedDataParallel(model)
+# optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.AdamW, lr=3e-3)
+# ```
+#
+# It shards by a simpler rule: a *whole tensor* belongs to one rank; the largest first, each to the rank that has
+# least so far. So the parts are not quite equal. And it leaves DDP's all-reduce as it is, after which each rank
+# broadcasts its new weights. So the gradients are gathered by everybody, and then the weights as well. (DDP
+# averages over ranks where ours sums; here only bytes are compared, the demo compares losses.)
+
+
+# %%
+def with_the_library():
+    """Bytes of optimizer states on this rank, and the collectives of one update."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+    from torch.nn.parallel import DistributedDataParallel
+
+    gpt = DistributedDataParallel(new_gpt())
+    optimizer = ZeroRedundancyOptimizer(gpt.parameters(), torch.optim.AdamW, lr=3e-3)
+    with measure.wire.log_wire() as log:
+        backward(gpt, 0)
+        optimizer.step()
+    return ledger(gpt, optimizer.optim)["optimizer"], log.sent()
+
+
+# %%
+library = launch.run(with_the_library, ranks=2, stream=False)
+for states, sent in library:
+    print(states, sent)
+
+# %%
+(first, calls), (second, _) = library
+assert first + second == 8 * count
+assert first != second
+reduced, published = calls["all-reduce"][1], calls["broadcast"][1]
+assert reduced == published == 4 * count
+
+# %% [markdown]
+# **Explain.** 442,368 and 440,320 bytes: 0.5 % of difference, since no tensor is cut. There are 28 broadcasts,
+# one for each tensor (`parameters_as_bucket_view=True` packs them into one for each rank).
+#
+# And the volume: $2qW$ for the all-reduce. A broadcast goes through a chain of ranks, and all but the last one
+# pass it on. $n$ ranks broadcast $W/n$ each, so a rank sends $qW$ for all of them, as in an all-gather. Together
+# $3qW$: the library's stage 1 sends 1.5 times what the paper's stage 1 sends. It saves the memory, and costs
+# messages.
+#
+# ### DeepSpeed
+#
+# **DeepSpeed** is the library of ZeRO's authors, for all three stages and offload. One call,
+# `deepspeed.initialize(model=…, config=…)`, wraps the model; everything is decided by a configuration:
+
+# %%
+config = deepspeed.deepspeed_config(
+    stage=2, micro_batch=4, accumulation=8, ranks=2, offload=True
+)
+print(json.dumps(config, indent=2))
+
+# %% [markdown]
+# | key | what it does | if you leave it out (DeepSpeed 0.19.8) |
+# |---|---|---|
+# | `train_batch_size` | global batch of chapter 1: must be micro-batch × accumulation × ranks, or DeepSpeed refuses | computed from the other two |
+# | `train_micro_batch_size_per_gpu` | micro-batch | computed |
+# | `gradient_accumulation_steps` | micro-batches per update | computed; 1 if there is nothing to compute from |
+# | `gradient_clipping` | limit of the global norm; 0 does not clip | **1.0**; in versions before June 2026 it was 0 |
+# | `zero_optimization.stage` | 0 to 3 | 0 |
+# | `overlap_comm` | reduce while the backward pass goes on | on in stage 3, otherwise off |
+# | `reduce_bucket_size`, `allgather_bucket_size` | *elements* in one message | 5 · 10⁸: a buffer of 1 GB in bf16, 2 GB in fp32 |
+# | `stage3_param_persistence_threshold` | tensors smaller than this stay whole | 100,000 elements: a small test model is then hardly cut at all |
+# | `offload_optimizer` | `device`, and pinned (page-locked) memory for faster copies | no offload; pinned if there is one |
+# | `zero_force_ds_cpu_optimizer` | offload insists on DeepSpeed's own Adam for the CPU | true |
+# | `zero_allow_untested_optimizer` | allow an optimizer that is not on DeepSpeed's list | false |
+#
+# The fourth row is a trap. A file without `gradient_clipping` trains one way with an older DeepSpeed and another
+# way with a newer one (pull request 8068 of deepspeedai/DeepSpeed), without an error. Write down every default
+# that matters.
+#
+# The function that wrote the configuration, with its reasons as comments:
+
+# %%
+show_source(deepspeed.deepspeed_config)
+
+# %%
+show_source(deepspeed.zero_section)
+
+# %%
+assert config["train_batch_size"] == 4 * 8 * 2
+assert config["gradient_clipping"] == 0.0
+
+# %% [markdown]
+# `course demo launchers --ranks 2` runs one job under each launcher that is installed, DeepSpeed among them
+# (chapter 15).
+#
+# ### What is what
+#
+# Five names stand side by side in notes and job advertisements. They are not alternatives:
+#
+# | name | what it is | what it shards |
+# |---|---|---|
+# | torchrun | starts processes, and starts them again when one dies | nothing |
+# | accelerate | one interface over DDP, FSDP and DeepSpeed for PyTorch training loops; a launcher | nothing itself |
+# | ZeRO | a method, with three stages | model states over data-parallel ranks |
+# | DeepSpeed | a library: ZeRO, offload, pipelines, its own launcher | by ZeRO |
+# | Megatron-LM | a library for GPT-like models: tensor, pipeline, context and expert parallelism, fast kernels; its distributed optimizer is ZeRO 1 | matrices and layers, too |
+#
+# Two published claims to be careful with. Accelerate "supports PyTorch and TensorFlow": it is for PyTorch.
+# DeepSpeed "was used for GPT-3": it was not. It was used, together with Megatron, for MT-NLG 530B (Smith et al.
+# 2022, arXiv:2201.11990) and BLOOM 176B (arXiv:2211.05100).
+#
+# **Remember**
+# - PyTorch's `ZeroRedundancyOptimizer` is stage 1 by whole tensors, and sends more than the paper's.
+# - Write `gradient_clipping` down, and check that the three batch sizes multiply.
+# - torchrun starts, accelerate wraps, DeepSpeed shards data-parallel states, Megatron also cuts the model.
+
+# %% [markdown]
+# ## 8.8 Demo: all stages on two ranks
+#
+# All of it at once: five updates in each stage and with PyTorch's optimizer; losses and gradients against one
+# process; bytes stored and sent against the theory.
+
+# %%
+result = demos.run("zero", ranks=2, stream=False)
+print(result.report())
+
+# %%
+for version in result.versions:
+    assert version.stored == version.predicted_stored
+    assert version.sent == version.predicted_sent
+
+# %%
+figures.stored_by_version(
+    {version.name: version.stored for version in result.versions},
+    {version.name: volume(version.sent, ranks=2) for version in result.versions},
+    "One rank of two: 110,336 parameters in fp32",
+)
+
+# %% [markdown]
+# Two ranks halve what they cut: 1.77 MB become 1.32, 1.10 and 0.88. PyTorch's optimizer keeps 1.33, and sends
+# half as much again.
+#
+# The milliseconds in the report say little. Run the cell twice: they change from run to run by as much as from
+# stage to stage. With layers of 50,000 parameters a message is mostly latency (chapter 6), and two processes
+# share your processor. The bytes carry over to GPUs, the times do not.
+#
+# In a terminal, with more ranks, accumulation, or offload:
+#
+# ```
+# course demo zero --ranks 4 --accumulation 4 --batch 16
+# course demo zero --ranks 2 --stage 2 --offload
+# torchrun --standalone --nproc-per-node=2 -m course_lib.demos.zero
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Plain data parallelism stores $16P$ bytes on each GPU because each GPU does the same update.
+# 2. Stage 1: $4P + 12P/n$. Stage 2: $2P + 14P/n$. Stage 3: $16P/n$.
+# 3. Sent: 1×, 1×, 1.5× of plain data parallelism, with one micro-batch per update.
+# 4. ZeRO removes redundant storage, not computation. Activations stay.
+# 5. Clip by the global norm: sum the squares over ranks.
+# 6. Offload: 12 of 16 bytes to the host, 4 bytes per parameter and update over the bus.
+# 7. Take the lowest stage that fits, and write every default that matters into the configuration.
+
+# %%
+quiz("8")
+
+# %% [markdown]
+# **Now you:** open `exercises/08_zero.ipynb`.
+#
+# **Read on.** Rajbhandari et al. 2020, *ZeRO*, sections 5 and 7 (arXiv:1910.02054). Ren et al. 2021,
+# *ZeRO-Offload*, sections 3 and 4 (arXiv:2101.06840). Rajbhandari et al. 2021, *ZeRO-Infinity*, section 3, for
+# disks (arXiv:2104.07857).
+
+# %% tags=["exercise"]
+import torch
+
+from course_lib import check, hint
+from course_lib.theory import memory, zero
+
+# %% [markdown] tags=["exercise"]
+# **8.1 Calculate: ZeRO's table 1.** 128 billion parameters, bf16 with AdamW and a master copy (16 bytes), 16
+# GPUs. Model states per GPU in GB (10⁹ bytes) under stage 1, 2 and 3?
+
+# %% tags=["exercise"]
+stage_1, stage_2, stage_3 = ..., ..., ...
+### BEGIN SOLUTION
+stage_1 = 4 * 128 + 12 * 128 / 16
+stage_2 = 2 * 128 + 14 * 128 / 16
+stage_3 = 16 * 128 / 16
+### END SOLUTION
+check("8.1", [stage_1, stage_2, stage_3])
+
+# %% [markdown] tags=["exercise"]
+# **8.2 Predict: how many GPUs?** 7.5 billion parameters, 16 bytes each, V100 GPUs with 32 · 10⁹ bytes, of which
+# model states may fill all. Guess first: which is the smallest number of GPUs, a power of two, for stage 1, 2 and
+# 3? Then find it with `zero.zero_stages`.
+
+# %% tags=["exercise"]
+fewest = [..., ..., ...]
+### BEGIN SOLUTION
+fewest = []
+for stage in (1, 2, 3):
+    ranks = 1
+    bill = zero.zero_stages(7_500_000_000, ranks, memory.RECIPES["mixed-16"])
+    while bill.bills[stage].total_bytes > 32e9:
+        ranks *= 2
+        bill = zero.zero_stages(7_500_000_000, ranks, memory.RECIPES["mixed-16"])
+    fewest.append(ranks)
+### END SOLUTION
+check("8.2", fewest)
+
+# %% [markdown] tags=["exercise"]
+# **8.3 Debug: the wrong clip norm.** Every rank calls this function with its own `part` of the gradient.
+# `all_reduce(tensor)` returns the sum of the tensors of all ranks. The training diverges, and only with more than
+# one rank. Mend it. A gradient within the limit must stay as it is.
+
+
+# %% tags=["exercise"]
+def clip_part(part: torch.Tensor, limit: float, all_reduce) -> torch.Tensor:
+    """This rank's part of the gradient, clipped to the norm `limit` as a whole."""
+    ### BEGIN GIVEN
+    norm = part.square().sum().sqrt()
+    return part * (limit / norm).clamp(max=1.0)
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    norm = all_reduce(part.square().sum()).sqrt()
+    return part * (limit / norm).clamp(max=1.0)
+    ### END SOLUTION
+
+
+check("8.3", clip_part)
+
+# %% [markdown] tags=["exercise"]
+# **8.4 Debug: "ZeRO reduces redundant computation".** (published mistake) Compare stage 3 with plain data
+# parallelism on 64 GPUs, one micro-batch per update, gradients as large as weights. By which factor changes what
+# one GPU *computes* in forward and backward pass; what it *sends*; and which model states it *stores*?
+
+# %% tags=["exercise"]
+computes, sends, stores = ..., ..., ...
+### BEGIN SOLUTION
+computes, sends, stores = 1, 3 / 2, 1 / 64
+### END SOLUTION
+check("8.4", [computes, sends, stores])
+
+# %% [markdown] tags=["exercise"]
+# **8.5 Debug: who is it for?** (published mistakes) Some of these stand in notes and blogs and are wrong. True or
+# False?
+
+# %% tags=["exercise"]
+true = {
+    "accelerate trains TensorFlow models": ...,
+    "accelerate can run DeepSpeed's ZeRO": ...,
+    "GPT-3 was trained with DeepSpeed": ...,
+    "MT-NLG 530B was trained with DeepSpeed and Megatron": ...,
+    "torchrun shards the optimizer": ...,
+    "ZeRO 3 cuts matrix products over GPUs": ...,
+}
+### BEGIN SOLUTION
+true = {
+    "accelerate trains TensorFlow models": False,
+    "accelerate can run DeepSpeed's ZeRO": True,
+    "GPT-3 was trained with DeepSpeed": False,
+    "MT-NLG 530B was trained with DeepSpeed and Megatron": True,
+    "torchrun shards the optimizer": False,
+    "ZeRO 3 cuts matrix products over GPUs": False,
+}
+### END SOLUTION
+check("8.5", true)
+
+# %% [markdown] tags=["exercise"]
+# **8.6 Implement: who owns what.** A vector of `parameters` elements is padded with zeros at its end to a
+# multiple of `ranks` and cut into equal parts. Return for one rank the first element that it owns, the one behind
+# its last, and the number of zeros in its part. With few elements a rank may own none: then both are
+# `parameters`.
+
+
+# %% tags=["exercise"]
+def own_part(parameters: int, ranks: int, rank: int) -> tuple[int, int, int]:
+    """Start and stop of the elements of this rank, and the zeros behind them."""
+    ### BEGIN SOLUTION
+    size = -(-parameters // ranks)
+    start = min(rank * size, parameters)
+    stop = min(start + size, parameters)
+    return start, stop, size - (stop - start)
+    ### END SOLUTION
+
+
+check("8.6", own_part)
+
+# %% [markdown] tags=["exercise"]
+# **8.7 Predict, then measure: the volume with accumulation.** 1,000,000 parameters, weights and gradients with 2
+# bytes, 4 ranks, 8 micro-batches per update. Guess, then compute the bytes that each rank sends in one update
+# under plain data parallelism (with `no_sync`) and stage 1, 2, 3. (To see the same happen: `course demo zero
+# --ranks 4 --accumulation 4 --batch 16`.)
+
+# %% tags=["exercise"]
+sent = [..., ..., ..., ...]
+### BEGIN SOLUTION
+half = 2_000_000 * 3 / 4  # a reduce-scatter or an all-gather
+sent = [2 * half, 2 * half, (8 + 1) * half, 8 * 3 * half]
+### END SOLUTION
+check("8.7", sent)
+
+# %% [markdown] tags=["exercise"]
+# **8.8 Calculate: offload.** 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
+# one GPU: bytes in the host's memory; seconds per update over PCIe 4 (31.5 · 10⁹ B/s each way), gradients there
+# and weights back one after the other. And the seconds with ZeRO 2 on 8 GPUs, each with a slot of its own?
+
+# %% tags=["exercise"]
+host_bytes, seconds, seconds_on_8 = ..., ..., ...
+### BEGIN SOLUTION
+host_bytes = 12 * 13e9
+seconds = 2 * 2 * 13e9 / 31.5e9
+seconds_on_8 = seconds / 8
+### END SOLUTION
+check("8.8", [host_bytes, seconds, seconds_on_8])
+
+# %% [markdown] tags=["exercise"]
+# **8.9 Debug: a configuration.** For 4 GPUs. DeepSpeed refuses it. When that is mended, the losses differ from
+# those of DDP, which does not clip, and each GPU still holds all gradients. Keep the global batch of 64 and the
+# micro-batch of 4. Mend the rest: gradients sharded, weights whole, no clipping in any version.
+
+# %% tags=["exercise"]
+config = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "zero_optimization": {"stage": 1},
+}
+### BEGIN SOLUTION
+config["gradient_accumulation_steps"] = 4
+config["gradient_clipping"] = 0.0
+config["zero_optimization"]["stage"] = 2
+### END SOLUTION
+check("8.9", config)
+
+# %% [markdown] tags=["exercise"]
+# **8.10 Calculate: what can stage 1 remove?** Which part of the model states does stage 1 shard, as a fraction:
+# with bf16 and a master copy (16 bytes per parameter), in pure fp32 (16 bytes), and as Megatron-LM, with fp32
+# gradients (18 bytes)? AdamW in all cases.
+
+# %% tags=["exercise"]
+mixed, pure_fp32, megatron = ..., ..., ...
+### BEGIN SOLUTION
+mixed, pure_fp32, megatron = 12 / 16, 8 / 16, 12 / 18
+### END SOLUTION
+check("8.10", [mixed, pure_fp32, megatron])

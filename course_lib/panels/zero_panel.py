@@ -1,0 +1,71 @@
+"""The panel of chapter 8: who stores what under ZeRO."""
+
+from dataclasses import replace
+
+from course_lib.figures import zero as figure
+from course_lib.panels.controls import choice, flag, powers_of_two
+from course_lib.panels.memory_panel import GPU_MEMORY_BYTES
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.hardware import PCIE4
+from course_lib.theory.memory import RECIPES
+from course_lib.theory.models import MODELS
+from course_lib.theory.units import format_bytes, format_count
+from course_lib.theory.zero import STAGES, StageBill, ZeroStages, zero_stages
+
+# The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
+PARAMETERS = {"zero-7.5b": 7_500_000_000} | {
+    name: shape.parameters().total for name, shape in MODELS.items()
+}
+
+
+def zero(
+    model: str = "zero-7.5b",
+    stage: int = 2,
+    ranks: int = 64,
+    convention: str = "mixed-16",
+    gpu: str = "A100, H100 80 GB",
+    offload: bool = False,
+) -> Panel:
+    """Controls for `theory.zero.zero_stages`; the chosen stage's `StageBill` is the result.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    models = {f"{name} ({format_count(count)})": name for name, count in PARAMETERS.items()}
+    conventions = {
+        f"{name}: {recipe.bytes_per_parameter} B per parameter": name
+        for name, recipe in RECIPES.items()
+    }
+    controls = {
+        "model": choice("model", model, models),
+        "convention": choice("convention", convention, conventions),
+        "gpu": choice("GPU", gpu, list(GPU_MEMORY_BYTES)),
+        "stage": choice("stage", stage, STAGES),
+        "ranks": powers_of_two("ranks", ranks, 1, 1024),
+        "offload": flag("offload the optimizer", offload),
+    }
+    return Panel(controls, _view)
+
+
+def _view(model: str, convention: str, gpu: str, stage: int, ranks: int, offload: bool) -> View:
+    recipe = replace(RECIPES[convention], offload="optimizer" if offload else "none")
+    result = zero_stages(PARAMETERS[model], ranks, recipe)
+    title = f"{model} on {ranks:,} GPUs, {recipe.bytes_per_parameter} bytes per parameter"
+    bill = result.bills[stage]
+    return View(
+        bill,
+        _rows(result, bill, gpu),
+        lambda: figure.who_stores_what(result, stage, GPU_MEMORY_BYTES[gpu], title),
+    )
+
+
+def _rows(result: ZeroStages, bill: StageBill, gpu: str) -> tuple[tuple[str, str], ...]:
+    rows = (
+        ("GPU", gpu),
+        ("one GPU stores", format_bytes(bill.total_bytes)),
+        ("all GPUs store", format_bytes(bill.total_bytes * result.ranks)),
+        ("one GPU sends", f"{format_bytes(bill.sent_bytes)} in an update with one micro-batch"),
+    )
+    if not bill.host_bytes:
+        return rows
+    bus = f"{format_bytes(bill.bus_bytes)}, {bill.bus_seconds():.3g} s by {PCIE4.name}"
+    return (*rows, ("host, for one GPU", format_bytes(bill.host_bytes)), ("over the bus", bus))

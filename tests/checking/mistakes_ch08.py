@@ -1,0 +1,97 @@
+"""Answers to chapter 8 that a check must refuse: (exercise, what was thought, answer)."""
+
+
+def _own(part, limit, all_reduce):
+    return part * (limit / part.square().sum().sqrt()).clamp(max=1.0)
+
+
+def _sum_of_norms(part, limit, all_reduce):
+    return part * (limit / all_reduce(part.norm())).clamp(max=1.0)
+
+
+def _always(part, limit, all_reduce):
+    return part * limit / all_reduce(part.square().sum()).sqrt()
+
+
+def _no_root(part, limit, all_reduce):
+    return part * (limit / all_reduce(part.square().sum())).clamp(max=1.0)
+
+
+def _whole_gradient(part, limit, all_reduce):
+    total = all_reduce(part)
+    return part * (limit / total.norm()).clamp(max=1.0)
+
+
+def _endless(part, limit, all_reduce):
+    for _ in range(10):
+        part = all_reduce(part)
+    return part
+
+
+def _sometimes(part, limit, all_reduce):
+    return all_reduce(part) if float(part.sum()) > 3.5 else part
+
+
+def _part(up=True, cap=True, zeros=True):
+    def own_part(parameters, ranks, rank):
+        size = -(-parameters // ranks) if up else parameters // ranks
+        start, stop = rank * size, (rank + 1) * size
+        if cap:
+            start, stop = min(start, parameters), min(stop, parameters)
+        return start, stop, size - (stop - start) if zeros else 0
+
+    return own_part
+
+
+_GOOD = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 4,
+    "gradient_clipping": 0.0,
+    "zero_optimization": {"stage": 2},
+}
+_CLAIMS = {
+    "accelerate trains TensorFlow models": False,
+    "accelerate can run DeepSpeed's ZeRO": True,
+    "GPT-3 was trained with DeepSpeed": False,
+    "MT-NLG 530B was trained with DeepSpeed and Megatron": True,
+    "torchrun shards the optimizer": False,
+    "ZeRO 3 cuts matrix products over GPUs": False,
+}
+_UNCLIPPED = {key: value for key, value in _GOOD.items() if key != "gradient_clipping"}
+MISTAKES = [
+    ("8.1", "cuts the gradients in stage 1", (256 + 14 * 8, 256 + 14 * 8, 128)),
+    ("8.1", "bytes", (608e9, 368e9, 128e9)),
+    ("8.1", "the whole cluster", (608 * 16, 368 * 16, 2048)),
+    ("8.2", "exact, not a power of two", [45, 7, 4]),
+    ("8.2", "one step too early", [32, 4, 2]),
+    ("8.2", "the other way round", [4, 8, 64]),
+    ("8.3", "the own norm", _own),
+    ("8.3", "adds norms", _sum_of_norms),
+    ("8.3", "stretches short gradients", _always),
+    ("8.3", "forgets the root", _no_root),
+    ("8.3", "adds parts that do not belong together", _whole_gradient),
+    ("8.3", "reduces again and again", _endless),
+    ("8.3", "only some ranks reduce", _sometimes),
+    ("8.4", "believes the notes", (1 / 64, 1.5, 1 / 64)),
+    ("8.4", "three times the volume", (1, 3, 1 / 64)),
+    ("8.4", "stage 1's memory", (1, 1.5, 0.26)),
+    ("8.5", "accelerate and TensorFlow", _CLAIMS | {"accelerate trains TensorFlow models": True}),
+    ("8.5", "GPT-3", _CLAIMS | {"GPT-3 was trained with DeepSpeed": True}),
+    ("8.5", "model parallelism", _CLAIMS | {"ZeRO 3 cuts matrix products over GPUs": True}),
+    ("8.6", "rounds down", _part(up=False)),
+    ("8.6", "runs over the end", _part(cap=False)),
+    ("8.6", "no zeros", _part(zeros=False)),
+    ("8.7", "one micro-batch", [3e6, 3e6, 3e6, 4.5e6]),
+    ("8.7", "stage 1 sends each time", [3e6, 13.5e6, 13.5e6, 36e6]),
+    ("8.7", "without (n-1)/n", [4e6, 4e6, 18e6, 48e6]),
+    ("8.8", "only AdamW's two numbers", (8 * 13e9, 1.651, 0.206)),
+    ("8.8", "one way", (12 * 13e9, 0.825, 0.103)),
+    ("8.8", "all GPUs on one slot", (12 * 13e9, 1.651, 1.651)),
+    ("8.9", "as given", _GOOD | {"gradient_accumulation_steps": 2}),
+    ("8.9", "no word on clipping", _UNCLIPPED),
+    ("8.9", "stage 3 cuts the weights", _GOOD | {"zero_optimization": {"stage": 3}}),
+    ("8.9", "a smaller global batch", _GOOD | {"train_batch_size": 32}),
+    ("8.10", "a master copy in fp32 as well", (0.75, 0.75, 2 / 3)),
+    ("8.10", "the gradients, too", (14 / 16, 12 / 16, 16 / 18)),
+]
