@@ -65,6 +65,14 @@ class Sheet(Figure):
         """Draw a line through `points`."""
         self._add(Path(points), "none", colour, None, width, "--" if dashed else "-")
 
+    def area(
+        self, points: Sequence[tuple[float, float]], fill: str, hatch: str | None = None
+    ) -> None:
+        """Fill the surface that `points` go round."""
+        corners = [*points, points[0]]
+        codes = [Path.MOVETO, *[Path.LINETO] * (len(points) - 1), Path.CLOSEPOLY]
+        self._add(Path(corners, codes), fill, style.INK, hatch, 0.8, "-")
+
     def dot(self, x: float, y: float, colour: str = style.VERMILION, radius: float = 5) -> None:
         """Draw a filled circle."""
         self._add(Path.circle((x, y), radius), colour, style.INK, None, 0.8, "-")
