@@ -1,0 +1,969 @@
+# %% [markdown]
+# # 10 Tensor parallelism
+#
+# LLaMA-2 70B runs on one server of eight H100: each matrix is cut into eight parts, one for each GPU. You get a second,
+# equal server. Set the cut to sixteen, and each layer takes half the time?
+#
+# **Tensor parallelism** splits every matrix multiplication over GPUs. There are four families: data parallelism splits the samples,
+# pipeline parallelism the list of layers, expert parallelism the experts, and tensor parallelism goes inside: it makes
+# each dense layer smaller and faster. The price is messages in the middle of every layer. By the end of this chapter you can
+#
+# - cut a matrix by columns or by rows, and say which order of the two needs one sum only,
+# - write the two small functions, f and g, that make a cut model train like a whole one,
+# - cut attention, the embedding and the loss, and say what stays whole,
+# - count the messages of a model before it runs, and say how many GPUs can share a matrix on which wire.
+#
+# Time: about 60 minutes. You need chapters 4 to 6.
+
+# %%
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy, linear
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.text import VOCAB
+from course_lib.theory import activation_terms, collectives, communication
+from course_lib.theory import hardware, models, tensor_parallel, units
+from course_lib.theory.layout import Layout
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.tensor_parallel import CutLayer
+from course_lib.theory.traffic import step_traffic
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** Eight NVLink GPUs become sixteen in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU. By what
+# factor does a layer of the 70B model get faster? (2 would be perfect.) Section 10.7 computes it.
+
+# %%
+faster = predict("10.faster", "Time with 8 / time with 16?", course=1.26, yours=None)
+
+# %% [markdown]
+# ## 10.1 One product, two cuts
+#
+# One token with two features, $X = (1,\ 2)$, meets a matrix of 2 × 2 weights:
+#
+# $$X A = (1,\ 2) \begin{pmatrix} 1 & -2 \\ 3 & 4 \end{pmatrix}
+# = (1 \cdot 1 + 2 \cdot 3,\ \ 1 \cdot (-2) + 2 \cdot 4) = (7,\ 6).$$
+#
+# Two GPUs are to share the work. A matrix can be cut in two directions.
+#
+# **By columns** (列并行, column-parallel). GPU 0 holds the column $(1, 3)$, GPU 1 the column $(-2, 4)$.
+#
+# | | holds | needs | computes |
+# |---|---|---|---|
+# | GPU 0 | $(1, 3)$ | all of $X$ | 7 |
+# | GPU 1 | $(-2, 4)$ | all of $X$ | 6 |
+#
+# Each has a finished *part* of the result.
+#
+# **By rows** (行并行, row-parallel). GPU 0 holds the row $(1, -2)$, GPU 1 the row $(3, 4)$.
+#
+# | | holds | needs | computes |
+# |---|---|---|---|
+# | GPU 0 | $(1, -2)$ | the first feature, 1 | $1 \cdot (1, -2) = (1, -2)$ |
+# | GPU 1 | $(3, 4)$ | the second feature, 2 | $2 \cdot (3, 4) = (6, 8)$ |
+#
+# Each has an unfinished result of *full size*; the sum of both is $(7, 6)$.
+
+# %%
+X = torch.tensor([[1.0, 2.0]])
+A = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
+columns = [X @ part for part in A.chunk(2, dim=1)]
+rows = [x @ part for x, part in zip(X.chunk(2, dim=1), A.chunk(2, dim=0), strict=True)]
+assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
+
+# %% [markdown]
+# In both cases a GPU holds half of the weights and does half of the multiplications. What differs is which side is cut:
+#
+# | cut | input of a GPU | result of a GPU | to finish |
+# |---|---|---|---|
+# | columns | whole | a part | all-gather |
+# | rows | a part | whole, to be summed | all-reduce |
+#
+# A warning about names. `nn.Linear` stores its weight transposed, with one *row* for each output. A cut by columns of $A$
+# is a cut of `weight` along dimension 0.
+#
+# **Remember**
+# - Columns: whole input, part of the output. Rows: part of the input, a sum at the end.
+# - Weights and work are divided by $t$, the number of GPUs, in both cases.
+
+# %% [markdown]
+# ## 10.2 Column, then row
+#
+# An MLP has two matrices with a nonlinearity between them: $Z = \text{ReLU}(XA)\,B$. (Ours uses GELU; ReLU, which replaces
+# negative numbers by zero, is easier in the head.) The output of a cut by columns is a part. A cut by rows wants a part. So put
+# one behind the other:
+#
+# $$B = \begin{pmatrix} 1 & 0 \\ 2 & 1 \end{pmatrix}, \qquad
+# Z = (7,\ 6)\, B = (7 \cdot 1 + 6 \cdot 2,\ \ 6 \cdot 1) = (19,\ 6).$$
+#
+# | | column of $A$ | after ReLU | row of $B$ | contributes |
+# |---|---|---|---|---|
+# | GPU 0 | $(1, 3)$ | 7 | $(1, 0)$ | $(7, 0)$ |
+# | GPU 1 | $(-2, 4)$ | 6 | $(2, 1)$ | $(12, 6)$ |
+#
+# $(7, 0) + (12, 6) = (19, 6)$. Between the two matrices nobody sends anything; at the end there is one sum.
+#
+# Could row, then column do the same? After the cut by rows GPU 0 has $(1, -2)$ and GPU 1 has $(6, 8)$. ReLU of these gives $(1, 0)$
+# and $(6, 8)$, and their sum is $(7, 8)$ instead of $(7, 6)$. A nonlinearity needs the finished sum, so there must be a message in
+# the middle. The middle of an MLP is also four times as wide:
+#
+# | first, second | in the middle, $4h$ wide | at the end, $h$ wide |
+# |---|---|---|
+# | **column, row** | **nothing** | **all-reduce** |
+# | column, column | all-gather | all-gather |
+# | row, row | all-reduce | all-reduce |
+# | row, column | all-reduce | all-gather |
+#
+# Here $h$ is the hidden size. Column then row is the idea of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+
+# %%
+B = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
+assert (torch.relu(X @ A) @ B).tolist() == [[19, 6]]
+too_early = sum(torch.relu(part) for part in rows)
+assert too_early.tolist() == [[7, 8]]
+
+# %% [markdown]
+# ### The way back: f and g
+#
+# Now the backward pass. Let the loss be the sum of $Z$'s two numbers, so its gradient is $(1, 1)$. Both GPUs know it, since both
+# know $Z$. Each can go back through its own row of $B$, the ReLU, and its own column of $A$:
+#
+# | | gradient of its middle number | gradient of $X$ |
+# |---|---|---|
+# | GPU 0 | $1 \cdot 1 + 0 \cdot 1 = 1$ | $1 \cdot (1, 3) = (1, 3)$ |
+# | GPU 1 | $2 \cdot 1 + 1 \cdot 1 = 3$ | $3 \cdot (-2, 4) = (-6, 12)$ |
+#
+# Each knows only how the loss depends on $X$ *through its own half*. The true gradient is the sum, $(-5, 15)$. What was copied on the
+# way in must be summed on the way back. What was summed on the way out is copied on the way back. Megatron-LM calls the two ends
+# **f** and **g**:
+#
+# | | forward | backward |
+# |---|---|---|
+# | f, before the columns | copy: nothing to send | all-reduce |
+# | g, after the rows | all-reduce | copy: nothing to send |
+#
+# In PyTorch each is an autograd `Function` of a few lines:
+
+# %%
+show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
+
+# %% [markdown]
+# `forward` keeps the group of ranks for the way back. `backward` gets the gradient of the result and returns one entry for each argument of `forward`;
+# the group has no gradient, hence the `None`. `view_as` makes a new tensor of the same numbers, since a `Function` must not return its own input.
+#
+# A region knows its ranks. `enter` applies f, `leave` applies g, and `cut` takes this rank's share of a weight. Now the example
+# on two real processes, with every message written down.
+#
+# **Predict.** How many all-reduces will forward and backward need together?
+
+# %%
+sums = predict("10.pair", "All-reduces of the pair?", course=2, yours=None)
+
+
+# %%
+def pair(with_f):
+    """The two matrices on this rank: result, gradient of X, and what was sent."""
+    region = scratch.tensor.region.TensorParallel()
+    a, b = A.chunk(2, dim=1)[region.rank], B.chunk(2, dim=0)[region.rank]
+    x = X.clone().requires_grad_()
+    with measure.wire.log_wire() as log:
+        entered = region.enter(x) if with_f else x
+        z = region.leave(torch.relu(entered @ a) @ b)
+        z.sum().backward()
+    return z.tolist(), x.grad.tolist(), log.sent()
+
+
+ours = launch.run(pair, True, ranks=2)
+ours
+
+# %%
+expect(sums, ours[0][2]["all-reduce"][0], label="all-reduces")
+assert ours[0] == ours[1]
+assert ours[0][:2] == ([[19.0, 6.0]], [[-5.0, 15.0]])
+
+# %% [markdown]
+# Two all-reduces of two fp32 numbers, 16 bytes in all. Now leave f out:
+
+# %%
+broken = launch.run(pair, False, ranks=2)
+print([result for result, _, _ in broken], "the results are right")
+print([gradient for _, gradient, _ in broken], "the gradients are not")
+assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
+
+# %% [markdown]
+# This is the nastiest mistake of tensor parallelism. Nothing crashes, the results are right, and everything *before* the pair gets
+# a wrong gradient, another one on each rank. Whatever both ranks hold whole, such as norms, then drifts apart, and the loss still falls for a
+# while. Only a comparison with one process finds it. That is why every demo of this course makes one.
+#
+# ### The layers
+#
+# The same as modules, with biases:
+
+# %%
+show_source(
+    scratch.tensor.layers.ColumnParallelLinear, scratch.tensor.layers.RowParallelLinear
+)
+
+# %% [markdown]
+# - The bias of a column cut belongs to the outputs, so it is cut with them.
+# - The bias of a row cut belongs to the finished sum. Added before the sum it would count $t$ times.
+#
+# ### The library's version
+#
+# PyTorch does the same by a plan: which module is cut in which way. `parallelize_module` replaces each weight by a `DTensor`, a tensor that
+# knows how it is cut over a mesh of ranks (here two in a row), and puts f and g around the modules.
+
+
+# %%
+def by_library():
+    """The same pair, cut by torch."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import parallel
+
+    mlp = nn.Sequential(
+        nn.Linear(2, 2, bias=False), nn.ReLU(), nn.Linear(2, 2, bias=False)
+    )
+    mlp[0].weight.data, mlp[2].weight.data = A.T.clone(), B.T.clone()
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallel.parallelize_module(mlp, mesh, plan)
+    x = X.clone().requires_grad_()
+    with measure.wire.log_wire() as log:
+        z = mlp(x)
+        z.sum().backward()
+    return z.tolist(), x.grad.tolist(), log.sent()
+
+
+library = launch.run(by_library, ranks=2)
+assert library == ours
+
+# %% [markdown]
+# The same numbers, the same two messages, the same 16 bytes.
+#
+# **Remember**
+# - Column, then row: no message between the matrices, one all-reduce at the end.
+# - f: copy forward, sum backward. g: sum forward, copy backward.
+# - Without f the loss looks healthy and the gradients are wrong: compare with one process.
+
+# %% [markdown]
+# ## 10.3 Attention: cut by heads
+#
+# Attention with $a$ **heads** (注意力头) does the same computation $a$ times, each on its own $h/a$ features of queries, keys and values. A head
+# needs nothing of another one. So heads are what to cut by: queries, keys and values by columns, a whole head at a time; the output
+# matrix by rows. LLaMA-2 70B has 64 query heads; with $t = 8$ each GPU gets 8.
+#
+# One detail breaks programs. Many models keep the three matrices in one, for speed: rows of all queries, then of all keys, then of all values.
+# Cut that in one piece, and rank 0 of 2 gets all queries and half of the keys. Each of the three parts must be cut on its own. With
+# 4 heads of width 2, rank 0 of 2 needs these rows of 24:
+
+# %%
+print(tensor_parallel.qkv_rows(heads=4, kv_heads=4, width=2, tp=2, rank=0))
+
+# %% [markdown]
+# Does it work? On one process, for two ranks: each computes its heads, multiplies with its columns of the output matrix, and the sum of
+# the two is the whole attention.
+
+# %%
+torch.manual_seed(0)
+attention = scratch.gpt.Attention(hidden=64, heads=4)
+tokens = torch.randn(1, 10, 64)
+
+
+def contribution(rows, columns):
+    """What a rank adds to the sum: its heads, and its columns of `out.weight`."""
+    qkv = linear(tokens, attention.qkv.weight[rows], attention.qkv.bias[rows])
+    q, k, v = qkv.unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+    mixed = attention.mix(q, k, v).transpose(1, 2).flatten(2)
+    return linear(mixed, attention.out.weight[:, columns])
+
+
+# %%
+halves = torch.arange(64).chunk(2)
+by_heads = [tensor_parallel.qkv_rows(4, 4, 16, 2, rank) for rank in range(2)]
+with torch.no_grad():
+    one = attention(tokens)
+    total = sum(map(contribution, by_heads, halves)) + attention.out.bias
+gap = measure.gradients.relative_difference(total, one)
+print(f"cut by heads: relative difference {gap:.0e}")
+assert gap < 1e-5
+
+# %%
+in_one_piece = torch.arange(3 * 64).chunk(2)
+with torch.no_grad():
+    total = sum(map(contribution, in_one_piece, halves)) + attention.out.bias
+gap = measure.gradients.relative_difference(total, one)
+print(f"cut in one piece: relative difference {gap:.0%}")
+assert gap > 0.5
+
+# %% [markdown]
+# In our layers that is the `parts=3`:
+
+# %%
+show_source(scratch.tensor.layers.ParallelAttention)
+
+# %% [markdown]
+# ### How many GPUs can share the heads?
+#
+# Notes on LLaMA-2 70B divide its matrices by its 64 heads, as if 64 GPUs could share a layer. But 70B has grouped-query attention: 64 query heads
+# share 8 heads of keys and values. Up to $t = 8$ each GPU has its own. At $t = 16$ there are not enough:
+# two GPUs must hold a *copy* of the same key-value head, each for its 4 query heads. The copies are computed twice, stored twice, and their
+# gradients must be summed over the two. So with $k$ key-value heads: $t \le k$, or each key-value head is held by $t/k$ GPUs.
+
+# %%
+llama = models.MODELS["llama2-70b"]
+for tp in (4, 8, 12, 16):
+    try:
+        Layout(tp=tp).check(llama)
+        print(tp, "copies:", tensor_parallel.kv_copies(llama.kv_heads, tp))
+    except ValueError as problem:
+        print(tp, problem)
+
+# %% [markdown]
+# **Remember**
+# - Attention is cut by heads: q, k, v each by columns, the output by rows. One all-reduce, as in an MLP.
+# - A fused matrix is three matrices. Cut each.
+# - $t$ must divide the heads. Above the number of key-value heads these are copied.
+
+# %% [markdown]
+# ## 10.4 What stays whole, and sequence parallelism
+#
+# Between the pairs lie the norms, the residual additions and dropout. They look at one token and *all* its features, and every rank has
+# all tokens there. So each rank does all of that work, and keeps all of its activations. Of chapter 4's 34 bytes × sbh, 10 are not
+# cut: inputs of the two norms (4), inputs of the first matrices (4), dropout masks (2).
+#
+# $$s\,b\,h\left(10 + \frac{24}{t} + 5\,\frac{a\,s}{h\,t}\right)
+# \quad\text{instead of}\quad
+# s\,b\,h\left(34 + 5\,\frac{a\,s}{h}\right)$$
+#
+# ($s$ tokens in a sequence, $b$ sequences in the micro-batch; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.1). For GPT-3,
+# with $5as/h = 80$ and $t = 8$: $10 + 24/8 + 80/8 = 23$ instead of 114.
+#
+# **Sequence parallelism** (序列并行) cuts the rest as well: between the pairs each rank has only its $s/t$ tokens, with all features. Then
+# everything is divided by $t$: $114/8 = 14.25$.
+
+# %%
+gpt3 = models.MODELS["gpt3-175b"]
+paper = Recipe(attention="standard", dropout=True)
+for layout in (Layout(), Layout(tp=8), Layout(tp=8, sequence_parallel=True)):
+    terms = activation_terms.activation_terms(gpt3, paper, 1, 2048, layout)
+    units_of_sbh = terms.total_bytes / (2048 * 12288)
+    print(
+        f"tp {layout.tp}, {layout.sequence_parallel!s:>5}: {units_of_sbh} × sbh bytes"
+    )
+assert units_of_sbh == 114 / 8
+
+# %% [markdown]
+# What must be sent? Before a pair, the matrices need all tokens: an **all-gather** along the sequence. After it, each rank wants the sum,
+# but only for its own tokens: a **reduce-scatter**. These take the places of f and g:
+#
+# | | forward | backward |
+# |---|---|---|
+# | instead of f | all-gather | reduce-scatter |
+# | instead of g | reduce-scatter | all-gather |
+
+# %%
+show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
+
+# %% [markdown]
+# Collectives join and cut the first dimension of a tensor. `_along_sequence` moves the sequence there and back.
+
+# %% [markdown]
+# **Predict.** How many bytes does a rank send now, compared with the all-reduces before? (Think of chapter 6: what is a ring all-reduce made of?)
+
+# %%
+ratio = predict(
+    "10.sp", "Bytes with / without sequence parallel?", course=1, yours=None
+)
+
+# %%
+sent = collectives.sent_bytes
+halves_sent = sent("all-gather", 1e6, 8) + sent("reduce-scatter", 1e6, 8)
+expect(ratio, halves_sent / sent("all-reduce", 1e6, 8), label="bytes, with / without")
+
+# %% [markdown]
+# **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather. Before, both stood at the end of a pair. Now one stands there and
+# the other before the next pair. Memory is saved for the same bytes. Two small prices remain:
+#
+# - The gradients of norms, and of biases after the sum, come from each rank's own tokens. They have to be summed over the ranks before the
+#   update; `sum_copied_gradients` does it in one all-reduce. Forget it, and the copies drift apart.
+# - $t$ must divide the sequence.
+#
+# There is one catch in the 14.25. The gathered input of a pair is whole on every rank, and the first matrix keeps it for the backward pass: the 4 bytes
+# × sbh of matrix inputs are not cut after all. Megatron-LM keeps only its own tokens and gathers them once more in the backward pass, hidden
+# behind computation; then 14.25 holds. Our short version keeps the whole.
+#
+# **Predict.** One block of the small GPT in fp32: chapter 4 counted 64 bytes × sbh. Norms and matrix inputs are 8 + 8 of them, and 48 lie inside
+# the pairs. What is left on each of 2 ranks with tensor parallelism? What with our sequence parallelism?
+
+# %%
+plain_units = predict("10.plain", "Units with tp 2?", course=8 + 8 + 48 / 2, yours=None)
+cut_units = predict("10.cut", "And by tokens?", course=8 / 2 + 8 + 48 / 2, yours=None)
+
+
+# %%
+def kept(kind):
+    """Bytes × sbh that a cut block keeps on this rank."""
+    region = kind()
+    block = scratch.tensor.layers.cut_block(scratch.gpt.Block(64, 4), region)
+    own = len(region.own_tokens(torch.arange(128)))
+    x = torch.randn(2, own, 64)
+    size = measure.saved_tensors.saved_bytes(lambda: block(x).sum(), block)
+    return size / (2 * 128 * 64)
+
+
+whole = launch.run(kept, scratch.tensor.region.TensorParallel, ranks=2)
+by_tokens = launch.run(kept, scratch.tensor.sequence.SequenceParallel, ranks=2)
+expect(plain_units, whole[0], within=0.01, label="kept, tp 2")
+expect(cut_units, by_tokens[0], within=0.01, label="kept, by tokens too")
+
+# %% [markdown]
+# **Explain.** The rest is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
+# Gathering again would bring the last 8 to 4, and everything to $64/2 = 32$.
+
+# %%
+norms, heads = 2 * 2 * 4 / 64, 2 * 4 / 64  # numbers of 4 bytes, in units of sbh
+assert whole[0] == 40 + norms + heads
+assert by_tokens[0] == 36 + norms / 2 + heads
+
+# %% [markdown]
+# **Remember**
+# - Plain tensor parallelism leaves 10 of 34 bytes × sbh uncut, and repeats norms and residuals on every rank.
+# - Sequence parallelism cuts them by tokens. f and g become all-gather and reduce-scatter, with the same bytes.
+
+# %% [markdown]
+# ## 10.5 Embedding, head and loss: cut by words
+#
+# LLaMA-3 has a vocabulary of 128,256 words. For 8192 tokens the logits, one score for each word, are $8192 \cdot 128256$
+# numbers: 4.2 GB in fp32. Nobody should gather those. **Vocabulary parallelism** (词表并行) cuts table and scores by words.
+#
+# **Embedding.** Each rank has the rows of its own words. For a foreign word it gives zeros; one sum (g) completes all rows.
+
+# %%
+show_source(scratch.tensor.vocabulary.VocabParallelEmbedding)
+
+# %% [markdown]
+# The vocabulary is filled up with rows that no word uses, until $t$ divides it. A foreign word looks up row 0 here, and `own` then
+# multiplies the row by 0.
+#
+# **Head.** A matrix cut by columns: each rank computes the scores of its own words (f before it).
+#
+# **Loss.** For a token with scores $x_1 \ldots x_v$ and the right word $y$ the loss is
+#
+# $$\log \sum_j e^{x_j} - x_y .$$
+#
+# An example: four words, two ranks, and word 1 is right. (Words count from 0.)
+#
+# | | scores | largest | $\sum e^{x - 3}$ | $x_y - 3$ |
+# |---|---|---|---|---|
+# | rank 0 | 1, 2 | 2 | 0.1353 + 0.3679 | −1 |
+# | rank 1 | 3, 0 | 3 | 1 + 0.0498 | not mine: 0 |
+# | all-reduce | | maximum 3 | sum 1.5530 | sum −1 |
+#
+# $\log 1.5530 - (-1) = 0.4402 + 1 = 1.4402$. Three all-reduces of one number a token. The largest score is subtracted everywhere first, since
+# $e^{x}$ overflows; it must be the largest of *all* ranks, or the sums would not fit together.
+
+# %%
+scores = torch.tensor([1.0, 2.0, 3.0, 0.0])
+top = scores.max()
+parts = [(part - top).exp().sum() for part in scores.chunk(2)]
+loss = sum(parts).log() - (scores[1] - top)
+print(f"{loss:.4f}")
+assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
+
+# %%
+show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
+
+# %% [markdown]
+# - `top` needs no gradient: whatever is subtracted everywhere cancels.
+# - `own` says whether the right word is one of this rank's. A foreign word looks up score 0 of the rank, and `where` replaces it by 0.
+# - `Sum` is g again: copy on the way back. So each rank gets the gradient of its own words, softmax minus one for the right word, without a message.
+#
+# How much is saved?
+
+# %%
+logits = 8192 * 128_256 * 4
+messages = 3 * 8192 * 4
+print(
+    f"all scores {units.format_bytes(logits)}, three sums {units.format_bytes(messages)}"
+)
+assert logits / messages == 128_256 / 3
+
+# %% [markdown]
+# **Remember**
+# - Embedding and head are cut by words; a foreign word's row is zero, and a sum completes it.
+# - The loss needs three sums of one number a token: maximum, sum of exponentials, the right word's score.
+
+# %% [markdown]
+# ## 10.6 Count the messages
+#
+# A layer has two pairs, attention and MLP. Each has an all-reduce in the forward pass (g) and one in the backward pass (f):
+# **four all-reduces** of $b \cdot s \cdot h$ numbers per layer and micro-batch. A ring all-reduce sends $2(t-1)/t$ of its size from each GPU
+# (chapter 6). So a GPU sends
+#
+# $$4 \cdot \frac{2(t-1)}{t} \cdot b\,s\,h = 8\,b\,s\,h\,\frac{t-1}{t} \quad\text{numbers per layer}$$
+#
+# (Narayanan et al. 2021, arXiv:2104.04473, section 3.2). One sequence of 4096 tokens in LLaMA-2 70B, bf16, $t = 8$: $b s h$ is $4096 \cdot 8192$
+# numbers, 67 MB.
+
+# %%
+per_layer = collectives.tensor_parallel_bytes(1, 4096, 8192, tp=8)
+in_all = units.format_bytes(80 * per_layer)
+print(f"a layer {units.format_bytes(per_layer)}, 80 layers {in_all}")
+assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
+
+# %% [markdown]
+# 470 MB for a layer, 37.6 GB for 80 layers: for *one sequence*, on the way of every token. Data parallelism sends gradients once an update, and
+# can do it while the backward pass goes on. Here the next matrix waits for the sum.
+#
+# Now a model that you can run. The demo's tiny GPT: 2 layers, hidden size 64, 4 sequences of 32 tokens, two ranks.
+#
+# **Predict.** How many all-reduces in one training step? Count layers, embedding, head and loss. And how many bytes, in fp32?
+
+# %%
+count = predict("10.count", "All-reduces?", course=2 * 4 + 1 + 1 + 3, yours=None)
+size = predict(
+    "10.bytes", "Bytes of their tensors?", course=10 * 32_768 + 3 * 512, yours=None
+)
+
+# %%
+tiny = models.TransformerShape(
+    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32
+)
+fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+one_server = hardware.Cluster(hardware.accelerator("H100-SXM"))
+traffic = step_traffic(tiny, fp32, Layout(tp=2, micro_batch=4), 32, one_server)
+for entry in traffic.collectives:
+    print(
+        f"{entry.what:<10}{entry.count} × {entry.operation} of {entry.size_bytes:,} B"
+    )
+assert sum(entry.count for entry in traffic.collectives) == 13
+
+# %% [markdown]
+# The embedding has a sum in the forward pass only: token numbers have no gradient. The head has one in the backward pass only: its
+# result stays cut. Three belong to the loss. $8 + 1 + 1 + 3 = 13$. Section 10.8 measures it.
+#
+# With full recomputation (chapter 4) the forward pass of the layers runs twice, with its sums: six all-reduces a layer.
+#
+# **Remember**
+# - Four all-reduces of $bsh$ a layer: $8bsh(t-1)/t$ numbers sent by each GPU. Six with full recomputation.
+# - They lie on the way of every token, so they are hard to hide.
+
+# %% [markdown]
+# ## 10.7 How many GPUs can share a matrix?
+#
+# ### The notes' way
+#
+# Notes on LLaMA-2 70B ask how many FLOP a GPU does for each byte that it must receive:
+#
+# $$\frac{2 \cdot 3h}{64 \text{ heads} \cdot 2 \text{ bytes}} = \frac{2 \cdot 3 \cdot 8192}{128} = 384
+# \text{ FLOP per byte.}$$
+#
+# The arithmetic is right. What is it? A number of the input meets $3h$ columns (queries, keys, values), 2 FLOP for each. It arrives once, as 2
+# bytes. Cut over 64 GPUs, each GPU does a 64th of the columns. That is why one divides by 64, and by 2. The notes
+# give other reasons ("less memory per parameter", "memory to count"), which are wrong: memory plays no part.
+#
+# For $t$ GPUs it is $24576/t$. To be worth it, that must be at least the ridge of chapter 5, now with a link: what the chip computes
+# while one byte arrives.
+
+# %%
+ridge = collectives.ridge
+assert collectives.notes_intensity(8192, 64) == 384
+print(f"4090, as in the notes: {ridge(330e12, 32e9):,.0f} FLOP per byte")
+print(f"  t <= {collectives.notes_tp_reach(8192, 330e12, 32e9):.2f}")
+
+# %% [markdown]
+# So "TP ≤ 2.4 on a 4090". For the H100 they divide 989 TFLOP/s by NVLink's 900 GB/s, get a ridge of 1100, and
+# write $24576/t \ge 1100$, so $t \le 11$.
+#
+# Do that division yourself: $24576 / 1100 = 22.3$. Where does 11 come from? NVLink's 900 GB/s are *both directions added*; one way it is 450. With 450 the
+# ridge is 2198, and $24576/2198 = 11.2$. The printed result belongs to one way, the printed computation to both ways. For PCIe the notes
+# took 32 GB/s, which is one way. This course always counts one way.
+
+# %%
+for bandwidth in (900e9, 450e9):
+    reach = collectives.notes_tp_reach(8192, 989e12, bandwidth)
+    print(f"{bandwidth / 1e9:.0f} GB/s: t <= {reach:.1f}")
+assert round(collectives.notes_tp_reach(8192, 989e12, 450e9), 1) == 11.2
+
+# %% [markdown]
+# ### By the layer
+#
+# Tensor parallelism does not ship the input of one matrix; it sums the results of pairs. Take a whole layer of $12h^2$ weights, forward and
+# backward. A GPU computes $6 \cdot 12h^2 \cdot bs / t$ FLOP (chapter 5). It sends $8bsh(t-1)/t$ numbers of 2 bytes. Divide:
+#
+# $$\frac{72\,b s h^2 / t}{16\,b s h (t-1)/t} = \frac{4.5\,h}{t-1} \quad\text{FLOP per byte.}$$
+#
+# Batch and sequence cancel. Set it equal to the ridge and solve for $t$:
+
+# %%
+cases = {
+    "H100, NVLink 450 GB/s": (989.4e12, 450e9),
+    "4090, PCIe 31.5 GB/s": (165.2e12, 31.5e9),
+    "4090, the notes' numbers": (330e12, 32e9),
+}
+for name, (peak, bandwidth) in cases.items():
+    print(f"{name}: t <= {collectives.layer_tp_reach(8192, peak, bandwidth)}")
+
+# %% [markdown]
+# 17 on an H100, and 8 on a 4090 with its true peak (chapter 5: 165.2, not 330 TFLOP/s). More than the notes' 2.4, for three reasons. The notes look at
+# the forward pass, where a layer does $3h/(t-1)$ FLOP per byte; the backward pass does twice the work for as many bytes, $6h/(t-1)$, and the mean is
+# $4.5h/(t-1)$. It is $t - 1$ and not $t$, since nobody sends to itself. And the true peak is half of theirs. (LLaMA-2 70B has
+# $12.75h^2$ weights in a layer, which gives 18.)
+#
+# Do not read 17 as advice. It is ideal: matrices at their peak, links at their full rate, no latency. GeForce
+# cards in a PC may have to pass data through the main memory, which is slower. And *at* the limit communication takes as
+# long as computation: half of the time is lost. Move the sliders:
+#
+# 1. H100 and NVLink4: at $t = 16$, is communication shorter than computation, as the limit of 17 promises? Why not quite? (Look at the latency
+#    in the table: four all-reduces of 30 steps.)
+# 2. Take the InfiniBand port, or PCIe. How far does the layer's curve stay above the ridge? And with an H200, whose memory is faster?
+# 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
+
+# %%
+panel = panels.tp_reach()
+panel
+
+# %%
+panel.tp.value = 16
+assert panel.result.layer_reach == 17
+assert panel.result.communication_s > panel.result.compute_s  # latency
+panel.link.value = "InfiniBand NDR 400 Gb/s"
+assert panel.result.layer_reach == 2
+panel.link.value, panel.tp.value = "NVLink4", 8
+
+# %% [markdown]
+# ### The second server
+#
+# Back to the first question. In a group of sixteen over two servers the ring crosses from one server to the other. NCCL lets it cross through
+# all eight network ports at once, $8 \times 50 = 400$ GB/s, nearly as fast as NVLink.
+
+# %%
+h100 = hardware.accelerator("H100-SXM")
+
+
+def layer(tp, servers=2, stride=1):
+    """A layer of 70B on `tp` GPUs, every `stride`-th one."""
+    cluster = hardware.Cluster(h100, nodes=servers)
+    link = communication.group_link(cluster, "all-reduce", tp, stride)
+    return CutLayer(8192, tp, h100.peak_flop_per_s, link)
+
+
+eight, sixteen = layer(8), layer(16)
+print(eight.explain(), sixteen.explain(), sep="\n\n")
+expect(faster, eight.seconds / sixteen.seconds, within=0.01, label="faster with 16")
+
+# %% [markdown]
+# **Explain.** The arithmetic halves, 2.50 to 1.25 ms. The communication *grows*, 1.23 to 1.72 ms: each GPU sends $15/16$ instead of $7/8$ of the tensors, on a
+# slightly slower wire, in 30 steps of latency instead of 14. Twice the GPUs for 1.26 times the speed. Use the second server for data or pipeline
+# parallelism.
+#
+# And if the eight GPUs that share a matrix do not even sit in the same server? Number the ranks wrongly, so that a group has one GPU in each
+# of eight servers. Each GPU then has only its own port:
+
+# %%
+scattered = layer(8, servers=8, stride=8)
+print(scattered.explain())
+assert round(scattered.seconds / eight.seconds, 1) == 3.3
+
+# %% [markdown]
+# The same GPUs, 3.3 times slower. This is what notes mean by "keep the heads in one server": a tensor-parallel group belongs inside one
+# NVLink island, so $t \le 8$ on most machines. A mesh of ranks is therefore laid out with tensor parallelism innermost (chapter 13).
+#
+# ### "Model parallelism is deprecated"
+#
+# Some notes say: "model parallelism is deprecated, use data and pipeline parallelism". What was replaced is the *naive* form: layers
+# on several GPUs, of which one works and the others wait. Pipeline parallelism (chapter 11) fills the waiting. Tensor parallelism is
+# something else, and in daily use: Llama 3 405B was trained with $t = 8$ inside each server, 16 pipeline stages, and data parallelism around them
+# (arXiv:2407.21783, table 4).
+#
+# **Remember**
+# - A layer does $4.5h/(t-1)$ FLOP for each byte sent, in 16 bits. Compare with peak / one-way bandwidth.
+# - Both ways or one way is a factor of two in $t$: 22 or 11.
+# - At the limit half of the time is lost. Keep tensor parallelism inside a server.
+
+# %% [markdown]
+# ## 10.8 Demo: the same training, cut
+#
+# Two ranks train the tiny GPT, cut by our own f and g, and by `parallelize_module`. The demo compares losses and gradients with one process, and counts
+# messages and stored bytes.
+
+# %%
+run = demos.run("tp", ranks=2, steps=4, stream=False)
+print(run.report())
+
+# %%
+mine, theirs = run.versions[:2]  # a third where Megatron-core is installed
+counted, counted_bytes = mine.sent["all-reduce"]
+expect(count, counted, label="all-reduces")
+expect(size, counted_bytes, label="bytes", unit="B")
+assert mine.gradient_difference < 1e-5
+
+# %% [markdown]
+# **Explain.** Our version sends what the theory says, to the byte. The library sends 17. `ColwiseParallel` cannot cut a fused matrix by
+# heads, so queries, keys and values are three modules there, each with an f of its own: the gradient of their common input is summed three
+# times instead of once. Two more for each of two layers: $13 + 2 \cdot 2 = 17$. It could sum once, after adding the three, and with
+# sequence parallelism the plan of our demo does. The losses do not agree to the last digit, since float32 sums in another order.
+
+# %%
+assert theirs.sent["all-reduce"][0] == counted + 2 * tiny.layers
+assert theirs.sent["all-reduce"][1] == counted_bytes + 4 * 32_768
+
+# %% [markdown]
+# Each rank stores half of the matrices, and all norms. Is that half of the model? Not quite:
+
+# %%
+alone = 4 * tiny.parameters().total
+whole_on_both = 4 * (32 * 64 + 5 * 2 * 64 + 4 * 64)  # positions, norms, biases
+part = mine.stored["weights"] / alone
+print(f"{mine.stored['weights']:,} of {alone:,} bytes: {part:.1%}")
+assert mine.stored["weights"] == (alone + whole_on_both) / 2
+
+# %% [markdown]
+# The positions, the norms and the biases after a sum are whole on both. In a large model they are less than a thousandth.
+#
+# Now with sequence parallelism. **Predict** from section 10.4: how many all-gathers take the places of the 10 large all-reduces?
+
+# %%
+gathers = predict("10.gathers", "All-gathers?", course=10, yours=None)
+
+# %%
+cut = demos.run(
+    "tp", ranks=2, steps=4, sequence_parallel=True, library=False, stream=False
+)
+sent_with = cut.versions[0].sent
+print(sent_with)
+expect(gathers, sent_with["all-gather"][0], label="all-gathers")
+assert sent_with["all-gather"] == sent_with["reduce-scatter"] == [10, 10 * 32_768]
+assert sent_with["all-reduce"][0] == 4
+
+# %% [markdown]
+# **Explain.** Ten all-gathers and ten reduce-scatters for ten all-reduces: the same bytes on the wire. Four all-reduces are left: three of the loss, and one that
+# sums the gradients of norms, positions and biases.
+
+# %%
+figures.loss(
+    {
+        "cut by f and g": mine.losses,
+        "with sequence parallel": cut.versions[0].losses,
+        "one process": run.losses_one_process,
+    }
+)
+
+# %% [markdown]
+# Three curves, one line. Last, together with data parallelism: four ranks as a mesh of 2 × 2. Each tensor-parallel pair is one copy of the
+# model; the copies see different samples, and FSDP (chapter 9) shards the weights over them once more.
+
+# %%
+grid = demos.run("fsdp_tp", ranks=4, steps=4, stream=False)
+print(grid.report())
+
+# %%
+copies, sharded, _ = grid.versions
+assert copies.sent["all-reduce"][0] == 13 + 2  # and two buckets of gradients
+assert sharded.sent["all-reduce"][0] == 13
+assert 2 * sharded.stored["weights"] == copies.stored["weights"]
+
+# %% [markdown]
+# The 13 are still there: tensor parallelism does not notice what goes on along the other axis. Data parallelism adds its own messages, and the
+# stored weights halve once more.
+#
+# In a terminal: `course demo tp --ranks 2 --sequence-parallel`, `course demo fsdp_tp --ranks 4 --tp 2`. Under torchrun, as on a real
+# server: `torchrun --nproc-per-node=8 -m course_lib.demos.tp --model 2x512x8`.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Columns, then rows: one all-reduce for two matrices. f and g do it, forward and backward.
+# 2. Attention is cut by heads; $t$ at most the key-value heads, or these are copied.
+# 3. Sequence parallelism cuts what lies between, with the same bytes.
+# 4. Logits are never gathered: the loss needs three sums of one number a token.
+# 5. Four all-reduces of $bsh$ a layer; $4.5h/(t-1)$ FLOP per byte in 16 bits.
+# 6. Bandwidth one way. Inside one server.
+
+# %%
+quiz("10")
+
+# %% [markdown]
+# **Now you:** open `exercises/10_tensor_parallelism.ipynb`.
+#
+# **Read on.** Shoeybi et al. 2019, *Megatron-LM*, section 3 (arXiv:1909.08053). Korthikanti et al. 2022, section 4.2
+# (arXiv:2205.05198), for sequence parallelism. Narayanan et al. 2021, section 3.2 (arXiv:2104.04473), for the bytes.
+
+# %% tags=["exercise"]
+import math
+
+from course_lib import check, hint
+from course_lib.theory import collectives, tensor_parallel
+
+# %% [markdown] tags=["exercise"]
+# **10.1 Calculate: a layer of GPT-3.** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
+# all-reduce? How many bytes does a GPU send for one layer, forward and backward? How many all-reduces do the 96 layers make?
+
+# %% tags=["exercise"]
+tensor_bytes, sent_bytes, all_reduces = ..., ..., ...
+### BEGIN SOLUTION
+tensor_bytes = 2048 * 12288 * 2
+sent_bytes = 8 * 2048 * 12288 * 7 / 8 * 2
+all_reduces = 4 * 96
+### END SOLUTION
+check("10.1", [tensor_bytes, sent_bytes, all_reduces])
+
+# %% [markdown] tags=["exercise"]
+# **10.2 Debug: 64 heads, 64 GPUs.** (published mistake) Notes cut a layer of LLaMA-2 70B by its 64 heads, without a condition. It has 64 query heads
+# and 8 key-value heads. How many GPUs can share it without any copy? At $t = 32$, how many query heads has a GPU, and how many GPUs hold the same
+# key-value head?
+
+# %% tags=["exercise"]
+without_copies, query_heads, same_head = ..., ..., ...
+### BEGIN SOLUTION
+without_copies = 8
+query_heads = 64 // 32
+same_head = 32 // 8
+### END SOLUTION
+check("10.2", [without_copies, query_heads, same_head])
+
+# %% [markdown] tags=["exercise"]
+# **10.3 Debug: why divide by the heads?** (published mistake) Notes compute $2 \cdot 3 \cdot 8192 / 64 / 2 = 384$ FLOP per byte and say: by 64, "since each parameter
+# needs less memory"; by 2, as "the memory to count". Give the true reason for each: `"columns"` (each GPU does a 64th of the columns
+# for the same input), `"bytes"` (the denominator is bytes sent, not numbers) or `"memory"`. Then give the FLOP per byte of a *whole layer* of $12h^2$ weights at
+# $t = 64$, and at $t = 8$.
+
+# %% tags=["exercise"]
+by_64, by_2 = ..., ...
+at_64, at_8 = ..., ...
+### BEGIN SOLUTION
+by_64, by_2 = "columns", "bytes"
+at_64, at_8 = 4.5 * 8192 / 63, 4.5 * 8192 / 7
+### END SOLUTION
+check("10.3", [by_64, by_2, at_64, at_8])
+
+# %% [markdown] tags=["exercise"]
+# **10.4 Debug: 11 or 22.** (published mistake) "989 TFLOP/s / 900 GB/s is 1100; $24576/t \ge 1100$, so $t \le 11$." Give the $t$ that really follows from
+# $24576/t \ge 1100$; the ridge with NVLink's rate in one direction; and the $t$ that follows from that ridge (a real number, by the notes' formula).
+
+# %% tags=["exercise"]
+printed, one_way_ridge, one_way = ..., ..., ...
+### BEGIN SOLUTION
+printed = 24576 / 1100
+one_way_ridge = 989e12 / 450e9
+one_way = 24576 / one_way_ridge
+### END SOLUTION
+check("10.4", [printed, one_way_ridge, one_way])
+
+# %% [markdown] tags=["exercise"]
+# **10.5 Debug: 2.4 on a 4090.** (published mistake) The notes take 330 TFLOP/s and 32 GB/s. For the true 165.2 TFLOP/s in bf16 and 31.5 GB/s, hidden size 8192,
+# give the largest $t$ by the notes' formula $24576/t$ (a real number), and by the layer's $4.5h/(t-1)$ (a whole number).
+
+# %% tags=["exercise"]
+by_notes, by_layer = ..., ...
+### BEGIN SOLUTION
+ridge = 165.2e12 / 31.5e9
+by_notes = 24576 / ridge
+by_layer = int(1 + 4.5 * 8192 / ridge)
+### END SOLUTION
+check("10.5", [by_notes, by_layer])
+
+# %% [markdown] tags=["exercise"]
+# **10.6 Implement: cut a fused matrix by heads.** The rows of the matrix are all queries (`heads` × `width`), then all keys
+# (`kv_heads` × `width`), then all values. Return the list of rows that `rank` of `tp` needs, in this order. With `tp` above `kv_heads`, neighbouring ranks hold a
+# copy of the same key-value head. If `tp` does not divide `heads`: `ValueError`.
+
+
+# %% tags=["exercise"]
+def my_rows(heads: int, kv_heads: int, width: int, tp: int, rank: int) -> list[int]:
+    """Rows of the fused (q, k, v) matrix for one rank."""
+    ### BEGIN SOLUTION
+    if heads % tp:
+        raise ValueError(f"heads {heads} is not divisible by tp {tp}")
+    queries = heads // tp * width
+    shared = max(1, kv_heads // tp) * width
+    copies = max(1, tp // kv_heads)
+    keys = heads * width + rank // copies * shared
+    values = keys + kv_heads * width
+    starts = [(rank * queries, queries), (keys, shared), (values, shared)]
+    return [row for start, count in starts for row in range(start, start + count)]
+    ### END SOLUTION
+
+
+check("10.6", my_rows)
+
+# %% [markdown] tags=["exercise"]
+# **10.7 Debug: a bias too many.** The author cut a matrix by rows; the loss is off from the first step. `inputs` and `weights` hold each rank's part (numbers: one
+# feature and one weight a rank), `bias` is one number. The sum over the list stands for the all-reduce. Mend it.
+
+
+# %% tags=["exercise"]
+def row_parallel(inputs: list[float], weights: list[float], bias: float) -> float:
+    """The output of a matrix cut by rows, after the all-reduce."""
+    ### BEGIN GIVEN
+    on_each_rank = [x * w + bias for x, w in zip(inputs, weights, strict=True)]
+    return sum(on_each_rank)
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    on_each_rank = [x * w for x, w in zip(inputs, weights, strict=True)]
+    return sum(on_each_rank) + bias
+    ### END SOLUTION
+
+
+check("10.7", row_parallel)
+
+# %% [markdown] tags=["exercise"]
+# **10.8 Predict: the messages of GPT-2.** 12 layers, $t = 4$, one micro-batch, embedding, head and loss cut by words. How many all-reduces does a training step make?
+# How many with full recomputation of the layers? And how many *all-gathers*, without recomputation, with sequence parallelism (nothing gathered twice)?
+
+# %% tags=["exercise"]
+plain, recomputed, gathered = ..., ..., ...
+### BEGIN SOLUTION
+plain = 4 * 12 + 1 + 1 + 3
+recomputed = 6 * 12 + 1 + 1 + 3
+gathered = 4 * 12 + 1 + 1
+### END SOLUTION
+check("10.8", [plain, recomputed, gathered])
+
+# %% [markdown] tags=["exercise"]
+# **10.9 Implement: the loss from cut scores.** `parts` is a list with each rank's scores for one token, `label` the number of the right word among all. Ranks may tell
+# each other only single numbers, so use a maximum and sums over ranks. Scores may be as large as 1000: $e^{1000}$ overflows.
+
+
+# %% tags=["exercise"]
+def cut_loss(parts: list[list[float]], label: int) -> float:
+    """log Σ exp(score) - score of the label, from one maximum and two sums over ranks."""
+    ### BEGIN SOLUTION
+    top = max(max(part) for part in parts)
+    total = sum(sum(math.exp(score - top) for score in part) for part in parts)
+    first, right = 0, 0.0
+    for part in parts:
+        if first <= label < first + len(part):
+            right += part[label - first] - top
+        first += len(part)
+    return math.log(total) - right
+    ### END SOLUTION
+
+
+check("10.9", cut_loss)
+
+# %% [markdown] tags=["exercise"]
+# **10.10 Debug: "deprecated".** (published mistake) "Model parallelism is deprecated, use data and pipeline parallelism." True or False: which of these has
+# pipeline parallelism replaced?
+
+# %% tags=["exercise"]
+replaced = {
+    "layers on four GPUs, one works while three wait": ...,
+    "each matrix cut over the GPUs of a server": ...,
+    "the embedding cut by words": ...,
+    "norms cut along the sequence": ...,
+}
+### BEGIN SOLUTION
+replaced = {
+    "layers on four GPUs, one works while three wait": True,
+    "each matrix cut over the GPUs of a server": False,
+    "the embedding cut by words": False,
+    "norms cut along the sequence": False,
+}
+### END SOLUTION
+check("10.10", replaced)

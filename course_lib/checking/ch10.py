@@ -1,0 +1,295 @@
+"""Exercises and quiz of chapter 10, tensor parallelism."""
+
+import math
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+)
+from course_lib.theory import collectives, hardware, tensor_parallel
+from course_lib.theory.layout import Layout
+from course_lib.theory.models import MODELS
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.traffic import step_traffic
+
+_GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
+_H100 = hardware.accelerator("H100-SXM")
+
+
+def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
+    """Calls of one operation in a training step of GPT-2."""
+    cluster = hardware.Cluster(_H100)
+    traffic = step_traffic(_GPT2, Recipe(recompute=recompute), layout, _GPT2.context, cluster)
+    return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
+
+
+def _layer(answer: Any) -> None:
+    expect_parts(answer, 3, "two sizes in bytes and a number")
+    tensor = collectives.activation_bytes(1, 2048, 12288)
+    sent = collectives.tensor_parallel_bytes(1, 2048, 12288, tp=8)
+    expect_number(answer[0], tensor, "b · s · h numbers of 2 bytes", rel=1e-9, unit="B")
+    expect_number(answer[1], sent, "8 b s h (t-1)/t numbers of 2 bytes", rel=1e-9, unit="B")
+    expect_number(answer[2], 4 * 96, "2 forward and 2 backward in each layer")
+
+
+def _heads(answer: Any) -> None:
+    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, 32)
+    expect_equal(
+        answer,
+        [_LLAMA.kv_heads, _LLAMA.heads // 32, copies],
+        "only the key-value heads limit it: 8 of them, and beyond that t / 8 GPUs share one",
+        wants="three whole numbers",
+    )
+
+
+def _reasons(answer: Any) -> None:
+    expect_parts(answer, 4, "two reasons and two numbers")
+    choices = ("columns", "bytes", "memory")
+    expect_choice(answer[0], "columns", "the same input meets a 64th of the columns", choices)
+    expect_choice(answer[1], "bytes", "FLOP per byte sent, and a number has 2 bytes", choices)
+    for place, tp in ((2, 64), (3, 8)):
+        intensity = collectives.layer_intensity(8192, tp)
+        expect_number(answer[place], intensity, f"4.5 h / (t - 1) at t = {tp}", rel=5e-3)
+
+
+def _eleven(answer: Any) -> None:
+    ridge = collectives.ridge(989e12, 450e9)
+    expect_equal(
+        answer,
+        [
+            collectives.notes_intensity(8192, 1) / 1100,
+            ridge,
+            collectives.notes_tp_reach(8192, 989e12, 450e9),
+        ],
+        "900 GB/s are both directions, one has 450; 24576 is divided by the ridge",
+        wants="a number of GPUs, FLOP per byte, and a number of GPUs",
+        rel=5e-3,
+    )
+
+
+def _rtx(answer: Any) -> None:
+    expect_parts(answer, 2, "a real and a whole number")
+    rates = (165.2e12, 31.5e9)
+    by_notes = collectives.notes_tp_reach(8192, *rates)
+    by_layer = collectives.layer_tp_reach(8192, *rates)
+    expect_number(answer[0], by_notes, "24576 / (165.2e12 / 31.5e9)", rel=5e-3)
+    expect_number(answer[1], by_layer, "4.5 h / (t - 1) >= ridge, rounded down")
+
+
+_ROWS = "my_rows(heads, kv_heads, width, tp, rank)"
+
+
+def _rows(function: Any) -> None:
+    calls = {
+        (4, 4, 1, 1, 0): "one rank needs all",
+        (4, 4, 1, 2, 0): "q, k and v are cut each: rows 0, 1 of each part",
+        (4, 4, 2, 2, 1): "a head is `width` rows",
+        (
+            4,
+            2,
+            1,
+            2,
+            1,
+        ): "keys begin behind heads · width rows, values behind kv_heads · width more",
+        (4, 2, 1, 4, 1): "4 ranks share 2 key-value heads: ranks 0 and 1 hold the first",
+        (4, 2, 2, 4, 2): "ranks 2 and 3 hold the second",
+        (64, 8, 2, 16, 5): "two ranks to each key-value head",
+    }
+    cases = [(args, tensor_parallel.qkv_rows(*args), because) for args, because in calls.items()]
+    expect_calls(function, cases, signature=_ROWS)
+    expect_raises(
+        function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads", signature=_ROWS
+    )
+
+
+_BIAS = "row_parallel(inputs, weights, bias)"
+
+
+def _bias(function: Any) -> None:
+    cases = [
+        (([3.0], [2.0], 1.0), 7.0, "one rank: 3 · 2 + 1"),
+        (([1.0, 2.0], [1.0, 3.0], 10.0), 17.0, "1 + 6 + 10: the bias comes once, after the sum"),
+        (([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0], 0.5), 10.5, "four ranks, one bias"),
+    ]
+    expect_calls(function, cases, signature=_BIAS, rel=1e-9)
+
+
+def _messages(answer: Any) -> None:
+    expect_parts(answer, 3, "three whole numbers")
+    plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True)
+    expected = [
+        (_count("all-reduce", plain), "4 a layer, 1 embedding, 1 head, 3 loss"),
+        (
+            _count("all-reduce", plain, "full"),
+            "the forward sums of the layers come twice: 6 a layer",
+        ),
+        (_count("all-gather", cut), "one for each large all-reduce; the loss gathers nothing"),
+    ]
+    for given, (count, because) in zip(answer, expected, strict=True):
+        expect_number(given, count, because)
+
+
+_LOSS = "cut_loss(parts, label)"
+
+
+def _loss(function: Any) -> None:
+    def loss(parts: list[list[float]], label: int) -> float:
+        scores = [score for part in parts for score in part]
+        top = max(scores)
+        return top + math.log(sum(math.exp(score - top) for score in scores)) - scores[label]
+
+    calls = [
+        (([[1.0, 2.0], [3.0, 0.0]], 1), "section 10.5: 1.4402"),
+        (([[1.0, 2.0], [3.0, 0.0]], 2), "the label may lie on the second rank"),
+        (([[0.0, 0.0, 0.0, 0.0]], 3), "one rank: log 4"),
+        (([[1000.0, 998.0], [1001.0, 1000.0]], 0), "subtract the largest of all before exp"),
+        (([[-1000.0, -900.0], [5.0, 4.0], [0.0, 1.0]], 4), "the largest of all ranks, not of each"),
+    ]
+    cases = [(args, loss(*args), because) for args, because in calls]
+    expect_calls(function, cases, signature=_LOSS, rel=1e-9)
+
+
+def _deprecated(answer: Any) -> None:
+    expected = {
+        "layers on four GPUs, one works while three wait": True,
+        "each matrix cut over the GPUs of a server": False,
+        "the embedding cut by words": False,
+        "norms cut along the sequence": False,
+    }
+    expect_equal(
+        answer,
+        expected,
+        "micro-batches fill the waiting of layers on several GPUs; cut matrices are in daily use",
+        wants="the dictionary with True or False",
+    )
+
+
+EXERCISES = (
+    Exercise(
+        "10.1",
+        "A layer of GPT-3",
+        "calculate",
+        _layer,
+        hints=(
+            "One all-reduce carries b · s · h numbers.",
+            "Each GPU sends 2(t-1)/t of it, 4 times.",
+        ),
+    ),
+    Exercise(
+        "10.2",
+        "64 heads, 64 GPUs",
+        "debug",
+        _heads,
+        hints=("Query heads are not the scarce ones.", "Section 10.3: t / kv heads."),
+    ),
+    Exercise(
+        "10.3",
+        "Why divide by the heads?",
+        "debug",
+        _reasons,
+        hints=("What does a GPU do with a number that arrives?", "4.5 · 8192 / (t - 1)."),
+    ),
+    Exercise(
+        "10.4",
+        "11 or 22",
+        "debug",
+        _eleven,
+        hints=("Divide 24576 by 1100.", "NVLink4 sends 450 GB/s in one direction."),
+    ),
+    Exercise(
+        "10.5",
+        "2.4 on a 4090",
+        "debug",
+        _rtx,
+        hints=("The ridge is 165.2e12 / 31.5e9.", "t <= 1 + 4.5 · 8192 / ridge, rounded down."),
+    ),
+    Exercise(
+        "10.6",
+        "Cut a fused matrix by heads",
+        "implement",
+        _rows,
+        hints=(
+            "Three blocks, each with its own start and its own length.",
+            "With more ranks than key-value heads: rank // (tp // kv_heads) is the head.",
+        ),
+    ),
+    Exercise(
+        "10.7",
+        "A bias too many",
+        "debug",
+        _bias,
+        hints=("How often is the bias added with t ranks?", "Section 10.2, RowParallelLinear."),
+    ),
+    Exercise(
+        "10.8",
+        "The messages of GPT-2",
+        "predict",
+        _messages,
+        hints=(
+            "Section 10.6: layers, embedding, head, loss.",
+            "Recomputation repeats what belongs to the forward pass of the layers.",
+        ),
+    ),
+    Exercise(
+        "10.9",
+        "The loss from cut scores",
+        "implement",
+        _loss,
+        hints=("First the maximum over all ranks.", "Whose part holds the label, and where in it?"),
+    ),
+    Exercise(
+        "10.10",
+        "Deprecated",
+        "debug",
+        _deprecated,
+        hints=("Which form leaves GPUs waiting?", "Section 10.7, last part."),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "A matrix is cut by columns over 4 GPUs. What has each GPU after the product?",
+        (
+            "a quarter of the outputs, finished",
+            "all outputs, to be summed",
+            "all outputs, finished",
+        ),
+        answer=0,
+        why="Columns are outputs. Rows would give full-size parts of a sum.",
+    ),
+    Question(
+        "f, before a matrix cut by columns, does nothing forward. And in the backward pass?",
+        ("nothing", "it sums the gradients over the GPUs", "it gathers the weights"),
+        answer=1,
+        why="The input was copied to all, so the gradients through all copies add up.",
+    ),
+    Question(
+        "You switch on sequence parallelism. What happens to the bytes on the wire?",
+        ("they halve", "they double", "they stay the same"),
+        answer=2,
+        why="An all-reduce is a reduce-scatter and an all-gather; now they stand apart.",
+    ),
+    Question(
+        "A model has 32 query heads and 4 key-value heads. What happens at tp = 8?",
+        (
+            "each key-value head is held by two GPUs",
+            "it is impossible",
+            "each GPU has half of a key-value head",
+        ),
+        answer=0,
+        why="8 / 4 = 2 copies. Query heads are no problem: 4 for each GPU.",
+    ),
+    Question(
+        "At the largest t of the layer formula, what part of the time is communication?",
+        ("almost none", "half", "all"),
+        answer=1,
+        why="There both take equally long, if nothing overlaps. So stay well below.",
+    ),
+)

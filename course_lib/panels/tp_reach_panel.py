@@ -1,0 +1,53 @@
+"""The panel of chapter 10: how many GPUs can share a matrix on which link."""
+
+from course_lib.figures import reach as figure
+from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.hardware import ACCELERATORS, NDR, PCIE4
+from course_lib.theory.models import MODELS
+from course_lib.theory.tensor_parallel import CutLayer
+
+_LINKS = {
+    link.name: link
+    for link in (
+        PCIE4,
+        NDR,
+        *(ACCELERATORS[name].inside for name in ("A100-SXM-80GB", "H100-SXM", "B200-SXM")),
+    )
+}
+
+
+def tp_reach(
+    model: str = "llama2-70b", gpu: str = "H100-SXM", link: str = "NVLink4", tp: int = 8
+) -> Panel:
+    """Controls for `theory.tensor_parallel.CutLayer`, which is the panel's result.
+
+    Of the model only the hidden size counts: a layer is 12h² weights, and 4096 tokens pass it.
+    Raises ValueError for starting values that are not offered.
+    """
+    dense = [name for name, shape in MODELS.items() if not shape.experts]
+    controls = {
+        "model": choice("model", model, dense),
+        "gpu": choice("chip", gpu, list(ACCELERATORS)),
+        "link": choice("link", link, list(_LINKS)),
+        "tp": powers_of_two("tensor parallel", tp, 2, 64),
+    }
+    return Panel(controls, _view)
+
+
+def _view(model: str, gpu: str, link: str, tp: int) -> View:
+    chip = ACCELERATORS[gpu]
+    layer = CutLayer(MODELS[model].hidden, tp, chip.peak_flop_per_s, _LINKS[link])
+    ratio = layer.communication_s / layer.compute_s
+    rows = (
+        ("model", f"{model}: hidden {layer.hidden:,}"),
+        ("link", layer.link.explain()),
+        ("compute, one layer", f"{1000 * layer.compute_s:.3g} ms at the peak of {gpu}"),
+        (
+            "communication",
+            f"{1000 * layer.communication_s:.3g} ms for {layer.sent_bytes / 1e6:.4g} MB: "
+            f"{ratio:.2f} × the computation",
+        ),
+    )
+    title = f"{model} on {gpu}, {link}, {layer.tokens} tokens"
+    return View(layer, rows, lambda: figure.tp_reach(layer, title))
