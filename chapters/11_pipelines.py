@@ -1,0 +1,876 @@
+# %% [markdown]
+# # 11 Pipeline parallelism
+#
+# A model is too large for one GPU, so you cut it: the first 20 layers on GPU 0, the next 20 on GPU 1, and
+# so on over four GPUs. It fits, it runs, and it is as slow as one GPU would be. The monitor shows each of
+# the four busy for a quarter of the time. What are you paying three more GPUs for, and what brings them to
+# work?
+#
+# By the end of this chapter you can
+#
+# - read and draw the timeline of any pipeline schedule, and compute its idle part in your head,
+# - say how many micro-batches each stage holds, and why "2N-1" and "160 times" are wrong,
+# - choose the schedule, the number of stages and the number of micro-batches, and say which wire they need,
+# - write a pipeline with real messages, and recognise an order that hangs.
+#
+# Time: about 60 minutes. You need chapters 2 and 6.
+
+# %%
+import torch
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.parts import pipeline_versions
+from course_lib.demos.text import VOCAB, Windows
+from course_lib.theory import bubble, collectives, flops, hardware, models
+from course_lib.theory import pipeline, schedules, traffic, units
+from course_lib.theory.layout import Layout
+from course_lib.theory.pipeline import StageTimes
+from course_lib.theory.recipe import Recipe
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** The remedy will be to cut the batch as well. With 4 GPUs and a batch in 8 pieces, which part
+# of the time is each GPU still idle? Guess a percentage; you will count it in section 11.2.
+
+# %%
+idle = predict("11.idle", "Idle in %?", course=100 * 3 / 11, yours=None, unit="%")
+
+# %% [markdown]
+# ## 11.1 One device after another
+#
+# Three devices: the first layers on one, the middle layers on the second, the last layers on the third.
+# Each part is a **stage** (流水线阶段). Only one tensor crosses each cut on the way forward, the activations;
+# one crosses it on the way back, their gradient. Cut a GPT with 6 layers into three:
+
+# %%
+gpt = scratch.gpt.GPT(layers=6, hidden=64, heads=4, vocab=VOCAB, context=64)
+first, middle, last = (
+    scratch.pipeline.stage.cut(gpt, [2, 2, 2], stage, 3)[0] for stage in range(3)
+)
+inputs, labels = Windows(sequence=64).batch(range(4))
+loss_sum = scratch.accumulation.loss_sum
+
+# %% [markdown]
+# Forward, and hand over. `detach` cuts autograd's graph: on real devices no graph reaches across the wire.
+
+# %%
+up_1 = first(inputs)  # (4, 64, 64): batch, sequence, hidden
+in_1 = up_1.detach().requires_grad_()  # what arrives on the second device
+up_2 = middle(in_1)
+in_2 = up_2.detach().requires_grad_()  # what arrives on the third
+loss = loss_sum(last(in_2), labels)
+
+# %% [markdown]
+# Backward: each device starts from the gradient of what it sent.
+
+# %%
+loss.backward()
+up_2.backward(in_2.grad)
+up_1.backward(in_1.grad)
+in_pieces = measure.gradients.flat_gradient(gpt)
+
+# %%
+gpt.zero_grad()
+loss_sum(gpt(inputs), labels).backward()
+whole = measure.gradients.flat_gradient(gpt)
+assert measure.gradients.relative_difference(in_pieces, whole) < 1e-6
+
+# %% [markdown]
+# The gradient is the same, whatever the cuts. But look at the time. Say a forward pass of a stage takes 1
+# unit, and a backward pass 2 (chapter 5: 2 and 4 FLOP per weight and token). One row is a device; what is
+# not coloured is idle:
+
+# %%
+one = pipeline.timeline("naive", stages=3, micro_batches=2)
+figures.timeline({"three devices, two batches": one.tasks}, seconds=False)
+
+# %% [markdown]
+# From the first start to the last end it takes 18 units: the **makespan** (完工时间). Each device works for 6
+# of them and waits for the other two devices in the rest. The idle part of a pipeline is called its
+# **bubble** (气泡). With $p$ stages that take turns, each is idle for $(p-1)/p$ of the time, here two thirds.
+# This is **naive model parallelism** (朴素模型并行). It buys memory, and no speed.
+
+# %%
+assert one.makespan == 18 and one.busy == (6, 6, 6)
+assert one.bubble_fraction == 2 / 3
+
+# %% [markdown]
+# Notes and blogs mix up the families. So, before we go on:
+#
+# | | what is cut | a device holds | what is sent | works at the same time |
+# |---|---|---|---|---|
+# | data parallelism | the samples | the **whole** model | gradients, once an update | all |
+# | naive model parallelism | the layers | some layers | activations at each cut | one |
+# | pipeline parallelism | the layers, and the batch into micro-batches | some layers | activations at each cut | all but the bubble |
+# | tensor parallelism | each matrix | a part of every layer | sums within each layer | all |
+#
+# Three sentences from notes, and what is right:
+#
+# - "In model parallelism each worker holds a full copy." No: that is data parallelism.
+# - "Pipeline parallelism combines model and data parallelism." No: it needs no copy of the model. It cuts
+#   layers and *micro-batches*. It can be combined with data parallelism, as can everything (chapter 13).
+# - "Model parallelism is outdated." The naive kind is. Tensor parallelism (chapter 10) is not: Llama 3 405B
+#   was trained with 8-way tensor and 16-way pipeline parallelism (arXiv:2407.21783, table 4).
+#
+# And a "worker" is a process with a rank, not a thread.
+#
+# **Remember**
+# - Cut layers: one tensor crosses each cut forward, one backward. The gradient stays the same.
+# - Naive model parallelism leaves each of $p$ devices idle for $(p-1)/p$ of the time.
+
+# %% [markdown]
+# ## 11.2 Micro-batches, and counting squares
+#
+# Cut the batch into $m$ micro-batches. As soon as the first stage has finished micro-batch 0, the second
+# stage takes it, and the first goes on with micro-batch 1. That is **GPipe** (Huang et al. 2018,
+# arXiv:1811.06965): all forward passes, then all backward passes. The gradients add up, as with gradient
+# accumulation in chapter 2, and the update comes at the end.
+
+# %%
+gpipe = pipeline.timeline("gpipe", stages=4, micro_batches=8)
+figures.timeline({"GPipe, 4 stages, 8 micro-batches": gpipe.tasks}, seconds=False)
+
+# %% [markdown]
+# Count. The picture is 33 units wide. In each row, 8 forward passes of 1 and 8 backward passes of 2 make 24
+# coloured units. So 9 are empty. Where do they come from? Look at the last row: before its first pass,
+# micro-batch 0 has to go through 3 other stages, 3 × 1 units. After its last pass, the gradient has to go
+# back through the same 3 stages, 3 × 2 units. 3 + 6 = 9. In the other rows the gap lies elsewhere and is as
+# large.
+#
+# With $p$ stages, $m$ micro-batches, and times $f$ and $b$ of a forward and a backward pass of one stage:
+#
+# $$\text{busy} = m\,(f+b), \qquad \text{idle} = (p-1)\,(f+b).$$
+#
+# Two fractions are in use, and they are easily confused:
+#
+# $$\frac{\text{idle}}{\text{busy}} = \frac{p-1}{m} = \frac{9}{24} = 37.5\,\%, \qquad
+# \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{m+p-1} = \frac{9}{33} = 27.3\,\%.$$
+#
+# The left one, over the *ideal* time, is how much longer it takes than without a bubble (Narayanan et al.
+# 2021, arXiv:2104.04473, section 2.2). The right one is the part of the *whole* time in which a GPU is idle
+# (GPipe, section 2.3). Name the one you use. $f$ and $b$ have cancelled: the fractions do not depend on how
+# long the backward pass takes.
+
+# %%
+assert gpipe.makespan == 33 and gpipe.busy == (24,) * 4
+assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
+measured = 100 * gpipe.bubble_time / gpipe.makespan
+expect(idle, measured, within=1e-9, label="idle", unit="%")
+
+# %% [markdown]
+# **Predict.** Four times as many micro-batches, 32: which part of the whole time is idle?
+
+# %%
+many = predict("11.many", "Idle in %, m = 32?", course=100 * 3 / 35, yours=None)
+
+# %%
+longer = pipeline.timeline("gpipe", stages=4, micro_batches=32)
+expect(many, 100 * longer.bubble_fraction, within=1e-9, label="idle, m = 32", unit="%")
+
+# %% [markdown]
+# The bubble itself is as long as before, 9 units. There is more work around it. GPipe's authors call the
+# bubble negligible from $m \ge 4p$ on (section 2.3). By the formula it is then 16 % of the whole time for 4
+# stages and nearly 20 % for many, so today's runs look for more.
+#
+# ### "As many batches as layers"
+#
+# Notes say: with 80 layers on 80 stages "the batch size must equal the number of layers" for the pipeline
+# to be filled. Take $p = m = 80$:
+
+# %%
+eighty = pipeline.timeline("1f1b", stages=80, micro_batches=80)
+print(
+    f"over ideal {eighty.bubble_over_ideal:.2%}, busy {1 - eighty.bubble_fraction:.1%}"
+)
+assert eighty.bubble_over_ideal == 79 / 80
+
+# %% [markdown]
+# There is one moment at which every stage has work, and then the pipeline begins to empty. It takes nearly twice as long
+# as it should. $m = p$ is the least that lets all stages work at once. What you want is $m \gg p$: a bubble
+# of at most 10 % of the whole time needs 711 micro-batches for 80 stages.
+
+# %%
+assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
+
+# %% [markdown]
+# **Remember**
+# - Idle time is $(p-1)(f+b)$, whatever $m$.
+# - $(p-1)/m$ of the ideal time, $(p-1)/(m+p-1)$ of the whole time. Say which.
+# - $m = p$ leaves half of the machine idle.
+
+# %% [markdown]
+# ## 11.3 What lies in memory: 1F1B
+#
+# More micro-batches are free of charge in time, but not in memory. A stage keeps the activations of each
+# micro-batch from its forward pass until its backward pass. Such a micro-batch is **in flight** (在途). GPipe
+# does all forward passes first, so at the peak all $m$ are in flight. 32 micro-batches, 32 times the
+# activations.
+#
+# But the last stage could do its backward pass at once. And when that has arrived on the stage before, it
+# can do its own. So: **1F1B**, one forward, one backward. Each stage warms up with just enough forward
+# passes to bridge the way to the end and back, $p - 1 - k$ on stage $k$, and then does one forward and one
+# backward in turn (Narayanan et al. 2021, section 2.2.1).
+
+# %%
+show_source(schedules.one_f_one_b_order, schedules._one_in_turn)
+
+# %%
+in_turn = pipeline.timeline("1f1b", stages=4, micro_batches=8)
+charts = {"GPipe": gpipe.tasks, "1F1B": in_turn.tasks}
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# **Predict.** Same width, same bubble. How many micro-batches are in flight on stage 0 at most, with 1F1B?
+
+# %%
+held = predict("11.held", "In flight on stage 0?", course=4, yours=None)
+
+# %%
+expect(held, in_turn.in_flight(0), label="in flight on stage 0")
+assert [in_turn.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
+assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
+assert in_turn.makespan == gpipe.makespan
+
+# %% [markdown]
+# On stage $k$: $\min(m,\ p-k)$, however large $m$ is. This is why large runs use 1F1B and its descendants,
+# and not GPipe's order.
+#
+# ### How such a timeline is computed
+#
+# A schedule is nothing but an order of passes for each stage, without times. The simulator has one rule: *a
+# pass starts as soon as its stage is free and what it needs has arrived*. A stage goes through its list
+# until something is missing; then it is put aside until another stage has made it.
+
+# %%
+show_source(pipeline._Simulation._advance)
+
+# %% [markdown]
+# You can give it an order of your own. A careless one **hangs**: each stage waits for the other, for ever,
+# as in chapter 6.
+
+# %%
+Pass = schedules.Pass
+stage_0 = (Pass("F", 0), Pass("B", 0), Pass("F", 1), Pass("B", 1))  # waits for B0 …
+stage_1 = (Pass("F", 0), Pass("F", 1), Pass("B", 0), Pass("B", 1))  # … waits for F1
+careless = schedules.Schedule("careless", 2, (stage_0, stage_1))
+try:
+    pipeline.simulate(careless, StageTimes())
+except pipeline.Deadlock as error:
+    print(error)
+
+# %% [markdown]
+# ### "2N - 1 live activations"
+#
+# Notes say that stage 0 of $N$ stages must hold $2N-1$ micro-batches. The thought is this: count time in
+# ticks, one pass a tick. Micro-batch 0 comes back to stage 0 after $2N-1$ ticks, and in each of them stage
+# 0 starts a new one. But 1F1B does not start a new one in each tick. After $N$ it waits for a backward
+# pass.
+#
+# Does the wait cost time? Let us give stage $k$ twice the warm-up, $2(N-1-k)$ instead of $N-1-k$, and
+# compare. 8 stages, 32 micro-batches:
+
+
+# %%
+def ahead(factor):
+    """1F1B whose stages warm up `factor` times as long, 8 stages."""
+    forward, backward = ([Pass(kind, i) for i in range(32)] for kind in "FB")
+    orders = [
+        schedules._one_in_turn(forward, backward, factor * (7 - k)) for k in range(8)
+    ]
+    return schedules.Schedule(f"{factor} × warm-up", 32, tuple(orders))
+
+
+# %%
+for factor in (1, 2):
+    for transfer in (0, 0.25):
+        ran = pipeline.simulate(ahead(factor), StageTimes(transfer=transfer))
+        print(
+            f"{ran.schedule.name}, transfer {transfer}: "
+            f"{ran.in_flight(0):g} in flight, {ran.makespan:g} units"
+        )
+assert ran.in_flight(0) == 2 * 8 - 1
+
+# %% [markdown]
+# Twice the warm-up holds exactly $2N-1 = 15$, and with a free wire it is not one unit faster: 117 in both
+# cases. Only if each message takes a quarter of a forward pass does it help, 120.5 against 134 units,
+# because stages do not wait for messages in the steady part. So $2N-1$ is a price that can be paid for a
+# slow wire. It is no law of pipelines.
+#
+# ### "160 times the activations"
+#
+# The same notes: 80 stages, about $2 \cdot 80$ micro-batches in flight, so 160 times the activations. Here
+# two things went wrong. In flight are $p = 80$, not 160. And they are activations of *one stage*, which has
+# $L/p$ of the $L$ layers:
+#
+# $$\underbrace{\tfrac{L}{p}}_{\text{layers}} \times \underbrace{p}_{\text{in flight}} = L .$$
+#
+# Stage 0 holds as many layers' activations as one whole model with a single micro-batch, *for any number of
+# stages* (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3). Chapter 4's formula, $34\,s\,b\,h$
+# bytes a layer, for LLaMA-2 70B:
+
+# %%
+layer = 34 * 4096 * 1 * 8192  # bytes: one sequence of 4096 tokens, hidden size 8192
+for stages in (1, 8, 80):
+    layers = 80 // stages
+    count = bubble.in_flight("1f1b", stages, micro_batches=80)
+    size = layers * count * layer
+    print(f"{stages:>2} stages: {layers} × {count} = {units.format_bytes(size)}")
+assert size == 80 * layer
+
+# %% [markdown]
+# 91 GB with micro-batch 1, and the notes' 730 GB with micro-batch 8. Pipeline stages divide weights,
+# gradients and optimizer states by $p$. They do *not* divide the first stage's activations. For those you
+# have a smaller micro-batch, recomputation (chapter 4), and tensor parallelism (chapter 10). The last stage
+# has it easy, with one micro-batch in flight.
+#
+# **Remember**
+# - GPipe holds $m$ micro-batches, 1F1B $\min(m, p-k)$ on stage $k$. The bubble is the same.
+# - Under 1F1B stage 0 holds one whole model's activations for one micro-batch, for any $p$.
+# - $2N-1$ is a longer warm-up against slow wires.
+
+# %% [markdown]
+# ## 11.4 A smaller bubble
+#
+# Three ideas, each with its price.
+#
+# **Interleaved** (交错调度). Give each device several short pieces instead of one long one. With 8 layers on 4
+# devices, device 0 gets layers 0 and 4, device 1 layers 1 and 5. Each piece is a **virtual stage** (虚拟阶段),
+# or chunk; a micro-batch goes round twice. A pass takes $1/v$ of the time for $v$ chunks. Filling the
+# pipeline still takes $p-1$ passes, but short ones:
+#
+# $$\text{idle} = \frac{(p-1)(f+b)}{v}, \qquad \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{v\,m + p-1}.$$
+#
+# With 4 stages, 8 micro-batches and $v = 2$ the 9 idle units of section 11.2 become 4.5, and 27.3 % become
+# 15.8 %. Price: every micro-batch crosses $v$ times as many cuts; some more are in flight, $p + (p-1)/v$ on
+# stage 0; and $m$ must be a multiple of $p$ (Narayanan et al., section 2.2.2).
+#
+# **Zero bubble** (零气泡). A backward pass makes two things: the gradient of the input, which the stage before
+# waits for, and the gradients of the weights, for which nobody waits until the update. Split them, and call
+# them I and W. Do I at once, and W when there would be a gap. With $w$ the time of W, the schedule ZB-H1
+# idles
+#
+# $$(p-1)(f + b - 2w)$$
+#
+# as long as $w$ is at most $f$ and at most half of $b$ (Qi et al. 2023, arXiv:2401.10241, section 2). With
+# $b = 2$ and $w = 1$ that is 3 units instead of 9, or 11.1 % of the whole time. Price: activations are kept
+# until W, so all stages hold $p$.
+#
+# **DualPipe** (DeepSeek-V3, arXiv:2412.19437, section 3.2.1). Feed micro-batches in from both ends. Every
+# device holds a stage of each direction, and runs a forward pass of one together with a backward pass of
+# the other, so that the messages of one hide behind the computation of the other. With $o$ for the time of
+# such a pair, the stages in the middle idle $(p/2-1)(o+b-3w)$ (table 2 there). Price: two copies of the
+# weights, and $p+1$ in flight.
+
+# %% [markdown]
+# All six side by side, for 8 stages and 16 micro-batches. The last line compares the simulator with the
+# closed form of each schedule:
+
+# %%
+rows = {"naive": 1, "gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1, "dualpipe": 1}
+for name, chunks in rows.items():
+    ran = pipeline.timeline(name, 8, 16, chunks)
+    held_by = f"{ran.in_flight(0):g} … {ran.in_flight(7):g}"
+    print(f"{name:<12}{ran.bubble_fraction:>7.1%} idle, in flight {held_by}")
+    assert abs(ran.idle[3] - bubble.bubble_time(name, 8, 16, chunks)) < 1e-9
+
+# %% [markdown]
+# This is DualPipe. The dark boxes belong to the micro-batches that came in at the last stage:
+
+# %%
+dual = pipeline.timeline("dualpipe", stages=8, micro_batches=20)
+figures.timeline({"DualPipe": dual.tasks}, seconds=False)
+
+# %% [markdown]
+# Now move the controls yourself. Times are in forward passes of a stage.
+#
+# 1. Start with 1f1b, 4 stages. How many micro-batches does it take until the bubble is at most 10 % of the
+#    whole time?
+# 2. Choose `interleaved` and raise the virtual stages from 1 to 4. What falls, and which number goes up?
+#    What does the panel say to 10 micro-batches?
+# 3. 8 stages, 16 micro-batches, `transfer` 0.25. Which suffers more, gpipe or 1f1b? Why?
+# 4. Make the last stage 1.5 × as long. Where do the others wait?
+
+# %%
+panel = panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
+panel
+
+# %%
+panel.micro_batches.value = 27
+assert panel.result.bubble_fraction == 0.1
+panel.micro_batches.value = 8
+panel.virtual_stages.value = 2
+assert "no meaning for schedule '1f1b'" in panel.problem
+panel.virtual_stages.value = 1
+
+# %% [markdown]
+# To question 3: GPipe sends a whole row of forward passes, one behind the other, and pays for a message
+# only when it fills and empties. In the steady part of 1F1B each stage waits for an answer from its
+# neighbour in every round.
+#
+# **Remember**
+# - Interleaving divides the bubble by $v$, for $v$ times the messages.
+# - Zero bubble: the gradients of the weights fill gaps, since nobody waits for them.
+# - Every schedule trades idle time against memory or messages.
+
+# %% [markdown]
+# ## 11.5 Wires, and stages that are not equal
+#
+# What crosses a cut? The activations of one micro-batch, $b$ sequences of $s$ tokens with $h$ numbers each:
+# $b \cdot s \cdot h$ numbers forward, as many backward. LLaMA-2 70B, $b=1$, $s=4096$, $h=8192$, bf16:
+#
+# $$1 \cdot 4096 \cdot 8192 \cdot 2 \text{ bytes} = 67.1 \text{ MB}.$$
+#
+# Is this much? Compare it with the computation in between. 8 stages have 10 layers each:
+
+# %%
+llama = models.MODELS["llama2-70b"]
+message = 1 * 4096 * 8192 * 2
+wire = hardware.HDR  # InfiniBand, 200 Gb/s
+send = collectives.seconds("send-recv", message, 2, wire.latency_s, wire.bytes_per_s)
+forward = 10 * flops.layer_flops(llama, 0, 1, 4096).model_flop / 3  # a third is forward
+compute = forward / (0.4 * 989.4e12)  # an H100 at 40 % of its peak
+print(f"send {1000 * send:.1f} ms, compute {1000 * compute:.0f} ms")
+assert send / compute < 0.02
+
+# %% [markdown]
+# Between one and two per cent, over a network. Now the same model under tensor parallelism: 4 all-reduces
+# of the same $b \cdot s \cdot h$ numbers in *every layer* (chapter 10). Bytes that one GPU sends in an
+# update of 64 micro-batches:
+
+# %%
+cluster = hardware.Cluster(hardware.accelerator("H100-SXM"))
+layouts = {
+    "8 stages": Layout(pp=8, accumulation=64),
+    "tensor 8": Layout(tp=8, accumulation=64),
+}
+sent = {
+    name: traffic.step_traffic(llama, Recipe(), layout, 4096, cluster, layout.pp // 2)
+    for name, layout in layouts.items()
+}
+for name, wires in sent.items():
+    print(f"{name}: {units.format_bytes(wires.total_bytes)}")
+assert sent["tensor 8"].total_bytes > 250 * sent["8 stages"].total_bytes
+
+# %% [markdown]
+# Nearly 300 times. That settles which wire is for whom: **tensor parallelism inside the server, over
+# NVLink; pipeline stages between servers, over the network.** Chapter 13 builds on it.
+#
+# One more message, once an update: GPT-2 uses its embedding table as head as well (tied weights). The
+# embedding lies on the first stage, the head on the last. Each has a copy, and each computes a part of the
+# gradient. So the two stages all-reduce it; otherwise the copies drift apart. GPT-2's 50,257 × 768 numbers:
+
+# %%
+gpt2 = models.MODELS["gpt2-124m"]
+wires = traffic.step_traffic(
+    gpt2, Recipe(), Layout(pp=4, accumulation=64), 1024, cluster, stage=0
+)
+print(wires.explain())
+assert wires.collectives[-1].size_bytes == 50257 * 768 * 2
+
+# %% [markdown]
+# ### The slowest stage sets the pace
+#
+# The last stage also has the head. For LLaMA-2 70B that is as much work as 0.28 layers:
+
+# %%
+one_layer = flops.layer_flops(llama, 0, 1, 4096).model_flop
+head = flops.head_flops(llama, 1, 4096).model_flop
+print(f"the head is {head / one_layer:.2f} layers")
+
+# %% [markdown]
+# On a stage of 10 layers, 3 %. On the notes' stages of *one* layer, 28 %, and all other 79 stages wait for
+# it. The first micro-batch goes through all stages and back; after that the slowest stage never rests:
+#
+# $$\text{makespan} \approx \sum_{k} (f_k + b_k) + (m-1)\,\max_k\,(f_k+b_k).$$
+#
+# Four stages, the last 1.5 times as slow, 8 micro-batches: $3 \cdot 3 + 4.5 + 7 \cdot 4.5 = 45$ instead of 33.
+
+# %%
+uneven = StageTimes(forward=(1, 1, 1, 1.5), backward=(2, 2, 2, 3))
+slow = pipeline.timeline("1f1b", 4, 8, times=uneven)
+expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
+
+# %% [markdown]
+# More micro-batches do not help here: for large $m$ three of the stages are idle for a third of the time.
+# So you move layers. For Llama 3 405B with its 126 layers the first and the last stage got one layer less
+# each, because of embedding and head (arXiv:2407.21783, section 3.3.2).
+#
+# ### Choosing
+#
+# - **Stages:** as few as the memory needs. Each costs bubble, and 80 stages of one layer are a bad idea: a
+#   bubble that needs hundreds of micro-batches, and a slowest stage 28 % over the others.
+# - **Micro-batches:** $m = \text{global batch} / (b \cdot \text{dp})$. More data-parallel copies leave
+#   fewer micro-batches for each pipeline. A batch of 1024 sequences with 16 copies and $b=1$ leaves 64.
+# - **Micro-batch size:** small, usually 1 or 2: more micro-batches and less memory. Too few tokens, and the
+#   matrices are limited by memory (chapter 5).
+# - **Schedule:** 1F1B first; interleaved when $m$ is small and the wire is fast; zero bubble when memory
+#   allows it.
+#
+# **Remember**
+# - A cut costs $b \cdot s \cdot h$ numbers each way: cheap. Pipelines go over the network.
+# - A tied table needs an all-reduce between the two ends.
+# - The slowest stage sets the pace.
+
+# %% [markdown]
+# ## 11.6 From scratch, then from the library
+#
+# Three pieces. `Part`, which you used above, holds layers of a GPT. The passes are those of section 11.1,
+# with a place for what is in flight:
+
+# %%
+show_source(scratch.pipeline.runtime.Pipeline.run)
+
+# %%
+show_source(
+    scratch.pipeline.runtime.Pipeline.forward,
+    scratch.pipeline.runtime.Pipeline.backward,
+)
+
+# %% [markdown]
+# - `run` goes through the order of this stage, the *same list* that the simulator plays. It takes what the
+#   pass needs, computes, and sends on what it made.
+# - `held` keeps input and output of each micro-batch in flight; `most_held` counts what section 11.3 predicts.
+# - `forward` returns `y.detach()`: over the wire goes a tensor, not a graph. `backward` starts from the
+#   gradient that has arrived.
+# - The loss is divided by the tokens of *all* micro-batches, as in chapter 2.
+#
+# A backward pass in two halves, for zero bubble: autograd is asked for the input only, and later for the
+# weights.
+
+# %%
+show_source(
+    scratch.pipeline.runtime.Pipeline.backward_input,
+    scratch.pipeline.runtime.Pipeline.backward_weight,
+)
+
+# %% [markdown]
+# The third piece is the mail. If two neighbours both *send and wait* at the same time, they hang. So nobody
+# waits to send: `isend` starts, and a receive is always begun before its message is needed.
+
+# %%
+show_source(scratch.pipeline.mail.Mail.take, scratch.pipeline.mail.Mail.send)
+
+# %% [markdown]
+# PyTorch has all this in `torch.distributed.pipelining`. You give it the part of the model that lies on
+# your rank, wrapped as a `PipelineStage`, and choose a schedule; `step` runs one update's passes:
+
+# %%
+show_source(pipeline_versions.Library)
+
+# %% [markdown]
+# Two things it does not do for you. It knows nothing of the tied table, hence the line with
+# `sum_tied_gradients`. And it averages the losses of the micro-batches, each of which is a mean over its
+# own tokens: right for equal lengths, wrong for ragged ones (section 2.2).
+#
+# **Remember**
+# - A schedule is data: one list for each stage, for simulator and program alike.
+# - Send without waiting, and receive in the order in which the neighbour sends.
+
+# %% [markdown]
+# ## 11.7 Demo: four stages
+#
+# A GPT with 9 layers and hidden size 32 on four ranks. 16 samples of 16 characters in 8 micro-batches.
+# Every schedule is run from scratch, and by PyTorch where it has it.
+#
+# **Predict.** How many messages does the first stage send in an update of 1F1B? How many bytes, in fp32?
+# And with two chunks, interleaved?
+
+# %%
+messages = predict("11.messages", "Messages, 1F1B?", course=8, yours=None)
+volume = predict("11.bytes", "Bytes, 1F1B?", course=8 * 2 * 16 * 32 * 4, yours=None)
+chunked = predict("11.chunks", "Messages, 2 chunks?", course=8 * 3, yours=None)
+
+# %%
+run = demos.run("pipeline", ranks=4, steps=3, sleep_ms=20, stream=False)
+print("\n".join(line for line in run.report().splitlines() if "loss" in line))
+
+# %%
+by_name = {version.name: version for version in run.comparison.versions}
+sends, sent_bytes = by_name["scratch 1f1b"].sent["send-recv"]
+expect(messages, sends, label="messages")
+expect(volume, sent_bytes, label="bytes", unit="B")
+expect(chunked, by_name["torch interleaved"].sent["send-recv"][0], label="two chunks")
+
+# %% [markdown]
+# **Explain.** The first stage sends activations only, 8 times $2 \cdot 16 \cdot 32$ numbers of 4 bytes.
+# With two chunks it holds a piece in the middle too, which sends activations up and gradients down: 8 + 16.
+# The gap is zero because messages are counted, not timed. Beside them there is the one all-reduce of the
+# tied table:
+
+# %%
+for version in run.comparison.versions:
+    assert version.sent == version.predicted_sent
+    assert version.stored == version.predicted_stored
+    assert version.gradient_difference < 1e-5
+    assert version.sent["all-reduce"] == [1, VOCAB * 32 * 4]
+
+# %% [markdown]
+# Every version has the gradient of one process up to rounding, stores a quarter of the states (one layer
+# more on the first stage), and sends what is predicted. The program counted what was in flight, too:
+
+# %%
+for name, stages in run.stages.items():
+    print(f"{name:<12}", [stage.most_held for stage in stages])
+assert [stage.most_held for stage in run.stages["1f1b"]] == [4, 3, 2, 1]
+assert [stage.most_held for stage in run.stages["gpipe"]] == [8, 8, 8, 8]
+
+# %% [markdown]
+# As in section 11.3. Interleaved, the program counts chunks, each of half a stage: 11 halves are 5.5
+# micro-batches, $p + (p-1)/v = 4 + 3/2$.
+#
+# ### The bubble, measured
+#
+# Your laptop may have fewer cores than the pipeline has stages, and four stages that compute would disturb
+# each other. Sleeping ones don't. The demo ran each schedule once more, with stages that sleep 20 ms instead of
+# a forward pass and 40 ms instead of a backward pass, with the real messages between them.
+
+# %%
+asleep = {ran.schedule: ran for ran in run.sleeping}
+ours = asleep["1f1b"]
+figures.timeline({"1F1B, predicted": ours.predicted, "measured": ours.measured})
+
+# %%
+for name, ran in asleep.items():
+    print(
+        f"{name:<12} predicted {ran.predicted_bubble_fraction:.1%} idle, "
+        f"measured {ran.bubble_fraction:.1%}"
+    )
+    assert ran.makespan > ran.predicted_makespan - 0.001
+assert abs(ours.formula - 3 / 11) < 1e-9
+
+# %% [markdown]
+# **Explain.** Each measured bubble is larger than predicted, never smaller: a stage cannot start before
+# what it needs has arrived. Two causes add time. *Timers ring late*: the operating system wakes a process
+# some tenths of a millisecond after the time it asked for, in each of the 16 passes of a stage. *Messages
+# take time*, and the four processes have to find a free core to handle them. On how many messages does
+# somebody wait? The theory knows: let each take 1 ms, and see how much longer 1F1B becomes.
+
+# %%
+with_messages = StageTimes(20, 40, transfer=1)  # in ms
+waits = pipeline.timeline("1f1b", 4, 8, times=with_messages).makespan - 660
+assert waits == 16
+
+# %%
+extra = ours.makespan - ours.predicted_makespan
+slept = sum(task.end - task.start for task in ours.measured if task.stage == 0)
+late = slept - 8 * 0.060  # 8 micro-batches of 20 + 40 ms
+print(f"{1000 * extra:.1f} ms longer: {1000 * late:.1f} ms late timers (stage 0)")
+print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} messages")
+
+# %% [markdown]
+# (What is done between two passes is in the last number, too.) A millisecond or so for a message of a few
+# hundred bytes is not the wire. It is a sleeping process that has to be woken, perhaps on a machine with
+# fewer cores than processes; if the machine is busy with something else, it grows. Neither cause belongs to the
+# schedule, and neither grows with the passes. So with longer passes the measured bubble comes closer to the
+# formula; try `sleep_ms=50`.
+#
+# Now the other half of the formula: twice the micro-batches.
+#
+# **Predict.** The idle part with $m = 16$, in per cent?
+
+# %%
+twice = predict("11.m16", "Idle in %, m = 16?", course=100 * 3 / 19, yours=None)
+
+# %%
+options = {"schedule": "1f1b", "micro_batches": 16, "sleep_ms": 20}
+more = demos.run("pipeline", ranks=4, steps=3, stream=False, **options)
+(longer,) = more.sleeping
+print(f"{100 * longer.bubble_fraction:.1f} % measured, {twice.course:.1f} % predicted")
+assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
+
+# %% [markdown]
+# **Explain.** The bubble has the same length and lies in a longer run. The same samples in more pieces: 16
+# messages, half as large. The bytes have not changed:
+
+# %%
+(again, _) = more.comparison.versions
+assert again.sent["send-recv"] == [16, volume.course]
+
+# %% [markdown]
+# In a terminal, and with PyTorch's own launcher, on four GPUs without a change:
+#
+# ```
+# course demo pipeline --ranks 4 --schedule 1f1b --micro-batches 16
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.pipeline --schedule zb1p
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. A pipeline cuts the layers, and the batch into micro-batches. No copy of the model is needed.
+# 2. Idle time $(p-1)(f+b)$: $(p-1)/m$ of the ideal, $(p-1)/(m+p-1)$ of the whole. Take $m \gg p$.
+# 3. GPipe holds $m$ micro-batches, 1F1B $\min(m, p-k)$: one whole model's activations on stage 0.
+# 4. Interleaving and zero bubble shorten the bubble and pay with messages or memory.
+# 5. A cut costs $b \cdot s \cdot h$ numbers each way. Pipelines go over the network, tensor parallelism
+#    over NVLink.
+# 6. The slowest stage sets the pace: mind the head.
+# 7. Orders can hang. Send without waiting.
+
+# %%
+quiz("11")
+
+# %% [markdown]
+# **Now you:** open `exercises/11_pipelines.ipynb`.
+#
+# **Read on.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*,
+# section 2.2 (arXiv:2104.04473). Huang et al. 2018, *GPipe*, section 2 (arXiv:1811.06965). Qi et al. 2023,
+# *Zero Bubble Pipeline Parallelism*, section 2 (arXiv:2401.10241). DeepSeek-V3, section 3.2.1
+# (arXiv:2412.19437).
+
+# %% tags=["exercise"]
+from course_lib import check, hint
+from course_lib.theory import bubble, pipeline, schedules
+
+# %% [markdown] tags=["exercise"]
+# **11.1 Calculate: the bubble.** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
+# over the whole time; and over the whole time with 4 chunks on each stage, interleaved?
+
+# %% tags=["exercise"]
+over_ideal, over_whole, interleaved = ..., ..., ...
+### BEGIN SOLUTION
+over_ideal, over_whole = 7 / 32, 7 / (32 + 7)
+interleaved = 7 / (4 * 32 + 7)
+### END SOLUTION
+check("11.1", [over_ideal, over_whole, interleaved])
+
+# %% [markdown] tags=["exercise"]
+# **11.2 Debug: 2N - 1.** (published mistake) Notes say that a stage of a pipeline with $N$ stages holds
+# $2N-1$ live activations. 8 stages, 32 micro-batches: how many are in flight on the first stage under 1F1B,
+# on the last stage under 1F1B, and on the first under GPipe?
+
+# %% tags=["exercise"]
+first, last, gpipe = ..., ..., ...
+### BEGIN SOLUTION
+first, last, gpipe = 8, 1, 32
+### END SOLUTION
+check("11.2", [first, last, gpipe])
+
+# %% [markdown] tags=["exercise"]
+# **11.3 Debug: as many batches as layers.** (published mistake) Notes: 80 stages of one layer, "the batch
+# size must equal the number of layers", then the pipeline is filled. With 80 micro-batches: the bubble over
+# the ideal time, and the part of the whole time in which a stage works? And how many micro-batches are the
+# fewest for a bubble of at most 10 % of the whole time?
+
+# %% tags=["exercise"]
+over_ideal, used, fewest = ..., ..., ...
+### BEGIN SOLUTION
+over_ideal, used = 79 / 80, 80 / 159
+fewest = 9 * 79
+### END SOLUTION
+check("11.3", [over_ideal, used, fewest])
+
+# %% [markdown] tags=["exercise"]
+# **11.4 Debug: 160 times.** (published mistake) Notes: "with 80 stages there are 160 times the
+# activations". LLaMA-2 70B (80 layers, hidden 8192), 1F1B, 80 micro-batches of one sequence of 4096 tokens.
+# How many pairs (layer, micro-batch) does the first stage hold with 8 stages, and with 80? How many bytes
+# is that with 80 stages, at $34\,s\,b\,h$ a layer?
+
+# %% tags=["exercise"]
+with_8, with_80, size = ..., ..., ...
+### BEGIN SOLUTION
+with_8 = 80 // 8 * 8
+with_80 = 80 // 80 * 80
+size = with_80 * 34 * 4096 * 1 * 8192
+### END SOLUTION
+check("11.4", [with_8, with_80, size])
+
+# %% [markdown] tags=["exercise"]
+# **11.5 Debug: whose definition?** (published mistake) Notes attach these sentences to the wrong family.
+# Answer each with `"data"`, `"naive model"`, `"pipeline"` or `"tensor"`.
+
+# %% tags=["exercise"]
+families = {
+    "each worker holds a full copy of the model": ...,
+    "each device holds some of the layers, and one works at a time": ...,
+    "each device holds some of the layers, and all work, on different micro-batches": ...,
+    "each matrix is cut, and all devices work on the same tokens": ...,
+    "has been replaced by pipelines": ...,
+}
+### BEGIN SOLUTION
+answers = ["data", "naive model", "pipeline", "tensor", "naive model"]
+families = dict(zip(families, answers, strict=True))
+### END SOLUTION
+check("11.5", families)
+
+# %% [markdown] tags=["exercise"]
+# **11.6 Implement: the order of 1F1B.** Return the passes of one stage as text, such as `["F0", "F1", "B0",
+# "F2", "B1", "B2"]` for stage 0 of 2 with 3 micro-batches.
+
+
+# %% tags=["exercise"]
+def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[str]:
+    """The order of passes of one stage."""
+    ### BEGIN SOLUTION
+    warm_up = min(micro_batches, stages - stage - 1)
+    order = [f"F{i}" for i in range(warm_up)]
+    for i in range(micro_batches - warm_up):
+        order += [f"F{warm_up + i}", f"B{i}"]
+    return order + [f"B{i}" for i in range(micro_batches - warm_up, micro_batches)]
+    ### END SOLUTION
+
+
+check("11.6", one_f_one_b)
+
+# %% [markdown] tags=["exercise"]
+# **11.7 Implement: choose m.** The smallest number of micro-batches with which 1F1B on `stages` equal
+# stages is idle for at most `most_bubble` of the whole time. A bubble of 0 or less: `ValueError`.
+
+
+# %% tags=["exercise"]
+def fewest_micro_batches(stages: int, most_bubble: float) -> int:
+    """Micro-batches that a pipeline needs."""
+    ### BEGIN SOLUTION
+    if most_bubble <= 0:
+        raise ValueError(
+            f"most_bubble {most_bubble} is never reached: give more than 0"
+        )
+    micro_batches = 1
+    while (stages - 1) / (micro_batches + stages - 1) > most_bubble:
+        micro_batches += 1
+    return micro_batches
+    ### END SOLUTION
+
+
+check("11.7", fewest_micro_batches)
+
+# %% [markdown] tags=["exercise"]
+# **11.8 Predict, then measure: a slow last stage.** Four stages, forward 1 and backward 2 units, but the
+# last stage takes 1.5 times as long. 1F1B. Predict the makespan with 8 and with 64 micro-batches on paper;
+# then measure both with `pipeline.timeline("1f1b", 4, 8, times=pipeline.StageTimes(...))`.
+
+# %% tags=["exercise"]
+with_8, with_64 = ..., ...
+### BEGIN SOLUTION
+with_8, with_64 = (3 * 3 + 4.5 + (m - 1) * 4.5 for m in (8, 64))
+### END SOLUTION
+check("11.8", [with_8, with_64])
+
+# %% [markdown] tags=["exercise"]
+# **11.9 Calculate: on the wire.** GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
+# 8 stages, 64 micro-batches. Bytes of one message; bytes that a stage in the middle sends in an update
+# under 1F1B; and interleaved, with two chunks on each stage?
+
+# %% tags=["exercise"]
+message, one_f_one_b_bytes, interleaved_bytes = ..., ..., ...
+### BEGIN SOLUTION
+message = 2048 * 12288 * 2
+one_f_one_b_bytes = 2 * 64 * message
+interleaved_bytes = 2 * 2 * 64 * message
+### END SOLUTION
+check("11.9", [message, one_f_one_b_bytes, interleaved_bytes])
+
+# %% [markdown] tags=["exercise"]
+# **11.10 Debug: it hangs.** Two stages, two micro-batches. Stage 1 runs `F0 F1 B0 B1`, and must stay as it
+# is. Mend the order of stage 0, so that the run ends, and as early as 1F1B would.
+
+# %% tags=["exercise"]
+### BEGIN GIVEN
+stage_0 = ["F0", "B0", "F1", "B1"]
+### END GIVEN
+### BEGIN SOLUTION
+stage_0 = ["F0", "F1", "B0", "B1"]
+### END SOLUTION
+check("11.10", stage_0)

@@ -1,0 +1,295 @@
+"""Exercises and quiz of chapter 11, pipeline parallelism."""
+
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    Wrong,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_raises,
+    expect_type,
+)
+from course_lib.theory import bubble, schedules
+from course_lib.theory.hardware import Cluster, accelerator
+from course_lib.theory.layout import Layout
+from course_lib.theory.models import MODELS
+from course_lib.theory.pipeline import Deadlock, StageTimes, simulate, timeline
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.schedules import Pass, Schedule
+from course_lib.theory.traffic import step_traffic
+
+_LLAMA = MODELS["llama2-70b"]
+
+
+def _bubble(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [
+            bubble.bubble_over_ideal(8, 32),
+            bubble.bubble_fraction(8, 32),
+            bubble.bubble_fraction(8, 32, 4),
+        ],
+        "7 / 32 of the ideal time, 7 / 39 of the whole; chunks divide the 7 passes by 4",
+        wants="three fractions",
+        rel=5e-3,
+    )
+
+
+def _in_flight(answer: Any) -> None:
+    in_turn = timeline("1f1b", 8, 32)
+    expect_equal(
+        answer,
+        [in_turn.in_flight(0), in_turn.in_flight(7), timeline("gpipe", 8, 32).in_flight(0)],
+        "1F1B holds min(m, N - stage) and GPipe all m",
+        wants="three whole numbers",
+    )
+
+
+def _as_many(answer: Any) -> None:
+    expect_parts(answer, 3, "two fractions and a number of micro-batches")
+    expect_number(answer[0], bubble.bubble_over_ideal(80, 80), "(p-1) / m", rel=1e-3)
+    used = 1 - bubble.bubble_fraction(80, 80)
+    expect_number(answer[1], used, "80 of 159 columns are filled", rel=5e-3)
+    expect_number(answer[2], _fewest(80, 0.1), "79 / (m + 79) must be at most 0.1")
+
+
+def _times_160(answer: Any) -> None:
+    expect_parts(answer, 3, "two counts and bytes")
+    for place, stages in enumerate((8, 80)):
+        held = _LLAMA.layers // stages * bubble.in_flight("1f1b", stages, 80)
+        because = "80 / p layers for each of p micro-batches"
+        expect_number(answer[place], held, because)
+    expect_number(answer[2], 80 * 34 * 4096 * 8192, "80 · 34 · s · b · h", rel=2e-3, unit="B")
+
+
+_FAMILIES = ("data", "naive model", "pipeline", "tensor")
+_STATEMENTS = {
+    "each worker holds a full copy of the model": "data",
+    "each device holds some of the layers, and one works at a time": "naive model",
+    "each device holds some of the layers, and all work, on different micro-batches": "pipeline",
+    "each matrix is cut, and all devices work on the same tokens": "tensor",
+    "has been replaced by pipelines": "naive model",
+}
+
+
+def _families(answer: Any) -> None:
+    expect_type(answer, dict, "a dict with an answer for each statement")
+    if set(answer) != set(_STATEMENTS):
+        raise Wrong(f"wants the {len(_STATEMENTS)} statements as keys, expected all and no other")
+    for statement, right in _STATEMENTS.items():
+        because = f"of {statement!r}: only {right} parallelism does that"
+        expect_choice(answer[statement], right, because, choices=_FAMILIES)
+
+
+_ORDER = "one_f_one_b(stage, stages, micro_batches)"
+
+
+def _order(function: Any) -> None:
+    reasons = {
+        (3, 4, 3): "the last stage goes back at once",
+        (0, 4, 6): "the first stage warms up with stages - 1 forward passes",
+        (1, 4, 5): "each stage warms up with one pass less than the one before it",
+        (0, 4, 2): "there are no more forward passes than micro-batches",
+        (0, 1, 2): "one stage is the last one",
+    }
+    cases = [(sizes, _names(*sizes), because) for sizes, because in reasons.items()]
+    expect_calls(function, cases, signature=_ORDER)
+
+
+def _names(*sizes: int) -> list[str]:
+    return [f"{work.kind}{work.micro_batch}" for work in schedules.one_f_one_b_order(*sizes)]
+
+
+_FEWEST = "fewest_micro_batches(stages, most_bubble)"
+
+
+def _fewest(stages: int, most_bubble: float) -> int:
+    micro_batches = 1
+    while bubble.bubble_fraction(stages, micro_batches) > most_bubble:
+        micro_batches += 1
+    return micro_batches
+
+
+def _choose(function: Any) -> None:
+    reasons = {
+        (4, 0.11): "3 / (m + 3) must be at most 0.11",
+        (8, 0.25): "7 / (m + 7) must be at most 0.25",
+        (80, 0.07): "80 stages need many",
+        (4, 0.8): "one micro-batch is the least",
+        (1, 0.01): "one stage has no bubble",
+    }
+    cases = [(args, _fewest(*args), because) for args, because in reasons.items()]
+    expect_calls(function, cases, signature=_FEWEST)
+    none = "no number of micro-batches removes the bubble"
+    expect_raises(function, (4, 0.0), ValueError, none, signature=_FEWEST)
+
+
+_UNEVEN = StageTimes((1, 1, 1, 1.5), (2, 2, 2, 3))
+
+
+def _slow_end(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [timeline("1f1b", 4, m, times=_UNEVEN).makespan for m in (8, 64)],
+        "the first micro-batch passes all stages, each later one adds the slowest stage's 4.5",
+        wants="two times",
+        rel=1e-6,
+    )
+
+
+def _messages(answer: Any) -> None:
+    def sent(**layout: Any) -> float:
+        spread = Layout(pp=8, accumulation=64, **layout)
+        nodes = Cluster(accelerator("H100-SXM"))
+        gpt3 = MODELS["gpt3-175b"]
+        return step_traffic(gpt3, Recipe(), spread, 2048, nodes, 1).bytes_by_axis["pp"]
+
+    expect_equal(
+        answer,
+        [
+            2048 * 12288 * 2,
+            sent(),
+            sent(schedule="interleaved", virtual_stages=2),
+        ],
+        "b·s·h numbers of 2 bytes; activations go up and gradients down, from each chunk",
+        wants="three numbers of bytes",
+        rel=1e-6,
+    )
+
+
+_STAGE_1 = ["F0", "F1", "B0", "B1"]
+
+
+def _hang(answer: Any) -> None:
+    expect_type(answer, (list, tuple), "a list of passes such as 'F0'")
+    if sorted(map(str, answer)) != sorted(_STAGE_1):
+        raise Wrong(f"wants each of {', '.join(_STAGE_1)} once, got {answer!r}")
+    orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (answer, _STAGE_1)]
+    plan = Schedule("mended", 2, tuple(map(tuple, orders)))
+    try:
+        result = simulate(plan, StageTimes())
+    except Deadlock as error:
+        raise Wrong(f"gave orders that still hang, expected an end: {error}") from None
+    best = timeline("1f1b", 2, 2).makespan
+    expect_number(result.makespan, best, "the passes could wait less", rel=1e-9)
+
+
+EXERCISES = (
+    Exercise(
+        "11.1",
+        "The bubble",
+        "calculate",
+        _bubble,
+        hints=("Over the ideal time: (p-1) / m.", "With chunks: (p-1) / (v·m) of the ideal."),
+    ),
+    Exercise(
+        "11.2",
+        "2N - 1",
+        "debug",
+        _in_flight,
+        hints=("Section 11.3: what does 1F1B do after its warm-up?", "N - stage under 1F1B."),
+    ),
+    Exercise(
+        "11.3",
+        "As many batches as layers",
+        "debug",
+        _as_many,
+        hints=("Used part = m / (m + p - 1).", "Solve 79 / (m + 79) = 0.1 for m."),
+    ),
+    Exercise(
+        "11.4",
+        "160 times",
+        "debug",
+        _times_160,
+        hints=("Layers on the stage × micro-batches in flight.", "34·s·b·h bytes a layer."),
+    ),
+    Exercise(
+        "11.5",
+        "Whose definition?",
+        "debug",
+        _families,
+        hints=("The table of section 11.1.", "Only one of the four keeps the whole model."),
+    ),
+    Exercise(
+        "11.6",
+        "The order of 1F1B",
+        "implement",
+        _order,
+        hints=(
+            "Warm-up: min(m, stages - stage - 1) forward passes.",
+            "Then one F and one B in turn, then the B that are left.",
+        ),
+    ),
+    Exercise(
+        "11.7",
+        "Choose m",
+        "implement",
+        _choose,
+        hints=("A loop that counts up is enough.", "Refuse most_bubble <= 0."),
+    ),
+    Exercise(
+        "11.8",
+        "A slow last stage",
+        "predict",
+        _slow_end,
+        hints=(
+            "How long is the first micro-batch on its way, there and back?",
+            "After that the last stage never waits: one micro-batch every 1.5 + 3.",
+        ),
+    ),
+    Exercise(
+        "11.9",
+        "On the wire",
+        "calculate",
+        _messages,
+        hints=(
+            "One message has b·s·h numbers.",
+            "A stage in the middle sends both ways, for each micro-batch and chunk.",
+        ),
+    ),
+    Exercise(
+        "11.10",
+        "It hangs",
+        "debug",
+        _hang,
+        hints=("What does stage 1 need for F1?", "B0 of stage 0 needs B0 of stage 1."),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "4 stages, 12 micro-batches, 1F1B. Which part of the whole time is a stage idle?",
+        ("25 %", "20 %", "33 %"),
+        answer=1,
+        why="3 / (12 + 3). Of the ideal time it is 3 / 12 = 25 %.",
+    ),
+    Question(
+        "You go from GPipe to 1F1B. What becomes smaller?",
+        ("the bubble", "the activations in flight", "the messages"),
+        answer=1,
+        why="Both idle (p-1)(f+b). 1F1B holds at most p micro-batches instead of m.",
+    ),
+    Question(
+        "What does the interleaved schedule pay for its smaller bubble?",
+        ("a second copy of the weights", "more messages, more in flight", "a smaller batch"),
+        answer=1,
+        why="With v chunks each micro-batch crosses v times as many boundaries.",
+    ),
+    Question(
+        "From 8 to 16 stages under 1F1B. How do the activations of the first stage change?",
+        ("not at all", "they double", "they halve"),
+        answer=0,
+        why="Half as many layers, twice as many micro-batches in flight.",
+    ),
+    Question(
+        "Two wires: NVLink inside a server, InfiniBand between. Which axis goes on InfiniBand?",
+        ("tensor", "pipeline", "either"),
+        answer=1,
+        why="A boundary is crossed once a micro-batch; tensor parallelism sends in every layer.",
+    ),
+)

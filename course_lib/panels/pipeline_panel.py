@@ -1,0 +1,86 @@
+"""The panel of chapter 11: a pipeline's timeline by schedule, drawn anew at every move."""
+
+from course_lib import figures
+from course_lib.panels.controls import choice, whole
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.bubble import bubble_fraction
+from course_lib.theory.pipeline import StageTimes, Timeline, timeline
+from course_lib.theory.schedules import SCHEDULES
+
+_FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for (p-1) passes, forward and backward
+_BACKWARD = {
+    "as long as forward": 1.0,
+    "1.5 × forward": 1.5,
+    "2 × forward": 2.0,
+    "3 × forward": 3.0,
+}
+_TRANSFER = {"free": 0.0, "0.1 × forward": 0.1, "0.25 × forward": 0.25, "1 × forward": 1.0}
+_LAST = {"like the others": 1.0, "1.25 × as long": 1.25, "1.5 × as long": 1.5, "2 × as long": 2.0}
+
+
+def pipeline(
+    schedule: str = "1f1b",
+    stages: int = 4,
+    micro_batches: int = 8,
+    virtual_stages: int = 1,
+    backward: float = 2.0,
+    transfer: float = 0.0,
+    last_stage: float = 1.0,
+) -> Panel:
+    """Controls for `theory.pipeline.timeline`, whose `Timeline` is the panel's result.
+
+    Times in forward passes of a stage: `backward`, `transfer` to a neighbour, and how many times
+    as long the last stage takes. Raises ValueError for starting values that are not offered or do
+    not fit together.
+    """
+    controls = {
+        "schedule": choice("schedule", schedule, SCHEDULES),
+        "backward": choice("backward", backward, _BACKWARD),
+        "stages": whole("stages", stages, 2, 16),
+        "micro_batches": whole("micro-batches", micro_batches, 1, 32),
+        "virtual_stages": whole("virtual stages", virtual_stages, 1, 4),
+        "transfer": choice("transfer", transfer, _TRANSFER),
+        "last_stage": choice("last stage", last_stage, _LAST),
+    }
+    return Panel(controls, _view)
+
+
+def _view(
+    schedule: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int,
+    backward: float,
+    transfer: float,
+    last_stage: float,
+) -> View:
+    forward = (1.0,) * (stages - 1) + (last_stage,)
+    times = StageTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
+    result = timeline(schedule, stages, micro_batches, virtual_stages, times)
+    held = ", ".join(f"{result.in_flight(stage):.3g}" for stage in range(stages))
+    busy = result.makespan - result.bubble_time
+    rows = (
+        (
+            "bubble",
+            f"{result.bubble_fraction:.1%} of the whole time, "
+            f"{result.bubble_over_ideal:.1%} of the ideal time",
+        ),
+        (
+            "makespan",
+            f"{result.makespan:.5g} forward passes of a stage: "
+            f"{busy:.5g} busy + {result.bubble_time:.5g} idle",
+        ),
+        ("in flight", f"{held} micro-batches, from the first stage to the last"),
+        ("(p-1) / (vm + p-1)", _formula(result, transfer == 0 and last_stage == 1)),
+    )
+    title = f"{schedule}, bubble {result.bubble_fraction:.1%}"
+    return View(result, rows, lambda: figures.timeline({title: result.tasks}, seconds=False))
+
+
+def _formula(result: Timeline, even: bool) -> str:
+    """What the closed form says of the same pipeline."""
+    plan = result.schedule
+    if plan.name not in _FORMULA:
+        return "is not the formula of this schedule"
+    part = bubble_fraction(plan.stages, plan.micro_batches, plan.chunks)
+    return f"{part:.1%}" + ("" if even else ", for equal stages and free transfers only")
