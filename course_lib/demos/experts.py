@@ -149,7 +149,7 @@ class Library(ByHand):
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self._share(self.ddp, batch)
-        (loss * self.rank.world).backward()  # DDP takes the mean, the sum of shares is wanted
+        (loss * self.rank.world).backward()  # DDP takes the mean, not the sum
         for name, parameter in self.model.named_parameters():
             if ".experts." in name:
                 parameter.grad /= self.rank.world
@@ -271,7 +271,7 @@ def _notes(result: Result, trainee: ByHand) -> list[str]:
     leaving = sum(_sent_rows(moe) for moe in moes) - staying
     choices = sum(sum(layer) for layer in result.load[-1])
     return [
-        f"  tokens of each expert in the last update, by layer: {result.load[-1]}, "
+        f"  tokens of each expert, last update, by layer: {result.load[-1]}, "
         f"dropped {result.dropped[-1]} of {choices}",
         f"  busiest expert over the mean: {result.imbalance[0]:.2f}, in the last 5 updates "
         f"{fmean(result.imbalance[-5:]):.2f}, without balance loss "

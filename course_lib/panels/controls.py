@@ -41,11 +41,20 @@ def powers_of_two(name: str, value: int, least: int, most: int) -> Control:
     Raises ValueError for a starting value that is not one of them.
     """
     options = [least << step for step in range((most // least).bit_length())]
-    _must_be_one_of(name, value, options)
+    return listed(name, value, {str(option): option for option in options})
+
+
+def listed(name: str, value: Hashable, options: Mapping[str, Any]) -> Control:
+    """A slider over the values of `options`, text: value, with a list to choose from.
+
+    Raises ValueError for a starting value that is not in it.
+    """
+    _must_be_one_of(name, value, options.values())
+    pairs = list(options.items())
     slider = widgets.SelectionSlider(
-        options=options, value=value, readout=False, layout=widgets.Layout(**_SLIDER)
+        options=pairs, value=value, readout=False, layout=widgets.Layout(**_SLIDER)
     )
-    return _linked(slider, widgets.Dropdown(options=options, value=value, **_named(name)))
+    return _linked(slider, widgets.Dropdown(options=pairs, value=value, **_named(name)))
 
 
 def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any]) -> Control:

@@ -1,0 +1,945 @@
+# %% [markdown]
+# # 12 Experts and long sequences
+#
+# "Mixtral 8x7B has 8 experts of 7 billion parameters. So I need memory for 56 billion, time for 14 billion, and 8
+# GPUs: one for each expert." Three claims in two sentences. How many of them are right?
+#
+# None. This chapter first takes such a model apart, and then cuts the last thing that no chapter has cut yet: the
+# sequence. By the end of it you can
+#
+# - count the parameters that a mixture of experts *has*, and those that one token *meets*,
+# - predict which part of the tokens a skewed router drops, and what keeps a router balanced,
+# - predict the bytes that travel when experts live on different ranks,
+# - cut one long sequence over ranks, without any approximation, and give all of them equal work.
+#
+# Time: about 60 minutes. You need chapters 6 and 10.
+
+# %%
+import torch
+import torch.distributed as dist
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.theory import activations, context, experts, models, units
+from course_lib.theory.hardware import Cluster, accelerator
+from course_lib.theory.layout import Layout
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.traffic import step_traffic
+
+CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** Mixtral 8x7B sends each token through 2 of its 8 experts. How many billion parameters does one
+# token meet? A guess will do; section 12.2 computes it.
+
+# %%
+active = predict("12.active", "Billion parameters met?", course=12.9, yours=None)
+
+# %% [markdown]
+# ## 12.1 Many MLPs, few of them used
+#
+# Take a transformer layer and replace its MLP by four MLPs of the same size, the **experts** (专家). A small matrix
+# in front of them, the **router** (路由器), gives each token a score for each expert. For one token, after a
+# softmax:
+#
+# | expert | 0 | 1 | 2 | 3 |
+# |---|---|---|---|---|
+# | probability $p_i$ | 0.50 | 0.20 | 0.25 | 0.05 |
+#
+# The token goes to the best two: experts 0 and 2. Their results are added, with weights that sum to 1:
+# $0.50 / 0.75 = 0.67$ and $0.25 / 0.75 = 0.33$. Experts 1 and 3 never see this token. The next token may choose
+# others. This is a **mixture of experts** (混合专家), MoE for short.
+#
+# In symbols: a token $x$ has $h$ numbers, the router is a matrix $R$ of $E \times h$, and each token uses $k$ of
+# $E$ experts. $k$ is called **top-k**.
+#
+# $$p = \operatorname{softmax}(R\,x), \qquad
+# y = \sum_{i \,\in\, \text{best } k} \frac{p_i}{\sum_{j \in \text{best } k} p_j}\; \mathrm{MLP}_i(x) .$$
+
+# %%
+show_source(scratch.experts.router.Router)
+
+# %% [markdown]
+# Two things to see in it:
+#
+# - `topk` returns *numbers of experts*, which have no gradient. The router learns through the weights only: if
+#   expert 2 helped, its weight should grow.
+# - With $k = 1$ the weight is $p_i$ itself. Divided by its own sum it would always be 1, and the router would
+#   never learn (Fedus et al. 2021, arXiv:2101.03961, section 2.1).
+
+# %%
+torch.manual_seed(0)
+router = scratch.experts.router.Router(hidden=64, experts=4, top_k=2)
+chosen, weights, _ = router(torch.randn(6, 64))
+print(chosen.tolist())  # (tokens, top_k)
+assert torch.allclose(weights.sum(dim=1), torch.ones(6))
+
+# %% [markdown]
+# What does it cost? A token multiplies with $k$ experts and with the router. The number of experts that it does
+# *not* use does not matter.
+#
+# **Predict.** 256 tokens, $h = 64$, 8 experts of $64 \times 256$ and $256 \times 64$, each token in 2 of them.
+# FLOP of the forward pass, at 2 per weight and token (chapter 5)?
+
+# %%
+one_expert = 2 * 64 * 256  # weights
+flop = 2 * 256 * (2 * one_expert + 8 * 64)
+work = predict("12.flop", "FLOP of the mixture?", course=flop, yours=None)
+
+# %%
+tokens = torch.randn(1, 256, 64)
+
+
+def mixture(top_k, experts=8):
+    """A mixture of experts, alone on one rank."""
+    torch.manual_seed(0)
+    return scratch.experts.mixture.MoE(64, experts, top_k)
+
+
+counted = {
+    k: measure.flops.matmul_flops(lambda k=k: mixture(k)(tokens)) for k in (1, 2, 8)
+}
+expect(work, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP")
+
+# %%
+print({k: f"{count / counted[1]:.2f} times" for k, count in counted.items()})
+sizes = {k: sum(p.numel() for p in mixture(k).parameters()) for k in (1, 2, 8)}
+assert len(set(sizes.values())) == 1  # top_k changes the work, not the parameters
+
+# %% [markdown]
+# **Explain.** Exact: the counter sees each matrix product, and each choice is one row in two products. The biases
+# are additions, which chapter 5 does not count. All 8 experts cost 7.89 times as much as one, not 8 times,
+# because the router's part is always the same. And all of this ran in *one* process. There was nothing parallel
+# about it.
+#
+# **Remember**
+# - Work grows with top-k, memory with the number of experts.
+# - The router is a small matrix. It learns through the weights of the experts it chose.
+# - A mixture of experts is a kind of layer. It runs on one GPU as well as on a thousand.
+
+# %% [markdown]
+# ## 12.2 Total and active parameters
+#
+# Mixtral 8x7B has 32 layers, $h = 4096$, and SwiGLU experts (chapter 4) with three matrices of
+# $4096 \times 14336$:
+#
+# | | in one layer | in 32 layers |
+# |---|---|---|
+# | one expert | 3 · 4096 · 14336 = 176.2 M | 5.64 B |
+# | all 8 experts | 1.409 B | 45.10 B |
+# | the 2 chosen ones | 352.3 M | 11.27 B |
+# | attention | 41.9 M | 1.34 B |
+# | router, norms | 0.04 M | 0.001 B |
+# | embedding and head | | 0.26 B |
+#
+# **Total parameters** (总参数量) are what must be stored: 46.7 B. **Active parameters** (激活参数量) are what one token
+# meets: 12.9 B. Not $8 \cdot 7 = 56$, because only the MLPs exist eight times; attention and embedding are there
+# once. And not $2 \cdot 7 = 14$, for the same reason. The paper says 47 B and 13 B (Jiang et al. 2024,
+# arXiv:2401.04088).
+
+# %%
+mixtral = models.MODELS["mixtral-8x7b"].parameters()
+print(mixtral.explain())
+assert mixtral.total == 46_702_792_704
+expect(active, mixtral.active / 1e9, within=0.005, label="active", unit="billion")
+
+# %% [markdown]
+# DeepSeek-V3 drives it further: 61 layers, of which the first 3 have an ordinary MLP; in the other 58, 256 small
+# experts of $3 \cdot 7168 \cdot 2048 = 44.0$ M each. A token uses 8 of them, and one **shared expert** (共享专家)
+# that all tokens use.
+#
+# $$58 \cdot 256 \cdot 44.0\,\text{M} = 653.9\,\text{B stored}, \qquad
+# 58 \cdot (8 + 1) \cdot 44.0\,\text{M} = 23.0\,\text{B met by a token.}$$
+#
+# With everything else: 671 B total, 37.6 B active (arXiv:2412.19437, which says 671 B and 37 B).
+
+# %%
+deepseek = models.MODELS["deepseek-v3"].parameters()
+assert deepseek.experts == 58 * 256 * 3 * 7168 * 2048
+assert deepseek.chosen_experts + deepseek.shared_experts == 58 * 9 * 3 * 7168 * 2048
+print(units.format_count(deepseek.total), units.format_count(deepseek.active))
+
+# %% [markdown]
+# ### What is that good for?
+#
+# Compare Mixtral with LLaMA-2 13B, which multiplies each token with as many weights:
+
+# %%
+for name in ("llama2-13b", "mixtral-8x7b", "deepseek-v3"):
+    count = models.MODELS[name].parameters()
+    states = units.format_bytes(16 * count.total)
+    print(f"{name:<13}{6 * count.active / 1e9:>6.0f} GFLOP a token, {states} of states")
+
+# %% [markdown]
+# Same work per token, 3.6 times the memory. An MoE pays for more parameters with memory instead of with
+# computation. Whoever has many GPUs has the memory anyway. Eight GPUs of 80 GB are 640 GB: one for each expert,
+# as the opening claim had it, is not even enough for Mixtral's 747 GB of states. In $6ND$ of chapter 5, $N$ is
+# the active parameters. In the 16 bytes per parameter of chapter 3, it is the total.
+#
+# **Remember**
+# - Total parameters decide memory, active parameters decide time.
+# - Mixtral: 46.7 B and 12.9 B. DeepSeek-V3: 671 B and 37.6 B.
+# - Only the MLPs are multiplied by the number of experts.
+
+# %% [markdown]
+# ## 12.3 Full experts
+#
+# Eight tokens, four experts, $k = 1$. The router sends 5 tokens to expert 0, 1 to expert 1, 2 to expert 2 and
+# none to expert 3. If the experts work at the same time, everybody waits for expert 0. And on hardware that wants
+# arrays of a fixed size, expert 0 needs room for 5, and nobody knew that before.
+#
+# So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
+#
+# $$C = \left\lceil \text{capacity factor} \cdot \frac{T\,k}{E} \right\rceil .$$
+#
+# $T k / E$ is what each expert would get if all were equal. The **capacity factor** (容量因子) says how much of that
+# it takes. Here with factor 1: $C = 8 / 4 = 2$. Expert 0 accepts its first 2 tokens and refuses 3. These are
+# **dropped tokens** (丢弃的词元). They are not lost: the residual connection carries them on to the next layer, but
+# this layer's MLP adds nothing to them.
+
+# %%
+load = experts.ExpertLoad((5, 1, 2, 0), top_k=1, capacity=2, ranks=2, row_bytes=128)
+print(load.explain())
+assert load.dropped == 3 and load.imbalance == 2.5
+
+# %% [markdown]
+# In code, these are two functions. The second one has to know who came first, also when tokens lie on several
+# ranks:
+
+# %%
+show_source(scratch.experts.router.expert_capacity)
+
+# %%
+show_source(scratch.experts.router.accepted)
+
+# %% [markdown]
+# A larger factor drops less and computes more empty places. Switch Transformer compares 1, 1.25 and 2, and does
+# best with the small ones (arXiv:2101.03961, section 2.3, table 1). Others drop nothing at all and let the sizes
+# vary: MegaBlocks (arXiv:2211.15841), DeepSeek-V3.
+#
+# How skewed is a router? The panel assumes that expert $i$ is liked in proportion to $1/i^{\text{skew}}$. Skew 0
+# means all alike. Move the sliders:
+#
+# 1. At skew 0.5, what must the capacity factor be so that no token is dropped? Which number in the table tells
+#    you?
+# 2. 8 experts, then 64, at the same skew and factor. Are more or fewer choices dropped?
+# 3. Set no limit. Who decides how long a step takes, with 2 ranks, and with 8?
+
+# %%
+panel = panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
+panel
+
+# %%
+assert round(panel.result.imbalance, 2) == 1.83
+panel.capacity_factor.value = 2.0
+assert panel.result.dropped == 0
+panel.capacity_factor.value = 1.25
+print(panel.sentence)
+
+# %% [markdown]
+# So: the factor must reach the imbalance, 1.83 (1). With more experts the mean falls faster than the favourite's
+# share: 7.8 % dropped become 15 % (2). Without a limit the busiest *rank* sets the pace. With 2 ranks of 4
+# experts it has 1.27 times the mean, with 8 ranks of one expert 1.83 times: fewer experts on a rank even each
+# other out less (3).
+#
+# ### Why routers become skewed, and what helps
+#
+# An expert that is chosen a little more often learns a little faster, so it is chosen even more often. Left
+# alone, a router ends with one or two experts that do everything. A second loss, the **balance loss** (负载均衡损失),
+# works against that. Let $f_i$ be the share of all choices that fell on expert $i$, and $P_i$ its mean
+# probability:
+#
+# $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
+#
+# All alike: $4 \cdot 4 \cdot \frac14 \cdot \frac14 = 1$. Everything on one expert: $4 \cdot 1 \cdot 1 = 4$. Our
+# eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
+# $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
+
+# %%
+uneven = experts.balance_loss(load=(5, 1, 2, 0), probabilities=(0.5, 0.2, 0.2, 0.1))
+print(f"{uneven:.2f}")
+assert abs(uneven - 1.55) < 1e-9
+show_source(scratch.experts.router.balance_loss)
+
+# %% [markdown]
+# $f_i$ is a count and has no gradient, $P_i$ has one. The gradient says: make the probability of those experts
+# smaller that are chosen too often. The loss is multiplied by a small $\alpha$ ($10^{-2}$ in Switch) and added to
+# the real one.
+#
+# **Predict.** A mixture of 4 experts, $k = 1$, learns for 60 updates: once without, once with the balance loss.
+# How busy is the busiest expert at the end, relative to the mean? 1 is perfect, 4 is the worst possible.
+
+# %%
+alone = predict("12.alone", "Imbalance without the loss?", course=3.8, yours=None)
+helped = predict("12.helped", "Imbalance with it?", course=1.1, yours=None)
+
+
+# %%
+def train(alpha):
+    """Imbalance at each update of a mixture that imitates a random function."""
+    torch.manual_seed(0)
+    moe = scratch.experts.mixture.MoE(hidden=16, experts=4, top_k=1)
+    x = torch.randn(512, 16) + 1.0  # tokens that are somewhat alike
+    wanted = torch.tanh(x @ torch.randn(16, 16))
+    optimizer, seen = torch.optim.Adam(moe.parameters(), lr=1e-2), []
+    for _ in range(60):
+        loss = (moe(x) - wanted).square().mean() + alpha * moe.balance
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(4 * int(moe.counts.max()) / 512)
+    return seen
+
+
+# %%
+without, with_loss = train(alpha=0.0), train(alpha=0.1)
+print([f"{value:.1f}" for value in without[::10]], "without")
+print([f"{value:.1f}" for value in with_loss[::10]], "with the balance loss")
+expect(alone, without[-1], within=0.15, label="without")
+expect(helped, with_loss[-1], within=0.25, label="with the loss")
+
+# %% [markdown]
+# **Explain.** Without the loss one expert ends up with almost everything, and the other three are dead weight
+# that you pay memory for. With it the load evens out. How much of this is chance? Of the seeds 0 to 5, five end
+# between 3.8 and 4 without the loss, and one at 2.5, with two experts in use. With the loss all six end between
+# 1.05 and 1.3. And a loss that is too weak does not help: try `alpha=0.001`.
+#
+# The loss has a price: it pulls tokens away from the expert that suits them best. DeepSeek-V3 therefore adds a
+# bias to the scores *for the choice only*, raised for experts with too little to do and lowered for others
+# (arXiv:2408.15664).
+#
+# **Remember**
+# - Capacity = factor × mean load. What is above it is dropped, unless you let sizes vary.
+# - To drop nothing, the factor must reach the imbalance of the busiest expert.
+# - Routers skew by themselves. The balance loss is 1 at best and $E$ at worst.
+
+# %% [markdown]
+# ## 12.4 Expert parallelism
+#
+# Mixtral's experts of one layer are 1.409 B parameters, 2.82 GB in bf16. Suppose that 8 data-parallel ranks have
+# 4096 tokens each. Two ways to bring tokens and experts together:
+#
+# - *Weights to the tokens*, as FSDP does (chapter 9): each rank gathers all 8 experts, 2.82 GB, and uses each of
+#   them for few tokens.
+# - *Tokens to the weights*: each rank keeps one expert, and sends each token to the ranks of its two experts.
+#   $4096 \cdot 2$ choices of 4096 numbers, 2 bytes each: 67.1 MB there, and 67.1 MB back. A twentieth. Only with
+#   21 times as many tokens, 86,000 on each rank, would it be as much.
+#
+# The second is **expert parallelism** (专家并行), EP (Lepikhin et al. 2020, *GShard*, arXiv:2006.16668, section 3).
+# Every rank has something for every other rank: that is chapter 6's all-to-all, twice per layer. The first is
+# called **dispatch** (分发), the second **combine** (合并). The degree of EP is free: with 4 ranks each has two
+# experts, with 2 ranks four. It must divide the number of experts.
+
+# %%
+show_source(scratch.experts.mixture.MoE.forward)
+
+# %% [markdown]
+# Line by line:
+#
+# - `_count`: all ranks tell each other how many choices they have for each expert, a few bytes. From this table,
+#   `kept` (ranks, experts), everybody knows what will be sent, received and dropped.
+# - `order` sorts this rank's accepted choices by expert. Experts lie on the ranks in order, so what goes to one
+#   rank is one piece.
+# - dispatch, compute, combine. Between them each rank works through its own experts.
+# - `index_add` adds each result, times its weight, to the token that it came from.
+#
+# In the backward pass gradients go the same two ways in the opposite direction. So an all-to-all needs a backward
+# of its own, which is an all-to-all with the sizes exchanged:
+
+# %%
+show_source(scratch.experts.all_to_all.AllToAll)
+
+# %% [markdown]
+# ### The bytes
+#
+# There are $n$ ranks with $t$ tokens each. In one layer and one step: dispatch and combine, forward and backward.
+# When all experts get the same,
+#
+# $$\text{bytes} = 4 \cdot t \cdot k \cdot h \cdot \text{bytes per number},$$
+#
+# of which $(n-1)/n$ really leave the rank: $1/n$ of the experts are at home. (Convention: as in chapter 6, sizes
+# are those of the whole tensor, with the part that stays.)
+#
+# When the router is uneven, count: a rank hands over the rows that it sends (dispatch), and gives back the rows
+# that it received (combine); twice, because of backward:
+#
+# $$\text{bytes} = 2 \cdot (\text{sent} + \text{received}) \cdot h \cdot \text{bytes per number}.$$
+#
+# **Predict.** 2 ranks, 128 tokens each, $h = 64$, fp32, 4 experts, $k = 2$. Bytes that a rank hands over in one
+# step, if all experts got the same?
+
+# %%
+even = 4 * 128 * 2 * 64 * 4
+routed = predict("12.routed", "Bytes, balanced?", course=even, yours=None, unit="B")
+
+
+# %%
+def one_step(count):
+    """Forward and backward on this rank's tokens; what was sent, and the table of counts."""
+    rank = launch.init().rank
+    torch.manual_seed(0)
+    moe = scratch.experts.mixture.MoE(hidden=64, experts=4, top_k=2)
+    moe.spread(dist.group.WORLD)
+    torch.manual_seed(rank)
+    x = torch.randn(count, 64, requires_grad=True)
+    with measure.wire.log_wire() as log:
+        moe(x).sum().backward()
+    return log.sent()["all-to-all"], moe.kept.tolist()
+
+
+# %%
+reports = launch.run(one_step, 128, ranks=2, stream=False)
+kept = reports[0][1]  # (ranks, experts)
+print(kept)
+for rank, ((calls, size), _) in enumerate(reports):
+    exact = experts.routed_bytes(kept, rank, row_bytes=64 * 4)
+    print(f"rank {rank}: {calls} all-to-alls, {size:,} B; from the counts {exact:,} B")
+    assert (calls, size) == (4, exact)
+
+# %%
+measured = [size for (_, size), _ in reports]
+expect(routed, sum(measured) / 2, within=0.01, label="mean of the ranks", unit="B")
+
+# %% [markdown]
+# **Explain.** Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*,
+# for a reason: every row that is sent is received by somebody, so $\text{sent} + \text{received}$ over all ranks
+# is always $2\,n\,t\,k$. A single rank is off by as much as its experts are more or less popular. In the demo at
+# the end this is far more.
+#
+# Mixtral on 8 ranks, 4096 tokens each: $4 \cdot 67.1$ MB in each of 32 layers, so 8.6 GB a step, of which 7.5 GB
+# leave the rank. Over NVLink (450 GB/s) that is 17 ms; over one 50 GB/s network port 150 ms. Therefore
+# DeepSeek-V3 lets a token go to at most four nodes (arXiv:2412.19437, section 2.1.2), although its experts are
+# spread over eight.
+
+# %%
+per_rank = experts.expert_load(8 * 4096, 8, 2, ranks=8, row_bytes=2 * 4096)
+traffic = step_traffic(
+    models.MODELS["mixtral-8x7b"], Recipe(), Layout(dp=8, ep=8), 4096, CLUSTER
+)
+print(units.format_bytes(traffic.bytes_by_axis["ep"]))
+assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
+
+# %% [markdown]
+# ### What EP does to the gradients
+#
+# The batch is still cut over all ranks, so EP ranks *are* data-parallel ranks. The dense part is the same on all
+# of them, and its gradients are all-reduced. An expert is on one rank only; it has seen the tokens of all ranks,
+# so its gradient is already complete, and stays where it is. With $n$ data-parallel ranks and EP of degree $e$,
+# each expert exists $n/e$ times, and its gradients are summed over those only.
+#
+# ### The library
+#
+# PyTorch ships no MoE layer. It ships an all-to-all with a backward pass, and a way to tell DDP to leave
+# parameters alone. Our demo puts the two together as the counterpart. (DDP takes the mean over ranks where we
+# want the sum, so the loss is multiplied by the number of ranks. Experts do not go through DDP, and the factor is
+# taken back.)
+
+# %%
+show_source(demos.load("experts").Library)
+
+# %% [markdown]
+# Megatron-Core has a layer of its own:
+#
+# ```
+# --num-experts 8 --moe-router-topk 2 --moe-aux-loss-coeff 0.01
+# --expert-model-parallel-size 8
+# ```
+#
+# and `--moe-expert-capacity-factor` for those who want to drop. DeepSpeed has
+# `deepspeed.moe.layer.MoE(…, ep_size=8, k=2)`.
+#
+# ### Four families, put right
+#
+# Notes list four "families of parallelism": DP, PP, TP and MoE, and say that PP "combines MP and DP". Ask of
+# each: *what is cut?*
+#
+# | | what is cut |
+# |---|---|
+# | data parallelism, DP | the batch |
+# | tensor parallelism, TP | each matrix |
+# | pipeline parallelism, PP | the stack of layers; micro-batches keep the stages busy |
+# | **expert** parallelism, EP | the set of experts |
+# | context parallelism, CP | the sequence (next section) |
+#
+# MoE is not in the table. It is a kind of model, which you can train on one GPU, as we did in section 12.1, or by
+# DP alone. EP is the parallelism, and MoE is what makes it possible. PP does not contain DP either: chapter 11's
+# pipelines had one copy of the model. The two are *often used together*, which is another thing.
+#
+# **Remember**
+# - EP moves tokens to experts: two all-to-alls per layer and direction.
+# - Bytes of a rank: $2 \cdot (\text{sent} + \text{received}) \cdot h \cdot$ bytes per number.
+# - Experts' gradients stay at home; all others are all-reduced.
+# - MoE is an architecture. EP is a parallelism.
+
+# %% [markdown]
+# ## 12.5 One long sequence
+#
+# LLaMA-3.1 8B reads 131,072 tokens. Training on *one* such sequence, bf16, flash attention:
+
+# %%
+llama = models.MODELS["llama3.1-8b"]
+for s in (8_192, 131_072):
+    layer = activations.layer_activation_bytes(llama, Recipe(), 1, s)
+    inputs = activations.layer_activation_bytes(llama, Recipe(recompute="full"), 1, s)
+    parts = {"kept": 32 * layer, "recomputed": 32 * inputs + layer}
+    parts["fp32 logits"] = 4 * s * llama.vocab
+    print(s, {name: units.format_bytes(size) for name, size in parts.items()})
+
+# %% [markdown]
+# 704 GB of activations. With full recomputation (chapter 4), the inputs of all layers and one layer alive still
+# take 56 GB, and the logits another 67 GB. What can be cut?
+#
+# - *Data parallelism* cuts the batch. One sequence is not a batch.
+# - *Tensor parallelism* cuts the inside of a layer, but stays in a node (chapter 10): 8 ways at most.
+# - *Pipeline parallelism* cuts layers, but keeps as many micro-batches in flight as it has stages (chapter 11).
+#
+# What grows with the sequence $s$: activations and logits as $s$; the work of all matrices as $s$; the work of
+# attention's scores as $s^2$. Weights, gradients and optimizer states do not grow at all.
+#
+# So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs, router and logits look at one token at a
+# time; they do not notice. Only in attention a token looks at others. This is context parallelism, CP: chapter 1
+# named it, now we build it. (Chapter 10's sequence parallelism cuts the sequence only *between* the
+# tensor-parallel parts.) The weights are the same on all ranks, as in data parallelism, and their gradients are
+# summed over DP and CP ranks together.
+#
+# ### Attention in pieces: online softmax
+#
+# A query needs the softmax over *all* keys, and they lie on other ranks. Can it begin with some of them? One
+# query, three keys, with scores 1, 2 and 4 and values 10, 20 and 40. At once:
+#
+# $$\frac{e^1 \cdot 10 + e^2 \cdot 20 + e^4 \cdot 40}{e^1 + e^2 + e^4}
+# = \frac{27.2 + 147.8 + 2183.9}{64.7} = 36.46 .$$
+#
+# Now the first rank has keys 1 and 2, the second key 3. Each computes its own mean, and remembers one more
+# number, the logarithm of its denominator, $\ell$ ("log-sum-exp"):
+#
+# | block | mean $o$ | denominator | $\ell$ |
+# |---|---|---|---|
+# | keys 1, 2 | (27.2 + 147.8) / 10.11 = 17.31 | 10.11 | 2.313 |
+# | key 3 | 40 | 54.60 | 4 |
+#
+# The whole is the mean of the means, each with its share of the whole denominator: $10.11 / 64.7 = 0.156$ and
+# $54.60 / 64.7 = 0.844$: $0.156 \cdot 17.31 + 0.844 \cdot 40 = 36.46$. The same. For two blocks $a$ and $b$:
+#
+# $$\ell = \log(e^{\ell_a} + e^{\ell_b}), \qquad o = e^{\ell_a - \ell}\, o_a + e^{\ell_b - \ell}\, o_b .$$
+#
+# This is **online softmax** (在线归一化). It is exact, the order of the blocks does not matter, and only *differences*
+# of $\ell$ meet the exponential, so nothing overflows. Flash attention is built on it as well (Milakov and
+# Gimelshein 2018, arXiv:1805.02867; Dao et al. 2022, arXiv:2205.14135, section 3.1).
+
+# %%
+scores, values = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([10.0, 20.0, 40.0])
+
+
+def block(keys):
+    """Mean of the block's values, and log-sum-exp of its scores."""
+    return scores[keys].softmax(0) @ values[keys], scores[keys].logsumexp(0)
+
+
+(o_a, l_a), (o_b, l_b) = block(slice(0, 2)), block(slice(2, 3))
+both = torch.logaddexp(l_a, l_b)
+merged = (l_a - both).exp() * o_a + (l_b - both).exp() * o_b
+expect(36.46, float(merged), within=1e-3, label="merged")
+assert torch.isclose(merged, scores.softmax(0) @ values)
+
+# %% [markdown]
+# In the library it is two functions, for all queries of a block at once:
+
+# %%
+show_source(scratch.context.block_attention.block_forward)
+
+# %%
+show_source(scratch.context.block_attention.merge)
+
+# %% [markdown]
+# **Remember**
+# - Activations and logits grow with $s$, scores with $s^2$, model states not at all.
+# - All layers but attention treat tokens one by one: they can be cut along the sequence for nothing.
+# - Two blocks of attention merge exactly, if each remembers its log-sum-exp.
+
+# %% [markdown]
+# ## 12.6 Ring attention
+#
+# $n$ ranks sit in a circle. Each keeps its queries. The keys and values travel: in each round a rank works on the
+# block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops everyone has seen
+# everything, and nobody ever had more than two blocks. This is **ring attention** (环形注意力) (Liu et al. 2023,
+# arXiv:2310.01889, section 3).
+
+# %%
+show_source(scratch.context.ring_attention.RingFunction.forward)
+
+# %% [markdown]
+# `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap.
+# `ring.pairs` says which chunks see each other; `same` is the chunk that meets itself, where the mask hides the
+# later half. `cut` takes one chunk out of a slice. In the backward pass keys and values go round once more
+# (keeping them all would undo the saving), and the gradients of keys and values travel behind them and end at
+# home.
+#
+# ### The bytes of the ring
+#
+# A hop carries the keys and values of $b$ sequences, $c = s/n$ tokens of each, $w$ numbers a token ($w = h$, or
+# less with grouped-query attention, where several query heads share keys). Per layer: $n-1$ hops forward, $n-1$
+# backward, $n-1$ with gradients:
+#
+# $$\text{bytes of a layer} = 3\,(n-1) \cdot b \cdot c \cdot 2w \cdot \text{bytes per number}.$$
+#
+# LLaMA-3.1 8B, $s$ = 131,072 on 16 ranks: $c = 8192$, $w = 1024$ in bf16. A hop is
+# $8192 \cdot 2 \cdot 1024 \cdot 2 = 33.6$ MB; 45 of them in each of 32 layers are 48.3 GB a step.
+
+# %%
+traffic = step_traffic(llama, Recipe(), Layout(cp=16), 131_072, CLUSTER)
+print(units.format_bytes(traffic.bytes_by_axis["cp"]))
+assert traffic.bytes_by_axis["cp"] == 32 * 45 * 8192 * 2 * 1024 * 2
+
+# %% [markdown]
+# Is the hop hidden behind the computation? Computing a block of $c$ queries with $c$ keys takes $4c^2h$ FLOP
+# (queries with keys, weights with values, 2 for each multiply-add). The next block has $4cw$ bytes (keys and
+# values, 2 bytes a number). Computing grows with $c^2$, sending with $c$. So there is a $c$ from which on the
+# ring is hidden. For an H100 (989 TFLOP/s) and a 50 GB/s network:
+
+# %%
+for name, width in (("as many key heads as heads", 4096), ("LLaMA-3.1 8B", 1024)):
+    needed = context.hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=width)
+    print(f"{name}: {needed:,.0f} tokens on a rank")
+assert round(needed) == 4947
+
+# %% [markdown]
+# With a causal mask half of the scores fall away, and it takes twice as many tokens: about 9900. Real kernels do
+# not reach the peak, which makes hiding easier.
+#
+# ### Who has how much to do?
+#
+# A token sees only earlier ones. Cut 64 tokens into 4 slices of 16: rank 0's queries see one slice, rank 3's
+# queries see four.
+
+# %%
+in_order = [context.rank_scores(64, rank, ranks=4) for rank in range(4)]
+print(in_order, f"busiest over mean {4 * max(in_order) / sum(in_order):.2f}")
+assert in_order == [256, 512, 768, 1024]
+
+# %% [markdown]
+# All wait for rank 3. In general rank $r$ has $r + 1$ blocks; the busiest has $n$, the mean is $(n+1)/2$, and the
+# imbalance, $2n/(n+1)$, goes to 2: with many ranks half of all time is waiting.
+#
+# The remedy: cut into $2n$ chunks, and give each rank an early and a late one. Rank 0 gets chunks 0 and 7, rank 1
+# gets 1 and 6, rank 2 gets 2 and 5, rank 3 gets 3 and 4. This is the **zig-zag** (之字形) order; Llama 3 was trained
+# with it (arXiv:2407.21783, section 3.3.2).
+#
+# **Predict.** 64 tokens, 4 ranks, chunks of 8 tokens. Scores of each rank? Chunk $j$ sees $j + 1$ chunks (itself
+# among them), so rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks.
+
+# %%
+each = predict("12.zigzag", "Scores of a rank?", course=9 * 8**2, yours=None)
+
+# %%
+zigzag = [context.rank_scores(64, rank, 4, zigzag=True) for rank in range(4)]
+print(zigzag, [context.chunks(rank, 4, zigzag=True) for rank in range(4)])
+expect(each, zigzag[0], label="scores of a rank")
+assert len(set(zigzag)) == 1
+
+# %% [markdown]
+# $2n + 1 = 9$ for every $r$: the early chunk's little and the late chunk's much add up to the same. And 576
+# instead of 1024 for the busiest. (Those hidden by the mask inside a chunk are counted in both. Smaller chunks
+# waste fewer of them, so the sum fell too, from 2560 to 2304.)
+#
+# ### Two other ways
+#
+# **All-gather instead of a ring.** Llama 3 gathers all keys and values at once. With grouped-query attention they
+# are small, and any mask can be used. Fewer, larger messages; more memory, and less to hide behind.
+#
+# **DeepSpeed-Ulysses** (arXiv:2309.14509) uses an all-to-all in front of attention that turns "all heads of some
+# tokens" into "all tokens of some heads", and another one behind it that turns it back. Attention then runs
+# unchanged, but the degree cannot be larger than the number of heads.
+#
+# In PyTorch: `torch.distributed.tensor.experimental.context_parallel`, still experimental, for GPUs. In
+# Megatron-Core: `--context-parallel-size 16`.
+#
+# **Remember**
+# - Ring: $3(n-1)$ hops a layer, each with keys and values of $s/n$ tokens.
+# - Slices in order: imbalance up to 2. Zig-zag: all ranks equal.
+# - The longer the slice, the better the ring hides.
+
+# %% [markdown]
+# ## 12.7 Demo: experts on four ranks, a ring of four
+#
+# First the experts: a GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all. Once
+# with a router that deals the tokens out in turn, so that the balanced formula holds exactly, and once with the
+# real one.
+#
+# **Predict.** Balanced: a rank has 64 tokens, $h = 64$, fp32, 2 layers. Bytes in its all-to-alls of one update?
+
+# %%
+balanced = 2 * 4 * 64 * 2 * 64 * 4
+even_bytes = predict("12.even", "Bytes?", course=balanced, yours=None, unit="B")
+
+# %%
+even_run = demos.run("experts", ranks=4, steps=3, fixed_routes=True, stream=False)
+expect(even_bytes, even_run.versions[0].sent["all-to-all"][1], label="bytes", unit="B")
+
+# %%
+run = demos.run("experts", ranks=4, steps=4, stream=False)
+print(run.report())
+
+# %%
+for version in run.versions:
+    assert version.sent == version.predicted_sent
+    assert version.stored == version.predicted_stored
+size = run.versions[0].sent["all-to-all"][1]
+print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
+assert size < balanced
+
+# %% [markdown]
+# **Explain.** Read the load (for each layer, for each expert): almost nobody wants expert 0, which lives on
+# rank 0. So rank 0 receives nearly nothing, and hands over about half of the balanced bytes: its own tokens' way
+# out, and hardly anything to give back. The ranks of the favourites pay for it. The prediction is still exact,
+# because it uses the counts. And both versions train as one process does: where an expert lives changes nothing
+# in the result.
+#
+# Why so skewed? In an untrained model all tokens look alike: embeddings begin small (0.02), and what attention's
+# biases add is larger and the same for all. The mean cosine between two tokens in front of the first router is
+# 0.7. So they all ask the same experts. The balance loss (0.05 here) works against that slowly: we found that
+# after 60 updates the busiest expert has 1.70 times the mean, and without the loss 2.00, which is the worst
+# possible for $k = 2$ of 4. What would a capacity do meanwhile? The first layer of the last update, with capacity
+# factor 1.25:
+
+# %%
+seen = tuple(run.load[-1][0])
+limit = experts.capacity(sum(seen), experts=4, factor=1.25)
+figures.expert_bars(
+    experts.ExpertLoad(seen, top_k=2, capacity=limit, ranks=4, row_bytes=256),
+    "layer 0 of the demo, capacity factor 1.25",
+)
+
+# %% [markdown]
+# Now the ring: the same small GPT without experts, 4 samples of 64 characters, each cut into 4 slices.
+#
+# **Predict.** A slice has 16 tokens, $w = 64$, fp32, 2 layers. Messages and bytes that a rank sends in an update?
+
+# %%
+hop = 4 * 16 * 2 * 64 * 4  # batch · tokens · keys and values · width · bytes
+hops = predict("12.hops", "Messages?", course=2 * 3 * 3, yours=None)
+ring_bytes = predict("12.ring", "Bytes?", course=18 * hop, yours=None, unit="B")
+
+# %%
+context_run = demos.run("context", ranks=4, steps=3, stream=False)
+ring, zig, gathered = context_run.versions
+expect(hops, ring.sent["send-recv"][0], label="messages")
+expect(ring_bytes, ring.sent["send-recv"][1], label="bytes", unit="B")
+print(context_run.report())
+
+# %%
+assert context_run.scores["ring"] == in_order
+assert context_run.scores["zig-zag ring"] == zigzag
+assert all(v.sent == v.predicted_sent for v in context_run.versions)
+assert zig.sent == ring.sent  # other tokens, as many bytes
+
+# %% [markdown]
+# **Explain.** The demo takes its predictions from `theory.traffic`, where the ring is the `cp` axis, and the
+# counter agrees to the byte. Scores per rank are those of section 12.6. The differences to one process are
+# rounding ($10^{-7}$).
+#
+# The all-gather version sends $2 \cdot 262{,}144$ B: whole tensors of all 4 ranks, of which three quarters
+# travel, 393,216 B. Two thirds of the ring's 589,824, because it *keeps* the gathered keys and values for the
+# backward pass. That is the memory the ring saves. On this machine the ring is usually the slower one, for reasons
+# that a GPU does not have: tiny blocks, many messages, and a loop in Python around each of them. Which of the two
+# rings is faster here is mostly chance: zig-zag shares the scores out evenly, but in more and smaller blocks. Balance
+# pays when computing takes longer than starting.
+#
+# The demos in a terminal; the second line is PyTorch's own launcher:
+#
+# ```
+# course demo experts --ranks 4 --capacity-factor 1.25
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.experts
+# course demo context --ranks 4 --sequence 256
+# ```
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. Memory follows the total parameters, time the active ones.
+# 2. Capacity = factor × mean. To drop nothing, the factor must reach the imbalance.
+# 3. Routers skew by themselves; the balance loss is 1 at best and $E$ at worst.
+# 4. EP: $2\,(\text{sent} + \text{received})$ rows a layer, as all-to-alls. MoE itself is no parallelism.
+# 5. Attention merges from blocks exactly, with one log-sum-exp per query.
+# 6. Ring: $3(n-1)$ hops a layer. Zig-zag slices give all ranks equal work.
+
+# %%
+quiz("12")
+
+# %% [markdown]
+# **Now you:** open `exercises/12_experts_and_long_sequences.ipynb`.
+#
+# **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020,
+# *GShard*, sections 2 and 3 (arXiv:2006.16668). DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437). Liu et
+# al. 2023, *Ring Attention*, section 3 (arXiv:2310.01889). Llama 3, section 3.3.2 (arXiv:2407.21783).
+
+# %% tags=["exercise"]
+import math
+
+import torch
+
+from course_lib import check, hint
+from course_lib.theory import context, experts, models
+
+# %% [markdown] tags=["exercise"]
+# **12.1 Calculate: Mixtral.** 32 layers, hidden 4096, 8 SwiGLU experts of width 14336 (three matrices, no
+# biases), 2 of them used. Parameters of *one* expert in one layer; of all experts in all layers; and those of the
+# experts that one token meets in all layers?
+
+# %% tags=["exercise"]
+one_expert, all_experts, met = ..., ..., ...
+### BEGIN SOLUTION
+one_expert = 3 * 4096 * 14336
+all_experts = 32 * 8 * one_expert
+met = 32 * 2 * one_expert
+### END SOLUTION
+check("12.1", [one_expert, all_experts, met])
+
+# %% [markdown] tags=["exercise"]
+# **12.2 Calculate: DeepSeek-V3.** Take `models.MODELS["deepseek-v3"].parameters()`. Total and active parameters;
+# the bytes of all model states at 16 bytes per parameter; and the FLOP that training needs for one token by $6N$
+# with the right $N$?
+
+# %% tags=["exercise"]
+total, active, state_bytes, flop_per_token = ..., ..., ..., ...
+### BEGIN SOLUTION
+count = models.MODELS["deepseek-v3"].parameters()
+total, active = count.total, count.active
+state_bytes, flop_per_token = 16 * total, 6 * active
+### END SOLUTION
+check("12.2", [total, active, state_bytes, flop_per_token])
+
+# %% [markdown] tags=["exercise"]
+# **12.3 Debug: four families.** (published mistake) Notes call DP, PP, TP and MoE "the four kinds of
+# parallelism", and say that "pipeline parallelism combines model and data parallelism, in worker threads". Which
+# of these sentences are true?
+
+# %% tags=["exercise"]
+true = {
+    "a mixture of experts can be trained on one GPU": ...,
+    "a mixture of experts is a way to cut work over GPUs": ...,
+    "expert parallelism cuts the set of experts over ranks": ...,
+    "a pipeline needs data parallelism": ...,
+    "a pipeline cuts the layers, and the batch into micro-batches": ...,
+    "the stages of a pipeline are threads of one process": ...,
+    "Mixtral 8x7B has 56 billion parameters": ...,
+}
+### BEGIN SOLUTION
+true = {
+    "a mixture of experts can be trained on one GPU": True,
+    "a mixture of experts is a way to cut work over GPUs": False,
+    "expert parallelism cuts the set of experts over ranks": True,
+    "a pipeline needs data parallelism": False,
+    "a pipeline cuts the layers, and the batch into micro-batches": True,
+    "the stages of a pipeline are threads of one process": False,
+    "Mixtral 8x7B has 56 billion parameters": False,
+}
+### END SOLUTION
+check("12.3", true)
+
+# %% [markdown] tags=["exercise"]
+# **12.4 Predict: a skewed router.** 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
+# liked in proportion to $1/i$. Guess the dropped part first. Then compute, with `experts.expert_load`: the
+# dropped fraction at factor 1.25, and the smallest of the factors 1, 1.5, 2, 2.5, 3, 3.5, 4 at which nothing is
+# dropped.
+
+# %% tags=["exercise"]
+dropped_fraction, factor = ..., ...
+### BEGIN SOLUTION
+dropped_fraction = experts.expert_load(4096, 8, 1, 1.25, skew=1.0).dropped_fraction
+factor = 1.0
+while experts.expert_load(4096, 8, 1, factor, skew=1.0).dropped:
+    factor += 0.5
+### END SOLUTION
+check("12.4", [dropped_fraction, factor])
+
+# %% [markdown] tags=["exercise"]
+# **12.5 Implement: the balance loss.** `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
+# (tokens, experts) the router's. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
+# $f_i$ is the share of all *choices*.
+
+
+# %% tags=["exercise"]
+def balance_loss(chosen: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
+    """1 when all experts are chosen alike, as many as there are experts at worst."""
+    ### BEGIN SOLUTION
+    experts = probabilities.shape[1]
+    share = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
+    return experts * (share * probabilities.mean(dim=0)).sum()
+    ### END SOLUTION
+
+
+check("12.5", balance_loss)
+
+# %% [markdown] tags=["exercise"]
+# **12.6 Debug: the router that never learns.** This function turns the probabilities of a token's chosen experts
+# (tokens, top_k) into their weights. With two experts it trains well. With one, the router's weights never
+# change. Mend it.
+
+
+# %% tags=["exercise"]
+def expert_weights(chosen_probabilities: torch.Tensor) -> torch.Tensor:
+    """Weights of each token's experts."""
+    ### BEGIN GIVEN
+    return chosen_probabilities / chosen_probabilities.sum(dim=1, keepdim=True)
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    if chosen_probabilities.shape[1] == 1:
+        return chosen_probabilities
+    return chosen_probabilities / chosen_probabilities.sum(dim=1, keepdim=True)
+    ### END SOLUTION
+
+
+check("12.6", expert_weights)
+
+# %% [markdown] tags=["exercise"]
+# **12.7 Calculate: routed bytes.** Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
+# bf16. Accepted choices: rank 0 has `[900, 100, 600, 400]` for the experts, rank 1 has `[800, 300, 500, 400]`.
+# Bytes that *rank 0* hands over: in the forward dispatch; in the forward combine; in a whole step with backward?
+
+# %% tags=["exercise"]
+dispatch, combine, step = ..., ..., ...
+### BEGIN SOLUTION
+row = 4096 * 2
+dispatch = (900 + 100 + 600 + 400) * row
+combine = (900 + 100 + 800 + 300) * row
+step = 2 * (dispatch + combine)
+### END SOLUTION
+check("12.7", [dispatch, combine, step])
+
+# %% [markdown] tags=["exercise"]
+# **12.8 Implement: online softmax.** `a` and `b` are blocks: each a pair of the mean of its values and the
+# log-sum-exp of its scores, as Python floats. Return the pair of both together. Scores can be as large as 1000,
+# and `math.exp(1000)` raises an error.
+
+
+# %% tags=["exercise"]
+def merge(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    """(mean, log-sum-exp) of two blocks together."""
+    ### BEGIN SOLUTION
+    (o_a, l_a), (o_b, l_b) = a, b
+    top = max(l_a, l_b)
+    both = top + math.log(math.exp(l_a - top) + math.exp(l_b - top))
+    return math.exp(l_a - both) * o_a + math.exp(l_b - both) * o_b, both
+    ### END SOLUTION
+
+
+check("12.8", merge)
+
+# %% [markdown] tags=["exercise"]
+# **12.9 Predict: slices in order.** 65,536 tokens on 8 ranks, causal. Guess how busy the busiest rank is,
+# relative to the mean, when slices lie in order. Then compute, with `context.rank_scores`: that imbalance; the
+# imbalance of zig-zag slices; and by what factor zig-zag shortens the busiest rank's work.
+
+# %% tags=["exercise"]
+in_order, zigzag, shorter = ..., ..., ...
+### BEGIN SOLUTION
+plain = [context.rank_scores(65_536, rank, 8) for rank in range(8)]
+mixed = [context.rank_scores(65_536, rank, 8, zigzag=True) for rank in range(8)]
+in_order = 8 * max(plain) / sum(plain)
+zigzag = 8 * max(mixed) / sum(mixed)
+shorter = max(plain) / max(mixed)
+### END SOLUTION
+check("12.9", [in_order, zigzag, shorter])

@@ -1,0 +1,63 @@
+"""The panel of chapter 12: how a skewed router loads experts and ranks."""
+
+from course_lib.figures import experts as figure
+from course_lib.panels.controls import listed, powers_of_two, whole
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.experts import expert_load
+from course_lib.theory.units import format_bytes
+
+_SKEWS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
+_FACTORS = {f"{factor:g}": factor for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)}
+_FACTORS["no limit"] = 0.0
+
+
+def experts(
+    skew: float = 0.5,
+    experts: int = 8,
+    top_k: int = 2,
+    capacity_factor: float = 1.25,
+    ep: int = 4,
+    tokens: int = 8192,
+    hidden: int = 4096,
+) -> Panel:
+    """Controls for `theory.experts.expert_load`, whose `ExpertLoad` is the panel's result.
+
+    `tokens` are those of all ranks together; capacity factor 0 means no limit. Raises ValueError
+    for starting values that are not offered or do not fit together.
+    """
+    controls = {
+        "skew": listed("router's skew", skew, {f"{value:g}": value for value in _SKEWS}),
+        "experts": powers_of_two("experts", experts, 2, 64),
+        "top_k": whole("top-k", top_k, 1, 8),
+        "capacity_factor": listed("capacity factor", capacity_factor, _FACTORS),
+        "ep": powers_of_two("expert parallel", ep, 1, 64),
+        "tokens": powers_of_two("tokens", tokens, 256, 131072),
+        "hidden": powers_of_two("hidden", hidden, 64, 16384),
+    }
+    return Panel(controls, _view)
+
+
+def _view(
+    skew: float,
+    experts: int,
+    top_k: int,
+    capacity_factor: float,
+    ep: int,
+    tokens: int,
+    hidden: int,
+) -> View:
+    load = expert_load(tokens, experts, top_k, capacity_factor or None, ep, 2 * hidden, skew)
+    rows = (
+        ("each expert, mean", f"{load.mean:,.1f} choices; it accepts up to {load.capacity:,}"),
+        ("busiest expert", f"{max(load.load):,} = {load.imbalance:.2f} × the mean"),
+        ("dropped", f"{load.dropped:,} of {load.choices:,} = {load.dropped_fraction:.1%}"),
+        ("busiest rank", f"{load.rank_imbalance:.2f} × the mean of {load.ranks}; others wait"),
+        (
+            "one all-to-all, bf16",
+            f"{format_bytes(load.dispatch_bytes)} from each rank, of which "
+            f"{format_bytes(load.travelling_bytes)} leave it; the busiest receives "
+            f"{format_bytes(load.received_bytes)}",
+        ),
+    )
+    title = f"{tokens:,} tokens, each to {top_k} of {experts} experts"
+    return View(load, rows, lambda: figure.expert_bars(load, title))

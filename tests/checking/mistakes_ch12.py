@@ -1,0 +1,85 @@
+"""Answers to chapter 12 that a check must refuse: (exercise, what was thought, answer)."""
+
+import math
+
+import torch
+
+_ONE = 3 * 4096 * 14336
+_TOTAL, _ACTIVE = 671_026_404_352, 37_552_282_624
+_RIGHT = {
+    "a mixture of experts can be trained on one GPU": True,
+    "a mixture of experts is a way to cut work over GPUs": False,
+    "expert parallelism cuts the set of experts over ranks": True,
+    "a pipeline needs data parallelism": False,
+    "a pipeline cuts the layers, and the batch into micro-batches": True,
+    "the stages of a pipeline are threads of one process": False,
+    "Mixtral 8x7B has 56 billion parameters": False,
+}
+_ROW = 2 * 4096
+
+
+def _balance(scale=True, tokens=False, detach=False, probabilities_twice=False):
+    def balance_loss(chosen, probabilities):
+        count = probabilities.shape[1]
+        share = torch.bincount(chosen.flatten(), minlength=count)
+        share = share / (len(chosen) if tokens else chosen.numel())
+        mean = probabilities.mean(0)
+        if probabilities_twice:
+            share = mean
+        loss = (count if scale else 1) * (share * mean).sum()
+        return loss.detach() if detach else loss
+
+    return balance_loss
+
+
+def _merge_by_means(a, b):
+    return (a[0] + b[0]) / 2, math.log(2) + max(a[1], b[1])
+
+
+def _merge_overflowing(a, b):
+    weights = math.exp(a[1]), math.exp(b[1])
+    total = sum(weights)
+    return (weights[0] * a[0] + weights[1] * b[0]) / total, math.log(total)
+
+
+def _merge_without_lse(a, b):
+    top = max(a[1], b[1])
+    weights = math.exp(a[1] - top), math.exp(b[1] - top)
+    return (weights[0] * a[0] + weights[1] * b[0]) / sum(weights), top
+
+
+MISTAKES = [
+    ("12.1", "two matrices", (2 * 4096 * 14336, 32 * 8 * 2 * 4096 * 14336, 32 * 4 * 4096 * 14336)),
+    ("12.1", "one layer", (_ONE, 8 * _ONE, 2 * _ONE)),
+    ("12.1", "all are met", (_ONE, 256 * _ONE, 256 * _ONE)),
+    ("12.2", "states of the active ones", (_TOTAL, _ACTIVE, 16 * _ACTIVE, 6 * _ACTIVE)),
+    ("12.2", "work of all", (_TOTAL, _ACTIVE, 16 * _TOTAL, 6 * _TOTAL)),
+    ("12.2", "the paper's round numbers", (671e9, 37e9, 16 * 671e9, 6 * 37e9)),
+    ("12.3", "the notes", dict.fromkeys(_RIGHT, True)),
+    (
+        "12.3",
+        "mixture is parallelism",
+        _RIGHT | {"a mixture of experts is a way to cut work over GPUs": True},
+    ),
+    ("12.3", "8 times 7", _RIGHT | {"Mixtral 8x7B has 56 billion parameters": True}),
+    ("12.4", "nothing is dropped", (0.0, 1.0)),
+    ("12.4", "kept instead of dropped", (0.6855, 3.0)),
+    ("12.4", "only the busiest expert's excess", (0.2117, 3.0)),
+    ("12.5", "forgets the number of experts", _balance(scale=False)),
+    ("12.5", "divides by tokens", _balance(tokens=True)),
+    ("12.5", "no gradient", _balance(detach=True)),
+    ("12.5", "no counts at all", _balance(probabilities_twice=True)),
+    ("12.6", "as it was", lambda p: p / p.sum(1, keepdim=True)),
+    ("12.6", "never normalised", lambda p: p),
+    ("12.6", "a second softmax", lambda p: p.softmax(1)),
+    ("12.6", "detached", lambda p: p.detach() if p.shape[1] == 1 else p / p.sum(1, keepdim=True)),
+    ("12.7", "combine gives back what was sent", (2000 * _ROW, 2000 * _ROW, 8000 * _ROW)),
+    ("12.7", "only what leaves", (1000 * _ROW, 1100 * _ROW, 4200 * _ROW)),
+    ("12.7", "forward only", (2000 * _ROW, 2100 * _ROW, 4100 * _ROW)),
+    ("12.8", "mean of the means", _merge_by_means),
+    ("12.8", "overflows", _merge_overflowing),
+    ("12.8", "keeps the larger log-sum-exp", _merge_without_lse),
+    ("12.9", "busiest over least busy", (8.0, 1.0, 8.0)),
+    ("12.9", "the limit of many ranks", (2.0, 1.0, 2.0)),
+    ("12.9", "zig-zag halves nothing", (8 / 4.5, 1.0, 1.0)),
+]
