@@ -7,7 +7,7 @@ Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torch
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
@@ -92,7 +92,14 @@ def _two(ranks: int) -> int:
     return 2 if ranks and ranks % 2 == 0 else 1
 
 
-def main(options: Options) -> Comparison:
+@dataclass(frozen=True)
+class OnMesh(Comparison):
+    """The comparison, and the coordinates of each rank."""
+
+    places: list[dict[str, int]] = field(default_factory=list)
+
+
+def main(options: Options) -> OnMesh:
     """Train on the mesh; every rank verifies what it sent and what it stores."""
     rank = launch.init()
     layout, training = options.layout(rank.world), options.training()
@@ -107,7 +114,7 @@ def main(options: Options) -> Comparison:
         _predicted_stored(training, layout, stage),
         axes=mesh.axes(),
     )
-    return Comparison(
+    result = OnMesh(
         technique="three_d",
         ranks=rank.world,
         backend=rank.backend,
@@ -116,7 +123,10 @@ def main(options: Options) -> Comparison:
         losses_one_process=reference.losses,
         versions=[version],
         notes=_notes(mesh, layout, training),
-    ).verify()
+        places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
+    )
+    result.verify()
+    return result
 
 
 class Mixed:

@@ -54,6 +54,11 @@ class StepTime:
         return sum(self.leaves().values())
 
     @property
+    def working_s(self) -> float:
+        """What the chip does itself: matmuls, what lies between them, and the optimizer."""
+        return self.compute_s + self.elementwise_s + self.optimizer_s
+
+    @property
     def communication_s(self) -> float:
         """Messages that nothing hides, all axes together."""
         return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s

@@ -332,3 +332,84 @@ def test_a_layout_just_too_large_shows_by_how_much():
     reasons = [reason for _, reason in found.rejected()]
     assert reasons
     assert not any("80.0 GB of 80 GB" in reason for reason in reasons)
+
+
+# --- a smaller question, and counted causes ---
+
+ONLY = {"tp": (2,), "zero_stage": (1,), "recompute": ("full",)}
+
+
+def test_only_leaves_out_and_nothing_else():
+    whole = plan(SMALL, Recipe(), TINY, 8)
+    some = plan(SMALL, Recipe(), TINY, 8, only=ONLY)
+    wanted = {
+        one
+        for one in whole.best(whole.fitting)
+        if one.layout.tp == 2 and one.recipe.recompute == "full"
+        and one.layout.zero_stage == (1 if one.layout.shard_ranks > 1 else 0)
+    }  # fmt: skip
+    assert wanted and set(some.best(some.fitting)) == wanted
+    assert "tp 1 was left out" in some.why(Layout(dp=8))
+    assert "left out" not in some.why(Layout(dp=4, tp=2, zero_stage=1, accumulation=2))
+    with pytest.raises(ValueError, match="only"):
+        plan(SMALL, Recipe(), TINY, 8, only={"nodes": (1,)})
+    with pytest.raises(ValueError, match="allows no value"):
+        plan(SMALL, Recipe(), TINY, 8, only={"tp": ()})
+    with pytest.raises(ValueError, match="or allow more"):
+        plan(SMALL, Recipe(), TINY, 8, only={"tp": (3,)})
+
+
+def test_a_remedy_respects_what_is_left_out():
+    tight = Cluster(replace(H100, memory_bytes=15 * 10**8), nodes=2, gpus_per_node=4)
+    found = plan(SMALL, Recipe(), tight, 64, only={"recompute": ("none",), "zero_stage": (0,)})
+    reasons = [reason for _, reason in found.rejected()]
+    assert reasons
+    assert not any("recompute=" in reason or "zero_stage=" in reason for reason in reasons)
+
+
+def test_meshes_are_the_fastest_of_their_kind():
+    found = plan(SMALL, Recipe(), TINY, 8)
+    first = {}
+    for one in found.best(found.fitting):
+        key = (one.layout.tp, one.layout.pp, one.layout.cp, one.layout.ep)
+        first.setdefault(key, one)
+    assert list(found.meshes(10_000)) == list(first.values())
+    assert found.meshes(2) == tuple(first.values())[:2]
+
+
+def test_remedies_are_counted_by_trying():
+    tight = Cluster(replace(H100, memory_bytes=18 * 10**8), nodes=2, gpus_per_node=4)
+    found = plan(SMALL, Recipe(), tight, 64)
+    fits = {(one.layout, one.recipe.recompute) for one in found.best(max(1, found.fitting))}
+    counts = dict.fromkeys(found.remedies, 0)
+    for one, _ in found.rejected():
+        kinds = {recipe.recompute for recipe in found.question.recipes}
+        stages = range(4) if one.layout.shard_ranks > 1 else (0,)
+        here = [replace(one.layout, zero_stage=stage) for stage in stages]
+        recompute = any((one.layout, kind) in fits for kind in kinds)
+        sharding = any((layout, one.recipe.recompute) in fits for layout in here)
+        both = any((layout, kind) in fits for layout in here for kind in kinds)
+        name = {
+            (True, True): "either of the two",
+            (True, False): "recomputation",
+            (False, True): "a higher ZeRO stage",
+        }.get((recompute, sharding), "both together" if both else "neither")
+        counts[name] += 1
+    assert counts == found.remedies
+    assert sum(counts.values()) == found.layouts - found.fitting > 0
+    assert sum(count > 0 for count in counts.values()) >= 3
+
+
+def test_excluded_meshes_are_those_that_no_row_has():
+    found = plan(SMALL, Recipe(), TINY, 12)
+    world = TINY.world
+    every = [
+        (tp, pp, cp)
+        for tp, pp, cp in product(divisors(world), repeat=3)
+        if world % (tp * pp * cp) == 0
+    ]
+    kept = {row[:3] for row in rows(found.question)}
+    assert sum(found.excluded.values()) == len(every) - len(kept) > 0
+    assert found.excluded["tp leaves its node"] == 1
+    assert found.excluded["more stages than layers"] == 1
+    assert found.excluded["dp does not divide the global batch"] == 1

@@ -4,7 +4,7 @@
 and `steptime`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from course_lib.theory.hardware import Cluster
 from course_lib.theory.layout import Layout
 from course_lib.theory.memory import OVERHEAD_BYTES
 from course_lib.theory.models import TransformerShape
+from course_lib.theory.planner.causes import excluded, remedies
 from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
 from course_lib.theory.planner.search import Found, search
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
@@ -71,6 +72,26 @@ class Plan:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
         whole("count", count)
         return tuple(map(self._option, self._fits[:count].tolist()))
+
+    def meshes(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+        """The fastest layout of each tp × pp × cp × ep that fits, the `count` fastest of them."""
+        whole("count", count)
+        first: dict[tuple[int, ...], int] = {}
+        for index in map(int, self._fits):
+            first.setdefault(self.found.rows[index // self._per_row][:4], index)
+            if len(first) == count:
+                break
+        return tuple(map(self._option, first.values()))
+
+    @cached_property
+    def remedies(self) -> dict[str, int]:
+        """How many of the layouts that do not fit would, by what changes; the commonest first."""
+        return dict(sorted(remedies(self.found, self.capacity_bytes), key=lambda it: -it[1]))
+
+    @cached_property
+    def excluded(self) -> dict[str, int]:
+        """Meshes tp × pp × cp × dp of all GPUs that break a rule, by rule; the commonest first."""
+        return dict(sorted(excluded(self.question).items(), key=lambda item: -item[1]))
 
     def pareto(self) -> tuple[PlannedLayout, ...]:
         """Layouts that fit and for which none is both faster and smaller, by step time."""
@@ -170,8 +191,12 @@ class Plan:
         where = (layout, question.cluster, question.sequence, question.assumptions)
         return step_time(question.shape, recipe, *where)
 
+    @property
+    def _per_row(self) -> int:
+        return len(self.question.recipes) * len(ZERO_STAGES)
+
     def _option(self, index: int) -> PlannedLayout:
-        row, rest = divmod(index, len(self.question.recipes) * len(ZERO_STAGES))
+        row, rest = divmod(index, self._per_row)
         recipe, zero = divmod(rest, len(ZERO_STAGES))
         return PlannedLayout(
             Row(*self.found.rows[row]).layout(ZERO_STAGES[zero]),
@@ -216,17 +241,20 @@ def plan(
     *,
     assumptions: Assumptions | None = None,
     overhead_bytes: float = OVERHEAD_BYTES,
+    only: Mapping[str, Collection[int | str]] | None = None,
 ) -> Plan:
     """Every layout on all GPUs of `cluster` for `global_batch` sequences, with memory and time.
 
     tp (with sequence parallelism) within a node, pp, cp, ep and dp with tp·pp·cp·dp = world, ZeRO
     stages, micro-batches, 1F1B and interleaved 1F1B with any number of virtual stages, and all
     kinds of recomputation unless `recipe` asks for one. Layers are spread evenly, the remainder
-    over the first chunks. `sequence` None: the model's context. Raises ValueError for bad counts, a
-    global batch that cannot be shared out and a cluster too small for one layer.
+    over the first chunks. `sequence` None: the model's context. `only`: a smaller search, such as
+    {"cp": (1,), "zero_stage": (0, 1)}. Raises ValueError for bad counts, a global batch that cannot
+    be shared out and a cluster too small for one layer.
     """
     sequence = shape.context if sequence is None else sequence
     assumptions = assumptions or Assumptions()
-    question = Question(shape, recipe, cluster, global_batch, sequence, assumptions, overhead_bytes)
+    where = (cluster, global_batch, sequence, assumptions, overhead_bytes)
+    question = Question(shape, recipe, *where, only=dict(only or {}))
     check_one_layer(question)
     return Plan(question, search(question))

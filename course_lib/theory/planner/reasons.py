@@ -31,6 +31,17 @@ def rule_broken(question: Question, layout: Layout) -> str | None:
             f"micro_batch*accumulation*dp = {layout.micro_batch}*{layout.accumulation}*{layout.dp} "
             f"is not global_batch {batch}: change accumulation"
         )
+    return not_allowed(question, layout)
+
+
+def not_allowed(question: Question, layout: Layout) -> str | None:
+    """The sentence that says which value the question leaves out, or None."""
+    for name, values in question.only.items():
+        value = getattr(layout, name, None)
+        alone = name == "zero_stage" and layout.shard_ranks == 1
+        if value is not None and not alone and value not in values:
+            listed = ", ".join(map(str, values))
+            return f"{name} {value} was left out of the question: take {listed}, or allow it"
     return None
 
 
@@ -74,7 +85,7 @@ def remedy(question: Question, layout: Layout, recipe: Recipe, activations: bool
         tried = [*_for_states(layout, recipe), *_for_activations(layout, recipe)]
     closest: tuple[int, str] | None = None
     for words, other, other_recipe in [*tried, *_for_both(layout, recipe)]:
-        if rule_broken(question, other):
+        if rule_broken(question, other) or not question.allows("recompute", other_recipe.recompute):
             continue
         size = need(question, other, other_recipe)[1].total_bytes
         if size <= question.cluster.accelerator.memory_bytes:

@@ -19,7 +19,8 @@ class Found:
     """All layouts of a question: bytes of the worst stage and seconds of a step.
 
     `memory_bytes` and `step_s` are [row, recompute, ZeRO stage]; `differs` is [row, ZeRO stage],
-    False for ZeRO without ranks to shard over, which is no layout of its own.
+    False for ZeRO without ranks to shard over, which is no layout of its own, and for stages that
+    the question does not allow.
     """
 
     rows: list[tuple[int, ...]]
@@ -43,6 +44,7 @@ def search(question: Question) -> Found:
             f"global_batch {question.global_batch} and sequence {question.sequence} cannot be "
             f"shared out over {question.cluster.world} GPUs: take a global_batch that the number "
             "of GPUs divides"
+            + (f", or allow more than only {dict(question.only)}" if question.only else "")
         )
     tables = Tables(question, found)
     size = (len(found), len(question.recipes), len(ZERO_STAGES))
@@ -52,7 +54,9 @@ def search(question: Question) -> Found:
         chunk = _Chunk(tables, part)
         memory[part], time[part] = chunk.memory(), chunk.time()
     ranks = tables.columns["dp"] * tables.columns["cp"]
-    differs = (ranks[:, None] > 1) | (numpy.array(ZERO_STAGES) == 0)
+    stages = numpy.array(ZERO_STAGES)
+    allowed = numpy.array([question.allows("zero_stage", stage) for stage in ZERO_STAGES])
+    differs = numpy.where(ranks[:, None] > 1, allowed, stages == 0)
     return Found(found, memory, time, differs)
 
 

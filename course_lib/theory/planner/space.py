@@ -1,7 +1,7 @@
 """Every layout of a cluster that a model and a global batch allow, as rows of whole numbers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from course_lib.theory.hardware import Cluster
 from course_lib.theory.layout import Layout
@@ -9,7 +9,7 @@ from course_lib.theory.memory import OVERHEAD_BYTES
 from course_lib.theory.models import TransformerShape
 from course_lib.theory.recipe import Recipe
 from course_lib.theory.stagetime import Assumptions
-from course_lib.theory.validation import number, whole
+from course_lib.theory.validation import choice, number, whole
 
 ZERO_STAGES = (0, 1, 2, 3)
 
@@ -18,7 +18,10 @@ ZERO_STAGES = (0, 1, 2, 3)
 class Question:
     """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
 
-    Raises ValueError for counts below 1 and a sequence longer than the learned positions.
+    `only`: values that a layout may have, {"cp": (1,)}, by the names of Row's fields, "zero_stage"
+    and "recompute"; what is not named is free.
+    Raises ValueError for counts below 1, a sequence longer than the learned positions, unknown
+    names in `only` and names without a value.
     """
 
     shape: TransformerShape
@@ -28,15 +31,24 @@ class Question:
     sequence: int
     assumptions: Assumptions
     overhead_bytes: float = OVERHEAD_BYTES
+    only: Mapping[str, Collection[int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         whole("global_batch", self.global_batch)
         self.shape.check_sequence(self.sequence)
         number("overhead_bytes", self.overhead_bytes, least=0)
+        for name, values in self.only.items():
+            choice("only", name, (*Row.__dataclass_fields__, "zero_stage", "recompute"))
+            if not values:
+                raise ValueError(f"only {name!r} allows no value: name one, or leave it out")
+
+    def allows(self, name: str, value: int | str) -> bool:
+        """Whether `only` lets `name` have this value."""
+        return name not in self.only or value in self.only[name]
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
-        """The recipe with every kind of recomputation, or as it is when it asks for one.
+        """The recipe with every allowed recomputation, or as it is when it asks for one.
 
         Flash attention has no "selective": it never keeps the scores that this recomputes.
         """
@@ -44,7 +56,8 @@ class Question:
             return (self.recipe,)
         flash = self.recipe.attention == "flash"
         kinds = ("none", "full") if flash else ("none", "selective", "full")
-        return tuple(replace(self.recipe, recompute=kind) for kind in kinds)
+        allowed = [kind for kind in kinds if self.allows("recompute", kind)]
+        return tuple(replace(self.recipe, recompute=kind) for kind in allowed)
 
 
 @dataclass(frozen=True)
@@ -103,7 +116,12 @@ def rows(question: Question) -> list[tuple[int, ...]]:
         for pp in divisors(world // tp):
             if pp <= question.shape.layers:
                 found.extend(_with_batches(question, tp, pp, world // tp // pp))
-    return found
+    allowed = [
+        (place, question.only[name])
+        for place, name in enumerate(Row.__dataclass_fields__)
+        if name in question.only
+    ]
+    return [row for row in found if all(row[place] in values for place, values in allowed)]
 
 
 def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[tuple[int, ...]]:

@@ -1,0 +1,297 @@
+"""Exercises and quiz of chapter 13, 3D parallelism and planning."""
+
+import math
+from functools import cache
+from typing import Any
+
+from course_lib.checking import (
+    Exercise,
+    Question,
+    Wrong,
+    expect_calls,
+    expect_choice,
+    expect_equal,
+    expect_number,
+    expect_parts,
+    expect_type,
+)
+from course_lib.theory import flops, hardware, mesh, planner, steptime
+from course_lib.theory.layout import Layout
+from course_lib.theory.models import MODELS
+from course_lib.theory.recipe import Recipe
+from course_lib.theory.units import GB
+
+_LLAMA2 = MODELS["llama2-70b"]
+_LLAMA3 = MODELS["llama3-70b"]
+_H100 = hardware.accelerator("H100-SXM")
+_NEAR = 1.25  # the model of time is not more exact than that
+
+
+def _replicas(answer: Any) -> None:
+    whole = 2048 // 80
+    assert mesh.data_parallel(80 * whole, tp=8, pp=10) == whole
+    expect_equal(
+        answer,
+        [2048 / 80, whole, 2048 - 80 * whole],
+        "a replica takes 8 · 10 = 80 GPUs, and only whole replicas run",
+        wants="a quotient and two whole numbers",
+    )
+
+
+def _cards(answer: Any) -> None:
+    expect_equal(
+        answer,
+        [math.ceil(1850 / size) for size in (80, 24, 72)],
+        "1850 / capacity, rounded up; with a tenth lost, 72 GB of 80 remain",
+        wants="three whole numbers",
+    )
+
+
+def _layer(answer: Any) -> None:
+    layer = _LLAMA2.layer_parameters(1).total
+    outside = _LLAMA2.parameters().total - _LLAMA2.layers * layer
+    expect_equal(
+        answer,
+        [layer, outside],
+        "queries and output 2 · h², keys and values 2 · h · 1024, MLP 3 · h · 28672, two norms; "
+        "outside: embedding, head, last norm",
+        wants="two whole numbers",
+    )
+
+
+def _gradients(answer: Any) -> None:
+    expect_parts(answer, 3, "two numbers of bytes and what decides")
+    for place, name in enumerate(("fp32", "bf16")):
+        size = Recipe(gradients=name).gradient_bytes * 10**9
+        expect_number(answer[place], size, f"bytes of a number in {name} · 10^9", unit="B")
+    expect_choice(
+        answer[2],
+        "the gradients' precision",
+        "gradients may be bf16 while the optimizer's states are fp32",
+        choices=("the optimizer", "the gradients' precision", "the weights' precision"),
+    )
+
+
+def _rate(answer: Any) -> None:
+    expect_parts(answer, 4, "FLOP, two times in seconds, and 'yes' or 'no'")
+    work = flops.six_nd(1e9, 8 * 4096)
+    seconds = work / hardware.accelerator("RTX4090").peak_flop_per_s
+    expect_number(answer[0], work, "6 · 10^9 · 32,768", rel=1e-3, unit="FLOP")
+    expect_number(answer[1], seconds, "FLOP / 165.2e12", rel=5e-3, unit="s")
+    expect_number(answer[2], 80 * seconds, "80 layers, one after the other", rel=5e-3, unit="s")
+    hidden = "yes" if seconds > 2 * 4 * GB / 32e9 else "no"
+    expect_choice(answer[3], hidden, "twice 0.125 s against 1.19 s", choices=("yes", "no"))
+
+
+def _batch(answer: Any) -> None:
+    tokens = 2048 * 8 * 4096
+    expect_equal(
+        answer,
+        [tokens, tokens / 4e6, int(2e12 // tokens)],
+        "2048 · 8 · 4096 tokens; 2 · 10^12 / tokens updates",
+        wants="tokens, a factor and a whole number",
+        rel=1e-2,
+    )
+
+
+_CLAIMS = {
+    "every LLaMA-2 has 80 layers": (False, "7B has 32 and 13B has 40"),
+    "80 stages of one layer keep 160 times one layer under 1F1B": (
+        False,
+        "stage 0 holds at most as many micro-batches as there are stages, 80",
+    ),
+    "a card of 200 Gb/s sends 25 GB/s one way, less than PCIe4 x16": (
+        True,
+        "200 / 8 = 25, and PCIe4 x16 has 31.5",
+    ),
+    "a pipeline is fed with mini-batches; micro-batch is another thing": (
+        False,
+        "what goes through a pipeline in one pass is the micro-batch",
+    ),
+    "80 micro-batches of one layer are as large as one of 80 layers": (True, "80 · 1 = 1 · 80"),
+}
+
+
+def _claims(answer: Any) -> None:
+    expect_type(answer, dict, "a dict of True and False")
+    for claim, (right, because) in _CLAIMS.items():
+        if claim not in answer:
+            raise Wrong(f"the claim {claim!r} is missing: keep all five")
+        expect_type(answer[claim], bool, f"True or False for {claim!r}")
+        if answer[claim] is not right:
+            raise Wrong(f"{claim!r} gave {answer[claim]}, expected {right} because {because}")
+
+
+_GROUP = "group(rank, axis, dp, tp, pp)"
+
+
+def _group(function: Any) -> None:
+    cases = []
+    for dp, tp, pp in ((2, 2, 2), (3, 2, 4), (4, 8, 2), (1, 1, 3)):
+        layout = Layout(dp=dp, tp=tp, pp=pp)
+        for axis in ("tp", "dp", "pp"):
+            for rank in (0, layout.world // 2, layout.world - 1):
+                found = next(g for g in mesh.groups(layout, axis) if rank in g)
+                because = f"the stride of {axis} is {mesh.strides(layout)[axis]}"
+                cases.append(((rank, axis, dp, tp, pp), list(found), because))
+    expect_calls(function, cases, signature=_GROUP)
+
+
+def _wire(answer: Any) -> None:
+    expect_parts(answer, 2, "the order of the axes and a factor")
+    order = ("dp", "pp", "tp")
+    layout = Layout(tp=8, pp=4, dp=16, accumulation=32, sequence_parallel=True)
+    wanted = mesh.groups(layout, "tp", ("cp", *order))[0]
+    assert wanted == tuple(range(0, 512, 64))
+    expect_equal(
+        answer[0],
+        order,
+        "dp neighbours are 1 apart and tp neighbours 64 = 16 · 4",
+        wants="three names of axes",
+    )
+    times = [
+        steptime.step_time(_LLAMA3, Recipe(), layout, cluster, 8192).total_s
+        for cluster in (hardware.Cluster(_H100, 64), hardware.Cluster(_H100, 512, 1))
+    ]
+    expect_number(
+        answer[1], times[1] / times[0], "tp's messages at 50 instead of 450 GB/s", rel=2e-2
+    )
+
+
+@cache
+def _all_layouts() -> planner.Plan:
+    cluster = hardware.Cluster(_H100, 16)
+    return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, 8192)
+
+
+def _plan(answer: Any) -> None:
+    expect_type(answer, Layout, "a Layout")
+    plan = _all_layouts()
+    reason = plan.why(answer)
+    if not reason.startswith("fits"):
+        raise Wrong(f"gave a layout, expected one that can be taken: {reason}")
+    where = (plan.question.cluster, plan.question.sequence)
+    seconds = steptime.step_time(_LLAMA3, Recipe(), answer, *where).total_s
+    fastest = plan.best(1)[0].step_s
+    if seconds > _NEAR * fastest:
+        raise Wrong(
+            f"gave {seconds:.4g} s a step, expected at most {_NEAR * fastest:.4g} s because the "
+            f"fastest layout takes {fastest:.4g} s"
+        )
+
+
+EXERCISES = (
+    Exercise(
+        "13.1",
+        "2048 data-parallel GPUs",
+        "debug",
+        _replicas,
+        hints=("A replica takes tp · pp GPUs.", "Whole replicas: round down."),
+    ),
+    Exercise(
+        "13.2",
+        "24 or 78 cards",
+        "calculate",
+        _cards,
+        hints=("Round up.", "A tenth of 80 GB is 8 GB."),
+    ),
+    Exercise(
+        "13.3",
+        "Each layer 1B",
+        "debug",
+        _layer,
+        hints=("Keys and values are 8 · 128 wide, each.", "Total - 80 · layer."),
+    ),
+    Exercise(
+        "13.4",
+        "4 GB of gradients",
+        "debug",
+        _gradients,
+        hints=("fp32 has 4 bytes, bf16 has 2.", "Chapter 3: 2 + 2 + 12 with an fp32 optimizer."),
+    ),
+    Exercise(
+        "13.5",
+        "196 Tflops, 0.6 s, 48 s",
+        "debug",
+        _rate,
+        hints=("6 · parameters · tokens.", "Compare 2 · 4 / 32 s with one layer's time."),
+    ),
+    Exercise(
+        "13.6",
+        "Batch 16384",
+        "debug",
+        _batch,
+        hints=("GPUs · sequences · tokens.", "2 · 10^12 / tokens, rounded down."),
+    ),
+    Exercise(
+        "13.7",
+        "True or false?",
+        "debug",
+        _claims,
+        hints=("Section 13.3.", "Gb/s are bits; eight of them are a byte."),
+    ),
+    Exercise(
+        "13.8",
+        "Rank order",
+        "implement",
+        _group,
+        hints=("tp_i = rank % tp; then divide.", "Vary one coordinate, keep the two others."),
+    ),
+    Exercise(
+        "13.9",
+        "The wrong wire",
+        "debug",
+        _wire,
+        hints=(
+            "The axis with stride 1 is the innermost.",
+            "Cluster(h100, 64), Cluster(h100, 512, 1).",
+        ),
+    ),
+    Exercise(
+        "13.10",
+        "Defend a plan",
+        "predict",
+        _plan,
+        hints=(
+            "tp 8 fits with few stages. Can you do with less tp, and let ZeRO-3 make room?",
+            "Long sequences: cp takes the activations, so tp can be 2.",
+        ),
+    ),
+)
+
+QUIZ = (
+    Question(
+        "96 GPUs, tp 4, pp 3, cp 2. What is dp?",
+        ("4", "8", "24"),
+        answer=0,
+        why="96 / (4 · 3 · 2).",
+    ),
+    Question(
+        "tp 4, dp 2, pp 2, Megatron-LM's order. Which rank is rank 5's dp partner?",
+        ("1", "7", "13"),
+        answer=0,
+        why="The stride of dp is tp = 4, and 5 has dp coordinate 1: the partner is 5 - 4.",
+    ),
+    Question(
+        "Why does tp stand innermost?",
+        (
+            "it has the fewest ranks",
+            "it sends most, and every layer waits for it",
+            "its groups must be powers of two",
+        ),
+        answer=1,
+        why="36 times the bytes of dp in section 13.2, and nothing to hide behind.",
+    ),
+    Question(
+        "The states are 1850 GB, so 24 GPUs of 80 GB are enough. Right?",
+        ("yes", "no: it is a lower bound", "no: 48 are needed"),
+        answer=1,
+        why="It assumes perfect cuts and no buffers; whether a layout fits, the planner says.",
+    ),
+    Question(
+        "The planner ranks A 3 % ahead of B. What do you do?",
+        ("take A", "take B", "decide by something else, or measure both"),
+        answer=2,
+        why="Its error was 8 % at the median; 3 % says nothing.",
+    ),
+)

@@ -1,0 +1,68 @@
+"""Answers to chapter 13 that a check must refuse: (exercise, what was thought, answer)."""
+
+from course_lib.theory.layout import Layout
+
+
+def _group(inner="tp"):
+    def group(rank, axis, dp, tp, pp):
+        sizes = {"tp": tp, "dp": dp, "pp": pp}
+        order = {"tp": ("tp", "dp", "pp"), "dp": ("dp", "tp", "pp"), "pp": ("pp", "dp", "tp")}
+        stride = 1
+        for name in order[inner]:
+            if name == axis:
+                break
+            stride *= sizes[name]
+        first = rank - rank // stride % sizes[axis] * stride
+        return [first + i * stride for i in range(sizes[axis])]
+
+    return group
+
+
+def _neighbours(rank, axis, dp, tp, pp):
+    size = {"tp": tp, "dp": dp, "pp": pp}[axis]
+    return [rank // size * size + i for i in range(size)]
+
+
+_FALSE = {
+    "every LLaMA-2 has 80 layers": False,
+    "80 stages of one layer keep 160 times one layer under 1F1B": False,
+    "a card of 200 Gb/s sends 25 GB/s one way, less than PCIe4 x16": False,
+    "a pipeline is fed with mini-batches; micro-batch is another thing": False,
+    "80 micro-batches of one layer are as large as one of 80 layers": False,
+}
+_DEEP = Layout(tp=8, pp=16, accumulation=256, sequence_parallel=True)
+
+MISTAKES = [
+    ("13.1", "rounds up", (25.6, 26, -32)),
+    ("13.1", "believes the notes", (2048, 2048, 0)),
+    ("13.1", "tp only", (256.0, 256, 0)),
+    ("13.2", "rounds down", (23, 77, 25)),
+    ("13.2", "no loss", (24, 78, 24)),
+    ("13.2", "a tenth more cards", (24, 78, 27)),
+    ("13.3", "as many keys as queries", (973_094_912, 68_976_648_192 - 80 * 973_094_912)),
+    ("13.3", "two matrices in the MLP", (620_773_376, 68_976_648_192 - 80 * 620_773_376)),
+    ("13.3", "no norms", (855_638_016, 525_606_912)),
+    ("13.4", "the notes", (4 * 10**9, 2 * 10**9, "the optimizer")),
+    ("13.4", "always fp32", (4 * 10**9, 4 * 10**9, "the gradients' precision")),
+    ("13.4", "gigabytes", (4, 2, "the gradients' precision")),
+    ("13.5", "the fp16 peak", (1.96608e14, 0.596, 47.7, "yes")),
+    ("13.5", "forward only", (6.5536e13, 0.397, 31.7, "yes")),
+    ("13.5", "does not hide", (1.96608e14, 1.19, 95.2, "no")),
+    ("13.6", "sequences", (16384, 0.004096, 122_070_312)),
+    ("13.6", "one GPU", (32768, 0.008192, 61_035_156)),
+    ("13.6", "2 billion tokens", (67_108_864, 16.78, 29)),
+    ("13.7", "all false", _FALSE),
+    ("13.7", "all true", dict.fromkeys(_FALSE, True)),
+    ("13.8", "dp innermost", _group("dp")),
+    ("13.8", "pp innermost", _group("pp")),
+    ("13.8", "every group is of neighbours", _neighbours),
+    ("13.9", "outermost first", (("tp", "pp", "dp"), 2.357)),
+    ("13.9", "the ratio of the links", (("dp", "pp", "tp"), 9.0)),
+    ("13.9", "Megatron-LM's order", (("tp", "dp", "pp"), 2.357)),
+    ("13.10", "pure dp", Layout(dp=128, accumulation=2, zero_stage=1)),
+    ("13.10", "no ZeRO", Layout(tp=8, dp=16, accumulation=16, sequence_parallel=True)),
+    ("13.10", "tp over two nodes", Layout(tp=16, dp=8, accumulation=32, zero_stage=1)),
+    ("13.10", "as many stages as possible", _DEEP),
+    ("13.10", "another batch", Layout(tp=8, dp=16, zero_stage=2, sequence_parallel=True)),
+    ("13.10", "a dict", {"tp": 8, "dp": 16}),
+]
