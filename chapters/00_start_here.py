@@ -123,7 +123,8 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | 16 | The cluster clinic | Which cable is broken? |
 # | 17 | Capstone | Can you defend a plan for a 70B model? |
 #
-# This edition contains chapters 1 to 3. The others are in preparation, in this order.
+# This edition contains chapters 1 to 13. The others are in preparation, in this order. All terms with their Chinese
+# names stand in [the glossary](glossary.ipynb).
 
 # %% [markdown]
 # ## Conventions

@@ -3,24 +3,42 @@
 from course_lib.figures.accumulation import batch_cost, window
 from course_lib.figures.activations import activation_terms
 from course_lib.figures.batches import one_batch
+from course_lib.figures.buckets import bucket_timeline
 from course_lib.figures.curves import loss
+from course_lib.figures.experts import expert_bars
+from course_lib.figures.gathering import gather_memory, measured_memory
 from course_lib.figures.memory import consumers
+from course_lib.figures.meshes import rank_mesh
+from course_lib.figures.plans import ranked_layouts
+from course_lib.figures.reach import tp_reach
+from course_lib.figures.ring_or_tree import collective_times
 from course_lib.figures.roofline import on_roofline
 from course_lib.figures.samples import samples_by_rank
 from course_lib.figures.sheet import Sheet
 from course_lib.figures.timeline import timeline
 from course_lib.figures.trace import overlap
+from course_lib.figures.zero import stored_by_version, who_stores_what
 
 __all__ = [
     "Sheet",
     "activation_terms",
     "batch_cost",
+    "bucket_timeline",
+    "collective_times",
     "consumers",
+    "expert_bars",
+    "gather_memory",
     "loss",
+    "measured_memory",
     "on_roofline",
     "one_batch",
     "overlap",
+    "rank_mesh",
+    "ranked_layouts",
     "samples_by_rank",
+    "stored_by_version",
     "timeline",
+    "tp_reach",
+    "who_stores_what",
     "window",
 ]

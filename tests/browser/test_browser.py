@@ -14,7 +14,22 @@ from playwright.sync_api import Browser, Locator, Page
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "01_steps_and_batches.ipynb"
-PANELS = ("batches", "accumulation", "critical_batch", "memory", "activations", "roofline")
+PANELS = (
+    "batches",
+    "accumulation",
+    "critical_batch",
+    "memory",
+    "activations",
+    "roofline",
+    "fsdp_memory",
+    "pipeline",
+    "buckets",
+    "collectives",
+    "tp_reach",
+    "zero",
+    "planner",
+    "experts",
+)
 
 
 @dataclass

@@ -13,14 +13,20 @@ from course_lib.figures import Sheet
 from course_lib.figures.label import Label
 from course_lib.theory.activation_terms import activation_terms
 from course_lib.theory.batching import Batching
-from course_lib.theory.hardware import accelerator
+from course_lib.theory.experts import expert_load
+from course_lib.theory.gather_timeline import gather_timeline
+from course_lib.theory.hardware import PCIE4, Link, accelerator
 from course_lib.theory.memory import RECIPES, training_memory
 from course_lib.theory.models import MODELS
 from course_lib.theory.recipe import Recipe
+from course_lib.theory.ring_or_tree import ring_or_tree
 from course_lib.theory.roofline import model_roofline
+from course_lib.theory.tensor_parallel import CutLayer
+from course_lib.theory.zero import zero_stages
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
+MESH = [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(4) for c in range(2)]
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
 # Extremes included: one rank, 64 ranks, one sample, ragged tails, memory beyond any GPU.
@@ -54,6 +60,23 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "roofline, far right": lambda: figures.on_roofline(
         model_roofline(MODELS["gpt3-175b"], accelerator("MI300X"), 65536), TITLE
     ),
+    "zero": lambda: figures.who_stores_what(
+        zero_stages(7_500_000_000, 64, RECIPES["mixed-16"]), 2, 80 * 10**9, "7.5B on 64 GPUs"
+    ),
+    "zero, a run": lambda: figures.stored_by_version(
+        {
+            name: {"weights": 441_344, "gradients": 441_344, "optimizer": 882_688}
+            for name in ("stage 0 from scratch", "ZeroRedundancyOptimizer, stage 1")
+        },
+        {"stage 0 from scratch": 441_344, "ZeroRedundancyOptimizer, stage 1": 882_688},
+        "One rank of two: 110,336 parameters in fp32",
+    ),
+    "zero, one rank": lambda: figures.who_stores_what(
+        zero_stages(124_439_808, 1, RECIPES["fp32-16"]), 0, 141 * 10**9, "GPT-2 on 1 GPU", "GiB"
+    ),
+    "zero, offloaded": lambda: figures.who_stores_what(
+        zero_stages(10**12, 1024, Recipe(offload="optimizer")), 3, 24 * 10**9, TITLE
+    ),
     "loss": lambda: figures.loss({"two ranks": [3.0, 2.5, 2.0], "one process": [3.0, 2.4]}),
     "overlap": lambda: figures.overlap(
         {
@@ -62,7 +85,45 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
         }
     ),
     "overlap without communication": lambda: figures.overlap({"1 rank": ([(0, 3)], [])}),
+    "collective times": lambda: figures.collective_times(
+        ring_or_tree("all-reduce", 2**32, 1024, PCIE4, "double-tree")
+    ),
+    "collective times, no tree": lambda: figures.collective_times(
+        ring_or_tree("all-to-all", 2**10, 2, accelerator("H100-SXM").inside), TITLE
+    ),
+    "collective times, measured": lambda: figures.collective_times(
+        ring_or_tree("all-reduce", 2**15, 4, Link("slow", 1e7, 5e-3)),
+        smallest=2**10,
+        largest=2**20,
+        measured={"ring": [(2**10, 0.03), (2**19, 0.1)], "tree": [(2**10, 0.02)]},
+    ),
+    "gathering": lambda: figures.gather_memory(
+        gather_timeline(MODELS["llama3-405b"], Recipe(), 4096), TITLE
+    ),
+    "gathering, everything kept": lambda: figures.gather_memory(
+        gather_timeline(MODELS["gpt2-124m"], RECIPES["fp32-16"], 2, reshard=False)
+    ),
+    "gathering, two buffers": lambda: figures.gather_memory(
+        gather_timeline(MODELS["llama2-70b"], Recipe(gathering="yafsdp"), 64), TITLE
+    ),
+    "measured memory": lambda: figures.measured_memory(
+        {name: [n * (200 - n) for n in range(200)] for name in ("mini-FSDP", "YaFSDP", "DDP", "a")}
+    ),
+    "measured memory, one value": lambda: figures.measured_memory({"a": [3_000_000]}),
+    "mesh": lambda: figures.rank_mesh(MESH, {"tp all-reduce": [26, 106_496]}),
+    "mesh, one rank": lambda: figures.rank_mesh([{"pp": 0, "dp": 0, "tp": 0}]),
     "one loss": lambda: figures.loss({"a": [3.0]}),
+    "tp reach": lambda: figures.tp_reach(
+        CutLayer(8192, 8, 989.4e12, accelerator("H100-SXM").inside), TITLE
+    ),
+    "tp reach, none": lambda: figures.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
+    "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
+    "experts": lambda: figures.expert_bars(expert_load(8192, 8, 2, 1.25, 4, 8192, 0.5), TITLE),
+    "experts, far too skewed": lambda: figures.expert_bars(
+        expert_load(131_072, 64, 8, 0.5, 64, 8192, 2.0), TITLE
+    ),
+    "experts, all alike": lambda: figures.expert_bars(expert_load(256, 2, 1, None, 1, 128)),
+    "experts, capacity is the mean": lambda: figures.expert_bars(expert_load(256, 16, 1, 1.0)),
 }
 
 
@@ -166,8 +227,11 @@ def test_same_order_is_pointed_out() -> None:
         lambda: figures.samples_by_rank([[]]),
         lambda: figures.loss({}),
         lambda: figures.loss({"a": []}),
+        lambda: figures.measured_memory({}),
+        lambda: figures.measured_memory({"a": []}),
         lambda: figures.window(0, 1, 1, True),
         lambda: figures.overlap({}),
+        lambda: figures.stored_by_version({}, {}),
         lambda: figures.overlap({"a": ([], [(0, 1)])}),
         lambda: figures.batch_cost(1024, 0),
         lambda: figures.consumers(SMALL, "MB"),

@@ -1,4 +1,4 @@
-"""The timeline of a pipeline: every pass in its place, readable, quick to draw."""
+"""Timelines of a pipeline and of buckets: every pass in its place, readable, quick to draw."""
 
 import re
 import time
@@ -12,8 +12,15 @@ from course_lib import figures
 from course_lib.figures.drawing import Drawing
 from course_lib.figures.label import Label
 from course_lib.theory import pipeline
+from course_lib.theory.hardware import HDR, Cluster, accelerator
+from course_lib.theory.models import MODELS
+from course_lib.theory.overlap import ddp_timeline, model_gradients
 from course_lib.theory.pipeline import StageTimes, Task
+from course_lib.theory.planner import plan
+from course_lib.theory.recipe import Recipe
 
+A100 = accelerator("A100-SXM-80GB")
+EIGHT_H100 = Cluster(accelerator("H100-SXM"))
 ONE = (Task(0, "F", 0, 0, 0.0, 0.002),)
 
 
@@ -23,6 +30,21 @@ def tasks(name, stages, micro_batches, chunks=1, times=None):
 
 # Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
 FIGURES = {
+    "buckets": lambda: figures.bucket_timeline(
+        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 16384), 8, HDR), "GPT"
+    ),
+    "buckets, nothing hidden": lambda: figures.bucket_timeline(
+        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 512), 1024, HDR, 2**20), "GPT"
+    ),
+    "buckets of a large model": lambda: figures.bucket_timeline(
+        ddp_timeline(model_gradients(MODELS["llama2-70b"], A100, 131072), 2, HDR), "GPT"
+    ),
+    "plan": lambda: figures.ranked_layouts(
+        plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64), "LLaMA-2 7B on 8 H100"
+    ),
+    "plan, nothing fits": lambda: figures.ranked_layouts(
+        plan(MODELS["llama3.1-405b"], Recipe(), EIGHT_H100, 64, only={"cp": (1,)}), "405B"
+    ),
     "one pass": lambda: figures.timeline({"one": ONE}),
     "one stage": lambda: figures.timeline({"alone": tasks("1f1b", 1, 4)}, seconds=False),
     "naive": lambda: figures.timeline({"naive": tasks("naive", 4, 8)}, seconds=False),

@@ -9,8 +9,11 @@ import pytest
 from course_lib import panels
 from course_lib.panels import Panel
 from course_lib.theory.batching import Batching, batch_cost
+from course_lib.theory.hardware import ACCELERATORS, PCIE4
 from course_lib.theory.memory import RECIPES, training_memory
 from course_lib.theory.models import MODELS
+from course_lib.theory.overlap import ddp_timeline, model_gradients
+from course_lib.theory.pipeline import timeline
 
 PANELS = [
     panels.batches,
@@ -19,8 +22,17 @@ PANELS = [
     panels.memory,
     panels.activations,
     panels.roofline,
+    panels.fsdp_memory,
+    panels.planner,
+    panels.buckets,
+    panels.pipeline,
+    panels.collectives,
+    panels.tp_reach,
+    panels.zero,
+    panels.experts,
 ]
-# Starting values with which every control can be moved and shows a difference.
+# Starting values with which every control can be moved and shows a difference; "panel.control"
+# where one of them needs others.
 ROOMY = {
     "batches": {"nodes": 64, "gpus_per_node": 8, "samples": 9999},
     "accumulation": {},
@@ -28,11 +40,20 @@ ROOMY = {
     "memory": {"model": "llama2-7b"},
     "activations": {"model": "llama2-7b", "tp": 2, "sequence": 512},
     "roofline": {},
+    "fsdp_memory": {},
+    "zero": {"offload": True},
+    "planner": {"model": "llama2-7b"},
+    "buckets": {},
+    "pipeline": {"schedule": "interleaved", "stages": 4, "micro_batches": 16},
+    "pipeline.micro_batches": {},
+    "collectives": {"size_kib": 1024},
+    "tp_reach": {},
+    "experts": {"experts": 64, "ep": 2},
 }
 
 
-def roomy(name: str) -> Panel:
-    return getattr(panels, name)(**ROOMY[name])
+def roomy(name: str, control: str = "") -> Panel:
+    return getattr(panels, name)(**ROOMY.get(f"{name}.{control}", ROOMY[name]))
 
 
 def controls(panel: Panel) -> dict[str, widgets.Widget]:
@@ -60,7 +81,7 @@ def ends(control: widgets.Widget) -> list[object]:
 
 @pytest.mark.parametrize(("panel_name", "name"), ALL_CONTROLS)
 def test_both_ends_change_what_is_shown(panel_name: str, name: str) -> None:
-    panel = roomy(panel_name)
+    panel = roomy(panel_name, name)
     control = controls(panel)[name]
     shown, results = [], []
     for value in ends(control):
@@ -158,6 +179,25 @@ def test_results_are_the_theorys() -> None:
     assert memory.result == expected
 
 
+def test_pipeline_shows_the_formula_only_where_it_holds() -> None:
+    panel = panels.pipeline("1f1b", stages=4, micro_batches=8)
+    assert panel.result == timeline("1f1b", 4, 8)
+    assert "(p-1) / (vm + p-1): 27.3%\n" in panel.text + "\n"
+    panel.last_stage.value = 1.5
+    assert panel.result.makespan == 45
+    assert "27.3%, for equal stages and free transfers only" in panel.text
+    panel.schedule.value = "zb1p"
+    assert "is not the formula of this schedule" in panel.text
+
+
+def test_buckets_are_the_theorys() -> None:
+    panel = panels.buckets("gpt2-1.5b", "H100-SXM", PCIE4.name, 64, 512, 100, overlap=False)
+    gradients = model_gradients(MODELS["gpt2-1.5b"], ACCELERATORS["H100-SXM"], 512)
+    cap = 100 * 2**20
+    assert panel.result == ddp_timeline(gradients, 64, PCIE4, cap, cap, overlap=False)
+    assert "0 ms hidden behind backward" in panel.sentence
+
+
 def test_no_sync_and_activations() -> None:
     panel = panels.accumulation(micro_batch=4, accumulation=8, dp=2, no_sync=True)
     assert panel.result.all_reduces == 1
@@ -186,6 +226,9 @@ def test_memory_says_whether_it_fits() -> None:
         (panels.batches(), "tp", 2, 1, "world 1 is not divisible by tp*pp*cp 2"),
         (panels.batches(samples=5), "drop_last", True, False, "less than one global batch"),
         (panels.memory("gpt2-1.5b"), "sequence", 2048, 1024, "longer than the 1024 positions"),
+        (panels.pipeline(), "virtual_stages", 2, 1, "no meaning for schedule '1f1b'"),
+        (panels.pipeline("interleaved"), "micro_batches", 9, 8, "not divisible by stages 4"),
+        (panels.pipeline("dualpipe"), "stages", 8, 4, "micro_batches of dualpipe"),
     ],
 )
 def test_says_why_and_recovers(
@@ -205,7 +248,7 @@ def test_says_why_and_recovers(
 
 
 def without_ids(svg: str) -> str:
-    return re.sub(r"f\d+-", "", svg)
+    return re.sub(r"\b[df]\d+-", "", svg)
 
 
 @pytest.mark.parametrize(
@@ -219,6 +262,7 @@ def without_ids(svg: str) -> str:
         (panels.accumulation, {"accumulation": True}, "accumulation True"),
         (panels.memory, {"model": "gpt5"}, "model 'gpt5' is not one of gpt2-124m"),
         (panels.memory, {"unit": "MB"}, "unit 'MB' is not one of"),
+        (panels.pipeline, {"schedule": "2f2b"}, "schedule '2f2b' is not one of naive"),
     ],
 )
 def test_bad_starting_values(build: type, values: dict[str, object], reason: str) -> None:

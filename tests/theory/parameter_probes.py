@@ -17,25 +17,33 @@ from course_lib.theory import (
     budget,
     collectives,
     communication,
+    context,
+    experts,
     fitting,
     flops,
+    gather_timeline,
     hardware,
     memory,
     memory_report,
+    mesh,
     models,
+    overlap,
     parameter_count,
     pipeline,
     planner,
     recovery,
+    ring_or_tree,
     roofline,
     schedules,
     sparse,
     stagetime,
     states,
     steptime,
+    tensor_parallel,
     traffic,
     units,
     validation,
+    zero,
 )
 from course_lib.theory.hardware import PCIE4, Accelerator, Cluster, Link, accelerator
 from course_lib.theory.layout import ALONE, Layout
@@ -76,6 +84,7 @@ GUESS = Assumptions(mask="full")
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
 TIMES = StageTimes(1.0, 3.0)
 SLOW_LINK = Link("slow", 1e9, 1e-3)
+GRADIENTS = overlap.model_gradients(DENSE, H100, tokens=64)
 NO_EXPERTS = {
     name: DENSE.__dict__[name] for name in ("experts", "top_k", "shared_experts", "expert_ffn")
 } | {"dense_layers": 0}
@@ -733,10 +742,12 @@ PLANNER = {
             "sequence": 256,
             "assumptions": GUESS,
             "overhead_bytes": 0,
+            "only": {"tp": (2,)},
         },
         see=lambda plan: [(one.memory_bytes, one.step_s) for one in plan.best(5)],
     ),
     "Plan.best": Probe(PLAN.best, {"count": 1}, {"count": 2}),
+    "Plan.meshes": Probe(PLAN.meshes, {"count": 1}, {"count": 2}),
     "Plan.why": Probe(
         PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}
     ),
@@ -1044,6 +1055,7 @@ UNITS = {
         units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
     ),
     "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
+    "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
     "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
     "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
 }
@@ -1112,6 +1124,97 @@ OTHERS = {
     "parameter_count.ParameterCount.times": Probe(
         DENSE.parameters().times, {"layers": 2}, {"layers": 3}
     ),
+    "gather_timeline.GatherTimeline.explain": Probe(
+        gather_timeline.gather_timeline(DENSE, PLAIN, 2).explain,
+        {},
+        {"unit": "GiB"},
+    ),
+    "gather_timeline.gather_timeline": Probe(
+        gather_timeline.gather_timeline,
+        {"shape": DENSE, "recipe": PLAIN, "ranks": 2},
+        {
+            "shape": replace(DENSE, layers=3),
+            "recipe": Recipe(gathering="yafsdp"),
+            "ranks": 4,
+            "reshard": False,
+            "prefetch": False,
+        },
+    ),
+    "tensor_parallel.CutLayer": Probe(
+        tensor_parallel.CutLayer,
+        {"hidden": 4096, "tp": 4, "peak_flop_per_s": 1e14, "link": PCIE4},
+        {
+            "hidden": 2048,
+            "tp": 8,
+            "peak_flop_per_s": 2e14,
+            "link": SLOW_LINK,
+            "tokens": 1024,
+            "element_bytes": 4,
+        },
+        see=lambda layer: (layer.compute_s, layer.communication_s, layer.notes_reach),
+    ),
+    "tensor_parallel.kv_copies": Probe(
+        tensor_parallel.kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}
+    ),
+    "tensor_parallel.qkv_rows": Probe(
+        tensor_parallel.qkv_rows,
+        {"heads": 8, "kv_heads": 4, "width": 2, "tp": 2, "rank": 0},
+        {"heads": 16, "kv_heads": 2, "width": 4, "tp": 4, "rank": 1},
+    ),
+    "context.chunks": Probe(
+        context.chunks,
+        {"rank": 1, "ranks": 4, "zigzag": True},
+        {"rank": 2, "ranks": 8, "zigzag": False},
+    ),
+    "context.rank_scores": Probe(
+        context.rank_scores,
+        {"sequence": 64, "rank": 1, "ranks": 4},
+        {"sequence": 128, "rank": 2, "ranks": 8, "zigzag": True, "masked": False},
+    ),
+    "context.hidden_ring_tokens": Probe(
+        context.hidden_ring_tokens,
+        {"flop_per_s": 1e15, "bytes_per_s": 1e10, "hidden": 64, "kv_width": 16},
+        {
+            "flop_per_s": 2e15,
+            "bytes_per_s": 2e10,
+            "hidden": 128,
+            "kv_width": 32,
+            "element_bytes": 4,
+        },
+    ),
+    "experts.capacity": Probe(
+        experts.capacity,
+        {"choices": 1024, "experts": 8, "factor": 1.25},
+        {"choices": 2048, "experts": 16, "factor": None},
+    ),
+    "experts.zipf_load": Probe(
+        experts.zipf_load,
+        {"tokens": 1024, "experts": 8, "top_k": 2, "skew": 0.5},
+        {"tokens": 2048, "experts": 16, "top_k": 1, "skew": 1.0},
+    ),
+    "experts.expert_load": Probe(
+        experts.expert_load,
+        {"tokens": 1024, "experts": 8, "skew": 0.5},
+        {
+            "tokens": 2048,
+            "experts": 16,
+            "top_k": 2,
+            "capacity_factor": 1.0,
+            "ranks": 4,
+            "row_bytes": 64,
+            "skew": 1.0,
+        },
+    ),
+    "experts.balance_loss": Probe(
+        experts.balance_loss,
+        {"load": (3, 1), "probabilities": (0.7, 0.3)},
+        {"load": (2, 2), "probabilities": (0.5, 0.6)},
+    ),
+    "experts.routed_bytes": Probe(
+        experts.routed_bytes,
+        {"kept": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
+        {"kept": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
+    ),
     "roofline.model_roofline": Probe(
         roofline.model_roofline,
         {"shape": DENSE, "accelerator": accelerator("H100-SXM"), "tokens": 64},
@@ -1120,6 +1223,44 @@ OTHERS = {
             "accelerator": accelerator("RTX4090"),
             "tokens": 128,
             "element_bytes": 4,
+        },
+    ),
+    "overlap.ddp_timeline": Probe(
+        overlap.ddp_timeline,
+        {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
+        {
+            "gradients": GRADIENTS[1:],
+            "ranks": 4,
+            "link": PCIE4,
+            "cap_bytes": 10**7,
+            "first_bytes": 100,
+            "overlap": False,
+        },
+    ),
+    "overlap.model_gradients": Probe(
+        overlap.model_gradients,
+        {"shape": DENSE, "accelerator": H100, "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 2,
+        },
+    ),
+    "overlap.hiding_tokens": Probe(
+        overlap.hiding_tokens,
+        {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
+        {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
+    ),
+    "ring_or_tree.ring_or_tree": Probe(
+        ring_or_tree.ring_or_tree,
+        {"operation": "all-reduce", "size_bytes": 1e6, "ranks": 8, "link": SLOW_LINK},
+        {
+            "operation": "broadcast",
+            "size_bytes": 2e6,
+            "ranks": 16,
+            "link": H100.inside,
+            "tree": "double-tree",
         },
     ),
     "parameter_count.sum_counts": Probe(
@@ -1166,6 +1307,41 @@ SPARSE = {
     ),
 }
 
+ZERO_CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
+ZERO_CHANGES = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
+OFFLOADED = zero.zero_stages(1000, 4, Recipe(offload="optimizer"))
+ZERO = {
+    "shard": Probe(
+        zero.shard,
+        {"parameters": 10, "ranks": 4, "rank": 1},
+        {"parameters": 20, "ranks": 2, "rank": 0},
+    ),
+    "zero_stages": Probe(zero.zero_stages, ZERO_CALL, ZERO_CHANGES),
+    "sent_bytes": Probe(
+        zero.sent_bytes,
+        ZERO_CALL | {"zero_stage": 2},
+        ZERO_CHANGES | {"zero_stage": 3, "accumulation": 4},
+    ),
+    "StageBill.bus_seconds": Probe(OFFLOADED.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
+    "ZeroStages.explain": Probe(OFFLOADED.explain, {}, {"unit": "GiB"}),
+}
+
+ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
+OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
+MESH = {
+    "data_parallel": Probe(
+        mesh.data_parallel, {"world": 64}, {"world": 32, "tp": 2, "pp": 2, "cp": 2}
+    ),
+    "strides": Probe(mesh.strides, ON_MESH, OTHER_MESH),
+    "place": Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
+    "groups": Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
+    "nodes_of": Probe(
+        mesh.nodes_of,
+        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
+        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
+    ),
+}
+
 MODULES = {
     "activations": ACTIVATIONS,
     "batching": BATCHING,
@@ -1178,6 +1354,7 @@ MODULES = {
     "hardware": HARDWARE,
     "layout": LAYOUT,
     "memory": MEMORY,
+    "mesh": MESH,
     "pipeline": PIPELINE,
     "planner": PLANNER,
     "recipe": RECIPE,
@@ -1191,6 +1368,7 @@ MODULES = {
     "traffic": TRAFFIC,
     "units": UNITS,
     "validation": VALIDATION,
+    "zero": ZERO,
 }
 PROBES = OTHERS | {
     f"{module}.{name}": probe
@@ -1229,7 +1407,17 @@ ROOFLINES = [
     roofline.model_roofline(DENSE, accelerator(name), tokens)
     for name, tokens in (("H100-SXM", 64), ("RTX4090", 128))
 ]
+STEPPED = [overlap.ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap) for cap in (10**6, 10**9)]
+GATHERS = [
+    gather_timeline.gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)
+]
 RECORDS = {
+    "overlap.Exchange": list(STEPPED[0].exchanges),
+    "overlap.Gradient": list(GRADIENTS),
+    "overlap.OverlapTimeline": [
+        *STEPPED,
+        overlap.ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK),
+    ],
     "activation_terms.ActivationTerms": TERMS,
     "activations.Tokens": [
         activations.local_tokens(one, 1, 512)
@@ -1241,6 +1429,10 @@ RECORDS = {
     ],
     "batching.BatchCost": [batching.batch_cost(1, 2), batching.batch_cost(3, 2)],
     "breakdown.MemoryBreakdown": BILLS,
+    "experts.ExpertLoad": [
+        experts.expert_load(1024, 8, 1, 1.25, 2, 64, 0.5),
+        experts.expert_load(1024, 8, 2, 2.0, 4, 128, 1.0),
+    ],
     "fitting.FittedLink": [
         fitting.fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], seconds, 4)
         for seconds in ([1e-3, 1e-2, 1e-1], [2e-3, 1e-2, 3e-1])
@@ -1249,6 +1441,8 @@ RECORDS = {
         flops.training_flops(DENSE, 1, 512),
         flops.training_flops(replace(MIXTURE, layers=9), 3, 512, recompute="full"),
     ],
+    "gather_timeline.GatherEvent": list(GATHERS[0].events),
+    "gather_timeline.GatherTimeline": GATHERS,
     "parameter_count.ParameterCount": [
         DENSE.parameters(),
         replace(MIXTURE, vocab=100).parameters(),
@@ -1257,6 +1451,13 @@ RECORDS = {
     "pipeline.Timeline": [DUAL, timeline("1f1b", 2, 4)],
     "planner.PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
     "planner.Plan": [PLAN, planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 16, 512)],
+    "ring_or_tree.RingOrTree": [
+        ring_or_tree.ring_or_tree(*case)
+        for case in (
+            ("all-reduce", 1e6, 8, SLOW_LINK),
+            ("broadcast", 2e6, 16, H100.inside, "double-tree"),
+        )
+    ],
     "roofline.Operation": list(ROOFLINES[0].operations),
     "roofline.Roofline": ROOFLINES,
     "schedules.Pass": [one for order in DUAL.schedule.orders for one in order],
@@ -1269,4 +1470,7 @@ RECORDS = {
         stagetime.layer_work(DENSE, PLAIN, ALONE, sequence, GUESS, 0) for sequence in (256, 512)
     ],
     "steptime.StepTime": STEPS,
+    "zero.Shard": [zero.shard(10, 4, rank) for rank in (0, 3)],
+    "zero.StageBill": [*OFFLOADED.bills, *zero.zero_stages(1000, 4, PLAIN).bills],
+    "zero.ZeroStages": [OFFLOADED, zero.zero_stages(2000, 2, PLAIN)],
 }
