@@ -55,10 +55,11 @@ class RunningRank:
         if dump or not self.ended:
             return Failure(self.rank, self._ended_s, "", readable_stack(dump), hung=True)
         words = self.output.last_lines()
+        cause = explain_output(words)
         return Failure(
             self.rank,
             self._ended_s,
-            explain_output(words) or describe_exit(self.exit_code, started=stack.exists()),
+            cause or describe_exit(self.exit_code, started=stack.exists()),
             words,
-            aborted=self.exit_code == -signal.SIGABRT,
+            aborted=not cause and self.exit_code == -signal.SIGABRT,
         )
