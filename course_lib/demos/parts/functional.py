@@ -19,4 +19,7 @@ def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: Proces
 
 def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
     """(s, …) -> (n·s, …); backward: the sum of all ranks' gradients, scattered."""
-    return _gather(shard, 0, group)
+    whole = _gather(shard, 0, group)
+    if whole.requires_grad:
+        whole.register_hook(Tensor.contiguous)  # torch 2.10 scatters nothing else
+    return whole
