@@ -20,7 +20,6 @@ from torch.distributed import ProcessGroup
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.recovery import Dcp, Sharded
 from course_lib.demos.parts.training import Batch, Training, one_process
 from course_lib.demos.parts.versions import Comparison, Version
@@ -99,16 +98,14 @@ def main(options: Options) -> Comparison:
             version, note = _follow(kind, training, options, groups, place)
             versions.append(version)
             notes.append(note)
-    return Comparison(
-        technique=f"checkpoint saved by {savers} and loaded by {loaders}",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
+    return Comparison.verified(
+        f"checkpoint saved by {savers} and loaded by {loaders}",
+        rank,
+        options.model,
+        reference,
+        versions,
         notes=notes,
-    ).verify()
+    )
 
 
 def _follow(

@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.replica import Replica, own_rows, predicted_exchange, predicted_states
 from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, follow
@@ -135,15 +134,13 @@ def main(options: Options) -> Result:
         trainee = Replica(name, training, model, DDP(model))
         exchange, states = predicted_exchange(training, rank), predicted_states(training)
         versions.append(follow(trainee, training, reference, exchange, states))
-    comparison = Comparison(
-        technique="activation checkpointing",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
-    ).verify()
+    comparison = Comparison.verified(
+        "activation checkpointing",
+        rank,
+        options.model,
+        reference,
+        versions,
+    )
     rows = own_rows(training.batches(rank.device)[0], rank)
     rows = tuple(part.clone() for part in rows)  # a view would keep everybody's rows
     costs = [_cost(name, kind, options, rows) for name, kind in VERSIONS.items()]

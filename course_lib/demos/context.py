@@ -21,7 +21,6 @@ from course_lib import launch
 from course_lib.demos.parts import functional
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, Training, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
@@ -200,17 +199,15 @@ def main(options: Options) -> Result:
         sent = trainee.predicted(theory) if rank.world > 1 else {}
         versions.append(follow(trainee, training, reference, sent, stored))
         scores[trainee.name] = _from_all_ranks(trainee.scores(), rank)
-    result = Result(
+    result = Result.verified(
         "context parallelism",
-        rank.world,
-        rank.backend,
-        device_name(rank.device),
+        rank,
         options.model,
-        reference.losses,
+        reference,
         versions,
         scores=scores,
     )
-    return replace(result, notes=_notes(result)).verify()
+    return replace(result, notes=_notes(result))
 
 
 def _from_all_ranks(value: int, rank: launch.Rank) -> list[int]:

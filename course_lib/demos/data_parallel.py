@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.replica import (
     Replica,
     own_devices,
@@ -97,16 +96,14 @@ def main(options: Options) -> Comparison:
         ddp = Replica("DDP by hand", training, model, DDP(model))
         exchange = predicted_exchange(training, rank)
         versions.append(follow(ddp, training, reference, exchange, states))
-    return Comparison(
-        technique="data parallelism in one process",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
+    return Comparison.verified(
+        "data parallelism in one process",
+        rank,
+        options.model,
+        reference,
+        versions,
         notes=_notes(len(gpus), options.devices, states["weights"]),
-    ).verify()
+    )
 
 
 def _notes(gpus: int, devices: int, size: int) -> list[str]:

@@ -21,7 +21,6 @@ from course_lib import launch
 from course_lib.demos.parts import functional
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.expert_training import ExpertTraining, mixtures
 from course_lib.demos.parts.training import Batch, Training, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
@@ -174,20 +173,18 @@ def main(options: Options) -> Result:
         versions.append(replace(version, predicted_sent=_sent(trainee, training, layout)))
     plain = imbalances(_loads_of_one_process(replace(training, balance=0.0), rank.device))
     hand = trainees[0]
-    result = Result(
+    result = Result.verified(
         "expert parallelism",
-        rank.world,
-        rank.backend,
-        device_name(rank.device),
+        rank,
         options.model,
-        reference.losses,
+        reference,
         versions,
         load=hand.load,
         dropped=hand.dropped,
         imbalance=imbalances(hand.load),
         imbalance_without_loss=plain,
     )
-    return replace(result, notes=_notes(result, hand)).verify()
+    return replace(result, notes=_notes(result, hand))
 
 
 def _check_batch(options: Options, ranks: int) -> None:

@@ -12,7 +12,6 @@ from course_lib import launch
 from course_lib.demos.parts import fsdp_prediction as prediction
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.fsdp_versions import FullyShard, MiniFSDP, Sharded, check_settings
 from course_lib.demos.parts.training import OneProcess, Training, one_process
 from course_lib.demos.parts.versions import (
@@ -62,18 +61,16 @@ def main(options: Options) -> Comparison:
     reference = one_process(training, rank.device, clip=options.clip)
     versions = [_version(kind, options, rank, reference) for kind in (MiniFSDP, FullyShard)]
     loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
-    return Comparison(
-        technique="FSDP",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
+    return Comparison.verified(
+        "FSDP",
+        rank,
+        options.model,
+        reference,
+        versions,
         loss_tolerance=loss_tolerance,
         gradient_tolerance=gradient_tolerance,
         notes=[_padding_note(training, rank.world)],
-    ).verify()
+    )
 
 
 def _version(

@@ -19,7 +19,6 @@ from course_lib import launch
 from course_lib.demos.parts import torch_tp
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.demos.text import VOCAB
@@ -199,11 +198,14 @@ def main(options: Options) -> Comparison:
         versions.append(
             follow(trainee, training, reference, sent, predict_stored(training, layout))
         )
-    return Comparison(
+    return Comparison.verified(
         f"data x tensor parallelism {copies.dp} x {copies.tp}",
-        rank.world, rank.backend, device_name(rank.device), training.model,
-        reference.losses, versions, [f"  ranks, dp by tp: {mesh.mesh.tolist()}"],
-    ).verify()  # fmt: skip
+        rank,
+        training.model,
+        reference,
+        versions,
+        notes=[f"  ranks, dp by tp: {mesh.mesh.tolist()}"],
+    )
 
 
 def predict_scratch(training: Training, layout: Layout) -> Sent:

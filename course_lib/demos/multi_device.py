@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.replica import (
     Replica,
     own_devices,
@@ -65,20 +64,18 @@ def main(options: Options) -> Comparison:
         trainee = Replica(name, training, model, wrap(Spread(model, devices)))
         exchange = predicted_exchange(training, rank)
         versions.append(follow(trainee, training, reference, exchange, predicted_states(training)))
-    return Comparison(
-        technique="DDP around a model on several devices",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
+    return Comparison.verified(
+        "DDP around a model on several devices",
+        rank,
+        options.model,
+        reference,
+        versions,
         notes=[
             f"layers on {', '.join(map(str, devices))}",
             f"with device_ids=[0] torch says: {refusal(Spread(training.build(), devices))}",
             "device_ids names the one GPU that inputs are moved to; this model moves them itself",
         ],
-    ).verify()
+    )
 
 
 def _library(model: Spread) -> DistributedDataParallel:

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.tables import TableTraining, ngrams
 from course_lib.demos.parts.training import Batch, mean_loss, one_process
 from course_lib.demos.parts.versions import Comparison, Sent, follow
@@ -183,20 +182,18 @@ def main(options: Options) -> Result:
     ]
     staleness, loss = _asynchronous(training, rank, options.slow_ms)
     ratio = dense_over_sparse(exchanges[0], training.size[0], rank.world)
-    result = Result(
+    result = Result.verified(
         "parameter server",
-        rank.world,
-        rank.backend,
-        device_name(rank.device),
+        rank,
         options.model,
-        reference.losses,
+        reference,
         versions,
         exchanged_bytes=[exchange.total_bytes for exchange in exchanges],
         all_reduced_bytes=ratio * exchanges[0].total_bytes,
         staleness=staleness,
         asynchronous_loss=loss,
     )
-    return replace(result, notes=_notes(result, exchanges, training)).verify()
+    return replace(result, notes=_notes(result, exchanges, training))
 
 
 def part_of(batch: Batch, rank: launch.Rank) -> Batch:

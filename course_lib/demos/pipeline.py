@@ -17,7 +17,6 @@ from torch import Tensor
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.pipeline_versions import (
     LIBRARY,
     Library,
@@ -166,15 +165,13 @@ def main(options: Options) -> Result:
         if layout.schedule in LIBRARY and rank.world > 1:
             library = Library(training, layout, group, rank)
             versions.append(_followed(library, training, layout, reference))
-    comparison = Comparison(
-        technique="pipeline",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
-    ).verify()
+    comparison = Comparison.verified(
+        "pipeline",
+        rank,
+        options.model,
+        reference,
+        versions,
+    )
     asleep = [sleep(options, layout, group, rank) for layout in layouts if options.sleep_ms]
     return Result(comparison, stages, asleep)
 

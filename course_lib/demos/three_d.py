@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, Training, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, follow, predicted_sent
 from course_lib.scratch.ledger import ledger
@@ -114,19 +113,15 @@ def main(options: Options) -> OnMesh:
         _predicted_stored(training, layout, stage),
         axes=mesh.axes(),
     )
-    result = OnMesh(
-        technique="three_d",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=[version],
+    return OnMesh.verified(
+        "three_d",
+        rank,
+        options.model,
+        reference,
+        [version],
         notes=_notes(mesh, layout, training),
         places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
     )
-    result.verify()
-    return result
 
 
 class Mixed:

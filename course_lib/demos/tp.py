@@ -18,7 +18,6 @@ from course_lib import launch
 from course_lib.demos.parts import megatron_tp, torch_tp
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.demos.text import VOCAB
@@ -183,11 +182,14 @@ def main(options: Options) -> Comparison:
         else:
             trainee = Megatron(training, region, rank.device)
             versions.append(judge(trainee, predict_scratch(training, layout), stored))
-    return Comparison(
+    return Comparison.verified(
         "tensor parallelism" + " with sequence parallelism" * options.sequence_parallel,
-        rank.world, rank.backend, device_name(rank.device), training.model,
-        reference.losses, versions, notes,
-    ).verify()  # fmt: skip
+        rank,
+        training.model,
+        reference,
+        versions,
+        notes=notes,
+    )
 
 
 def predict_scratch(training: Training, layout: Layout) -> Sent:

@@ -14,7 +14,6 @@ from course_lib.demos.fsdp import TOLERANCES
 from course_lib.demos.parts import fsdp_prediction as prediction
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.fsdp_versions import (
     FullyShard,
     MiniFSDP,
@@ -100,17 +99,15 @@ def main(options: Options) -> Result:
     stored = prediction.yafsdp_stored(training, rank.world, options.precision)
     version = follow(Ya(options, rank), training, reference, sent, stored)
     loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
-    comparison = Comparison(
-        technique="YaFSDP",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=[version],
+    comparison = Comparison.verified(
+        "YaFSDP",
+        rank,
+        options.model,
+        reference,
+        [version],
         loss_tolerance=loss_tolerance,
         gradient_tolerance=gradient_tolerance,
-    ).verify()
+    )
     kinds = (Whole, MiniFSDP, Ya, FullyShard)
     return Result(comparison, [measure_memory(kind, options, rank) for kind in kinds])
 

@@ -17,7 +17,6 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, OneProcess, Training, mean_loss, one_process
 from course_lib.demos.parts.versions import Comparison, Version, follow
 from course_lib.demos.parts.zero_prediction import (
@@ -81,16 +80,14 @@ def main(options: Options) -> Comparison:
         version = _library(options, rank, reference)
         versions.append(version)
         notes.append(_volume_note(version, training, rank.world))
-    return Comparison(
-        technique="ZeRO",
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=options.model,
-        losses_one_process=reference.losses,
-        versions=versions,
+    return Comparison.verified(
+        "ZeRO",
+        rank,
+        options.model,
+        reference,
+        versions,
         notes=notes,
-    ).verify()
+    )
 
 
 def check_batch(options: Options, ranks: int) -> None:

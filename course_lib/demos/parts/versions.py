@@ -4,13 +4,14 @@ import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
+from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, OneProcess, Run, Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
@@ -63,7 +64,21 @@ class Comparison:
     loss_tolerance: float = LOSS_TOLERANCE
     gradient_tolerance: float = GRADIENT_TOLERANCE
 
-    def verify(self) -> "Comparison":
+    @classmethod
+    def verified(
+        cls,
+        technique: str,
+        rank: launch.Rank,
+        model: str,
+        reference: OneProcess,
+        versions: list[Version],
+        **more: Any,
+    ) -> Self:
+        """What `rank` took part in, once `verify` has passed; `more` are the other fields."""
+        where = (rank.world, rank.backend, device_name(rank.device), model)
+        return cls(technique, *where, reference.losses, versions, **more).verify()
+
+    def verify(self) -> Self:
         """Return itself; raises AssertionError where a version is not equal or not as predicted."""
         for version in self.versions:
             for number, gap in enumerate(loss_gaps(version.losses, self.losses_one_process)):
