@@ -21,27 +21,22 @@ from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.recovery import Dcp, Sharded
-from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import Comparison, Version
-from course_lib.theory.validation import flag, whole
+from course_lib.theory.validation import whole
 
 KINDS = (Sharded, Dcp)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
     steps: int = option(6, "optimizer updates")
     save_after: int = option(3, "updates before the checkpoint")
     save_ranks: int = option(0, "ranks that save; 0: all")
     load_ranks: int = option(0, "ranks that load and go on; 0: all")
-    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
-    batch: int = option(8, "samples of all ranks in one update")
-    sequence: int = option(32, "characters in a sample")
-    seed: int = option(0, "seed of the weights")
     folder: str = option("", "keep the checkpoints in this new or empty folder")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("steps", self.steps)
@@ -53,12 +48,7 @@ class Options:
             )
         whole("save_ranks", self.save_ranks, least=0)
         whole("load_ranks", self.load_ranks, least=0)
-        flag("json", self.json)
-        self.training()  # refuses a model, a batch or steps that do not fit
-
-    def training(self) -> Training:
-        """What is trained."""
-        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+        super().__post_init__()
 
 
 class Trainee(Protocol):

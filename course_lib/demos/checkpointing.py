@@ -18,7 +18,7 @@ from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.replica import Replica, own_rows, predicted_exchange, predicted_states
-from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.training import Batch, TrainingOptions, mean_loss, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, follow
 from course_lib.measure.flops import matmul_flops
 from course_lib.measure.gradients import flat_gradient, relative_difference
@@ -28,36 +28,27 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.activations import head_activation_bytes, layer_activation_bytes
 from course_lib.theory.flops import training_flops
-from course_lib.theory.validation import flag, number, whole
+from course_lib.theory.validation import number, whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.
 TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     segment: int = option(0, "layers in a segment; 0: the square root of all")
     dropout: float = option(0.1, "part of each layer's output that dropout removes")
-    batch: int = option(8, "samples of all ranks in one update")
-    sequence: int = option(32, "characters in a sample")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         layers, _, _ = self.training().size
         whole("segment", self.segment, least=0, most=layers)
         number("dropout", self.dropout, least=0)
         if self.dropout >= 1:
             raise ValueError(f"dropout must be below 1, got {self.dropout}: 0.1 removes a tenth")
-        flag("json", self.json)
-
-    def training(self) -> Training:
-        """What is trained."""
-        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
 
     @property
     def size(self) -> int:

@@ -21,7 +21,7 @@ from course_lib import launch
 from course_lib.demos.parts import functional
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
 from course_lib.scratch.context.slices import SequenceRing
@@ -34,26 +34,17 @@ from course_lib.theory.validation import divisible, flag, whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
     batch: int = option(4, "samples in one update; every rank has a slice of each")
     sequence: int = option(64, "characters in a sample")
     zigzag: bool = option(True, "train with an early and a late chunk on each rank as well")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("sequence", self.sequence, least=2, most=8192)
-        for name in ("zigzag", "json"):
-            flag(name, getattr(self, name))
-        self.training()
-
-    def training(self) -> Training:
-        """The training run that these options describe."""
-        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+        flag("zigzag", self.zigzag)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

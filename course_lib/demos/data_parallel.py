@@ -20,35 +20,25 @@ from course_lib.demos.parts.replica import (
     predicted_exchange,
     predicted_states,
 )
-from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.training import Batch, TrainingOptions, mean_loss, one_process
 from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.measure.copies import copied_bytes
 from course_lib.scratch.replicas.data_parallel import DataParallel
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.collectives import sent_bytes
-from course_lib.theory.validation import flag, whole
+from course_lib.theory.validation import whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     devices: int = option(2, "devices of one process")
     batch: int = option(8, "samples in one update")
-    sequence: int = option(32, "characters in a sample")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("devices", self.devices, most=64)
-        flag("json", self.json)
-        self.training()
-
-    def training(self) -> Training:
-        """What is trained."""
-        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
+        super().__post_init__()
 
 
 class _InOneProcess(Replica):

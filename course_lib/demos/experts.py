@@ -22,7 +22,7 @@ from course_lib.demos.parts import functional
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.expert_training import ExpertTraining, mixtures
-from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.ledger import ledger
@@ -33,37 +33,25 @@ from course_lib.theory.validation import divisible, flag, number, whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
+    trains = ExpertTraining
+
     steps: int = option(30, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
-    batch: int = option(8, "samples of all ranks in one update")
-    sequence: int = option(32, "characters in a sample")
     experts: int = option(4, "experts in each layer")
     top_k: int = option(2, "experts that a token uses")
     capacity_factor: float = option(0.0, "choices an expert accepts, over the mean; 0: all")
     balance: float = option(0.05, "weight of the balance loss")
     fixed_routes: bool = option(False, "deal tokens out to experts in turn, instead of by score")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("experts", self.experts, most=1024)
         whole("top_k", self.top_k, most=self.experts)
         number("capacity_factor", self.capacity_factor, least=0)
         number("balance", self.balance, least=0)
-        for name in ("fixed_routes", "json"):
-            flag(name, getattr(self, name))
-        self.training()
-
-    def training(self) -> ExpertTraining:
-        """The training run that these options describe."""
-        return ExpertTraining(
-            self.model, self.steps, self.batch, self.sequence, seed=self.seed, experts=self.experts,
-            top_k=self.top_k, capacity_factor=self.capacity_factor, balance=self.balance,
-            fixed_routes=self.fixed_routes,
-        )  # fmt: skip
+        flag("fixed_routes", self.fixed_routes)
+        super().__post_init__()
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from course_lib import launch
 from course_lib.demos.parts import fsdp_prediction as prediction
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.fsdp_versions import FullyShard, MiniFSDP, Sharded, check_settings
-from course_lib.demos.parts.training import OneProcess, Training, one_process
+from course_lib.demos.parts.fsdp_versions import DTYPES, FullyShard, MiniFSDP, Sharded
+from course_lib.demos.parts.training import OneProcess, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import (
     GRADIENT_TOLERANCE,
     LOSS_TOLERANCE,
@@ -21,6 +21,7 @@ from course_lib.demos.parts.versions import (
     Version,
     follow,
 )
+from course_lib.theory.validation import choice, flag, number
 
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
 # and it is one process in fp32 that bf16 is compared with. Seen: 0.6 % and 2 %.
@@ -28,31 +29,22 @@ TOLERANCES = {"fp32": (LOSS_TOLERANCE, GRADIENT_TOLERANCE), "bf16": (0.03, 0.06)
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
-    batch: int = option(8, "samples of all ranks in an update")
-    sequence: int = option(32, "characters in a sample")
     precision: str = option("fp32", "fp32 or bf16, in which units are gathered and computed")
     reshard: bool = option(True, "free a layer after its forward pass and gather it again")
     prefetch: bool = option(True, "fetch the next layer while one computes")
     clip: float = option(0.0, "limit of the gradient's norm; 0 for none")
     meta: bool = option(False, "build the model without memory and fill only the shards")
     learning_rate: float = option(3e-3, "AdamW's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        check_settings(self)
-
-    def training(self) -> Training:
-        """What both versions train."""
-        return Training(
-            model=self.model, steps=self.steps, batch=self.batch, sequence=self.sequence,
-            learning_rate=self.learning_rate, seed=self.seed,
-        )  # fmt: skip
+        choice("precision", self.precision, DTYPES)
+        for name in ("reshard", "prefetch", "meta"):
+            flag(name, getattr(self, name))
+        number("clip", self.clip, least=0)
+        super().__post_init__()
 
 
 def main(options: Options) -> Comparison:

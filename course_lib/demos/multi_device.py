@@ -19,38 +19,28 @@ from course_lib.demos.parts.replica import (
     predicted_exchange,
     predicted_states,
 )
-from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.parts.training import TrainingOptions, one_process
 from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.scratch.replicas.spread import Spread
-from course_lib.theory.validation import flag, whole
+from course_lib.theory.validation import whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     devices: int = option(2, "devices of each rank, over which its model is spread")
-    batch: int = option(8, "samples of all ranks in one update")
-    sequence: int = option(32, "characters in a sample")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("devices", self.devices, most=64)
-        flag("json", self.json)
+        super().__post_init__()
         layers, _, _ = self.training().size
         if layers < self.devices:
             raise ValueError(
                 f"devices {self.devices} are more than the model's {layers} layers: "
                 "take fewer devices or a deeper model"
             )
-
-    def training(self) -> Training:
-        """What is trained."""
-        return Training(self.model, self.steps, self.batch, self.sequence, seed=self.seed)
 
 
 def main(options: Options) -> Comparison:

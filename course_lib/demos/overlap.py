@@ -19,15 +19,15 @@ from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.device import device_name
-from course_lib.demos.parts.training import Training, mean_loss
+from course_lib.demos.parts.training import Training, TrainingOptions, mean_loss
 from course_lib.measure.overlap import Interval, record, timeline
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.units import MIB
-from course_lib.theory.validation import flag, number
+from course_lib.theory.validation import number
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
     steps: int = option(4, "backward passes of each version; the last is profiled")
@@ -36,19 +36,12 @@ class Options:
     sequence: int = option(64, "characters in a sample")
     bucket_cap_mb: float = option(2.0, "size limit of the small buckets in MiB")
     trace: str = option("", "write the small buckets' trace of rank 0 to this file")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        self.training()
+        super().__post_init__()
         number("bucket_cap_mb", self.bucket_cap_mb, above=0)
-        flag("json", self.json)
         if self.trace and not Path(self.trace).resolve().parent.is_dir():
             raise ValueError(f"trace {self.trace!r} is in no folder that exists: create it first")
-
-    def training(self) -> Training:
-        """What is trained."""
-        return Training(self.model, self.steps, self.batch, sequence=self.sequence, seed=self.seed)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from course_lib.demos.parts.pipeline_versions import (
     from_all,
     plan_of,
 )
-from course_lib.demos.parts.training import OneProcess, Training, one_process
+from course_lib.demos.parts.training import OneProcess, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import (
     FP32,
     Comparison,
@@ -39,14 +39,14 @@ from course_lib.theory.bubble import bubble_fraction
 from course_lib.theory.layout import Layout
 from course_lib.theory.pipeline import StageTimes, Task, simulate
 from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import choice, divisible, flag, number, whole
+from course_lib.theory.validation import choice, divisible, number, whole
 
 # DualPipe holds every layer twice, and a bidirectional runtime is another program.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
     model: str = option("9x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
@@ -58,23 +58,14 @@ class Options:
     sequence: int = option(16, "characters in a sample")
     sleep_ms: float = option(10.0, "sleep of a forward pass in the bubble's experiment; 0: none")
     learning_rate: float = option(3e-3, "AdamW's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        self.training()
+        super().__post_init__()
         whole("micro_batches", self.micro_batches)
         divisible("batch", self.batch, "micro_batches", self.micro_batches)
         choice("schedule", self.schedule, ("all", *SCHEDULES))
         whole("virtual_stages", self.virtual_stages, least=2)
         number("sleep_ms", self.sleep_ms, least=0)
-        flag("json", self.json)
-
-    def training(self) -> Training:
-        """The run that one process would do."""
-        return Training(
-            self.model, self.steps, self.batch, self.sequence, self.learning_rate, self.seed
-        )
 
     def layout(self, name: str, ranks: int) -> Layout:
         """Schedule `name` on `ranks` stages; ValueError where it does not fit."""

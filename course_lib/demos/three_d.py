@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, one_process
+from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, follow, predicted_sent
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.tensor.vocabulary import whole_gradients
@@ -24,14 +24,14 @@ from course_lib.scratch.three_d import Mesh, ThreeD
 from course_lib.theory.layout import Layout
 from course_lib.theory.schedules import schedule
 from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import choice, divisible, flag, whole
+from course_lib.theory.validation import choice, divisible, whole
 
 # zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
     dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave")
@@ -39,29 +39,19 @@ class Options:
     pp: int = option(0, "pipeline stages; 0: 2 where it divides the ranks")
     model: str = option("5x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
     steps: int = option(3, "optimizer updates")
-    batch: int = option(8, "samples in one update")
     micro_batches: int = option(2, "pieces of each dp rank's samples")
     schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}")
     virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
     sequence: int = option(16, "characters in a sample")
     learning_rate: float = option(3e-3, "AdamW's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        self.training()
+        super().__post_init__()
         for name in ("dp", "tp", "pp"):
             whole(name, getattr(self, name), least=0)
         whole("micro_batches", self.micro_batches)
         choice("schedule", self.schedule, SCHEDULES)
         whole("virtual_stages", self.virtual_stages, least=2)
-        flag("json", self.json)
-
-    def training(self) -> Training:
-        """The run that one process would do."""
-        return Training(
-            self.model, self.steps, self.batch, self.sequence, self.learning_rate, self.seed
-        )
 
     def layout(self, ranks: int) -> Layout:
         """How the ranks stand; ValueError where degrees, ranks, model and batch do not fit."""

@@ -18,7 +18,7 @@ from course_lib import launch
 from course_lib.demos.parts import megatron_tp, torch_tp
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, mean_loss, one_process
+from course_lib.demos.parts.training import Batch, Training, TrainingOptions, mean_loss, one_process
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.demos.text import VOCAB
 from course_lib.scratch.ledger import ledger
@@ -35,30 +35,18 @@ from course_lib.theory.validation import flag
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TrainingOptions):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
     batch: int = option(4, "samples in an update")
-    sequence: int = option(32, "characters in a sample")
     sequence_parallel: bool = option(False, "cut norms and residuals along the sequence")
     library: bool = option(True, "train torch's and Megatron-core's version beside it")
     learning_rate: float = option(3e-3, "AdamW's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        for name in ("sequence_parallel", "library", "json"):
+        for name in ("sequence_parallel", "library"):
             flag(name, getattr(self, name))
-        self.training()
-
-    def training(self) -> Training:
-        """What all versions train."""
-        return Training(
-            model=self.model, steps=self.steps, batch=self.batch, sequence=self.sequence,
-            learning_rate=self.learning_rate, seed=self.seed,
-        )  # fmt: skip
+        super().__post_init__()
 
     def layout(self, ranks: int) -> Layout:
         """The same for the theory; raises ValueError if the model cannot be cut like this."""

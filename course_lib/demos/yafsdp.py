@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos.fsdp import TOLERANCES
+from course_lib.demos import fsdp
 from course_lib.demos.parts import fsdp_prediction as prediction
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
@@ -20,39 +20,19 @@ from course_lib.demos.parts.fsdp_versions import (
     Sharded,
     Whole,
     Ya,
-    check_settings,
 )
-from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.parts.training import one_process
 from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.measure.peak import log_memory
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(fsdp.Options):
     """What the demo can be asked for."""
 
-    steps: int = option(5, "optimizer updates")
-    model: str = option("tiny", "tiny, small, medium, gpt2, or LAYERSxHIDDENxHEADS")
-    batch: int = option(8, "samples of all ranks in an update")
-    sequence: int = option(32, "characters in a sample")
     precision: str = option("fp32", "fp32 or bf16, in which layers are gathered and computed")
     reshard: bool = option(True, "of the two others: free a layer after its forward pass")
     prefetch: bool = option(True, "of the two others: fetch the next layer while one computes")
-    clip: float = option(0.0, "limit of the gradient's norm; 0 for none")
-    meta: bool = option(False, "build the model without memory and fill only the shards")
-    learning_rate: float = option(3e-3, "AdamW's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
-
-    def __post_init__(self) -> None:
-        check_settings(self)
-
-    def training(self) -> Training:
-        """What all versions train."""
-        return Training(
-            model=self.model, steps=self.steps, batch=self.batch, sequence=self.sequence,
-            learning_rate=self.learning_rate, seed=self.seed,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,7 +78,7 @@ def main(options: Options) -> Result:
         sent["all-reduce"] = [1, 4]
     stored = prediction.yafsdp_stored(training, rank.world, options.precision)
     version = follow(Ya(options, rank), training, reference, sent, stored)
-    loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
+    loss_tolerance, gradient_tolerance = fsdp.TOLERANCES[options.precision]
     comparison = Comparison.verified(
         "YaFSDP",
         rank,

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.fsdp.yafsdp import YaFSDP
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import tensor_bytes
-from course_lib.theory.validation import choice, flag, number
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -34,15 +33,6 @@ class Settings(Protocol):
 
     def training(self) -> Training:
         """What is trained."""
-
-
-def check_settings(options: Any) -> None:
-    """Raise ValueError for an option that does not fit; all but the number of ranks."""
-    choice("precision", options.precision, DTYPES)
-    for name in ("reshard", "prefetch", "meta", "json"):
-        flag(name, getattr(options, name))
-    number("clip", options.clip, least=0)
-    options.training()
 
 
 def check_batch(batch: int, ranks: int) -> None:

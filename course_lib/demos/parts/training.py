@@ -1,17 +1,18 @@
 """What every version of a technique trains: the same small GPT on the same batches of text."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from course_lib.demos.parts.command import option
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.models import TransformerShape
-from course_lib.theory.validation import divisible, number, whole
+from course_lib.theory.validation import divisible, flag, number, whole
 
 Batch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
 
@@ -81,6 +82,32 @@ class Training:
     def optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.AdamW:
         """AdamW, without weight decay, which would hide a missing gradient."""
         return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=0.0)
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """The options of a demo that trains; a demo adds its own, and other defaults.
+
+    Raises ValueError, when made, for a training that is not possible.
+    """
+
+    trains: ClassVar[type[Training]] = Training
+
+    steps: int = option(5, "optimizer updates")
+    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    batch: int = option(8, "samples of all ranks in one update")
+    sequence: int = option(32, "characters in a sample")
+    seed: int = option(0, "seed of the weights")
+    json: bool = option(False, "print the result as JSON")
+
+    def __post_init__(self) -> None:
+        flag("json", self.json)
+        self.training()
+
+    def training(self) -> Training:
+        """What is trained: all options that `trains` has as well."""
+        names = (field.name for field in fields(self.trains))
+        return self.trains(**{name: getattr(self, name) for name in names if hasattr(self, name)})
 
 
 def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
