@@ -12,14 +12,15 @@ import random
 import statistics
 import time
 
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.memory import worst_stage
-from course_lib.theory.models import model
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.planner import Plan, plan
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Row, rows
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.steptime import step_time
+from course_lib.theory.step.step_time import step_time
 
 SHAPE, CLUSTER = model("llama3-405b"), Cluster(accelerator("H100-SXM"), nodes=2048)
 

@@ -2,11 +2,13 @@
 
 from typing import Any
 
-from course_lib.theory.flops import megatron_flop, six_nd, training_flops
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, gpu_memory, model_states
-from course_lib.theory.models import LatentAttention, TransformerShape
-from course_lib.theory.steptime import step_time
+from course_lib.theory.compute.flops import megatron_flop, six_nd, training_flops
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.states import model_states
+from course_lib.theory.step.step_time import step_time
 
 Question = dict[str, Any]
 PEAK = {"a100-sxm-80gb": 312e12, "h100-sxm-80gb": 989e12}

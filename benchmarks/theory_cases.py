@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.theory.flops import megatron_flop, training_flops
-from course_lib.theory.models import MODELS, TransformerShape
+from course_lib.theory.compute.flops import megatron_flop, training_flops
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.shape import TransformerShape
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "theory"))
 from test_published_memory import block, recipe_of

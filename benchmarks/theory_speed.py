@@ -21,13 +21,15 @@ from types import TracebackType
 from peer_megatron import Megatron, arguments
 from theory_accuracy import peers, say_absent
 
-from course_lib.theory.flops import training_flops
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, gpu_memory
-from course_lib.theory.models import MODELS
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.planner import plan
-from course_lib.theory.steptime import step_time
+from course_lib.theory.step.step_time import step_time
 
 SHAPE, SEQUENCE, BATCH, TP = MODELS["llama3.1-405b"], 8192, 2048, 8
 CLUSTER = Cluster(accelerator("H100-SXM"), 2048)

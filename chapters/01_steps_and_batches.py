@@ -20,7 +20,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import demos, expect, figures, launch, panels
 from course_lib import predict, quiz, scratch, show_source
-from course_lib.theory.batching import Batching, rank_samples
+from course_lib.theory.step.batching import Batching, rank_samples
 
 launch.warm_up()  # the processes for the end of the chapter get ready in the background
 

@@ -22,7 +22,10 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.accumulation import IGNORE, accumulate
 from course_lib.scratch.accumulation import accumulate_by_means, loss_sum
-from course_lib.theory import batching, communication, models
+from course_lib.theory.inputs import models
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.step import batching
 
 launch.warm_up()
 torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
@@ -192,7 +195,7 @@ assert by_means > off_by.course
 # \lceil S/A \rceil \;\text{ with it.}$$
 
 # %%
-syncs = communication.gradient_syncs
+syncs = gradient_syncs
 print("without:", syncs(micro_steps=320, accumulation=32, no_sync=False))
 print("with:   ", syncs(micro_steps=320, accumulation=32, no_sync=True))
 assert syncs(320, 32, no_sync=False) == 32 * syncs(320, 32, no_sync=True)
@@ -347,11 +350,9 @@ panels.critical_batch()
 # samples of both ranks in one batch.
 
 # %%
-shape = models.TransformerShape(
-    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
-)
+shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 parameters = shape.parameters().total
-exchanges = communication.gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
+exchanges = gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
 print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
 
 # %% [markdown]

@@ -20,8 +20,12 @@ import torch
 from course_lib import expect, figures, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory import memory, models, units
-from course_lib.theory.memory import RECIPES, Recipe
+from course_lib.theory.inputs import models, units
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.states import model_states
+from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
 
 torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
 
@@ -86,7 +90,7 @@ assert round(units.gib(states_bytes), 2) == 23.21
 
 # %%
 gpt2_xl = models.MODELS["gpt2-1.5b"]
-bill = memory.training_memory(gpt2_xl, RECIPES["fp32-16"], micro_batch=1)
+bill = training_memory(gpt2_xl, RECIPES["fp32-16"], micro_batch=1)
 print(bill.explain("GB"))
 figures.consumers(
     bill, title="GPT-2 1.5B, fp32, AdamW, micro-batch 1", capacity_bytes=24 * units.GB
@@ -128,7 +132,7 @@ count = sum(p.numel() for p in small.parameters())
 state = predict(
     "3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B"
 )
-assert count == models.TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
+assert count == TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
 
 # %% [markdown]
 # **Measure.** The ledger goes through the tensors that training keeps and adds up their bytes:
@@ -165,8 +169,8 @@ for name, make in optimizers.items():
     small.zero_grad()
     found = ledger_after_one_update(small, make(small.parameters()))
     recipe = Recipe("fp32", "fp32", optimizer=name, master_copy=False)
-    predicted = memory.training_memory(
-        models.TransformerShape(2, 64, 4, 256, VOCAB, 64), recipe, micro_batch=8
+    predicted = training_memory(
+        TransformerShape(2, 64, 4, 256, VOCAB, 64), recipe, micro_batch=8
     ).consumers
     for consumer, size in found.items():
         expect(predicted[consumer], size, label=f"{name}: {consumer}", unit="B")
@@ -233,7 +237,7 @@ assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
 # LLaMA-2 70B, often quoted as "140 + 140 + 840 GB":
 
 # %%
-seventy = memory.model_states(68_976_648_192, RECIPES["mixed-16"])
+seventy = model_states(68_976_648_192, RECIPES["mixed-16"])
 print(seventy.explain("GB"))
 assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 
@@ -272,10 +276,8 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 # **Predict.** Our small GPT in fp32, 8 samples of 64 characters:
 
 # %%
-shape = models.TransformerShape(
-    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
-)
-predicted = memory.training_memory(shape, RECIPES["fp32-16"], micro_batch=8)
+shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+predicted = training_memory(shape, RECIPES["fp32-16"], micro_batch=8)
 kept = predict(
     "3.kept",
     "Bytes kept for backward?",
@@ -320,9 +322,7 @@ assert measured == kept.course + statistics + softmax + indices
 # GPT-2 with 8 × 1024 tokens and vocabulary 50,257 that is 1.65 GB.
 
 # %%
-gpt2 = memory.training_memory(
-    models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8
-)
+gpt2 = training_memory(models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8)
 print(units.format_bytes(gpt2.temporary_bytes))
 assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
 
@@ -343,7 +343,7 @@ assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
 # %% [markdown]
 # ## 3.5 Your own bill
 #
-# Move the sliders. The bars are computed by `memory.training_memory`, the function that this
+# Move the sliders. The bars are computed by `training_memory`, the function that this
 # chapter has just measured. Find out:
 #
 # 1. Which is the largest model whose training fits on 80 GB with AdamW?
@@ -361,9 +361,7 @@ panel
 # And the answer to the opening question. LLaMA-2 7B has 6.74 billion parameters:
 
 # %%
-llama = memory.training_memory(
-    models.MODELS["llama2-7b"], RECIPES["mixed-16"], micro_batch=1
-)
+llama = training_memory(models.MODELS["llama2-7b"], RECIPES["mixed-16"], micro_batch=1)
 print(llama.explain("GB"))
 assert llama.parameters_bytes < 13.5 * units.GB
 assert llama.model_states_bytes > 80 * units.GB
@@ -398,7 +396,11 @@ quiz("3")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory import memory, models
+from course_lib.theory.inputs import models
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.memory.states import model_states
 
 # %% [markdown] tags=["exercise"]
 # **3.1 Debug: 140 + 140 + 840.** (published mistake) Notes give LLaMA-2 70B in mixed precision as 140 GB of
@@ -514,15 +516,15 @@ check("3.7", [in_gb, in_gib])
 # %% [markdown] tags=["exercise"]
 # **3.8 Predict, then measure: the turning point.** GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
 # which micro-batch on are the intermediate results larger than the optimizer's part? Guess
-# first; then find it with `memory.training_memory(...).consumers`.
+# first; then find it with `training_memory(...).consumers`.
 
 # %% tags=["exercise"]
 micro_batch = ...
 ### BEGIN SOLUTION
-shape, recipe = models.MODELS["gpt2-1.5b"], memory.RECIPES["mixed-16"]
+shape, recipe = models.MODELS["gpt2-1.5b"], RECIPES["mixed-16"]
 micro_batch = 1
 while True:
-    bill = memory.training_memory(shape, recipe, micro_batch).consumers
+    bill = training_memory(shape, recipe, micro_batch).consumers
     if bill["intermediate results"] > bill["optimizer"]:
         break
     micro_batch += 1

@@ -23,8 +23,11 @@ from course_lib import demos, expect, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.measure.saved_tensors import saved_bytes
-from course_lib.theory import activation_terms, activations, flops, models, units
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.compute import flops
+from course_lib.theory.inputs import models, units
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory import activation_terms, activations
+from course_lib.theory.inputs.recipe import Recipe
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -81,7 +84,7 @@ assert terms.total_bytes == 2048 * 12288 * (34 + 80)
 # attention, which keeps no scores:
 
 # %%
-shape = models.TransformerShape(
+shape = TransformerShape(
     layers=1, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=512
 )
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
@@ -204,9 +207,7 @@ show_source(scratch.checkpointing.same_random_numbers)
 # without checkpointing, and how many with it?
 
 # %%
-six = models.TransformerShape(
-    layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
-)
+six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 full = Recipe(parameters="fp32", gradients="fp32", master_copy=False, recompute="full")
 without, with_it = (
     6 * activations.layer_activation_bytes(six, recipe, 4, 64)
@@ -365,8 +366,10 @@ quiz("4")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory import activations, models
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.inputs import models
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory import activations
+from course_lib.theory.inputs.recipe import Recipe
 
 # %% [markdown] tags=["exercise"]
 # **4.1 Calculate: one layer.** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer

@@ -21,7 +21,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory import budget, flops, hardware, models, units
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware, models, units
+from course_lib.theory.inputs.shape import TransformerShape
 
 torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
 
@@ -108,9 +110,7 @@ expect(
 # hidden size 64, 4 windows of 64 characters.
 
 # %%
-shape = models.TransformerShape(
-    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64
-)
+shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 parameters, tokens = shape.parameters().total, 4 * 64
 thumb = flops.six_nd(parameters, tokens)
 print(f"6 · {parameters:,} · {tokens} = {units.format_flop(thumb)}")
@@ -432,7 +432,9 @@ quiz("5")
 from itertools import pairwise
 
 from course_lib import check, hint
-from course_lib.theory import budget, flops, hardware, models
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware, models
+from course_lib.theory.inputs.shape import TransformerShape
 
 # %% [markdown] tags=["exercise"]
 # **5.1 Calculate: GPT-3.** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s

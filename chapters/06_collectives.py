@@ -25,8 +25,9 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.scratch.collectives import peers, ring, tree
-from course_lib.theory import collectives, fitting, hardware, models
-from course_lib.theory.ring_or_tree import ring_or_tree
+from course_lib.theory.inputs import hardware, models
+from course_lib.theory.network import collectives, fitting
+from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -546,7 +547,7 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # FLOP; a number has 2 bytes, so 384 FLOP for each byte. With 330 TFLOP/s it eats $330 \cdot 10^{12} / 384 = 859$ GB a second. Counted as NVLink's data sheet counts, with as much in the other direction, that is 1.72 TB/s.
 
 # %%
-per_byte = collectives.notes_intensity(hidden=8192, tp=64)
+per_byte = collectives.qkv_intensity(hidden=8192, tp=64)
 for peak in (330e12, 165.2e12):
     needed = collectives.needed_bytes_per_s(peak, per_byte)
     print(f"{per_byte:.0f} FLOP/byte, {peak / 1e12:g} TFLOP/s: {needed / 1e9:.0f} GB/s")
@@ -746,7 +747,8 @@ quiz("6")
 
 # %% tags=["exercise"]
 from course_lib import check, hint
-from course_lib.theory import collectives, hardware
+from course_lib.theory.inputs import hardware
+from course_lib.theory.network import collectives
 
 # %% [markdown] tags=["exercise"]
 # **6.1 Calculate: sixteen nodes.** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs, 25 GB/s one way. Give for the ring the bytes that each GPU sends, the

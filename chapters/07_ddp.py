@@ -28,8 +28,14 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import loss_sum
-from course_lib.theory import collectives, communication, hardware, models, units
-from course_lib.theory.overlap import Gradient, ddp_timeline, hiding_tokens
+from course_lib.theory.inputs import hardware, models, units
+from course_lib.theory.network import collectives
+from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
+from course_lib.theory.network.bucket_timeline import (
+    Gradient,
+    ddp_timeline,
+    hiding_tokens,
+)
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -490,12 +496,12 @@ show_source(DDP._send_full_buckets, DDP._finish)
 # %%
 sizes = [p.nbytes for p in reversed(list(build().parameters()))]
 cap = round(0.1 * units.MIB)
-buckets = communication.ddp_buckets(sizes, cap, first_bytes=cap)
+buckets = ddp_buckets(sizes, cap, first_bytes=cap)
 print("buckets:", buckets)
 calls = predict(
     "7.calls",
     "All-reduces in 3 passes?",
-    course=communication.ddp_all_reduces(syncs=3, buckets=len(buckets)),
+    course=ddp_all_reduces(syncs=3, buckets=len(buckets)),
     yours=None,
 )
 
@@ -708,7 +714,7 @@ run = demos.run(
 print(run.report())
 
 # %%
-expected = communication.ddp_all_reduces(syncs=20, buckets=len(buckets))
+expected = ddp_all_reduces(syncs=20, buckets=len(buckets))
 expect(expected, run.all_reduces, label="all-reduces")
 expect(20 * 4 * parameters, run.all_reduced_bytes, label="bytes", unit="B")
 assert run.scratch.all_reduces == 20 * len(buckets)

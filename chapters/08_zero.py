@@ -29,7 +29,11 @@ from course_lib.demos.parts.zero_prediction import sent_volume as volume
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
-from course_lib.theory import collectives, memory, models, units, zero
+from course_lib.theory.inputs import models, units
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+
+from course_lib.theory.network import collectives, zero
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -117,7 +121,7 @@ assert update / training < 0.001
 # anyway. FSDP (chapter 9) is this stage.
 
 # %%
-example = zero.zero_stages(7_500_000_000, ranks=64, recipe=memory.RECIPES["mixed-16"])
+example = zero.zero_stages(7_500_000_000, ranks=64, recipe=RECIPES["mixed-16"])
 print(example.explain())
 
 # %%
@@ -149,7 +153,7 @@ panel.ranks.value = 64
 
 # %%
 ours = models.MODELS["llama2-7b"].parameters().total
-bills = zero.zero_stages(ours, 8, memory.RECIPES["mixed-16"]).bills
+bills = zero.zero_stages(ours, 8, RECIPES["mixed-16"]).bills
 expect(kept, bills[1].total_bytes / 1e9, within=0.01, label="stage 1", unit="GB")
 assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 
@@ -201,7 +205,7 @@ print(f"over 50 GB/s: {29.5 / 50:.2f} s and {44.3 / 50:.2f} s")
 # reduces every micro-batch, $m + 1$ halves. Stage 3 gathers twice and reduces once for each: $3m$.
 
 # %%
-recipe = memory.RECIPES["mixed-16"]
+recipe = RECIPES["mixed-16"]
 alone = zero.sent_bytes(7_500_000_000, 0, 64, recipe, accumulation=4) / 2
 for stage in zero.STAGES:
     sent = zero.sent_bytes(7_500_000_000, stage, 64, recipe, accumulation=4)
@@ -299,10 +303,10 @@ show_source(scratch.zero.stage3.Zero3.__init__)
 # %%
 text, tokens = Windows(sequence=32), 8 * 32
 adam = partial(torch.optim.AdamW, lr=3e-3)
-gpt_shape = models.TransformerShape(
+gpt_shape = TransformerShape(
     layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32
 )
-count, fp32 = gpt_shape.parameters().total, memory.RECIPES["fp32-16"]
+count, fp32 = gpt_shape.parameters().total, RECIPES["fp32-16"]
 small = zero.zero_stages(count, ranks=2, recipe=fp32)
 
 # %%
@@ -517,7 +521,7 @@ assert wrong[0][0] != wrong[1][0]
 # gradients take 0.48 s, 15 GB of weights as long.
 
 # %%
-away = memory.Recipe(offload="optimizer")
+away = Recipe(offload="optimizer")
 for ranks in (1, 8, 64):
     bill = zero.zero_stages(7_500_000_000, ranks, away).bills[2]
     gpu, host = (units.format_bytes(b) for b in (bill.total_bytes, bill.host_bytes))
@@ -765,7 +769,9 @@ quiz("8")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory import memory, zero
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+
+from course_lib.theory.network import zero
 
 # %% [markdown] tags=["exercise"]
 # **8.1 Calculate: ZeRO's table 1.** 128 billion parameters, bf16 with AdamW and a master copy (16 bytes), 16
@@ -791,10 +797,10 @@ fewest = [..., ..., ...]
 fewest = []
 for stage in (1, 2, 3):
     ranks = 1
-    bill = zero.zero_stages(7_500_000_000, ranks, memory.RECIPES["mixed-16"])
+    bill = zero.zero_stages(7_500_000_000, ranks, RECIPES["mixed-16"])
     while bill.bills[stage].total_bytes > 32e9:
         ranks *= 2
-        bill = zero.zero_stages(7_500_000_000, ranks, memory.RECIPES["mixed-16"])
+        bill = zero.zero_stages(7_500_000_000, ranks, RECIPES["mixed-16"])
     fewest.append(ranks)
 ### END SOLUTION
 check("8.2", fewest)

@@ -27,10 +27,13 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.scratch.fsdp.mini import FSDP
-from course_lib.theory import communication, flops, memory, models, states, units
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import RECIPES, Recipe
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import models, units
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -169,7 +172,7 @@ expect(scatters, sent["reduce-scatter"][0], label="reduce-scatters")
 # is gathered only once, which makes it a bit less:
 
 # %%
-local = states.local_parameters(training.shape())
+local = local_parameters(training.shape())
 gathered = 2 * layers * local.layer_dense + local.ends_dense
 expect(4 * gathered, sent["all-gather"][1], label="all-gathered", unit="B")
 print(f"FSDP / DDP: {(gathered + local.total) / (2 * local.total):.2f}")
@@ -497,7 +500,7 @@ assert library_sent == sent
 large = models.MODELS["llama3-405b"]
 for tp in (1, 8):
     cut = Layout(dp=64, tp=tp, zero_stage=3)
-    layer = 2 * states.local_parameters(large, cut).layer_dense
+    layer = 2 * local_parameters(large, cut).layer_dense
     print(f"TP {tp}: a whole layer on one GPU is {units.format_bytes(layer)}")
 
 # %% [markdown]
@@ -548,7 +551,7 @@ def largest_batch(shape, sequence, stage=3, kept=2, offload=False):
     recipe, batch = replace(plain, gathered_units=kept), 0
     while True:
         layout = Layout(dp=2, zero_stage=stage, micro_batch=batch + 1)
-        bill = memory.gpu_memory(shape, recipe, layout, sequence)
+        bill = gpu_memory(shape, recipe, layout, sequence)
         if bill.total_bytes - offload * bill.model_states_bytes > card:
             return batch
         batch += 1
@@ -711,8 +714,8 @@ assert flops.six_nd(1, 1, recompute="full") / flops.six_nd(1, 1) == 8 / 6
 # of? The last row took 9.76 s a step with FSDP and 7.17 s with YaFSDP:
 
 # %%
-saved = communication.saved_fraction(before_s=9.76, after_s=7.17)
-gain = communication.throughput_gain(before_s=9.76, after_s=7.17)
+saved = budget.saved_fraction(before_s=9.76, after_s=7.17)
+gain = budget.throughput_gain(before_s=9.76, after_s=7.17)
 print(f"{saved:.1%} less time, {gain:.1%} more throughput")
 assert (round(saved, 3), round(gain, 3)) == (0.265, 0.361)
 
@@ -851,10 +854,12 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import check, hint, launch
 from course_lib.demos.parts.training import Training, mean_loss
-from course_lib.theory import communication, models, states
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.compute import budget
+from course_lib.theory.inputs import models
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
 
 launch.warm_up()
 
@@ -900,7 +905,7 @@ check("9.2", flat_shard)
 # model" and "FSDP is hard to combine with tensor and pipeline parallelism". Llama 3 405B, FSDP over 64 ranks, a layer has
 # 3,187,703,808 parameters. Give: with how many of them a rank computes; how many it stores of
 # that layer; and, with tensor parallelism 8 beside the 64 (512 GPUs), how many parameters of a layer a rank gathers. The last
-# number is not exactly an eighth, because norms are not cut: take `states.local_parameters` and `Layout`.
+# number is not exactly an eighth, because norms are not cut: take `local_parameters` and `Layout`.
 
 # %% tags=["exercise"]
 computes, stores, gathers_with_tp = ..., ..., ...
@@ -909,7 +914,7 @@ computes = 3_187_703_808
 stores = computes // 64
 layout = Layout(dp=64, tp=8, zero_stage=3)
 large = models.MODELS["llama3-405b"]
-gathers_with_tp = states.local_parameters(large, layout).layer_dense
+gathers_with_tp = local_parameters(large, layout).layer_dense
 ### END SOLUTION
 check("9.3", [computes, stores, gathers_with_tp])
 
@@ -933,8 +938,8 @@ check("9.4", [release, paper, commit, announcement])
 # %% tags=["exercise"]
 saved, gain, tokens = ..., ..., ...
 ### BEGIN SOLUTION
-saved = communication.saved_fraction(before_s=8.87, after_s=6.97)
-gain = communication.throughput_gain(before_s=8.87, after_s=6.97)
+saved = budget.saved_fraction(before_s=8.87, after_s=6.97)
+gain = budget.throughput_gain(before_s=8.87, after_s=6.97)
 tokens = 100 * (1 + gain)
 ### END SOLUTION
 check("9.5", [saved, gain, tokens])

@@ -24,12 +24,16 @@ from torch.nn.functional import cross_entropy, linear
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB
-from course_lib.theory import activation_terms, collectives, communication
-from course_lib.theory import hardware, models, tensor_parallel, units
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.tensor_parallel import CutLayer
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.memory import activation_terms
+from course_lib.theory.network import collectives, links
+from course_lib.theory.inputs import hardware, models, units
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network import tensor_parallel
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.tensor_parallel import CutLayer
+from course_lib.theory.network.step_traffic import step_traffic
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -531,11 +535,9 @@ size = predict(
 )
 
 # %%
-tiny = models.TransformerShape(
-    layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32
-)
+tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32)
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
-one_server = hardware.Cluster(hardware.accelerator("H100-SXM"))
+one_server = Cluster(hardware.accelerator("H100-SXM"))
 traffic = step_traffic(tiny, fp32, Layout(tp=2, micro_batch=4), 32, one_server)
 for entry in traffic.collectives:
     print(
@@ -572,9 +574,9 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 
 # %%
 ridge = collectives.ridge
-assert collectives.notes_intensity(8192, 64) == 384
+assert collectives.qkv_intensity(8192, 64) == 384
 print(f"4090, as in the notes: {ridge(330e12, 32e9):,.0f} FLOP per byte")
-print(f"  t <= {collectives.notes_tp_reach(8192, 330e12, 32e9):.2f}")
+print(f"  t <= {collectives.qkv_tp_reach(8192, 330e12, 32e9):.2f}")
 
 # %% [markdown]
 # So "TP ≤ 2.4 on a 4090". For the H100 they divide 989 TFLOP/s by NVLink's 900 GB/s, get a ridge of 1100, and
@@ -586,9 +588,9 @@ print(f"  t <= {collectives.notes_tp_reach(8192, 330e12, 32e9):.2f}")
 
 # %%
 for bandwidth in (900e9, 450e9):
-    reach = collectives.notes_tp_reach(8192, 989e12, bandwidth)
+    reach = collectives.qkv_tp_reach(8192, 989e12, bandwidth)
     print(f"{bandwidth / 1e9:.0f} GB/s: t <= {reach:.1f}")
-assert round(collectives.notes_tp_reach(8192, 989e12, 450e9), 1) == 11.2
+assert round(collectives.qkv_tp_reach(8192, 989e12, 450e9), 1) == 11.2
 
 # %% [markdown]
 # ### By the layer
@@ -648,8 +650,8 @@ h100 = hardware.accelerator("H100-SXM")
 
 def layer(tp, servers=2, stride=1):
     """A layer of 70B on `tp` GPUs, every `stride`-th one."""
-    cluster = hardware.Cluster(h100, nodes=servers)
-    link = communication.group_link(cluster, "all-reduce", tp, stride)
+    cluster = Cluster(h100, nodes=servers)
+    link = links.group_link(cluster, "all-reduce", tp, stride)
     return CutLayer(8192, tp, h100.peak_flop_per_s, link)
 
 
@@ -798,7 +800,7 @@ quiz("10")
 import math
 
 from course_lib import check, hint
-from course_lib.theory import collectives, tensor_parallel
+from course_lib.theory.network import collectives, tensor_parallel
 
 # %% [markdown] tags=["exercise"]
 # **10.1 Calculate: a layer of GPT-3.** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one

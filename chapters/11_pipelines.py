@@ -22,11 +22,18 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.parts import pipeline_versions
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory import bubble, collectives, flops, hardware, models
-from course_lib.theory import pipeline, schedules, traffic, units
-from course_lib.theory.layout import Layout
-from course_lib.theory.pipeline import StageTimes
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.compute import flops
+from course_lib.theory.inputs import hardware, models
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.network import collectives
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.inputs import units
+from course_lib.theory.network import step_traffic
+from course_lib.theory.pipelines import schedules, simulation
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.inputs.recipe import Recipe
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -84,7 +91,7 @@ assert measure.gradients.relative_difference(in_pieces, whole) < 1e-6
 # not coloured is idle:
 
 # %%
-one = pipeline.timeline("naive", stages=3, micro_batches=2)
+one = simulation.timeline("naive", stages=3, micro_batches=2)
 figures.timeline({"three devices, two batches": one.tasks}, seconds=False)
 
 # %% [markdown]
@@ -130,7 +137,7 @@ assert one.bubble_fraction == 2 / 3
 # accumulation in chapter 2, and the update comes at the end.
 
 # %%
-gpipe = pipeline.timeline("gpipe", stages=4, micro_batches=8)
+gpipe = simulation.timeline("gpipe", stages=4, micro_batches=8)
 figures.timeline({"GPipe, 4 stages, 8 micro-batches": gpipe.tasks}, seconds=False)
 
 # %% [markdown]
@@ -167,7 +174,7 @@ expect(idle, measured, within=1e-9, label="idle", unit="%")
 many = predict("11.many", "Idle in %, m = 32?", course=100 * 3 / 35, yours=None)
 
 # %%
-longer = pipeline.timeline("gpipe", stages=4, micro_batches=32)
+longer = simulation.timeline("gpipe", stages=4, micro_batches=32)
 expect(many, 100 * longer.bubble_fraction, within=1e-9, label="idle, m = 32", unit="%")
 
 # %% [markdown]
@@ -181,7 +188,7 @@ expect(many, 100 * longer.bubble_fraction, within=1e-9, label="idle, m = 32", un
 # to be filled. Take $p = m = 80$:
 
 # %%
-eighty = pipeline.timeline("1f1b", stages=80, micro_batches=80)
+eighty = simulation.timeline("1f1b", stages=80, micro_batches=80)
 print(
     f"over ideal {eighty.bubble_over_ideal:.2%}, busy {1 - eighty.bubble_fraction:.1%}"
 )
@@ -218,7 +225,7 @@ assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 show_source(schedules.one_f_one_b_order, schedules._one_in_turn)
 
 # %%
-in_turn = pipeline.timeline("1f1b", stages=4, micro_batches=8)
+in_turn = simulation.timeline("1f1b", stages=4, micro_batches=8)
 charts = {"GPipe": gpipe.tasks, "1F1B": in_turn.tasks}
 figures.timeline(charts, seconds=False)
 
@@ -245,7 +252,7 @@ assert in_turn.makespan == gpipe.makespan
 # until something is missing; then it is put aside until another stage has made it.
 
 # %%
-show_source(pipeline._Simulation._advance)
+show_source(simulation._Simulation._advance)
 
 # %% [markdown]
 # You can give it an order of your own. A careless one **hangs**: each stage waits for the other, for ever,
@@ -257,8 +264,8 @@ stage_0 = (Pass("F", 0), Pass("B", 0), Pass("F", 1), Pass("B", 1))  # waits for 
 stage_1 = (Pass("F", 0), Pass("F", 1), Pass("B", 0), Pass("B", 1))  # … waits for F1
 careless = schedules.Schedule("careless", 2, (stage_0, stage_1))
 try:
-    pipeline.simulate(careless, StageTimes())
-except pipeline.Deadlock as error:
+    simulation.simulate(careless, PassTimes())
+except simulation.Deadlock as error:
     print(error)
 
 # %% [markdown]
@@ -286,7 +293,7 @@ def ahead(factor):
 # %%
 for factor in (1, 2):
     for transfer in (0, 0.25):
-        ran = pipeline.simulate(ahead(factor), StageTimes(transfer=transfer))
+        ran = simulation.simulate(ahead(factor), PassTimes(transfer=transfer))
         print(
             f"{ran.schedule.name}, transfer {transfer}: "
             f"{ran.in_flight(0):g} in flight, {ran.makespan:g} units"
@@ -371,7 +378,7 @@ assert size == 80 * layer
 # %%
 rows = {"naive": 1, "gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1, "dualpipe": 1}
 for name, chunks in rows.items():
-    ran = pipeline.timeline(name, 8, 16, chunks)
+    ran = simulation.timeline(name, 8, 16, chunks)
     held_by = f"{ran.in_flight(0):g} … {ran.in_flight(7):g}"
     print(f"{name:<12}{ran.bubble_fraction:>7.1%} idle, in flight {held_by}")
     assert abs(ran.idle[3] - bubble.bubble_time(name, 8, 16, chunks)) < 1e-9
@@ -380,7 +387,7 @@ for name, chunks in rows.items():
 # This is DualPipe. The dark boxes belong to the micro-batches that came in at the last stage:
 
 # %%
-dual = pipeline.timeline("dualpipe", stages=8, micro_batches=20)
+dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
 figures.timeline({"DualPipe": dual.tasks}, seconds=False)
 
 # %% [markdown]
@@ -441,13 +448,15 @@ assert send / compute < 0.02
 # update of 64 micro-batches:
 
 # %%
-cluster = hardware.Cluster(hardware.accelerator("H100-SXM"))
+cluster = Cluster(hardware.accelerator("H100-SXM"))
 layouts = {
     "8 stages": Layout(pp=8, accumulation=64),
     "tensor 8": Layout(tp=8, accumulation=64),
 }
 sent = {
-    name: traffic.step_traffic(llama, Recipe(), layout, 4096, cluster, layout.pp // 2)
+    name: step_traffic.step_traffic(
+        llama, Recipe(), layout, 4096, cluster, layout.pp // 2
+    )
     for name, layout in layouts.items()
 }
 for name, wires in sent.items():
@@ -464,7 +473,7 @@ assert sent["tensor 8"].total_bytes > 250 * sent["8 stages"].total_bytes
 
 # %%
 gpt2 = models.MODELS["gpt2-124m"]
-wires = traffic.step_traffic(
+wires = step_traffic.step_traffic(
     gpt2, Recipe(), Layout(pp=4, accumulation=64), 1024, cluster, stage=0
 )
 print(wires.explain())
@@ -489,8 +498,8 @@ print(f"the head is {head / one_layer:.2f} layers")
 # Four stages, the last 1.5 times as slow, 8 micro-batches: $3 \cdot 3 + 4.5 + 7 \cdot 4.5 = 45$ instead of 33.
 
 # %%
-uneven = StageTimes(forward=(1, 1, 1, 1.5), backward=(2, 2, 2, 3))
-slow = pipeline.timeline("1f1b", 4, 8, times=uneven)
+uneven = PassTimes(forward=(1, 1, 1, 1.5), backward=(2, 2, 2, 3))
+slow = simulation.timeline("1f1b", 4, 8, times=uneven)
 expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 
 # %% [markdown]
@@ -649,8 +658,8 @@ assert abs(ours.formula - 3 / 11) < 1e-9
 # somebody wait? The theory knows: let each take 1 ms, and see how much longer 1F1B becomes.
 
 # %%
-with_messages = StageTimes(20, 40, transfer=1)  # in ms
-waits = pipeline.timeline("1f1b", 4, 8, times=with_messages).makespan - 660
+with_messages = PassTimes(20, 40, transfer=1)  # in ms
+waits = simulation.timeline("1f1b", 4, 8, times=with_messages).makespan - 660
 assert waits == 16
 
 # %%
@@ -722,7 +731,8 @@ quiz("11")
 
 # %% tags=["exercise"]
 from course_lib import check, hint
-from course_lib.theory import bubble, pipeline, schedules
+from course_lib.theory.pipelines import bubble, schedules, simulation
+from course_lib.theory.pipelines.pass_times import PassTimes
 
 # %% [markdown] tags=["exercise"]
 # **11.1 Calculate: the bubble.** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
@@ -839,7 +849,7 @@ check("11.7", fewest_micro_batches)
 # %% [markdown] tags=["exercise"]
 # **11.8 Predict, then measure: a slow last stage.** Four stages, forward 1 and backward 2 units, but the
 # last stage takes 1.5 times as long. 1F1B. Predict the makespan with 8 and with 64 micro-batches on paper;
-# then measure both with `pipeline.timeline("1f1b", 4, 8, times=pipeline.StageTimes(...))`.
+# then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
 
 # %% tags=["exercise"]
 with_8, with_64 = ..., ...

@@ -20,11 +20,14 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.theory import activations, context, experts, models, units
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.inputs import models, units
+from course_lib.theory.memory import activations
+from course_lib.theory.network import context, experts
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.step_traffic import step_traffic
 
 CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
 launch.warm_up()
@@ -781,7 +784,8 @@ import math
 import torch
 
 from course_lib import check, hint
-from course_lib.theory import context, experts, models
+from course_lib.theory.inputs import models
+from course_lib.theory.network import context, experts
 
 # %% [markdown] tags=["exercise"]
 # **12.1 Calculate: Mixtral.** 32 layers, hidden 4096, 8 SwiGLU experts of width 14336 (three matrices, no

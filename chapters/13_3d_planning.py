@@ -21,11 +21,18 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import demos, expect, figures, launch
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.theory import activations, flops, hardware, mesh, models, planner
-from course_lib.theory import steptime, traffic, units
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import BUCKETS
+from course_lib.theory import planner
+from course_lib.theory.compute import flops
+from course_lib.theory.inputs import hardware, models
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.memory import activations
+from course_lib.theory.network import mesh
+from course_lib.theory.inputs import units
+from course_lib.theory.network import step_traffic
+from course_lib.theory.step import step_time
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.step.assumptions import BUCKETS
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -146,11 +153,11 @@ for rank, (place, dp_group) in enumerate(ranks):
 
 # %%
 llama = models.MODELS["llama2-70b"]
-cluster = hardware.Cluster(hardware.accelerator("H100-SXM"), nodes=256)
+cluster = Cluster(hardware.accelerator("H100-SXM"), nodes=256)
 layout = Layout(
     tp=8, pp=8, dp=32, accumulation=32, sequence_parallel=True, zero_stage=1
 )
-sent = traffic.step_traffic(
+sent = step_traffic.step_traffic(
     llama, Recipe(), layout, 4096, cluster, stage=1, habits=BUCKETS
 )
 for axis, size in sent.bytes_by_axis.items():
@@ -182,9 +189,9 @@ wrong_order = ("pp", "dp", "cp", "tp")
 assert mesh.nodes_of(layout, "tp", order=wrong_order) == 8
 
 # tp over the network: the same as nodes with a single GPU each
-apart = hardware.Cluster(cluster.accelerator, nodes=2048, gpus_per_node=1)
+apart = Cluster(cluster.accelerator, nodes=2048, gpus_per_node=1)
 right, wrong = (
-    steptime.step_time(llama, Recipe(), layout, where, sequence=4096)
+    step_time.step_time(llama, Recipe(), layout, where, sequence=4096)
     for where in (cluster, apart)
 )
 slower = predict(
@@ -245,7 +252,7 @@ assert abs(by_hand / slower.course - 1) < 0.05
 
 # %%
 h100 = hardware.accelerator("H100-SXM")
-three_nodes = planner.plan(llama, Recipe(), hardware.Cluster(h100, 3), 96, 4096)
+three_nodes = planner.plan(llama, Recipe(), Cluster(h100, 3), 96, 4096)
 print(three_nodes.explain(3))
 assert -(-1850 // 80) == 24 and -(-1850 // 24) == 78
 assert 0 < three_nodes.fitting < three_nodes.layouts / 5
@@ -291,7 +298,7 @@ assert exact == 855_654_400
 # planner do with LLaMA-2's own batch, 1024 sequences, on the notes' cluster?
 
 # %%
-rtx = hardware.Cluster(hardware.accelerator("RTX4090"), 256, between=hardware.HDR)
+rtx = Cluster(hardware.accelerator("RTX4090"), 256, between=hardware.HDR)
 notes = planner.plan(llama, Recipe(), rtx, global_batch=1024, sequence=4096)
 print(notes.explain(1))
 print(notes.step(notes.best(1)[0]).explain())
@@ -324,7 +331,7 @@ print(notes.step(notes.best(1)[0]).explain())
 # does the fastest have?
 
 # %%
-eight_nodes = hardware.Cluster(h100, nodes=8)
+eight_nodes = Cluster(h100, nodes=8)
 plan = planner.plan(llama, Recipe(), eight_nodes, global_batch=512, sequence=4096)
 best_tp = predict(
     "13.tp", "tp of the fastest?", course=plan.best(1)[0].layout.tp, yours=None
@@ -413,8 +420,8 @@ meta = Layout(
     schedule="interleaved",
     virtual_stages=7,  # not published: one layer each
 )
-all_16k = hardware.Cluster(h100, nodes=2048)
-step = steptime.step_time(llama3, meta_recipe, meta, all_16k, sequence=8192)
+all_16k = Cluster(h100, nodes=2048)
+step = step_time.step_time(llama3, meta_recipe, meta, all_16k, sequence=8192)
 rate = step.model_flop / step.total_s / meta.world / 1e12
 # arXiv:2407.21783, table 4: 400 TFLOP/s for each of 16,384 GPUs
 expect(rate, 400, within=0.10, label="Llama 3 405B, as printed", unit="TFLOP/s per GPU")
@@ -426,8 +433,8 @@ old = Recipe(
     gradients="fp32", attention="standard", dropout=True, recompute="selective"
 )
 tp8_pp64 = Layout(tp=8, pp=64, accumulation=512, sequence_parallel=True)
-a100 = hardware.Cluster(hardware.accelerator("A100-SXM-80GB"), nodes=64)
-step = steptime.step_time(trillion, old, tp8_pp64, a100, sequence=2048)
+a100 = Cluster(hardware.accelerator("A100-SXM-80GB"), nodes=64)
+step = step_time.step_time(trillion, old, tp8_pp64, a100, sequence=2048)
 expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", unit="s")
 
 # %% [markdown]
@@ -545,9 +552,12 @@ quiz("13")
 
 # %% tags=["exercise"]
 from course_lib import check, hint
-from course_lib.theory import hardware, models, planner, steptime
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
+from course_lib.theory import planner
+from course_lib.theory.inputs import hardware, models
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.step import step_time
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
 
 # %% [markdown] tags=["exercise"]
 # **13.1 Debug: 2048 data-parallel GPUs.** (published mistake) "TP 8 × PP 10; the 2048 GPUs can all be seen as data parallel." Give the replicas as the division has them, the whole replicas that can run, and the
@@ -682,7 +692,7 @@ check("13.8", group)
 shape = models.MODELS["llama3-70b"]
 layout = Layout(tp=8, pp=4, dp=16, accumulation=32, sequence_parallel=True)
 h100 = hardware.accelerator("H100-SXM")
-# steptime.step_time(shape, Recipe(), layout, hardware.Cluster(...), sequence=8192)
+# step_time.step_time(shape, Recipe(), layout, Cluster(...), sequence=8192)
 ### END GIVEN
 order = ...  # such as ("tp", "dp", "pp")
 factor = ...
@@ -692,8 +702,8 @@ layout = Layout(tp=8, pp=4, dp=16, accumulation=32, sequence_parallel=True)
 h100 = hardware.accelerator("H100-SXM")
 order = ("dp", "pp", "tp")
 promised, found = (
-    steptime.step_time(shape, Recipe(), layout, cluster, sequence=8192).total_s
-    for cluster in (hardware.Cluster(h100, 64), hardware.Cluster(h100, 512, 1))
+    step_time.step_time(shape, Recipe(), layout, cluster, sequence=8192).total_s
+    for cluster in (Cluster(h100, 64), Cluster(h100, 512, 1))
 )
 factor = found / promised
 ### END SOLUTION
@@ -711,7 +721,7 @@ plan = Layout(tp=2, cp=2, dp=32, accumulation=8, sequence_parallel=True, zero_st
 everything = planner.plan(
     models.MODELS["llama3-70b"],
     Recipe(),
-    hardware.Cluster(hardware.accelerator("H100-SXM"), 16),
+    Cluster(hardware.accelerator("H100-SXM"), 16),
     global_batch=256,
     sequence=8192,
 )

@@ -5,10 +5,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from course_lib.theory.hardware import Accelerator, Cluster
-    from course_lib.theory.layout import Layout
-    from course_lib.theory.models import TransformerShape
-    from course_lib.theory.recipe import Recipe
+    from course_lib.theory.inputs.cluster import Cluster
+    from course_lib.theory.inputs.hardware import Accelerator
+    from course_lib.theory.inputs.layout import Layout
+    from course_lib.theory.inputs.recipe import Recipe
+    from course_lib.theory.inputs.shape import TransformerShape
 
 GPU = "H100-SXM"
 RECIPE = "mixed-16"
@@ -23,8 +24,8 @@ COUNTS = ("dp", "tp", "pp", "cp", "ep", "micro_batch", "virtual_stages")
 
 def model(arguments: argparse.Namespace) -> tuple[str, "TransformerShape"]:
     """The name of a preset, small or capital letters, and its shape."""
-    from course_lib.theory.models import MODELS
-    from course_lib.theory.models import model as preset
+    from course_lib.theory.inputs.models import MODELS
+    from course_lib.theory.inputs.models import model as preset
 
     if arguments.model is None:
         raise ValueError(f"model is missing: name one of {', '.join(MODELS)}")
@@ -34,14 +35,14 @@ def model(arguments: argparse.Namespace) -> tuple[str, "TransformerShape"]:
 
 def gpu(arguments: argparse.Namespace) -> "Accelerator":
     """The accelerator of --gpu."""
-    from course_lib.theory.hardware import ACCELERATORS, accelerator
+    from course_lib.theory.inputs.hardware import ACCELERATORS, accelerator
 
     return accelerator(_spelled(arguments.gpu or GPU, ACCELERATORS))
 
 
 def cluster(arguments: argparse.Namespace) -> "Cluster":
     """The cluster of --gpu, --nodes and --gpus-per-node."""
-    from course_lib.theory.hardware import Cluster
+    from course_lib.theory.inputs.cluster import Cluster
 
     nodes = count(arguments, "nodes", 1, most=MOST_NODES)
     return Cluster(gpu(arguments), nodes, count(arguments, "gpus_per_node", 8, most=MOST_NODES))
@@ -58,8 +59,8 @@ def recipe(arguments: argparse.Namespace) -> "Recipe":
     """The recipe of --recipe with what the other options change of it."""
     from dataclasses import replace
 
-    from course_lib.theory.recipe import RECIPES
-    from course_lib.theory.validation import choice
+    from course_lib.theory.inputs.recipe import RECIPES
+    from course_lib.validation import choice
 
     name = _spelled(arguments.recipe or RECIPE, RECIPES)
     choice("recipe", name, RECIPES)
@@ -69,7 +70,7 @@ def recipe(arguments: argparse.Namespace) -> "Recipe":
 
 def layout(arguments: argparse.Namespace) -> "Layout":
     """The layout that is asked for, with enough micro-batches to show the pipeline's peak."""
-    from course_lib.theory.layout import Layout
+    from course_lib.theory.inputs.layout import Layout
 
     schedule = arguments.schedule or "1f1b"
     counts = {name: count(arguments, name, 1) for name in COUNTS}
@@ -96,7 +97,7 @@ def stage(arguments: argparse.Namespace) -> int | None:
 
 def unit(arguments: argparse.Namespace) -> str:
     """GB or GiB."""
-    from course_lib.theory.validation import choice
+    from course_lib.validation import choice
 
     name = _spelled(arguments.unit or "GB", ("GB", "GiB"))
     choice("unit", name, ("GB", "GiB"))
@@ -124,7 +125,7 @@ def count(
     most: int = 10**18,
 ) -> int:
     """A whole number from "8", "4k" or "15T"; `default` if the option is not given."""
-    from course_lib.theory.validation import whole
+    from course_lib.validation import whole
 
     text = getattr(arguments, name)
     if text is None and default is not None:
@@ -135,7 +136,7 @@ def count(
 
 
 def _counted(name: str, text: str) -> int:
-    from course_lib.theory.units import parse_count
+    from course_lib.theory.inputs.units import parse_count
 
     if text.isdecimal():
         return int(text)  # all digits of it, where a float would round
@@ -160,7 +161,7 @@ def number(arguments: argparse.Namespace, name: str, default: float) -> float:
 
 def mfu(arguments: argparse.Namespace) -> float:
     """Part of the peak that is used, above 0 and at most 1."""
-    from course_lib.theory import validation
+    from course_lib import validation
 
     value = number(arguments, "mfu", MFU)
     validation.number("mfu", value, above=0)

@@ -14,9 +14,9 @@ from course_lib import theory_arguments as read
 from course_lib.problem import Problem
 
 if TYPE_CHECKING:
-    from course_lib.theory.budget import TrainingRun
-    from course_lib.theory.flops import FlopBreakdown
-    from course_lib.theory.layout import Layout
+    from course_lib.theory.compute.budget import TrainingRun
+    from course_lib.theory.compute.flops import FlopBreakdown
+    from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.planner import Plan, PlannedLayout
 
 Run = Callable[[argparse.Namespace, list[str]], int]
@@ -112,8 +112,8 @@ def _printing(answer: Callable[[argparse.Namespace], Answer]) -> Run:
 
 
 def _memory(arguments: argparse.Namespace) -> Answer:
-    from course_lib.theory.memory import gpu_memory, worst_stage
-    from course_lib.theory.memory_report import explain_memory
+    from course_lib.theory.memory.peak import gpu_memory, worst_stage
+    from course_lib.theory.memory.report import explain_memory
 
     name, shape = read.model(arguments)
     recipe, layout = read.recipe(arguments), read.layout(arguments)
@@ -147,8 +147,8 @@ def _words(layout: "Layout") -> str:
 
 
 def _flops(arguments: argparse.Namespace) -> Answer:
-    from course_lib.theory.flops import six_nd, training_flops
-    from course_lib.theory.units import format_flop
+    from course_lib.theory.compute.flops import six_nd, training_flops
+    from course_lib.theory.inputs.units import format_flop
 
     name, shape = read.model(arguments)
     flops = training_flops(
@@ -187,7 +187,7 @@ def _flops_data(flops: "FlopBreakdown") -> dict[str, Any]:
 
 def _assumed(arguments: argparse.Namespace, flops: "FlopBreakdown") -> str:
     """What a run of --tokens takes for granted. MFU counts no recomputation."""
-    from course_lib.theory.units import format_flop
+    from course_lib.theory.inputs.units import format_flop
 
     chip, tokens = read.gpu(arguments), read.count(arguments, "tokens")
     peak = f"{chip.name}'s {chip.peak_flop_per_s / 1e12:g} TFLOP/s"
@@ -204,7 +204,7 @@ def _run_data(arguments: argparse.Namespace, run: "TrainingRun") -> dict[str, An
 
 def _training_run(arguments: argparse.Namespace, flops: "FlopBreakdown") -> "TrainingRun | None":
     """The run of --tokens on --gpus; None if nothing was asked about one."""
-    from course_lib.theory.budget import training_run
+    from course_lib.theory.compute.budget import training_run
 
     if arguments.tokens is None:
         for name in ("gpus", "gpu", "mfu", "gpu_hour_usd"):

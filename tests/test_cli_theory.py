@@ -7,17 +7,13 @@ from dataclasses import asdict
 import pytest
 
 from course_lib import cli
-from course_lib.theory import (
-    budget,
-    flops,
-    hardware,
-    layout,
-    memory,
-    memory_report,
-    models,
-    planner,
-)
-from course_lib.theory.recipe import RECIPES
+from course_lib.theory import planner
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware, layout, models
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.memory import report
+from course_lib.theory.memory.peak import gpu_memory, worst_stage
 
 MEMORY = ["memory", "llama3-8b"]
 FLOPS = ["flops", "llama3-8b"]
@@ -53,7 +49,7 @@ def test_memory_is_that_of_the_theory(data):
     printed = data("memory", "llama3-70b", *layouts, "--accumulation", "16", "--sequence", "4096")
     spread = layout.Layout(dp=2, tp=8, pp=4, zero_stage=1, sequence_parallel=True, accumulation=16)
     shape = models.model("llama3-70b")
-    stage, bill = memory.worst_stage(shape, RECIPES["mixed-16"], spread, 4096)
+    stage, bill = worst_stage(shape, RECIPES["mixed-16"], spread, 4096)
     assert printed["leaves"] == asdict(bill)
     assert printed["layout"] == json.loads(json.dumps(asdict(spread)))
     assert (printed["gpus"], printed["stage"], printed["sequence_tokens"]) == (64, stage, 4096)
@@ -68,10 +64,10 @@ def test_memory_of_model_states_is_the_papers(data):
 
 def test_memory_prints_the_breakdowns_own_table(text):
     shape, recipe = models.model("llama3-8b"), RECIPES["mixed-16"]
-    bill = memory.gpu_memory(shape, recipe, layout.ALONE)
+    bill = gpu_memory(shape, recipe, layout.ALONE)
     assert text(*MEMORY).endswith(f":\n{bill.explain()}\n")
     assert text(*MEMORY, "--unit", "gib").endswith(f":\n{bill.explain('GiB')}\n")
-    derived = memory_report.explain_memory(shape, recipe, layout.ALONE, unit="GiB")
+    derived = report.explain_memory(shape, recipe, layout.ALONE, unit="GiB")
     assert text(*MEMORY, "--unit", "GiB", "--derive").endswith(f":\n{derived}\n")
 
 
@@ -204,7 +200,7 @@ def test_each_option_of_a_step_changes_its_result(data, change):
 
 @pytest.fixture(scope="module")
 def expected():
-    cluster = hardware.Cluster(hardware.accelerator("H100-SXM"), 2)
+    cluster = Cluster(hardware.accelerator("H100-SXM"), 2)
     return planner.plan(models.model("llama2-7b"), RECIPES["mixed-16"], cluster, 64)
 
 

@@ -12,7 +12,7 @@ from course_lib.checking import (
     expect_raises,
     expect_type,
 )
-from course_lib.theory.batching import Batching, rank_samples
+from course_lib.theory.step.batching import Batching, rank_samples
 
 
 def _iterations(answer: Any) -> None:

@@ -14,8 +14,8 @@ from course_lib.checking import (
     expect_equal,
     expect_type,
 )
-from course_lib.theory.batching import Batching, batch_cost, scaled_learning_rate
-from course_lib.theory.communication import gradient_syncs
+from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.step.batching import Batching, batch_cost, scaled_learning_rate
 
 GPT2 = 124_439_808
 

@@ -14,14 +14,17 @@ from course_lib.checking import (
     expect_raises,
     expect_type,
 )
-from course_lib.theory import memory, units
-from course_lib.theory.models import MODELS
+from course_lib.theory.inputs import units
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES
+from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.memory.states import model_states
 
 LLAMA2_70B = MODELS["llama2-70b"].parameters().total
 
 
 def _seventy(answer: Any) -> None:
-    states = memory.model_states(LLAMA2_70B, memory.RECIPES["mixed-16"])
+    states = model_states(LLAMA2_70B, RECIPES["mixed-16"])
     expect_equal(
         answer,
         [states.parameters_bytes, states.optimizer_state_bytes, states.master_copy_bytes],
@@ -43,8 +46,7 @@ def _twice_the_weights(answer: Any) -> None:
 def _optimizers(answer: Any) -> None:
     count = 7_000_000_000
     sizes = [
-        count * memory.OPTIMIZER_STATE_BYTES[name]
-        for name in ("sgd", "momentum", "adamw", "adamw-8bit")
+        count * OPTIMIZER_STATE_BYTES[name] for name in ("sgd", "momentum", "adamw", "adamw-8bit")
     ]
     expect_equal(
         answer,
@@ -94,7 +96,7 @@ def _optimizer_bytes(function: Any) -> None:
 
 def _fits(answer: Any) -> None:
     expect_type(answer, (list, tuple), "a list: GiB left, and 'yes' or 'no'")
-    states = memory.model_states(MODELS["gpt2-1.5b"].parameters().total, memory.RECIPES["fp32-16"])
+    states = model_states(MODELS["gpt2-1.5b"].parameters().total, RECIPES["fp32-16"])
     left = 23.65 - units.gib(states.model_states_bytes)
     expect_number(answer[0], left, "24,921,779,200 bytes are 23.21 GiB", rel=0.02, unit="GiB")
     expect_choice(
@@ -116,9 +118,7 @@ def _gb_and_gib(answer: Any) -> None:
 def turning_point() -> int:
     """The micro-batch from which GPT-2 1.5B's intermediate results outweigh its optimizer."""
     for micro_batch in range(1, 1000):
-        bill = memory.training_memory(
-            MODELS["gpt2-1.5b"], memory.RECIPES["mixed-16"], micro_batch
-        ).consumers
+        bill = training_memory(MODELS["gpt2-1.5b"], RECIPES["mixed-16"], micro_batch).consumers
         if bill["intermediate results"] > bill["optimizer"]:
             return micro_batch
     raise AssertionError("no turning point below 1000")

@@ -12,9 +12,9 @@ from course_lib.checking import (
     expect_number,
     expect_type,
 )
-from course_lib.theory.activations import layer_activation_bytes
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activations import layer_activation_bytes
 
 _GPT3 = MODELS["gpt3-175b"]
 _LLAMA = MODELS["llama2-70b"]

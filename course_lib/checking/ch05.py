@@ -12,8 +12,9 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
-from course_lib.theory import budget, flops, hardware
-from course_lib.theory.models import MODELS
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.models import MODELS
 
 _GPT2 = MODELS["gpt2-124m"].parameters().total
 _LLAMA3_70B = MODELS["llama3-70b"].parameters().total

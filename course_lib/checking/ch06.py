@@ -14,8 +14,8 @@ from course_lib.checking import (
     expect_parts,
 )
 from course_lib.checking.helpers import gave, same, show
-from course_lib.theory import collectives
-from course_lib.theory.hardware import HDR, accelerator
+from course_lib.theory.inputs.hardware import HDR, accelerator
+from course_lib.theory.network import collectives
 
 _GB = 10**9
 _NVLINK = accelerator("H100-SXM").inside
@@ -209,7 +209,7 @@ def _connectx(answer: Any) -> None:
 
 
 def _heads(answer: Any) -> None:
-    per_byte = collectives.notes_intensity(8192, 64)
+    per_byte = collectives.qkv_intensity(8192, 64)
     peak = accelerator("RTX4090").peak_flop_per_s
     needed = collectives.needed_bytes_per_s(peak, per_byte) / 1e9
     expect_equal(

@@ -11,12 +11,12 @@ from course_lib.checking import (
     expect_equal,
     expect_type,
 )
-from course_lib.theory.collectives import seconds, sent_bytes, steps
-from course_lib.theory.communication import ddp_all_reduces, ddp_buckets, gradient_syncs
-from course_lib.theory.hardware import NDR, Link
-from course_lib.theory.models import MODELS
-from course_lib.theory.overlap import Gradient, ddp_timeline, hiding_tokens
-from course_lib.theory.units import MIB
+from course_lib.theory.inputs.hardware import NDR, Link
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import MIB
+from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline, hiding_tokens
+from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
+from course_lib.theory.network.collectives import seconds, sent_bytes, steps
 
 
 def _what_travels(answer: Any) -> None:

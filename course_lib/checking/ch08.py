@@ -16,10 +16,10 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
-from course_lib.theory import zero
-from course_lib.theory.batching import Batching
-from course_lib.theory.hardware import PCIE4
-from course_lib.theory.memory import RECIPES
+from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.network import zero
+from course_lib.theory.step.batching import Batching
 
 _MIXED = RECIPES["mixed-16"]
 _OFFLOADED = replace(_MIXED, offload="optimizer")

@@ -11,14 +11,14 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
-from course_lib.theory import activations, budget, communication
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import model_states
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import RECIPES, Recipe
-from course_lib.theory.states import local_parameters
-from course_lib.theory.units import GB
+from course_lib.theory.compute import budget
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.units import GB
+from course_lib.theory.memory import activations
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.states import local_parameters, model_states
 
 _XL = MODELS["gpt2-1.5b"]
 _FP32 = RECIPES["fp32-16"]
@@ -73,8 +73,8 @@ def _dates(answer: Any) -> None:
 
 
 def _faster(answer: Any) -> None:
-    saved = communication.saved_fraction(8.87, 6.97)
-    gain = communication.throughput_gain(8.87, 6.97)
+    saved = budget.saved_fraction(8.87, 6.97)
+    gain = budget.throughput_gain(8.87, 6.97)
     expect_equal(
         answer,
         [saved, gain, 100 * (1 + gain)],

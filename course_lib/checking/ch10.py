@@ -13,11 +13,13 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
-from course_lib.theory import collectives, hardware, tensor_parallel
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network import collectives, tensor_parallel
+from course_lib.theory.network.step_traffic import step_traffic
 
 _GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
 _H100 = hardware.accelerator("H100-SXM")
@@ -25,7 +27,7 @@ _H100 = hardware.accelerator("H100-SXM")
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     """Calls of one operation in a training step of GPT-2."""
-    cluster = hardware.Cluster(_H100)
+    cluster = Cluster(_H100)
     traffic = step_traffic(_GPT2, Recipe(recompute=recompute), layout, _GPT2.context, cluster)
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
@@ -64,9 +66,9 @@ def _eleven(answer: Any) -> None:
     expect_equal(
         answer,
         [
-            collectives.notes_intensity(8192, 1) / 1100,
+            collectives.qkv_intensity(8192, 1) / 1100,
             ridge,
-            collectives.notes_tp_reach(8192, 989e12, 450e9),
+            collectives.qkv_tp_reach(8192, 989e12, 450e9),
         ],
         "900 GB/s are both directions, one has 450; 24576 is divided by the ridge",
         wants="a number of GPUs, FLOP per byte, and a number of GPUs",
@@ -77,7 +79,7 @@ def _eleven(answer: Any) -> None:
 def _rtx(answer: Any) -> None:
     expect_parts(answer, 2, "a real and a whole number")
     rates = (165.2e12, 31.5e9)
-    by_notes = collectives.notes_tp_reach(8192, *rates)
+    by_notes = collectives.qkv_tp_reach(8192, *rates)
     by_layer = collectives.layer_tp_reach(8192, *rates)
     expect_number(answer[0], by_notes, "24576 / (165.2e12 / 31.5e9)", rel=5e-3)
     expect_number(answer[1], by_layer, "4.5 h / (t - 1) >= ridge, rounded down")

@@ -14,14 +14,16 @@ from course_lib.checking import (
     expect_raises,
     expect_type,
 )
-from course_lib.theory import bubble, schedules
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.pipeline import Deadlock, StageTimes, simulate, timeline
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.schedules import Pass, Schedule
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines import bubble, schedules
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Pass, Schedule
+from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 
 _LLAMA = MODELS["llama2-70b"]
 
@@ -129,7 +131,7 @@ def _choose(function: Any) -> None:
     expect_raises(function, (4, 0.0), ValueError, none, signature=_FEWEST)
 
 
-_UNEVEN = StageTimes((1, 1, 1, 1.5), (2, 2, 2, 3))
+_UNEVEN = PassTimes((1, 1, 1, 1.5), (2, 2, 2, 3))
 
 
 def _slow_end(answer: Any) -> None:
@@ -172,7 +174,7 @@ def _hang(answer: Any) -> None:
     orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (answer, _STAGE_1)]
     plan = Schedule("mended", 2, tuple(map(tuple, orders)))
     try:
-        result = simulate(plan, StageTimes())
+        result = simulate(plan, PassTimes())
     except Deadlock as error:
         raise Wrong(f"gave orders that still hang, expected an end: {error}") from None
     best = timeline("1f1b", 2, 2).makespan

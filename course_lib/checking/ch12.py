@@ -15,8 +15,9 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
-from course_lib.theory import context, experts, flops
-from course_lib.theory.models import MODELS
+from course_lib.theory.compute import flops
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network import context, experts
 
 _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()

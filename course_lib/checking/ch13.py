@@ -15,11 +15,16 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
-from course_lib.theory import flops, hardware, mesh, planner, steptime
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.units import GB
+from course_lib.theory import planner
+from course_lib.theory.compute import flops
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import GB
+from course_lib.theory.network import mesh
+from course_lib.theory.step import step_time
 
 _LLAMA2 = MODELS["llama2-70b"]
 _LLAMA3 = MODELS["llama3-70b"]
@@ -150,8 +155,8 @@ def _wire(answer: Any) -> None:
         wants="three names of axes",
     )
     times = [
-        steptime.step_time(_LLAMA3, Recipe(), layout, cluster, 8192).total_s
-        for cluster in (hardware.Cluster(_H100, 64), hardware.Cluster(_H100, 512, 1))
+        step_time.step_time(_LLAMA3, Recipe(), layout, cluster, 8192).total_s
+        for cluster in (Cluster(_H100, 64), Cluster(_H100, 512, 1))
     ]
     expect_number(
         answer[1], times[1] / times[0], "tp's messages at 50 instead of 450 GB/s", rel=2e-2
@@ -160,7 +165,7 @@ def _wire(answer: Any) -> None:
 
 @cache
 def _all_layouts() -> planner.Plan:
-    cluster = hardware.Cluster(_H100, 16)
+    cluster = Cluster(_H100, 16)
     return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, 8192)
 
 
@@ -171,7 +176,7 @@ def _plan(answer: Any) -> None:
     if not reason.startswith("fits"):
         raise Wrong(f"gave a layout, expected one that can be taken: {reason}")
     where = (plan.question.cluster, plan.question.sequence)
-    seconds = steptime.step_time(_LLAMA3, Recipe(), answer, *where).total_s
+    seconds = step_time.step_time(_LLAMA3, Recipe(), answer, *where).total_s
     fastest = plan.best(1)[0].step_s
     if seconds > _NEAR * fastest:
         raise Wrong(

@@ -5,7 +5,7 @@ from types import ModuleType
 from typing import Any
 
 from course_lib import launch
-from course_lib.theory.validation import choice
+from course_lib.validation import choice
 
 DEMOS = {
     "samples": "which samples each rank sees: DataLoader and DistributedSampler",

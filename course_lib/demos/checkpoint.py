@@ -23,7 +23,7 @@ from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.recovery import Dcp, Sharded
 from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
 from course_lib.demos.parts.versions import Comparison, Version
-from course_lib.theory.validation import whole
+from course_lib.validation import whole
 
 KINDS = (Sharded, Dcp)
 

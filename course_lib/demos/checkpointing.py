@@ -26,9 +26,9 @@ from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.checkpointing import Segment, cut
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
-from course_lib.theory.activations import head_activation_bytes, layer_activation_bytes
-from course_lib.theory.flops import training_flops
-from course_lib.theory.validation import number, whole
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
+from course_lib.validation import number, whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.
 TOLERANCE = 1e-6

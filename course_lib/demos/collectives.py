@@ -29,10 +29,10 @@ from course_lib.scratch.collectives.ring import (
     ring_reduce_scatter,
 )
 from course_lib.scratch.collectives.tree import tree_all_reduce
-from course_lib.theory import collectives
-from course_lib.theory.fitting import FittedLink, fit_alpha_beta
-from course_lib.theory.units import KIB, MIB, format_bytes
-from course_lib.theory.validation import choice, flag, number, whole
+from course_lib.theory.inputs.units import KIB, MIB, format_bytes
+from course_lib.theory.network import collectives
+from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta
+from course_lib.validation import choice, flag, number, whole
 
 NUMBER_BYTES = 4  # everything here is float32
 

@@ -27,10 +27,10 @@ from course_lib.scratch.context.ring_attention import RingAttention, spread_sequ
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
 from course_lib.scratch.ledger import ledger
-from course_lib.theory.communication import ddp_buckets
-from course_lib.theory.layout import Layout
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import divisible, flag, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.validation import divisible, flag, whole
 
 
 @dataclass(frozen=True)

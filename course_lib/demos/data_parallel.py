@@ -25,8 +25,8 @@ from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.measure.copies import copied_bytes
 from course_lib.scratch.replicas.data_parallel import DataParallel
 from course_lib.scratch.replicas.ddp import DDP
-from course_lib.theory.collectives import sent_bytes
-from course_lib.theory.validation import whole
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)

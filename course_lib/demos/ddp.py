@@ -29,16 +29,16 @@ from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import MicroBatch, accumulate, accumulate_ddp
 from course_lib.scratch.replicas.ddp import DDP
-from course_lib.theory.batching import Batching
-from course_lib.theory.communication import (
+from course_lib.theory.inputs.units import MIB
+from course_lib.theory.network.buckets import (
     BUCKET_CAP_BYTES,
     FIRST_BUCKET_BYTES,
     ddp_all_reduces,
     ddp_buckets,
     gradient_syncs,
 )
-from course_lib.theory.units import MIB
-from course_lib.theory.validation import flag, number, whole
+from course_lib.theory.step.batching import Batching
+from course_lib.validation import flag, number, whole
 
 # float32 sums in another order: |difference| / |gradient| was 2e-7 on 2 and 4 ranks.
 TOLERANCE = 1e-5

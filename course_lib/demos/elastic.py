@@ -28,8 +28,8 @@ from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.training import Training, one_process
 from course_lib.demos.parts.versions import LOSS_TOLERANCE, loss_gaps
 from course_lib.launch.verdict import describe_exit
-from course_lib.theory.recovery import lost_steps, mean_lost_steps
-from course_lib.theory.validation import flag, number, whole
+from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
+from course_lib.validation import flag, number, whole
 
 # A launcher's variables: what rank 0 starts must not take them for its own.
 _OF_A_LAUNCHER = (

@@ -26,10 +26,10 @@ from course_lib.demos.parts.training import Batch, Training, TrainingOptions, on
 from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.ledger import ledger
-from course_lib.theory.communication import ddp_buckets
-from course_lib.theory.layout import Layout
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import divisible, flag, number, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.validation import divisible, flag, number, whole
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.theory.validation import choice, flag, whole
+from course_lib.validation import choice, flag, whole
 
 HUGE = 10**15  # elements: no machine has 4 PB
 

@@ -21,7 +21,7 @@ from course_lib.demos.parts.versions import (
     Version,
     follow,
 )
-from course_lib.theory.validation import choice, flag, number
+from course_lib.validation import choice, flag, number
 
 # Of losses and of the first gradient, |a - b| / |b|. bf16 has 8 binary digits: a rounding is 0.4 %,
 # and it is one process in fp32 that bf16 is compared with. Seen: 0.6 % and 2 %.

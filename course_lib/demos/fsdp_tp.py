@@ -33,10 +33,10 @@ from course_lib.scratch.tensor.vocabulary import (
     whole_gradients,
 )
 from course_lib.scratch.wire import all_reduce
-from course_lib.theory.layout import Layout
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.traffic import Habits
-from course_lib.theory.validation import divisible, flag, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.validation import divisible, flag, whole
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def main(options: Options) -> Comparison:
 
 def predict_scratch(training: Training, layout: Layout) -> Sent:
     """The theory's collectives of both axes; gradients of whole copies in one bucket a part."""
-    return predicted_sent(training, layout, habits=Habits(bucket_bytes=10**18))
+    return predicted_sent(training, layout, habits=CommunicationPolicy(bucket_bytes=10**18))
 
 
 def predict_torch(training: Training, layout: Layout) -> Sent:

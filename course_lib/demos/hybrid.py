@@ -37,7 +37,7 @@ from course_lib.demos.text import VOCAB
 from course_lib.launch.group import STORE_VARIABLE
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
-from course_lib.theory.validation import flag, number, whole
+from course_lib.validation import flag, number, whole
 
 ROLES = ("trainer0", "trainer1", "master", "server")  # by rank
 TRAINERS = [0, 1]

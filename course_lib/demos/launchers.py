@@ -24,7 +24,7 @@ from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.training import one_process
 from course_lib.demos.parts.versions import LOSS_TOLERANCE, loss_gaps
-from course_lib.theory.validation import choice, flag, number, whole
+from course_lib.validation import choice, flag, number, whole
 
 JOB = "course_lib.demos.parts.launchers_job"
 

@@ -23,7 +23,7 @@ from course_lib.demos.parts.training import TrainingOptions, one_process
 from course_lib.demos.parts.versions import Comparison, follow
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.scratch.replicas.spread import Spread
-from course_lib.theory.validation import whole
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Training, TrainingOptions, mean_loss
 from course_lib.measure.overlap import Interval, record, timeline
 from course_lib.scratch.replicas.ddp import DDP
-from course_lib.theory.units import MIB
-from course_lib.theory.validation import number
+from course_lib.theory.inputs.units import MIB
+from course_lib.validation import number
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from course_lib.demos.parts.training import Batch, mean_loss, one_process
 from course_lib.demos.parts.versions import Comparison, Sent, follow
 from course_lib.demos.text import VOCAB
 from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
-from course_lib.theory.sparse import RowExchange, dense_over_sparse
-from course_lib.theory.validation import flag, number
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+from course_lib.validation import flag, number
 
 SERVER = 0
 

@@ -35,11 +35,13 @@ from course_lib.demos.parts.versions import (
 )
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Wires, wires
-from course_lib.theory.bubble import bubble_fraction
-from course_lib.theory.layout import Layout
-from course_lib.theory.pipeline import StageTimes, Task, simulate
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import choice, divisible, number, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.theory.pipelines.bubble import bubble_fraction
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import simulate
+from course_lib.theory.pipelines.timeline import Task
+from course_lib.validation import choice, divisible, number, whole
 
 # DualPipe holds every layer twice, and a bidirectional runtime is another program.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p")
@@ -188,7 +190,7 @@ def sleep(options: Options, layout: Layout, group: Wires, rank: launch.Rank) -> 
     # As little to compute as there can be: a sample of two characters in each micro-batch.
     training = replace(options.training(), batch=options.micro_batches, sequence=2)
     plan, forward = plan_of(layout), options.sleep_ms / 1000
-    times = StageTimes(forward, 2 * forward)
+    times = PassTimes(forward, 2 * forward)
     trainee = Scratch(training, layout, group, rank)
     batch = training.batches(rank.device)[0]
     trainee.backward(batch)  # without sleep: the first passes of a model take longer

@@ -14,8 +14,8 @@ from torch.utils.data.distributed import DistributedSampler
 from course_lib import launch
 from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
-from course_lib.theory.batching import Batching
-from course_lib.theory.validation import flag, whole
+from course_lib.theory.step.batching import Batching
+from course_lib.validation import flag, whole
 
 
 @dataclass(frozen=True)

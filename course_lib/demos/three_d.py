@@ -21,10 +21,10 @@ from course_lib.demos.parts.versions import FP32, Comparison, follow, predicted_
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
-from course_lib.theory.layout import Layout
-from course_lib.theory.schedules import schedule
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import choice, divisible, whole
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.theory.pipelines.schedules import schedule
+from course_lib.validation import choice, divisible, whole
 
 # zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")

@@ -29,9 +29,9 @@ from course_lib.scratch.tensor.vocabulary import (
     vocab_parallel_cross_entropy,
     whole_gradients,
 )
-from course_lib.theory.layout import Layout
-from course_lib.theory.states import local_parameters, sharded_states
-from course_lib.theory.validation import flag
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import local_parameters, sharded_states
+from course_lib.validation import flag
 
 
 @dataclass(frozen=True)

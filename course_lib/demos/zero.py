@@ -31,7 +31,7 @@ from course_lib.scratch.zero.flat import views
 from course_lib.scratch.zero.offload import Host
 from course_lib.scratch.zero.stage3 import Zero3
 from course_lib.scratch.zero.stages import Zero
-from course_lib.theory.validation import choice, flag, whole
+from course_lib.validation import choice, flag, whole
 
 STAGES = ("all", "0", "1", "2", "3")
 

@@ -5,8 +5,8 @@ import math
 from course_lib.figures import style
 from course_lib.figures.layout import counted, elide
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory import batching
-from course_lib.theory.communication import gradient_syncs
+from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.step import batching
 
 _LEFT = 4
 _BAR = 22

@@ -2,8 +2,8 @@
 
 from course_lib.figures import style
 from course_lib.figures.sheet import Sheet
-from course_lib.theory.activation_terms import ActivationTerms
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.activation_terms import ActivationTerms
 
 _LEFT, _BARS_END = 128, 400
 _ROW, _BAR, _TOP = 22, 15, 48

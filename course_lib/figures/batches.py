@@ -3,7 +3,7 @@
 from course_lib.figures import style
 from course_lib.figures.layout import counted, elide
 from course_lib.figures.sheet import Box, Sheet
-from course_lib.theory.batching import Batching, Epoch
+from course_lib.theory.step.batching import Batching, Epoch
 
 _HEIGHT_PT = 265
 _MARGIN = 2

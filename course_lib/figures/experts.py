@@ -3,8 +3,8 @@
 from course_lib.figures import style
 from course_lib.figures.layout import counted
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.experts import ExpertLoad
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.experts import ExpertLoad
 
 _LEFT, _TOP, _HEIGHT = 62.0, 66.0, 150.0
 _WIDTH = WIDTH_PT - _LEFT - 62  # the lines' names stand to the right

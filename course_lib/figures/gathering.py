@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from course_lib.figures import style
 from course_lib.figures.layout import counted
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.gather_timeline import ROOT, GatherEvent, GatherTimeline
-from course_lib.theory.units import GB, KB, MB, format_bytes
+from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
+from course_lib.theory.memory.gather_timeline import ROOT, GatherEvent, GatherTimeline
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 62.0, 66.0, 446.0, 170.0
 _ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same

@@ -2,8 +2,8 @@
 
 from course_lib.figures import style
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.memory import MemoryBreakdown
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.breakdown import MemoryBreakdown
 
 _LEFT = 128
 _ROW = 24

@@ -3,8 +3,8 @@
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
 from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.planner import Plan, PlannedLayout
-from course_lib.theory.units import format_bytes
 
 _TOP, _ROW, _BAR = 62, 44, 13
 _TIME_WIDTH, _MEMORY_LEFT, _MEMORY_WIDTH = 300, 356, 150

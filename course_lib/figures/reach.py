@@ -4,8 +4,8 @@ import math
 
 from course_lib.figures import style
 from course_lib.figures.sheet import Sheet
-from course_lib.theory import collectives
-from course_lib.theory.tensor_parallel import CutLayer
+from course_lib.theory.network import collectives
+from course_lib.theory.network.tensor_parallel import CutLayer
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 62.0, 44.0, 440.0, 176.0
 _DECADES = range(1, 6)  # FLOP per byte from 10 to 10^5
@@ -21,7 +21,7 @@ def tp_reach(layer: CutLayer, title: str = "") -> Sheet:
     _limits(sheet, layer)
     steps = [2 ** (1 + 5 * step / 40) for step in range(41)]
     intensity = 9 * layer.hidden / layer.element_bytes
-    notes = [(t, collectives.notes_intensity(layer.hidden, t, layer.element_bytes)) for t in steps]
+    notes = [(t, collectives.qkv_intensity(layer.hidden, t, layer.element_bytes)) for t in steps]
     _curve(sheet, notes, style.ORANGE, dashed=True)
     _curve(sheet, [(t, intensity / (t - 1)) for t in steps], style.BLUE)
     if layer.tp > 1:
@@ -36,7 +36,7 @@ def sentence(layer: CutLayer) -> str:
     return (
         f"Hidden {layer.hidden}, tp {layer.tp} on {layer.link.name}: {layer.flop_per_byte:,.0f} "
         f"FLOP per byte, the ridge is {layer.ridge_flop_per_byte:,.0f}; tp reaches "
-        f"{layer.layer_reach} by the layer formula, {layer.notes_reach:.3g} by the notes; "
+        f"{layer.layer_reach} by the layer formula, {layer.qkv_reach:.3g} by the notes; "
         f"{longer} takes longer, {_ms(layer.compute_s)} against {_ms(layer.communication_s)}."
     )
 
@@ -86,7 +86,7 @@ def _legend(sheet: Sheet, layer: CutLayer) -> None:
     line = _TOP + _HEIGHT + 52
     rows = (
         (style.BLUE, False, "a layer's FLOP / bytes, 4.5 h/(t-1) in 16 bits", layer.layer_reach),
-        (style.ORANGE, True, "the notes: one matrix, 3 h/t", f"{layer.notes_reach:.3g}"),
+        (style.ORANGE, True, "the notes: one matrix, 3 h/t", f"{layer.qkv_reach:.3g}"),
     )
     for row, (colour, dashed, what, reach) in enumerate(rows):
         y = line + 18 * row

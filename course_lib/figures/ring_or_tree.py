@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from course_lib.figures import style
 from course_lib.figures.layout import counted
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.ring_or_tree import RingOrTree, ring_or_tree
-from course_lib.theory.units import format_bytes, format_seconds
+from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
 
 Point = tuple[float, float]  # bytes, seconds
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from course_lib.figures import style
 from course_lib.figures.layout import counted
 from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.hardware import Accelerator
-from course_lib.theory.roofline import Operation, Roofline
-from course_lib.theory.units import format_flop
+from course_lib.theory.compute.roofline import Operation, Roofline
+from course_lib.theory.inputs.hardware import Accelerator
+from course_lib.theory.inputs.units import format_flop
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 78.0, 44.0, 424.0, 190.0
 _LEAST, _DECADES = 0.1, 5  # FLOP per byte from 10^-1 to 10^4

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from course_lib.figures import style
 from course_lib.figures.layout import elide
 from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
-from course_lib.theory.units import format_bytes
-from course_lib.theory.zero import StageBill, ZeroStages
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.zero import StageBill, ZeroStages
 
 _LEFT, _TOP = 104.0, 60.0
 _COLUMNS, _COLUMN, _GAP = 8, 46.0, 6.0

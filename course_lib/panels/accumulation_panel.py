@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from course_lib.figures import accumulation as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.batching import Batching
-from course_lib.theory.communication import gradient_syncs
-from course_lib.theory.memory import Recipe, layer_activation_bytes
-from course_lib.theory.models import MODELS
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.step.batching import Batching
 
 _MODEL = "gpt2-124m"
 _SHAPE = MODELS[_MODEL]

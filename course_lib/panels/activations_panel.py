@@ -3,11 +3,11 @@
 from course_lib.figures import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.activation_terms import activation_terms
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.activation_terms import activation_terms
 
 
 def activations(

@@ -3,7 +3,7 @@
 from course_lib.figures import batches as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.batching import Batching
+from course_lib.theory.step.batching import Batching
 
 
 def batches(

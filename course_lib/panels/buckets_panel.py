@@ -3,17 +3,10 @@
 from course_lib.figures import buckets as figure
 from course_lib.panels.controls import choice, flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.hardware import (
-    ACCELERATORS,
-    HDR,
-    NDR,
-    NETWORK_LATENCY_S,
-    PCIE4,
-    Link,
-)
-from course_lib.theory.models import MODELS
-from course_lib.theory.overlap import ddp_timeline, model_gradients
-from course_lib.theory.units import MIB, format_bytes
+from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, NETWORK_LATENCY_S, PCIE4, Link
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import MIB, format_bytes
+from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 
 LINKS = {
     link.name: link
@@ -36,7 +29,7 @@ def buckets(
     bucket_mib: int = 25,
     overlap: bool = True,
 ) -> Panel:
-    """Controls for `theory.overlap.ddp_timeline`, whose `OverlapTimeline` is the panel's result.
+    """Controls for `theory.overlap.ddp_timeline`, whose `BucketTimeline` is the panel's result.
 
     Gradients are fp32. The first bucket has the same limit as the others, as in torch where a
     program names `bucket_cap_mb`. Raises ValueError for starting values that are not offered.

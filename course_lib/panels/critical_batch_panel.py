@@ -3,7 +3,7 @@
 from course_lib.figures import accumulation as figure
 from course_lib.panels.controls import powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.batching import batch_cost
+from course_lib.theory.step.batching import batch_cost
 
 
 def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:

@@ -3,8 +3,8 @@
 from course_lib.figures import experts as figure
 from course_lib.panels.controls import listed, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.experts import expert_load
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.experts import expert_load
 
 _SKEWS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
 _FACTORS = {f"{factor:g}": factor for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)}

@@ -3,10 +3,10 @@
 from course_lib.figures import gathering as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.gather_timeline import gather_timeline
 
 _GATHERING = {"FSDP, layer by layer": "fsdp", "YaFSDP, two buffers": "yafsdp"}
 

@@ -5,14 +5,11 @@ from dataclasses import replace
 from course_lib.figures import memory as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.memory import (
-    OPTIMIZER_STATE_BYTES,
-    RECIPES,
-    MemoryBreakdown,
-    training_memory,
-)
-from course_lib.theory.models import MODELS
-from course_lib.theory.units import GB, format_bytes, format_count
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES
+from course_lib.theory.inputs.units import GB, format_bytes, format_count
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import training_memory
 
 # The sizes as the data sheets print them, read as 10^9 bytes, the smaller of the two readings.
 GPU_MEMORY_BYTES = {

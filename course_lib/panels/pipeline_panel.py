@@ -3,9 +3,11 @@
 from course_lib import figures
 from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.bubble import bubble_fraction
-from course_lib.theory.pipeline import StageTimes, Timeline, timeline
-from course_lib.theory.schedules import SCHEDULES
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.pipelines.bubble import bubble_fraction
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.pipelines.timeline import Timeline
 
 _FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for (p-1) passes, forward and backward
 _BACKWARD = {
@@ -55,7 +57,7 @@ def _view(
     last_stage: float,
 ) -> View:
     forward = (1.0,) * (stages - 1) + (last_stage,)
-    times = StageTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
+    times = PassTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
     result = timeline(schedule, stages, micro_batches, virtual_stages, times)
     held = ", ".join(f"{result.in_flight(stage):.3g}" for stage in range(stages))
     busy = result.makespan - result.bubble_time

@@ -5,10 +5,11 @@ from functools import lru_cache
 from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.hardware import ACCELERATORS, Cluster
-from course_lib.theory.models import MODELS
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.planner import Plan, plan
-from course_lib.theory.recipe import Recipe
 
 # A redraw takes 80 to 120 ms of one core, most of it the search, which is longer than other panels
 # take. Hence few micro-batches and chunks, one cp, and no mixtures of experts, whose experts would

@@ -3,10 +3,10 @@
 from course_lib.figures import roofline as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.hardware import ACCELERATORS, Accelerator
-from course_lib.theory.models import MODELS
-from course_lib.theory.roofline import model_roofline
-from course_lib.theory.units import format_flop
+from course_lib.theory.compute.roofline import model_roofline
+from course_lib.theory.inputs.hardware import ACCELERATORS, Accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import format_flop
 
 
 def roofline(

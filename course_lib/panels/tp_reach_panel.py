@@ -3,9 +3,9 @@
 from course_lib.figures import reach as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.hardware import ACCELERATORS, NDR, PCIE4
-from course_lib.theory.models import MODELS
-from course_lib.theory.tensor_parallel import CutLayer
+from course_lib.theory.inputs.hardware import ACCELERATORS, NDR, PCIE4
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network.tensor_parallel import CutLayer
 
 _LINKS = {
     link.name: link

@@ -6,11 +6,11 @@ from course_lib.figures import zero as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.memory_panel import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.hardware import PCIE4
-from course_lib.theory.memory import RECIPES
-from course_lib.theory.models import MODELS
-from course_lib.theory.units import format_bytes, format_count
-from course_lib.theory.zero import STAGES, StageBill, ZeroStages, zero_stages
+from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.units import format_bytes, format_count
+from course_lib.theory.network.zero import STAGES, StageBill, ZeroStages, zero_stages
 
 # The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
 PARAMETERS = {"zero-7.5b": 7_500_000_000} | {

@@ -1,60 +1,14 @@
-"""The arithmetic of training: numbers in, frozen dataclasses out. Standard library only.
+"""The arithmetic of training, in rooms: numbers in, frozen dataclasses out, no torch.
 
-The planner alone uses numpy, and loads it when it is asked for a plan. Each module loads when it is
-first used: a panel that formats bytes does not wait for the schedules of pipelines.
+| room | what it answers |
+|---|---|
+| `inputs` | what is trained, how and on what: shape, recipe, layout, cluster, one `Job` |
+| `compute` | how many FLOP, how fast a chip can do them, what they cost |
+| `memory` | what is in the memory of one GPU |
+| `pipelines` | in which order the stages of a pipeline work, and how long they wait |
+| `network` | what is sent between GPUs, and how long it takes |
+| `step` | how long a step takes; batches and epochs; what a failure costs |
+| `planner` | which of all layouts is best; the only room that uses numpy |
+
+A room imports from the rooms above it in this table, never from those below.
 """
-
-from importlib import import_module
-from types import ModuleType
-
-__all__ = [
-    "activation_terms",
-    "activations",
-    "batching",
-    "breakdown",
-    "bubble",
-    "budget",
-    "collectives",
-    "communication",
-    "context",
-    "experts",
-    "fitting",
-    "flops",
-    "gather_timeline",
-    "hardware",
-    "layout",
-    "memory",
-    "memory_report",
-    "mesh",
-    "models",
-    "overlap",
-    "parameter_count",
-    "pipeline",
-    "planner",
-    "recipe",
-    "recovery",
-    "ring_or_tree",
-    "roofline",
-    "schedules",
-    "shape",
-    "sparse",
-    "stagetime",
-    "states",
-    "steptime",
-    "tensor_parallel",
-    "traffic",
-    "units",
-    "validation",
-    "zero",
-]
-
-
-def __getattr__(name: str) -> ModuleType:
-    """Import a module of the theory on first use."""
-    if name in __all__:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

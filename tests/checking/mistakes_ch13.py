@@ -1,6 +1,6 @@
 """Answers to chapter 13 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.theory.layout import Layout
+from course_lib.theory.inputs.layout import Layout
 
 
 def _group(inner="tp"):

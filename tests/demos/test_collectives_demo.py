@@ -9,8 +9,8 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import collectives as demo
-from course_lib.theory import collectives
-from course_lib.theory.fitting import FittedLink
+from course_lib.theory.network import collectives
+from course_lib.theory.network.fitting import FittedLink
 
 QUICK = {"times": False, "smallest": 64, "largest": 1024, "stream": False}
 

@@ -11,7 +11,7 @@ from course_lib.demos.launchers import LAUNCHERS, Options, attempt
 from course_lib.demos.parts import launchers_job, lifeline
 from course_lib.demos.parts.deepspeed_config import deepspeed_config
 from course_lib.demos.parts.training import one_process
-from course_lib.theory.batching import Batching
+from course_lib.theory.step.batching import Batching
 
 
 @pytest.mark.parametrize(

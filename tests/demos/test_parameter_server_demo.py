@@ -10,7 +10,7 @@ from course_lib import demos, launch
 from course_lib.demos import parameter_server
 from course_lib.demos.parts.training import one_process
 from course_lib.demos.parts.versions import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
-from course_lib.theory.collectives import sent_bytes
+from course_lib.theory.network.collectives import sent_bytes
 
 SMALL = {"model": "512x2", "steps": 4, "sequence": 16}
 

@@ -9,9 +9,10 @@ import pytest
 
 from course_lib import demos, figures, launch
 from course_lib.demos import pipeline
-from course_lib.theory.hardware import ACCELERATORS, Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network.step_traffic import step_traffic
 
 SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
 BOUNDARY = 4 * 2 * 8 * 16  # one micro-batch of 2 samples: b·s·h in fp32

@@ -4,7 +4,7 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import samples
-from course_lib.theory.batching import Batching, rank_samples
+from course_lib.theory.step.batching import Batching, rank_samples
 
 
 def run(ranks=2, **options):

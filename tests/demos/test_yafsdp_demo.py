@@ -7,9 +7,9 @@ import pytest
 from course_lib import demos
 from course_lib.demos import yafsdp
 from course_lib.demos.parts.training import Training
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.states import local_parameters, sharding_buffers
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import local_parameters, sharding_buffers
 
 MODEL, LAYERS = "2x32x4", 2
 

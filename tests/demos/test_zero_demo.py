@@ -14,7 +14,7 @@ from course_lib.demos.parts.zero_prediction import (
     redundancy_optimizer_parts,
     sent_volume,
 )
-from course_lib.theory.collectives import zero_volume
+from course_lib.theory.network.collectives import zero_volume
 
 
 def run(ranks=2, **options):

@@ -11,18 +11,18 @@ from matplotlib.patches import PathPatch
 from course_lib import figures
 from course_lib.figures import Sheet
 from course_lib.figures.label import Label
-from course_lib.theory.activation_terms import activation_terms
-from course_lib.theory.batching import Batching
-from course_lib.theory.experts import expert_load
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.hardware import PCIE4, Link, accelerator
-from course_lib.theory.memory import RECIPES, training_memory
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.ring_or_tree import ring_or_tree
-from course_lib.theory.roofline import model_roofline
-from course_lib.theory.tensor_parallel import CutLayer
-from course_lib.theory.zero import zero_stages
+from course_lib.theory.compute.roofline import model_roofline
+from course_lib.theory.inputs.hardware import PCIE4, Link, accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.activation_terms import activation_terms
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.network.experts import expert_load
+from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.tensor_parallel import CutLayer
+from course_lib.theory.network.zero import zero_stages
+from course_lib.theory.step.batching import Batching
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)

@@ -11,13 +11,15 @@ from matplotlib.patches import PathPatch
 from course_lib import figures
 from course_lib.figures.drawing import Drawing
 from course_lib.figures.label import Label
-from course_lib.theory import pipeline
-from course_lib.theory.hardware import HDR, Cluster, accelerator
-from course_lib.theory.models import MODELS
-from course_lib.theory.overlap import ddp_timeline, model_gradients
-from course_lib.theory.pipeline import StageTimes, Task
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import HDR, accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
+from course_lib.theory.pipelines import simulation
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.timeline import Task
 from course_lib.theory.planner import plan
-from course_lib.theory.recipe import Recipe
 
 A100 = accelerator("A100-SXM-80GB")
 EIGHT_H100 = Cluster(accelerator("H100-SXM"))
@@ -25,7 +27,7 @@ ONE = (Task(0, "F", 0, 0, 0.0, 0.002),)
 
 
 def tasks(name, stages, micro_batches, chunks=1, times=None):
-    return pipeline.timeline(name, stages, micro_batches, chunks, times).tasks
+    return simulation.timeline(name, stages, micro_batches, chunks, times).tasks
 
 
 # Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
@@ -57,7 +59,7 @@ FIGURES = {
         {"predicted": tasks("1f1b", 4, 8), "measured": tasks("naive", 4, 8)}
     ),
     "short below long": lambda: figures.timeline(
-        {"long": tasks("1f1b", 2, 8), "short": tasks("1f1b", 2, 8, times=StageTimes(0.01, 0.01))}
+        {"long": tasks("1f1b", 2, 8), "short": tasks("1f1b", 2, 8, times=PassTimes(0.01, 0.01))}
     ),
 }
 
@@ -135,7 +137,7 @@ def test_every_pass_has_a_box_of_its_length():
 
 
 def test_both_halves_of_an_overlapped_pass_are_drawn():
-    plan = pipeline.timeline("dualpipe", 4, 8)
+    plan = simulation.timeline("dualpipe", 4, 8)
     together = sum(task.backward is not None for task in plan.tasks)
     assert together
     drawing = figures.timeline({"a": plan.tasks})

@@ -15,7 +15,7 @@ from leftovers import MARK, gone, marked, needs_signals, wait_for
 
 from course_lib import launch
 from course_lib.launch import two_nodes
-from course_lib.theory.collectives import seconds
+from course_lib.theory.network.collectives import seconds
 
 REASON = two_nodes.obstacle()
 needs_namespaces = pytest.mark.skipif(REASON is not None, reason=str(REASON))

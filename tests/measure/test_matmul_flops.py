@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib.measure.copies import copied_bytes
 from course_lib.measure.flops import matmul_flops
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.flops import training_flops
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.shape import TransformerShape
 
 
 def test_a_linear_layer():

@@ -6,8 +6,9 @@ import torch
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.memory import RECIPES, training_memory
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import training_memory
 
 
 @pytest.mark.parametrize(

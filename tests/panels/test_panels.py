@@ -8,12 +8,13 @@ import pytest
 
 from course_lib import panels
 from course_lib.panels import Panel
-from course_lib.theory.batching import Batching, batch_cost
-from course_lib.theory.hardware import ACCELERATORS, PCIE4
-from course_lib.theory.memory import RECIPES, training_memory
-from course_lib.theory.models import MODELS
-from course_lib.theory.overlap import ddp_timeline, model_gradients
-from course_lib.theory.pipeline import timeline
+from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.batching import Batching, batch_cost
 
 PANELS = [
     panels.batches,

@@ -18,7 +18,7 @@ from course_lib.scratch.collectives.ring import (
     ring_reduce_scatter,
 )
 from course_lib.scratch.collectives.tree import tree_all_reduce
-from course_lib.theory import collectives
+from course_lib.theory.network import collectives
 
 ROWS = (0, 1, 7, 24)
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64, torch.uint8)

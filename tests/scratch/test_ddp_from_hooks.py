@@ -12,7 +12,7 @@ from course_lib.measure.wire import log_wire
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.buckets import fill
 from course_lib.scratch.replicas.ddp import DDP
-from course_lib.theory.communication import ddp_buckets
+from course_lib.theory.network.buckets import ddp_buckets
 
 MIB = 2**20
 

@@ -7,8 +7,9 @@ from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.master_copy import MasterAdamW
-from course_lib.theory.memory import Recipe, training_memory
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import training_memory
 
 SHAPE = TransformerShape(layers=2, hidden=32, heads=4, ffn=128, vocab=64, context=16)
 SAMPLES = 3

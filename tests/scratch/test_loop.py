@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.scratch.loop import train_epoch
-from course_lib.theory.batching import Batching
+from course_lib.theory.step.batching import Batching
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
-from course_lib.theory.sparse import RowExchange
+from course_lib.theory.network.sparse import RowExchange
 
 ROWS, WIDTH, RATE = 10, 3, 0.5
 WANTED = {1: [0, 4, 9], 2: [4], 3: [1, 2, 4, 5]}  # rows that each trainer uses, not equally many

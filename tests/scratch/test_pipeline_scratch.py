@@ -15,9 +15,10 @@ from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
-from course_lib.theory.bubble import in_flight
-from course_lib.theory.pipeline import StageTimes, simulate
-from course_lib.theory.schedules import BACKWARD, FORWARD, Pass, Schedule, schedule
+from course_lib.theory.pipelines.bubble import in_flight
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, Pass, Schedule, schedule
+from course_lib.theory.pipelines.simulation import simulate
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 8
 # Seven samples: no number of micro-batches above 1 makes them equal.
@@ -128,7 +129,7 @@ def needs(kind, i, piece, pieces):
 def test_any_order_that_can_run_runs(ranks):
     plans = [random_plan(seed, ranks, chunks=2, count=4) for seed in range(6)]
     for plan in plans:
-        simulate(plan, StageTimes())  # raises Deadlock where an order cannot run
+        simulate(plan, PassTimes())  # raises Deadlock where an order cannot run
     assert len({plan.orders for plan in plans}) == len(plans)
     for results in launch.run(all_pipelined, plans, ranks=ranks, timeout_s=30):
         assert max(result["gap"] for result in results) < 2e-7

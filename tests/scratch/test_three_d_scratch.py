@@ -9,7 +9,7 @@ from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
-from course_lib.theory.schedules import schedule
+from course_lib.theory.pipelines.schedules import schedule
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 6  # an odd vocabulary: one row of padding over tp 2
 

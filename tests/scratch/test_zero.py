@@ -15,9 +15,9 @@ from course_lib.scratch.zero.flat import flatten, units_of, views
 from course_lib.scratch.zero.offload import Host
 from course_lib.scratch.zero.stage3 import Zero3
 from course_lib.scratch.zero.stages import Zero, clip, global_norm, own_norm
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import RECIPES
-from course_lib.theory.states import LocalParameters, model_states, sharding_buffers
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.memory.states import LocalParameters, model_states, sharding_buffers
 
 TRAINING = Training(model="1x18x2", steps=3, batch=8, sequence=8)  # 18: units need padding
 

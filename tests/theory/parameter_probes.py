@@ -9,49 +9,44 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from course_lib.theory import (
+from course_lib import validation
+from course_lib.theory import planner
+from course_lib.theory.compute import budget, flops, roofline
+from course_lib.theory.inputs import hardware, models, parameter_count, schedule_rules, units
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import PCIE4, Accelerator, Link, accelerator
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import LatentAttention, Matrix, TransformerShape
+from course_lib.theory.memory import (
     activation_terms,
     activations,
-    batching,
-    bubble,
-    budget,
+    gather_timeline,
+    peak,
+    report,
+    states,
+)
+from course_lib.theory.network import (
+    bucket_timeline,
+    buckets,
     collectives,
-    communication,
     context,
     experts,
     fitting,
-    flops,
-    gather_timeline,
-    hardware,
-    memory,
-    memory_report,
+    links,
     mesh,
-    models,
-    overlap,
-    parameter_count,
-    pipeline,
-    planner,
-    recovery,
     ring_or_tree,
-    roofline,
-    schedules,
     sparse,
-    stagetime,
-    states,
-    steptime,
+    step_traffic,
     tensor_parallel,
-    traffic,
-    units,
-    validation,
     zero,
 )
-from course_lib.theory.hardware import PCIE4, Accelerator, Cluster, Link, accelerator
-from course_lib.theory.layout import ALONE, Layout
-from course_lib.theory.pipeline import StageTimes, timeline
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.shape import LatentAttention, Matrix, TransformerShape
-from course_lib.theory.stagetime import Assumptions
-from course_lib.theory.traffic import Habits
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.pipelines import bubble, schedules, simulation
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step import batching, recovery, stage, step_time
+from course_lib.theory.step.assumptions import Assumptions
 
 # --- what is passed around ---
 
@@ -82,9 +77,9 @@ CLUSTER = Cluster(H100, nodes=4)
 SLOW = Cluster(accelerator("A100-SXM-80GB"), nodes=4)
 GUESS = Assumptions(mask="full")
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
-TIMES = StageTimes(1.0, 3.0)
+TIMES = PassTimes(1.0, 3.0)
 SLOW_LINK = Link("slow", 1e9, 1e-3)
-GRADIENTS = overlap.model_gradients(DENSE, H100, tokens=64)
+GRADIENTS = bucket_timeline.model_gradients(DENSE, H100, tokens=64)
 NO_EXPERTS = {
     name: DENSE.__dict__[name] for name in ("experts", "top_k", "shared_experts", "expert_ffn")
 } | {"dense_layers": 0}
@@ -137,13 +132,13 @@ def check(call: Callable, base: dict, changes: dict) -> Probe:
 
 def steps_and_memory(recipe: Recipe, layouts: tuple[Layout, ...] = (Layout(dp=4), ZERO_3)) -> list:
     """What a recipe leads to, with copies of the gradients and with gathered layers."""
-    return [memory.gpu_memory(MIXTURE, recipe, layout, 512) for layout in layouts]
+    return [peak.gpu_memory(MIXTURE, recipe, layout, 512) for layout in layouts]
 
 
 def everything(layout: Layout) -> tuple:
     """Memory of all stages, time and batch of a layout."""
-    bills = [memory.gpu_memory(MIXTURE, PLAIN, layout, 512, stage) for stage in range(layout.pp)]
-    step = steptime.step_time(MIXTURE, PLAIN, layout, Cluster(H100, nodes=16), 512, GUESS)
+    bills = [peak.gpu_memory(MIXTURE, PLAIN, layout, 512, stage) for stage in range(layout.pp)]
+    step = step_time.step_time(MIXTURE, PLAIN, layout, Cluster(H100, nodes=16), 512, GUESS)
     return bills, step.leaves(), layout.global_batch
 
 
@@ -155,12 +150,12 @@ def seen_shape(shape: TransformerShape) -> tuple:
     return shape.parameters(), flops.training_flops(shape, 1, sequence), kept, layer, shape.context
 
 
-def seen_traffic(habits: Habits) -> list[float]:
+def seen_traffic(habits: CommunicationPolicy) -> list[float]:
     """Times of layouts that differ in how they send."""
     tensor = Layout(tp=2, sequence_parallel=True)
     layouts = (Layout(dp=4, accumulation=2), replace(ZERO_3, accumulation=2), tensor)
     return [
-        traffic.step_traffic(DENSE, PLAIN, layout, 512, CLUSTER, habits=habits).seconds
+        step_traffic.step_traffic(DENSE, PLAIN, layout, 512, CLUSTER, habits=habits).seconds
         for layout in layouts
     ]
 
@@ -170,7 +165,7 @@ def seen_times(assumptions: Assumptions) -> list:
     layout = Layout(dp=2, cp=2)
     recipes = (PLAIN, Recipe(offload="optimizer"))
     return [
-        steptime.step_time(DENSE, recipe, layout, CLUSTER, 512, assumptions).leaves()
+        step_time.step_time(DENSE, recipe, layout, CLUSTER, 512, assumptions).leaves()
         for recipe in recipes
     ]
 
@@ -186,7 +181,7 @@ def seen_chip(chip: Accelerator) -> tuple:
 
 def seen_cluster(cluster: Cluster) -> tuple:
     """Size, links of a small and of a large group, rate, and the price of a step."""
-    step = steptime.step_time(DENSE, PLAIN, Layout(dp=8), cluster, 512)
+    step = step_time.step_time(DENSE, PLAIN, Layout(dp=8), cluster, 512)
     links = cluster.link(2).bytes_per_s, cluster.link(cluster.world).bytes_per_s
     return cluster.world, links, cluster.matmul_flop_per_s, step.cost_usd(1e9)
 
@@ -432,8 +427,8 @@ COLLECTIVES = {
         collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, TENSOR_CHANGES | {"tp": 8}
     ),
     "activation_bytes": Probe(collectives.activation_bytes, TENSOR, TENSOR_CHANGES),
-    "notes_intensity": Probe(
-        collectives.notes_intensity,
+    "qkv_intensity": Probe(
+        collectives.qkv_intensity,
         {"hidden": 64, "tp": 4},
         {"hidden": 32, "tp": 8, "element_bytes": 4},
     ),
@@ -442,7 +437,7 @@ COLLECTIVES = {
         {"hidden": 64, "tp": 4},
         {"hidden": 32, "tp": 8, "element_bytes": 4, "layer_parameters": 10**6},
     ),
-    "notes_tp_reach": Probe(collectives.notes_tp_reach, REACH, REACH_CHANGES),
+    "qkv_tp_reach": Probe(collectives.qkv_tp_reach, REACH, REACH_CHANGES),
     "layer_tp_reach": Probe(
         collectives.layer_tp_reach, REACH, REACH_CHANGES | {"layer_parameters": 10**9}
     ),
@@ -463,23 +458,23 @@ FITTING = {
     ),
 }
 
-ENTRY = communication.Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, H100.inside)
+ENTRY = step_traffic.Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, H100.inside)
 COMMUNICATION = {
     "gradient_syncs": Probe(
-        communication.gradient_syncs,
+        buckets.gradient_syncs,
         {"micro_steps": 8, "accumulation": 4, "no_sync": True},
         {"micro_steps": 16, "accumulation": 2, "no_sync": False},
     ),
     "ddp_buckets": Probe(
-        communication.ddp_buckets,
+        buckets.ddp_buckets,
         {"gradient_bytes": [4] * 8, "cap_bytes": 8, "first_bytes": 4},
         {"gradient_bytes": [4] * 9, "cap_bytes": 12, "first_bytes": 8},
     ),
     "ddp_all_reduces": Probe(
-        communication.ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}
+        buckets.ddp_all_reduces, {"syncs": 3, "buckets": 4}, {"syncs": 5, "buckets": 6}
     ),
     "Collective": Probe(
-        communication.Collective,
+        step_traffic.Collective,
         {f.name: getattr(ENTRY, f.name) for f in dataclasses.fields(ENTRY)},
         {
             "axis": "tp",
@@ -494,25 +489,25 @@ COMMUNICATION = {
         see=lambda entry: (entry.seconds, entry.axis, entry.what),
     ),
     "Traffic": Probe(
-        communication.Traffic,
+        step_traffic.Traffic,
         {"collectives": (ENTRY,)},
         {"collectives": (ENTRY, ENTRY), "overlap": {"dp": 0.5}},
         see=lambda sent: sent.exposed_seconds,
     ),
-    "Traffic.explain": Probe(communication.Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
+    "Traffic.explain": Probe(step_traffic.Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
     "group_link": Probe(
-        communication.group_link,
+        links.group_link,
         {"cluster": CLUSTER, "operation": "all-to-all", "ranks": 16},
         {"cluster": SLOW, "operation": "all-reduce", "ranks": 4, "stride": 2},
         see=lambda link: (link.bytes_per_s, link.latency_s),
     ),
     "saved_fraction": Probe(
-        communication.saved_fraction,
+        budget.saved_fraction,
         {"before_s": 4.0, "after_s": 3.0},
         {"before_s": 5.0, "after_s": 2.0},
     ),
     "throughput_gain": Probe(
-        communication.throughput_gain,
+        budget.throughput_gain,
         {"before_s": 4.0, "after_s": 3.0},
         {"before_s": 5.0, "after_s": 2.0},
     ),
@@ -650,10 +645,10 @@ LAYOUT = {
     "Layout.in_flight": Probe(SPREAD.in_flight, {"stage": 0}, {"stage": 1}),
 }
 
-BILL = memory.gpu_memory(MIXTURE, PLAIN, SPREAD, 512)
+BILL = peak.gpu_memory(MIXTURE, PLAIN, SPREAD, 512)
 MEMORY = {
     "training_memory": Probe(
-        memory.training_memory,
+        peak.training_memory,
         {"shape": DENSE, "recipe": PLAIN, "micro_batch": 1},
         {
             "shape": MIXTURE,
@@ -664,7 +659,7 @@ MEMORY = {
         },
     ),
     "gpu_memory": Probe(
-        memory.gpu_memory,
+        peak.gpu_memory,
         {"shape": DENSE, "recipe": PLAIN, "layout": TWO_STAGES},
         {
             "shape": MIXTURE,
@@ -676,7 +671,7 @@ MEMORY = {
         },
     ),
     "worst_stage": Probe(
-        memory.worst_stage,
+        peak.worst_stage,
         {"shape": DENSE, "recipe": PLAIN, "layout": TWO_STAGES},
         {
             "shape": MIXTURE,
@@ -687,25 +682,25 @@ MEMORY = {
         },
     ),
     "host_bytes": Probe(
-        memory.host_bytes,
+        peak.host_bytes,
         {"shape": MIXTURE, "recipe": Recipe(offload="optimizer"), "layout": TWO_STAGES},
         {"shape": LATENT, "recipe": PLAIN, "layout": ALONE, "stage": 1},
     ),
     "fewest_gpus": Probe(
-        memory.fewest_gpus,
+        peak.fewest_gpus,
         {"total_bytes": 1e12, "gpu_bytes": 8e10},
         {"total_bytes": 2e12, "gpu_bytes": 4e10},
     ),
 }
 
 PIPELINE = {
-    "StageTimes": Probe(
-        StageTimes,
+    "PassTimes": Probe(
+        PassTimes,
         {"forward": 1.0, "backward": 2.0},
         {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
         see=lambda times: [timeline(s, 4, 8, times=times).makespan for s in ("zb1p", "dualpipe")],
     ),
-    "StageTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
+    "PassTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
     "Timeline.in_flight": Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
     "timeline": Probe(
         timeline,
@@ -714,8 +709,8 @@ PIPELINE = {
         see=lambda run: run.tasks,
     ),
     "simulate": Probe(
-        pipeline.simulate,
-        {"plan": schedules.schedule("gpipe", 4, 8), "times": StageTimes()},
+        simulation.simulate,
+        {"plan": schedules.schedule("gpipe", 4, 8), "times": PassTimes()},
         {"plan": schedules.schedule("1f1b", 4, 8), "times": TIMES},
         see=lambda run: run.tasks,
     ),
@@ -792,7 +787,7 @@ SCHEDULES = {
         see=lambda plan: plan.orders,
     ),
     "check_schedule": check(
-        schedules.check_schedule,
+        schedule_rules.check_schedule,
         {"name": "dualpipe", "stages": 4, "micro_batches": 8, "virtual_stages": 1},
         {"name": "pipes", "stages": 3, "micro_batches": 6, "virtual_stages": 2},
     ),
@@ -887,7 +882,7 @@ STAGETIME = {
             "touches": 1,
             "mask": "full",
             "overlap": {"dp": 0.0},
-            "habits": Habits(),
+            "habits": CommunicationPolicy(),
             "host_link": SLOW_LINK,
         },
         see=seen_times,
@@ -898,43 +893,41 @@ STAGETIME = {
     "Assumptions.exchanges_each_pass": Probe(
         Assumptions().exchanges_each_pass, {"zero_stage": 1}, {"zero_stage": 2}
     ),
-    "Work.times": Probe(stagetime.Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
+    "Work.times": Probe(stage.Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
     "stage_time": Probe(
-        stagetime.stage_time,
+        stage.stage_busy_time,
         ON_STAGE | {"cluster": CLUSTER, "stage": 0},
         ON_STAGE_CHANGES | {"cluster": SLOW, "stage": 1},
         see=lambda times: replace(times, stage=0),
     ),
     "exposed": Probe(
-        stagetime.exposed,
+        stage.exposed,
         {"seconds": 4.0, "overlap": 0.5, "window_s": 3.0},
         {"seconds": 5.0, "overlap": 0.25, "window_s": 1.0},
     ),
     "flop_conventions": Probe(
-        stagetime.flop_conventions,
+        stage.flop_conventions,
         {"recipe": PLAIN, "assumptions": Assumptions()},
         {"recipe": FULL, "assumptions": GUESS},
     ),
     "layer_work": Probe(
-        stagetime.layer_work,
+        stage.layer_work,
         ON_STAGE | {"shape": MIXTURE, "layer": 0},
         ON_STAGE_CHANGES | {"shape": LATENT, "layer": 5},
     ),
     "head_work": Probe(
-        stagetime.head_work,
+        stage.head_work,
         ON_STAGE,
         ON_STAGE_CHANGES | {"shape": replace(DENSE, vocab=9), "recipe": Recipe(fused_norms=False)},
     ),
-    "stage_work": Probe(
-        stagetime.stage_work, ON_STAGE | {"stage": 0}, ON_STAGE_CHANGES | {"stage": 1}
-    ),
+    "stage_work": Probe(stage.stage_work, ON_STAGE | {"stage": 0}, ON_STAGE_CHANGES | {"stage": 1}),
     "layer_rate": Probe(
-        stagetime.layer_rate,
+        stage.layer_rate,
         {"cluster": CLUSTER, "assumptions": GUESS},
         {"cluster": SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
     ),
     "update_seconds": Probe(
-        stagetime.update_seconds,
+        stage.update_seconds,
         {
             "local": LOCAL,
             "recipe": PLAIN,
@@ -991,14 +984,14 @@ STATES = {
     ),
 }
 
-STEP = steptime.step_time(DENSE, PLAIN, TWO_STAGES, CLUSTER, 512)
+STEP = step_time.step_time(DENSE, PLAIN, TWO_STAGES, CLUSTER, 512)
 AMOUNT = ({"tokens": 1e9}, {"tokens": 2e9})
 STEPTIME = {
     "StepTime.run": Probe(STEP.run, *AMOUNT),
     "StepTime.days": Probe(STEP.days, *AMOUNT),
     "StepTime.cost_usd": Probe(STEP.cost_usd, *AMOUNT),
     "step_time": Probe(
-        steptime.step_time,
+        step_time.step_time,
         {"shape": DENSE, "recipe": PLAIN, "layout": TWO_STAGES, "cluster": CLUSTER},
         {
             "shape": MIXTURE,
@@ -1008,13 +1001,13 @@ STEPTIME = {
             "sequence": 512,
             "assumptions": GUESS,
         },
-        see=steptime.StepTime.leaves,
+        see=step_time.StepTime.leaves,
     ),
 }
 
 TRAFFIC = {
-    "Habits": Probe(
-        Habits,
+    "CommunicationPolicy": Probe(
+        CommunicationPolicy,
         {},
         {
             "no_sync": False,
@@ -1026,7 +1019,7 @@ TRAFFIC = {
         see=seen_traffic,
     ),
     "step_traffic": Probe(
-        traffic.step_traffic,
+        step_traffic.step_traffic,
         {
             "shape": DENSE,
             "recipe": PLAIN,
@@ -1041,7 +1034,7 @@ TRAFFIC = {
             "sequence": 256,
             "cluster": SLOW,
             "stage": 1,
-            "habits": Habits(bucket_bytes=10**5),
+            "habits": CommunicationPolicy(bucket_bytes=10**5),
             "overlap": {"dp": 0.5},
         },
         see=lambda sent: (sent.seconds, sent.exposed_seconds),
@@ -1109,7 +1102,7 @@ OTHERS = {
     "activation_terms.ActivationTerms.explain": Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
     "breakdown.MemoryBreakdown.explain": Probe(BILL.explain, {}, {"unit": "GiB"}),
     "memory_report.explain_memory": Probe(
-        memory_report.explain_memory,
+        report.explain_memory,
         {"shape": DENSE, "recipe": PLAIN, "layout": TWO_STAGES},
         {
             "shape": MIXTURE,
@@ -1151,7 +1144,7 @@ OTHERS = {
             "tokens": 1024,
             "element_bytes": 4,
         },
-        see=lambda layer: (layer.compute_s, layer.communication_s, layer.notes_reach),
+        see=lambda layer: (layer.compute_s, layer.communication_s, layer.qkv_reach),
     ),
     "tensor_parallel.kv_copies": Probe(
         tensor_parallel.kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}
@@ -1226,7 +1219,7 @@ OTHERS = {
         },
     ),
     "overlap.ddp_timeline": Probe(
-        overlap.ddp_timeline,
+        bucket_timeline.ddp_timeline,
         {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
         {
             "gradients": GRADIENTS[1:],
@@ -1238,7 +1231,7 @@ OTHERS = {
         },
     ),
     "overlap.model_gradients": Probe(
-        overlap.model_gradients,
+        bucket_timeline.model_gradients,
         {"shape": DENSE, "accelerator": H100, "tokens": 64},
         {
             "shape": replace(DENSE, layers=3),
@@ -1248,7 +1241,7 @@ OTHERS = {
         },
     ),
     "overlap.hiding_tokens": Probe(
-        overlap.hiding_tokens,
+        bucket_timeline.hiding_tokens,
         {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
         {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
     ),
@@ -1386,7 +1379,7 @@ SAME_ON_ALL_STAGES = {
 DUAL = timeline("dualpipe", 4, 8)
 ZERO_1 = Layout(dp=2, tp=2, cp=2, ep=2, zero_stage=1, micro_batch=2)
 BILLS = [
-    memory.gpu_memory(MIXTURE, *case, 512, overhead_bytes=extra)
+    peak.gpu_memory(MIXTURE, *case, 512, overhead_bytes=extra)
     for extra, case in enumerate(
         [
             (PLAIN, SPREAD),
@@ -1398,25 +1391,25 @@ BILLS = [
 LATE = Cluster(SLOW.accelerator, nodes=4, gpu_hour_usd=3.0)
 STEPS = [
     STEP,
-    steptime.step_time(
+    step_time.step_time(
         MIXTURE, FULL, replace(ZERO_1, pp=2, accumulation=4), LATE, 512, WITH_TRAFFIC
     ),
-    steptime.step_time(DENSE, PLAIN, Layout(pp=2, stage_layers=(5, 1)), CLUSTER, 512),
+    step_time.step_time(DENSE, PLAIN, Layout(pp=2, stage_layers=(5, 1)), CLUSTER, 512),
 ]
 ROOFLINES = [
     roofline.model_roofline(DENSE, accelerator(name), tokens)
     for name, tokens in (("H100-SXM", 64), ("RTX4090", 128))
 ]
-STEPPED = [overlap.ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap) for cap in (10**6, 10**9)]
+STEPPED = [bucket_timeline.ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap) for cap in (10**6, 10**9)]
 GATHERS = [
     gather_timeline.gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)
 ]
 RECORDS = {
     "overlap.Exchange": list(STEPPED[0].exchanges),
     "overlap.Gradient": list(GRADIENTS),
-    "overlap.OverlapTimeline": [
+    "overlap.BucketTimeline": [
         *STEPPED,
-        overlap.ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK),
+        bucket_timeline.ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK),
     ],
     "activation_terms.ActivationTerms": TERMS,
     "activations.Tokens": [
@@ -1463,11 +1456,11 @@ RECORDS = {
     "schedules.Pass": [one for order in DUAL.schedule.orders for one in order],
     "schedules.Schedule": [DUAL.schedule, schedules.schedule("1f1b", 2, 4)],
     "stagetime.StageTime": [
-        stagetime.stage_time(MIXTURE, PLAIN, layout, SLOW, 512, WITH_TRAFFIC, layout.pp - 1)
+        stage.stage_busy_time(MIXTURE, PLAIN, layout, SLOW, 512, WITH_TRAFFIC, layout.pp - 1)
         for layout in (ALONE, replace(ZERO_1, pp=2, accumulation=4))
     ],
     "stagetime.Work": [
-        stagetime.layer_work(DENSE, PLAIN, ALONE, sequence, GUESS, 0) for sequence in (256, 512)
+        stage.layer_work(DENSE, PLAIN, ALONE, sequence, GUESS, 0) for sequence in (256, 512)
     ],
     "steptime.StepTime": STEPS,
     "zero.Shard": [zero.shard(10, 4, rank) for rank in (0, 3)],

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.theory.activation_terms import activation_terms
-from course_lib.theory.activations import layer_activation_bytes
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activation_terms import activation_terms
+from course_lib.theory.memory.activations import layer_activation_bytes
 
 GPT3 = MODELS["gpt3-175b"]
 PAPER = Recipe(dropout=True, attention="standard")

@@ -10,7 +10,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.measure.saved_tensors import saved_bytes
-from course_lib.theory.activations import (
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.memory.activations import (
     embedding_activation_bytes,
     head_activation_bytes,
     layer_activation_bytes,
@@ -18,9 +22,6 @@ from course_lib.theory.activations import (
     output_activation_bytes,
     recomputed_bytes,
 )
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe
-from course_lib.theory.models import MODELS, LatentAttention, TransformerShape
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 LLAMA = TransformerShape(

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from course_lib.theory import batching
-from course_lib.theory.batching import Batching, rank_samples
+from course_lib.theory.step import batching
+from course_lib.theory.step.batching import Batching, rank_samples
 
 COUNTS = st.integers(1, 400)
 SMALL = st.integers(1, 9)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory import collectives
-from course_lib.theory.collectives import OPERATIONS, crossover_bytes, seconds
+from course_lib.theory.network import collectives
+from course_lib.theory.network.collectives import OPERATIONS, crossover_bytes, seconds
 
 RANKS = st.integers(1, 9)
 
@@ -221,8 +221,8 @@ def test_reach_is_the_last_t_that_is_fast_enough(hidden, peak, bandwidth, elemen
     reach = collectives.layer_tp_reach(hidden, peak, bandwidth, element_bytes)
     assert collectives.layer_intensity(hidden, reach, element_bytes) >= ridge * (1 - 1e-9)
     assert collectives.layer_intensity(hidden, reach + 1, element_bytes) < ridge * (1 + 1e-9)
-    real = collectives.notes_tp_reach(hidden, peak, bandwidth, element_bytes)
-    assert collectives.notes_intensity(hidden, real, element_bytes) == pytest.approx(ridge)
+    real = collectives.qkv_tp_reach(hidden, peak, bandwidth, element_bytes)
+    assert collectives.qkv_intensity(hidden, real, element_bytes) == pytest.approx(ridge)
     needed = collectives.needed_bytes_per_s(peak, ridge)
     assert needed == pytest.approx(bandwidth)
 
@@ -250,7 +250,7 @@ def test_reach_counts_the_parameters_of_the_layer():
         (lambda: collectives.zero_volume(1, 4), "zero_stage must be at most 3"),
         (lambda: collectives.tensor_parallel_bytes(0, 1, 1, 1), "micro_batch must be at least 1"),
         (lambda: collectives.layer_intensity(8, 0), "tp must be at least 1"),
-        (lambda: collectives.notes_intensity(8, 0), "tp must be above 0"),
+        (lambda: collectives.qkv_intensity(8, 0), "tp must be above 0"),
         (lambda: collectives.ridge(1e12, 0), "bytes_per_s must be above 0"),
         (lambda: collectives.needed_bytes_per_s(1e12, 0), "flop_per_byte must be above 0"),
         (lambda: collectives.layer_tp_reach(8, 1, 1, 2, 0), "layer_parameters must be at least 1"),

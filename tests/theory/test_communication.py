@@ -5,34 +5,37 @@ The demo's test compares the buckets with real all-reduces, test_traffic the cou
 
 import pytest
 
-from course_lib.theory import communication
-from course_lib.theory.communication import Collective, Traffic, group_link
-from course_lib.theory.hardware import Cluster, Link, accelerator
-from course_lib.theory.units import MIB
+from course_lib.theory.compute import budget
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.units import MIB
+from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
+from course_lib.theory.network.links import group_link
+from course_lib.theory.network.traffic import Collective, Traffic
 
 INSIDE, BETWEEN = Link("inside", 400e9, 2e-6), Link("between", 50e9, 10e-6)
 CLUSTER = Cluster(accelerator("H100-SXM"), nodes=4, inside=INSIDE, between=BETWEEN)
 
 
 def test_no_sync_exchanges_once_per_window():
-    assert communication.gradient_syncs(320, 32, no_sync=False) == 320
-    assert communication.gradient_syncs(320, 32, no_sync=True) == 10
-    assert communication.gradient_syncs(321, 32, no_sync=True) == 11
+    assert gradient_syncs(320, 32, no_sync=False) == 320
+    assert gradient_syncs(320, 32, no_sync=True) == 10
+    assert gradient_syncs(321, 32, no_sync=True) == 11
 
 
 def test_the_first_bucket_is_small():
-    buckets = communication.ddp_buckets([MIB // 2] * 60)
+    buckets = ddp_buckets([MIB // 2] * 60)
     assert buckets == [MIB, 25 * MIB, 4 * MIB]
 
 
 def test_a_bucket_closes_once_its_limit_is_reached():
-    assert communication.ddp_buckets([30 * MIB, 1], cap_bytes=25 * MIB) == [30 * MIB, 1]
-    assert communication.ddp_buckets([4, 4, 4], cap_bytes=4, first_bytes=100) == [4, 4, 4]
-    assert communication.ddp_buckets([]) == []
+    assert ddp_buckets([30 * MIB, 1], cap_bytes=25 * MIB) == [30 * MIB, 1]
+    assert ddp_buckets([4, 4, 4], cap_bytes=4, first_bytes=100) == [4, 4, 4]
+    assert ddp_buckets([]) == []
 
 
 def test_the_first_exchange_has_one_bucket():
-    assert communication.ddp_all_reduces(syncs=10, buckets=3) == 1 + 9 * 3
+    assert ddp_all_reduces(syncs=10, buckets=3) == 1 + 9 * 3
 
 
 # --- links of groups ------------------------------------------------------------------------------
@@ -110,22 +113,22 @@ def test_totals_by_axis_and_link():
 
 
 def test_gains():
-    assert communication.saved_fraction(10.0, 8.0) == pytest.approx(0.2)
-    assert communication.throughput_gain(10.0, 8.0) == pytest.approx(0.25)
-    assert communication.saved_fraction(8.0, 10.0) == -0.25
+    assert budget.saved_fraction(10.0, 8.0) == pytest.approx(0.2)
+    assert budget.throughput_gain(10.0, 8.0) == pytest.approx(0.25)
+    assert budget.saved_fraction(8.0, 10.0) == -0.25
 
 
 @pytest.mark.parametrize(
     ("call", "name"),
     [
-        (lambda: communication.gradient_syncs(0, 1, True), "micro_steps"),
-        (lambda: communication.gradient_syncs(1, 0, True), "accumulation"),
-        (lambda: communication.gradient_syncs(1, 1, "yes"), "no_sync"),
-        (lambda: communication.ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
-        (lambda: communication.ddp_buckets([4], cap_bytes=0), "cap_bytes"),
-        (lambda: communication.ddp_buckets([4], first_bytes=-1), "first_bytes"),
-        (lambda: communication.ddp_all_reduces(0, 1), "syncs"),
-        (lambda: communication.ddp_all_reduces(1, 0), "buckets"),
+        (lambda: gradient_syncs(0, 1, True), "micro_steps"),
+        (lambda: gradient_syncs(1, 0, True), "accumulation"),
+        (lambda: gradient_syncs(1, 1, "yes"), "no_sync"),
+        (lambda: ddp_buckets([4, 0]), r"gradient_bytes\[1\]"),
+        (lambda: ddp_buckets([4], cap_bytes=0), "cap_bytes"),
+        (lambda: ddp_buckets([4], first_bytes=-1), "first_bytes"),
+        (lambda: ddp_all_reduces(0, 1), "syncs"),
+        (lambda: ddp_all_reduces(1, 0), "buckets"),
         (lambda: group_link(CLUSTER, "ring", 2), "operation 'ring'"),
         (lambda: group_link(CLUSTER, "all-reduce", 64), "group 64"),
         (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
@@ -134,8 +137,8 @@ def test_gains():
         (lambda: Collective("dp", "", "all-reduce", 1, 1, 0, INSIDE), "ranks"),
         (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
         (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
-        (lambda: communication.saved_fraction(0, 1), "before_s"),
-        (lambda: communication.throughput_gain(1, 0), "after_s"),
+        (lambda: budget.saved_fraction(0, 1), "before_s"),
+        (lambda: budget.throughput_gain(1, 0), "after_s"),
     ],
 )
 def test_bad_input_is_named(call, name):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_lib.theory import context
-from course_lib.theory.hardware import accelerator
-from course_lib.theory.models import MODELS
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network import context
 
 
 def test_four_ranks_by_hand():

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from course_lib.scratch.gpt import Attention
-from course_lib.theory import collectives
-from course_lib.theory.hardware import NDR, PCIE4, Link, accelerator
-from course_lib.theory.tensor_parallel import CutLayer, kv_copies, qkv_rows
+from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
+from course_lib.theory.network import collectives
+from course_lib.theory.network.tensor_parallel import CutLayer, kv_copies, qkv_rows
 
 H100 = accelerator("H100-SXM")
 LAYER = CutLayer(8192, 8, H100.peak_flop_per_s, H100.inside)
@@ -45,7 +45,7 @@ def test_at_the_reach_computing_still_takes_longer(link):
 
 def test_reaches_are_those_of_collectives():
     assert LAYER.layer_reach == collectives.layer_tp_reach(8192, H100.peak_flop_per_s, 450e9) == 17
-    assert LAYER.notes_reach == pytest.approx(11.18, rel=1e-3)
+    assert LAYER.qkv_reach == pytest.approx(11.18, rel=1e-3)
 
 
 def test_explain_has_the_numbers():

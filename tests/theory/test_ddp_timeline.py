@@ -2,11 +2,16 @@
 
 import pytest
 
-from course_lib.theory import collectives
-from course_lib.theory.communication import ddp_buckets
-from course_lib.theory.hardware import HDR, Link, accelerator
-from course_lib.theory.models import MODELS
-from course_lib.theory.overlap import Gradient, ddp_timeline, hiding_tokens, model_gradients
+from course_lib.theory.inputs.hardware import HDR, Link, accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network import collectives
+from course_lib.theory.network.bucket_timeline import (
+    Gradient,
+    ddp_timeline,
+    hiding_tokens,
+    model_gradients,
+)
+from course_lib.theory.network.buckets import ddp_buckets
 
 A100 = accelerator("A100-SXM-80GB")
 SLOW = Link("one byte a second", 1.0, 0.0)
@@ -74,7 +79,7 @@ def test_all_gradients_travel_in_the_buckets_of_ddp(name, cap):
 
 def test_backward_is_four_flop_a_weight_and_token():
     """Second source: FLOPs of the whole model without attention's scores."""
-    from course_lib.theory.flops import training_flops
+    from course_lib.theory.compute.flops import training_flops
 
     shape = MODELS["gpt2-124m"]
     flop = training_flops(shape, 1, 1024)

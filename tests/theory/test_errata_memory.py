@@ -7,20 +7,14 @@ import math
 
 import pytest
 
-from course_lib.theory.batching import Batching
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import (
-    RECIPES,
-    Recipe,
-    fewest_gpus,
-    gpu_memory,
-    layer_activation_bytes,
-    model_states,
-    training_memory,
-)
-from course_lib.theory.models import MODELS
-from course_lib.theory.states import local_parameters
-from course_lib.theory.units import GB, GIB
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.units import GB, GIB
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.peak import fewest_gpus, gpu_memory, training_memory
+from course_lib.theory.memory.states import local_parameters, model_states
+from course_lib.theory.step.batching import Batching
 
 SEVENTY = MODELS["llama2-70b"]
 NOMINAL = 70 * 10**9

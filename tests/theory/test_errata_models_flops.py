@@ -5,10 +5,13 @@ Each docstring is the claim; each test asserts what is right, and that the claim
 
 import pytest
 
-from course_lib.theory import batching, budget, flops, hardware
-from course_lib.theory.hardware import ACCELERATORS
-from course_lib.theory.models import MODELS
-from course_lib.theory.units import format_flop
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import format_flop
+from course_lib.theory.step import batching
 
 LLAMA2_70B = MODELS["llama2-70b"]
 
@@ -60,7 +63,7 @@ def test_erratum_7():
     assert h100.peak_flop_per_s == pytest.approx(989e12, rel=1e-3)
     assert h100.peak_flop_per_s == pytest.approx(1979e12 / 2, rel=1e-3)
     assert h100.peak_flop_per_s != pytest.approx(756e12, rel=0.1)
-    assert hardware.Cluster(h100).matmul_flop_per_s == pytest.approx(794.5e12)
+    assert Cluster(h100).matmul_flop_per_s == pytest.approx(794.5e12)
 
 
 def test_erratum_8():

@@ -5,13 +5,17 @@ The number in a test's name is that of the erratum.
 
 import pytest
 
-from course_lib.theory import bubble, collectives, communication
-from course_lib.theory.hardware import HDR, PCIE4, Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import model
-from course_lib.theory.pipeline import timeline
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.compute import budget
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import HDR, PCIE4, accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network import collectives
+from course_lib.theory.network.buckets import ddp_buckets, gradient_syncs
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.pipelines.simulation import timeline
 
 LLAMA = model("llama2-70b")
 H100 = accelerator("H100-SXM")
@@ -22,7 +26,7 @@ def test_erratum_3():
 
     Reproduced.
     """
-    intensity = collectives.notes_intensity(8192, 64)
+    intensity = collectives.qkv_intensity(8192, 64)
     assert intensity == 384
     needed = collectives.needed_bytes_per_s(330e12, intensity)
     assert needed == pytest.approx(859.4e9, rel=1e-4)
@@ -37,8 +41,8 @@ def test_erratum_4():
     tokens, hidden, heads, element_bytes = 100, 8192, 64, 2
     flop_of_one_gpu = 2 * tokens * hidden * (3 * hidden // heads)
     received = tokens * hidden * element_bytes
-    assert collectives.notes_intensity(hidden, heads) == flop_of_one_gpu / received
-    assert collectives.notes_intensity(hidden, heads, element_bytes=4) == 384 / 2
+    assert collectives.qkv_intensity(hidden, heads) == flop_of_one_gpu / received
+    assert collectives.qkv_intensity(hidden, heads, element_bytes=4) == 384 / 2
     weights_of_one_gpu = hidden * (3 * hidden // heads) * element_bytes
     assert flop_of_one_gpu / weights_of_one_gpu != 384  # memory would depend on the tokens
 
@@ -51,7 +55,7 @@ def test_erratum_5():
     A layer does 72bsh² / t for 8bsh (t-1)/t elements: 4.5h / (t-1).
     """
     hidden, tp = 8192, 8
-    assert collectives.notes_intensity(hidden, tp) == 3072
+    assert collectives.qkv_intensity(hidden, tp) == 3072
     right = collectives.layer_intensity(hidden, tp)
     assert right == pytest.approx(4.5 * hidden / (tp - 1)) == pytest.approx(5266.3, rel=1e-4)
 
@@ -68,15 +72,15 @@ def test_erratum_8():
 
 def test_erratum_9():
     """Claim: "24576 / t >= 1100, so t <= 11": 24576 / 1100 is 22.3, and 11.2 needs 2198."""
-    printed = collectives.notes_tp_reach(8192, 1100.0, 1.0)
+    printed = collectives.qkv_tp_reach(8192, 1100.0, 1.0)
     assert printed == pytest.approx(22.34, rel=1e-3)
     assert printed != pytest.approx(11, rel=0.1)
-    assert collectives.notes_tp_reach(8192, 989e12, 450e9) == pytest.approx(11.18, rel=1e-3)
+    assert collectives.qkv_tp_reach(8192, 989e12, 450e9) == pytest.approx(11.18, rel=1e-3)
 
 
 def test_erratum_10():
     """Claim: "t <= 2.4 on a 4090": one matrix; for the whole layer 4 or 8, and 17 on an H100."""
-    assert collectives.notes_tp_reach(8192, 330e12, 32e9) == pytest.approx(2.38, rel=2e-3)
+    assert collectives.qkv_tp_reach(8192, 330e12, 32e9) == pytest.approx(2.38, rel=2e-3)
     assert collectives.layer_tp_reach(8192, 330e12, 32e9) == 4
     assert collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
     assert collectives.layer_tp_reach(8192, 989e12, 450e9) == 17
@@ -180,7 +184,7 @@ def test_erratum_36():
     each of the others, in every step.
     """
     size = 100 * 2**20
-    assert len(communication.ddp_buckets([2**20] * 100)) == 5  # so that backward hides most of it
+    assert len(ddp_buckets([2**20] * 100)) == 5  # so that backward hides most of it
     for ranks in (2, 8, 64):
         assert collectives.sent_bytes("all-reduce", size, ranks) < 2 * size
         data_parallel = (ranks - 1) * size
@@ -191,7 +195,7 @@ def test_erratum_37():
     """Claim: "Workers sum gradients periodically": once at every optimizer step."""
     for accumulation in (1, 4, 32):
         updates = 320 // accumulation
-        assert communication.gradient_syncs(320, accumulation, no_sync=True) == updates
+        assert gradient_syncs(320, accumulation, no_sync=True) == updates
 
 
 def test_erratum_41():
@@ -202,8 +206,8 @@ def test_erratum_41():
 
 def test_erratum_52():
     """Claim: "26 % faster": 26.5 % less time, which is 36 % more throughput."""
-    saved = communication.saved_fraction(9.76, 7.17)
-    gained = communication.throughput_gain(9.76, 7.17)
+    saved = budget.saved_fraction(9.76, 7.17)
+    gained = budget.throughput_gain(9.76, 7.17)
     assert saved == pytest.approx(0.265, abs=1e-3)
     assert gained == pytest.approx(0.361, abs=1e-3)
     assert gained == pytest.approx(saved / (1 - saved))

@@ -12,14 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib.theory import batching, budget, collectives
-from course_lib.theory.batching import Batching
-from course_lib.theory.hardware import accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, layer_activation_bytes
-from course_lib.theory.models import model
-from course_lib.theory.pipeline import timeline
-from course_lib.theory.states import local_parameters
+from course_lib.theory.compute import budget
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.network import collectives
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step import batching
+from course_lib.theory.step.batching import Batching
 
 ROOT = Path(__file__).parents[2]
 RECORD = {

@@ -11,8 +11,7 @@ from importlib import import_module
 import pytest
 from parameter_probes import PROBES, RECORDS, SAME_ON_ALL_STAGES, Given, Probe
 
-from course_lib import theory
-from course_lib.theory import validation
+from course_lib import theory, validation
 
 
 def public_callables():
@@ -78,7 +77,7 @@ INNER = {
     "activations.score_bytes",
     "flops.FlopBreakdown.times",
     "parameter_count.ParameterCount.times",
-    "pipeline.StageTimes.of",
+    "pipeline.PassTimes.of",
     "schedules.dualpipe_order",
     "schedules.gpipe_order",
     "schedules.interleaved_order",

@@ -4,13 +4,14 @@ import math
 
 import pytest
 
-from course_lib.theory import experts
-from course_lib.theory.experts import ExpertLoad, expert_load, zipf_load
-from course_lib.theory.hardware import ACCELERATORS, Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network import experts
+from course_lib.theory.network.experts import ExpertLoad, expert_load, zipf_load
+from course_lib.theory.network.step_traffic import step_traffic
 
 
 def test_by_hand():

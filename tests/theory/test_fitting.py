@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from course_lib.theory.collectives import seconds
-from course_lib.theory.fitting import fit_alpha_beta
+from course_lib.theory.network.collectives import seconds
+from course_lib.theory.network.fitting import fit_alpha_beta
 
 SIZES = [4.0**power for power in range(5, 13)]
 

@@ -12,10 +12,11 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib.scratch.gpt import GPT
-from course_lib.theory import budget, flops
-from course_lib.theory.flops import FlopBreakdown, training_flops
-from course_lib.theory.models import MODELS, LatentAttention, TransformerShape
-from course_lib.theory.units import format_flop
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.compute.flops import FlopBreakdown, training_flops
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.inputs.units import format_flop
 
 LLAMA = TransformerShape(
     layers=3,

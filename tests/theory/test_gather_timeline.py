@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from course_lib.theory.gather_timeline import gather_timeline
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.shape import TransformerShape
-from course_lib.theory.states import local_parameters, sharding_buffers
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.states import local_parameters, sharding_buffers
 
 TINY = TransformerShape(2, 64, 4, 256, 128, 32)
 LAYER, ENDS = 49_984, 128 * 64 + 32 * 64 + 2 * 64

@@ -5,8 +5,9 @@ import itertools
 
 import pytest
 
-from course_lib.theory import hardware
-from course_lib.theory.hardware import ACCELERATORS, Accelerator, Cluster, Link, accelerator
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS, Accelerator, Link, accelerator
 
 H100 = ACCELERATORS["H100-SXM"]
 SLOW = Link("slow", 1e9, 1e-3)

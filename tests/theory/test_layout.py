@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import MODELS, TransformerShape
-from course_lib.theory.pipeline import timeline
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.pipelines.simulation import timeline
 
 SMALL = TransformerShape(layers=6, hidden=32, heads=8, ffn=64, vocab=50, context=64, kv_heads=4)
 

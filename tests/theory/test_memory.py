@@ -6,18 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from course_lib.theory import memory, units
-from course_lib.theory.breakdown import MemoryBreakdown
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import (
-    RECIPES,
-    Recipe,
-    fewest_gpus,
-    gpu_memory,
-    training_memory,
-    worst_stage,
-)
-from course_lib.theory.models import MODELS
+from course_lib.theory.inputs import units
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
+from course_lib.theory.memory import activations
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import fewest_gpus, gpu_memory, training_memory, worst_stage
+from course_lib.theory.memory.states import model_states
 
 
 def test_conventions_have_the_bytes_in_their_names():
@@ -37,13 +33,13 @@ def test_layer_formula_is_korthikanti_s():
     shape, s, b = MODELS["gpt3-175b"], 2048, 1
     recipe = Recipe(attention="standard", dropout=True)
     expected = s * b * shape.hidden * (34 + 5 * shape.heads * s / shape.hidden)
-    assert memory.layer_activation_bytes(shape, recipe, b, s) == expected
+    assert activations.layer_activation_bytes(shape, recipe, b, s) == expected
 
 
 def test_selective_and_full_recomputation_are_korthikanti_s():
     shape, s, b = MODELS["gpt3-175b"], 2048, 4
     kept = {
-        recompute: memory.layer_activation_bytes(
+        recompute: activations.layer_activation_bytes(
             shape, Recipe(attention="standard", dropout=True, recompute=recompute), b, s
         )
         for recompute in ("selective", "full")
@@ -55,7 +51,7 @@ def test_head_formula_is_korthikanti_s():
     # 4·s·b·h·(1 + v/h) and s·b·h of dropout mask, arXiv:2205.05198 section 4.3.
     shape, s, b = MODELS["gpt3-175b"], 2048, 1
     h, v = shape.hidden, shape.vocab
-    kept = memory.head_activation_bytes(shape, Recipe(dropout=True), b, s)
+    kept = activations.head_activation_bytes(shape, Recipe(dropout=True), b, s)
     assert kept == 4 * s * b * h * (1 + v / h) + s * b * h
 
 
@@ -174,7 +170,7 @@ def test_bad_batches_are_explained(arguments, message):
 
 def test_model_states_refuses_half_a_parameter():
     with pytest.raises(ValueError, match="parameters must be a whole number"):
-        memory.model_states(7e9, Recipe())
+        model_states(7e9, Recipe())
 
 
 SEVENTY, MIXTRAL = MODELS["llama3-70b"], MODELS["mixtral-8x7b"]
@@ -187,14 +183,14 @@ def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
     shape, recipe = MODELS[name], Recipe(attention="standard", dropout=True)
     alone = training_memory(shape, recipe, micro_batch, 1024)
     assert alone == gpu_memory(shape, recipe, Layout(micro_batch=micro_batch), 1024)
-    states = memory.model_states(shape.parameters().total, recipe)
+    states = model_states(shape.parameters().total, recipe)
     assert alone.model_states_bytes == states.model_states_bytes
     layers = [
-        memory.layer_activation_bytes(shape, recipe, micro_batch, 1024, layer=layer)
+        activations.layer_activation_bytes(shape, recipe, micro_batch, 1024, layer=layer)
         for layer in range(shape.layers)
     ]
     assert alone.activations_bytes == sum(layers)
-    assert alone.head_bytes == memory.head_activation_bytes(shape, recipe, micro_batch, 1024)
+    assert alone.head_bytes == activations.head_activation_bytes(shape, recipe, micro_batch, 1024)
     assert alone.inputs_bytes == 2 * 8 * micro_batch * 1024
     assert alone.temporary_bytes == 4 * micro_batch * 1024 * shape.vocab
 
@@ -264,7 +260,7 @@ def test_the_last_stage_can_be_the_worst():
 
 def test_full_recomputation_needs_one_layer_for_a_moment():
     middle = gpu_memory(SEVENTY, Recipe(recompute="full"), SPREAD, 8192, 1)
-    layer = memory.layer_activation_bytes(SEVENTY, Recipe(), 1, 8192, SPREAD)
+    layer = activations.layer_activation_bytes(SEVENTY, Recipe(), 1, 8192, SPREAD)
     stored = 2 * 8192 * SEVENTY.hidden // 8
     assert middle.temporary_bytes == layer - stored
     assert middle.activations_bytes == 3 * 20 * stored
@@ -372,7 +368,7 @@ def layouts(draw):
 RECIPE_CHOICES = st.builds(
     Recipe,
     gradients=st.sampled_from(["bf16", "fp32"]),
-    optimizer=st.sampled_from(list(memory.OPTIMIZER_STATE_BYTES)),
+    optimizer=st.sampled_from(list(OPTIMIZER_STATE_BYTES)),
     attention=st.sampled_from(["flash", "standard"]),
     recompute=st.sampled_from(["none", "selective", "full"]),
     dropout=st.booleans(),

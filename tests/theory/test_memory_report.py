@@ -2,11 +2,12 @@
 
 import pytest
 
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, gpu_memory
-from course_lib.theory.memory_report import explain_memory
-from course_lib.theory.models import MODELS
-from course_lib.theory.units import format_bytes
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.report import explain_memory
 
 LAYOUT = Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4)
 

@@ -2,9 +2,10 @@
 
 import pytest
 
-from course_lib.theory import mesh
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network import mesh
 
 CUBE = Layout(dp=2, tp=2, pp=2)
 

@@ -7,14 +7,9 @@ import reference_modules
 import torch
 
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.models import (
-    MODELS,
-    LatentAttention,
-    ParameterCount,
-    TransformerShape,
-    model,
-    sum_counts,
-)
+from course_lib.theory.inputs.models import MODELS, model
+from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory import bubble, schedules
-from course_lib.theory.layout import Layout
-from course_lib.theory.pipeline import Deadlock, StageTimes, simulate, timeline
-from course_lib.theory.schedules import Pass, Schedule, schedule
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
+from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 
 DURATIONS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0])
 SHORT = st.integers(1, 8)
@@ -33,8 +35,8 @@ def sizes(draw, name):
 @settings(deadline=None)
 def test_bubble_is_the_closed_form(name, data, forward, backward):
     p, m, v = data.draw(sizes(name))
-    line = timeline(name, p, m, v, StageTimes(forward, backward))
-    closed = bubble.bubble_time(name, p, m, v, StageTimes(forward, backward))
+    line = timeline(name, p, m, v, PassTimes(forward, backward))
+    closed = bubble.bubble_time(name, p, m, v, PassTimes(forward, backward))
     assert line.idle == pytest.approx([closed] * p)
     assert line.makespan == pytest.approx(m * (forward + backward) + closed)
     if name != "naive":
@@ -47,7 +49,7 @@ def test_bubble_is_the_closed_form(name, data, forward, backward):
 def test_zero_bubble_is_the_closed_form(p, more, forward, gradient, weight):
     assume(weight <= min(forward, gradient))
     parts = {"forward": forward, "backward": gradient + weight, "weight": weight}
-    times = StageTimes(**parts)
+    times = PassTimes(**parts)
     line = timeline("zb1p", p, p + more, times=times)
     assert line.idle == pytest.approx([bubble.bubble_time("zb1p", p, p + more, times=times)] * p)
 
@@ -66,8 +68,8 @@ def test_dualpipe_is_the_closed_form(half, more, forward, weight, shown):
     p, m = 2 * half, 4 * half + 2 * more
     parts = {"forward": forward, "backward": forward + weight, "weight": weight}
     parts["overlapped"] = parts["backward"] + shown * forward
-    line = timeline("dualpipe", p, m, times=StageTimes(**parts))
-    closed = bubble.bubble_time("dualpipe", p, m, times=StageTimes(**parts))
+    line = timeline("dualpipe", p, m, times=PassTimes(**parts))
+    closed = bubble.bubble_time("dualpipe", p, m, times=PassTimes(**parts))
     assert line.idle[half - 1 : half + 1] == pytest.approx([closed] * 2, abs=1e-9)
     assert max(line.idle) <= closed + 1e-9
     if shown == 1.0:  # the outer stages overlap fewer pairs: only a gain by overlap sets them apart
@@ -77,16 +79,16 @@ def test_dualpipe_is_the_closed_form(half, more, forward, weight, shown):
 def test_closed_forms_stop_where_they_should():
     # With a weight part longer than the forward pass, or fewer micro-batches than stages, the
     # bubble is larger than the form says: the simulation is what counts.
-    slow = StageTimes(forward=1, backward=3, weight=1.5)
+    slow = PassTimes(forward=1, backward=3, weight=1.5)
     closed = bubble.bubble_time("zb1p", 4, 8, times=slow)
     assert timeline("zb1p", 4, 8, times=slow).bubble_time > closed
     few = timeline("zb1p", 6, 2).bubble_time
     assert few > bubble.bubble_time("zb1p", 6, 2)
     with pytest.raises(ValueError, match="weight 3 is too large"):
-        bubble.bubble_time("zb1p", 4, 8, times=StageTimes(1, 4, 3))
+        bubble.bubble_time("zb1p", 4, 8, times=PassTimes(1, 4, 3))
 
 
-@pytest.mark.parametrize("name", schedules.SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES)
 @given(data=st.data())
 @settings(deadline=None)
 def test_in_flight_is_the_closed_form(name, data):
@@ -96,7 +98,7 @@ def test_in_flight_is_the_closed_form(name, data):
         assert line.in_flight(stage) == pytest.approx(bubble.in_flight(name, p, m, stage, v))
 
 
-@pytest.mark.parametrize("name", schedules.SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES)
 @given(data=st.data())
 @settings(deadline=None)
 def test_in_flight_is_the_layouts(name, data):
@@ -117,13 +119,13 @@ def test_zero_bubble_fraction_of_its_authors(p, more):
     assert timeline("zb1p", p, m).bubble_fraction == pytest.approx((p - 1) / (3 * m + p - 1))
 
 
-@pytest.mark.parametrize("name", schedules.SCHEDULES)
+@pytest.mark.parametrize("name", SCHEDULES)
 @given(data=st.data(), transfer=st.sampled_from([0.0, 0.3]), skew=DURATIONS)
 @settings(deadline=None)
 def test_every_timeline_is_possible(name, data, transfer, skew):
     """Each pass once; no two at a time on one stage; nothing before what it needs has arrived."""
     p, m, v = data.draw(sizes(name))
-    times = StageTimes((*[1.0] * (p - 1), skew), 2.0, transfer=transfer)
+    times = PassTimes((*[1.0] * (p - 1), skew), 2.0, transfer=transfer)
     line = timeline(name, p, m, v, times)
     ends = {}
     for tasks in line.by_stage:
@@ -265,7 +267,7 @@ def test_two_stages_by_hand():
 
 def test_uneven_stages_wait_for_the_slowest():
     even = timeline("1f1b", 4, 16)
-    uneven = timeline("1f1b", 4, 16, times=StageTimes((1, 1, 2, 1), (2, 2, 4, 2)))
+    uneven = timeline("1f1b", 4, 16, times=PassTimes((1, 1, 2, 1), (2, 2, 4, 2)))
     assert uneven.idle[2] < uneven.idle[0]
     # The slow stage starts after 2 forward passes, works 16 x 6, waits 1 for its first backward,
     # and is followed by 2 backward passes of 2.
@@ -275,13 +277,13 @@ def test_uneven_stages_wait_for_the_slowest():
 
 def test_transfers_add_to_the_bubble():
     free = timeline("gpipe", 4, 8)
-    slow = timeline("gpipe", 4, 8, times=StageTimes(transfer=0.5))
+    slow = timeline("gpipe", 4, 8, times=PassTimes(transfer=0.5))
     assert slow.makespan == free.makespan + 2 * 3 * 0.5
-    assert timeline("1f1b", 1, 8, times=StageTimes(transfer=9)).bubble_time == 0
+    assert timeline("1f1b", 1, 8, times=PassTimes(transfer=9)).bubble_time == 0
 
 
 def test_1f1b_feels_transfers_more_often_than_gpipe():
-    times = StageTimes(transfer=0.5)
+    times = PassTimes(transfer=0.5)
     assert (
         timeline("1f1b", 4, 8, times=times).makespan > timeline("gpipe", 4, 8, times=times).makespan
     )
@@ -298,7 +300,7 @@ def test_1f1b_feels_transfers_more_often_than_gpipe():
     ],
 )
 def test_every_duration_matters(change):
-    assert timeline("dualpipe", 4, 8, times=StageTimes(**change)).makespan != (
+    assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (
         timeline("dualpipe", 4, 8).makespan
     )
 
@@ -307,7 +309,7 @@ def test_own_order():
     """An order of one's own: GPipe on the first stage only holds more for nothing."""
     last = schedule("1f1b", 2, 4).orders[1]
     mixed = Schedule("mine", 4, (schedule("gpipe", 2, 4).orders[0], last))
-    line = simulate(mixed, StageTimes())
+    line = simulate(mixed, PassTimes())
     assert line.in_flight(0) == 4
     assert line.makespan >= timeline("1f1b", 2, 4).makespan
 
@@ -316,23 +318,23 @@ def test_1f1b_before_gpipe_deadlocks():
     """The first stage waits for a gradient, the last one for all inputs: neither comes."""
     first, last = schedule("1f1b", 2, 4).orders[0], schedule("gpipe", 2, 4).orders[1]
     with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 2 on stage 0"):
-        simulate(Schedule("mine", 4, (first, last)), StageTimes())
+        simulate(Schedule("mine", 4, (first, last)), PassTimes())
 
 
 def test_deadlock_names_who_waits():
     first = (Pass("F", 0), Pass("B", 0))
     last = (Pass("B", 0), Pass("F", 0))
     with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 0 on stage 1"):
-        simulate(Schedule("mine", 1, (first, last)), StageTimes())
+        simulate(Schedule("mine", 1, (first, last)), PassTimes())
     with pytest.raises(Deadlock, match="stage 0 for B of micro-batch 0 on stage 1"):
-        simulate(Schedule("mine", 1, (first, (Pass("F", 0),))), StageTimes())
+        simulate(Schedule("mine", 1, (first, (Pass("F", 0),))), PassTimes())
     with pytest.raises(Deadlock, match="stage 0 for B of micro-batch 0 on stage 0"):
-        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), StageTimes())
+        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), PassTimes())
 
 
 def test_a_pass_that_is_run_twice_is_refused():
     with pytest.raises(ValueError, match="F of micro-batch 0 twice on stage 0"):
-        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("F", 0)),)), StageTimes())
+        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("F", 0)),)), PassTimes())
 
 
 def test_fast_enough_for_a_slider():
@@ -360,19 +362,19 @@ def test_explain_has_the_totals():
         (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
         (lambda: timeline("dualpipe", 3, 8), "stages 3 is not divisible"),
         (lambda: timeline("dualpipe", 4, 6), "micro_batches of dualpipe must be at least 8"),
-        (lambda: timeline("1f1b", 4, 8, times=StageTimes((1, 2))), "forward has 2 values for 4"),
+        (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
         (
-            lambda: timeline("1f1b", 2, 8, times=StageTimes(weight=3)),
+            lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
             "weight 3 is part of backward",
         ),
-        (lambda: StageTimes(forward=0), "forward must be above 0"),
-        (lambda: StageTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
-        (lambda: StageTimes(transfer=float("inf")), "transfer must be finite"),
+        (lambda: PassTimes(forward=0), "forward must be above 0"),
+        (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
+        (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
         (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
         (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
         (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
         (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
-        (lambda: bubble.bubble_time("1f1b", 2, 2, times=StageTimes((1, 2))), "2 values for 1 st"),
+        (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
     ],
 )
 def test_bad_input_is_named(call, message):

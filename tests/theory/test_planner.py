@@ -8,17 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory.hardware import Cluster, Link, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import RECIPES, worst_stage
-from course_lib.theory.models import LatentAttention, TransformerShape, model
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.planner import plan
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import Assumptions
-from course_lib.theory.steptime import step_time
-from course_lib.theory.traffic import Habits
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.step_time import step_time
 
 H100 = accelerator("H100-SXM")
 SMALL = TransformerShape(6, 512, 8, 2048, 50257, 1024, kv_heads=4)
@@ -72,7 +74,7 @@ ASSUMPTION_CHOICES = st.builds(
     mask=st.sampled_from([None, "full", "causal"]),
     overlap=st.fixed_dictionaries(dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), PARTS)),
     habits=st.builds(
-        Habits,
+        CommunicationPolicy,
         no_sync=st.booleans(),
         bucket_bytes=st.sampled_from([10**5, 25 * 2**20]),
         reshard=st.booleans(),

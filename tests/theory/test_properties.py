@@ -10,20 +10,25 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from course_lib.theory import bubble, collectives
-from course_lib.theory.budget import hfu, mfu
-from course_lib.theory.flops import head_flops, layer_flops, training_flops
-from course_lib.theory.hardware import ACCELERATORS, Cluster, Link
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import gpu_memory, host_bytes, worst_stage
-from course_lib.theory.memory_report import explain_memory
-from course_lib.theory.models import LatentAttention, TransformerShape
-from course_lib.theory.pipeline import StageTimes, timeline
-from course_lib.theory.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
-from course_lib.theory.schedules import SCHEDULES
-from course_lib.theory.states import local_parameters, model_states, sharded_states
-from course_lib.theory.steptime import Assumptions, step_time
-from course_lib.theory.traffic import Habits, step_traffic
+from course_lib.theory.compute.budget import hfu, mfu
+from course_lib.theory.compute.flops import head_flops, layer_flops, training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS, Link
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.theory.memory.peak import gpu_memory, host_bytes, worst_stage
+from course_lib.theory.memory.report import explain_memory
+from course_lib.theory.memory.states import local_parameters, model_states, sharded_states
+from course_lib.theory.network import collectives
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.step_time import step_time
 
 POWERS = st.sampled_from([1, 2, 4, 8])
 FLAGS = st.booleans()
@@ -151,7 +156,7 @@ def clusters(draw, world):
 
 
 HABITS = st.builds(
-    Habits,
+    CommunicationPolicy,
     no_sync=FLAGS,
     bucket_bytes=st.integers(10**3, 10**9),
     reshard=FLAGS,
@@ -391,7 +396,7 @@ def test_collectives_take_time_that_grows_with_size(
 @given(st.data(), st.integers(1, 10), st.floats(0.1, 10), st.floats(0.1, 10), PARTS)
 def test_pipelines_are_busy_or_idle(data, stages, forward, backward, part):
     name, micro_batches, virtual = data.draw(schedules(stages))
-    times = StageTimes(forward, backward, weight=part * backward, transfer=0.5 * part)
+    times = PassTimes(forward, backward, weight=part * backward, transfer=0.5 * part)
     run = timeline(name, stages, micro_batches, virtual, times)
     check_amounts(*run.idle, *run.busy)
     for busy, idle in zip(run.busy, run.idle, strict=True):

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.theory import batching, memory
-from course_lib.theory.activations import layer_activation_bytes, logits_bytes
-from course_lib.theory.flops import megatron_flop
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, fewest_gpus, gpu_memory, model_states
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.compute.flops import megatron_flop
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.activations import layer_activation_bytes, logits_bytes
+from course_lib.theory.memory.peak import fewest_gpus, gpu_memory
+from course_lib.theory.memory.states import model_states
+from course_lib.theory.step import batching
 
 PUBLISHED = Path(__file__).parent / "published"
 CASES = [
@@ -48,7 +50,7 @@ def states(case):
     layout = Layout(dp=inputs.get("dp", 1), zero_stage=inputs.get("zero_stage", 0))
     recipe = recipe_of(inputs)
     if "megatron-distopt" in case["id"]:
-        layout, recipe = Layout(dp=inputs["dp"], zero_stage=1), memory.RECIPES["megatron-18"]
+        layout, recipe = Layout(dp=inputs["dp"], zero_stage=1), RECIPES["megatron-18"]
     bill = model_states(int(inputs["params"]), recipe, layout)
     if case["quantity"].startswith("optimizer"):
         return bill.master_copy_bytes + bill.optimizer_state_bytes

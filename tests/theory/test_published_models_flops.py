@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.theory import budget, flops, hardware
-from course_lib.theory.hardware import Accelerator, Link
-from course_lib.theory.models import MODELS, TransformerShape
+from course_lib.theory.compute import budget, flops
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.shape import TransformerShape
 
 PUBLISHED = Path(__file__).parent / "published"
 PARTS = ("params", "flops", "hardware", "mfu", "time", "cost", "roofline")

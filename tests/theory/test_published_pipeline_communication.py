@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.theory import bubble, collectives, communication
-from course_lib.theory.pipeline import StageTimes, timeline
+from course_lib.theory.compute import budget
+from course_lib.theory.network import collectives
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
 
 PUBLISHED = Path(__file__).parent / "published"
 CASES = [
@@ -27,7 +30,7 @@ def bubbles(case):
 
 
 def _bubble_time(schedule, inputs):
-    times = StageTimes(inputs["F"], inputs["B"], inputs["W"], inputs["FandB"])
+    times = PassTimes(inputs["F"], inputs["B"], inputs["W"], inputs["FandB"])
     sizes = schedule, inputs["stages"], 4 * inputs["stages"]
     closed = bubble.bubble_time(*sizes, times=times)
     assert timeline(*sizes, times=times).bubble_time == pytest.approx(closed)
@@ -60,17 +63,17 @@ def volumes(case):
 def reaches(case):
     inputs = case["inputs"]
     if "heads" in inputs:
-        return collectives.notes_intensity(inputs["hidden"], inputs["heads"], inputs["bytes"])
+        return collectives.qkv_intensity(inputs["hidden"], inputs["heads"], inputs["bytes"])
     if "flop_per_byte" in inputs:
         return collectives.needed_bytes_per_s(inputs["peak"], inputs["flop_per_byte"])
-    reach = collectives.layer_tp_reach if "tp-layer" in case["id"] else collectives.notes_tp_reach
+    reach = collectives.layer_tp_reach if "tp-layer" in case["id"] else collectives.qkv_tp_reach
     return reach(inputs["hidden"], inputs["peak"], inputs["bytes_per_s"])
 
 
 def speedups(case):
     times = case["inputs"]["t_fsdp"], case["inputs"]["t_yafsdp"]
     gain = case["id"] == "yafsdp.throughput"
-    part = communication.throughput_gain if gain else communication.saved_fraction
+    part = budget.throughput_gain if gain else budget.saved_fraction
     return 100 * part(*times)
 
 

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.theory.flops import megatron_flop
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import TransformerShape, model
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.steptime import step_time
+from course_lib.theory.compute.flops import megatron_flop
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.step.step_time import step_time
 
 FILE = Path(__file__).parent / "published" / "steptime.json"
 CASES = json.loads(FILE.read_text(encoding="utf-8"))

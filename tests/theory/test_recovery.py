@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.recovery import (
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.step.recovery import (
     checkpoint_bytes,
     daly_interval_s,
     lost_steps,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from course_lib.theory.hardware import accelerator
-from course_lib.theory.models import MODELS
-from course_lib.theory.roofline import model_roofline
+from course_lib.theory.compute.roofline import model_roofline
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.models import MODELS
 
 H100 = accelerator("H100-SXM")
 GPT2 = MODELS["gpt2-124m"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.theory.sparse import RowExchange, dense_over_sparse
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 
 
 def test_an_exchange_by_hand():

@@ -14,13 +14,16 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import Recipe, host_bytes, model_states
-from course_lib.theory.models import MODELS, TransformerShape
-from course_lib.theory.states import (
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import host_bytes
+from course_lib.theory.memory.states import (
     LocalParameters,
     layer_kinds,
     local_parameters,
+    model_states,
     sharded_states,
     sharding_buffers,
 )

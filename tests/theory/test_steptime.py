@@ -7,15 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory.flops import training_flops
-from course_lib.theory.hardware import Cluster, Link, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import TransformerShape, model
-from course_lib.theory.pipeline import StageTimes, timeline
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import Assumptions, exposed, stage_time
-from course_lib.theory.steptime import step_time
-from course_lib.theory.traffic import Habits, step_traffic
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.stage import exposed, stage_busy_time
+from course_lib.theory.step.step_time import step_time
 
 SHAPE = TransformerShape(8, 1024, 16, 4096, 50000, 2048)
 MIXTURE = replace(model("mixtral-8x7b"), layers=8, context=2048)
@@ -61,7 +66,7 @@ def test_computing_is_all_flops_over_the_rate(recompute, attention):
     mask = "causal" if attention == "flash" else "full"
     flops = training_flops(SHAPE, LAYOUT.global_batch, 2048, mask, recompute, attention)
     where = (SHAPE, recipe, LAYOUT, FOUR, 2048, Assumptions())
-    each = sum(stage_time(*where, stage).compute_s for stage in range(2))
+    each = sum(stage_busy_time(*where, stage).compute_s for stage in range(2))
     rate = 0.8 * FOUR.matmul_flop_per_s
     assert each * 2 * 8 * rate == pytest.approx(flops.hardware_flop)
 
@@ -71,7 +76,7 @@ def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
     """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
     layout = Layout(pp=4, accumulation=8, schedule=schedule)
     where = (SHAPE, Recipe(), layout, Cluster(H100), 2048, Assumptions())
-    each = [stage_time(*where, stage).compute_s for stage in range(4)]
+    each = [stage_busy_time(*where, stage).compute_s for stage in range(4)]
     flops = training_flops(SHAPE, 8, 2048, "causal", attention="flash")
     assert sum(each) * 0.8 * FOUR.matmul_flop_per_s == pytest.approx(flops.hardware_flop)
     assert (each[0] == each[3]) == (schedule == "dualpipe")
@@ -97,7 +102,7 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
     layout = replace(LAYOUT, zero_stage=1, ep=2)
     habits = naked.habits
     for stage in range(2):
-        time = stage_time(MIXTURE, Recipe(), layout, FOUR, 2048, naked, stage)
+        time = stage_busy_time(MIXTURE, Recipe(), layout, FOUR, 2048, naked, stage)
         traffic = step_traffic(MIXTURE, Recipe(), layout, 2048, FOUR, stage, habits=habits)
         for axis, expected in traffic.seconds_by_axis.items():
             assert getattr(time, f"{axis}_s") == pytest.approx(expected)
@@ -133,7 +138,7 @@ def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
     cluster = Cluster(H100, 1, inside=IDEAL)
     step = step_time(shape, recipe, layout, cluster, 2048, Assumptions(touches=0))
     each = (step.compute_s + step.pp_s) / 8
-    times = StageTimes(each / 3, 2 * each / 3)
+    times = PassTimes(each / 3, 2 * each / 3)
     simulated = timeline(schedule, 4, 8, virtual, times)
     # dualpipe: the closed form is of the middle stages
     waiting = simulated.idle[1] if schedule == "dualpipe" else simulated.bubble_time
@@ -157,8 +162,10 @@ def test_unequal_stages_wait_no_longer_than_the_closed_form(sizes, rounds, sched
     )
     cluster = Cluster(H100, 1, inside=IDEAL)
     where = (shape, Recipe(), layout, cluster, 2048, Assumptions())
-    passes = [stage_time(*where, stage).passes_s / layout.accumulation for stage in range(stages)]
-    times = StageTimes(tuple(p / 3 for p in passes), tuple(2 * p / 3 for p in passes))
+    passes = [
+        stage_busy_time(*where, stage).passes_s / layout.accumulation for stage in range(stages)
+    ]
+    times = PassTimes(tuple(p / 3 for p in passes), tuple(2 * p / 3 for p in passes))
     simulated = timeline(schedule, stages, layout.accumulation, times=times).makespan
     step = step_time(*where)
     predicted = step.total_s - step.optimizer_s
@@ -175,7 +182,7 @@ CHANGES = {
     "overlap cp": dict(overlap={"cp": 0.0}),
     "overlap dp": dict(overlap={"dp": 0.0}),
     "overlap pp": dict(overlap={"pp": 1.0}),
-    "habits": dict(habits=Habits(no_sync=False)),
+    "habits": dict(habits=CommunicationPolicy(no_sync=False)),
     "hidden": dict(shape=replace(SHAPE, hidden=2048)),
     "recipe": dict(recipe=Recipe(recompute="full")),
     "offload": dict(recipe=Recipe(offload="optimizer")),

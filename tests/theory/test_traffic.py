@@ -10,15 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.theory import collectives
-from course_lib.theory.communication import Traffic
-from course_lib.theory.hardware import Cluster, accelerator
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import TransformerShape, model
-from course_lib.theory.pipeline import timeline
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.states import local_parameters
-from course_lib.theory.traffic import Habits, step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.network import collectives
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.traffic import Traffic
+from course_lib.theory.pipelines.simulation import timeline
 
 H100 = accelerator("H100-SXM")
 SHAPE = TransformerShape(
@@ -198,7 +201,7 @@ def test_zero_3_sends_three_parameters_but_keeps_the_ends():
     expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
     kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
     assert result.total_bytes == pytest.approx(expected - kept)
-    no_reshard = traffic(Layout(dp=8, zero_stage=3), habits=Habits(reshard=False))
+    no_reshard = traffic(Layout(dp=8, zero_stage=3), habits=CommunicationPolicy(reshard=False))
     assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
 
 
@@ -210,7 +213,7 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert sent(1, 4) == sent(1, 1)
     assert sent(2, 4) == pytest.approx(2.5 * sent(2, 1))  # 4 of gradients, 1 of parameters
     assert sent(3, 4) == pytest.approx(4 * sent(3, 1))
-    loud = traffic(Layout(dp=8, accumulation=4), habits=Habits(no_sync=False))
+    loud = traffic(Layout(dp=8, accumulation=4), habits=CommunicationPolicy(no_sync=False))
     assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
@@ -227,7 +230,9 @@ def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
 def test_sequence_parallelism_sends_as_much_unless_it_gathers_again():
     plain = traffic(Layout(tp=4)).total_bytes
     assert traffic(Layout(tp=4, sequence_parallel=True)).total_bytes == pytest.approx(plain)
-    again = traffic(Layout(tp=4, sequence_parallel=True), habits=Habits(gather_inputs_again=True))
+    again = traffic(
+        Layout(tp=4, sequence_parallel=True), habits=CommunicationPolicy(gather_inputs_again=True)
+    )
     # Two more all-gathers a layer, one for the head: each half of an all-reduce.
     size = SEQUENCE * SHAPE.hidden * 2
     extra = (2 * SHAPE.layers + 1) * collectives.sent_bytes("all-gather", size, 4)
@@ -412,7 +417,7 @@ def test_overlap_hides_time_but_not_bytes():
 
 
 def test_smaller_buckets_cost_latency_only():
-    small = traffic(Layout(dp=16), habits=Habits(bucket_bytes=2**16))
+    small = traffic(Layout(dp=16), habits=CommunicationPolicy(bucket_bytes=2**16))
     large = traffic(Layout(dp=16))
     assert small.total_bytes == pytest.approx(large.total_bytes)
     assert small.seconds > large.seconds
@@ -420,7 +425,7 @@ def test_smaller_buckets_cost_latency_only():
 
 def test_trees_save_latency():
     ring = traffic(Layout(dp=128))
-    tree = traffic(Layout(dp=128), habits=Habits(algorithm="double-tree"))
+    tree = traffic(Layout(dp=128), habits=CommunicationPolicy(algorithm="double-tree"))
     assert tree.seconds < ring.seconds
     assert tree.total_bytes == ring.total_bytes
 
@@ -485,9 +490,9 @@ def test_explain_has_a_line_for_each_and_a_total():
         (lambda: traffic(Layout(pp=2), stage=2), "stage must be at most 1"),
         (lambda: traffic(Layout(), overlap={"dq": 1}), "overlap axis 'dq' is not one of"),
         (lambda: traffic(Layout(), overlap={"dp": 1.5}), "at most 1, got 1.5"),
-        (lambda: Habits(bucket_bytes=0), "bucket_bytes must be at least 1"),
-        (lambda: Habits(reshard=1), "reshard must be True or False"),
-        (lambda: Habits(algorithm="star"), "algorithm 'star' is not one of"),
+        (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
+        (lambda: CommunicationPolicy(reshard=1), "reshard must be True or False"),
+        (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
     ],
 )
 def test_bad_input_is_named(call, message):

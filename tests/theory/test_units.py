@@ -2,7 +2,7 @@
 
 import pytest
 
-from course_lib.theory import units
+from course_lib.theory.inputs import units
 
 
 def test_gb_and_gib_are_seven_percent_apart():

@@ -2,10 +2,10 @@
 
 import pytest
 
-from course_lib.theory.collectives import zero_volume
-from course_lib.theory.hardware import Link
-from course_lib.theory.recipe import RECIPES, Recipe
-from course_lib.theory.zero import Shard, sent_bytes, shard, zero_stages
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.network.collectives import zero_volume
+from course_lib.theory.network.zero import Shard, sent_bytes, shard, zero_stages
 
 BILLION = 10**9
 MIXED = RECIPES["mixed-16"]

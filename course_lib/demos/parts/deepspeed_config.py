@@ -7,8 +7,8 @@ in a notebook, where 79 columns fit without wrapping.
 
 from typing import Any
 
-from course_lib.theory.batching import Batching
-from course_lib.theory.validation import flag, number, whole
+from course_lib.theory.step.batching import Batching
+from course_lib.validation import flag, number, whole
 
 
 def deepspeed_config(

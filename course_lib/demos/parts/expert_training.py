@@ -10,7 +10,7 @@ from course_lib.demos.parts.training import Batch, Training
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.experts.router import Router
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.inputs.shape import TransformerShape
 
 
 class FixedRouter(Router):

@@ -12,15 +12,15 @@ from course_lib.demos.parts.training import Training
 from course_lib.demos.parts.versions import FP32, Sent, predicted_sent
 from course_lib.scratch.fsdp.deferred_init import defer
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.layout import ALONE, Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.states import (
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import (
     LocalParameters,
     local_parameters,
     sharded_states,
     sharding_buffers,
 )
-from course_lib.theory.traffic import Habits
+from course_lib.theory.network.policy import CommunicationPolicy
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ def sent(training: Training, units: Units, ranks: int, precision: str, reshard: 
     if ranks == 1:
         return {}
     layout, recipe = Layout(dp=ranks, zero_stage=3), wire_recipe(precision)
-    found = predicted_sent(training, layout, habits=Habits(reshard=reshard), recipe=recipe)
+    found = predicted_sent(
+        training, layout, habits=CommunicationPolicy(reshard=reshard), recipe=recipe
+    )
     in_layers = units.layers * units.layer_padding
     gathered = units.root_padding + in_layers * (2 if reshard else 1)
     found["all-gather"][1] += recipe.weight_bytes * gathered

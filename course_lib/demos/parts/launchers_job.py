@@ -18,7 +18,7 @@ from course_lib.demos.parts.command import option, run_as_program
 from course_lib.demos.parts.command import parse as parse_options
 from course_lib.demos.parts.deepspeed_config import deepspeed_config
 from course_lib.demos.parts.training import Batch, Training, mean_loss
-from course_lib.theory.validation import choice, flag, whole
+from course_lib.validation import choice, flag, whole
 
 
 @dataclass(frozen=True)

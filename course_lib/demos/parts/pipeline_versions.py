@@ -19,8 +19,8 @@ from course_lib.demos.parts.training import Batch, Training
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Wires, cut, sum_tied_gradients
-from course_lib.theory.layout import Layout
-from course_lib.theory.schedules import Schedule, schedule
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.pipelines.schedules import Schedule, schedule
 
 LIBRARY = {
     "gpipe": ScheduleGPipe,

@@ -16,7 +16,7 @@ from course_lib.demos.parts.training import Batch, Training, mean_loss
 from course_lib.demos.parts.versions import FP32
 from course_lib.measure.gradients import flat_gradient
 from course_lib.scratch.recovery import checkpoint
-from course_lib.theory.recovery import checkpoint_bytes
+from course_lib.theory.step.recovery import checkpoint_bytes
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -10,11 +10,7 @@ from course_lib.demos.parts.training import Batch, Training, mean_loss
 from course_lib.demos.parts.versions import Sent
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import ledger
-from course_lib.theory.communication import (
-    BUCKET_CAP_BYTES,
-    FIRST_BUCKET_BYTES,
-    ddp_buckets,
-)
+from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
 
 
 class Replica:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from course_lib.demos.parts.training import Batch
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory.validation import number, whole
+from course_lib.validation import number, whole
 
 
 class NgramModel(nn.Module):

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 from course_lib.demos.parts.command import option
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.gpt import GPT
-from course_lib.theory.models import TransformerShape
-from course_lib.theory.validation import divisible, flag, number, whole
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.validation import divisible, flag, number, whole
 
 Batch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
 

@@ -15,10 +15,12 @@ from course_lib.demos.parts.device import device_name
 from course_lib.demos.parts.training import Batch, OneProcess, Run, Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
-from course_lib.theory.hardware import ACCELERATORS, Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.traffic import Habits, step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in
 Sent = dict[str, list[int]]  # by operation: [calls, bytes of the whole tensors]
@@ -197,7 +199,7 @@ def predicted_sent(
     training: Training,
     layout: Layout,
     *axes: str,
-    habits: Habits | None = None,
+    habits: CommunicationPolicy | None = None,
     stage: int = 0,
     recipe: Recipe = FP32,
     by_axis: bool = False,

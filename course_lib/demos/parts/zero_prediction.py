@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 
 from course_lib.demos.parts.training import Training
 from course_lib.demos.parts.versions import FP32, Sent
-from course_lib.theory.collectives import sent_bytes, zero_volume
-from course_lib.theory.communication import ddp_buckets
-from course_lib.theory.hardware import ACCELERATORS, Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.states import LocalParameters, local_parameters, sharded_states
-from course_lib.theory.traffic import Habits, step_traffic
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.memory.states import LocalParameters, local_parameters, sharded_states
+from course_lib.theory.network.buckets import ddp_buckets
+from course_lib.theory.network.collectives import sent_bytes, zero_volume
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
 
 BYTES = FP32.weight_bytes
 
@@ -54,7 +56,7 @@ class ZeroPrediction:
                 self.layout,
                 self.training.sequence,
                 cluster,
-                habits=Habits(bucket_bytes=BYTES * parameters),
+                habits=CommunicationPolicy(bucket_bytes=BYTES * parameters),
             )
             for entry in traffic.collectives:
                 if entry.what.endswith(what):

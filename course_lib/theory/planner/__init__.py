@@ -9,21 +9,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from course_lib.theory.breakdown import MemoryBreakdown
-from course_lib.theory.flops import training_flops
-from course_lib.theory.hardware import Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import OVERHEAD_BYTES
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.planner.causes import excluded, remedies
 from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
 from course_lib.theory.planner.search import Found, search
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import Assumptions
-from course_lib.theory.steptime import StepTime, step_time
-from course_lib.theory.units import format_bytes
-from course_lib.theory.validation import whole
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.step_time import StepTime, step_time
+from course_lib.validation import whole
 
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 

@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-from course_lib.theory.breakdown import MemoryBreakdown
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import worst_stage
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.memory.states import model_states
 from course_lib.theory.planner.space import Question, divisors
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.states import model_states
-from course_lib.theory.units import format_bytes
 
 
 def rule_broken(question: Question, layout: Layout) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from course_lib.theory.planner.fast import Tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, rows
-from course_lib.theory.stagetime import layer_rate
+from course_lib.theory.step.stage import layer_rate
 
 CHUNK_ROWS = 4096  # arrays of so many rows stay in a processor's cache
 

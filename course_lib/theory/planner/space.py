@@ -3,13 +3,13 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from course_lib.theory.hardware import Cluster
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import OVERHEAD_BYTES
-from course_lib.theory.models import TransformerShape
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import Assumptions
-from course_lib.theory.validation import choice, number, whole
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import OVERHEAD_BYTES
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.validation import choice, number, whole
 
 ZERO_STAGES = (0, 1, 2, 3)
 

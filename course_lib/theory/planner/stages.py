@@ -7,8 +7,8 @@ looks at one stage of each kind.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from course_lib.theory.layout import Layout
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.shape import TransformerShape
 
 
 @dataclass(frozen=True)

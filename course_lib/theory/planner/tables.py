@@ -8,7 +8,10 @@ use themselves; `planner.fast` only looks up, multiplies by counts, adds and com
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from course_lib.theory.activations import (
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.activations import (
     embedding_activation_bytes,
     layer_activation_bytes,
     local_tokens,
@@ -16,15 +19,12 @@ from course_lib.theory.activations import (
     output_activation_bytes,
     recomputed_bytes,
 )
-from course_lib.theory.layout import Layout
-from course_lib.theory.memory import INDEX_BYTES
-from course_lib.theory.models import TransformerShape
+from course_lib.theory.memory.peak import INDEX_BYTES
+from course_lib.theory.memory.states import local_parameters, sharded_states, sharding_buffers
+from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
 from course_lib.theory.planner.stages import StageKind
-from course_lib.theory.recipe import Recipe
-from course_lib.theory.stagetime import head_work, layer_work, update_seconds
-from course_lib.theory.states import local_parameters, sharded_states, sharding_buffers
-from course_lib.theory.traffic import step_traffic
+from course_lib.theory.step.stage import head_work, layer_work, update_seconds
 
 
 def layer_numbers(shape: TransformerShape) -> tuple[int | None, int | None]:

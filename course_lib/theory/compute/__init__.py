@@ -1,0 +1,1 @@
+"""FLOP of a model, what a chip makes of them, and what they cost."""

@@ -1,0 +1,223 @@
+"""Floating-point operations of training: exact by leaf, and the short formulas of the papers.
+
+Only matrix products count, 2 FLOP per multiply-add. Norms, softmax, activations, rotary positions
+and the embedding's look-up do not. The backward pass of a product is two products of its size,
+that of the first layer too, since the embedding before it is trained.
+"""
+
+from dataclasses import dataclass, fields, replace
+
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import format_flop
+from course_lib.validation import choice, number, whole
+
+MASKS = ("full", "causal")
+RECOMPUTE = ("none", "selective", "full")
+ATTENTION = ("standard", "flash")
+
+
+@dataclass(frozen=True)
+class FlopBreakdown:
+    """FLOP of forward and backward pass over `tokens`, by leaf; `recompute_flop` comes on top.
+
+    `projections_flop` is attention's weight matrices, `scores_flop` queries times keys and scores
+    times values, `experts_flop` the routed experts that the tokens use.
+    """
+
+    tokens: int
+    projections_flop: int = 0
+    scores_flop: int = 0
+    mlp_flop: int = 0
+    experts_flop: int = 0
+    shared_experts_flop: int = 0
+    router_flop: int = 0
+    head_flop: int = 0
+    recompute_flop: int = 0
+    convention: str = ""
+
+    def __add__(self, other: "FlopBreakdown") -> "FlopBreakdown":
+        if self.tokens != other.tokens:
+            raise ValueError(
+                f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
+            )
+        its = other.leaves()
+        return replace(self, **{name: flop + its[name] for name, flop in self.leaves().items()})
+
+    def times(self, layers: int) -> "FlopBreakdown":
+        """`layers` equal layers, through which the same tokens pass."""
+        return replace(self, **{name: layers * flop for name, flop in self.leaves().items()})
+
+    def leaves(self) -> dict[str, int]:
+        """The leaves by name."""
+        names = (field.name for field in fields(self) if field.name.endswith("_flop"))
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def model_flop(self) -> int:
+        """What the mathematics needs, for MFU: all leaves but recomputation.
+
+        Source: PaLM, arXiv:2204.02311, appendix B.
+        """
+        return self.hardware_flop - self.recompute_flop
+
+    @property
+    def hardware_flop(self) -> int:
+        """What the hardware does, for HFU: all leaves."""
+        return sum(self.leaves().values())
+
+    @property
+    def forward_flop(self) -> int:
+        """The forward pass: a third of the model FLOPs."""
+        return self.model_flop // 3
+
+    @property
+    def backward_flop(self) -> int:
+        """The backward pass with what it recomputes: hardware − forward."""
+        return self.hardware_flop - self.forward_flop
+
+    @property
+    def model_flop_per_token(self) -> float:
+        """Model FLOPs of one token, forward and backward."""
+        return self.model_flop / self.tokens
+
+    def explain(self) -> str:
+        """One line per leaf: 6 FLOP × tokens × multiply-adds of one token; then both totals."""
+        rows = [
+            f"{name.removesuffix('_flop'):<15} 6 × {self.tokens:,} tokens × "
+            f"{flop / (6 * self.tokens):,.0f} multiply-adds = {format_flop(flop)}"
+            for name, flop in self.leaves().items()
+            if flop and name != "recompute_flop"
+        ]
+        extra = self.hardware_flop / self.model_flop - 1
+        return "\n".join(
+            [
+                *rows,
+                f"{'model':<15} forward {format_flop(self.forward_flop)} × 3 = "
+                f"{format_flop(self.model_flop)}",
+                f"{'recompute':<15} {format_flop(self.recompute_flop)} (+{extra:.1%})",
+                f"{'hardware':<15} {format_flop(self.hardware_flop)}",
+                f"{'convention':<15} {self.convention}",
+            ]
+        )
+
+
+def training_flops(
+    shape: TransformerShape,
+    sequences: int = 1,
+    sequence: int | None = None,
+    mask: str = "full",
+    recompute: str = "none",
+    attention: str = "standard",
+) -> FlopBreakdown:
+    """FLOP of forward and backward pass over `sequences` of `sequence` tokens (None: context).
+
+    A weight matrix of N numbers takes 6·N a token; attention 6·heads·(d_query + d_value)·s a token
+    in each layer: 12·h·s without grouped or latent peculiarities, since keys and values shared by
+    several heads are multiplied once for each. Conventions: `mask` "full" counts all s² pairs, as
+    PaLM (arXiv:2204.02311, appendix B), Megatron-LM and torch's FlopCounterMode do, "causal" half
+    of them. `recompute` "full" repeats the layers' forward pass, "selective" the scores only.
+    `attention` "flash" keeps no scores: its backward pass multiplies queries and keys again,
+    whatever `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds
+    nothing. Raises ValueError for counts below 1 and unknown conventions.
+    """
+    sequence = shape.context if sequence is None else sequence
+    batch = (sequences, sequence, mask, recompute, attention)
+    kinds = [layer_flops(shape, layer, *batch).times(n) for layer, n in shape.layer_kinds()]
+    return sum([*kinds[1:], head_flops(shape, sequences, sequence)], start=kinds[0])
+
+
+def layer_flops(
+    shape: TransformerShape,
+    layer: int,
+    sequences: int,
+    sequence: int,
+    mask: str = "full",
+    recompute: str = "none",
+    attention: str = "standard",
+) -> FlopBreakdown:
+    """The part of `training_flops` that is layer number `layer`: a pipeline stage is their sum."""
+    _check_conventions(mask, recompute, attention)
+    result = _nothing(
+        shape, sequences, sequence, f"{mask} mask, {attention} attention, recompute={recompute}"
+    )
+    tokens, leaves = result.tokens, result.leaves()
+    for matrix in shape.layer_matrices(layer):
+        place = "projections" if matrix.place == "attention" else matrix.place
+        leaves[f"{place}_flop"] += 3 * tokens * matrix.forward_flop
+    pairs = shape.heads * tokens * sequence
+    multiply = pairs if mask == "causal" else 2 * pairs  # FLOP for each number of a head's width
+    leaves["scores_flop"] = 3 * multiply * (shape.head_width + shape.value_width)
+    forward = sum(leaves.values()) // 3
+    again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
+    if attention == "flash":
+        again = (again if recompute == "full" else 0) + multiply * shape.head_width
+    return replace(result, **{**leaves, "recompute_flop": again})
+
+
+def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
+    """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
+    result = _nothing(shape, sequences, sequence, "logits of every token")
+    return replace(result, head_flop=6 * result.tokens * shape.hidden * shape.vocab)
+
+
+def _nothing(
+    shape: TransformerShape, sequences: int, sequence: int, convention: str
+) -> FlopBreakdown:
+    whole("sequences", sequences)
+    shape.check_sequence(sequence)
+    return FlopBreakdown(sequences * sequence, convention=convention)
+
+
+def _check_conventions(mask: str, recompute: str, attention: str) -> None:
+    choice("mask", mask, MASKS)
+    choice("recompute", recompute, RECOMPUTE)
+    choice("attention", attention, ATTENTION)
+
+
+def six_nd(parameters: float, tokens: float, recompute: str = "none") -> float:
+    """6·N·D: 2 FLOP forward and 4 backward for each parameter and token; 8·N·D with recomputation.
+
+    Leaves out attention's scores. N may or may not contain the embedding: say which you pass. For
+    a mixture of experts pass the active parameters. `recompute` "full" repeats the forward pass.
+    Source: Kaplan et al. 2020, arXiv:2001.08361, section 2.1. Raises ValueError below 0.
+    """
+    number("parameters", parameters, least=0)
+    number("tokens", tokens, least=0)
+    choice("recompute", recompute, ("none", "full"))
+    return (6 if recompute == "none" else 8) * parameters * tokens
+
+
+def palm_flop_per_token(
+    parameters: float, layers: int, heads: int, head_dim: int, sequence: int
+) -> float:
+    """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
+
+    L layers, H heads, Q numbers a head, T tokens a sequence. Source: PaLM, arXiv:2204.02311,
+    appendix B. Raises ValueError for counts below 1.
+    """
+    number("parameters", parameters, least=0)
+    for name, count in {"layers": layers, "heads": heads, "head_dim": head_dim}.items():
+        whole(name, count)
+    whole("sequence", sequence)
+    return 6 * parameters + 12 * layers * heads * head_dim * sequence
+
+
+def megatron_flop(
+    batch: int, sequence: int, layers: int, hidden: int, vocab: int, recompute: str = "full"
+) -> int:
+    """FLOP of one step of a GPT with 4h GELU MLPs, as Megatron-LM's papers count them.
+
+    recompute "none": 72·B·l·s·h²·(1 + s/6h + V/12lh). "full": 96·B·l·s·h²·(1 + s/6h + V/16lh)
+    (Narayanan et al. 2021, arXiv:2104.04473, equation 3). "selective": as "none" with s/3h
+    (Korthikanti et al. 2022, arXiv:2205.05198, appendix A): that charges 12·B·l·s²·h for the
+    recomputed scores, whereas their forward pass is 4·B·l·s²·h, which `training_flops` adds.
+    Raises ValueError for counts below 1.
+    """
+    sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden}
+    for name, size in {**sizes, "vocab": vocab}.items():
+        whole(name, size)
+    choice("recompute", recompute, RECOMPUTE)
+    matrices, scores = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}[recompute]
+    tokens = batch * sequence
+    layer = tokens * (matrices * hidden**2 + scores * sequence * hidden)
+    return layers * layer + 6 * tokens * hidden * vocab

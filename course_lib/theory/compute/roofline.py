@@ -1,0 +1,116 @@
+"""A model on the roofline of a chip: which of its operations compute, and which wait for memory."""
+
+from dataclasses import dataclass
+
+from course_lib.theory.inputs.hardware import Accelerator, matmul_intensity
+from course_lib.theory.inputs.shape import Matrix, TransformerShape
+from course_lib.theory.inputs.units import format_flop
+from course_lib.validation import whole
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One kind of operation of a forward pass, over all layers.
+
+    `flop` and `moved_bytes` are those of the chip's memory, each operand read or written once;
+    `attainable_flop_per_s` is what the roofline allows at `flop_per_byte`.
+    """
+
+    name: str
+    flop: float
+    moved_bytes: float
+    attainable_flop_per_s: float
+
+    @property
+    def flop_per_byte(self) -> float:
+        """Arithmetic intensity: flop / moved_bytes."""
+        return self.flop / self.moved_bytes
+
+    @property
+    def seconds(self) -> float:
+        """The least time the roofline allows: flop / attainable."""
+        return self.flop / self.attainable_flop_per_s
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The operations of a forward pass of `tokens` tokens on one chip."""
+
+    accelerator: Accelerator
+    tokens: int
+    operations: tuple[Operation, ...]
+
+    @property
+    def flop(self) -> float:
+        """FLOP of all operations."""
+        return sum(operation.flop for operation in self.operations)
+
+    @property
+    def seconds(self) -> float:
+        """Their least time, one after the other."""
+        return sum(operation.seconds for operation in self.operations)
+
+    @property
+    def peak_fraction(self) -> float:
+        """The part of the peak that the roofline allows for the whole pass."""
+        return self.flop / self.seconds / self.accelerator.peak_flop_per_s
+
+    def explain(self) -> str:
+        """One line per operation: FLOP, bytes, intensity and what limits it."""
+        ridge = self.accelerator.ridge_flop_per_byte
+        return "\n".join(
+            f"{op.name:<14}{format_flop(op.flop):>16} / {op.moved_bytes / 1e9:>8.3f} GB = "
+            f"{op.flop_per_byte:>7.1f} FLOP/byte, limited by "
+            + ("compute" if op.flop_per_byte >= ridge else "memory")
+            for op in self.operations
+        )
+
+
+def model_roofline(
+    shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 2
+) -> Roofline:
+    """The matrices of a dense model's forward pass, and its residual additions, on the roofline.
+
+    A matrix with `in` rows and `out` columns: 2·tokens·in·out FLOP; bytes: inputs, weights and
+    outputs once each. A residual addition: one FLOP per number for two reads and one write.
+    Attention's scores are left out: flash attention keeps them on the chip. Source of the model:
+    Williams et al. 2009, doi:10.1145/1498765.1498785. Raises ValueError for tokens below 1 and for
+    a mixture of experts, whose matrices see different numbers of tokens.
+    """
+    whole("tokens", tokens)
+    whole("element_bytes", element_bytes)
+    if shape.experts:
+        raise ValueError(
+            f"experts {shape.experts}: the tokens of a matrix depend on the router: "
+            "take a dense model"
+        )
+    layer = shape.layer_matrices(0)
+    parts = {
+        "attention": [m for m in layer if m.place == "attention"] * shape.layers,
+        "MLP": [m for m in layer if m.place == "mlp"] * shape.layers,
+        "head": [Matrix("head", shape.hidden, shape.vocab, bias=False)],
+    }
+    products = [
+        _operation(name, *_product(matrices, tokens, element_bytes), accelerator)
+        for name, matrices in parts.items()
+    ]
+    numbers = 2 * shape.layers * tokens * shape.hidden  # two additions in each layer
+    additions = _operation("additions", numbers, 3 * element_bytes * numbers, accelerator)
+    return Roofline(accelerator, tokens, (*products, additions))
+
+
+def _product(matrices: list[Matrix], tokens: int, element_bytes: int) -> tuple[float, float]:
+    """FLOP and bytes of several products of `tokens` rows."""
+    flop = sum(tokens * matrix.forward_flop for matrix in matrices)
+    moved = sum(
+        tokens
+        * matrix.forward_flop
+        / matmul_intensity(tokens, matrix.inputs, matrix.outputs, element_bytes)
+        for matrix in matrices
+    )
+    return flop, moved
+
+
+def _operation(name: str, flop: float, moved_bytes: float, accelerator: Accelerator) -> Operation:
+    rate = accelerator.attainable_flop_per_s(flop / moved_bytes)
+    return Operation(name, flop, moved_bytes, rate)

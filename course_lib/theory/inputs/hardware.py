@@ -1,0 +1,178 @@
+"""Accelerators and the links between them: data-sheet numbers with their sources."""
+
+from dataclasses import dataclass
+
+from course_lib.validation import choice, fraction, number, whole
+
+# NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
+# github.com/NVIDIA/nccl at 01afd20. Later releases differ by a few microseconds.
+NVLINK_LATENCY_S = 3.4e-6
+PCIE_LATENCY_S = 5.7e-6
+NETWORK_LATENCY_S = 9.6e-6
+
+# Best measured matmul over peak, where nobody published one: that of the H100.
+MATMUL_EFFICIENCY = 0.80
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one accelerator can send at a time: bytes per second ONE way, and seconds a message.
+
+    Data sheets often print both directions added: NVLink4 is "900 GB/s" and sends 450.
+    """
+
+    name: str
+    bytes_per_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        number("bytes_per_s", self.bytes_per_s, above=0)
+        number("latency_s", self.latency_s, least=0)
+
+    def explain(self) -> str:
+        """The link in one line."""
+        return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """One chip: dense bf16 peak, memory, and the links that it has inside and between nodes.
+
+    `memory_bytes` takes the data sheet's GB as 10^9. `matmul_efficiency`: the best measured large
+    matmul over the peak. `between` None: no usual network, a cluster must name one.
+    Raises ValueError for numbers that are not positive and finite.
+    """
+
+    name: str
+    peak_flop_per_s: float
+    memory_bytes: int
+    memory_bytes_per_s: float
+    inside: Link
+    between: Link | None = None
+    matmul_efficiency: float = MATMUL_EFFICIENCY
+
+    def __post_init__(self) -> None:
+        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
+        whole("memory_bytes", self.memory_bytes)
+        number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
+        fraction("matmul_efficiency", self.matmul_efficiency)
+
+    @property
+    def ridge_flop_per_byte(self) -> float:
+        """Arithmetic intensity from which compute, not memory, is the limit: peak / bandwidth."""
+        return ridge(self.peak_flop_per_s, self.memory_bytes_per_s)
+
+    def attainable_flop_per_s(self, flop_per_byte: float) -> float:
+        """The roofline: min(peak, intensity × memory bandwidth)."""
+        number("flop_per_byte", flop_per_byte, least=0)
+        return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
+
+    def explain(self) -> str:
+        """The data sheet, one line per number."""
+        lines = [
+            f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense bf16, of which "
+            f"{self.matmul_efficiency:.0%} reached by the best matmul",
+            f"memory {self.memory_bytes / 1e9:g} GB at {self.memory_bytes_per_s / 1e9:g} GB/s",
+            f"ridge = peak / memory bandwidth = {self.ridge_flop_per_byte:.1f} FLOP/byte",
+            f"inside a node: {self.inside.explain()}",
+        ]
+        if self.between is not None:
+            lines.append(f"between nodes: {self.between.explain()}")
+        return "\n".join(lines)
+
+
+def tensor_core_peak(clock_hz: float, fma_per_clock: int, tensor_cores: int) -> float:
+    """Dense peak in FLOP/s from the data sheet: clock × FMA per clock and core × 2 × cores.
+
+    Source: Bekman, Machine Learning Engineering, compute/accelerator. Raises ValueError for
+    numbers that are not positive.
+    """
+    number("clock_hz", clock_hz, above=0)
+    whole("fma_per_clock", fma_per_clock)
+    whole("tensor_cores", tensor_cores)
+    return clock_hz * fma_per_clock * 2 * tensor_cores
+
+
+def ridge(flop_per_s: float, bytes_per_s: float) -> float:
+    """FLOP per byte from which compute is the limit and no longer memory, or a link: rate / rate.
+
+    Source: Williams et al. 2009, "Roofline", doi:10.1145/1498765.1498785. Raises ValueError for
+    rates that are not positive.
+    """
+    number("flop_per_s", flop_per_s, above=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+    return flop_per_s / bytes_per_s
+
+
+def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2) -> float:
+    """FLOP per byte of a matmul that reads both matrices and writes the result once.
+
+    2·m·n·k / (bytes·(m·k + k·n + m·n)), with m rows, k inner, n columns. Raises ValueError for
+    sizes below 1.
+    """
+    sizes = {"rows": rows, "inner": inner, "columns": columns, "element_bytes": element_bytes}
+    for name, size in sizes.items():
+        whole(name, size)
+    moved = rows * inner + inner * columns + rows * columns
+    return 2 * rows * inner * columns / (element_bytes * moved)
+
+
+PCIE4 = Link("PCIe4 x16", 31.5e9, PCIE_LATENCY_S)
+# One 400 Gb/s port per GPU: 50 GB/s. Bekman, Machine Learning Engineering, network.
+NDR = Link("InfiniBand NDR 400 Gb/s", 50e9, NETWORK_LATENCY_S)
+# One 200 Gb/s port per GPU: 25 GB/s. NVIDIA DGX A100 data sheet.
+HDR = Link("InfiniBand HDR 200 Gb/s", 25e9, NETWORK_LATENCY_S)
+
+
+def _chip(
+    name: str, tflops: float, memory_gb: int, memory_gb_per_s: float, inside: Link, **more
+) -> Accelerator:
+    return Accelerator(
+        name, tflops * 1e12, memory_gb * 10**9, memory_gb_per_s * 1e9, inside, **more
+    )
+
+
+def _nvlink(generation: int, gb_per_s: float) -> Link:
+    return Link(f"NVLink{generation}", gb_per_s * 1e9, NVLINK_LATENCY_S)
+
+
+# Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
+# of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
+# and network), as are the best measured matmuls; other sources stand at their line.
+_LIST = (
+    _chip(
+        "A100-SXM-80GB",
+        312,
+        80,
+        2039,
+        _nvlink(3, 300),
+        between=HDR,
+        matmul_efficiency=271.2 / 312,
+    ),
+    _chip(
+        "H100-SXM",
+        989.4,
+        80,
+        3350,
+        _nvlink(4, 450),
+        between=NDR,
+        matmul_efficiency=794.5 / 989.4,
+    ),
+    # H200 and B200 matmuls: not measured in the source, the H100's 80 % is assumed.
+    _chip("H200-SXM", 989.4, 141, 4800, _nvlink(4, 450), between=NDR),
+    _chip("B200-SXM", 2250, 180, 8000, _nvlink(5, 900), between=NDR),
+    # NVIDIA Ada whitepaper, appendix A: 330.3 TFLOP/s is fp16 with fp16 accumulation.
+    _chip("RTX4090", 165.2, 24, 1008, PCIE4),
+    _chip("L40S", 362, 48, 864, PCIE4),
+    _chip("MI300X", 1307.4, 192, 5300, Link("xGMI, 7 × 64 GB/s", 448e9, NVLINK_LATENCY_S)),
+    # How to Scale Your Model, jax-ml.github.io/scaling-book/tpus: one ICI link, one way.
+    _chip("TPUv5p", 459, 95, 2765, Link("ICI, one link", 90e9, NVLINK_LATENCY_S)),
+)
+
+ACCELERATORS = {chip.name: chip for chip in _LIST}
+
+
+def accelerator(name: str) -> Accelerator:
+    """The preset called `name`; ValueError with the nearest name for an unknown one."""
+    choice("accelerator", name, ACCELERATORS)
+    return ACCELERATORS[name]

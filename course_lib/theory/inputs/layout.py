@@ -1,0 +1,171 @@
+"""How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
+
+from dataclasses import dataclass
+
+from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.validation import divisible, flag, whole
+
+_DEGREES = ("dp", "tp", "pp", "cp", "ep")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
+
+    dp, tp, pp, cp, ep: data, tensor, pipeline, context and expert parallel degrees; the experts are
+    spread over groups of `ep` of the dp·cp ranks that would otherwise hold the same weights, so
+    `ep` divides dp·cp and adds no GPUs. `zero_stage`: 1 shards optimizer states over dp·cp,
+    2 also gradients, 3 also parameters (ZeRO, arXiv:1910.02054, section 5). `micro_batch`:
+    sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
+    chunks of layers per pipeline rank under "interleaved". `stage_layers`: layers of each chunk in
+    the order of the model; None spreads them evenly and gives the remainder to the first chunks.
+    Raises ValueError for degrees that do not divide and schedules that cannot run.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero_stage: int = 0
+    sequence_parallel: bool = False
+    micro_batch: int = 1
+    accumulation: int = 1
+    schedule: str = "1f1b"
+    virtual_stages: int = 1
+    stage_layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
+            whole(name, getattr(self, name))
+        whole("zero_stage", self.zero_stage, least=0, most=3)
+        flag("sequence_parallel", self.sequence_parallel)
+        divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
+        self._check_schedule()
+        self._check_stage_layers()
+
+    def _check_schedule(self) -> None:
+        if (self.virtual_stages > 1) != (self.schedule == "interleaved"):
+            raise ValueError(
+                f"virtual_stages {self.virtual_stages} does not go with schedule "
+                f"{self.schedule!r}: interleaved needs 2 or more, every other schedule 1"
+            )
+        check_schedule(self.schedule, self.pp, self.accumulation, self.virtual_stages)
+
+    def _check_stage_layers(self) -> None:
+        if self.stage_layers is None:
+            return
+        for chunk, layers in enumerate(self.stage_layers):
+            whole(f"stage_layers[{chunk}]", layers)
+        if len(self.stage_layers) != self.chunks:
+            raise ValueError(
+                f"stage_layers {self.stage_layers} has {len(self.stage_layers)} entries: "
+                f"give pp*virtual_stages = {self.chunks}"
+            )
+
+    @property
+    def world(self) -> int:
+        """Number of GPUs: dp·tp·pp·cp. Experts take no GPUs of their own."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def global_batch(self) -> int:
+        """Sequences behind one update: micro_batch · accumulation · dp."""
+        return self.micro_batch * self.accumulation * self.dp
+
+    @property
+    def chunks(self) -> int:
+        """Pieces into which the layers are cut: pp · virtual_stages."""
+        return self.pp * self.virtual_stages
+
+    @property
+    def shard_ranks(self) -> int:
+        """Ranks that hold the same dense weights, over which ZeRO shards: dp·cp."""
+        return self.dp * self.cp
+
+    @property
+    def expert_shard_ranks(self) -> int:
+        """Ranks that hold the same experts, over which ZeRO shards those: dp·cp / ep."""
+        return self.dp * self.cp // self.ep
+
+    def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
+        """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
+
+        tp divides heads and ffn, and one of tp and kv_heads divides the other (with tp above
+        kv_heads each key-value head is copied to tp/kv_heads ranks); every chunk has a layer;
+        ep divides the experts; cp, and tp under sequence parallelism, divide the sequence.
+        """
+        divisible("heads", shape.heads, "tp", self.tp)
+        if self.tp > shape.kv_heads:
+            divisible("tp", self.tp, "kv_heads", shape.kv_heads)
+        else:
+            divisible("kv_heads", shape.kv_heads, "tp", self.tp)
+        divisible("ffn", shape.ffn, "tp", self.tp)
+        self._check_experts(shape)
+        self.chunk_layers(shape)
+        if sequence is not None:
+            self.check_sequence(sequence)
+
+    def check_sequence(self, sequence: int) -> None:
+        """Raise ValueError unless cp, and tp under sequence parallelism, divide `sequence`."""
+        whole("sequence", sequence)
+        divisible("sequence", sequence, "cp", self.cp)
+        if self.sequence_parallel:
+            divisible("sequence/cp", sequence // self.cp, "tp", self.tp)
+
+    def _check_experts(self, shape: TransformerShape) -> None:
+        if not shape.experts:
+            if self.ep > 1:
+                raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
+            return
+        divisible("experts", shape.experts, "ep", self.ep)
+        divisible("expert_ffn", shape.expert_ffn, "tp", self.tp)
+
+    def check_world(self, world: int) -> None:
+        """Raise ValueError unless dp·tp·pp·cp is exactly `world` GPUs."""
+        whole("world", world)
+        if self.world != world:
+            raise ValueError(
+                f"world {world} is not dp*tp*pp*cp = {self.dp}*{self.tp}*{self.pp}*{self.cp} = "
+                f"{self.world}: change a degree, or take {self.world} GPUs"
+            )
+
+    def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
+        """Layers of each chunk, in the order of the model; their sum is shape.layers."""
+        if self.stage_layers is not None:
+            if sum(self.stage_layers) != shape.layers:
+                raise ValueError(
+                    f"stage_layers {self.stage_layers} sum to {sum(self.stage_layers)}: "
+                    f"make them sum to the model's {shape.layers} layers"
+                )
+            return self.stage_layers
+        if self.chunks > shape.layers:
+            raise ValueError(
+                f"pp*virtual_stages {self.chunks} leaves a stage without a layer: "
+                f"take at most {shape.layers}, the model's layers"
+            )
+        each, extra = divmod(shape.layers, self.chunks)
+        return tuple(each + (chunk < extra) for chunk in range(self.chunks))
+
+    def stage_chunks(self, stage: int) -> tuple[int, ...]:
+        """Chunks held by one pipeline rank: stage, stage + pp, … ; two mirrored ones in DualPipe.
+
+        Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3,
+        arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters).
+        """
+        whole("stage", stage, least=0, most=self.pp - 1)
+        if self.schedule == "dualpipe":
+            return stage, self.pp - 1 - stage
+        return tuple(range(stage, self.chunks, self.pp))
+
+    def in_flight(self, stage: int) -> dict[int, int]:
+        """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
+
+        The closed forms of `schedule_rules.chunks_in_flight`.
+        """
+        sizes = (self.pp, self.accumulation, self.virtual_stages)
+        return chunks_in_flight(self.schedule, *sizes, stage=stage)
+
+
+ALONE = Layout()  # one GPU

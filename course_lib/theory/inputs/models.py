@@ -1,0 +1,108 @@
+"""Shapes of published transformers. `TransformerShape` and its matrices are in shape.py."""
+
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.validation import choice
+
+
+def model(name: str) -> TransformerShape:
+    """The preset called `name`; ValueError with the nearest name for an unknown one."""
+    choice("model", name, MODELS)
+    return MODELS[name]
+
+
+def _gpt(
+    layers: int, hidden: int, heads: int, context: int = 1024, vocab: int = 50257
+) -> TransformerShape:
+    return TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
+
+
+def _megatron(layers: int, hidden: int, heads: int) -> TransformerShape:
+    """Narayanan et al. 2021: GPT with the vocabulary padded to 51,200 and 2048 positions."""
+    return _gpt(layers, hidden, heads, context=2048, vocab=51200)
+
+
+def _llama(
+    layers: int,
+    hidden: int,
+    heads: int,
+    ffn: int,
+    context: int,
+    kv_heads: int | None = None,
+    vocab: int = 32000,
+    **more,
+) -> TransformerShape:
+    return TransformerShape(
+        layers,
+        hidden,
+        heads,
+        ffn,
+        vocab,
+        context,
+        kv_heads,
+        mlp="swiglu",
+        norm="rmsnorm",
+        biases=False,
+        learned_positions=False,
+        tied_embeddings=False,
+        **more,
+    )
+
+
+MODELS = {
+    # Radford et al. 2019, table 2, with the sizes of the published config.json files: the paper's
+    # own totals (117M, 345M, 762M, 1542M) are too small.
+    "gpt2-124m": _gpt(12, 768, 12),
+    "gpt2-355m": _gpt(24, 1024, 16),
+    "gpt2-774m": _gpt(36, 1280, 20),
+    "gpt2-1.5b": _gpt(48, 1600, 25),
+    # Brown et al. 2020, arXiv:2005.14165, table 2.1.
+    "gpt3-175b": _gpt(96, 12288, 96, context=2048),
+    # Touvron et al. 2023, arXiv:2302.13971, table 2, and config.json of the released weights.
+    "llama1-7b": _llama(32, 4096, 32, 11008, context=2048),
+    "llama1-13b": _llama(40, 5120, 40, 13824, context=2048),
+    "llama1-33b": _llama(60, 6656, 52, 17920, context=2048),
+    "llama1-65b": _llama(80, 8192, 64, 22016, context=2048),
+    # Touvron et al. 2023, arXiv:2307.09288, table 1, and config.json.
+    "llama2-7b": _llama(32, 4096, 32, 11008, context=4096),
+    "llama2-13b": _llama(40, 5120, 40, 13824, context=4096),
+    "llama2-70b": _llama(80, 8192, 64, 28672, context=4096, kv_heads=8),
+    # Grattafiori et al. 2024, arXiv:2407.21783, table 3.
+    "llama3-8b": _llama(32, 4096, 32, 14336, context=8192, kv_heads=8, vocab=128256),
+    "llama3-70b": _llama(80, 8192, 64, 28672, context=8192, kv_heads=8, vocab=128256),
+    "llama3-405b": _llama(126, 16384, 128, 53248, context=8192, kv_heads=8, vocab=128256),
+    # The same shapes with a longer context: config.json of the released weights.
+    "llama3.1-8b": _llama(32, 4096, 32, 14336, context=131072, kv_heads=8, vocab=128256),
+    "llama3.1-70b": _llama(80, 8192, 64, 28672, context=131072, kv_heads=8, vocab=128256),
+    "llama3.1-405b": _llama(126, 16384, 128, 53248, context=131072, kv_heads=8, vocab=128256),
+    # Jiang et al. 2024, arXiv:2401.04088, table 1.
+    "mixtral-8x7b": _llama(32, 4096, 32, 14336, context=32768, kv_heads=8, experts=8, top_k=2),
+    # DeepSeek-AI 2024, arXiv:2412.19437, section 4.2, and config.json. Not counted: the
+    # multi-token prediction module, and the router's balancing bias, which no gradient trains.
+    "deepseek-v3": _llama(
+        61,
+        7168,
+        128,
+        18432,
+        context=163840,
+        vocab=129280,
+        experts=256,
+        top_k=8,
+        shared_experts=1,
+        expert_ffn=2048,
+        dense_layers=3,
+        mla=LatentAttention(q_rank=1536, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128),
+    ),
+    # Smith et al. 2022, arXiv:2201.11990, section 2.2.
+    "mt-nlg-530b": _megatron(105, 20480, 128),
+    # Narayanan et al. 2021, arXiv:2104.04473, table 1.
+    "gpt-1.7b": _megatron(24, 2304, 24),
+    "gpt-3.6b": _megatron(30, 3072, 32),
+    "gpt-7.5b": _megatron(36, 4096, 32),
+    "gpt-18.4b": _megatron(40, 6144, 48),
+    "gpt-39.1b": _megatron(48, 8192, 64),
+    "gpt-76.1b": _megatron(60, 10240, 80),
+    "gpt-145.6b": _megatron(80, 12288, 96),
+    "gpt-310.1b": _megatron(96, 16384, 128),
+    "gpt-529.6b": _megatron(105, 20480, 128),
+    "gpt-1008b": _megatron(128, 25600, 160),
+}

@@ -1,0 +1,113 @@
+"""How a model is trained: precisions, optimizer, kernels, and what is thrown away or moved."""
+
+from dataclasses import dataclass
+
+from course_lib.validation import choice, flag, number, whole
+
+PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+
+# Bytes of optimizer state per parameter: number of moments times bytes of each.
+# bitsandbytes (Dettmers et al. 2021, arXiv:2110.02861) keeps two one-byte moments; its block
+# constants (under 1 %) and the small tensors that it leaves in fp32 are not counted here.
+OPTIMIZER_STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8, "adamw-8bit": 2}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about training that is not the model's shape or the layout over GPUs.
+
+    States. `master_copy`: fp32 weights kept beside 16-bit ones. `gradient_buffer`: fp32 gradients
+    that add up over micro-batches beside 16-bit ones. `offload`: "optimizer" keeps the master copy
+    and the optimizer states in the host's memory.
+
+    Activations. `attention`: "flash" never stores the s × s scores. `recompute`: "selective"
+    stores all but the attention core, "full" only each layer's input. `dropout`: its masks are
+    stored. `fused_norms`: False for an RMSNorm written out in torch, which keeps an fp32 copy of
+    its input and the normalised input. `fused_swiglu`: True for a kernel that recomputes silu(gate)
+    in the backward pass. `repeat_kv`: keys and values are copied to all heads before attention.
+    `imbalance`: tokens on the busiest expert rank over the mean (a capacity factor).
+
+    Data parallelism. `gathering`: under ZeRO-3 "fsdp" holds `gathered_units` whole layers at a time
+    (one computed, the others fetched ahead) and all that is outside the layers; "yafsdp" has two
+    buffers as large as the largest layer or embedding. `gradient_as_bucket_view`: DDP's buckets
+    are the gradients, not a copy of them.
+    """
+
+    parameters: str = "bf16"
+    gradients: str = "bf16"
+    optimizer: str = "adamw"
+    master_copy: bool = True
+    gradient_buffer: bool = False
+    attention: str = "flash"
+    recompute: str = "none"
+    dropout: bool = False
+    fused_norms: bool = True
+    fused_swiglu: bool = False
+    repeat_kv: bool = False
+    imbalance: float = 1.0
+    gathering: str = "fsdp"
+    gathered_units: int = 2
+    gradient_as_bucket_view: bool = False
+    offload: str = "none"
+
+    def __post_init__(self) -> None:
+        choice("parameters", self.parameters, PRECISION_BYTES)
+        choice("gradients", self.gradients, PRECISION_BYTES)
+        choice("optimizer", self.optimizer, OPTIMIZER_STATE_BYTES)
+        choice("attention", self.attention, ("flash", "standard"))
+        choice("recompute", self.recompute, ("none", "selective", "full"))
+        choice("gathering", self.gathering, ("fsdp", "yafsdp"))
+        choice("offload", self.offload, ("none", "optimizer"))
+        number("imbalance", self.imbalance, least=1)
+        whole("gathered_units", self.gathered_units)
+        for name, value in vars(self).items():
+            if isinstance(getattr(type(self), name), bool):
+                flag(name, value)
+        self._refuse_double_fp32()
+        if self.gathering == "yafsdp" and self.gathered_units != 2:
+            raise ValueError(
+                f"gathered_units {self.gathered_units} is not what yafsdp does, which has two "
+                "buffers: set gathered_units=2, or gathering='fsdp'"
+            )
+
+    def _refuse_double_fp32(self) -> None:
+        if self.master_copy and self.parameters == "fp32":
+            raise ValueError(
+                "master_copy True keeps a second fp32 copy of parameters that are fp32 already: "
+                "set master_copy=False"
+            )
+        if self.gradient_buffer and self.gradients == "fp32":
+            raise ValueError(
+                "gradient_buffer True keeps a second fp32 copy of gradients that are fp32 already: "
+                "set gradient_buffer=False"
+            )
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of one weight, and of one element of the activations."""
+        return PRECISION_BYTES[self.parameters]
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one element of the gradients."""
+        return PRECISION_BYTES[self.gradients]
+
+    @property
+    def bytes_per_parameter(self) -> int:
+        """Model-state bytes for one parameter, wherever they are kept."""
+        copies = 4 * (self.master_copy + self.gradient_buffer)
+        moments = OPTIMIZER_STATE_BYTES[self.optimizer]
+        return self.weight_bytes + self.gradient_bytes + copies + moments
+
+
+# The conventions that tools and papers disagree on, by bytes per parameter.
+RECIPES = {
+    # ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1): 2 + 2 + K with K = 12.
+    "mixed-16": Recipe(),
+    # Megatron-LM, theoretical_memory_usage.py: 18 bytes, since the gradients are kept in fp32.
+    "megatron-18": Recipe(gradients="fp32"),
+    # DeepSpeed's estimator and the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.
+    "accumulate-20": Recipe(gradient_buffer=True),
+    # PyTorch with neither autocast nor cast weights.
+    "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),
+}

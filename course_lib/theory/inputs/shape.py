@@ -1,0 +1,258 @@
+"""The sizes of a transformer, its weight matrices, and how many parameters they make."""
+
+from dataclasses import dataclass, fields
+
+from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
+from course_lib.validation import choice, divisible, flag, whole
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One weight matrix of a layer. A token multiplies `used` of its `copies` (experts).
+
+    `place` is a leaf of ParameterCount, or "experts" for routed ones.
+    """
+
+    place: str
+    inputs: int
+    outputs: int
+    bias: bool
+    copies: int = 1
+    used: int = 1
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of one copy: inputs · outputs, and outputs more with a bias."""
+        return self.outputs * (self.inputs + self.bias)
+
+    @property
+    def forward_flop(self) -> int:
+        """FLOP of one token's forward pass, 2 per multiply-add: 2 · inputs · outputs · used."""
+        return 2 * self.inputs * self.outputs * self.used
+
+
+@dataclass(frozen=True)
+class LatentAttention:
+    """Multi-head latent attention: queries, and keys with values, pass through narrow latents.
+
+    Each head's query and key have `nope_dim` numbers without a rotary position and `rope_dim`
+    with one (of the key's, all heads share one copy); its value has `value_dim`. `q_rank` None
+    means that queries are not compressed. Source: DeepSeek-V2, arXiv:2405.04434, section 2.1.
+    """
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    def __post_init__(self) -> None:
+        for leaf in fields(self):
+            if leaf.name != "q_rank" or self.q_rank is not None:
+                whole(leaf.name, getattr(self, leaf.name))
+
+
+@dataclass(frozen=True)
+class TransformerShape:
+    """The sizes of a decoder-only transformer.
+
+    `kv_heads` below `heads` means grouped-query attention; `head_dim` None means hidden / heads.
+    `mlp` is "gelu" (two matrices) or "swiglu" (three); `norm` is "layernorm" (weight and bias) or
+    "rmsnorm" (weight); `biases` gives one to every matrix but router and head. With `experts` each
+    layer after the first `dense_layers` has a router, `experts` MLPs of width `expert_ffn` (None:
+    ffn) of which a token uses `top_k`, and `shared_experts` more that all tokens use. `mla`
+    replaces attention's matrices. Raises ValueError for sizes that do not fit each other.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    ffn: int
+    vocab: int
+    context: int
+    kv_heads: int | None = None  # None: as many as heads
+    mlp: str = "gelu"
+    norm: str = "layernorm"
+    biases: bool = True
+    learned_positions: bool = True
+    tied_embeddings: bool = True
+    head_dim: int | None = None
+    experts: int = 0
+    top_k: int = 0
+    shared_experts: int = 0
+    expert_ffn: int | None = None
+    dense_layers: int = 0
+    mla: LatentAttention | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "ffn", "vocab", "context"):
+            whole(name, getattr(self, name))
+        if self.kv_heads is None:
+            object.__setattr__(self, "kv_heads", self.heads)
+        whole("kv_heads", self.kv_heads)
+        choice("mlp", self.mlp, ("gelu", "swiglu"))
+        choice("norm", self.norm, ("layernorm", "rmsnorm"))
+        for name in ("biases", "learned_positions", "tied_embeddings"):
+            flag(name, getattr(self, name))
+        self._check_attention()
+        self._check_experts()
+
+    def _check_attention(self) -> None:
+        if self.mla is None and self.head_dim is None:
+            divisible("hidden", self.hidden, "heads", self.heads)
+        divisible("heads", self.heads, "kv_heads", self.kv_heads)
+        if self.head_dim is not None:
+            whole("head_dim", self.head_dim)
+        if self.mla is None:
+            return
+        if not isinstance(self.mla, LatentAttention):
+            raise ValueError(f"mla must be a LatentAttention or None, got {self.mla!r}: build one")
+        if self.head_dim is not None or self.kv_heads != self.heads:
+            raise ValueError(
+                f"mla sets the sizes of all heads, got head_dim {self.head_dim} and kv_heads "
+                f"{self.kv_heads} of {self.heads}: leave both at None"
+            )
+
+    def _check_experts(self) -> None:
+        whole("experts", self.experts, least=0)
+        if not self.experts:
+            self._refuse_expert_sizes()
+            return
+        if self.expert_ffn is None:
+            object.__setattr__(self, "expert_ffn", self.ffn)
+        whole("expert_ffn", self.expert_ffn)
+        whole("top_k", self.top_k)
+        whole("shared_experts", self.shared_experts, least=0)
+        whole("dense_layers", self.dense_layers, least=0)
+        _at_most("top_k", self.top_k, "experts", self.experts)
+        _at_most("dense_layers", self.dense_layers, "layers - 1", self.layers - 1)
+        if not self.dense_layers and self.ffn != self.expert_ffn:
+            raise ValueError(
+                f"ffn {self.ffn} is used by no layer, since all have experts of width "
+                f"{self.expert_ffn}: set ffn={self.expert_ffn}, or dense_layers"
+            )
+
+    def _refuse_expert_sizes(self) -> None:
+        unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": None}
+        for name, nothing in unused.items():
+            if getattr(self, name) != nothing:
+                raise ValueError(
+                    f"{name} {getattr(self, name)!r} is used only with experts, got experts 0: "
+                    f"set experts, or {name}={nothing}"
+                )
+
+    @property
+    def head_width(self) -> int:
+        """Numbers in one head's query: head_dim, or hidden / heads; nope + rope under `mla`."""
+        if self.mla is not None:
+            return self.mla.nope_dim + self.mla.rope_dim
+        return self.hidden // self.heads if self.head_dim is None else self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Numbers in one head's value: as many as in its query, but value_dim under `mla`."""
+        return self.head_width if self.mla is None else self.mla.value_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Width of the keys, all heads together: kv_heads · head_width."""
+        return self.kv_heads * self.head_width
+
+    def check_sequence(self, sequence: int) -> None:
+        """Raise ValueError for a sequence below 1 or longer than the learned positions."""
+        whole("sequence", sequence)
+        if self.learned_positions and sequence > self.context:
+            raise ValueError(
+                f"sequence {sequence} is longer than the {self.context} positions the model "
+                f"learned: take at most {self.context}"
+            )
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether layer number `layer` has routed experts in place of one MLP."""
+        whole("layer", layer, least=0)
+        _at_most("layer", layer, "layers - 1", self.layers - 1)
+        return self.experts > 0 and layer >= self.dense_layers
+
+    def layer_matrices(self, layer: int) -> tuple[Matrix, ...]:
+        """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
+        attention = self._attention_matrices() if self.mla is None else self._latent_matrices()
+        if not self.has_experts(layer):
+            return (*attention, *self._mlp_matrices("mlp", self.ffn))
+        router = Matrix("router", self.hidden, self.experts, bias=False)
+        routed = self._mlp_matrices("experts", self.expert_ffn, self.experts, self.top_k)
+        shared = self.shared_experts
+        common = self._mlp_matrices("shared_experts", self.expert_ffn, shared, shared)
+        return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
+
+    def _attention_matrices(self) -> tuple[Matrix, ...]:
+        h, queries, bias = self.hidden, self.heads * self.head_width, self.biases
+        keys = Matrix("attention", h, self.kv_width, bias)
+        return (
+            Matrix("attention", h, queries, bias),
+            keys,
+            keys,  # values are as wide as keys
+            Matrix("attention", queries, h, bias),
+        )
+
+    def _latent_matrices(self) -> tuple[Matrix, ...]:
+        h, mla, heads, bias = self.hidden, self.mla, self.heads, self.biases
+        queries = (Matrix("attention", mla.q_rank or h, heads * self.head_width, bias),)
+        if mla.q_rank is not None:
+            queries = (Matrix("attention", h, mla.q_rank, bias), *queries)
+        return (
+            *queries,
+            Matrix("attention", h, mla.kv_rank + mla.rope_dim, bias),
+            Matrix("attention", mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), bias),
+            Matrix("attention", heads * mla.value_dim, h, bias),
+        )
+
+    def _mlp_matrices(
+        self, place: str, ffn: int, copies: int = 1, used: int = 1
+    ) -> tuple[Matrix, ...]:
+        into = Matrix(place, self.hidden, ffn, self.biases, copies, used)
+        back = Matrix(place, ffn, self.hidden, self.biases, copies, used)
+        return (into, back) if self.mlp == "gelu" else (into, into, back)
+
+    def layer_parameters(self, layer: int) -> ParameterCount:
+        """Exact parameters of layer number `layer`, counted from 0.
+
+        Latent attention has a norm on each latent. Raises ValueError for a layer that is not there.
+        """
+        leaves = dict.fromkeys((leaf.name for leaf in fields(ParameterCount)), 0)
+        for matrix in self.layer_matrices(layer):
+            if matrix.place == "experts":
+                leaves["chosen_experts"] += matrix.used * matrix.parameters
+                leaves["idle_experts"] += (matrix.copies - matrix.used) * matrix.parameters
+            else:
+                leaves[matrix.place] += matrix.copies * matrix.parameters
+        latents = 0 if self.mla is None else (self.mla.q_rank or 0) + self.mla.kv_rank
+        leaves["norms"] = self._norm(2 * self.hidden + latents)
+        return ParameterCount(**leaves)
+
+    def embedding_parameters(self) -> ParameterCount:
+        """What is before the first layer: the embedding, vocab · hidden, and learned positions."""
+        positions = self.learned_positions * self.context * self.hidden
+        return ParameterCount(embedding=self.vocab * self.hidden, positions=positions)
+
+    def head_parameters(self) -> ParameterCount:
+        """What is after the last layer: a norm, and the head unless it is the tied embedding."""
+        head = 0 if self.tied_embeddings else self.vocab * self.hidden
+        return ParameterCount(norms=self._norm(self.hidden), head=head)
+
+    def _norm(self, width: int) -> int:
+        return width * (2 if self.norm == "layernorm" else 1)
+
+    def layer_kinds(self) -> tuple[tuple[int, int], ...]:
+        """(one layer of a kind, how many there are): leading dense layers, then all others."""
+        others = (self.layers - 1, self.layers - self.dense_layers)
+        return ((0, self.dense_layers), others) if self.dense_layers else (others,)
+
+    def parameters(self) -> ParameterCount:
+        """Exact count of the whole model: embedding, layers and head, each as leaves."""
+        layers = [self.layer_parameters(layer).times(n) for layer, n in self.layer_kinds()]
+        return sum_counts([self.embedding_parameters(), *layers, self.head_parameters()])
+
+
+def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
+    if value > limit:
+        raise ValueError(f"{name} {value} is above {limit_name} = {limit}: take at most {limit}")

@@ -1,0 +1,81 @@
+"""Units of size and count: bytes inside the library, text only at the edge."""
+
+import re
+
+from course_lib.validation import choice, number, whole
+
+# Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
+KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
+# Binary units (IEC 80000-13): what torch, nvidia-smi and operating systems count in.
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+
+_DECIMAL = {"TB": TB, "GB": GB, "MB": MB, "kB": KB}
+_BINARY = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
+_FLOP = {"Z": 10**21, "E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6}
+_COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
+
+
+def gb(size_bytes: float) -> float:
+    """Bytes as decimal gigabytes: size / 10^9."""
+    return size_bytes / GB
+
+
+def gib(size_bytes: float) -> float:
+    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB."""
+    return size_bytes / GIB
+
+
+def format_bytes(size_bytes: float, unit: str = "GB", digits: int = 2) -> str:
+    """Text for a size: `unit` "GB" picks kB, MB, GB, TB; "GiB" picks KiB, MiB, GiB, TiB.
+
+    Raises ValueError for another unit or a size that is not a finite number.
+    """
+    choice("unit", unit, ("GB", "GiB"))
+    number("size_bytes", size_bytes, least=0)
+    whole("digits", digits, least=0, most=12)
+    for name, factor in (_DECIMAL if unit == "GB" else _BINARY).items():
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.{digits}f} {name}"
+    return f"{size_bytes:.0f} B"
+
+
+def format_count(count: float) -> str:
+    """Text for a count: 6_738_415_616 parameters are "6.74B" (B = billion, 10^9)."""
+    number("count", count, least=0)
+    for name, factor in _COUNTS.items():
+        if count >= factor:
+            return f"{count / factor:.3g}{name}"
+    return f"{count:g}"
+
+
+def format_flop(flop: float) -> str:
+    """Text for an amount of computation, not a rate: 196_608_000_000_000 is "196.6 TFLOP"."""
+    number("flop", flop, least=0, most=1e40)
+    for name, factor in _FLOP.items():
+        if flop >= factor:
+            return f"{flop / factor:,.4g} {name}FLOP"
+    return f"{flop:g} FLOP"
+
+
+def format_seconds(seconds: float) -> str:
+    """Text for a time, three digits in s, ms, µs or ns: 0.0000478 is "47.8 µs".
+
+    Raises ValueError for a time below 0 or one that is not a finite number.
+    """
+    number("seconds", seconds, least=0, most=1e18)
+    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= 0.9995 * factor:
+            value = seconds / factor
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def parse_count(text: str) -> int:
+    """The number behind "70b", "13B", "124M" or "4k": B is billion (10^9), M is million (10^6).
+
+    Raises ValueError when the text is not a number with one of those letters.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", str(text), re.IGNORECASE)
+    if not match:
+        raise ValueError(f"text {text!r} is not a count: write it like '70b', '1.5B' or '124M'")
+    return round(float(match[1]) * _COUNTS.get(match[2].upper(), 1))

@@ -1,0 +1,1 @@
+"""The memory of one GPU: states, activations, buffers, and their peak."""

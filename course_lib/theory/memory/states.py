@@ -1,0 +1,174 @@
+"""Parameters, gradients and optimizer states on one GPU, and what sharding gathers for a moment."""
+
+from dataclasses import dataclass
+
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.validation import whole
+
+
+@dataclass(frozen=True)
+class LocalParameters:
+    """Parameters of one GPU before ZeRO: what pipeline, tensor and expert parallelism leave it.
+
+    `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
+    `layer_experts` are in the largest layer, `ends_dense` outside the layers, and `table` of those
+    in one embedding or head.
+    """
+
+    dense: int
+    experts: int = 0
+    layer_dense: int = 0
+    layer_experts: int = 0
+    ends_dense: int = 0
+    table: int = 0
+
+    @property
+    def total(self) -> int:
+        """All parameters of this GPU."""
+        return self.dense + self.experts
+
+
+def local_parameters(
+    shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
+) -> LocalParameters:
+    """Exact count for one GPU of pipeline rank `stage`.
+
+    tp splits matrices, vocabulary (rounded up) and experts. Every tp rank has all of the norms,
+    routers, learned positions, latent attention's down-projections and the biases that are added
+    after a sum over ranks; and a whole key-value head once ranks outnumber those. The last stage
+    holds its own copy of a tied embedding, unless it is the first as well.
+    Source: Megatron-LM, core/tensor_parallel and core/transformer.
+    """
+    chunks, sizes = layout.stage_chunks(stage), layout.chunk_layers(shape)
+    table, ends = _end_parameters(shape, layout, chunks)
+    dense, experts, largest = ends, 0, (0, 0)
+    for chunk in chunks:
+        start = sum(sizes[:chunk])
+        for layer, count in layer_kinds(shape, start, start + sizes[chunk]):
+            cut = _layer_parameters(shape, layout, layer)
+            dense, experts = dense + count * cut[0], experts + count * cut[1]
+            largest = max(largest, cut, key=sum)
+    return LocalParameters(dense, experts, *largest, ends, table)
+
+
+def layer_kinds(shape: TransformerShape, start: int, stop: int) -> list[tuple[int, int]]:
+    """Layers start..stop-1 as (a layer, how many are like it): dense ones, then those with experts.
+
+    Every layer of a kind has the same sizes, so that a stage need not be summed layer by layer.
+    """
+    split = min(max(shape.dense_layers, start), stop)
+    kinds = [(0, split - start), (shape.layers - 1, stop - split)]
+    return [(layer, count) for layer, count in kinds if count]
+
+
+def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
+    """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
+
+    AdamW in bf16 with an fp32 master copy: 2 + 2 + (4 + 8) = 16 bytes per parameter. On each of n
+    GPUs ZeRO leaves 4P + 12P/n (stage 1), 2P + 14P/n (2), 16P/n (3); tp and pp divide P evenly.
+    Source: ZeRO, arXiv:1910.02054, section 3.1 and figure 1. Raises ValueError unless `parameters`
+    is a whole number.
+    """
+    whole("parameters", parameters)
+    local = LocalParameters(-(-parameters // (layout.tp * layout.pp)))
+    return sharded_states(local, recipe, layout)
+
+
+def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
+    """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
+
+    Stage 1 shards optimizer states and master copy, stage 2 also gradients, stage 3 also
+    parameters; dense ones over dp·cp ranks, experts over dp·cp/ep. Offloaded states are not here.
+    """
+    part = -(-local.dense // layout.shard_ranks) + -(-local.experts // layout.expert_shard_ranks)
+
+    def kept(stage: int, each_bytes: int) -> int:
+        return (part if layout.zero_stage >= stage else local.total) * each_bytes
+
+    on_gpu = recipe.offload == "none"
+    return MemoryBreakdown(
+        parameters_bytes=kept(3, recipe.weight_bytes),
+        gradients_bytes=kept(2, recipe.gradient_bytes),
+        gradient_buffer_bytes=kept(2, 4 * recipe.gradient_buffer),
+        master_copy_bytes=kept(1, 4 * recipe.master_copy * on_gpu),
+        optimizer_state_bytes=kept(1, OPTIMIZER_STATE_BYTES[recipe.optimizer] * on_gpu),
+    )
+
+
+def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
+    """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
+
+    ZeRO-3 gathers parameters, ZeRO-2 and 3 hold whole gradients until they are scattered, DDP
+    (stage 0) has a second copy of the gradients, unless they are views. Only what other ranks hold
+    as well is gathered or sent. ZeRO-1 sends from the gradients themselves.
+    """
+    dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
+    layer = local.layer_dense * dense + local.layer_experts * experts
+    gathered = _yafsdp_bytes if recipe.gathering == "yafsdp" else _fsdp_bytes
+    weights, gradients = gathered(recipe, layer, local.ends_dense * dense, local.table * dense)
+    copied = layout.zero_stage == 0 and not recipe.gradient_as_bucket_view
+    sent = local.dense * dense + local.experts * experts
+    return {
+        "gathered_parameters_bytes": weights * (layout.zero_stage == 3),
+        "gathered_gradients_bytes": gradients * (layout.zero_stage >= 2),
+        "bucket_bytes": sent * recipe.gradient_bytes * copied,
+    }
+
+
+def _fsdp_bytes(recipe: Recipe, layer: int, ends: int, table: int) -> tuple[int, int]:
+    """Gathered weights and gradients of FSDP2.
+
+    `gathered_units` layers, and what is outside the layers from forward to backward; one layer's
+    gradients, their copy in the precision in which they are reduced, and the gradients of the ends.
+    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp.
+    """
+    weights = (recipe.gathered_units * layer + ends) * recipe.weight_bytes
+    gradients = (layer + ends) * recipe.weight_bytes + layer * recipe.gradient_bytes
+    return weights, gradients
+
+
+def _yafsdp_bytes(recipe: Recipe, layer: int, ends: int, table: int) -> tuple[int, int]:
+    """Two weight and two gradient buffers of the largest unit, where embedding and head are units.
+
+    With fp32 gradients one fp32 buffer more, in which they are reduced.
+    Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1.
+    """
+    unit = max(layer, table)
+    wide = 4 * unit * (recipe.gradient_bytes > recipe.weight_bytes)
+    return 2 * unit * recipe.weight_bytes, 2 * unit * recipe.weight_bytes + wide
+
+
+def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
+    """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
+    count, ranks = shape.layer_parameters(layer), layout.tp
+    copied = count.norms + count.router + _copied_attention(shape)
+    if not shape.has_experts(layer):
+        copied += shape.biases * shape.hidden  # of the MLP's last matrix, added after the sum
+    keys_values = 0 if shape.mla else 2 * shape.kv_width * (shape.hidden + shape.biases)
+    split = count.total - count.experts - copied - keys_values
+    dense = copied - (-split // ranks) + keys_values // min(ranks, shape.kv_heads)
+    return dense, -(-count.experts // (layout.ep * ranks))
+
+
+def _copied_attention(shape: TransformerShape) -> int:
+    """Attention's parameters on every tp rank: the output's bias; latent down-projections."""
+    output_bias = shape.biases * shape.hidden
+    if shape.mla is None:
+        return output_bias
+    widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim
+    return output_bias + widths * (shape.hidden + shape.biases)
+
+
+def _end_parameters(
+    shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]
+) -> tuple[int, int]:
+    """One vocabulary table here, and all: embedding and positions, last norm and head."""
+    first, last = 0 in chunks, layout.chunks - 1 in chunks
+    table = -(-shape.vocab // layout.tp) * shape.hidden
+    before, after = shape.embedding_parameters(), shape.head_parameters()
+    own_head = not (shape.tied_embeddings and first)
+    ends = first * (table + before.positions) + last * (after.norms + own_head * table)
+    return (first or last) * table, ends

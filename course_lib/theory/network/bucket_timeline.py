@@ -1,0 +1,187 @@
+"""DDP's backward pass: gradients fill buckets, buckets travel while backward goes on.
+
+The model: backward makes one gradient after the other; a bucket begins its ring all-reduce when its
+last gradient is there and the bucket before it has arrived; one link, one all-reduce at a time.
+Source: Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
+from course_lib.theory.network.collectives import bus_factor, seconds
+from course_lib.validation import flag, number, whole
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """One step of backward: `backward_s` of computing, then `size_bytes` of gradient are there.
+
+    0 bytes: a step that only passes its gradient on. Raises ValueError below 0.
+    """
+
+    name: str
+    size_bytes: int
+    backward_s: float
+
+    def __post_init__(self) -> None:
+        whole("size_bytes", self.size_bytes, least=0)
+        number("backward_s", self.backward_s, least=0)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """The all-reduce of one bucket: full at `ready_s`, on the link from `start_s` to `end_s`."""
+
+    size_bytes: int
+    ready_s: float
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class BucketTimeline:
+    """One backward pass of one rank, in seconds from its begin."""
+
+    gradients: tuple[Gradient, ...]
+    exchanges: tuple[Exchange, ...]
+
+    @property
+    def backward_s(self) -> float:
+        """Computing: the sum over the gradients."""
+        return sum(gradient.backward_s for gradient in self.gradients)
+
+    @property
+    def communication_s(self) -> float:
+        """Time in which the link is busy."""
+        return sum(exchange.end_s - exchange.start_s for exchange in self.exchanges)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes handed to all-reduce: those of all gradients."""
+        return sum(exchange.size_bytes for exchange in self.exchanges)
+
+    @property
+    def end_s(self) -> float:
+        """When the last gradient has arrived."""
+        return max(self.backward_s, self.exchanges[-1].end_s)
+
+    @property
+    def exposed_s(self) -> float:
+        """Communication that backward does not hide: end - backward."""
+        return self.end_s - self.backward_s
+
+    @property
+    def hidden_s(self) -> float:
+        """Communication behind computing: all of it but what is exposed."""
+        return self.communication_s - self.exposed_s
+
+    @property
+    def efficiency(self) -> float:
+        """Weak scaling, against one GPU: computing / (computing + exposed).
+
+        Computing is 1.5 times backward: forward has half of its matrix products.
+        """
+        computing = 1.5 * self.backward_s
+        return computing / (computing + self.exposed_s) if computing else 0.0
+
+    def explain(self) -> str:
+        """One line per bucket, then what is hidden and what is exposed."""
+        lines = [
+            f"bucket {place:>3}: {format_bytes(each.size_bytes):>10}, full at "
+            f"{1000 * each.ready_s:.2f} ms, sent {1000 * each.start_s:.2f} to "
+            f"{1000 * each.end_s:.2f} ms"
+            for place, each in enumerate(self.exchanges, start=1)
+        ]
+        total = (
+            f"backward {1000 * self.backward_s:.2f} ms, communication "
+            f"{1000 * self.communication_s:.2f} ms, of which {1000 * self.hidden_s:.2f} ms hidden "
+            f"and {1000 * self.exposed_s:.2f} ms exposed"
+        )
+        return "\n".join([*lines, total])
+
+
+def ddp_timeline(
+    gradients: Sequence[Gradient],
+    ranks: int,
+    link: Link,
+    cap_bytes: int = BUCKET_CAP_BYTES,
+    first_bytes: int = FIRST_BUCKET_BYTES,
+    overlap: bool = True,
+) -> BucketTimeline:
+    """When each bucket is full and when it travels, for gradients in backward's order.
+
+    start = max(full, end of the bucket before); end = start + 2(n-1)·α + 2(n-1)/n · bytes / β.
+    Without `overlap` no bucket starts before backward has ended. Buckets are those of
+    `communication.ddp_buckets`. Raises ValueError without any gradient of more than 0 bytes.
+    """
+    flag("overlap", overlap)
+    sizes = [gradient.size_bytes for gradient in gradients]
+    if not any(sizes):
+        raise ValueError("gradients have 0 bytes: give at least one gradient to send")
+    buckets = ddp_buckets([size for size in sizes if size], cap_bytes, first_bytes)
+    there = list(accumulate(sizes))  # bytes of gradients after each step
+    times = list(accumulate(gradient.backward_s for gradient in gradients))
+    exchanges: list[Exchange] = []
+    free_s, step = (0.0 if overlap else times[-1]), 0
+    for size, full in zip(buckets, accumulate(buckets), strict=True):
+        while there[step] < full:
+            step += 1
+        start = max(times[step], free_s)
+        free_s = start + seconds("all-reduce", size, ranks, link.latency_s, link.bytes_per_s)
+        exchanges.append(Exchange(size, times[step], start, free_s))
+    return BucketTimeline(tuple(gradients), tuple(exchanges))
+
+
+def model_gradients(
+    shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 4
+) -> tuple[Gradient, ...]:
+    """The gradients of a dense model in backward's order: head, last layer … first, embedding.
+
+    A matrix takes 4 FLOP per weight and token, at the chip's best matmul rate; attention's scores,
+    norms and activations are left out, so a real backward takes longer. A tied head sends nothing
+    of its own: its gradient is the embedding's, which is complete at the very end. Norms travel
+    with their layer's first matrix. `element_bytes` 4: fp32 gradients, as DDP has them under
+    autocast. Raises ValueError for tokens below 1 and for a mixture of experts.
+    """
+    whole("tokens", tokens)
+    whole("element_bytes", element_bytes)
+    if shape.experts:
+        raise ValueError(
+            f"experts {shape.experts}: the tokens of a matrix depend on the router: "
+            "take a dense model"
+        )
+    rate = accelerator.peak_flop_per_s * accelerator.matmul_efficiency
+    logits_s = 4 * tokens * shape.hidden * shape.vocab / rate
+    head = shape.head_parameters()
+    found = [Gradient("head", element_bytes * head.total, logits_s)]
+    for layer in reversed(range(shape.layers)):
+        count = shape.layer_parameters(layer)
+        matrices = shape.layer_matrices(layer)
+        rest = count.total - sum(matrix.parameters for matrix in matrices)
+        for place, matrix in reversed(list(enumerate(matrices))):
+            parameters = matrix.parameters + (0 if place else rest)
+            work = 2 * tokens * matrix.forward_flop / rate
+            found.append(Gradient(f"layer {layer}", element_bytes * parameters, work))
+    ends = shape.parameters().total - sum(g.size_bytes for g in found) // element_bytes
+    return (*found, Gradient("embedding", element_bytes * ends, 0.0))
+
+
+def hiding_tokens(
+    flop_per_s: float, bytes_per_s: float, ranks: int, element_bytes: int = 4
+) -> float:
+    """Tokens per GPU from which backward is as long as the all-reduce of its gradients.
+
+    4·N·T / F = 2(n-1)/n · e·N / β, solved for T: e·(n-1)/(2n) · F / β. The model's size N cancels.
+    F is what a GPU really computes per second, β one way, e bytes of a gradient. Compare How to
+    Scale Your Model, jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for
+    rates that are not positive.
+    """
+    number("flop_per_s", flop_per_s, above=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+    whole("element_bytes", element_bytes)
+    return bus_factor("all-reduce", ranks) * element_bytes * flop_per_s / (4 * bytes_per_s)

@@ -1,0 +1,261 @@
+"""Collectives: bytes that each GPU sends, steps, and time by the α–β model.
+
+T = steps · α + sent bytes / β, with α the latency of one step in seconds and β the bandwidth of one
+GPU in bytes per second, one way. `size_bytes` is always the whole tensor as nccl-tests counts it:
+what all-reduce, broadcast and send/recv carry, the result of all-gather, the input of
+reduce-scatter, all n pieces of one GPU in all-to-all.
+"""
+
+from math import ceil, inf, log2
+
+from course_lib.validation import choice, number, whole
+
+OPERATIONS = (
+    "all-reduce",
+    "reduce-scatter",
+    "all-gather",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+    "send-recv",
+)
+# "tree" sends the whole tensor up and down one binary tree, level by level; "double-tree" cuts it
+# into pieces that follow each other through two trees (Sanders, Speck, Träff 2009; NCCL 2.4).
+ALGORITHMS = ("ring", "tree", "double-tree")
+# The share of the link that NCCL expects a tree to reach (nccl, src/graph/tuning.cc: busBw * .92).
+TREE_EFFICIENCY = 0.92
+
+
+def bus_factor(operation: str, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth: 2(n-1)/n, (n-1)/n or 1.
+
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    _check(operation, ranks)
+    if operation == "all-reduce":
+        return 2 * (ranks - 1) / ranks
+    if operation in ("reduce-scatter", "all-gather", "all-to-all"):
+        return (ranks - 1) / ranks
+    return 1.0 if ranks > 1 else 0.0
+
+
+def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
+    """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
+
+    No algorithm sends fewer; rings send just that from every GPU and trees on average. Broadcast
+    and reduce: every GPU of the chain but its end sends the size once, as in send/recv.
+    Source: nccl-tests, doc/PERFORMANCE.md.
+    """
+    number("size_bytes", size_bytes, least=0)
+    return size_bytes * bus_factor(operation, ranks)
+
+
+def steps(operation: str, ranks: int, algorithm: str = "ring") -> int:
+    """Messages that follow each other, each costing one latency.
+
+    Ring: 2(n-1) for all-reduce, n-1 for the others; pairwise all-to-all n-1; trees: ceil(log2 n),
+    twice for all-reduce; send/recv 1. Source: Thakur, Rabenseifner, Gropp 2005, section 4.
+    """
+    _check(operation, ranks, algorithm)
+    if ranks == 1:
+        return 0
+    if operation == "send-recv":
+        return 1
+    each = ranks - 1 if algorithm == "ring" else ceil(log2(ranks))
+    return 2 * each if operation == "all-reduce" else each
+
+
+def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
+    """Messages of all GPUs together, before any cutting into pieces that follow each other.
+
+    Ring: n · steps, but n-1 for broadcast and reduce (a chain). Tree: n-1 edges, each used once,
+    or twice for all-reduce; a double tree has two trees.
+    """
+    count = steps(operation, ranks, algorithm)
+    if count == 0 or operation == "send-recv":
+        return count
+    if algorithm == "ring":
+        return ranks - 1 if operation in ("broadcast", "reduce") else ranks * count
+    trees = 1 if algorithm == "tree" else 2
+    return trees * (ranks - 1) * (2 if operation == "all-reduce" else 1)
+
+
+def seconds(
+    operation: str,
+    size_bytes: float,
+    ranks: int,
+    latency_s: float,
+    bytes_per_s: float,
+    algorithm: str = "ring",
+) -> float:
+    """Time of one collective: steps · latency + bytes / bandwidth (one way).
+
+    Bytes are what one GPU sends; in the plain "tree" the whole size at each level, since no level
+    starts before the one below has ended.
+    """
+    number("latency_s", latency_s, least=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+    count = steps(operation, ranks, algorithm)
+    sent = sent_bytes(operation, size_bytes, ranks)
+    return count * latency_s + (count * size_bytes if algorithm == "tree" else sent) / bytes_per_s
+
+
+def crossover_bytes(
+    ranks: int,
+    latency_s: float,
+    bytes_per_s: float,
+    tree: str = "double-tree",
+    efficiency: float = TREE_EFFICIENCY,
+) -> float:
+    """Size below which a tree all-reduce is faster than a ring: equal times, solved for size.
+
+    α (2(n-1) - 2 ceil(log2 n)) = size/β (f/efficiency - 2(n-1)/n), with f = 2 ceil(log2 n) for the
+    plain tree and 2(n-1)/n for the double one. Infinite where the tree never loses, 0 where it
+    saves no step. `efficiency` is the share of the bandwidth that the tree reaches.
+    """
+    choice("tree", tree, ALGORITHMS[1:])
+    number("efficiency", efficiency, above=0)
+    number("latency_s", latency_s, least=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+    saved = steps("all-reduce", ranks) - steps("all-reduce", ranks, tree)
+    # With no latency and a bandwidth of 1, the time of one byte is what it costs per byte.
+    extra = seconds("all-reduce", 1, ranks, 0, efficiency, tree)
+    extra -= seconds("all-reduce", 1, ranks, 0, 1)
+    if saved == 0:
+        return 0.0
+    return inf if extra <= 0 else saved * latency_s * bytes_per_s / extra
+
+
+def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
+    """Bytes per second as a user sees it: size / time (nccl-tests: algbw)."""
+    number("size_bytes", size_bytes, least=0)
+    number("time_s", time_s, above=0)
+    return size_bytes / time_s
+
+
+def bus_bandwidth(operation: str, size_bytes: float, ranks: int, time_s: float) -> float:
+    """Bytes per second to compare with a link: algbw · 2(n-1)/n, (n-1)/n or 1 (busbw)."""
+    return algorithm_bandwidth(size_bytes, time_s) * bus_factor(operation, ranks)
+
+
+def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) -> float:
+    """Bytes a GPU sends in a step with one micro-batch: 2, 2, 2 or 3 times the parameters' size.
+
+    ZeRO-0 all-reduces the gradients; 1 and 2 reduce-scatter them and gather the parameters; 3
+    gathers the parameters for the forward and again for the backward pass. Gradients are taken to
+    be as large as parameters. `ranks` None: the paper's limit; else times (n-1)/n.
+    Source: ZeRO, arXiv:1910.02054, section 7.
+    """
+    number("size_bytes", size_bytes, least=0)
+    whole("zero_stage", zero_stage, least=0, most=3)
+    volume = size_bytes * (3 if zero_stage == 3 else 2)
+    return volume if ranks is None else volume * bus_factor("all-gather", ranks)
+
+
+def tensor_parallel_bytes(
+    micro_batch: int, sequence: int, hidden: int, tp: int, element_bytes: int = 2
+) -> float:
+    """Bytes a GPU sends for one layer and micro-batch, forward and backward: 8bsh(t-1)/t elements.
+
+    Four all-reduces of b·s·h; as many bytes with sequence parallelism, whose all-gathers and
+    reduce-scatters are halves of them. Source: Narayanan et al. 2021, arXiv:2104.04473, section
+    3.2; Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2.
+    """
+    size = activation_bytes(micro_batch, sequence, hidden, element_bytes)
+    return 4 * sent_bytes("all-reduce", size, tp)
+
+
+def activation_bytes(micro_batch: int, sequence: int, hidden: int, element_bytes: int = 2) -> int:
+    """What crosses one stage boundary each way per micro-batch: b·s·h elements.
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
+    """
+    whole("micro_batch", micro_batch)
+    whole("sequence", sequence)
+    whole("hidden", hidden)
+    whole("element_bytes", element_bytes)
+    return micro_batch * sequence * hidden * element_bytes
+
+
+def qkv_intensity(hidden: int, tp: float, element_bytes: int = 2) -> float:
+    """FLOP per byte in the study notes' way: 2·3·h / t / bytes of an element.
+
+    One column-parallel matrix of 3h columns (query, key, value) cut over t GPUs, for each byte of
+    input that is shipped; the notes take t = heads. It leaves out the rest of the layer: see
+    `layer_intensity`.
+    """
+    whole("hidden", hidden)
+    number("tp", tp, above=0)
+    whole("element_bytes", element_bytes)
+    return 2 * 3 * hidden / tp / element_bytes
+
+
+def layer_intensity(
+    hidden: int, tp: int, element_bytes: int = 2, layer_parameters: int | None = None
+) -> float:
+    """FLOP per byte of a whole layer under tensor parallelism, forward and backward.
+
+    (6 P b s / t) / (8 b s h (t-1)/t · element) = 6P / (8h (t-1) · element), attention scores left
+    out. `layer_parameters` P None: 12h², which gives 4.5h/(t-1) in 16 bits. Infinite at t = 1.
+    Source: from Narayanan et al. 2021, arXiv:2104.04473, section 3.2.
+    """
+    whole("tp", tp)
+    parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
+    return inf if tp == 1 else 6 * parameters / (8 * hidden * (tp - 1) * element_bytes)
+
+
+def qkv_tp_reach(
+    hidden: int, peak_flop_per_s: float, bytes_per_s: float, element_bytes: int = 2
+) -> float:
+    """Largest t (a real number) with `qkv_intensity` >= peak / bandwidth: 6h / bytes / ridge."""
+    return qkv_intensity(hidden, 1, element_bytes) / ridge(peak_flop_per_s, bytes_per_s)
+
+
+def layer_tp_reach(
+    hidden: int,
+    peak_flop_per_s: float,
+    bytes_per_s: float,
+    element_bytes: int = 2,
+    layer_parameters: int | None = None,
+) -> int:
+    """Largest whole t with `layer_intensity` >= peak / bandwidth: floor(1 + 6P / (8h·e·ridge)).
+
+    Without overlap, latency or loss of efficiency; 9h/e takes the place of 6P/(8h·e) for P = 12h².
+    """
+    parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
+    reach = 6 * parameters / (8 * hidden * element_bytes)
+    return int(1 + reach / ridge(peak_flop_per_s, bytes_per_s))
+
+
+def ridge(peak_flop_per_s: float, bytes_per_s: float) -> float:
+    """FLOP per byte at which computing takes as long as moving: peak / bandwidth (one way)."""
+    number("peak_flop_per_s", peak_flop_per_s, above=0)
+    number("bytes_per_s", bytes_per_s, above=0)
+    return peak_flop_per_s / bytes_per_s
+
+
+def needed_bytes_per_s(peak_flop_per_s: float, flop_per_byte: float) -> float:
+    """Bandwidth (one way) at which sending takes as long as computing: peak / intensity."""
+    number("peak_flop_per_s", peak_flop_per_s, above=0)
+    number("flop_per_byte", flop_per_byte, above=0)
+    return peak_flop_per_s / flop_per_byte
+
+
+def _layer_parameters(hidden: int, element_bytes: int, parameters: int | None) -> int:
+    whole("hidden", hidden)
+    whole("element_bytes", element_bytes)
+    if parameters is None:
+        return 12 * hidden * hidden
+    whole("layer_parameters", parameters)
+    return parameters
+
+
+def _check(operation: str, ranks: int, algorithm: str = "ring") -> None:
+    choice("operation", operation, OPERATIONS)
+    whole("ranks", ranks)
+    choice("algorithm", algorithm, ALGORITHMS)
+    if algorithm != "ring" and operation not in ("all-reduce", "broadcast", "reduce"):
+        raise ValueError(
+            f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
+            "broadcast or reduce"
+        )

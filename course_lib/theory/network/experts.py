@@ -1,0 +1,218 @@
+"""How a router loads experts and ranks: what is accepted, what is dropped, what travels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.collectives import bus_factor
+from course_lib.validation import divisible, number, whole
+
+_MOST_EXPERTS = 65_536
+_MOST_TOKENS = 10**12
+
+
+@dataclass(frozen=True)
+class ExpertLoad:
+    """Choices that fall on each expert, and the capacity that each expert has.
+
+    A token makes `top_k` choices. Experts are spread over `ranks` in order, equally many on each;
+    `row_bytes` is what one token takes on its way. Raises ValueError for sizes that do not fit.
+    """
+
+    load: tuple[int, ...]
+    top_k: int
+    capacity: int
+    ranks: int
+    row_bytes: int
+
+    def __post_init__(self) -> None:
+        whole("experts", len(self.load), most=_MOST_EXPERTS)
+        for expert, choices in enumerate(self.load):
+            whole(f"load[{expert}]", choices, least=0)
+        whole("choices", sum(self.load))
+        whole("top_k", self.top_k, most=len(self.load))
+        for name in ("capacity", "ranks", "row_bytes"):
+            whole(name, getattr(self, name))
+        divisible("experts", len(self.load), "ranks", self.ranks)
+
+    @property
+    def choices(self) -> int:
+        """tokens · top_k."""
+        return sum(self.load)
+
+    @property
+    def mean(self) -> float:
+        """Choices per expert: choices / experts."""
+        return self.choices / len(self.load)
+
+    @property
+    def imbalance(self) -> float:
+        """The busiest expert's load over the mean; 1 when all are equal."""
+        return max(self.load) / self.mean
+
+    @property
+    def accepted(self) -> tuple[int, ...]:
+        """What each expert takes: min(load, capacity)."""
+        return tuple(min(choices, self.capacity) for choices in self.load)
+
+    @property
+    def dropped(self) -> int:
+        """Choices beyond the capacity of their expert."""
+        return self.choices - sum(self.accepted)
+
+    @property
+    def dropped_fraction(self) -> float:
+        """dropped / choices."""
+        return self.dropped / self.choices
+
+    @property
+    def rank_load(self) -> tuple[int, ...]:
+        """Accepted choices by rank: the rows that each rank receives."""
+        own = len(self.load) // self.ranks
+        starts = range(0, len(self.load), own)
+        return tuple(sum(self.accepted[start : start + own]) for start in starts)
+
+    @property
+    def rank_imbalance(self) -> float:
+        """The busiest rank's rows over the mean: the others wait for it."""
+        return max(self.rank_load) * self.ranks / sum(self.rank_load)
+
+    @property
+    def dispatch_bytes(self) -> float:
+        """One all-to-all as a rank hands it over: accepted choices · row_bytes / ranks.
+
+        The tokens lie equally on all ranks. Rows that stay on their rank are counted.
+        """
+        return sum(self.accepted) * self.row_bytes / self.ranks
+
+    @property
+    def travelling_bytes(self) -> float:
+        """What of it leaves the rank when all experts are asked alike: (n-1)/n."""
+        return self.dispatch_bytes * bus_factor("all-to-all", self.ranks)
+
+    @property
+    def received_bytes(self) -> int:
+        """What the busiest rank receives in one dispatch."""
+        return max(self.rank_load) * self.row_bytes
+
+    def explain(self) -> str:
+        """One line per step, with its numbers."""
+        return "\n".join(
+            [
+                f"choices    {self.choices:,} on {len(self.load)} experts, {self.mean:,.1f} each",
+                f"busiest    {max(self.load):,}, {self.imbalance:.2f} times the mean",
+                f"capacity   {self.capacity:,}: {self.dropped:,} dropped "
+                f"({self.dropped_fraction:.1%})",
+                f"all-to-all {format_bytes(self.dispatch_bytes)} from each of "
+                f"{self.ranks} ranks, {format_bytes(self.received_bytes)} to the busiest",
+            ]
+        )
+
+
+def capacity(choices: int, experts: int, factor: float | None) -> int:
+    """Choices that one expert takes: factor · choices / experts, rounded up; all where None.
+
+    Source: Fedus et al. 2021, arXiv:2101.03961, equation 3 (there top_k is 1).
+    """
+    whole("choices", choices, most=_MOST_TOKENS * _MOST_EXPERTS)
+    whole("experts", experts, most=_MOST_EXPERTS)
+    if factor is None:
+        return choices
+    number("factor", factor, above=0, most=_MOST_EXPERTS)
+    return ceil(factor * choices / experts)
+
+
+def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, ...]:
+    """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …
+
+    A token chooses `top_k` different experts, so none gets more than `tokens`; what is above that
+    goes to the others in proportion. Rounded to whole choices that add up to tokens · top_k
+    (largest remainders first). Skew 0: all alike.
+    """
+    whole("tokens", tokens, most=_MOST_TOKENS)
+    whole("experts", experts, most=_MOST_EXPERTS)
+    whole("top_k", top_k, most=experts)
+    number("skew", skew, least=0, most=10)
+    exact = [tokens * share for share in _shares(experts, top_k, skew)]
+    load = [int(choices) for choices in exact]
+    remainders = sorted(range(experts), key=lambda expert: load[expert] - exact[expert])
+    for expert in remainders[: tokens * top_k - sum(load)]:
+        load[expert] += 1
+    return tuple(load)
+
+
+def _shares(experts: int, top_k: int, skew: float) -> list[float]:
+    """How many of all tokens choose each expert: at most 1, in all top_k; falling."""
+    weights = [(place + 1) ** -skew for place in range(experts)]
+    rest = sum(weights)
+    for full, weight in enumerate(weights):
+        scale = (top_k - full) / rest
+        if scale * weight < 1:
+            return [1.0] * full + [scale * one for one in weights[full:]]
+        rest = sum(weights[full + 1 :])
+    return [1.0] * experts
+
+
+def expert_load(
+    tokens: int,
+    experts: int,
+    top_k: int = 1,
+    capacity_factor: float | None = None,
+    ranks: int = 1,
+    row_bytes: int = 2,
+    skew: float = 0.0,
+) -> ExpertLoad:
+    """The load of `zipf_load` with the capacity of `capacity`."""
+    load = zipf_load(tokens, experts, top_k, skew)
+    limit = capacity(tokens * top_k, experts, capacity_factor)
+    return ExpertLoad(load, top_k, limit, ranks, row_bytes)
+
+
+def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
+    """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
+
+    1 when all N experts are chosen alike, N when one gets everything. Source: Fedus et al. 2021,
+    arXiv:2101.03961, equation 4, without its factor α. Raises ValueError for unequal lengths,
+    numbers below 0, and a load of 0.
+    """
+    whole("experts", len(load), most=_MOST_EXPERTS)
+    if len(load) != len(probabilities):
+        raise ValueError(
+            f"load has {len(load)} experts and probabilities {len(probabilities)}: give one "
+            "number for each expert in both"
+        )
+    for name, values in (("load", load), ("probabilities", probabilities)):
+        for place, value in enumerate(values):
+            number(f"{name}[{place}]", value, least=0)
+    number("sum of load", sum(load), above=0)
+    pairs = zip(load, probabilities, strict=True)
+    return len(load) * sum(one * other for one, other in pairs) / sum(load)
+
+
+def routed_bytes(kept: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2) -> int:
+    """Bytes that `rank` hands over to one layer's all-to-alls in one step.
+
+    `kept[r][e]`: accepted choices of rank r for expert e; the experts lie on the ranks in order.
+    Dispatch hands over the rows that the rank sends, combine those that it received; `passes` is 2
+    for forward and backward, 3 with recomputation: passes · (sent + received) · row_bytes. Rows
+    that stay are counted. Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    """
+    whole("ranks", len(kept))
+    whole("rank", rank, least=0, most=len(kept) - 1)
+    whole("row_bytes", row_bytes)
+    whole("passes", passes)
+    experts = len(kept[0])
+    whole("experts", experts, most=_MOST_EXPERTS)
+    divisible("experts", experts, "ranks", len(kept))
+    for number_of_rank, row in enumerate(kept):
+        if len(row) != experts:
+            raise ValueError(
+                f"kept[{number_of_rank}] has {len(row)} experts and kept[0] {experts}: give one "
+                "number for each expert"
+            )
+        for expert, rows in enumerate(row):
+            whole(f"kept[{number_of_rank}][{expert}]", rows, least=0)
+    own = experts // len(kept)
+    received = sum(sum(row[rank * own : (rank + 1) * own]) for row in kept)
+    return passes * (sum(kept[rank]) + received) * row_bytes

@@ -1,0 +1,95 @@
+"""The α and β of a machine, from the times of one collective at several sizes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from course_lib.theory.network import collectives
+from course_lib.validation import number
+
+
+@dataclass(frozen=True)
+class FittedLink:
+    """The link of the α–β model that explains measured times best.
+
+    `residual`: root mean square of (model - measured) / measured; 0 where the model is exact.
+    """
+
+    latency_s: float
+    bytes_per_s: float
+    residual: float
+
+    def explain(self) -> str:
+        """The fit in one line."""
+        return (
+            f"α = {self.latency_s * 1e6:.3g} µs a step, β = {self.bytes_per_s / 1e6:.4g} MB/s one "
+            f"way, off by {self.residual:.0%} (root mean square)"
+        )
+
+
+def fit_alpha_beta(
+    operation: str,
+    sizes_bytes: Sequence[float],
+    seconds: Sequence[float],
+    ranks: int,
+    algorithm: str = "ring",
+) -> FittedLink:
+    """Least squares of the relative errors: sum of ((steps · α + sent / β - t) / t)².
+
+    Relative, because small sizes tell the latency and would not count beside large ones otherwise.
+    Raises ValueError for fewer than two different sizes, and where the best line has a latency
+    below zero or does not rise with the size.
+    """
+    _check(sizes_bytes, seconds)
+    steps = collectives.steps(operation, ranks, algorithm)
+    if steps == 0:
+        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
+    # With no latency and a bandwidth of 1 the time is what the slowest rank sends.
+    sent = [collectives.seconds(operation, size, ranks, 0, 1, algorithm) for size in sizes_bytes]
+    level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
+    if slope <= 0:
+        raise ValueError(
+            f"seconds do not grow with the sizes ({_span(seconds)} s): measure larger sizes"
+        )
+    if level < -1e-9 * max(seconds):  # less is rounding
+        raise ValueError(
+            f"latency comes out below zero ({level / steps:.2g} s): measure smaller sizes, or take "
+            "the fastest of more repeats"
+        )
+    level = max(level, 0.0)
+    errors = [(level + slope * x - time) / time for x, time in zip(sent, seconds, strict=True)]
+    residual = sqrt(sum(error**2 for error in errors) / len(errors))
+    return FittedLink(level / steps, 1 / slope, residual)
+
+
+def _line(
+    xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float]:
+    """Intercept and slope of the weighted least squares; about the means, which rounds less."""
+    points = list(zip(xs, ys, weights, strict=True))
+    total = sum(weights)
+    mean_x = sum(w * x for x, _, w in points) / total
+    mean_y = sum(w * y for _, y, w in points) / total
+    spread = sum(w * (x - mean_x) ** 2 for x, _, w in points)
+    slope = sum(w * (x - mean_x) * (y - mean_y) for x, y, w in points) / spread
+    return mean_y - slope * mean_x, slope
+
+
+def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
+    if len(sizes_bytes) != len(seconds):
+        raise ValueError(
+            f"sizes_bytes has {len(sizes_bytes)} entries and seconds {len(seconds)}: give one time "
+            "for each size"
+        )
+    for place, (size, time) in enumerate(zip(sizes_bytes, seconds, strict=True)):
+        number(f"sizes_bytes[{place}]", size, least=0)
+        number(f"seconds[{place}]", time, above=0)
+    if len(set(sizes_bytes)) < 2:
+        raise ValueError(
+            f"sizes_bytes must hold two different sizes or more, got {list(sizes_bytes)}: "
+            "a line has two unknowns"
+        )
+
+
+def _span(values: Sequence[float]) -> str:
+    return f"{min(values):.2g} to {max(values):.2g}"

@@ -1,0 +1,72 @@
+"""Where the ranks of a layout stand: coordinates, groups, and which groups leave their node.
+
+Axes are named innermost first. Megatron-LM's order: tp, cp, dp, pp (Narayanan et al. 2021,
+arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
+"""
+
+from collections.abc import Sequence
+
+from course_lib.theory.inputs.layout import Layout
+from course_lib.validation import choice, whole
+
+ORDER = ("tp", "cp", "dp", "pp")
+
+
+def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
+    """Replicas of the model: dp = world / (tp · pp · cp).
+
+    Raises ValueError where the product does not divide `world`.
+    """
+    replica = 1
+    for name, degree in {"world": world, "tp": tp, "pp": pp, "cp": cp}.items():
+        whole(name, degree)
+        replica *= 1 if name == "world" else degree
+    if world % replica:
+        raise ValueError(
+            f"world {world} / (tp {tp} * pp {pp} * cp {cp}) = {world / replica:g} is not a whole "
+            f"number of replicas: use {world // replica * replica} GPUs, or other degrees"
+        )
+    return world // replica
+
+
+def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
+    """Distance in ranks between neighbours on each axis: the product of the axes further inside.
+
+    Raises ValueError unless `order` names each axis once.
+    """
+    if sorted(order) != sorted(ORDER):
+        raise ValueError(f"order {tuple(order)} must name each of {', '.join(ORDER)} once")
+    found, stride = {}, 1
+    for axis in order:
+        found[axis] = stride
+        stride *= getattr(layout, axis)
+    return found
+
+
+def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
+    """Coordinates of a rank: rank // stride mod degree, for each axis.
+
+    Raises ValueError for a rank that the layout does not have.
+    """
+    whole("rank", rank, least=0, most=layout.world - 1)
+    return {
+        axis: rank // stride % getattr(layout, axis)
+        for axis, stride in strides(layout, order).items()
+    }
+
+
+def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tuple[int, ...], ...]:
+    """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
+    choice("axis", axis, ORDER)
+    stride, degree = strides(layout, order)[axis], getattr(layout, axis)
+    starts = [rank for rank in range(layout.world) if rank // stride % degree == 0]
+    return tuple(tuple(start + i * stride for i in range(degree)) for start in starts)
+
+
+def nodes_of(
+    layout: Layout, axis: str, gpus_per_node: int = 8, order: Sequence[str] = ORDER
+) -> int:
+    """Nodes over which the most scattered group of `axis` lies; 1: it never leaves its node."""
+    whole("gpus_per_node", gpus_per_node)
+    members = groups(layout, axis, order)
+    return max(len({rank // gpus_per_node for rank in group}) for group in members)

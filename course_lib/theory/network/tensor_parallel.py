@@ -1,0 +1,138 @@
+"""Tensor parallelism: the time of one cut layer on a link, and who holds which heads."""
+
+from dataclasses import dataclass
+
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_flop
+from course_lib.theory.network import collectives
+from course_lib.validation import divisible, number, whole
+
+
+@dataclass(frozen=True)
+class CutLayer:
+    """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.
+
+    Everything is ideal: matrices at the dense peak, the link at its full rate, nothing overlapped,
+    attention scores left out. `tokens` is b·s of one micro-batch.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 3.2. Raises ValueError for sizes below
+    1 and a peak that is not positive.
+    """
+
+    hidden: int
+    tp: int
+    peak_flop_per_s: float
+    link: Link
+    tokens: int = 4096
+    element_bytes: int = 2
+
+    def __post_init__(self) -> None:
+        for name in ("hidden", "tp", "tokens", "element_bytes"):
+            whole(name, getattr(self, name))
+        number("peak_flop_per_s", self.peak_flop_per_s, above=0)
+
+    @property
+    def flop(self) -> float:
+        """FLOP of one GPU: 6 · 12h² · tokens / t."""
+        return 72 * self.hidden**2 * self.tokens / self.tp
+
+    @property
+    def summed_bytes(self) -> int:
+        """The tensor of one all-reduce: b·s·h elements."""
+        return collectives.activation_bytes(1, self.tokens, self.hidden, self.element_bytes)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one GPU sends: 8 b·s·h (t-1)/t elements, four all-reduces."""
+        return collectives.tensor_parallel_bytes(
+            1, self.tokens, self.hidden, self.tp, self.element_bytes
+        )
+
+    @property
+    def flop_per_byte(self) -> float:
+        """FLOP for each byte sent: 9h / ((t-1) · element); infinite at t = 1."""
+        return collectives.layer_intensity(self.hidden, self.tp, self.element_bytes)
+
+    @property
+    def ridge_flop_per_byte(self) -> float:
+        """FLOP per byte at which the link takes as long as the arithmetic."""
+        return collectives.ridge(self.peak_flop_per_s, self.link.bytes_per_s)
+
+    @property
+    def compute_s(self) -> float:
+        """Seconds of arithmetic: flop / peak."""
+        return self.flop / self.peak_flop_per_s
+
+    @property
+    def communication_s(self) -> float:
+        """Seconds of four ring all-reduces one after the other: latency and bytes."""
+        return 4 * collectives.seconds(
+            "all-reduce", self.summed_bytes, self.tp, self.link.latency_s, self.link.bytes_per_s
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the layer: compute, then communicate."""
+        return self.compute_s + self.communication_s
+
+    @property
+    def qkv_reach(self) -> float:
+        """Largest t by the study notes: see `collectives.qkv_tp_reach`."""
+        return collectives.qkv_tp_reach(
+            self.hidden, self.peak_flop_per_s, self.link.bytes_per_s, self.element_bytes
+        )
+
+    @property
+    def layer_reach(self) -> int:
+        """Largest t by the bytes of a layer: see `collectives.layer_tp_reach`."""
+        return collectives.layer_tp_reach(
+            self.hidden, self.peak_flop_per_s, self.link.bytes_per_s, self.element_bytes
+        )
+
+    def explain(self) -> str:
+        """Compute, communication and both reaches, one line each."""
+        return "\n".join(
+            [
+                f"compute        {format_flop(self.flop)} at {format_flop(self.peak_flop_per_s)}/s"
+                f" = {1000 * self.compute_s:.3g} ms",
+                f"communication  {self.sent_bytes / 1e6:.4g} MB in 4 all-reduces on "
+                f"{self.link.name} = {1000 * self.communication_s:.3g} ms",
+                f"intensity      {self.flop_per_byte:.4g} FLOP/byte, ridge "
+                f"{self.ridge_flop_per_byte:.4g}",
+                f"reach          t <= {self.layer_reach} by the layer, "
+                f"{self.qkv_reach:.3g} by the notes",
+            ]
+        )
+
+
+def qkv_rows(heads: int, kv_heads: int, width: int, tp: int, rank: int) -> list[int]:
+    """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
+
+    Rows lie q first, heads·width of them, then k, then v, kv_heads·width each. With tp above
+    kv_heads, tp/kv_heads ranks hold a copy of the same key-value head.
+    Source: Shoeybi et al. 2019, arXiv:1909.08053, section 3. Raises ValueError where the heads
+    cannot be divided.
+    """
+    for name, size in {"heads": heads, "kv_heads": kv_heads, "width": width, "tp": tp}.items():
+        whole(name, size)
+    whole("rank", rank, least=0, most=tp - 1)
+    divisible("heads", heads, "kv_heads", kv_heads)
+    divisible("heads", heads, "tp", tp)
+    copies = kv_copies(kv_heads, tp)
+    queries, pairs = heads // tp * width, max(1, kv_heads // tp) * width
+    keys = heads * width + rank // copies * pairs
+    starts = ((rank * queries, queries), (keys, pairs), (keys + kv_heads * width, pairs))
+    return [row for start, rows in starts for row in range(start, start + rows)]
+
+
+def kv_copies(kv_heads: int, tp: int) -> int:
+    """Ranks that hold the same key-value head: 1 while tp <= kv_heads, then tp / kv_heads.
+
+    Raises ValueError unless one of the two divides the other.
+    """
+    whole("kv_heads", kv_heads)
+    whole("tp", tp)
+    if tp <= kv_heads:
+        divisible("kv_heads", kv_heads, "tp", tp)
+        return 1
+    divisible("tp", tp, "kv_heads", kv_heads)
+    return tp // kv_heads

@@ -1,0 +1,138 @@
+"""Collectives of a training step: what is sent, how often, how many bytes, for how long."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network import collectives
+from course_lib.validation import choice, number, whole
+
+# The parallel degrees of a layout that communicate, innermost first.
+AXES = ("tp", "cp", "ep", "dp", "pp")
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
+
+    `what` says which tensor, `size_bytes` is the whole tensor as in `collectives`.
+    """
+
+    axis: str
+    what: str
+    operation: str
+    count: int
+    size_bytes: float
+    ranks: int
+    link: Link
+    algorithm: str = "ring"
+
+    def __post_init__(self) -> None:
+        choice("axis", self.axis, AXES)
+        choice("operation", self.operation, collectives.OPERATIONS)
+        choice("algorithm", self.algorithm, collectives.ALGORITHMS)
+        whole("count", self.count, least=0)
+        whole("ranks", self.ranks)
+        number("size_bytes", self.size_bytes, least=0)
+
+    @property
+    def sent_bytes(self) -> float:
+        """Bytes that one GPU sends in one call."""
+        return collectives.sent_bytes(self.operation, self.size_bytes, self.ranks)
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes that one GPU sends in a step: count · sent_bytes."""
+        return self.count * self.sent_bytes
+
+    @property
+    def seconds(self) -> float:
+        """Time of all calls, one after the other: count · (steps · α + sent / β)."""
+        trees = self.operation in ("all-reduce", "broadcast", "reduce")
+        return self.count * collectives.seconds(
+            self.operation,
+            self.size_bytes,
+            self.ranks,
+            self.link.latency_s,
+            self.link.bytes_per_s,
+            self.algorithm if trees else "ring",
+        )
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Every collective of one training step on one GPU; totals are properties.
+
+    `overlap`: the part of an axis' time that hides behind computation, {"dp": 0.9}; 0 where absent.
+    Raises ValueError for another axis or a part outside 0..1.
+    """
+
+    collectives: tuple[Collective, ...]
+    overlap: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for axis, part in self.overlap.items():
+            choice("overlap axis", axis, AXES)
+            number(f"overlap[{axis!r}]", part, least=0)
+            if part > 1:
+                raise ValueError(f"overlap[{axis!r}] must be at most 1, got {part}: 0.8 is 80 %")
+
+    @property
+    def total_bytes(self) -> float:
+        """Bytes that the GPU sends in a step."""
+        return sum(entry.total_bytes for entry in self.collectives)
+
+    @property
+    def bytes_by_axis(self) -> dict[str, float]:
+        """Bytes sent for each axis that communicates."""
+        return self._sums("axis", "total_bytes")
+
+    @property
+    def bytes_by_link(self) -> dict[str, float]:
+        """Bytes sent in groups whose slowest link has this name."""
+        totals: dict[str, float] = {}
+        for entry in self.collectives:
+            totals[entry.link.name] = totals.get(entry.link.name, 0.0) + entry.total_bytes
+        return totals
+
+    @property
+    def seconds(self) -> float:
+        """Time of all collectives, none hidden and none at the same time as another."""
+        return sum(entry.seconds for entry in self.collectives)
+
+    @property
+    def seconds_by_axis(self) -> dict[str, float]:
+        """Time of each axis' collectives, not hidden."""
+        return self._sums("axis", "seconds")
+
+    @property
+    def exposed_by_axis(self) -> dict[str, float]:
+        """Time of each axis that computation does not hide: seconds · (1 - overlap)."""
+        times = self.seconds_by_axis
+        return {axis: (1 - self.overlap.get(axis, 0)) * time for axis, time in times.items()}
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Time that is added to the step: the sum of `exposed_by_axis`."""
+        return sum(self.exposed_by_axis.values())
+
+    def _sums(self, key: str, value: str) -> dict[str, float]:
+        totals: dict[str, float] = {}
+        for entry in self.collectives:
+            name = getattr(entry, key)
+            totals[name] = totals.get(name, 0.0) + getattr(entry, value)
+        return totals
+
+    def explain(self, unit: str = "GB") -> str:
+        """One line per collective: how many, among how many, bytes sent per GPU, link and time."""
+        lines = [
+            f"{entry.axis:<3}{entry.what:<26}{entry.count:>7} x {entry.operation:<15}"
+            f"among {entry.ranks:<6}{format_bytes(entry.total_bytes, unit):>10}"
+            f"{entry.seconds:>11.4f} s  {entry.link.name}"
+            for entry in self.collectives
+        ]
+        hidden = max(0.0, self.seconds - self.exposed_seconds)
+        sent = format_bytes(self.total_bytes, unit)
+        total = f"total {sent} sent per GPU, {self.seconds:.4f} s, of which {hidden:.4f} s hidden"
+        return "\n".join([*lines, total])

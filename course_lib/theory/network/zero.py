@@ -1,0 +1,140 @@
+"""ZeRO's four stages side by side: what one GPU stores, what it sends, what crosses the bus."""
+
+from dataclasses import dataclass, replace
+
+from course_lib.theory.inputs.hardware import PCIE4, Link
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.states import model_states
+from course_lib.theory.network import collectives
+from course_lib.validation import whole
+
+STAGES = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The elements start … stop-1 that one rank owns, and the zeros that fill its part up."""
+
+    start: int
+    stop: int
+    zeros: int
+
+
+def shard(parameters: int, ranks: int, rank: int) -> Shard:
+    """Rank `rank`'s part of a vector of `parameters` elements cut over `ranks`.
+
+    s = ceil(P / n) elements a rank; zeros behind the last parameter make n·s. Raises ValueError
+    for a rank that is not there.
+    """
+    whole("parameters", parameters)
+    whole("ranks", ranks)
+    whole("rank", rank, least=0, most=ranks - 1)
+    size = -(-parameters // ranks)
+    start, stop = min(rank * size, parameters), min((rank + 1) * size, parameters)
+    return Shard(start, stop, size - (stop - start))
+
+
+@dataclass(frozen=True)
+class StageBill:
+    """One stage: bytes on one GPU, on the host beside it, and what moves in one update.
+
+    `optimizer_bytes` has the fp32 master copy in it, as ZeRO's K has. `sent_bytes`: by one GPU to
+    the other ranks. `bus_bytes`: between this GPU and the host, both ways added.
+    """
+
+    zero_stage: int
+    weights_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    host_bytes: int
+    sent_bytes: float
+    bus_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Model states on the GPU."""
+        return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
+
+    def bus_seconds(self, link: Link = PCIE4) -> float:
+        """Time of gradients to the host and weights back, one after the other: bytes / bandwidth.
+
+        One GPU has `link` for itself; the latency is left out.
+        """
+        return self.bus_bytes / link.bytes_per_s
+
+
+@dataclass(frozen=True)
+class ZeroStages:
+    """Stages 0 to 3 of the same model on the same ranks."""
+
+    parameters: int
+    ranks: int
+    recipe: Recipe
+    bills: tuple[StageBill, ...]
+
+    def explain(self, unit: str = "GB") -> str:
+        """One line a stage: bytes by kind, their sum, and what is sent relative to stage 0."""
+        lines = [
+            f"{self.parameters:,} parameters, {self.ranks} ranks, "
+            f"{self.recipe.bytes_per_parameter} B per parameter",
+            f"{'stage':<6}{'weights':>12}{'gradients':>12}{'optimizer':>12}{'total':>12}{'sent':>12}",
+        ]
+        for bill in self.bills:
+            sizes = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
+            told = [*sizes, bill.total_bytes, bill.sent_bytes]
+            cells = "".join(f"{format_bytes(size, unit):>12}" for size in told)
+            lines.append(f"{bill.zero_stage:<6}{cells}")
+        return "\n".join(lines)
+
+
+def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
+    """The bill of each stage, for one micro-batch an update: `states.model_states`, `sent_bytes`.
+
+    Offloaded (recipe.offload "optimizer"), gradients go to the host and weights come back, of the
+    part that this rank updates. Source: ZeRO, arXiv:1910.02054, sections 5 and 7; ZeRO-Offload,
+    arXiv:2101.06840, section 4.
+    """
+    return ZeroStages(
+        parameters, ranks, recipe, tuple(_bill(parameters, ranks, recipe, s) for s in STAGES)
+    )
+
+
+def sent_bytes(
+    parameters: int, zero_stage: int, ranks: int, recipe: Recipe, accumulation: int = 1
+) -> float:
+    """Bytes that one GPU sends in an update of `accumulation` micro-batches.
+
+    G and W are the bytes of all gradients and all weights, r = (n-1)/n, m the micro-batches.
+    Stage 0: 2rG, once. Stage 1: r(G + W), once. Stage 2: r(mG + W), since whole gradients are not
+    kept. Stage 3: r·m(G + 2W). With G = W and m = 1: 2, 2, 2 and 3 times rW.
+    Source: ZeRO, arXiv:1910.02054, section 7.
+    """
+    whole("parameters", parameters)
+    whole("zero_stage", zero_stage, least=0, most=3)
+    whole("accumulation", accumulation)
+    gradients, weights = parameters * recipe.gradient_bytes, parameters * recipe.weight_bytes
+    if zero_stage == 0:
+        return collectives.sent_bytes("all-reduce", gradients, ranks)
+    scatters = accumulation if zero_stage >= 2 else 1
+    gathers = 2 * accumulation if zero_stage == 3 else 1
+    scattered = collectives.sent_bytes("reduce-scatter", gradients, ranks)
+    return scatters * scattered + gathers * collectives.sent_bytes("all-gather", weights, ranks)
+
+
+def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
+    layout = Layout(dp=ranks, zero_stage=stage)
+    kept = model_states(parameters, recipe, layout)
+    everything = model_states(parameters, replace(recipe, offload="none"), layout)
+    offloaded = recipe.offload == "optimizer"
+    part = -(-parameters // ranks) if stage else parameters
+    return StageBill(
+        zero_stage=stage,
+        weights_bytes=kept.parameters_bytes,
+        gradients_bytes=kept.consumers["gradients"],
+        optimizer_bytes=kept.consumers["optimizer"],
+        host_bytes=everything.total_bytes - kept.total_bytes,
+        sent_bytes=sent_bytes(parameters, stage, ranks, recipe),
+        bus_bytes=offloaded * part * (recipe.gradient_bytes + recipe.weight_bytes),
+    )

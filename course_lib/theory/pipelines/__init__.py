@@ -1,0 +1,1 @@
+"""Pipeline schedules in time: orders of passes, timelines and bubbles."""

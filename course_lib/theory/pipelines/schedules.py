@@ -1,0 +1,225 @@
+"""Pipeline schedules: the order in which each stage runs its passes. No times here."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from course_lib.theory.inputs.schedule_rules import check_schedule
+
+# The kinds of pass, with the letters of torch.distributed.pipelining: B is the whole backward
+# pass; I is its part for the input and W its part for the weights; F&B is a forward pass of one
+# micro-batch that runs together with a backward pass of another.
+FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAPPED = "F", "B", "I", "W", "F&B"
+
+
+class Pass(NamedTuple):
+    """One pass of a micro-batch through the part of the model (`chunk`) that a stage holds.
+
+    For kind "F&B", `micro_batch` and `chunk` are of the forward pass and `backward` is the other.
+    """
+
+    kind: str
+    micro_batch: int
+    chunk: int = 0
+    backward: "Pass | None" = None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The order of passes on each stage.
+
+    `chunks` parts of the model lie on each stage. A micro-batch visits chunk 0 of all stages, then
+    chunk 1, and so on; with `both_ways` chunk 0 is visited from the first stage to the last and
+    chunk 1 from the last to the first, by other micro-batches.
+    """
+
+    name: str
+    micro_batches: int
+    orders: tuple[tuple[Pass, ...], ...]
+    chunks: int = 1
+    both_ways: bool = False
+
+    @property
+    def stages(self) -> int:
+        """Stages of the pipeline: one order each."""
+        return len(self.orders)
+
+
+def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
+    """The order of every stage for a schedule in SCHEDULES.
+
+    `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1); "interleaved"
+    needs micro-batches in multiples of the stages, "dualpipe" an even number of stages and an even
+    number of micro-batches of at least twice the stages. Raises ValueError otherwise.
+    """
+    check_schedule(name, stages, micro_batches, virtual_stages)
+    sizes = (stages, micro_batches)
+    if name == "interleaved":
+        orders = [interleaved_order(stage, *sizes, virtual_stages) for stage in range(stages)]
+        return Schedule(name, micro_batches, tuple(orders), virtual_stages)
+    order = _ORDERS[name]
+    orders = tuple(order(stage, *sizes) for stage in range(stages))
+    both_ways = name == "dualpipe"
+    return Schedule(name, micro_batches, orders, 1 + both_ways, both_ways)
+
+
+def naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """Forward and backward of one micro-batch, then the next: one stage works at a time."""
+    return tuple(Pass(kind, i) for i in range(micro_batches) for kind in (FORWARD, BACKWARD))
+
+
+def gpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """All forward passes, then all backward passes in reverse order.
+
+    Source: Huang et al. 2018, arXiv:1811.06965, figure 2.
+    """
+    forward = [Pass(FORWARD, i) for i in range(micro_batches)]
+    return (*forward, *(Pass(BACKWARD, i) for i in reversed(range(micro_batches))))
+
+
+def one_f_one_b_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """Warm up with stages - stage - 1 forward passes, then one forward and one backward in turn.
+
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
+    """
+    forward = [Pass(FORWARD, i) for i in range(micro_batches)]
+    backward = [Pass(BACKWARD, i) for i in range(micro_batches)]
+    return _one_in_turn(forward, backward, stages - stage - 1)
+
+
+def interleaved_order(
+    stage: int, stages: int, micro_batches: int, virtual_stages: int
+) -> tuple[Pass, ...]:
+    """1F1B on chunks: `stages` micro-batches through chunk 0, then through chunk 1, and so on.
+
+    Warm-up: 2 (stages - stage - 1) + (virtual_stages - 1) stages chunk passes.
+    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; Megatron-LM's schedules.py.
+    """
+    forward, backward = [], []
+    for group in range(0, micro_batches, stages):
+        for chunk in range(virtual_stages):
+            for i in range(group, group + stages):
+                forward.append(Pass(FORWARD, i, chunk))
+                backward.append(Pass(BACKWARD, i, virtual_stages - 1 - chunk))
+    # With one chunk this is 1F1B, for which Megatron warms up once and not twice per stage.
+    hops = (stages - stage - 1) * (1 if virtual_stages == 1 else 2)
+    return _one_in_turn(forward, backward, hops + (virtual_stages - 1) * stages)
+
+
+def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """1F1B whose backward is split: the gradient of the input first, the weights' `stage` later.
+
+    Late weight gradients fill the idle time at the end; each stage holds at most `stages`
+    micro-batches. Source: ZB-H1 in Qi et al. 2023, arXiv:2401.10241, section 2.1.
+    """
+    order, waiting = [], []
+    for work in one_f_one_b_order(stage, stages, micro_batches):
+        if work.kind == FORWARD:
+            order.append(work)
+            continue
+        order.append(Pass(INPUT, work.micro_batch))
+        waiting.append(Pass(WEIGHT, work.micro_batch))
+        if len(waiting) > stage:
+            order.append(waiting.pop(0))
+    return (*order, *waiting)
+
+
+def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """Two pipelines in opposite directions over the same stages, in the eight steps of DualPipe.
+
+    "Near" is the direction whose first stage is the closer one. Forward passes of one direction
+    overlap with backward passes of the other. Source: DeepSeek-V3, arXiv:2412.19437, section
+    3.2.1 and figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py.
+    """
+    depth = min(stage, stages - 1 - stage)  # 0 at both ends, stages / 2 - 1 in the middle
+    outside = stages // 2 - 1 - depth
+    run = _TwoWays(micro_batches // 2, near=int(stage >= stages // 2))
+    for _ in range(2 * outside):
+        run.forward(0)
+    for _ in range(depth + 1):
+        run.forward(0)
+        run.forward(1)
+    for _ in range(outside):
+        run.input_gradient(1)
+        run.weight_gradient()
+        run.forward(1)
+    for turn in range(micro_batches // 2 - stages + depth + 1):
+        # The two middle stages leave their first pair apart, which makes the bubble smaller.
+        run.pair(0, overlap=turn > 0 or outside > 0)
+        run.pair(1)
+    for _ in range(outside):
+        run.whole_backward(1)
+        run.pair(1)
+    _drain(run, depth, outside)
+    return tuple(run.order)
+
+
+def _drain(run: "_TwoWays", depth: int, outside: int) -> None:
+    """The last three steps: backward passes, the second half of them split."""
+    for turn in range(2 * (depth + 1)):
+        way = 1 - turn % 2
+        if turn > depth:
+            run.input_gradient(way)
+        else:
+            run.whole_backward(way)
+    for _ in range(outside):
+        run.weight_gradient()
+        run.input_gradient(0)
+    for _ in range(depth + 1):
+        run.weight_gradient()
+
+
+class _TwoWays:
+    """Writes the order of one stage of DualPipe; `way` 0 is the near direction, 1 the far one."""
+
+    def __init__(self, half: int, near: int) -> None:
+        self.order: list[Pass] = []
+        self._half, self._near = half, near
+        self._started, self._returned = [0, 0], [0, 0]
+        self._waiting: list[Pass] = []
+
+    def _next(self, kind: str, way: int, counts: list[int]) -> Pass:
+        chunk, number = way ^ self._near, counts[way]
+        counts[way] += 1
+        return Pass(kind, chunk * self._half + number, chunk)
+
+    def forward(self, way: int) -> None:
+        self.order.append(self._next(FORWARD, way, self._started))
+
+    def whole_backward(self, way: int) -> None:
+        self.order.append(self._next(BACKWARD, way, self._returned))
+
+    def input_gradient(self, way: int) -> None:
+        work = self._next(INPUT, way, self._returned)
+        self.order.append(work)
+        self._waiting.append(work._replace(kind=WEIGHT))
+
+    def weight_gradient(self) -> None:
+        self.order.append(self._waiting.pop(0))
+
+    def pair(self, way: int, overlap: bool = True) -> None:
+        """A forward pass of `way` and a backward pass of the other direction."""
+        forward = self._next(FORWARD, way, self._started)
+        backward = self._next(BACKWARD, 1 - way, self._returned)
+        if overlap:
+            forward = forward._replace(kind=OVERLAPPED, backward=backward)
+            self.order.append(forward)
+        else:
+            self.order += [forward, backward]
+
+
+def _one_in_turn(forward: list[Pass], backward: list[Pass], warm_up: int) -> tuple[Pass, ...]:
+    """`warm_up` forward passes, then one forward and one backward in turn, then the rest."""
+    warm_up = min(warm_up, len(forward))
+    order = forward[:warm_up]
+    for i in range(len(forward) - warm_up):
+        order += [forward[warm_up + i], backward[i]]
+    return (*order, *backward[len(forward) - warm_up :])
+
+
+_ORDERS = {
+    "naive": naive_order,
+    "gpipe": gpipe_order,
+    "1f1b": one_f_one_b_order,
+    "zb1p": zb1p_order,
+    "dualpipe": dualpipe_order,
+}

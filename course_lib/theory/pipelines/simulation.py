@@ -1,0 +1,131 @@
+"""Pipelines in time: a schedule's order of passes becomes a timeline; bubble and memory follow."""
+
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import (
+    BACKWARD,
+    FORWARD,
+    OVERLAPPED,
+    WEIGHT,
+    Pass,
+    Schedule,
+    schedule,
+)
+from course_lib.theory.pipelines.timeline import Task, Timeline
+
+
+class Deadlock(ValueError):
+    """Orders in which stages wait for each other for ever."""
+
+
+def timeline(
+    name: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    times: PassTimes | None = None,
+) -> Timeline:
+    """The timeline of schedule `name` (one of SCHEDULES); `times` None: forward 1, backward 2."""
+    return simulate(schedule(name, stages, micro_batches, virtual_stages), times or PassTimes())
+
+
+def simulate(plan: Schedule, times: PassTimes) -> Timeline:
+    """Run each stage's passes in the given order, each as soon as what it needs has arrived.
+
+    A forward pass needs the one before it in the model; a backward pass its own forward pass and
+    the backward pass after it in the model; W needs its I. Raises Deadlock (a ValueError) for
+    orders that can't finish.
+    """
+    return _Simulation(plan, times).run()
+
+
+class _Simulation:
+    """The state of `simulate`: when each pass ended, and which stage waits for which pass."""
+
+    def __init__(self, plan: Schedule, times: PassTimes) -> None:
+        self.plan = plan
+        share = 1 if plan.both_ways else plan.chunks
+        self.durations = [
+            {kind: seconds / share for kind, seconds in stage.items()}
+            for stage in times.of(plan.stages)
+        ]
+        self.depth = plan.stages * share  # places that a micro-batch visits
+        self.hop = times.transfer if plan.stages > 1 else 0.0
+        self.ended: dict[tuple[str, int, int], float] = {}
+        self.waiting: dict[tuple[str, int, int], int] = {}
+
+    def run(self) -> Timeline:
+        """Advance every stage until all orders are done."""
+        done: list[list[Task]] = [[] for _ in self.plan.orders]
+        ready = list(range(self.plan.stages))
+        while ready:
+            self._advance(ready.pop(), done, ready)
+        if self.waiting:
+            raise Deadlock(self._deadlock())
+        return Timeline(self.plan, tuple(task for tasks in done for task in tasks))
+
+    def _advance(self, stage: int, done: list[list[Task]], ready: list[int]) -> None:
+        """Run the passes of `stage` until one has to wait; put woken stages into `ready`."""
+        tasks, order = done[stage], self.plan.orders[stage]
+        now = tasks[-1].end if tasks else 0.0
+        for work in order[len(tasks) :]:
+            start = now
+            for key, delay in self._needs(stage, work):
+                arrived = self.ended.get(key)
+                if arrived is None:
+                    self.waiting[key] = stage
+                    return
+                start = max(start, arrived + delay)
+            now = start + self.durations[stage][work.kind]
+            tasks.append(Task(stage, *work[:3], start, now, work.backward))
+            for key in self._makes(stage, work):
+                if key in self.ended:
+                    raise ValueError(
+                        f"the order runs {key[0]} of micro-batch {key[1]} twice on stage {stage}: "
+                        "leave one of the two"
+                    )
+                self.ended[key] = now
+                if key in self.waiting:
+                    ready.append(self.waiting.pop(key))
+
+    def _place(self, stage: int, chunk: int) -> int:
+        """How many parts of the model come before `chunk` of `stage`."""
+        stages = self.plan.stages
+        if self.plan.both_ways:
+            return stages - 1 - stage if chunk else stage
+        return chunk * stages + stage
+
+    def _needs(self, stage: int, work: Pass) -> list[tuple[tuple[str, int, int], float]]:
+        """The passes that `work` needs, each with the time until its result is here."""
+        kind, i, chunk, other = work
+        place = self._place(stage, chunk)
+        if kind == WEIGHT:
+            return [((BACKWARD, i, place), 0.0)]
+        if kind == FORWARD:
+            return [((FORWARD, i, place - 1), self.hop)] if place else []
+        if kind == OVERLAPPED:
+            return self._needs(stage, Pass(FORWARD, i, chunk)) + self._needs(stage, other)
+        own = ((FORWARD, i, place), 0.0)
+        after = place + 1
+        return [own, ((BACKWARD, i, after), self.hop)] if after < self.depth else [own]
+
+    def _makes(self, stage: int, work: Pass) -> list[tuple[str, int, int]]:
+        """The results that others wait for; I and B make the same gradient of the input."""
+        kind, i, chunk, other = work
+        if kind == OVERLAPPED:
+            return [*self._makes(stage, Pass(FORWARD, i, chunk)), *self._makes(stage, other)]
+        if kind == WEIGHT:
+            return []
+        return [(FORWARD if kind == FORWARD else BACKWARD, i, self._place(stage, chunk))]
+
+    def _deadlock(self) -> str:
+        stages = self.plan.stages
+        waits = []
+        for (kind, i, place), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
+            at = place % stages
+            if self.plan.both_ways and i >= self.plan.micro_batches // 2:
+                at = stages - 1 - place
+            waits.append(f"stage {stage} for {kind} of micro-batch {i} on stage {at}")
+        return (
+            f"the orders deadlock, waiting are {'; '.join(waits[:4])}: "
+            "run each of these passes, and run it before what depends on it"
+        )

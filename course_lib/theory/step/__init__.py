@@ -1,0 +1,1 @@
+"""A training step: its batch, its time, and what a failure costs."""

@@ -1,0 +1,64 @@
+"""What no formula knows about a step: how fast whole layers are, and what hides behind what."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from course_lib.theory.compute.flops import MASKS
+from course_lib.theory.inputs.hardware import PCIE4, Link
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import MB
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.traffic import AXES
+from course_lib.validation import choice, number
+
+# Fitted together to the ten rows of Narayanan et al. 2021, arXiv:2104.04473, table 1 (137 to 163
+# TFLOP/s); other papers' steps are then predicted, in the tests.
+LAYER_EFFICIENCY = 0.8
+TOUCHES = 8
+# Megatron-LM's buckets of 40 million fp32 gradients (DistributedDataParallelConfig.bucket_size):
+# DDP's 25 MiB would wait for latencies in large clusters.
+BUCKETS = CommunicationPolicy(bucket_bytes=160 * MB)
+# Sums over tp and expert tokens are waited for, as is a pipeline's neighbour; ring attention and
+# the exchange of gradients and parameters hide as far as there is something to hide behind.
+OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What no formula knows: how fast whole layers are, and what hides behind computing.
+
+    `layer_efficiency`: rate of a layer's matmuls over that of the best one,
+    `cluster.matmul_flop_per_s`. `touches`: how often each byte that is kept for the backward pass
+    goes through the memory in norms, activations, softmax and their gradients. `mask`: pairs that
+    attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
+    skips the others, full under standard attention. `overlap`: the largest part of an axis' time
+    that may hide; what it hides behind is attention's scores for cp, one micro-batch for dp (all
+    where every one of them exchanges: ZeRO-2 and 3) and all matmuls for tp, ep and pp. An axis
+    that is not named keeps its default. `host_link`: the way to an offloaded optimizer.
+    Raises ValueError for parts outside 0..1 and unknown names.
+    """
+
+    layer_efficiency: float = LAYER_EFFICIENCY
+    touches: float = TOUCHES
+    mask: str | None = None
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    habits: CommunicationPolicy = BUCKETS
+    host_link: Link = PCIE4
+
+    def __post_init__(self) -> None:
+        number("layer_efficiency", self.layer_efficiency, above=0, most=1)
+        number("touches", self.touches, least=0)
+        if self.mask is not None:
+            choice("mask", self.mask, MASKS)
+        for axis, part in self.overlap.items():
+            choice("overlap axis", axis, AXES)
+            number(f"overlap[{axis!r}]", part, least=0, most=1)
+        object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
+
+    def attention_mask(self, recipe: Recipe) -> str:
+        """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
+        return self.mask or ("causal" if recipe.attention == "flash" else "full")
+
+    def exchanges_each_pass(self, zero_stage: int) -> bool:
+        """Whether dp sends with every micro-batch, and so hides behind all of them."""
+        return zero_stage >= 2 or not self.habits.no_sync

@@ -1,0 +1,204 @@
+"""Batches, steps and epochs; learning-rate rules; the critical batch size."""
+
+import math
+from dataclasses import dataclass
+
+from course_lib.validation import choice, divisible, flag, number, whole
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one pass over the data consists of, on each data-parallel rank."""
+
+    micro_steps: int  # forward + backward passes
+    updates: int  # optimizer steps
+    samples_per_rank: int
+    repeated: int  # samples that some rank sees a second time, so that all ranks get equally many
+    dropped: int  # samples nobody sees
+    last_micro_batch: int  # samples in the last micro-batch
+    last_window: int  # micro-steps in the last update
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a data set is cut into batches for `nodes * gpus_per_node` processes.
+
+    `micro_batch` is the number of samples in one forward pass of one data-parallel rank
+    (also called per-device batch). `drop_last` drops every ragged tail: samples that do not
+    divide over ranks, the short last micro-batch, the short last accumulation window.
+    Without it the sampler repeats samples and the tails are kept, as torch's DistributedSampler
+    and DataLoader do by default.
+
+    Raises ValueError for counts below 1 and for a world that tp * pp * cp does not divide.
+    """
+
+    samples: int
+    micro_batch: int = 1
+    accumulation: int = 1
+    nodes: int = 1
+    gpus_per_node: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    sequence: int = 1
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "micro_batch", "accumulation", "nodes", "gpus_per_node"):
+            whole(name, getattr(self, name))
+        for name in ("tp", "pp", "cp", "sequence"):
+            whole(name, getattr(self, name))
+        flag("drop_last", self.drop_last)
+        divisible("world", self.world, "tp*pp*cp", self.tp * self.pp * self.cp)
+        if self.drop_last and self.samples < self.global_batch:
+            raise ValueError(
+                f"samples {self.samples} is less than one global batch of {self.global_batch} and "
+                "drop_last would drop them all: set drop_last=False or take a smaller batch"
+            )
+
+    @property
+    def world(self) -> int:
+        """Number of processes: nodes * gpus_per_node."""
+        return self.nodes * self.gpus_per_node
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree: world / (tp * pp * cp). Source: Megatron-LM's arguments."""
+        return self.world // (self.tp * self.pp * self.cp)
+
+    @property
+    def global_batch(self) -> int:
+        """Samples behind one optimizer update: micro_batch * accumulation * dp."""
+        return self.micro_batch * self.accumulation * self.dp
+
+    @property
+    def tokens_per_batch(self) -> int:
+        """Tokens behind one optimizer update: global_batch * sequence."""
+        return self.global_batch * self.sequence
+
+    def epoch(self) -> Epoch:
+        """Steps and tails of one epoch.
+
+        samples per rank = ceil(samples / dp); micro-steps = ceil(that / micro_batch);
+        updates = ceil(micro-steps / accumulation). With drop_last every ceil is a floor.
+        """
+        cut = _floor if self.drop_last else _ceil
+        per_rank = cut(self.samples, self.dp)
+        micro_steps = cut(per_rank, self.micro_batch)
+        updates = cut(micro_steps, self.accumulation)
+        if self.drop_last:
+            micro_steps = updates * self.accumulation
+            per_rank = micro_steps * self.micro_batch
+        spread = per_rank * self.dp - self.samples  # above 0: repeated; below 0: dropped
+        return Epoch(
+            micro_steps=micro_steps,
+            updates=updates,
+            samples_per_rank=per_rank,
+            repeated=max(0, spread),
+            dropped=max(0, -spread),
+            last_micro_batch=per_rank - (micro_steps - 1) * self.micro_batch,
+            last_window=micro_steps - (updates - 1) * self.accumulation,
+        )
+
+    def explain(self) -> str:
+        """The derivation, one line per quantity, with its numbers."""
+        epoch = self.epoch()
+        rounding = "down (drop_last)" if self.drop_last else "up"
+        return "\n".join(
+            [
+                f"world = nodes {self.nodes} × GPUs per node {self.gpus_per_node} = {self.world}",
+                f"dp = world {self.world} / (tp {self.tp} × pp {self.pp} × cp {self.cp})"
+                f" = {self.dp}",
+                f"global batch = micro-batch {self.micro_batch} × accumulation"
+                f" {self.accumulation} × dp {self.dp} = {self.global_batch} samples",
+                f"tokens per batch = {self.global_batch} × sequence {self.sequence}"
+                f" = {self.tokens_per_batch:,}",
+                f"samples per rank = {self.samples} / dp {self.dp}, rounded {rounding}"
+                f" = {epoch.samples_per_rank}",
+                f"micro-steps per epoch = {epoch.samples_per_rank} / micro-batch"
+                f" {self.micro_batch}, rounded {rounding} = {epoch.micro_steps}",
+                f"updates per epoch = {epoch.micro_steps} / accumulation {self.accumulation},"
+                f" rounded {rounding} = {epoch.updates}",
+            ]
+        )
+
+
+def rank_samples(samples: int, dp: int, rank: int, drop_last: bool = False) -> list[int]:
+    """Indices that data-parallel `rank` sees, in order, without shuffling.
+
+    Rank r takes every dp-th index starting at r. Without drop_last the first indices are
+    repeated until all ranks have equally many, as torch's DistributedSampler does.
+    """
+    whole("samples", samples)
+    whole("dp", dp)
+    whole("rank", rank, least=0, most=dp - 1)
+    flag("drop_last", drop_last)
+    per_rank = (_floor if drop_last else _ceil)(samples, dp)
+    return [(rank + dp * i) % samples for i in range(per_rank)]
+
+
+def scaled_learning_rate(base: float, base_batch: int, batch: int, rule: str) -> float:
+    """The learning rate for another batch size.
+
+    rule "linear": base * batch / base_batch, for SGD (Goyal et al. 2017, arXiv:1706.02677).
+    rule "sqrt": base * sqrt(batch / base_batch), for Adam and LAMB (You et al. 2019,
+    arXiv:1904.00962). Both are rules of thumb, not laws.
+    """
+    number("base", base, above=0)
+    whole("base_batch", base_batch)
+    whole("batch", batch)
+    choice("rule", rule, ("linear", "sqrt"))
+    ratio = batch / base_batch
+    return base * (ratio if rule == "linear" else math.sqrt(ratio))
+
+
+@dataclass(frozen=True)
+class BatchCost:
+    """Cost of reaching a fixed loss with one batch size, relative to the two ideal extremes."""
+
+    steps: float  # S / S_min: 1 with an infinite batch
+    samples: float  # E / E_min: 1 with a tiny batch
+
+    def explain(self) -> str:
+        """Both costs in one line."""
+        return f"{self.steps:.4g} × the fewest updates, {self.samples:.4g} × the fewest samples"
+
+
+def batch_cost(batch: float, critical_batch: float) -> BatchCost:
+    """Steps and samples to a fixed loss: S/S_min = 1 + Bc/B and E/E_min = 1 + B/Bc.
+
+    Source: McCandlish et al. 2018, arXiv:1812.06162, eq. 2.11 and appendix D.
+    """
+    number("batch", batch, above=0)
+    number("critical_batch", critical_batch, above=0)
+    return BatchCost(steps=1 + critical_batch / batch, samples=1 + batch / critical_batch)
+
+
+def noise_scale(small: int, square_small: float, big: int, square_big: float) -> float:
+    """The simple noise scale tr(Σ)/|G|², an estimate of the critical batch, in samples.
+
+    From the mean squared gradient norms at two batch sizes: |G_B|² averages |G|² + tr(Σ)/B,
+    so two batch sizes give both unknowns.
+    Source: McCandlish et al. 2018, arXiv:1812.06162, appendix A.1.
+    """
+    whole("small", small)
+    whole("big", big, least=small + 1)
+    number("square_small", square_small, above=0)
+    number("square_big", square_big, above=0)
+    signal = (big * square_big - small * square_small) / (big - small)
+    noise = (square_small - square_big) / (1 / small - 1 / big)
+    if signal <= 0 or noise < 0:
+        missing = "signal" if signal <= 0 else "noise"
+        raise ValueError(
+            f"square_big {square_big:.3g} leaves no {missing} beside square_small "
+            f"{square_small:.3g}: average the squared norms over more batches"
+        )
+    return noise / signal
+
+
+def _floor(value: int, by: int) -> int:
+    return value // by
+
+
+def _ceil(value: int, by: int) -> int:
+    return -(-value // by)

@@ -1,0 +1,187 @@
+"""The time of one training step: computing, waiting for messages, waiting for the pipeline."""
+
+from dataclasses import dataclass, fields
+
+from course_lib.theory.compute.budget import TrainingRun, utilisation
+from course_lib.theory.compute.flops import FlopBreakdown, training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.pipelines.bubble import bubble_time
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.stage import StageBusyTime, flop_conventions, stage_busy_time
+from course_lib.validation import number
+
+__all__ = ["Assumptions", "StepTime", "step_time"]
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one training step on the slowest stage, by leaf; totals are properties.
+
+    `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
+    `dp_s`: messages that computing doesn't hide. `bubble_s`: waiting for the other stages.
+    `optimizer_s`: updating the parameters. `model_flop` and `hardware_flop`: of all GPUs together.
+    """
+
+    compute_s: float
+    elementwise_s: float
+    tp_s: float
+    cp_s: float
+    ep_s: float
+    pp_s: float
+    dp_s: float
+    bubble_s: float
+    optimizer_s: float
+    stage: int
+    tokens: int
+    gpus: int
+    model_flop: float
+    hardware_flop: float
+    peak_flop_per_s: float
+    gpu_hour_usd: float
+    convention: str
+
+    def leaves(self) -> dict[str, float]:
+        """The leaves in seconds, by name."""
+        names = [leaf.name for leaf in fields(self) if leaf.name.endswith("_s")]
+        return {name: getattr(self, name) for name in names if name != "peak_flop_per_s"}
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of one step: the sum of the leaves."""
+        return sum(self.leaves().values())
+
+    @property
+    def working_s(self) -> float:
+        """What the chip does itself: matmuls, what lies between them, and the optimizer."""
+        return self.compute_s + self.elementwise_s + self.optimizer_s
+
+    @property
+    def communication_s(self) -> float:
+        """Messages that nothing hides, all axes together."""
+        return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of one step / its time, all GPUs together."""
+        return self.tokens / self.total_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """The same for one GPU."""
+        return self.tokens_per_s / self.gpus
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOPs utilisation: model FLOP / (time · GPUs · peak)."""
+        return utilisation(self.model_flop, self.total_s, self.gpus, self.peak_flop_per_s)
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOPs utilisation: with what is recomputed, never below MFU."""
+        return utilisation(self.hardware_flop, self.total_s, self.gpus, self.peak_flop_per_s)
+
+    def run(self, tokens: float) -> TrainingRun:
+        """Training on `tokens`: days, GPU-hours and money. Raises ValueError below 0 tokens."""
+        number("tokens", tokens, least=0)
+        return TrainingRun(tokens / self.tokens_per_s, self.gpus, self.gpu_hour_usd)
+
+    def days(self, tokens: float) -> float:
+        """Wall-clock days for `tokens`."""
+        return self.run(tokens).days
+
+    def cost_usd(self, tokens: float) -> float:
+        """Money for `tokens`, at the cluster's price of a GPU-hour."""
+        return self.run(tokens).cost_usd
+
+    def explain(self) -> str:
+        """One line per leaf with its part of the step, then totals and the convention."""
+        total = self.total_s
+        lines = [
+            f"{name.removesuffix('_s'):<10}{time:>12.4f} s {time / total:>7.1%}"
+            for name, time in self.leaves().items()
+        ]
+        rates = (
+            f"{self.tokens:,} tokens / {total:.4g} s = {self.tokens_per_s:,.0f} tokens/s on "
+            f"{self.gpus:,} GPUs; MFU {self.mfu:.1%}, HFU {self.hfu:.1%}"
+        )
+        where = f"{'total':<10}{total:>12.4f} s on stage {self.stage}, the slowest"
+        return "\n".join([*lines, where, rates, f"convention {self.convention}"])
+
+
+def step_time(
+    shape: TransformerShape,
+    recipe: Recipe,
+    layout: Layout,
+    cluster: Cluster,
+    sequence: int | None = None,
+    assumptions: Assumptions | None = None,
+) -> StepTime:
+    """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
+
+    Computing: FLOP of the stage / (tp · cp) / (matmul rate · layer_efficiency), and elementwise:
+    touches · bytes of activations / memory bandwidth. Messages: the α–β time of `step_traffic`,
+    less what hides. Bubble: the closed form of the schedule with the other stages' mean pass; for
+    1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
+    `sequence` None: the model's context. Raises ValueError for a layout that doesn't fit.
+    """
+    sequence = shape.context if sequence is None else sequence
+    assumptions = assumptions or Assumptions()
+    args = (shape, recipe, layout, cluster, sequence, assumptions)
+    stages = [stage_busy_time(*args, stage) for stage in range(layout.pp)]
+    conventions = flop_conventions(recipe, assumptions)
+    flops = training_flops(shape, layout.global_batch, sequence, *conventions)
+    slowest, bubble_s = _slowest(layout, stages, flops.forward_flop / flops.hardware_flop)
+    return _summed(slowest, bubble_s, flops, layout, cluster, assumptions)
+
+
+def _summed(
+    slowest: StageBusyTime,
+    bubble_s: float,
+    flops: FlopBreakdown,
+    layout: Layout,
+    cluster: Cluster,
+    assumptions: Assumptions,
+) -> StepTime:
+    """The slowest stage's leaves, the bubble, and what the rates are computed from."""
+    return StepTime(
+        **vars(slowest),
+        bubble_s=bubble_s,
+        tokens=flops.tokens,
+        gpus=layout.world,
+        model_flop=flops.model_flop,
+        hardware_flop=flops.hardware_flop,
+        peak_flop_per_s=cluster.accelerator.peak_flop_per_s,
+        gpu_hour_usd=cluster.gpu_hour_usd,
+        convention=f"{flops.convention}; matmuls reach {assumptions.layer_efficiency:.0%} of the "
+        f"best matmul's {cluster.matmul_flop_per_s / 1e12:.0f} TFLOP/s",
+    )
+
+
+def _slowest(
+    layout: Layout, stages: list[StageBusyTime], forward: float
+) -> tuple[StageBusyTime, float]:
+    """The stage that ends last, the earliest of equals, and its bubble."""
+    bubbles = [_bubble(layout, stages, stage, forward) for stage in stages]
+    ends = [s.passes_s + s.dp_s + s.optimizer_s + b for s, b in zip(stages, bubbles, strict=True)]
+    slowest = ends.index(max(ends))
+    return stages[slowest], bubbles[slowest]
+
+
+def _bubble(
+    layout: Layout, stages: list[StageBusyTime], this: StageBusyTime, forward: float
+) -> float:
+    """Seconds that one stage waits for the others; `forward`: the forward pass' part of a pass.
+
+    The gradient of the weights, W of zero-bubble schedules, is taken to cost one forward pass.
+    """
+    if layout.pp == 1:
+        return 0.0
+    others = sum(stage.passes_s for stage in stages) - this.passes_s
+    mean = others / (layout.pp - 1) / layout.accumulation
+    times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
+    sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
+    return bubble_time(layout.schedule, *sizes, times)
