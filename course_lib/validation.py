@@ -14,7 +14,7 @@ DERIVED: Any = None
 
 
 def derive(record: object, **values: object) -> None:
-    """Give fields of a frozen dataclass that were left at DERIVED their values, when it is built."""
+    """Fill fields of a frozen dataclass that were left at DERIVED, while it is being built."""
     for name, value in values.items():
         if getattr(record, name) is DERIVED:
             object.__setattr__(record, name, value)

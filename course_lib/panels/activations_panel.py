@@ -1,8 +1,11 @@
 """The panel of chapter 4: what the layers keep for the backward pass."""
 
+from dataclasses import replace
+
 from course_lib.figures import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -52,7 +55,9 @@ def _view(
     recipe = Recipe(recompute=recompute, attention=attention, dropout=dropout)
     layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
     layout.check(shape, sequence)
-    terms = activation_terms(shape, recipe, micro_batch, sequence, layout)
+    terms = activation_terms(
+        Job(shape, recipe, replace(layout, micro_batch=micro_batch), sequence=sequence)
+    )
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
     rows = (
         ("one layer", f"{format_bytes(terms.total_bytes)} = {per_sbh:.4g} bytes × s·b·h"),
@@ -62,4 +67,8 @@ def _view(
         ),
     )
     title = f"{model}, {micro_batch} × {sequence:,} tokens, bf16"
-    return View(terms, rows, lambda: figure.activation_terms(terms, shape.layers, title))
+    return View(
+        terms,
+        rows,
+        lambda: figure.activation_terms(Job(terms, shape.layers, Layout(micro_batch=title))),
+    )

@@ -49,7 +49,7 @@ def collectives(
 def _view(
     links: dict[str, Link], operation: str, link: str, ranks: int, size_kib: int, tree: str
 ) -> View:
-    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree)
+    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree=tree)
     bus = result.bus_bytes_per_s
     rows = (
         (
