@@ -1,7 +1,5 @@
 """The panel of chapter 4: what the layers keep for the backward pass."""
 
-from dataclasses import replace
-
 from course_lib.figures import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
@@ -10,7 +8,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.activation_terms import activation_terms
+from course_lib.theory.memory.activations import activation_terms
 
 
 def activations(
@@ -23,7 +21,7 @@ def activations(
     tp: int = 1,
     sequence_parallel: bool = False,
 ) -> Panel:
-    """Controls for `theory.activation_terms`, whose `ActivationTerms` is the panel's result.
+    """Controls for `activation_terms`, whose `ActivationTerms` is the panel's result.
 
     Raises ValueError for starting values that are not offered or do not fit together.
     """
@@ -53,11 +51,8 @@ def _view(
 ) -> View:
     shape = MODELS[model]
     recipe = Recipe(recompute=recompute, attention=attention, dropout=dropout)
-    layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
-    layout.check(shape, sequence)
-    terms = activation_terms(
-        Job(shape, recipe, replace(layout, micro_batch=micro_batch), sequence=sequence)
-    )
+    layout = Layout(tp=tp, sequence_parallel=sequence_parallel, micro_batch=micro_batch)
+    terms = activation_terms(Job(shape, recipe, layout, sequence=sequence))
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
     rows = (
         ("one layer", f"{format_bytes(terms.total_bytes)} = {per_sbh:.4g} bytes × s·b·h"),
@@ -70,5 +65,5 @@ def _view(
     return View(
         terms,
         rows,
-        lambda: figure.activation_terms(Job(terms, shape.layers, Layout(micro_batch=title))),
+        lambda: figure.activation_terms(terms, shape.layers, title),
     )

@@ -51,7 +51,8 @@ class Layout:
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
                 f"{self.schedule!r}: interleaved needs 2 or more, every other schedule 1"
             )
-        check_schedule(self.schedule, self.pp, self.accumulation, self.virtual_stages)
+        sizes = (self.pp, self.accumulation, self.virtual_stages)
+        check_schedule(self.schedule, *sizes, words=("pp", "accumulation"))
 
     def _check_stage_layers(self) -> None:
         if self.stage_layers is None:
