@@ -7,12 +7,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.build import FOLDERS, build, compare, expected
-from course_lib.chapter_notebooks import render, solved, unsolved
-from course_lib.chapter_source import read_chapters
+from course_lib.building import build, compare
+from course_lib.building.chapters import read_chapters
+from course_lib.building.folders import FOLDERS, expected
+from course_lib.building.notebooks import render, solved, unsolved
 from course_lib.problem import Problem
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = '''\
 # %% [markdown]
 # # 1 Steps and batches
@@ -156,7 +157,7 @@ def test_the_bytes_are_the_same_each_time_and_in_each_process(root, tmp_path):
     first = snapshot(root)
     for folder in FOLDERS:
         shutil.rmtree(root / folder)
-    program = "import sys, pathlib, course_lib.build as b; b.build(pathlib.Path(sys.argv[1]))"
+    program = "import sys, pathlib, course_lib.building as b; b.build(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=60)
     assert snapshot(root) == first and len(first) == 4
 
