@@ -110,7 +110,7 @@ def _undo(path: Path) -> str:
 
 def _fault_of_surplus(path: Path) -> Outcome:
     # As with the expected notebooks, `course build` removes only what nobody edited.
-    remedy = BUILD if _untouched(_load(path)) else "you edited it: delete or rename it"
+    remedy = BUILD if _untouched(_load(path)) else "delete or rename what you edited"
     return Outcome(path, "surplus", f"no chapter asks for it: {remedy}")
 
 

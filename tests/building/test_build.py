@@ -348,6 +348,40 @@ def test_compare_names_each_fault_and_writes_nothing(root):
     assert snapshot(root) == before
 
 
+def test_the_remedy_of_an_edit_ends_it(root):
+    build(root)
+    path = root / "notebooks" / "01_steps.ipynb"
+    edit(path, answer_it)
+    build(root)
+    (fault,) = compare(root)
+    assert fault.text == (
+        "move the edit to chapters/01_steps.py, delete this notebook, then run `course build`"
+    )
+    path.unlink()
+    build(root)
+    assert compare(root) == []
+
+
+def test_the_remedy_of_a_glossary_that_was_edited_names_its_table(root):
+    table = root / "chapters" / "glossary.tsv"
+    table.write_text("chapter\tterm\t中文\tmeaning\n1\tstep\t步\tOne step.\n", encoding="utf-8")
+    build(root)
+    edit(root / "notebooks" / "glossary.ipynb", answer_it)
+    assert "chapters/glossary.tsv," in compare(root)[0].text
+
+
+def test_what_no_chapter_asks_for_is_said_with_the_remedy_that_ends_it(root):
+    build(root)
+    edit(root / "exercises" / "01_steps.ipynb", answer_it)
+    (root / "chapters" / "01_steps.py").unlink()
+    texts = {o.path.parent.name: o.text for o in compare(root)}
+    assert texts["notebooks"] == "no chapter asks for it: run `course build`"
+    assert texts["exercises"] == "no chapter asks for it: delete or rename what you edited"
+    build(root)
+    (root / "exercises" / "01_steps.ipynb").rename(root / "exercises" / "mine.ipynb")
+    assert compare(root) == []
+
+
 def test_a_changed_tag_is_stale(root):
     build(root)
     path = root / "chapters" / "01_steps.py"

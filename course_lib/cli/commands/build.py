@@ -27,7 +27,8 @@ def _check(root: Path) -> int:
     for fault in faults:
         print(fault.line(root), file=sys.stderr)
     if faults:
-        print(f"{len(faults)} notebooks do not match chapters/", file=sys.stderr)
+        count = "1 notebook does" if len(faults) == 1 else f"{len(faults)} notebooks do"
+        print(f"{count} not match chapters/", file=sys.stderr)
     return 1 if faults else 0
 
 
