@@ -132,7 +132,7 @@ def _require_checks(chapter: Chapter) -> None:
         for number in _CHECK.findall(cell.source if cell.kind == "code" else ""):
             unchecked = None
             if int(number) != chapter.number:
-                raise Problem(f"{where}: checks an exercise of chapter {number}: correct its id")
+                raise Problem(f"{where}: checks an exercise of chapter {number}: mend its id")
     if unchecked:
         line = f"{chapter.path}:{unchecked.line}"
         raise Problem(f'{line}: this exercise has no check: add `check("{chapter.number}.1", …)`')
