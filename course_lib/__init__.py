@@ -4,21 +4,13 @@
 """
 
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Any
 
 __version__ = "0.1.0"
 
-_PACKAGES = (
-    "theory",
-    "figures",
-    "panels",
-    "scratch",
-    "measure",
-    "launch",
-    "demos",
-    "checking",
-    "doctor",
-)
+# What every notebook uses, and the module that has it.
 _FUNCTIONS = {
     "check": "checking",
     "hint": "checking",
@@ -31,12 +23,13 @@ _FUNCTIONS = {
 
 def __getattr__(name: str) -> Any:
     """Import a sub-package, or one of the functions every notebook uses, on first use."""
-    if name in _PACKAGES:
-        return import_module(f"{__name__}.{name}")
     if name in _FUNCTIONS:
         return getattr(import_module(f"{__name__}.{_FUNCTIONS[name]}"), name)
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PACKAGES, *_FUNCTIONS])
+    packages = [module.name for module in iter_modules(__path__) if module.ispkg]
+    return sorted([*globals(), *packages, *_FUNCTIONS])

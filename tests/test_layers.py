@@ -1,18 +1,30 @@
-"""The direction of imports is the architecture: this test draws it and refuses anything else."""
+"""The direction of imports is the architecture: these tests draw it and refuse anything else."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-import pytest
-
+import course_lib
 from course_lib import theory
 
-LIBRARY = Path(__file__).parent.parent / "course_lib"
-TORCH = {"torch"}
-# What each package may import from the library, and the heavy packages it may use at import time.
+LIBRARY = Path(course_lib.__file__).parent
+MODULES = {
+    ".".join(path.relative_to(LIBRARY.parent).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(LIBRARY.rglob("*.py"))
+}
+# The ground floor: one module each, which any room may use and which import nothing of ours.
+GROUND = {"problem", "validation"}
+# What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
+    "": set(),
+    "__main__": {"cli"},
+    "show": set(),
+    "data": set(),
     "theory": set(),
     "figures": {"theory"},
     "panels": {"theory", "figures"},
@@ -20,27 +32,55 @@ MAY_IMPORT = {
     "launch": set(),
     "scratch": {"measure", "launch"},
     "demos": {"scratch", "measure", "launch", "theory", "data"},
-    "checking": {"theory"},
-    "data": set(),
+    "checking": {"theory", "scratch", "measure", "launch"},
+    "building": {"checking"},
+    "lab": set(),
+    "doctor": {"lab", "launch", "checking"},
+    "cli": {"theory", "launch", "demos", "checking", "building", "lab", "doctor"},
 }
-MAY_USE = {
-    "theory": set(),
+# The packages from outside that each room may import when it is itself imported; any other waits
+# until a function needs it. Rooms that are not here need nothing but Python.
+MAY_LOAD = {
     "figures": {"matplotlib", "numpy"},
     "panels": {"ipywidgets", "traitlets", "IPython"},
-    "measure": TORCH,
-    "launch": set(),
-    "scratch": TORCH,
-    "demos": TORCH,
-    "checking": {"platformdirs", "filelock", "ipywidgets"},  # the last in quiz_widget only
-    "data": set(),
+    "measure": {"torch"},
+    "scratch": {"torch"},
+    "demos": {"torch"},
+    "checking": {"platformdirs", "filelock", "ipywidgets"},  # the last in one module only
+    "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
-FILES = sorted(path for path in LIBRARY.rglob("*.py") if path.parent != LIBRARY)
+LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checking")
+HEAVY = ("torch", "numpy", "matplotlib", "ipywidgets", "jupytext", "jupyter_server", "nbclient")
+# Rooms of theory from the first to the last, read from the table that explains them.
+THEORY_ROOMS = re.findall(r"^\| `(\w+)` \|", theory.__doc__ or "", re.M)
+# A new arrow needs a reason: there were 146 between modules before there were rooms.
+MOST_THEORY_ARROWS = 15
 
 
-def imported_at_load(path):
-    """Full names that a module imports when it is itself imported, not inside functions."""
-    names = set()
-    pending = list(ast.parse(path.read_text()).body)
+def names_of(node: ast.AST) -> set[str]:
+    """The full names that one statement imports."""
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if isinstance(node, ast.ImportFrom):
+        assert not node.level, f"the library imports by full name: {ast.unparse(node)}"
+        return {f"{node.module}.{alias.name}" for alias in node.names}
+    return set()
+
+
+@cache
+def tree_of(module: str) -> ast.Module:
+    return ast.parse(MODULES[module].read_text(encoding="utf-8"))
+
+
+def imported(module: str) -> set[str]:
+    """Full names that a module imports, inside functions as well."""
+    return set().union(*(names_of(node) for node in ast.walk(tree_of(module))))
+
+
+def imported_at_load(module: str) -> set[str]:
+    """Full names that a module imports when it is itself imported."""
+    names: set[str] = set()
+    pending: list[ast.AST] = list(tree_of(module).body)
     while pending:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -52,88 +92,108 @@ def imported_at_load(path):
     return names
 
 
-def names_of(node):
-    if isinstance(node, ast.Import):
-        return {alias.name for alias in node.names}
-    if isinstance(node, ast.ImportFrom):
-        assert not node.level, "the library imports by full name"
-        return {f"{node.module}.{alias.name}" for alias in node.names}
-    return set()
+def ours(names: set[str]) -> set[str]:
+    """The library's modules among imported names: of `room.module.function`, `room.module`."""
+    found = {name if name in MODULES else name.rpartition(".")[0] for name in names}
+    return found & set(MODULES)
 
 
-def all_imports(path):
-    return set().union(*(names_of(node) for node in ast.walk(ast.parse(path.read_text()))))
+def room_of(module: str) -> str:
+    """The part of a module's name below `course_lib`: `theory` of course_lib.theory.planner."""
+    return module.split(".")[1] if "." in module else ""
 
 
-def package_of(path):
-    return path.relative_to(LIBRARY).parts[0]
+def outside(names: set[str]) -> set[str]:
+    """Packages that are neither Python's own nor the library's."""
+    return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"course_lib"}
 
 
-@pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(LIBRARY)) for p in FILES])
-def test_layers(path):
-    package = package_of(path)
-    ours = {name.split(".")[1] for name in all_imports(path) if name.startswith("course_lib.")}
-    packages = ours & (set(MAY_IMPORT) - {package})
-    allowed = MAY_IMPORT[package]
-    if package == "checking":  # exercises run the library's own code, inside functions
-        allowed = allowed | {"scratch", "measure", "launch"}
-    assert packages <= allowed, f"{package} must not import {packages - allowed}"
+def test_every_room_is_in_the_table_and_nothing_else_is():
+    found = {room_of(module) for module in MODULES} - GROUND
+    assert found == set(MAY_IMPORT), "give a new room its line in MAY_IMPORT, or remove an old one"
 
 
-@pytest.mark.parametrize("path", FILES, ids=[str(p.relative_to(LIBRARY)) for p in FILES])
-def test_heavy_imports(path):
-    tops = {name.split(".")[0] for name in imported_at_load(path)} - {"course_lib"}
-    outside = tops - set(sys.stdlib_module_names)
-    assert outside <= MAY_USE[package_of(path)], f"imports {outside} when it is loaded"
+def test_each_room_imports_only_what_lies_below_it():
+    for module in MODULES:
+        room = room_of(module)
+        # A package's own name is on the way to each of its modules: it is no arrow.
+        used = {room_of(name) for name in ours(imported(module))} - {room, ""}
+        allowed = set() if room in GROUND else MAY_IMPORT[room] | GROUND
+        assert used <= allowed, f"{module} imports {used - allowed}, which {room} must not"
 
 
-THEORY = LIBRARY / "theory"
-THEORY_FILES = sorted(THEORY.rglob("*.py"))
+def test_packages_from_outside_load_only_where_they_are_allowed():
+    for module in MODULES:
+        loaded = outside(imported_at_load(module))
+        allowed = MAY_LOAD.get(room_of(module), set())
+        assert loaded <= allowed, f"{module} imports {loaded - allowed} when it is loaded"
 
 
-@pytest.mark.parametrize("path", THEORY_FILES, ids=lambda path: str(path.relative_to(THEORY)))
-def test_theory_is_standard_library_only(path):
-    tops = {name.split(".")[0] for name in all_imports(path)}
-    # The planner compares hundreds of thousands of layouts by numpy, which its functions import.
-    planner = path.relative_to(THEORY).parts[0] == "planner"
-    allowed = {"course_lib", "numpy"} if planner else {"course_lib"}
-    assert tops <= set(sys.stdlib_module_names) | allowed
+def test_no_modules_import_each_other_in_a_circle():
+    # `from course_lib import theory` names the package, which finds its rooms when asked.
+    arrows = {module: ours(imported(module)) - {module, "course_lib"} for module in MODULES}
+    try:
+        TopologicalSorter(arrows).prepare()
+    except CycleError as circle:
+        raise AssertionError("a circle: " + " → ".join(reversed(circle.args[1]))) from None
 
 
-def test_theory_exports_all_its_modules_in_order():
-    names = {path.stem for path in THEORY.iterdir() if path.suffix == ".py" or path.is_dir()}
-    parts = {name for name in names if name.startswith("__")}
-    assert theory.__all__ == sorted(names - parts)
-    for name in theory.__all__:
-        assert getattr(theory, name).__name__ == f"course_lib.theory.{name}"
-    assert set(theory.__all__) <= set(dir(theory))
-    with pytest.raises(AttributeError, match="planer"):
-        _ = theory.planer
+# --- inside theory ----------------------------------------------------------------------------
 
 
-def test_theory_loads_a_module_when_it_is_used():
-    code = (
-        "import sys, course_lib.theory; "
-        "print([m for m in sys.modules if m.startswith('course_lib.theory.')])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+def theory_arrows() -> Iterator[tuple[str, str, str]]:
+    """(room, imported room, where) for each import from one room of theory in another."""
+    for module in MODULES:
+        if room_of(module) == "theory" and module.count(".") > 1:
+            room = module.split(".")[2]
+            for name in ours(imported(module)):
+                if room_of(name) == "theory" and name.split(".")[2] != room:
+                    yield room, name.split(".")[2], f"{module} imports {name}"
 
 
-@pytest.mark.parametrize(
-    "module",
-    [
-        "course_lib",
-        "course_lib.cli",
-        "course_lib.launch",
-        "course_lib.checking",
-        *(f"course_lib.theory.{name}" for name in theory.__all__),
-    ],
-)
-def test_light_imports(module):
-    code = (
-        f"import sys, {module}; "
-        "print([m for m in ('torch', 'numpy', 'matplotlib', 'ipywidgets') if m in sys.modules])"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "[]"
+def test_theory_is_standard_library_only():
+    for module in MODULES:
+        if room_of(module) == "theory":
+            # The planner compares hundreds of thousands of layouts by numpy, inside functions.
+            allowed = {"numpy"} if module.startswith("course_lib.theory.planner") else set()
+            used = outside(imported(module))
+            assert used <= allowed, f"{module} imports {used - allowed}: theory needs only Python"
+
+
+def test_the_table_of_theory_names_its_rooms():
+    assert set(THEORY_ROOMS) == {path.parent.name for path in LIBRARY.glob("theory/*/__init__.py")}
+
+
+def test_a_room_of_theory_imports_only_from_rooms_above_it():
+    for room, above, where in theory_arrows():
+        assert THEORY_ROOMS.index(above) < THEORY_ROOMS.index(room), f"{where}: against the table"
+
+
+def test_the_rooms_of_theory_know_few_others():
+    arrows = sorted({f"{room} → {above}" for room, above, _ in theory_arrows()})
+    assert len(arrows) <= MOST_THEORY_ARROWS, f"{len(arrows)} arrows: {', '.join(arrows)}"
+
+
+# --- how light it is --------------------------------------------------------------------------
+
+LOAD_ONE_AFTER_THE_OTHER = """
+import importlib, sys
+light, heavy = (names.split(",") for names in sys.argv[1:])
+seen = set()
+for module in light:
+    importlib.import_module(module)
+    loaded = {name for name in heavy if name in sys.modules} - seen
+    seen |= loaded
+    if loaded:
+        print(f"{module} loads {', '.join(sorted(loaded))}")
+"""
+
+
+def test_light_modules_load_nothing_heavy():
+    """One process imports them in turn; what one loads is not held against the next."""
+    theirs = [name for name in MODULES if room_of(name) in ("theory", "building", "doctor", "cli")]
+    light = [*LIGHT, *(name for name in theirs if name not in LIGHT)]
+    arguments = [",".join(light), ",".join(HEAVY)]
+    command = [sys.executable, "-c", LOAD_ONE_AFTER_THE_OTHER, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert (found.stdout, found.stderr) == ("", "")

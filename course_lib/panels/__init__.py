@@ -1,36 +1,31 @@
-"""Sliders → theory → figure. Each function returns a panel to be named last in a cell."""
+"""Sliders → theory → figure. Each function returns a panel to be named last in a cell.
 
-from course_lib.panels.accumulation_panel import accumulation
-from course_lib.panels.activations_panel import activations
-from course_lib.panels.batches_panel import batches
-from course_lib.panels.buckets_panel import buckets
-from course_lib.panels.collectives_panel import collectives
-from course_lib.panels.critical_batch_panel import critical_batch
-from course_lib.panels.experts_panel import experts
-from course_lib.panels.fsdp_panel import fsdp_memory
-from course_lib.panels.memory_panel import GPU_MEMORY_BYTES, memory
-from course_lib.panels.panel import Panel
-from course_lib.panels.pipeline_panel import pipeline
-from course_lib.panels.planner_panel import planner
-from course_lib.panels.roofline_panel import roofline
-from course_lib.panels.tp_reach_panel import tp_reach
-from course_lib.panels.zero_panel import zero
+`panels.memory` is the function `memory` of `memory_panel.py`: a panel is found by the name of its
+file when it is first used, and is listed nowhere.
+"""
 
-__all__ = [
-    "GPU_MEMORY_BYTES",
-    "Panel",
-    "accumulation",
-    "activations",
-    "batches",
-    "buckets",
-    "collectives",
-    "critical_batch",
-    "experts",
-    "fsdp_memory",
-    "memory",
-    "pipeline",
-    "planner",
-    "roofline",
-    "tp_reach",
-    "zero",
-]
+from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import cast
+
+from course_lib.panels.panel import Panel as Panel
+
+_ENDING = "_panel"
+
+
+def _names() -> list[str]:
+    files = [module.name for module in iter_modules(__path__)]
+    return [name.removesuffix(_ENDING) for name in files if name.endswith(_ENDING)]
+
+
+def __getattr__(name: str) -> Callable[..., Panel]:
+    """The function that builds panel `name`."""
+    if name not in _names():
+        raise AttributeError(f"no panel {name!r}; the panels are {', '.join(_names())}")
+    module = import_module(f"{__name__}.{name}{_ENDING}")
+    return cast(Callable[..., Panel], getattr(module, name))
+
+
+def __dir__() -> list[str]:
+    return ["Panel", *_names()]

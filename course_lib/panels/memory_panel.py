@@ -4,20 +4,13 @@ from dataclasses import replace
 
 from course_lib.figures import memory as figure
 from course_lib.panels.controls import choice, powers_of_two
+from course_lib.panels.gpu_sizes import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES
-from course_lib.theory.inputs.units import GB, format_bytes, format_count
+from course_lib.theory.inputs.units import format_bytes, format_count
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import training_memory
-
-# The sizes as the data sheets print them, read as 10^9 bytes, the smaller of the two readings.
-GPU_MEMORY_BYTES = {
-    "RTX 4090 24 GB": 24 * GB,  # NVIDIA Ada architecture whitepaper, appendix A
-    "A100 40 GB": 40 * GB,  # NVIDIA A100 data sheet
-    "A100, H100 80 GB": 80 * GB,  # NVIDIA A100 and H100 data sheets
-    "H200 141 GB": 141 * GB,  # NVIDIA H200 data sheet
-}
 
 
 def memory(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from course_lib.figures import zero as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
-from course_lib.panels.memory_panel import GPU_MEMORY_BYTES
+from course_lib.panels.gpu_sizes import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS

@@ -12,24 +12,11 @@ import pytest
 import real_lab
 from playwright.sync_api import Browser, Locator, Page
 
+from course_lib import panels
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "01_steps_and_batches.ipynb"
-PANELS = (
-    "batches",
-    "accumulation",
-    "critical_batch",
-    "memory",
-    "activations",
-    "roofline",
-    "fsdp_memory",
-    "pipeline",
-    "buckets",
-    "collectives",
-    "tp_reach",
-    "zero",
-    "planner",
-    "experts",
-)
+PANELS = [name for name in dir(panels) if name != "Panel"]
 
 
 @dataclass

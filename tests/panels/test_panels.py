@@ -16,45 +16,24 @@ from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradie
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.batching import Batching, batch_cost
 
-PANELS = [
-    panels.batches,
-    panels.accumulation,
-    panels.critical_batch,
-    panels.memory,
-    panels.activations,
-    panels.roofline,
-    panels.fsdp_memory,
-    panels.planner,
-    panels.buckets,
-    panels.pipeline,
-    panels.collectives,
-    panels.tp_reach,
-    panels.zero,
-    panels.experts,
-]
+PANELS = [getattr(panels, name) for name in dir(panels) if name != "Panel"]
 # Starting values with which every control can be moved and shows a difference; "panel.control"
-# where one of them needs others.
+# where one of them needs others. A panel that is not named here starts as it is.
 ROOMY = {
     "batches": {"nodes": 64, "gpus_per_node": 8, "samples": 9999},
-    "accumulation": {},
-    "critical_batch": {},
     "memory": {"model": "llama2-7b"},
     "activations": {"model": "llama2-7b", "tp": 2, "sequence": 512},
-    "roofline": {},
-    "fsdp_memory": {},
     "zero": {"offload": True},
     "planner": {"model": "llama2-7b"},
-    "buckets": {},
     "pipeline": {"schedule": "interleaved", "stages": 4, "micro_batches": 16},
     "pipeline.micro_batches": {},
     "collectives": {"size_kib": 1024},
-    "tp_reach": {},
     "experts": {"experts": 64, "ep": 2},
 }
 
 
 def roomy(name: str, control: str = "") -> Panel:
-    return getattr(panels, name)(**ROOMY.get(f"{name}.{control}", ROOMY[name]))
+    return getattr(panels, name)(**ROOMY.get(f"{name}.{control}", ROOMY.get(name, {})))
 
 
 def controls(panel: Panel) -> dict[str, widgets.Widget]:

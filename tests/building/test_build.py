@@ -7,12 +7,13 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.build import FOLDERS, build, compare, expected
-from course_lib.chapter_notebooks import render, solved, unsolved
-from course_lib.chapter_source import read_chapters
+from course_lib.building import build, compare
+from course_lib.building.chapters import read_chapters
+from course_lib.building.folders import FOLDERS, expected
+from course_lib.building.notebooks import render, solved, unsolved
 from course_lib.problem import Problem
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CHAPTER = '''\
 # %% [markdown]
 # # 1 Steps and batches
@@ -156,7 +157,7 @@ def test_the_bytes_are_the_same_each_time_and_in_each_process(root, tmp_path):
     first = snapshot(root)
     for folder in FOLDERS:
         shutil.rmtree(root / folder)
-    program = "import sys, pathlib, course_lib.build as b; b.build(pathlib.Path(sys.argv[1]))"
+    program = "import sys, pathlib, course_lib.building as b; b.build(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", program, str(root)], check=True, timeout=60)
     assert snapshot(root) == first and len(first) == 4
 
@@ -345,6 +346,40 @@ def test_compare_names_each_fault_and_writes_nothing(root):
         "notebooks/02_gone.ipynb": "surplus",
     }
     assert snapshot(root) == before
+
+
+def test_the_remedy_of_an_edit_ends_it(root):
+    build(root)
+    path = root / "notebooks" / "01_steps.ipynb"
+    edit(path, answer_it)
+    build(root)
+    (fault,) = compare(root)
+    assert fault.text == (
+        "move the edit to chapters/01_steps.py, delete this notebook, then run `course build`"
+    )
+    path.unlink()
+    build(root)
+    assert compare(root) == []
+
+
+def test_the_remedy_of_a_glossary_that_was_edited_names_its_table(root):
+    table = root / "chapters" / "glossary.tsv"
+    table.write_text("chapter\tterm\t中文\tmeaning\n1\tstep\t步\tOne step.\n", encoding="utf-8")
+    build(root)
+    edit(root / "notebooks" / "glossary.ipynb", answer_it)
+    assert "chapters/glossary.tsv," in compare(root)[0].text
+
+
+def test_what_no_chapter_asks_for_is_said_with_the_remedy_that_ends_it(root):
+    build(root)
+    edit(root / "exercises" / "01_steps.ipynb", answer_it)
+    (root / "chapters" / "01_steps.py").unlink()
+    texts = {o.path.parent.name: o.text for o in compare(root)}
+    assert texts["notebooks"] == "no chapter asks for it: run `course build`"
+    assert texts["exercises"] == "no chapter asks for it: delete or rename what you edited"
+    build(root)
+    (root / "exercises" / "01_steps.ipynb").rename(root / "exercises" / "mine.ipynb")
+    assert compare(root) == []
 
 
 def test_a_changed_tag_is_stale(root):

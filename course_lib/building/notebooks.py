@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from course_lib.chapter_source import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
+from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(

@@ -1,4 +1,4 @@
-"""`course build`: writes notebooks/, exercises/, solutions/ and the glossary from chapters/.
+"""Compares and writes notebooks/, exercises/ and solutions/.
 
 Nothing a learner wrote is overwritten: each notebook stores a hash of its own sources, and one
 whose sources no longer match it stays; the new version is then written beside it.
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course_lib.chapter_notebooks import render, sources_sha
-from course_lib.chapter_source import read_chapters
-from course_lib.glossary import TABLE, glossary
+from course_lib.building.chapters import read_chapters
+from course_lib.building.glossary import TABLE, glossary
+from course_lib.building.notebooks import render, sources_sha
 
 FOLDERS = ("notebooks", "exercises", "solutions")
+BUILD = "run `course build`"
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,26 @@ def compare(root: Path) -> list[Outcome]:
     faults = []
     for path, text in wanted.items():
         if not path.exists():
-            faults.append(Outcome(path, "missing"))
+            faults.append(Outcome(path, "missing", BUILD))
             continue
         notebook = _load(path)
         if not _untouched(notebook):
-            faults.append(Outcome(path, "edited", "edit its chapter and remove it first"))
+            faults.append(Outcome(path, "edited", _undo(path)))
         elif not _same_cells(notebook, json.loads(text)):
-            faults.append(Outcome(path, "stale"))
-    return faults + [Outcome(path, "surplus") for path in _surplus(root, wanted)]
+            faults.append(Outcome(path, "stale", BUILD))
+    return faults + [_fault_of_surplus(path) for path in _surplus(root, wanted)]
+
+
+def _undo(path: Path) -> str:
+    """What to do about an edited notebook, which `course build` alone would keep as it is."""
+    source = TABLE.name if path.stem == TABLE.stem else f"{path.stem}.py"
+    return f"move the edit to chapters/{source}, delete this notebook, then {BUILD}"
+
+
+def _fault_of_surplus(path: Path) -> Outcome:
+    # As with the expected notebooks, `course build` removes only what nobody edited.
+    remedy = BUILD if _untouched(_load(path)) else "delete or rename what you edited"
+    return Outcome(path, "surplus", f"no chapter asks for it: {remedy}")
 
 
 def build(root: Path) -> list[Outcome]:

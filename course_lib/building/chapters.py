@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class Chapter:
 
     @property
     def number(self) -> int:
-        """The number the file name begins with."""
+        """The number at the start of the file name."""
         return int(self.name[:2])
 
     @property
@@ -68,7 +69,7 @@ def read_chapter(path: Path) -> Chapter:
     starts = [n for n, line in enumerate(text.splitlines(), 1) if _CELL.match(line)]
     notebook = _jupytext().reads(text, fmt="py:percent")
     if len(notebook.cells) != len(starts):
-        raise Problem(f"{path}:1: text stands before the first cell: begin with `# %% [markdown]`")
+        raise Problem(f"{path}:1: text stands before the first cell: start with `# %% [markdown]`")
     cells = [
         Cell(cell.cell_type, cell.source, line, {k: v for k, v in cell.metadata.items()})
         for cell, line in zip(notebook.cells, starts, strict=True)
@@ -96,11 +97,10 @@ def read_chapters(root: Path) -> list[Chapter]:
 
 def _jupytext() -> Any:
     try:
-        import jupytext
+        return import_module("jupytext")
     except ModuleNotFoundError:
         remedy = 'pip install -e ".[dev]"'
         raise Problem(f"jupytext is missing, which reads chapters/: run `{remedy}`") from None
-    return jupytext
 
 
 def _require_balanced(path: Path, text: str) -> None:
@@ -108,8 +108,8 @@ def _require_balanced(path: Path, text: str) -> None:
     lines = text.splitlines()
     for number, line in enumerate([*lines, "# %%"], 1):
         mark = _MARK.fullmatch(line.strip())
-        begins_or_differs = mark is not None and (mark[1] == "BEGIN" or mark[2] != kind)
-        if opened and (begins_or_differs or _CELL.match(line)):
+        starts_or_differs = mark is not None and (mark[1] == "BEGIN" or mark[2] != kind)
+        if opened and (starts_or_differs or _CELL.match(line)):
             raise Problem(f"{path}:{opened}: this part has no end: add `### END {kind}` after it")
         if mark and not opened and mark[1] == "END":
             raise Problem(f"{path}:{number}: this part never began: add `### BEGIN {mark[2]}`")

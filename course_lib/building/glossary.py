@@ -4,7 +4,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.chapter_source import Cell, Chapter
+from course_lib.building.chapters import Cell, Chapter
 from course_lib.problem import Problem
 
 TABLE = Path("chapters") / "glossary.tsv"
@@ -26,7 +26,9 @@ def read_terms(root: Path) -> list[Term]:
     with open(root / TABLE, encoding="utf-8", newline="") as file:
         rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
     if rows[:1] != [_COLUMNS]:
-        raise Problem(f"{TABLE}:1: the columns must be {', '.join(_COLUMNS)}: mend the first line")
+        raise Problem(
+            f"{TABLE}:1: the columns must be {', '.join(_COLUMNS)}: correct the first line"
+        )
     for number, row in enumerate(rows[1:], start=2):
         if len(row) != len(_COLUMNS) or not all(row) or not row[0].isdigit():
             raise Problem(f"{TABLE}:{number}: write chapter, term, 中文, meaning between tabs")

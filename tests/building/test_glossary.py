@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.chapter_source import read_chapters
-from course_lib.glossary import TABLE, glossary, read_terms
+from course_lib.building.chapters import read_chapters
+from course_lib.building.glossary import TABLE, glossary, read_terms
 from course_lib.problem import Problem
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TERMS = read_terms(ROOT)
 TEXTS = {
     chapter.number: "\n".join(cell.source for cell in chapter.cells)

@@ -377,7 +377,7 @@ def test_help_of_each_command_loads_no_theory(command):
 
 
 def test_a_reader_that_has_enough_gets_no_traceback():
-    command = [sys.executable, "-m", "course_lib.cli", *PLAN, "--top", "5000"]
+    command = [sys.executable, "-m", "course_lib", *PLAN, "--top", "5000"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         process.stdout.readline()
         process.stdout.close()

@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib import lab
+import course_lib
+from course_lib.lab import start as lab
 from course_lib.problem import Problem
 
 
@@ -15,7 +16,7 @@ def root(tmp_path, monkeypatch):
     """A repository, and a JupyterLab that only notes how it would have been started."""
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("{}")
-    monkeypatch.setattr(lab, "__file__", str(tmp_path / "course_lib" / "lab.py"))
+    monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     return tmp_path
 
 

@@ -10,8 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import course_lib
 from course_lib import doctor, launch
-from course_lib.doctor import Finding
+from course_lib.doctor import Finding, desk, machine, software, starting
 from course_lib.problem import Problem
 
 
@@ -42,7 +43,7 @@ def test_everything_is_looked_at_once():
 
 
 def test_one_odd_machine_does_not_hide_the_rest(monkeypatch):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: 1 / 0)
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: 1 / 0)
     findings = doctor.examine(start_ranks=False)
     odd = [f for f in findings if "could not be examined" in f.what]
     assert [f.name for f in odd] == ["shared memory"] and len(findings) == 14
@@ -50,7 +51,7 @@ def test_one_odd_machine_does_not_hide_the_rest(monkeypatch):
 
 def test_an_old_python(monkeypatch):
     monkeypatch.setattr(sys, "version_info", (3, 10, 9, "final", 0))
-    assert doctor.python().status == "missing"
+    assert software.python().status == "missing"
 
 
 def test_versions_outside_the_tested_bounds_are_named(monkeypatch):
@@ -64,13 +65,13 @@ def test_versions_outside_the_tested_bounds_are_named(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
     monkeypatch.setattr(importlib.metadata, "version", version)
-    finding = doctor.packages()
+    finding = software.packages()
     assert finding.status == "missing"
     assert "torch 2.14.1+cpu is outside" in finding.what
     assert "absent-package is not installed" in finding.what
     assert "numpy" not in finding.what and "pytest" not in finding.what
     found.update({"torch": "2.13.0+cpu", "absent-package": "1.0"})
-    assert doctor.packages().status == "ok"
+    assert software.packages().status == "ok"
 
 
 def test_a_course_that_is_not_installed(monkeypatch):
@@ -78,8 +79,8 @@ def test_a_course_that_is_not_installed(monkeypatch):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "requires", requires)
-    assert doctor.packages().status == "missing"
-    assert "not installed" in doctor.packages().what
+    assert software.packages().status == "missing"
+    assert "not installed" in software.packages().what
 
 
 @pytest.mark.parametrize(
@@ -88,17 +89,17 @@ def test_a_course_that_is_not_installed(monkeypatch):
 def test_the_two_halves_of_the_sliders_must_match(kernel, front, status, monkeypatch):
     versions = {"ipywidgets": kernel, "jupyterlab_widgets": front}
     monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
-    assert doctor.widgets().status == status
+    assert software.widgets().status == status
 
 
 def test_torch_that_cannot_be_imported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert doctor.torch_build().status == "missing"
+    assert software.torch_build().status == "missing"
 
 
 def test_torch_without_gloo(monkeypatch):
     monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
-    assert doctor.gloo().status == "missing"
+    assert software.gloo().status == "missing"
 
 
 @pytest.mark.parametrize(
@@ -113,22 +114,22 @@ def test_torch_without_gloo(monkeypatch):
 def test_nccl_matters_only_with_gpus(gpus, nccl, status, word, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
-    finding = doctor.nccl()
+    finding = software.nccl()
     assert finding.status == status and word in finding.what
 
 
 def test_gpus_are_named_with_what_they_change(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "Model X")
-    assert doctor.gpus().what == "2 (Model X): demos with up to 2 ranks use NCCL"
+    assert machine.gpus().what == "2 (Model X): demos with up to 2 ranks use NCCL"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert doctor.gpus().what.startswith("none")
+    assert machine.gpus().what.startswith("none")
 
 
 @pytest.mark.parametrize(("count", "status"), [(1, "slow"), (2, "ok"), (64, "ok")])
 def test_cores(count, status, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(count)), raising=False)
-    assert doctor.cores().status == status
+    assert machine.cores().status == status
 
 
 @pytest.mark.parametrize(
@@ -137,16 +138,16 @@ def test_cores(count, status, monkeypatch):
 )
 def test_memory(free_bytes, status, monkeypatch):
     monkeypatch.setattr("course_lib.launch.limits.available_memory_bytes", lambda: free_bytes)
-    assert doctor.memory().status == status
+    assert machine.memory().status == status
 
 
 def test_the_shared_memory_of_a_container_is_slow(tmp_path, monkeypatch):
     usage = SimpleNamespace(total=64 * 2**20)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    assert "--shm-size" in doctor.shared_memory(tmp_path).remedy
+    assert "--shm-size" in machine.shared_memory(tmp_path).remedy
     usage.total = 2**30
-    assert doctor.shared_memory(tmp_path).status == "ok"
-    assert doctor.shared_memory(tmp_path / "absent").status == "ok"
+    assert machine.shared_memory(tmp_path).status == "ok"
+    assert machine.shared_memory(tmp_path / "absent").status == "ok"
 
 
 def test_a_closed_loopback(monkeypatch):
@@ -154,7 +155,7 @@ def test_a_closed_loopback(monkeypatch):
         raise OSError("not permitted")
 
     monkeypatch.setattr(socket, "create_connection", refuse)
-    assert doctor.loopback().status == "missing"
+    assert machine.loopback().status == "missing"
 
 
 def test_no_browser_is_no_reason_to_stop(monkeypatch):
@@ -162,19 +163,19 @@ def test_no_browser_is_no_reason_to_stop(monkeypatch):
         raise webbrowser.Error("none")
 
     monkeypatch.setattr(webbrowser, "get", get)
-    assert doctor.browser().status == "slow"
+    assert desk.browser().status == "slow"
 
 
 def test_notebooks_that_are_not_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("course_lib.lab.__file__", str(tmp_path / "course_lib" / "lab.py"))
-    finding = doctor.notebooks()
+    monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
+    finding = desk.notebooks()
     assert finding.status == "missing" and "clone the repository" in finding.remedy
 
 
 def test_a_progress_folder_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
-    assert doctor.progress_folder().status == "slow"
+    assert desk.progress_folder().status == "slow"
 
 
 def test_ranks_really_start_and_the_table_says_so(capsys):
@@ -195,8 +196,8 @@ def test_a_failed_self_test_raises_one_sentence(monkeypatch, capsys):
 @pytest.mark.parametrize("sums", [[0, 0], [1, 0], [1]])
 def test_ranks_with_a_wrong_sum_are_found(sums, monkeypatch):
     monkeypatch.setattr(launch, "run", lambda *_, **__: sums)
-    assert doctor.ranks().status == "missing"
-    assert "instead of 1" in doctor.ranks().what
+    assert starting.ranks().status == "missing"
+    assert "instead of 1" in starting.ranks().what
 
 
 def test_ranks_that_fail_give_a_sentence(monkeypatch):
@@ -204,11 +205,11 @@ def test_ranks_that_fail_give_a_sentence(monkeypatch):
         raise launch.RankFailed(1, "was killed", "many\nlines")
 
     monkeypatch.setattr(launch, "run", run)
-    finding = doctor.ranks()
+    finding = starting.ranks()
     assert finding.status == "missing" and "rank 1 was killed" in finding.what
     assert "\n" not in finding.line
 
 
 def test_a_slow_start_is_said(monkeypatch):
-    monkeypatch.setattr(doctor, "_start", lambda _count: 60.0)
-    assert doctor.ranks().status == "slow"
+    monkeypatch.setattr(starting, "_start", lambda _count: 60.0)
+    assert starting.ranks().status == "slow"

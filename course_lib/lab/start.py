@@ -1,4 +1,4 @@
-"""`course lab`: opens JupyterLab at the first notebook."""
+"""Starts JupyterLab at the first notebook, with sliders that feel instant."""
 
 import importlib.util
 import os
@@ -8,10 +8,11 @@ import sys
 import webbrowser
 from pathlib import Path
 
+import course_lib
 from course_lib.problem import Problem
 
 FIRST = "notebooks/00_start_here.ipynb"
-PROMPT = "course_lib.websocket.PromptConnection"
+PROMPT = "course_lib.lab.websocket.PromptConnection"
 
 
 def repository() -> Path:
@@ -19,7 +20,7 @@ def repository() -> Path:
 
     Raises Problem when the package was installed without the repository.
     """
-    root = Path(__file__).resolve().parents[1]
+    root = Path(course_lib.__file__).resolve().parents[1]
     if not (root / FIRST).is_file():
         raise Problem(
             f"the notebooks are not beside the package in {root}: clone the repository and run "

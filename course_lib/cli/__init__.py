@@ -1,0 +1,70 @@
+"""The command `course`: each file in `commands/` is a subcommand, found by looking there.
+
+A subcommand imports what it needs when it runs, so that help is quick. Exit codes: 0 done,
+1 something did not pass, 2 the command could not be carried out.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Protocol, cast
+
+from course_lib import __version__
+from course_lib.cli import commands
+from course_lib.problem import Problem
+
+
+class Command(Protocol):
+    """What each module in `commands/` offers; `run` returns the exit code."""
+
+    ABOUT: str
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's own options."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it. Raises Problem for what becomes one sentence on stderr."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit code; a Problem becomes one sentence on stderr."""
+    parser = _parser()
+    arguments, others = parser.parse_known_args(argv)
+    if arguments.command is None:
+        parser.print_help()
+        return 0
+    if others and not arguments.takes_others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
+    arguments.others = others
+    try:
+        return cast(Command, arguments.module).run(arguments)
+    except Problem as problem:
+        print(f"course {arguments.command}: {problem}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"course {arguments.command}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Without abbreviations, `--step 5` can never be taken for another option.
+    parser = argparse.ArgumentParser(
+        prog="course", description="How large models are trained.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"course {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for found in iter_modules(commands.__path__):
+        command = cast(Command, import_module(f"{commands.__name__}.{found.name}"))
+        added = subparsers.add_parser(
+            found.name, help=command.ABOUT, description=command.ABOUT, allow_abbrev=False
+        )
+        added.set_defaults(module=command, takes_others=False)
+        command.add_options(added)
+    return parser

@@ -1,0 +1,38 @@
+"""What a command says: a text to read, or under --json the same as data."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from course_lib.problem import Problem
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    """Add --json."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`text`, or under --json `data`, whose keys name the units; `code` is the exit code."""
+
+    text: str
+    data: object
+    code: int = 0
+
+    def say(self, as_json: bool) -> int:
+        """Print one of the two and return the exit code."""
+        data = json.dumps(self.data, indent=1, ensure_ascii=False) if as_json else ""
+        print(data or self.text)
+        return self.code
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Inside, a ValueError of the theory becomes a Problem: its message is one sentence already."""
+    try:
+        yield
+    except ValueError as error:
+        raise Problem(str(error)) from error

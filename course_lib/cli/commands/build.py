@@ -1,0 +1,43 @@
+"""`course build`."""
+
+import argparse
+import sys
+from pathlib import Path
+
+import course_lib
+
+ABOUT = "write the notebooks from chapters/ (for contributors)"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Write, or only compare."""
+    parser.add_argument("--check", action="store_true", help="write nothing, fail if stale")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Say what was written, or under --check what must be done; 1 if anything must."""
+    root = Path(course_lib.__file__).resolve().parents[1]
+    return _check(root) if arguments.check else _build(root)
+
+
+def _check(root: Path) -> int:
+    from course_lib import building
+
+    faults = building.compare(root)
+    for fault in faults:
+        print(fault.line(root), file=sys.stderr)
+    if faults:
+        count = "1 notebook does" if len(faults) == 1 else f"{len(faults)} notebooks do"
+        print(f"{count} not match chapters/", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _build(root: Path) -> int:
+    from course_lib import building
+
+    outcomes = building.build(root)
+    changed = [outcome for outcome in outcomes if outcome.state != "current"]
+    for outcome in changed:
+        print(outcome.line(root))
+    print(f"{len(outcomes) - len(changed)} of {len(outcomes)} notebooks were up to date")
+    return 0

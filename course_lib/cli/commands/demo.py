@@ -1,0 +1,82 @@
+"""`course demo`."""
+
+import argparse
+import sys
+
+from course_lib.problem import Problem
+
+ABOUT = "run a demo on several ranks; other options go to it"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How it is launched; what this parser does not know is left to the demo's own."""
+    parser.set_defaults(takes_others=True)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="which demo, see --list")
+    parser.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
+    limit = "on two nodes of this machine, half of the ranks on each, joined by MBIT Mbit/s (Linux)"
+    parser.add_argument("--two-nodes", type=float, metavar="MBIT", help=limit)
+    parser.add_argument("--list", action="store_true", help="list the demos")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List the demos, or run one."""
+    from course_lib import demos
+
+    if arguments.list:
+        width = max(map(len, demos.DEMOS))
+        for name, line in demos.DEMOS.items():
+            print(f"{name:<{width}}  {line}")
+        return 0
+    if arguments.name is None:
+        raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))
+    argv = [*arguments.others, "--json"] if arguments.json else arguments.others
+    run_it = _run_demo if arguments.two_nodes is None else _run_on_two_nodes
+    run_it(arguments, argv)
+    return 0
+
+
+def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
+    from course_lib import demos, launch
+    from course_lib.demos.parts.command import render
+
+    try:
+        module = demos.load(arguments.name)
+        options = module.parse(argv)
+        line = launch.torchrun_command(module.__name__, arguments.ranks, argv)
+        # Of JSON nothing but the result goes to stdout, so that a program can read it.
+        print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
+        sys.stdout.flush()
+        result = demos.run(
+            arguments.name,
+            ranks=arguments.ranks,
+            timeout_s=arguments.timeout,
+            stream=not arguments.json,
+            **vars(options),
+        )
+    except (ValueError, MemoryError) as error:
+        raise Problem(str(error)) from error
+    except launch.RankFailed as failure:
+        raise Problem(f"rank {failure.rank} {failure.reason}: see `course doctor`") from failure
+    print(render(result, arguments.json))
+
+
+def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
+    from course_lib import demos, launch
+    from course_lib.launch.two_nodes import nodes_command_line
+
+    if arguments.ranks < 2 or arguments.ranks % 2:
+        raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
+    each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout
+    try:
+        name = demos.load(arguments.name).__name__
+        demos.load(arguments.name).parse(argv)
+        line = nodes_command_line(name, each, argv)
+        print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)
+        sys.stdout.flush()
+        first, second = launch.run_on_two_nodes(name, argv, each, mbit, limit_s)
+    except (ValueError, launch.NodesFailed) as error:
+        raise Problem(str(error)) from error
+    # Of JSON nothing but the result, which node 0 prints last.
+    print(first.splitlines()[-1] if arguments.json else (second + first).rstrip())

@@ -1,0 +1,18 @@
+"""`course lab`."""
+
+import argparse
+
+ABOUT = "open JupyterLab at the first notebook"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where it listens, and whether a browser is opened."""
+    parser.add_argument("--port", type=int, help="listen on this port instead of the next free one")
+    parser.add_argument("--no-browser", action="store_true", help="print the address, open nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Stay until JupyterLab ends."""
+    from course_lib import lab
+
+    return lab.open_lab(arguments.port, browser=not arguments.no_browser)

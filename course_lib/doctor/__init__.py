@@ -1,0 +1,39 @@
+"""`course doctor`: what is missing or slow on this machine, in plain words, and the remedy."""
+
+from collections.abc import Callable
+
+from course_lib.doctor.desk import browser, notebooks, progress_folder
+from course_lib.doctor.finding import REINSTALL, Finding
+from course_lib.doctor.machine import cores, gpus, loopback, memory, shared_memory
+from course_lib.doctor.software import gloo, nccl, packages, python, torch_build, widgets
+from course_lib.doctor.starting import ranks
+from course_lib.problem import Problem
+
+__all__ = ["Finding", "examine", "self_test"]
+
+
+def examine(start_ranks: bool = True) -> list[Finding]:
+    """Look at everything the course needs; `start_ranks=False` skips the only slow part."""
+    looks: list[Callable[[], Finding]] = [python, packages, widgets, torch_build, gloo, nccl, gpus]
+    looks += [cores, memory, shared_memory, loopback, browser, notebooks, progress_folder]
+    if start_ranks:
+        looks.append(ranks)
+    return [_safely(look) for look in looks]
+
+
+def _safely(look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except Exception as error:  # one odd machine must not hide the other findings
+        name, said = look.__name__.replace("_", " "), f"{type(error).__name__}: {error}"
+        return Finding(name, "missing", f"could not be examined ({said})", REINSTALL)
+
+
+def self_test() -> None:
+    """Start 2 and 4 ranks and print a small table. Raises Problem when some do not start."""
+    findings = [ranks(2), ranks(4)]
+    print("\n".join(finding.line for finding in findings))
+    failed = [finding.name for finding in findings if finding.status == "missing"]
+    if failed:
+        names = " and ".join(failed)
+        raise Problem(f"{names} did not start: run `course doctor` in a terminal to see why")
