@@ -12,6 +12,7 @@ from typing import Any
 
 from course_lib.chapter_notebooks import render, sources_sha
 from course_lib.chapter_source import read_chapters
+from course_lib.exercise_cells import with_exercises
 from course_lib.glossary import TABLE, glossary
 
 FOLDERS = ("notebooks", "exercises", "solutions")
@@ -61,7 +62,7 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
 
 def expected(root: Path) -> dict[Path, str]:
     """Every notebook that the chapters and the glossary give, with its text."""
-    chapters = read_chapters(root)
+    chapters = [with_exercises(chapter, root) for chapter in read_chapters(root)]
     if (root / TABLE).exists():
         chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
     return {

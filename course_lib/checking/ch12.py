@@ -4,16 +4,16 @@ import math
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
     call,
+    exercise,
     expect_callable,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
-    expect_type,
 )
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs.models import MODELS
@@ -23,6 +23,12 @@ _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
 
 
+@exercise(
+    "12.1",
+    kind="calculate",
+    title="Mixtral",
+    hints=("SwiGLU has three matrices.", "Times 8 experts, times 32 layers; or times 2."),
+)
 def _mixtral(answer: Any) -> None:
     count = _MIXTRAL.parameters()
     expect_equal(
@@ -33,6 +39,12 @@ def _mixtral(answer: Any) -> None:
     )
 
 
+@exercise(
+    "12.2",
+    kind="calculate",
+    title="DeepSeek-V3",
+    hints=("count.total and count.active.", "Stored: all. Multiplied: the active ones."),
+)
 def _deepseek(answer: Any) -> None:
     expect_parts(answer, 4, "two counts, bytes and FLOP")
     total, active = _DEEPSEEK.total, _DEEPSEEK.active
@@ -66,14 +78,22 @@ _FAMILIES = {
 }
 
 
+@exercise(
+    "12.3",
+    kind="debug",
+    title="four families",
+    hints=("Ask of each: what is cut?", "Section 12.4, the table; section 12.2 for Mixtral."),
+)
 def _families(answer: Any) -> None:
-    expect_type(answer, dict, "a dict of True and False")
-    for sentence, (true, because) in _FAMILIES.items():
-        if sentence not in answer:
-            raise Wrong(f"gave nothing for {sentence!r}, expected True or False")
-        expect_equal(answer[sentence], true, f"{sentence!r}: {because}", wants="True or False")
+    expect_entries(answer, _FAMILIES, "a dict of True and False", each="True or False")
 
 
+@exercise(
+    "12.4",
+    kind="predict",
+    title="a skewed router",
+    hints=("expert_load(4096, 8, 1, 1.25, skew=1.0).", "Compare with its imbalance."),
+)
 def _skewed(answer: Any) -> None:
     loads = {
         factor: experts.expert_load(4096, 8, 1, factor, skew=1.0)
@@ -90,6 +110,12 @@ def _skewed(answer: Any) -> None:
     )
 
 
+@exercise(
+    "12.5",
+    kind="implement",
+    title="the balance loss",
+    hints=("torch.bincount(chosen.flatten(), minlength=…).", "P: the mean over the tokens."),
+)
 def _balance(function: Any) -> None:
     import torch
 
@@ -117,6 +143,12 @@ def _balance(function: Any) -> None:
         raise Wrong("gave a loss without gradient, expected one that reaches the probabilities")
 
 
+@exercise(
+    "12.6",
+    kind="debug",
+    title="the router that never learns",
+    hints=("What is p / p?", "Section 12.1: with k = 1 the weight is the probability."),
+)
 def _weights(function: Any) -> None:
     import torch
 
@@ -133,6 +165,12 @@ def _weights(function: Any) -> None:
         raise Wrong("gave weights without gradient, expected some because the router learns by it")
 
 
+@exercise(
+    "12.7",
+    kind="calculate",
+    title="routed bytes",
+    hints=("A row has 4096 numbers of 2 bytes.", "Combine gives back what was received."),
+)
 def _routed(answer: Any) -> None:
     kept, row = ((900, 100, 600, 400), (800, 300, 500, 400)), 2 * 4096
     one_way = sum(kept[0]) * row
@@ -146,6 +184,12 @@ def _routed(answer: Any) -> None:
     )
 
 
+@exercise(
+    "12.8",
+    kind="implement",
+    title="online softmax",
+    hints=("ℓ = log(e^ℓa + e^ℓb).", "Subtract the larger ℓ before you take exp."),
+)
 def _merge(function: Any) -> None:
     def block(pairs: list[tuple[float, float]]) -> tuple[float, float]:
         top = max(score for score, _ in pairs)
@@ -171,6 +215,12 @@ def _merge(function: Any) -> None:
         ) from None
 
 
+@exercise(
+    "12.9",
+    kind="predict",
+    title="slices in order",
+    hints=("In order: 1, 2, … 8 blocks.", "max / mean, for both; max / max for the last."),
+)
 def _slices(answer: Any) -> None:
     plain, mixed = (
         [context.rank_scores(65_536, rank, 8, zigzag) for rank in range(8)]
@@ -184,72 +234,6 @@ def _slices(answer: Any) -> None:
         rel=1e-3,
     )
 
-
-EXERCISES = (
-    Exercise(
-        "12.1",
-        "Mixtral",
-        "calculate",
-        _mixtral,
-        hints=("SwiGLU has three matrices.", "Times 8 experts, times 32 layers; or times 2."),
-    ),
-    Exercise(
-        "12.2",
-        "DeepSeek-V3",
-        "calculate",
-        _deepseek,
-        hints=("count.total and count.active.", "Stored: all. Multiplied: the active ones."),
-    ),
-    Exercise(
-        "12.3",
-        "Four families",
-        "debug",
-        _families,
-        hints=("Ask of each: what is cut?", "Section 12.4, the table; section 12.2 for Mixtral."),
-    ),
-    Exercise(
-        "12.4",
-        "A skewed router",
-        "predict",
-        _skewed,
-        hints=("expert_load(4096, 8, 1, 1.25, skew=1.0).", "Compare with its imbalance."),
-    ),
-    Exercise(
-        "12.5",
-        "The balance loss",
-        "implement",
-        _balance,
-        hints=("torch.bincount(chosen.flatten(), minlength=…).", "P: the mean over the tokens."),
-    ),
-    Exercise(
-        "12.6",
-        "The router that never learns",
-        "debug",
-        _weights,
-        hints=("What is p / p?", "Section 12.1: with k = 1 the weight is the probability."),
-    ),
-    Exercise(
-        "12.7",
-        "Routed bytes",
-        "calculate",
-        _routed,
-        hints=("A row has 4096 numbers of 2 bytes.", "Combine gives back what was received."),
-    ),
-    Exercise(
-        "12.8",
-        "Online softmax",
-        "implement",
-        _merge,
-        hints=("ℓ = log(e^ℓa + e^ℓb).", "Subtract the larger ℓ before you take exp."),
-    ),
-    Exercise(
-        "12.9",
-        "Slices in order",
-        "predict",
-        _slices,
-        hints=("In order: 1, 2, … 8 blocks.", "max / mean, for both; max / max for the last."),
-    ),
-)
 
 QUIZ = (
     Question(

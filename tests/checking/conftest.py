@@ -55,6 +55,6 @@ def chapter_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def chapter(chapter_folder):
     """Chapter 90 as a module."""
-    from course_lib.checking.exercise import chapter_module
+    from course_lib.checking.exercises import chapter_module
 
     return chapter_module(90)

@@ -1,7 +1,7 @@
 import pytest
 
 from course_lib.checking import Exercise
-from course_lib.checking.exercise import chapter_module, chapters, find
+from course_lib.checking.exercises import chapter_module, chapters, find
 
 
 def _pass(answer):
