@@ -169,7 +169,7 @@ def _tails(answer: Any) -> None:
     "1.7",
     kind="debug",
     title="batch 16384",
-    hints=("Tokens per batch = sequences × tokens in a sequence.",),
+    hints=("Tokens per batch = sequences × tokens in a sequence.", "Your tokens / 4,194,304."),
 )
 def _tokens(answer: Any) -> None:
     batch = Batching(samples=16384, micro_batch=16384, sequence=4096)

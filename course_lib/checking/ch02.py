@@ -42,7 +42,10 @@ def _accumulation(answer: Any) -> None:
     "2.2",
     kind="debug",
     title="does accumulation save steps?",
-    hints=("How often does each sample go through the model in an epoch?",),
+    hints=(
+        "How often does each sample go through the model in an epoch?",
+        "1000 / 5 micro-batches: an update comes after each, or after every second one.",
+    ),
 )
 def _saves_steps(answer: Any) -> None:
     expected = []
@@ -161,7 +164,10 @@ class _Recorder:
     "2.5",
     kind="debug",
     title="still slow",
-    hints=("When does DDP decide whether it will exchange? See section 2.3.",),
+    hints=(
+        "When does DDP decide whether it will exchange? See section 2.3.",
+        "model(inputs) belongs into the block of model.no_sync(), like backward().",
+    ),
 )
 def _backward_window(function: Any) -> None:
     import torch
@@ -183,8 +189,9 @@ def _backward_window(function: Any) -> None:
     )
     if not model.exchanges[-1]:
         raise Wrong("gave an exchange before the last micro-batch, expected it at the last one")
-    (sum(loss_sum(alone(inputs), labels) for inputs, labels in window) / 9).backward()
-    if model.scale.grad is None or not torch.allclose(model.scale.grad, alone.scale.grad):
+    total = torch.stack([loss_sum(alone(inputs), labels) for inputs, labels in window]).sum()
+    (expected,) = torch.autograd.grad(total / 9, alone.scale)
+    if model.scale.grad is None or not torch.allclose(model.scale.grad, expected):
         raise Wrong("gave another gradient, expected that of the mean over all 9 tokens")
 
 

@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 3, what is in the memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.checking import (
@@ -46,7 +47,10 @@ def _seventy(answer: Any) -> None:
     "3.2",
     kind="debug",
     title='"AdamW takes twice the weights"',
-    hints=("Adam's two numbers are 8 bytes. How large is a weight?",),
+    hints=(
+        "Adam's two numbers are 8 bytes. How large is a weight?",
+        "The master copy adds 4 bytes to the 8, beside a weight of 2.",
+    ),
 )
 def _twice_the_weights(answer: Any) -> None:
     expect_equal(
@@ -121,7 +125,7 @@ def _bytes_per_parameter(function: Any) -> None:
 def _optimizer_bytes(function: Any) -> None:
     import torch
 
-    makers = {
+    makers: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
         "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
         "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
         "AdamW": (lambda p: torch.optim.AdamW(p), 8),
@@ -151,7 +155,12 @@ def _fits(answer: Any) -> None:
     )
 
 
-@exercise("3.7", kind="calculate", title="GB and GiB", hints=("First to bytes: × 2^20.",))
+@exercise(
+    "3.7",
+    kind="calculate",
+    title="GB and GiB",
+    hints=("First to bytes: × 2^20.", "Then / 10^9 for GB, and / 2^30 for GiB."),
+)
 def _gb_and_gib(answer: Any) -> None:
     size = 143_771 * units.MIB
     expect_equal(
@@ -203,7 +212,10 @@ _CONSUMERS = {
     "3.9",
     kind="debug",
     title="sort them",
-    hints=("Ask how long each thing lives: the last column of the table in 3.2.",),
+    hints=(
+        "Ask how long each thing lives: the last column of the table in section 3.2.",
+        "What only the update reads and writes belongs to the optimizer.",
+    ),
 )
 def _sort_them(answer: Any) -> None:
     expect_entries(answer, _CONSUMERS, "a dict of consumer numbers", each="a number from 1 to 7")
@@ -213,7 +225,10 @@ def _sort_them(answer: Any) -> None:
     "3.10",
     kind="debug",
     title="temporaries",
-    hints=("A temporary that is never stored takes no memory.",),
+    hints=(
+        "A temporary that is never stored takes no memory.",
+        "Which of the three changes what an operation writes to memory?",
+    ),
 )
 def _temporaries(answer: Any) -> None:
     expect_choice(

@@ -56,7 +56,13 @@ _ASSUMED = {
 
 
 @exercise(
-    "4.2", kind="debug", title="730 GB", hints=("Section 4.2 lists what LLaMA does differently.",)
+    "4.2",
+    kind="debug",
+    title="730 GB",
+    hints=(
+        "Section 4.2 lists what LLaMA does differently.",
+        "What the 70B does have is no wrong assumption: False.",
+    ),
 )
 def _assumptions(answer: Any) -> None:
     expect_entries(answer, _ASSUMED, "a dict of True and False", each="True or False")

@@ -166,17 +166,20 @@ _PALM = (
     hints=("FLOP per token first.", "Divide by all chips together."),
 )
 def _palm(function: Any) -> None:
-    def mfu(rate: float, parameters: float, *rest: float) -> float:
-        *sizes, sequence, chips, peak = rest
-        each = flops.palm_flop_per_token(parameters, *sizes, sequence)
-        return budget.utilisation(each * rate, 1, chips, peak)
-
-    calls = {
-        (238_300, 540.35e9, 118, 48, 256, 2048, 6144, 275e12): "PaLM 540B: 46.2 %",
-        (238_300, 540.35e9, 118, 48, 256, 8192, 6144, 275e12): "longer sequences mean more FLOP",
-        (1000, 1e9, 10, 8, 64, 1024, 1, 312e12): "one chip",
-    }
-    cases = [(args, mfu(*args), because) for args, because in calls.items()]
+    calls = [
+        (238_300, (540.35e9, 118, 48, 256, 2048), (6144, 275e12), "PaLM 540B: 46.2 %"),
+        (
+            238_300,
+            (540.35e9, 118, 48, 256, 8192),
+            (6144, 275e12),
+            "longer sequences mean more FLOP",
+        ),
+        (1000, (1e9, 10, 8, 64, 1024), (1, 312e12), "one chip"),
+    ]
+    cases = []
+    for rate, model, chips, because in calls:
+        mfu = budget.utilisation(flops.palm_flop_per_token(*model) * rate, 1, *chips)
+        cases.append(((rate, *model, *chips), mfu, because))
     expect_calls(function, cases, signature=_PALM, rel=1e-6)
 
 

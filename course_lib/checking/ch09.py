@@ -212,16 +212,17 @@ def _two_units(function: Any) -> None:
 )
 def _peak(answer: Any) -> None:
     expect_parts(answer, 4, "four sizes in GB")
-    settings = (
-        ({}, "two layers and the root"),
-        ({"prefetch": False}, "one layer and the root"),
-        ({"reshard": False}, "all layers and the root: the whole model"),
-        ({"gathering": "yafsdp"}, "two buffers of the largest unit, a layer; no root"),
+    shape, yafsdp = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
+    steps = (
+        (gather_timeline(shape, Recipe(), 64), "two layers and the root"),
+        (gather_timeline(shape, Recipe(), 64, prefetch=False), "one layer and the root"),
+        (
+            gather_timeline(shape, Recipe(), 64, reshard=False),
+            "all layers and the root: the whole model",
+        ),
+        (gather_timeline(shape, yafsdp, 64), "two buffers of the largest unit, a layer; no root"),
     )
-    for given, (habits, because) in zip(answer, settings, strict=True):
-        habits = dict(habits)
-        recipe = Recipe(gathering=habits.pop("gathering", "fsdp"))
-        step = gather_timeline(MODELS["llama2-70b"], recipe, 64, **habits)
+    for given, (step, because) in zip(answer, steps, strict=True):
         expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
 
 

@@ -15,9 +15,10 @@ _LARGEST = 10**300
 
 def require_answer(answer: object) -> None:
     """Raise `Unanswered` for `...`, None, and containers that still hold `...`."""
-    items = answer.values() if isinstance(answer, dict) else answer
-    holds = isinstance(answer, list | tuple | dict) and any(item is ... for item in items)
-    if answer is None or answer is ... or holds:
+    parts: Iterable[object] = [answer]
+    if isinstance(answer, list | tuple | dict):
+        parts = answer.values() if isinstance(answer, dict) else answer
+    if answer is None or any(part is ... for part in parts):
         raise Unanswered
 
 
@@ -25,7 +26,7 @@ def show(value: object) -> str:
     """A value as the learner reads it: numbers with thousands separators, the rest shortened."""
     if isinstance(value, bool):
         return str(value)
-    if isinstance(value, numbers.Rational) and abs(value) > _LARGEST:
+    if is_number(value) and _LARGEST < abs(value) < math.inf:
         return "a number of more than 300 digits"
     if isinstance(value, numbers.Integral):
         return f"{int(value):,}"

@@ -48,10 +48,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise Problem(f"{path} does not exist: give a notebook such as exercises/01_….ipynb")
     try:
-        notebook = nbformat.read(path, as_version=4)
+        return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except Exception:  # nbformat raises many kinds; for a learner they all mean the same
         raise Problem(f"{path} is not a notebook: give a file that ends in .ipynb") from None
-    return notebook
 
 
 def _run(notebook: Any, path: Path, cell_limit_s: int) -> None:

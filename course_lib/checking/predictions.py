@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
 from course_lib import validation
@@ -30,7 +31,12 @@ class Prediction:
 
 
 def predict(
-    key: str, question: str, *, course: float, yours: float | None = None, unit: str = ""
+    key: str,
+    question: str,
+    *,
+    course: float,
+    yours: float | EllipsisType | None = None,
+    unit: str = "",
 ) -> Prediction:
     """Commit `yours` before measuring; with None or `...` the course's own prediction is taken.
 

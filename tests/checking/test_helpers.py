@@ -149,7 +149,7 @@ def test_expect_raises_wants_the_exception_and_the_word():
 
 
 def test_call_passes_results_on_and_marks_open_functions():
-    assert call(lambda a, b: a + b, 1, b=2) == 3
+    assert call(lambda a, b: a + b, 1, 2) == 3
     with pytest.raises(Unanswered):
         call(lambda: None)
     with pytest.raises(Wrong, match="wants a function, got int 3"):
