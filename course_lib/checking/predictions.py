@@ -110,7 +110,9 @@ def _require_number(name: str, value: object, least: float | None = None) -> Non
     if isinstance(value, str):
         sentence = f"{name} must be a number, got {value!r}: write only the number, no unit"
         raise ValueError(sentence)
-    validation.number(name, plain(value), least=least, most=math.inf)
+    # Fractions and numpy's numbers are numbers, too.
+    plain_value = float(value) if is_number(value) else value
+    validation.number(name, plain_value, least=least, most=math.inf)
 
 
 def _text(value: float, unit: str) -> str:
