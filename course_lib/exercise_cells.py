@@ -45,7 +45,7 @@ def with_exercises(chapter: Chapter, root: Path) -> Chapter:
     for key in known:
         if key not in {part.id for part in parts}:
             remedy = f"add a markdown cell that begins with `**{key}**`"
-            raise Problem(f"{checks}: exercise {key} does not stand in {chapter.path}: {remedy}")
+            raise Problem(f"{checks}: exercise {key} is missing from {chapter.path}: {remedy}")
     return replace(chapter, cells=tuple(_written_out(cell, known) for cell in chapter.cells))
 
 
@@ -61,7 +61,7 @@ def _registered(root: Path, checks: Path) -> dict[str, Exercise]:
 def _require_once(keys: list[str], path: Path) -> None:
     for key, count in Counter(keys).items():
         if count > 1:
-            raise Problem(f"{path}: exercise {key} stands there {count} times: renumber the others")
+            raise Problem(f"{path}: exercise {key} is there {count} times: renumber the others")
 
 
 def _parts(chapter: Chapter) -> list[_Part]:

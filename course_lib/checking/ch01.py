@@ -233,6 +233,6 @@ QUIZ = (
             "to fill the GPU's memory",
         ),
         answer=0,
-        why="Ranks meet at every update; one that came once more would wait for ever.",
+        why="Ranks meet at every update; one that came once more would wait forever.",
     ),
 )

@@ -200,7 +200,7 @@ def _turning_point(answer: Any) -> None:
 
 _CONSUMERS = {
     "gradient of a weight": (2, "it lives from backward to the update"),
-    "running mean of the squared gradient": (3, "it is Adam's variance, kept for ever"),
+    "running mean of the squared gradient": (3, "it is Adam's variance, kept forever"),
     "fp32 master copy": (3, "the optimizer updates it"),
     "output of GELU, kept for backward": (5, "it lives from forward to backward"),
     "gradient of the logits, freed at once": (6, "it lives for a moment"),

@@ -193,7 +193,7 @@ def _order(function: Any) -> None:
         if stuck:
             waits = f"rank {stuck[0]} waits in {orders[stuck[0]][0]}"
             raise Wrong(
-                f"on {ranks} ranks {waits} for ever, expected every send to meet its recv: "
+                f"on {ranks} ranks {waits} forever, expected every send to meet its recv: "
                 "some ranks must receive first, and not all of them"
             )
 
@@ -327,7 +327,7 @@ QUIZ = (
     ),
     Question(
         "`if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?",
-        ("sums the loss for rank 0", "raises an error at once", "waits for ever"),
+        ("sums the loss for rank 0", "raises an error at once", "waits forever"),
         answer=2,
         why="A collective needs all ranks. To get a sum on rank 0, all of them call reduce.",
     ),

@@ -6,12 +6,12 @@ from course_lib.checking import (
     Question,
     Wrong,
     exercise,
-    expect_callable,
     expect_calls,
     expect_entries,
     expect_equal,
     run,
 )
+from course_lib.checking.helpers import described
 from course_lib.theory.inputs.hardware import NDR, Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB
@@ -143,9 +143,8 @@ def _how_many(answer: Any) -> None:
 def _hang(answer: Any) -> None:
     import torch
 
-    expect_callable(answer, "the class Branches")
     if not (isinstance(answer, type) and issubclass(answer, torch.nn.Module)):
-        raise Wrong("gave something else, expected the class Branches, an nn.Module")
+        raise Wrong(f"wants the class Branches, an nn.Module, got {described(answer)}")
     torch.manual_seed(0)
     model, x = run(answer), torch.randn(2, 3)
     if {name for name, _ in model.named_children()} != {"always", "sometimes"}:
@@ -216,7 +215,7 @@ QUIZ = (
         "How often do the ranks of DDP exchange gradients?",
         ("at every update", "once an epoch", "whenever they have time"),
         answer=0,
-        why="After one update with different gradients the replicas would differ for ever.",
+        why="After one update with different gradients the replicas would differ forever.",
     ),
     Question(
         "You double the GPUs from 64 to 128, with the same batch per GPU. Each rank's bytes …",

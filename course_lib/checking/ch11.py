@@ -241,7 +241,7 @@ def _hang(answer: Any) -> None:
     if sorted(map(str, answer)) != sorted(_STAGE_1):
         raise Wrong(f"wants each of {', '.join(_STAGE_1)} once, got {answer!r}")
     orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (answer, _STAGE_1)]
-    plan = Schedule("mended", 2, tuple(map(tuple, orders)))
+    plan = Schedule("corrected", 2, tuple(map(tuple, orders)))
     try:
         result = simulate(plan, PassTimes())
     except Deadlock as error:

@@ -8,12 +8,12 @@ from course_lib.checking import (
     Wrong,
     call,
     exercise,
-    expect_callable,
     expect_calls,
     expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
+    expect_type,
 )
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs.models import MODELS
@@ -110,6 +110,9 @@ def _skewed(answer: Any) -> None:
     )
 
 
+_LOSS = "balance_loss(chosen, probabilities)"
+
+
 @exercise(
     "12.5",
     kind="implement",
@@ -129,16 +132,13 @@ def _balance(function: Any) -> None:
             "f is a share of choices, P a mean over tokens",
         ),
     ]
-    expect_callable(function, "balance_loss(chosen, probabilities)")
     for chosen, probabilities, because in cases:
         load = torch.bincount(torch.tensor(chosen).flatten(), minlength=probabilities.shape[1])
         expected = experts.balance_loss(load.tolist(), probabilities.mean(0).tolist())
-        given = call(function, torch.tensor(chosen), probabilities.clone())
-        if not isinstance(given, torch.Tensor):
-            raise Wrong(f"wants a tensor, got {type(given).__name__}")
-        expect_number(given.tolist(), expected, because, rel=1e-5)
-    probabilities = torch.tensor([[0.5, 0.5], [0.9, 0.1]], requires_grad=True)
-    loss = call(function, torch.tensor([[0], [0]]), probabilities)
+        given = probabilities.clone().requires_grad_()
+        loss = call(function, torch.tensor(chosen), given, signature=_LOSS)
+        expect_type(loss, torch.Tensor, "a tensor")
+        expect_number(loss, expected, because, rel=1e-5)
     if not loss.requires_grad:
         raise Wrong("gave a loss without gradient, expected one that reaches the probabilities")
 
@@ -153,15 +153,14 @@ def _weights(function: Any) -> None:
     import torch
 
     two = torch.tensor([[0.5, 0.25], [0.2, 0.2]])
-    expect_callable(function, "expert_weights(chosen_probabilities)")
-    given = call(function, two.clone())
+    given = call(function, two.clone(), signature="expert_weights(chosen_probabilities)")
     sums = "two experts: the weights of a token add up to 1"
     expect_equal(given, (two / two.sum(1, keepdim=True)).tolist(), sums, "a tensor", rel=1e-5)
     one = torch.tensor([[0.5], [0.25]], requires_grad=True)
     because = "one expert: its weight is its probability, or there is no gradient"
     given = call(function, one)
     expect_equal(given, one.tolist(), because, "a tensor", rel=1e-5)
-    if not given.requires_grad:
+    if not getattr(given, "requires_grad", False):
         raise Wrong("gave weights without gradient, expected some because the router learns by it")
 
 

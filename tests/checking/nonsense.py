@@ -6,6 +6,8 @@ import itertools
 import numpy as np
 import torch
 
+from course_lib.checking.helpers import plain
+
 NONSENSE = {
     "a text": "text",
     "an object": object(),
@@ -27,7 +29,10 @@ NONSENSE = {
 
 
 def spoiled(answer):
-    """(what was done, the answer after it), for each nonsense in each place of a right answer."""
+    """(what was done, the answer after it), for each nonsense in each place of a right answer.
+
+    What was done to the results of a function is known once the function was called.
+    """
     for name, value in NONSENSE.items():
         if type(value) is not type(answer) or value is not True:
             yield name, value
@@ -44,7 +49,7 @@ def _spoiled_parts(answer):
         yield "of bools", answer.isnan()
         yield "of NaN", answer * float("nan")
     if isinstance(answer, list | tuple):
-        for place in sorted({0, len(answer) // 2, len(answer) - 1} & {*range(len(answer))}):
+        for place in _places(len(answer)):
             for what, other in spoiled(answer[place]):
                 changed = type(answer)([*answer[:place], other, *answer[place + 1 :]])
                 yield f"[{place}]: {what}", changed
@@ -58,16 +63,21 @@ def _spoiled_parts(answer):
         yield "keys 1, 2, 3", {place: part for place, part in enumerate(answer.values())}
 
 
+def _places(length):
+    """All places of a short list; the first, the middle and the last of a long one."""
+    return range(length) if length <= 6 else (0, length // 2, length - 1)
+
+
 def _spoiled_functions(function):
     """Functions with other arguments, and those that return a spoiled result from a call on."""
     yield "takes no arguments", lambda: 0
     yield "takes too many", lambda a, b, c, d, e, f, g, h, i, j, k: 0
     yield "does nothing", lambda *_: 0
-    for call in range(2):
+    for call in range(5):
         changes = itertools.count()
         spoiler = _Spoiler(function, call, next(changes))
         while True:
-            yield f"call {call}, {spoiler}", spoiler
+            yield spoiler, spoiler
             if not spoiler.more:
                 break
             spoiler = _Spoiler(function, call, next(changes))
@@ -97,7 +107,7 @@ class _Spoiler:
         return fault
 
     def __str__(self):
-        return f"change {self.change}: {self.what}"
+        return f"result {self.call}: {self.what}"
 
 
 def _spoiled_classes(answer):
@@ -108,3 +118,22 @@ def _spoiled_classes(answer):
             if method in vars(answer):
                 other = staticmethod(lambda *_, value=value, **__: value)
                 yield f"{method} gives {name}", type("Changed", (answer,), {method: other})
+
+
+def other_forms(answer):
+    """The right answer in forms that a check may take or refuse, but must not stumble over."""
+    if isinstance(answer, list | tuple):
+        other = tuple if isinstance(answer, list) else list
+        yield f"a {other.__name__}", other(answer)
+        yield "its texts", [str(part) for part in answer]
+        if all(isinstance(part, int | float) for part in answer):
+            yield "an array", np.array(answer, dtype=float)
+            yield "a tensor", torch.tensor(answer, dtype=torch.float64)
+    elif isinstance(answer, dict):
+        yield "its values", list(answer.values())
+    elif inspect.isfunction(answer):
+        yield "plain results", lambda *args: plain(answer(*args))
+        yield "results in a list", lambda *args: [answer(*args)]
+    elif isinstance(answer, int | float):
+        yield "a tensor", torch.tensor(answer)
+        yield "a text", str(answer)
