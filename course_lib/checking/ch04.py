@@ -13,6 +13,8 @@ from course_lib.checking import (
     run,
 )
 from course_lib.checking.helpers import described
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
@@ -34,7 +36,7 @@ def _paper(recompute: str) -> Recipe:
 )
 def _one_layer(answer: Any) -> None:
     sizes = [
-        layer_activation_bytes(_GPT3, _paper(mode), 2, 2048)
+        layer_activation_bytes(Job(_GPT3, _paper(mode), Layout(micro_batch=2), sequence=2048))
         for mode in ("none", "selective", "full")
     ]
     expect_equal(
@@ -90,7 +92,7 @@ def _forty_times(answer: Any) -> None:
     hints=("Tokens · hidden · 2 bytes · layers.", "Divide by 5·10^9 and round up."),
 )
 def _five_gigabytes(answer: Any) -> None:
-    inputs = 80 * layer_activation_bytes(_LLAMA, Recipe(recompute="full"), 1, 8192)
+    inputs = 80 * layer_activation_bytes(Job(_LLAMA, Recipe(recompute="full"), sequence=8192))
     expect_equal(
         answer,
         [inputs, -(-inputs // 5_000_000_000)],
@@ -208,7 +210,7 @@ def _long_sequences(answer: Any) -> None:
     sequence = 256
     while True:
         with_scores, without = (
-            layer_activation_bytes(_GPT3, _paper(mode), 1, min(sequence, 2048))
+            layer_activation_bytes(Job(_GPT3, _paper(mode), sequence=min(sequence, 2048)))
             for mode in ("none", "selective")
         )
         if with_scores > 2 * without:

@@ -178,7 +178,11 @@ def _palm(function: Any) -> None:
     ]
     cases = []
     for rate, model, chips, because in calls:
-        mfu = budget.utilisation(flops.palm_flop_per_token(*model) * rate, 1, *chips)
+        parameters, layers, heads, width, sequence = model
+        each = flops.palm_flop_per_token(
+            parameters, layers=layers, heads=heads, head_dim=width, sequence=sequence
+        )
+        mfu = budget.utilisation(each * rate, 1, *chips)
         cases.append(((rate, *model, *chips), mfu, because))
     expect_calls(function, cases, signature=_PALM, rel=1e-6)
 

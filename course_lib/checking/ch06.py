@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 6, collectives and the α–β model."""
 
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
@@ -14,7 +15,7 @@ from course_lib.checking import (
     run,
 )
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
-from course_lib.theory.inputs.hardware import HDR, accelerator
+from course_lib.theory.inputs.hardware import HDR, accelerator, ridge
 from course_lib.theory.network import collectives
 
 _GB = 10**9
@@ -28,7 +29,7 @@ _NVLINK = accelerator("H100-SXM").inside
     hints=("2(n-1)/n · S bytes, 2(n-1) steps.", "steps · α + bytes / β."),
 )
 def _sixteen(answer: Any) -> None:
-    seconds = collectives.seconds("all-reduce", _GB, 16, HDR.latency_s, HDR.bytes_per_s)
+    seconds = collectives.seconds("all-reduce", _GB, 16, HDR)
     steps = collectives.steps("all-reduce", 16)
     expect_equal(
         answer,
@@ -238,7 +239,7 @@ def _sum_average_broadcast(answer: Any) -> None:
 )
 def _both_ways(answer: Any) -> None:
     expect_parts(answer, 2, "FLOP per byte and GB/s")
-    ratio = collectives.ridge(989e12, _NVLINK.bytes_per_s)
+    ratio = ridge(989e12, _NVLINK.bytes_per_s)
     expect_number(answer[0], ratio, "one way NVLink4 moves 450 GB/s", rel=2e-3, unit="FLOP/byte")
     expect_number(answer[1], 64, "32 out and 32 in at the same time", rel=2e-2, unit="GB/s")
 
@@ -254,7 +255,7 @@ def _connectx(answer: Any) -> None:
     card = HDR.bytes_per_s
     expect_number(answer[0], card / 1e9, "a byte has 8 bits", rel=1e-3, unit="GB/s")
     expect_number(answer[1], card / 32e9, "card / slot", rel=2e-2)
-    seconds = collectives.seconds("send-recv", 4e9, 2, 0.0, card)
+    seconds = collectives.seconds("send-recv", 4e9, 2, replace(HDR, latency_s=0.0))
     expect_number(answer[2], seconds, "the card is slower than the slot", rel=1e-2, unit="s")
 
 
@@ -288,8 +289,8 @@ def _heads(answer: Any) -> None:
 )
 def _crossover(answer: Any) -> None:
     sizes = [
-        collectives.crossover_bytes(64, HDR.latency_s, factor * HDR.bytes_per_s, "tree", 1.0)
-        for factor in (1, 2)
+        collectives.crossover_bytes("all-reduce", 64, link, tree="tree", efficiency=1.0)
+        for link in (HDR, replace(HDR, bytes_per_s=2 * HDR.bytes_per_s))
     ]
     expect_equal(
         answer,

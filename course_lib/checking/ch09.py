@@ -12,6 +12,7 @@ from course_lib.checking import (
     expect_raises,
 )
 from course_lib.theory.compute import budget
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -124,8 +125,9 @@ def _faster(answer: Any) -> None:
     hints=("bytes · tokens · hidden · layers.", "150 · 730 hours a month."),
 )
 def _million(answer: Any) -> None:
+    recipe, two = Recipe(recompute="full"), Layout(micro_batch=2)
     layer = activations.layer_activation_bytes(
-        MODELS["llama2-70b"], Recipe(recompute="full"), 2, 4096
+        Job(MODELS["llama2-70b"], recipe, two, sequence=4096)
     )
     hours = 150 * 730
     expect_equal(

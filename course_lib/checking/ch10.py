@@ -15,6 +15,7 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -27,8 +28,7 @@ _H100 = hardware.accelerator("H100-SXM")
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     """Calls of one operation in a training step of GPT-2."""
-    cluster = Cluster(_H100)
-    traffic = step_traffic(_GPT2, Recipe(recompute=recompute), layout, _GPT2.context, cluster)
+    traffic = step_traffic(Job(_GPT2, Recipe(recompute=recompute), layout, Cluster(_H100)))
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
 
@@ -89,7 +89,7 @@ def _reasons(answer: Any) -> None:
     hints=("Divide 24576 by 1100.", "NVLink4 sends 450 GB/s in one direction."),
 )
 def _eleven(answer: Any) -> None:
-    ridge = collectives.ridge(989e12, 450e9)
+    ridge = hardware.ridge(989e12, 450e9)
     expect_equal(
         answer,
         [
@@ -140,7 +140,10 @@ def _rows(function: Any) -> None:
         (4, 2, 2, 4, 2): "ranks 2 and 3 hold the second",
         (64, 8, 2, 16, 5): "two ranks to each key-value head",
     }
-    cases = [(args, tensor_parallel.qkv_rows(*args), because) for args, because in calls.items()]
+    cases = []
+    for (*sizes, tp, rank), because in calls.items():
+        rows = tensor_parallel.qkv_rows(*sizes, tp=tp, rank=rank)
+        cases.append(((*sizes, tp, rank), rows, because))
     expect_calls(function, cases, signature=_ROWS)
     expect_raises(
         function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads", signature=_ROWS

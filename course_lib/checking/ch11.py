@@ -16,6 +16,7 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -210,9 +211,8 @@ def _slow_end(answer: Any) -> None:
 def _messages(answer: Any) -> None:
     def sent(**layout: Any) -> float:
         spread = Layout(pp=8, accumulation=64, **layout)
-        nodes = Cluster(accelerator("H100-SXM"))
-        gpt3 = MODELS["gpt3-175b"]
-        return step_traffic(gpt3, Recipe(), spread, 2048, nodes, 1).bytes_by_axis["pp"]
+        job = Job(MODELS["gpt3-175b"], Recipe(), spread, Cluster(accelerator("H100-SXM")), 2048)
+        return step_traffic(job, stage=1).bytes_by_axis["pp"]
 
     expect_equal(
         answer,

@@ -92,11 +92,14 @@ def _families(answer: Any) -> None:
     "12.4",
     kind="predict",
     title="a skewed router",
-    hints=("expert_load(4096, 8, 1, 1.25, skew=1.0).", "Compare with its imbalance."),
+    hints=(
+        "expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).",
+        "Compare with its imbalance.",
+    ),
 )
 def _skewed(answer: Any) -> None:
     loads = {
-        factor: experts.expert_load(4096, 8, 1, factor, skew=1.0)
+        factor: experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0)
         for factor in (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
     }
     enough = min(factor for factor, load in loads.items() if not load.dropped)
@@ -222,7 +225,7 @@ def _merge(function: Any) -> None:
 )
 def _slices(answer: Any) -> None:
     plain, mixed = (
-        [context.rank_scores(65_536, rank, 8, zigzag) for rank in range(8)]
+        [context.rank_scores(65_536, rank, 8, zigzag=zigzag) for rank in range(8)]
         for zigzag in (False, True)
     )
     expect_equal(

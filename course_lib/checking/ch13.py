@@ -20,6 +20,7 @@ from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -207,7 +208,7 @@ def _wire(answer: Any) -> None:
         wants="three names of axes",
     )
     times = [
-        step_time.step_time(_LLAMA3, Recipe(), layout, cluster, 8192).total_s
+        step_time.step_time(Job(_LLAMA3, Recipe(), layout, cluster, 8192)).total_s
         for cluster in (Cluster(_H100, 64), Cluster(_H100, 512, 1))
     ]
     expect_number(
@@ -218,7 +219,7 @@ def _wire(answer: Any) -> None:
 @cache
 def _all_layouts() -> planner.Plan:
     cluster = Cluster(_H100, 16)
-    return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, 8192)
+    return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, sequence=8192)
 
 
 @exercise(
@@ -236,8 +237,8 @@ def _plan(answer: Any) -> None:
     reason = plan.why(answer)
     if not reason.startswith("fits"):
         raise Wrong(f"gave a layout, expected one that can be taken: {reason}")
-    where = (plan.question.cluster, plan.question.sequence)
-    seconds = step_time.step_time(_LLAMA3, Recipe(), answer, *where).total_s
+    job = Job(_LLAMA3, Recipe(), answer, plan.question.cluster, plan.question.sequence)
+    seconds = step_time.step_time(job).total_s
     fastest = plan.best(1)[0].step_s
     if seconds > _NEAR * fastest:
         raise Wrong(
