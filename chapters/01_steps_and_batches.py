@@ -340,7 +340,7 @@ quiz("1")
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **1.1 Debug: epoch = batch × iterations?** (published mistake) Notes say: "epoch = batch size ×
+# **1.1** (published mistake) Notes say: "epoch = batch size ×
 # iterations". A data set has 50,000 samples, the batch is 128, nothing is dropped. How many
 # iterations has an epoch, and how many samples are in its last batch?
 
@@ -353,7 +353,7 @@ last_batch = 50_000 - (iterations - 1) * 128  # 80
 check("1.1", [iterations, last_batch])
 
 # %% [markdown] tags=["exercise"]
-# **1.2 Calculate: two counts.** 1000 samples, micro-batch 5, accumulation 2, one process, and the
+# **1.2** 1000 samples, micro-batch 5, accumulation 2, one process, and the
 # trainer logs a line per micro-step. The learning rate should reach zero exactly at the end of the
 # third epoch, and the scheduler is called once per update. Which `total_steps` does the scheduler
 # need?
@@ -366,7 +366,7 @@ total_steps = 3 * 1000 // (5 * 2)  # updates, not micro-steps
 check("1.2", total_steps)
 
 # %% [markdown] tags=["exercise"]
-# **1.3 Debug: the global batch.** (published mistake) The function below stands in many notes. It is
+# **1.3** (published mistake) The function below stands in many notes. It is
 # right for pure data parallelism only. Mend it. It must refuse a world that tp·pp·cp does not
 # divide, with a `ValueError`.
 
@@ -396,7 +396,7 @@ def global_batch(
 check("1.3", global_batch)
 
 # %% [markdown] tags=["exercise"]
-# **1.4 Implement: who sees what.** Write the list of samples that `rank` sees, in order, without
+# **1.4** Write the list of samples that `rank` sees, in order, without
 # shuffling: every `world`-th one, starting over at 0 until all ranks have equally many.
 
 
@@ -412,7 +412,7 @@ def my_samples(samples: int, world: int, rank: int) -> list[int]:
 check("1.4", my_samples)
 
 # %% [markdown] tags=["exercise"]
-# **1.5 Debug: the same order every epoch.** This loop forgets something. Mend it: each epoch must
+# **1.5** This loop forgets something. Mend it: each epoch must
 # have another order, and all ranks together must still see every sample.
 
 # %% tags=["exercise"]
@@ -434,7 +434,7 @@ def orders(samples: int, world: int, rank: int, epochs: int) -> list[list[int]]:
 check("1.5", orders)
 
 # %% [markdown] tags=["exercise"]
-# **1.6 Predict: the ragged tail.** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. Predict for
+# **1.6** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. Predict for
 # one epoch `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
 # dropped]` with `drop_last`, where every ragged tail is dropped. Then compare with `Batching(...)`.
 
@@ -448,7 +448,7 @@ dropped = [28, 7, 107]  # 250 a rank; 31 micro-batches; 7 windows; 1003 - 896
 check("1.6", [kept, dropped])
 
 # %% [markdown] tags=["exercise"]
-# **1.7 Debug: batch 16384.** (published mistake) A plan for training a 70B model sets the global batch
+# **1.7** (published mistake) A plan for training a 70B model sets the global batch
 # to 16384 sequences of 4096 tokens and calls it usual. How many tokens is that, and how many times
 # LLaMA-2's 4,194,304?
 
@@ -461,7 +461,7 @@ times = tokens / 4_194_304
 check("1.7", [tokens, times])
 
 # %% [markdown] tags=["exercise"]
-# **1.8 Debug: the most GPUs.** (published mistake) Notes say: "the number of devices is at most the batch
+# **1.8** (published mistake) Notes say: "the number of devices is at most the batch
 # size". For a global batch of 1024 sequences, give the largest world size with pure data
 # parallelism, and the largest with tp 8 and pp 4, if every rank needs at least one sequence.
 

@@ -439,7 +439,7 @@ from course_lib import check, hint
 from course_lib.scratch.accumulation import loss_sum
 
 # %% [markdown] tags=["exercise"]
-# **2.1 Calculate.** A run needs a global batch of 512 sequences. You have 2 nodes with 4 GPUs, and 4
+# **2.1** A run needs a global batch of 512 sequences. You have 2 nodes with 4 GPUs, and 4
 # sequences fit on a GPU. Which accumulation, and how many all-reduces (one bucket) have 1000 updates
 # with `no_sync`?
 
@@ -452,7 +452,7 @@ all_reduces = 1000
 check("2.1", [accumulation, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **2.2 Debug: does accumulation save steps?** (published mistake) Notes say: "gradient accumulation reduces
+# **2.2** (published mistake) Notes say: "gradient accumulation reduces
 # the number of training steps". 1000 samples, micro-batch 5, one process. Give
 # `[forward passes, updates]` per epoch for accumulation 1 and for accumulation 2.
 
@@ -466,7 +466,7 @@ with_two = [200, 100]
 check("2.2", [without, with_two])
 
 # %% [markdown] tags=["exercise"]
-# **2.3 Debug: three mistakes in six lines.** This loop should give the same weights as one
+# **2.3** This loop should give the same weights as one
 # update per full window with the window's mean loss. `batches` is a list of `(inputs, targets)`, the
 # last window may be short, and the micro-batches may differ in size. Mend it.
 
@@ -495,7 +495,7 @@ def train(model, optimizer, batches, accumulation: int) -> None:
 check("2.3", train)
 
 # %% [markdown] tags=["exercise"]
-# **2.4 Implement: the loss of a window.** You get the mean loss of each micro-batch and its number of
+# **2.4** You get the mean loss of each micro-batch and its number of
 # tokens. Return the mean over all tokens. A micro-batch may consist of padding only: then it
 # has 0 tokens and its mean is NaN.
 
@@ -514,7 +514,7 @@ def window_loss(means: list[float], tokens: list[int]) -> float:
 check("2.4", window_loss)
 
 # %% [markdown] tags=["exercise"]
-# **2.5 Debug: still slow.** The author of this loop added `no_sync`, and the network is as busy as
+# **2.5** The author of this loop added `no_sync`, and the network is as busy as
 # before. Mend it. `model` behaves like DDP: `model.no_sync()` is a context manager.
 
 
@@ -543,7 +543,7 @@ def backward_window(model, window) -> None:
 check("2.5", backward_window)
 
 # %% [markdown] tags=["exercise"]
-# **2.6 Calculate: bytes.** GPT-2 with 124,439,808 parameters, fp32 gradients, 6400 micro-steps,
+# **2.6** GPT-2 with 124,439,808 parameters, fp32 gradients, 6400 micro-steps,
 # accumulation 32. How many bytes does one rank hand to all-reduce without and with `no_sync`?
 
 # %% tags=["exercise"]
@@ -555,7 +555,7 @@ bytes_with = 6400 // 32 * 4 * 124_439_808
 check("2.6", [bytes_without, bytes_with])
 
 # %% [markdown] tags=["exercise"]
-# **2.7 Predict: noise.** The variance of the gradient is 0.08 at batch 32. Predict it at batch 512,
+# **2.7** The variance of the gradient is 0.08 at batch 32. Predict it at batch 512,
 # and by which factor the *standard deviation* falls. Measure with section 2.5's cells if you like.
 
 # %% tags=["exercise"]
@@ -567,7 +567,7 @@ factor = (512 / 32) ** 0.5
 check("2.7", [variance, factor])
 
 # %% [markdown] tags=["exercise"]
-# **2.8 Debug: the learning rate.** (published mistake) Notes say: "a smaller batch needs a
+# **2.8** (published mistake) Notes say: "a smaller batch needs a
 # proportionally smaller learning rate", for every optimizer. At batch 2048 SGD used 0.8
 # and Adam 0.0006. Which rates do the two rules of section 2.4 give at batch 128?
 
@@ -580,7 +580,7 @@ adam = 0.0006 * (128 / 2048) ** 0.5
 check("2.8", [sgd, adam])
 
 # %% [markdown] tags=["exercise"]
-# **2.9 Debug: do large batches hurt?** (published mistake) Notes say: "a large batch hurts
+# **2.9** (published mistake) Notes say: "a large batch hurts
 # convergence". Let the critical batch be 2M tokens. How many times the fewest samples do you need
 # at a batch of 0.25M tokens, and at a batch of 16M? And how many times the fewest updates at each?
 # Give `[samples, updates]` for both.

@@ -398,7 +398,7 @@ from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 
 # %% [markdown] tags=["exercise"]
-# **3.1 Debug: 140 + 140 + 840.** (published mistake) Notes give LLaMA-2 70B in mixed precision as 140 GB of
+# **3.1** (published mistake) Notes give LLaMA-2 70B in mixed precision as 140 GB of
 # weights, 140 GB of gradients and 840 GB "for Adam". Use the exact count of 68,976,648,192 parameters:
 # how many bytes are the weights, Adam's own two numbers, and what the notes forgot to name?
 
@@ -412,7 +412,7 @@ forgotten = 68_976_648_192 * 4  # the fp32 master copy
 check("3.1", [weights, adam, forgotten])
 
 # %% [markdown] tags=["exercise"]
-# **3.2 Debug: "AdamW takes twice the weights".** (published mistake) Give optimizer bytes divided by
+# **3.2** (published mistake) Give optimizer bytes divided by
 # weight bytes for fp32 weights; for bf16 weights without a master copy; and for bf16 weights with an
 # fp32 master copy, counted with the optimizer. Adam's two numbers are fp32 in all three.
 
@@ -426,7 +426,7 @@ bf16_with_master = (8 + 4) / 2
 check("3.2", [fp32, bf16, bf16_with_master])
 
 # %% [markdown] tags=["exercise"]
-# **3.3 Debug: optimizers.** (published mistakes) Notes say: "SGD takes as much as the weights" and "8-bit
+# **3.3** (published mistakes) Notes say: "SGD takes as much as the weights" and "8-bit
 # AdamW takes half of the weights". For 7,000,000,000 parameters, how many bytes of state keep SGD
 # without momentum, SGD with momentum, AdamW, and 8-bit AdamW (without block constants)? And how
 # many times *bf16* weights is the state of 8-bit AdamW?
@@ -440,7 +440,7 @@ times_bf16_weights = adamw_8bit / (2 * 7_000_000_000)
 check("3.3", [sgd, momentum, adamw, adamw_8bit, times_bf16_weights])
 
 # %% [markdown] tags=["exercise"]
-# **3.4 Implement: bytes per parameter.** `weights` and `gradients` are "fp32" or "bf16". A master copy
+# **3.4** `weights` and `gradients` are "fp32" or "bf16". A master copy
 # is kept exactly when the weights are bf16. AdamW's numbers are fp32. `fp32_buffer` says that
 # gradients add up in an fp32 buffer beside bf16 gradients. Anything but the two dtypes: `ValueError`.
 
@@ -464,7 +464,7 @@ def bytes_per_parameter(weights: str, gradients: str, fp32_buffer: bool = False)
 check("3.4", bytes_per_parameter)
 
 # %% [markdown] tags=["exercise"]
-# **3.5 Implement: read the ledger.** Add up the bytes of an optimizer's state. `optimizer.state` maps
+# **3.5** Add up the bytes of an optimizer's state. `optimizer.state` maps
 # each parameter to a dict of tensors (and sometimes plain numbers). Leave out the counter "step".
 
 
@@ -484,7 +484,7 @@ def optimizer_bytes(optimizer) -> int:
 check("3.5", optimizer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **3.6 Predict: does it fit?** GPT-2 1.5B (1,557,611,200 parameters) in fp32 with AdamW, on a card with
+# **3.6** GPT-2 1.5B (1,557,611,200 parameters) in fp32 with AdamW, on a card with
 # 23.65 GiB usable. How many GiB are left after the model states? With 1 GiB of overhead, does
 # training fit: "yes" or "no"?
 
@@ -497,7 +497,7 @@ fits = "no"
 check("3.6", [left_gib, fits])
 
 # %% [markdown] tags=["exercise"]
-# **3.7 Calculate: GB and GiB.** `nvidia-smi` shows 143,771 MiB on an H200 that is sold with 141 GB. How many
+# **3.7** `nvidia-smi` shows 143,771 MiB on an H200 that is sold with 141 GB. How many
 # GB (10^9) is that, and how many GiB?
 
 # %% tags=["exercise"]
@@ -509,7 +509,7 @@ in_gib = 143_771 / 1024
 check("3.7", [in_gb, in_gib])
 
 # %% [markdown] tags=["exercise"]
-# **3.8 Predict, then measure: the turning point.** GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
+# **3.8** GPT-2 1.5B, recipe "mixed-16", sequence 1024. From
 # which micro-batch on are the intermediate results larger than the optimizer's part? Guess
 # first; then find it with `training_memory(...).consumers`.
 
@@ -527,7 +527,7 @@ while True:
 check("3.8", micro_batch)
 
 # %% [markdown] tags=["exercise"]
-# **3.9 Debug: sort them.** (published mistakes) Notes count gradients and optimizer states among the
+# **3.9** (published mistakes) Notes count gradients and optimizer states among the
 # "intermediate outputs", call Adam's numbers "momentum and change", and leave out the master copy
 # and the CUDA context. Give for each thing its consumer, by its number in section 3.2
 # (1 weights, 2 gradients, 3 optimizer, 4 inputs, 5 intermediate results, 6 buffers, 7 overhead).
@@ -554,7 +554,7 @@ consumer = {
 check("3.9", consumer)
 
 # %% [markdown] tags=["exercise"]
-# **3.10 Debug: temporaries.** (published mistake) Notes say that functional languages need less memory for
+# **3.10** (published mistake) Notes say that functional languages need less memory for
 # temporary buffers. What really saves temporaries? Choose "functional language", "fusing operations"
 # or "smaller learning rate".
 

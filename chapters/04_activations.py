@@ -389,7 +389,7 @@ from course_lib.theory.inputs import Recipe, TransformerShape, models
 from course_lib.theory.memory import activations
 
 # %% [markdown] tags=["exercise"]
-# **4.1 Calculate: one layer.** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer
+# **4.1** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer
 # keeps without recomputation; with selective recomputation; with full recomputation?
 
 # %% tags=["exercise"]
@@ -403,7 +403,7 @@ full = sbh * 2
 check("4.1", [none, selective, full])
 
 # %% [markdown] tags=["exercise"]
-# **4.2 Debug: 730 GB.** (published mistake) Notes give LLaMA-2 70B 730 GB of activations "for batch 8". Which of these does the number assume, although LLaMA-2 does not have
+# **4.2** (published mistake) Notes give LLaMA-2 70B 730 GB of activations "for batch 8". Which of these does the number assume, although LLaMA-2 does not have
 # it? Answer True (assumed, not there) or False for each.
 
 # %% tags=["exercise"]
@@ -426,7 +426,7 @@ wrongly_assumed = {
 check("4.2", wrongly_assumed)
 
 # %% [markdown] tags=["exercise"]
-# **4.3 Debug: 40 times.** (published mistake) Notes claim that recomputing 80 layers costs 3240 layer passes "instead of 80". How many layer forward passes does a training step
+# **4.3** (published mistake) Notes claim that recomputing 80 layers costs 3240 layer passes "instead of 80". How many layer forward passes does a training step
 # really do *in all* with full checkpointing of every layer? And by which factor do the operations of the layers grow?
 
 # %% tags=["exercise"]
@@ -438,7 +438,7 @@ factor = 8 / 6
 check("4.3", [forward_passes, factor])
 
 # %% [markdown] tags=["exercise"]
-# **4.4 Debug: 110 GB to 5 GB.** (published mistake) LLaMA-2 70B, one sequence of 8192 tokens, bf16: the claim is 5 GB of activations. Give the bytes of the 80 stored layer inputs, and the least number of
+# **4.4** (published mistake) LLaMA-2 70B, one sequence of 8192 tokens, bf16: the claim is 5 GB of activations. Give the bytes of the 80 stored layer inputs, and the least number of
 # GPUs that must share them, so that at most 5 GB are left on each.
 
 # %% tags=["exercise"]
@@ -450,7 +450,7 @@ gpus = -(-input_bytes // 5_000_000_000)
 check("4.4", [input_bytes, gpus])
 
 # %% [markdown] tags=["exercise"]
-# **4.5 Implement: the formula.** Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know
+# **4.5** Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know
 # from section 4.1.
 
 
@@ -471,7 +471,7 @@ def layer_bytes(
 check("4.5", layer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **4.6 Debug: the dice.** This checkpoint works, until somebody adds dropout: then the gradients are wrong. Mend it. `rng` is the state of
+# **4.6** This checkpoint works, until somebody adds dropout: then the gradients are wrong. Mend it. `rng` is the state of
 # torch's generator.
 
 
@@ -517,7 +517,7 @@ class Checkpoint(torch.autograd.Function):
 check("4.6", Checkpoint)
 
 # %% [markdown] tags=["exercise"]
-# **4.7 Implement: the best segment.** `layers` layers; a stored input takes `input_bytes`, a layer that is being recomputed `layer_bytes`. With segments of $k$ layers the peak is
+# **4.7** `layers` layers; a stored input takes `input_bytes`, a layer that is being recomputed `layer_bytes`. With segments of $k$ layers the peak is
 # $\lceil L/k \rceil$ inputs and $k$ layers. Return the $k$ with the smallest peak (the smaller one of two equals).
 
 
@@ -536,7 +536,7 @@ def best_segment(layers: int, input_bytes: int, layer_bytes: int) -> int:
 check("4.7", best_segment)
 
 # %% [markdown] tags=["exercise"]
-# **4.8 Predict, then measure: long sequences.** GPT-3's layer with standard attention and dropout. Guess: from which sequence length, a multiple of 256, are the scores more
+# **4.8** GPT-3's layer with standard attention and dropout. Guess: from which sequence length, a multiple of 256, are the scores more
 # than half of what the layer keeps? Then find it by the formula.
 
 # %% tags=["exercise"]

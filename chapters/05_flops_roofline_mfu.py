@@ -435,7 +435,7 @@ from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import TransformerShape, hardware, models
 
 # %% [markdown] tags=["exercise"]
-# **5.1 Calculate: GPT-3.** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s
+# **5.1** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s
 # each *with full recomputation counted in*. How many FLOP does the hardware do, and how many days does it
 # take?
 
@@ -448,7 +448,7 @@ days = hardware_flop / (1024 * 140e12) / 86_400
 check("5.1", [hardware_flop, days])
 
 # %% [markdown] tags=["exercise"]
-# **5.2 Debug: 196 Tflops.** (published mistake) Notes compute for one layer of a billion parameters and 8 × 4096 tokens
+# **5.2** (published mistake) Notes compute for one layer of a billion parameters and 8 × 4096 tokens
 # "a total compute of 196 Tflops". Give the amount in FLOP; its unit, "FLOP" or "FLOP/s"; and the
 # seconds an RTX 4090 needs for it at its full dense bf16 peak of 165.2 TFLOP/s.
 
@@ -462,7 +462,7 @@ seconds = amount / 165.2e12
 check("5.2", [amount, unit, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **5.3 Debug: six per token.** (published mistake) Notes say "each token takes 6 operations: multiplications and additions".
+# **5.3** (published mistake) Notes say "each token takes 6 operations: multiplications and additions".
 # For GPT-2 (124,439,808 parameters, 12 layers, hidden 768) give the FLOP that training needs for one token by
 # $6N$; the FLOP of attention's scores for one token at sequence 1024, all pairs; and how many of the
 # 6 FLOP per parameter belong to the forward pass.
@@ -477,7 +477,7 @@ forward = 2
 check("5.3", [by_weights, by_scores, forward])
 
 # %% [markdown] tags=["exercise"]
-# **5.4 Implement: the FLOP of a stack of linear layers.** `widths` are the numbers of features, as in `[8, 16, 4]` for two
+# **5.4** `widths` are the numbers of features, as in `[8, 16, 4]` for two
 # layers. Count forward and backward for `tokens` tokens. The data needs no gradient. Less than two
 # widths: `ValueError`.
 
@@ -501,7 +501,7 @@ def stack_flop(widths: list[int], tokens: int) -> int:
 check("5.4", stack_flop)
 
 # %% [markdown] tags=["exercise"]
-# **5.5 Debug: the 4090.** (published mistake) Notes take 330 TFLOP/s for bf16 training on an RTX 4090. The chip has 512 tensor cores
+# **5.5** (published mistake) Notes take 330 TFLOP/s for bf16 training on an RTX 4090. The chip has 512 tensor cores
 # at 2.52 GHz, each with 64 fused multiply-adds per clock in bf16 with fp32 sums. Give its peak in
 # TFLOP/s, and by which factor the notes' times are too short.
 
@@ -514,7 +514,7 @@ factor = 330 / peak_tflop_per_s
 check("5.5", [peak_tflop_per_s, factor])
 
 # %% [markdown] tags=["exercise"]
-# **5.6 Debug: H200.** (published mistake) Notes say that the H200's faster memory "raises the ratio of compute to communication". Give the
+# **5.6** (published mistake) Notes say that the H200's faster memory "raises the ratio of compute to communication". Give the
 # memory ridge of the H100 (989.4 TFLOP/s, 3.35 TB/s) and of the H200 (the same, 4.8 TB/s) in FLOP per
 # byte, and say whether the ratio of compute to network changes: "yes" or "no".
 
@@ -527,7 +527,7 @@ network_changes = "no"
 check("5.6", [h100, h200, network_changes])
 
 # %% [markdown] tags=["exercise"]
-# **5.7 Debug: the 13.9 % trap.** Llama 3 70B took 6.4 million GPU-hours on H100 SXM (Meta's model card) for 15 trillion tokens; it has
+# **5.7** Llama 3 70B took 6.4 million GPU-hours on H100 SXM (Meta's model card) for 15 trillion tokens; it has
 # 70,553,706,496 parameters. Somebody divides $6ND$ by the data sheet's 1979 TFLOP/s and finds an MFU of 13.9 %. What
 # is it really?
 
@@ -539,7 +539,7 @@ mfu = 6 * 70_553_706_496 * 15e12 / (6.4e6 * 3600 * 989.4e12)
 check("5.7", mfu)
 
 # %% [markdown] tags=["exercise"]
-# **5.8 Calculate: LLaMA 65B.** 380 tokens per second and GPU on 2048 A100 (312 TFLOP/s dense bf16), 1.4 trillion tokens, 65.2
+# **5.8** 380 tokens per second and GPU on 2048 A100 (312 TFLOP/s dense bf16), 1.4 trillion tokens, 65.2
 # billion parameters (arXiv:2302.13971, section 2.4). Days, GPU-hours, and the MFU by $6ND$?
 
 # %% tags=["exercise"]
@@ -552,7 +552,7 @@ mfu = 6 * 65.2e9 * 380 / 312e12
 check("5.8", [days, gpu_hours, mfu])
 
 # %% [markdown] tags=["exercise"]
-# **5.9 Implement: MFU as PaLM counts it.** $6N + 12\,L\,H\,Q\,T$ FLOP per token: $L$ layers, $H$ heads of $Q$ numbers, sequences of $T$
+# **5.9** $6N + 12\,L\,H\,Q\,T$ FLOP per token: $L$ layers, $H$ heads of $Q$ numbers, sequences of $T$
 # tokens. Return the utilisation as a fraction.
 
 
@@ -577,7 +577,7 @@ def palm_mfu(
 check("5.9", palm_mfu)
 
 # %% [markdown] tags=["exercise"]
-# **5.10 Predict: enough tokens.** A chip does 100 TFLOP/s in bf16 and reads 1 TB/s. A matrix has 4096 × 4096 weights. Guess: which is the smallest
+# **5.10** A chip does 100 TFLOP/s in bf16 and reads 1 TB/s. A matrix has 4096 × 4096 weights. Guess: which is the smallest
 # number of tokens, a power of two, at which the product is limited by compute? Then find it with
 # `hardware.matmul_intensity`.
 

@@ -751,7 +751,7 @@ from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
 
 # %% [markdown] tags=["exercise"]
-# **6.1 Calculate: sixteen nodes.** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs, 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
+# **6.1** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs, 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
 # number of steps, and the seconds.
 
 # %% tags=["exercise"]
@@ -764,7 +764,7 @@ seconds = steps * 9.6e-6 + sent / 25e9
 check("6.1", [sent, steps, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.2 Calculate: α and β from two times.** A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
+# **6.2** A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
 
 # %% tags=["exercise"]
 alpha, beta = ..., ...
@@ -775,7 +775,7 @@ beta = 1.75e9 / (35.14e-3 - 140e-6)
 check("6.2", [alpha, beta])
 
 # %% [markdown] tags=["exercise"]
-# **6.3 Implement: all-reduce from its halves.** `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
+# **6.3** `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
 # PyTorch's own, the first refuses rows whose length is not a multiple of the number of ranks. Your all-reduce must take *any* length.
 
 
@@ -811,7 +811,7 @@ def all_reduce(
 check("6.3", all_reduce)
 
 # %% [markdown] tags=["exercise"]
-# **6.4 Implement: a broadcast in few steps.** Rank 0 has a tensor, all ranks shall have it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
+# **6.4** Rank 0 has a tensor, all ranks shall have it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
 # possible: $\lceil \log_2 n \rceil$. `ranks` need not be a power of two.
 
 
@@ -831,7 +831,7 @@ def broadcast_steps(ranks: int) -> list[list[tuple[int, int]]]:
 check("6.4", broadcast_steps)
 
 # %% [markdown] tags=["exercise"]
-# **6.5 Debug: everybody sends first.** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Mend it, for any number of ranks from 2 on, odd ones as well.
+# **6.5** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Mend it, for any number of ranks from 2 on, odd ones as well.
 
 
 # %% tags=["exercise"]
@@ -848,7 +848,7 @@ def order(rank: int, ranks: int) -> list[str]:
 check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
-# **6.6 Debug: sum, average, broadcast.** (published mistake) Notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
+# **6.6** (published mistake) Notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
 # *send*; the bytes that each rank sends in a ring; and whether `dist.all_reduce(x)` divides by the number of ranks, "yes" or "no".
 
 # %% tags=["exercise"]
@@ -861,7 +861,7 @@ divides = "no"
 check("6.6", [by_rank_0, on_the_ring, divides])
 
 # %% [markdown] tags=["exercise"]
-# **6.7 Debug: 900 GB/s.** (published mistake) Notes compare FLOP/s with link bandwidth. For the RTX 4090 they take PCIe 4.0 x16 with 32 GB/s, for the H100 (989 TFLOP/s) NVLink with 900 GB/s, and find 1100 FLOP per byte. Give the H100's ratio with NVLink counted as PCIe is; and PCIe's
+# **6.7** (published mistake) Notes compare FLOP/s with link bandwidth. For the RTX 4090 they take PCIe 4.0 x16 with 32 GB/s, for the H100 (989 TFLOP/s) NVLink with 900 GB/s, and find 1100 FLOP per byte. Give the H100's ratio with NVLink counted as PCIe is; and PCIe's
 # GB/s (nominal) counted as the notes count NVLink.
 
 # %% tags=["exercise"]
@@ -873,7 +873,7 @@ pcie_gb_per_s = 64
 check("6.7", [flop_per_byte, pcie_gb_per_s])
 
 # %% [markdown] tags=["exercise"]
-# **6.8 Debug: eight ConnectX-6.** (published mistake) Notes match eight network cards of 200 Gb/s with eight PCIe 4.0 x16 slots of 32 GB/s. Give the GB/s of one card; its part of the slot (a fraction); and the seconds in which a GPU sends 4 GB of gradients to another node. (The notes have
+# **6.8** (published mistake) Notes match eight network cards of 200 Gb/s with eight PCIe 4.0 x16 slots of 32 GB/s. Give the GB/s of one card; its part of the slot (a fraction); and the seconds in which a GPU sends 4 GB of gradients to another node. (The notes have
 # 0.125 s.)
 
 # %% tags=["exercise"]
@@ -886,7 +886,7 @@ seconds = 4 / card_gb_per_s
 check("6.8", [card_gb_per_s, part, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.9 Calculate: 859 GB/s and 1.7 TB/s.** A GPU computes query, key and value of one of 64 heads, hidden size 8192, in bf16, and receives its input over a link. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
+# **6.9** A GPU computes query, key and value of one of 64 heads, hidden size 8192, in bf16, and receives its input over a link. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
 # stay busy, and how many GB/s are that with an equal amount sent, both ways added?
 
 # %% tags=["exercise"]
@@ -899,7 +899,7 @@ both_ways = 2 * one_way
 check("6.9", [flop_per_byte, one_way, both_ways])
 
 # %% [markdown] tags=["exercise"]
-# **6.10 Predict: where tree and ring cross.** 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?
+# **6.10** 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?
 
 # %% tags=["exercise"]
 crossover, twice_as_fast = ..., ...

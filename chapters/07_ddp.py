@@ -770,7 +770,7 @@ from torch import nn
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **7.1 Calculate: what travels.** GPT-2 with 124,439,808 parameters, fp32, 8 GPUs, one update. How many bytes does each rank of DDP give to all-reduce? How many does it
+# **7.1** GPT-2 with 124,439,808 parameters, fp32, 8 GPUs, one update. How many bytes does each rank of DDP give to all-reduce? How many does it
 # send (ring)? And how many bytes of weights does the first GPU of `nn.DataParallel` send to the others?
 
 # %% tags=["exercise"]
@@ -783,7 +783,7 @@ copied = 7 * given
 check("7.1", [given, sent, copied])
 
 # %% [markdown] tags=["exercise"]
-# **7.2 Debug: "DDP is similar to DP".** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Write `"DP"`, `"DDP"` or `"both"` to each
+# **7.2** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Write `"DP"`, `"DDP"` or `"both"` to each
 # statement.
 
 # %% tags=["exercise"]
@@ -810,7 +810,7 @@ whose = {
 check("7.2", whose)
 
 # %% [markdown] tags=["exercise"]
-# **7.3 Debug: "periodically".** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
+# **7.3** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
 # they say. Mend it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
 
 
@@ -837,7 +837,7 @@ def replicas(
 check("7.3", replicas)
 
 # %% [markdown] tags=["exercise"]
-# **7.4 Debug: the batch limit.** (published mistake) "There can be as many devices as samples in the batch, and no more." The batch has 1024 samples of 4096 tokens. How many GPUs can
+# **7.4** (published mistake) "There can be as many devices as samples in the batch, and no more." The batch has 1024 samples of 4096 tokens. How many GPUs can
 # work (a) with data parallelism alone, (b) if 8 GPUs share each sample by tensor parallelism? And (c): how many tokens must each GPU have in (a), so that the backward pass is at least as
 # long as the all-reduce? H100 with 794.5 TFLOP/s, 50 GB/s, fp32 gradients; take $2(n-1)/n$ as 2.
 
@@ -851,7 +851,7 @@ tokens = 2 * 794.5e12 / 50e9
 check("7.4", [data_parallel, with_tensor_parallel, tokens])
 
 # %% [markdown] tags=["exercise"]
-# **7.5 Implement: bucketing.** `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first
+# **7.5** `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first
 # bucket, `cap` for the others. Return the bytes of each bucket. The last one may hold less.
 
 
@@ -872,7 +872,7 @@ def fill(sizes: list[int], cap: int, first: int) -> list[int]:
 check("7.5", fill)
 
 # %% [markdown] tags=["exercise"]
-# **7.6 Predict: how many all-reduces?** 16 gradients of 4 MiB each, DDP's default limits (1 MiB, then 25 MiB). 20 updates with accumulation 4 and `no_sync`. Predict the number of buckets,
+# **7.6** 16 gradients of 4 MiB each, DDP's default limits (1 MiB, then 25 MiB). 20 updates with accumulation 4 and `no_sync`. Predict the number of buckets,
 # and all all-reduces of the run. (Then count them, if you like, with section 7.5's cells.)
 
 # %% tags=["exercise"]
@@ -884,7 +884,7 @@ all_reduces = 1 + 19 * buckets
 check("7.6", [buckets, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **7.7 Debug: the hang.** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Mend the module, without `find_unused_parameters`: the same outputs, and
+# **7.7** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Mend the module, without `find_unused_parameters`: the same outputs, and
 # every parameter takes part in the graph.
 
 
@@ -914,7 +914,7 @@ class Branches(nn.Module):
 check("7.7", Branches)
 
 # %% [markdown] tags=["exercise"]
-# **7.8 Implement: the exposed time.** Bucket $i$ is full at `ready[i]` and needs `travel[i]` seconds on the link, which carries one at a time, in order. The last bucket is full when the backward pass ends. How many
+# **7.8** Bucket $i$ is full at `ready[i]` and needs `travel[i]` seconds on the link, which carries one at a time, in order. The last bucket is full when the backward pass ends. How many
 # seconds of communication are exposed?
 
 
@@ -932,7 +932,7 @@ def exposed(ready: list[float], travel: list[float]) -> float:
 check("7.8", exposed)
 
 # %% [markdown] tags=["exercise"]
-# **7.9 Calculate: bucket size.** 1024 ranks in a ring, 9.6 µs a step, 50 GB/s. Seconds that one bucket of 25 MiB spends on latency, and on moving its bytes? From how many bytes on does a bucket spend
+# **7.9** 1024 ranks in a ring, 9.6 µs a step, 50 GB/s. Seconds that one bucket of 25 MiB spends on latency, and on moving its bytes? From how many bytes on does a bucket spend
 # more time on moving than on latency?
 
 # %% tags=["exercise"]

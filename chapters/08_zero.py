@@ -772,7 +772,7 @@ from course_lib.theory.network import zero
 
 
 # %% [markdown] tags=["exercise"]
-# **8.1 Calculate: ZeRO's table 1.** 128 billion parameters, bf16 with AdamW and a master copy (16 bytes), 16
+# **8.1** 128 billion parameters, bf16 with AdamW and a master copy (16 bytes), 16
 # GPUs. Model states per GPU in GB (10⁹ bytes) under stage 1, 2 and 3?
 
 # %% tags=["exercise"]
@@ -785,7 +785,7 @@ stage_3 = 16 * 128 / 16
 check("8.1", [stage_1, stage_2, stage_3])
 
 # %% [markdown] tags=["exercise"]
-# **8.2 Predict: how many GPUs?** 7.5 billion parameters, 16 bytes each, V100 GPUs with 32 · 10⁹ bytes, of which
+# **8.2** 7.5 billion parameters, 16 bytes each, V100 GPUs with 32 · 10⁹ bytes, of which
 # model states may fill all. Guess first: which is the smallest number of GPUs, a power of two, for stage 1, 2 and
 # 3? Then find it with `zero.zero_stages`.
 
@@ -804,7 +804,7 @@ for stage in (1, 2, 3):
 check("8.2", fewest)
 
 # %% [markdown] tags=["exercise"]
-# **8.3 Debug: the wrong clip norm.** Every rank calls this function with its own `part` of the gradient.
+# **8.3** Every rank calls this function with its own `part` of the gradient.
 # `all_reduce(tensor)` returns the sum of the tensors of all ranks. The training diverges, and only with more than
 # one rank. Mend it. A gradient within the limit must stay as it is.
 
@@ -825,7 +825,7 @@ def clip_part(part: torch.Tensor, limit: float, all_reduce) -> torch.Tensor:
 check("8.3", clip_part)
 
 # %% [markdown] tags=["exercise"]
-# **8.4 Debug: "ZeRO reduces redundant computation".** (published mistake) Compare stage 3 with plain data
+# **8.4** (published mistake) Compare stage 3 with plain data
 # parallelism on 64 GPUs, one micro-batch per update, gradients as large as weights. By which factor changes what
 # one GPU *computes* in forward and backward pass; what it *sends*; and which model states it *stores*?
 
@@ -837,7 +837,7 @@ computes, sends, stores = 1, 3 / 2, 1 / 64
 check("8.4", [computes, sends, stores])
 
 # %% [markdown] tags=["exercise"]
-# **8.5 Debug: who is it for?** (published mistakes) Some of these stand in notes and blogs and are wrong. True or
+# **8.5** (published mistakes) Some of these stand in notes and blogs and are wrong. True or
 # False?
 
 # %% tags=["exercise"]
@@ -862,7 +862,7 @@ true = {
 check("8.5", true)
 
 # %% [markdown] tags=["exercise"]
-# **8.6 Implement: who owns what.** A vector of `parameters` elements is padded with zeros at its end to a
+# **8.6** A vector of `parameters` elements is padded with zeros at its end to a
 # multiple of `ranks` and cut into equal parts. Return for one rank the first element that it owns, the one behind
 # its last, and the number of zeros in its part. With few elements a rank may own none: then both are
 # `parameters`.
@@ -882,7 +882,7 @@ def own_part(parameters: int, ranks: int, rank: int) -> tuple[int, int, int]:
 check("8.6", own_part)
 
 # %% [markdown] tags=["exercise"]
-# **8.7 Predict, then measure: the volume with accumulation.** 1,000,000 parameters, weights and gradients with 2
+# **8.7** 1,000,000 parameters, weights and gradients with 2
 # bytes, 4 ranks, 8 micro-batches per update. Guess, then compute the bytes that each rank sends in one update
 # under plain data parallelism (with `no_sync`) and stage 1, 2, 3. (To see the same happen: `course demo zero
 # --ranks 4 --accumulation 4 --batch 16`.)
@@ -896,7 +896,7 @@ sent = [2 * half, 2 * half, (8 + 1) * half, 8 * 3 * half]
 check("8.7", sent)
 
 # %% [markdown] tags=["exercise"]
-# **8.8 Calculate: offload.** 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
+# **8.8** 13 billion parameters, bf16 with AdamW and a master copy, optimizer offloaded. On
 # one GPU: bytes in the host's memory; seconds per update over PCIe 4 (31.5 · 10⁹ B/s each way), gradients there
 # and weights back one after the other. And the seconds with ZeRO 2 on 8 GPUs, each with a slot of its own?
 
@@ -910,7 +910,7 @@ seconds_on_8 = seconds / 8
 check("8.8", [host_bytes, seconds, seconds_on_8])
 
 # %% [markdown] tags=["exercise"]
-# **8.9 Debug: a configuration.** For 4 GPUs. DeepSpeed refuses it. When that is mended, the losses differ from
+# **8.9** For 4 GPUs. DeepSpeed refuses it. When that is mended, the losses differ from
 # those of DDP, which does not clip, and each GPU still holds all gradients. Keep the global batch of 64 and the
 # micro-batch of 4. Mend the rest: gradients sharded, weights whole, no clipping in any version.
 
@@ -929,7 +929,7 @@ config["zero_optimization"]["stage"] = 2
 check("8.9", config)
 
 # %% [markdown] tags=["exercise"]
-# **8.10 Calculate: what can stage 1 remove?** Which part of the model states does stage 1 shard, as a fraction:
+# **8.10** Which part of the model states does stage 1 shard, as a fraction:
 # with bf16 and a master copy (16 bytes per parameter), in pure fp32 (16 bytes), and as Megatron-LM, with fp32
 # gradients (18 bytes)? AdamW in all cases.
 

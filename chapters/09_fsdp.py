@@ -863,7 +863,7 @@ from course_lib.theory.memory.states import local_parameters
 launch.warm_up()
 
 # %% [markdown] tags=["exercise"]
-# **9.1 Calculate: GPT-2 XL.** 48 layers of 30,740,800 parameters, 82,052,800 in the root. With FULL_SHARD: how
+# **9.1** 48 layers of 30,740,800 parameters, 82,052,800 in the root. With FULL_SHARD: how
 # many all-gathers and reduce-scatters has a step, and how many GB do the all-gathers bring together in
 # bf16 (whole tensors, 1 GB = $10^9$ bytes)?
 
@@ -876,7 +876,7 @@ gathered_gb = 2 * (2 * 48 * 30_740_800 + 82_052_800) / 1e9
 check("9.1", [all_gathers, reduce_scatters, gathered_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.2 Implement: a flat parameter.** `shapes` are the shapes of a unit's tensors. Return how many numbers each rank keeps and
+# **9.2** `shapes` are the shapes of a unit's tensors. Return how many numbers each rank keeps and
 # how many numbers of padding there are in all. No ranks, or fewer: `ValueError`.
 
 
@@ -900,7 +900,7 @@ def flat_shard(shapes: list[tuple[int, ...]], ranks: int) -> tuple[int, int]:
 check("9.2", flat_shard)
 
 # %% [markdown] tags=["exercise"]
-# **9.3 Debug: what FSDP is, and with what it goes.** (two published mistakes) Notes say "each GPU processes a different shard of the
+# **9.3** (two published mistakes) Notes say "each GPU processes a different shard of the
 # model" and "FSDP is hard to combine with tensor and pipeline parallelism". Llama 3 405B, FSDP over 64 ranks, a layer has
 # 3,187,703,808 parameters. Give: with how many of them a rank computes; how many it stores of
 # that layer; and, with tensor parallelism 8 beside the 64 (512 GPUs), how many parameters of a layer a rank gathers. The last
@@ -918,7 +918,7 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4 Debug: the dates.** (published mistake) Notes say that FSDP was proposed in September 2023 and YaFSDP in May 2024. Give
+# **9.4** (published mistake) Notes say that FSDP was proposed in September 2023 and YaFSDP in May 2024. Give
 # (year, month) of: the PyTorch release with FSDP (1.11); FSDP's paper, arXiv:2304.11277; YaFSDP's first commit; its announcement.
 
 # %% tags=["exercise"]
@@ -930,7 +930,7 @@ commit, announcement = (2024, 5), (2024, 6)
 check("9.4", [release, paper, commit, announcement])
 
 # %% [markdown] tags=["exercise"]
-# **9.5 Debug: 26 % faster.** (published mistake) Notes say that YaFSDP is "26 % faster" and conclude that 100 tokens per second become 126. Llama 2 70B took
+# **9.5** (published mistake) Notes say that YaFSDP is "26 % faster" and conclude that 100 tokens per second become 126. Llama 2 70B took
 # 8.87 s a step with FSDP and 6.97 s with YaFSDP. Give the part of the time that is saved, the gain in
 # throughput (both as fractions), and how many tokens per second 100 really become.
 
@@ -944,7 +944,7 @@ tokens = 100 * (1 + gain)
 check("9.5", [saved, gain, tokens])
 
 # %% [markdown] tags=["exercise"]
-# **9.6 Debug: 5 GB and a million.** (two published mistakes) "70B at 8192 tokens: activations from 110 GB to 5 GB": give the GB of the layers'
+# **9.6** (two published mistakes) "70B at 8192 tokens: activations from 110 GB to 5 GB": give the GB of the layers'
 # inputs alone (80 layers, hidden size 8192, bf16). "150 GPUs, 0.5 to 1.5 million USD a month": give the price of a
 # GPU-hour at both ends, with 730 hours a month. And what 150 GPUs cost in a month at 2 USD an hour.
 
@@ -958,7 +958,7 @@ at_two = 2 * 150 * 730
 check("9.6", [inputs_gb, least, most, at_two])
 
 # %% [markdown] tags=["exercise"]
-# **9.7 Debug: GPT-2 Large and XL.** (two published mistakes) "GPT-2 Large has 762 million parameters": give the exact number of the released model (36 layers, hidden 1280, vocabulary
+# **9.7** (two published mistakes) "GPT-2 Large has 762 million parameters": give the exact number of the released model (36 layers, hidden 1280, vocabulary
 # 50,257, context 1024, tied). "DDP cannot train XL": with 1,557,611,200 parameters, in fp32, give the GB of all states under DDP; the GB of states on
 # each of 2 cards under FULL_SHARD; and the GB per card under DDP if momentum SGD replaces AdamW (does it fit into 25.39 GB?).
 
@@ -974,7 +974,7 @@ momentum_gb = 12 * 1_557_611_200 / 1e9
 check("9.7", [large_parameters, ddp_gb, sharded_gb, momentum_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.8 Predict: the optimizer that was too early.** A GPT with 28 tensors is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before, in the second run
+# **9.8** A GPT with 28 tensors is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before, in the second run
 # after. How many of the 28 tensors change in `step()` in each run? And how many numbers does each optimizer hold, if the
 # model has 9152 parameters? Guess, then run the cell below, then answer.
 
@@ -1010,7 +1010,7 @@ changed_late, held_late = launch.run(one_step, False, ranks=2)[0]
 check("9.8", [changed_early, held_early, changed_late, held_late])
 
 # %% [markdown] tags=["exercise"]
-# **9.9 Implement: shared weights.** `units` maps the name of a unit to its parameters: `{name: number}`, where equal numbers are the same tensor. A tensor may have
+# **9.9** `units` maps the name of a unit to its parameters: `{name: number}`, where equal numbers are the same tensor. A tensor may have
 # two names in *one* unit. Return the sorted names of all parameters whose tensor lies in more than one unit.
 
 
@@ -1034,7 +1034,7 @@ def in_two_units(units: dict[str, dict[str, int]]) -> list[str]:
 check("9.9", in_two_units)
 
 # %% [markdown] tags=["exercise"]
-# **9.10 Predict: the peak.** LLaMA-2 70B on 64 GPUs, bf16 with fp32 master copy: 17.24 GB of shards; a layer has 855,654,400 parameters, the root
+# **9.10** LLaMA-2 70B on 64 GPUs, bf16 with fp32 master copy: 17.24 GB of shards; a layer has 855,654,400 parameters, the root
 # 524,296,192. Guess the GB of *whole weights* at the peak with prefetch, without prefetch, and without resharding (80 layers); then those of YaFSDP's two weight
 # buffers. Compute them, or ask `gather_timeline`.
 

@@ -809,7 +809,7 @@ from course_lib import check, hint
 from course_lib.theory.network import collectives, tensor_parallel
 
 # %% [markdown] tags=["exercise"]
-# **10.1 Calculate: a layer of GPT-3.** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
+# **10.1** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
 # all-reduce? How many bytes does a GPU send for one layer, forward and backward? How many all-reduces do the 96 layers make?
 
 # %% tags=["exercise"]
@@ -822,7 +822,7 @@ all_reduces = 4 * 96
 check("10.1", [tensor_bytes, sent_bytes, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **10.2 Debug: 64 heads, 64 GPUs.** (published mistake) Notes cut a layer of LLaMA-2 70B by its 64 heads, without a condition. It has 64 query heads
+# **10.2** (published mistake) Notes cut a layer of LLaMA-2 70B by its 64 heads, without a condition. It has 64 query heads
 # and 8 key-value heads. How many GPUs can share it without any copy? At $t = 32$, how many query heads has a GPU, and how many GPUs hold the same
 # key-value head?
 
@@ -836,7 +836,7 @@ same_head = 32 // 8
 check("10.2", [without_copies, query_heads, same_head])
 
 # %% [markdown] tags=["exercise"]
-# **10.3 Debug: why divide by the heads?** (published mistake) Notes compute $2 \cdot 3 \cdot 8192 / 64 / 2 = 384$ FLOP per byte and say: by 64, "since each parameter
+# **10.3** (published mistake) Notes compute $2 \cdot 3 \cdot 8192 / 64 / 2 = 384$ FLOP per byte and say: by 64, "since each parameter
 # needs less memory"; by 2, as "the memory to count". Give the true reason for each: `"columns"` (each GPU does a 64th of the columns
 # for the same input), `"bytes"` (the denominator is bytes sent, not numbers) or `"memory"`. Then give the FLOP per byte of a *whole layer* of $12h^2$ weights at
 # $t = 64$, and at $t = 8$.
@@ -851,7 +851,7 @@ at_64, at_8 = 4.5 * 8192 / 63, 4.5 * 8192 / 7
 check("10.3", [by_64, by_2, at_64, at_8])
 
 # %% [markdown] tags=["exercise"]
-# **10.4 Debug: 11 or 22.** (published mistake) "989 TFLOP/s / 900 GB/s is 1100; $24576/t \ge 1100$, so $t \le 11$." Give the $t$ that really follows from
+# **10.4** (published mistake) "989 TFLOP/s / 900 GB/s is 1100; $24576/t \ge 1100$, so $t \le 11$." Give the $t$ that really follows from
 # $24576/t \ge 1100$; the ridge with NVLink's rate in one direction; and the $t$ that follows from that ridge (a real number, by the notes' formula).
 
 # %% tags=["exercise"]
@@ -864,7 +864,7 @@ one_way = 24576 / one_way_ridge
 check("10.4", [printed, one_way_ridge, one_way])
 
 # %% [markdown] tags=["exercise"]
-# **10.5 Debug: 2.4 on a 4090.** (published mistake) The notes take 330 TFLOP/s and 32 GB/s. For the true 165.2 TFLOP/s in bf16 and 31.5 GB/s, hidden size 8192,
+# **10.5** (published mistake) The notes take 330 TFLOP/s and 32 GB/s. For the true 165.2 TFLOP/s in bf16 and 31.5 GB/s, hidden size 8192,
 # give the largest $t$ by the notes' formula $24576/t$ (a real number), and by the layer's $4.5h/(t-1)$ (a whole number).
 
 # %% tags=["exercise"]
@@ -877,7 +877,7 @@ by_layer = int(1 + 4.5 * 8192 / ridge)
 check("10.5", [by_notes, by_layer])
 
 # %% [markdown] tags=["exercise"]
-# **10.6 Implement: cut a fused matrix by heads.** The rows of the matrix are all queries (`heads` × `width`), then all keys
+# **10.6** The rows of the matrix are all queries (`heads` × `width`), then all keys
 # (`kv_heads` × `width`), then all values. Return the list of rows that `rank` of `tp` needs, in this order. With `tp` above `kv_heads`, neighbouring ranks hold a
 # copy of the same key-value head. If `tp` does not divide `heads`: `ValueError`.
 
@@ -901,7 +901,7 @@ def my_rows(heads: int, kv_heads: int, width: int, tp: int, rank: int) -> list[i
 check("10.6", my_rows)
 
 # %% [markdown] tags=["exercise"]
-# **10.7 Debug: a bias too many.** The author cut a matrix by rows; the loss is off from the first step. `inputs` and `weights` hold each rank's part (numbers: one
+# **10.7** The author cut a matrix by rows; the loss is off from the first step. `inputs` and `weights` hold each rank's part (numbers: one
 # feature and one weight a rank), `bias` is one number. The sum over the list stands for the all-reduce. Mend it.
 
 
@@ -921,7 +921,7 @@ def row_parallel(inputs: list[float], weights: list[float], bias: float) -> floa
 check("10.7", row_parallel)
 
 # %% [markdown] tags=["exercise"]
-# **10.8 Predict: the messages of GPT-2.** 12 layers, $t = 4$, one micro-batch, embedding, head and loss cut by words. How many all-reduces does a training step make?
+# **10.8** 12 layers, $t = 4$, one micro-batch, embedding, head and loss cut by words. How many all-reduces does a training step make?
 # How many with full recomputation of the layers? And how many *all-gathers*, without recomputation, with sequence parallelism (nothing gathered twice)?
 
 # %% tags=["exercise"]
@@ -934,7 +934,7 @@ gathered = 4 * 12 + 1 + 1
 check("10.8", [plain, recomputed, gathered])
 
 # %% [markdown] tags=["exercise"]
-# **10.9 Implement: the loss from cut scores.** `parts` is a list with each rank's scores for one token, `label` the number of the right word among all. Ranks may tell
+# **10.9** `parts` is a list with each rank's scores for one token, `label` the number of the right word among all. Ranks may tell
 # each other only single numbers, so use a maximum and sums over ranks. Scores may be as large as 1000: $e^{1000}$ overflows.
 
 
@@ -956,7 +956,7 @@ def cut_loss(parts: list[list[float]], label: int) -> float:
 check("10.9", cut_loss)
 
 # %% [markdown] tags=["exercise"]
-# **10.10 Debug: "deprecated".** (published mistake) "Model parallelism is deprecated, use data and pipeline parallelism." True or False: which of these has
+# **10.10** (published mistake) "Model parallelism is deprecated, use data and pipeline parallelism." True or False: which of these has
 # pipeline parallelism replaced?
 
 # %% tags=["exercise"]

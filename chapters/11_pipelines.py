@@ -736,7 +736,7 @@ from course_lib.theory.pipelines import bubble, schedules, simulation
 from course_lib.theory.pipelines.pass_times import PassTimes
 
 # %% [markdown] tags=["exercise"]
-# **11.1 Calculate: the bubble.** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
+# **11.1** 8 equal stages, 32 micro-batches, 1F1B. The idle time over the ideal time;
 # over the whole time; and over the whole time with 4 chunks on each stage, interleaved?
 
 # %% tags=["exercise"]
@@ -748,7 +748,7 @@ interleaved = 7 / (4 * 32 + 7)
 check("11.1", [over_ideal, over_whole, interleaved])
 
 # %% [markdown] tags=["exercise"]
-# **11.2 Debug: 2N - 1.** (published mistake) Notes say that a stage of a pipeline with $N$ stages holds
+# **11.2** (published mistake) Notes say that a stage of a pipeline with $N$ stages holds
 # $2N-1$ live activations. 8 stages, 32 micro-batches: how many are in flight on the first stage under 1F1B,
 # on the last stage under 1F1B, and on the first under GPipe?
 
@@ -760,7 +760,7 @@ first, last, gpipe = 8, 1, 32
 check("11.2", [first, last, gpipe])
 
 # %% [markdown] tags=["exercise"]
-# **11.3 Debug: as many batches as layers.** (published mistake) Notes: 80 stages of one layer, "the batch
+# **11.3** (published mistake) Notes: 80 stages of one layer, "the batch
 # size must equal the number of layers", then the pipeline is filled. With 80 micro-batches: the bubble over
 # the ideal time, and the part of the whole time in which a stage works? And how many micro-batches are the
 # fewest for a bubble of at most 10 % of the whole time?
@@ -774,7 +774,7 @@ fewest = 9 * 79
 check("11.3", [over_ideal, used, fewest])
 
 # %% [markdown] tags=["exercise"]
-# **11.4 Debug: 160 times.** (published mistake) Notes: "with 80 stages there are 160 times the
+# **11.4** (published mistake) Notes: "with 80 stages there are 160 times the
 # activations". LLaMA-2 70B (80 layers, hidden 8192), 1F1B, 80 micro-batches of one sequence of 4096 tokens.
 # How many pairs (layer, micro-batch) does the first stage hold with 8 stages, and with 80? How many bytes
 # is that with 80 stages, at $34\,s\,b\,h$ a layer?
@@ -789,7 +789,7 @@ size = with_80 * 34 * 4096 * 1 * 8192
 check("11.4", [with_8, with_80, size])
 
 # %% [markdown] tags=["exercise"]
-# **11.5 Debug: whose definition?** (published mistake) Notes attach these sentences to the wrong family.
+# **11.5** (published mistake) Notes attach these sentences to the wrong family.
 # Answer each with `"data"`, `"naive model"`, `"pipeline"` or `"tensor"`.
 
 # %% tags=["exercise"]
@@ -807,7 +807,7 @@ families = dict(zip(families, answers, strict=True))
 check("11.5", families)
 
 # %% [markdown] tags=["exercise"]
-# **11.6 Implement: the order of 1F1B.** Return the passes of one stage as text, such as `["F0", "F1", "B0",
+# **11.6** Return the passes of one stage as text, such as `["F0", "F1", "B0",
 # "F2", "B1", "B2"]` for stage 0 of 2 with 3 micro-batches.
 
 
@@ -826,7 +826,7 @@ def one_f_one_b(stage: int, stages: int, micro_batches: int) -> list[str]:
 check("11.6", one_f_one_b)
 
 # %% [markdown] tags=["exercise"]
-# **11.7 Implement: choose m.** The smallest number of micro-batches with which 1F1B on `stages` equal
+# **11.7** The smallest number of micro-batches with which 1F1B on `stages` equal
 # stages is idle for at most `most_bubble` of the whole time. A bubble of 0 or less: `ValueError`.
 
 
@@ -848,7 +848,7 @@ def fewest_micro_batches(stages: int, most_bubble: float) -> int:
 check("11.7", fewest_micro_batches)
 
 # %% [markdown] tags=["exercise"]
-# **11.8 Predict, then measure: a slow last stage.** Four stages, forward 1 and backward 2 units, but the
+# **11.8** Four stages, forward 1 and backward 2 units, but the
 # last stage takes 1.5 times as long. 1F1B. Predict the makespan with 8 and with 64 micro-batches on paper;
 # then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
 
@@ -860,7 +860,7 @@ with_8, with_64 = (3 * 3 + 4.5 + (m - 1) * 4.5 for m in (8, 64))
 check("11.8", [with_8, with_64])
 
 # %% [markdown] tags=["exercise"]
-# **11.9 Calculate: on the wire.** GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
+# **11.9** GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
 # 8 stages, 64 micro-batches. Bytes of one message; bytes that a stage in the middle sends in an update
 # under 1F1B; and interleaved, with two chunks on each stage?
 
@@ -874,7 +874,7 @@ interleaved_bytes = 2 * 2 * 64 * message
 check("11.9", [message, one_f_one_b_bytes, interleaved_bytes])
 
 # %% [markdown] tags=["exercise"]
-# **11.10 Debug: it hangs.** Two stages, two micro-batches. Stage 1 runs `F0 F1 B0 B1`, and must stay as it
+# **11.10** Two stages, two micro-batches. Stage 1 runs `F0 F1 B0 B1`, and must stay as it
 # is. Mend the order of stage 0, so that the run ends, and as early as 1F1B would.
 
 # %% tags=["exercise"]

@@ -793,7 +793,7 @@ from course_lib.theory.inputs import models
 from course_lib.theory.network import context, experts
 
 # %% [markdown] tags=["exercise"]
-# **12.1 Calculate: Mixtral.** 32 layers, hidden 4096, 8 SwiGLU experts of width 14336 (three matrices, no
+# **12.1** 32 layers, hidden 4096, 8 SwiGLU experts of width 14336 (three matrices, no
 # biases), 2 of them used. Parameters of *one* expert in one layer; of all experts in all layers; and those of the
 # experts that one token meets in all layers?
 
@@ -807,7 +807,7 @@ met = 32 * 2 * one_expert
 check("12.1", [one_expert, all_experts, met])
 
 # %% [markdown] tags=["exercise"]
-# **12.2 Calculate: DeepSeek-V3.** Take `models.MODELS["deepseek-v3"].parameters()`. Total and active parameters;
+# **12.2** Take `models.MODELS["deepseek-v3"].parameters()`. Total and active parameters;
 # the bytes of all model states at 16 bytes per parameter; and the FLOP that training needs for one token by $6N$
 # with the right $N$?
 
@@ -821,7 +821,7 @@ state_bytes, flop_per_token = 16 * total, 6 * active
 check("12.2", [total, active, state_bytes, flop_per_token])
 
 # %% [markdown] tags=["exercise"]
-# **12.3 Debug: four families.** (published mistake) Notes call DP, PP, TP and MoE "the four kinds of
+# **12.3** (published mistake) Notes call DP, PP, TP and MoE "the four kinds of
 # parallelism", and say that "pipeline parallelism combines model and data parallelism, in worker threads". Which
 # of these sentences are true?
 
@@ -849,7 +849,7 @@ true = {
 check("12.3", true)
 
 # %% [markdown] tags=["exercise"]
-# **12.4 Predict: a skewed router.** 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
+# **12.4** 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
 # liked in proportion to $1/i$. Guess the dropped part first. Then compute, with `experts.expert_load`: the
 # dropped fraction at factor 1.25, and the smallest of the factors 1, 1.5, 2, 2.5, 3, 3.5, 4 at which nothing is
 # dropped.
@@ -867,7 +867,7 @@ while experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0).dropped:
 check("12.4", [dropped_fraction, factor])
 
 # %% [markdown] tags=["exercise"]
-# **12.5 Implement: the balance loss.** `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
+# **12.5** `chosen` (tokens, top_k) holds numbers of experts, `probabilities`
 # (tokens, experts) the router's. Return $E \sum_i f_i P_i$ as a tensor whose gradient reaches `probabilities`.
 # $f_i$ is the share of all *choices*.
 
@@ -885,7 +885,7 @@ def balance_loss(chosen: torch.Tensor, probabilities: torch.Tensor) -> torch.Ten
 check("12.5", balance_loss)
 
 # %% [markdown] tags=["exercise"]
-# **12.6 Debug: the router that never learns.** This function turns the probabilities of a token's chosen experts
+# **12.6** This function turns the probabilities of a token's chosen experts
 # (tokens, top_k) into their weights. With two experts it trains well. With one, the router's weights never
 # change. Mend it.
 
@@ -906,7 +906,7 @@ def expert_weights(chosen_probabilities: torch.Tensor) -> torch.Tensor:
 check("12.6", expert_weights)
 
 # %% [markdown] tags=["exercise"]
-# **12.7 Calculate: routed bytes.** Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
+# **12.7** Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
 # bf16. Accepted choices: rank 0 has `[900, 100, 600, 400]` for the experts, rank 1 has `[800, 300, 500, 400]`.
 # Bytes that *rank 0* hands over: in the forward dispatch; in the forward combine; in a whole step with backward?
 
@@ -921,7 +921,7 @@ step = 2 * (dispatch + combine)
 check("12.7", [dispatch, combine, step])
 
 # %% [markdown] tags=["exercise"]
-# **12.8 Implement: online softmax.** `a` and `b` are blocks: each a pair of the mean of its values and the
+# **12.8** `a` and `b` are blocks: each a pair of the mean of its values and the
 # log-sum-exp of its scores, as Python floats. Return the pair of both together. Scores can be as large as 1000,
 # and `math.exp(1000)` raises an error.
 
@@ -940,7 +940,7 @@ def merge(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]
 check("12.8", merge)
 
 # %% [markdown] tags=["exercise"]
-# **12.9 Predict: slices in order.** 65,536 tokens on 8 ranks, causal. Guess how busy the busiest rank is,
+# **12.9** 65,536 tokens on 8 ranks, causal. Guess how busy the busiest rank is,
 # relative to the mean, when slices lie in order. Then compute, with `context.rank_scores`: that imbalance; the
 # imbalance of zig-zag slices; and by what factor zig-zag shortens the busiest rank's work.
 

@@ -565,7 +565,7 @@ from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, hardware, mod
 from course_lib.theory.step import step_time
 
 # %% [markdown] tags=["exercise"]
-# **13.1 Debug: 2048 data-parallel GPUs.** (published mistake) "TP 8 × PP 10; the 2048 GPUs can all be seen as data parallel." Give the replicas as the division has them, the whole replicas that can run, and the
+# **13.1** (published mistake) "TP 8 × PP 10; the 2048 GPUs can all be seen as data parallel." Give the replicas as the division has them, the whole replicas that can run, and the
 # GPUs that stay idle.
 
 # %% tags=["exercise"]
@@ -578,7 +578,7 @@ idle = 2048 - replicas * 80
 check("13.1", [quotient, replicas, idle])
 
 # %% [markdown] tags=["exercise"]
-# **13.2 Calculate: 24 or 78 cards.** The notes need 1850 GB for states and activations. Fewest cards of 80 GB, and of 24 GB, if everything can be cut evenly? And fewest of 80 GB, if a tenth of each
+# **13.2** The notes need 1850 GB for states and activations. Fewest cards of 80 GB, and of 24 GB, if everything can be cut evenly? And fewest of 80 GB, if a tenth of each
 # is needed for buffers, context and fragmentation?
 
 # %% tags=["exercise"]
@@ -591,7 +591,7 @@ cards_real = -(-1850 // 72)
 check("13.2", [cards_80, cards_24, cards_real])
 
 # %% [markdown] tags=["exercise"]
-# **13.3 Debug: each layer 1B.** (published mistake) LLaMA-2 70B: hidden 8192, 64 heads of 128, 8 key-value heads, an MLP with three matrices of 8192 × 28672, two norms of 8192 weights in a layer, no
+# **13.3** (published mistake) LLaMA-2 70B: hidden 8192, 64 heads of 128, 8 key-value heads, an MLP with three matrices of 8192 × 28672, two norms of 8192 weights in a layer, no
 # biases. Parameters of one layer? And how many of the model's 68,976,648,192 lie outside its 80 layers?
 
 # %% tags=["exercise"]
@@ -604,7 +604,7 @@ outside = 68_976_648_192 - 80 * layer
 check("13.3", [layer, outside])
 
 # %% [markdown] tags=["exercise"]
-# **13.4 Debug: 4 GB because the optimizer is fp32.** (published mistake) A layer with $10^9$ parameters. Bytes of its gradients in fp32 and in bf16? And what decides between them: "the optimizer", "the gradients' precision" or "the
+# **13.4** (published mistake) A layer with $10^9$ parameters. Bytes of its gradients in fp32 and in bf16? And what decides between them: "the optimizer", "the gradients' precision" or "the
 # weights' precision"?
 
 # %% tags=["exercise"]
@@ -616,7 +616,7 @@ decides = "the gradients' precision"
 check("13.4", [fp32_bytes, bf16_bytes, decides])
 
 # %% [markdown] tags=["exercise"]
-# **13.5 Debug: 196 Tflops, 0.6 s, 48 s.** (published mistake) A layer of $10^9$ parameters, 8 sequences of 4096 tokens, one 4090 with its peak for training, 165.2 TFLOP/s. FLOP of the layer, forward and backward? Seconds at the peak? Seconds for 80
+# **13.5** (published mistake) A layer of $10^9$ parameters, 8 sequences of 4096 tokens, one 4090 with its peak for training, 165.2 TFLOP/s. FLOP of the layer, forward and backward? Seconds at the peak? Seconds for 80
 # layers? And does an exchange of its 4 GB at 32 GB/s, done twice, hide behind one layer, "yes" or "no"?
 
 # %% tags=["exercise"]
@@ -630,7 +630,7 @@ hides = "yes" if seconds > 2 * 4 / 32 else "no"
 check("13.5", [flop, seconds, step_seconds, hides])
 
 # %% [markdown] tags=["exercise"]
-# **13.6 Debug: batch 16384.** (published mistake) 2048 GPUs with 8 sequences of 4096 tokens each. Tokens in an update? How many times LLaMA-2's $4 \cdot 10^6$ is that? And how many updates are left for its 2 trillion tokens (whole
+# **13.6** (published mistake) 2048 GPUs with 8 sequences of 4096 tokens each. Tokens in an update? How many times LLaMA-2's $4 \cdot 10^6$ is that? And how many updates are left for its 2 trillion tokens (whole
 # ones)?
 
 # %% tags=["exercise"]
@@ -643,7 +643,7 @@ updates = int(2e12 // tokens)
 check("13.6", [tokens, times, updates])
 
 # %% [markdown] tags=["exercise"]
-# **13.7 Debug: true or false?** (published mistakes) Five claims of the same notes. Which are right?
+# **13.7** (published mistakes) Five claims of the same notes. Which are right?
 
 # %% tags=["exercise"]
 right = {
@@ -665,7 +665,7 @@ right = {
 check("13.7", right)
 
 # %% [markdown] tags=["exercise"]
-# **13.8 Implement: rank order.** All ranks of the group of `rank` along `axis` ("tp", "dp" or "pp"), in rising order, with tp innermost and pp outermost. First find the three coordinates of
+# **13.8** All ranks of the group of `rank` along `axis` ("tp", "dp" or "pp"), in rising order, with tp innermost and pp outermost. First find the three coordinates of
 # `rank`.
 
 
@@ -689,7 +689,7 @@ def group(rank: int, axis: str, dp: int, tp: int, pp: int) -> list[int]:
 check("13.8", group)
 
 # %% [markdown] tags=["exercise"]
-# **13.9 Debug: the wrong wire.** Llama 3 70B on 64 nodes of 8 H100 with tp 8, pp 4, dp 16 is slower than promised. The log says: "tp group of rank 0: 0, 64, 128, …, 448; dp group of rank 0: 0, 1, …, 15". Name the order of the axes, innermost
+# **13.9** Llama 3 70B on 64 nodes of 8 H100 with tp 8, pp 4, dp 16 is slower than promised. The log says: "tp group of rank 0: 0, 64, 128, …, 448; dp group of rank 0: 0, 1, …, 15". Name the order of the axes, innermost
 # first. Then predict by which factor the step is too slow: compare the cluster as it should be with one in which every GPU is alone in its node.
 
 # %% tags=["exercise"]
@@ -715,7 +715,7 @@ factor = found / promised
 check("13.9", [order, factor])
 
 # %% [markdown] tags=["exercise"]
-# **13.10 Predict: defend a plan.** Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
+# **13.10** Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
 # rules of section 13.4, write it down, and only then ask the planner's `why`. Your layout must fit and be at most 25 % slower than the fastest. You need tp · pp · cp · dp = 128 and
 # micro_batch · accumulation · dp = 256.
 

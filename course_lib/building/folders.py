@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.building.chapters import read_chapters
+from course_lib.building.exercises import with_exercises
 from course_lib.building.glossary import TABLE, glossary
 from course_lib.building.notebooks import render, sources_sha
 
@@ -62,7 +63,7 @@ def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
 
 def expected(root: Path) -> dict[Path, str]:
     """Every notebook that the chapters and the glossary give, with its text."""
-    chapters = read_chapters(root)
+    chapters = [with_exercises(chapter, root) for chapter in read_chapters(root)]
     if (root / TABLE).exists():
         chapters.append(glossary(root, {chapter.number: chapter.name for chapter in chapters}))
     return {

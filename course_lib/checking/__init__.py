@@ -1,20 +1,24 @@
 """Grades exercises, gives hints, keeps progress: immediate, offline, one stable line per check."""
 
-from course_lib.checking.exercise import CheckFailed, Exercise, Unanswered, Wrong
+from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, exercise
 from course_lib.checking.grading import Verdict, check, grade, hint
 from course_lib.checking.helpers import (
     call,
     expect_callable,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
     expect_raises,
     expect_type,
+    expect_whole_numbers,
+    run,
 )
 from course_lib.checking.predictions import Prediction, expect, predict
-from course_lib.checking.quizzes import Question, quiz
+from course_lib.checking.questions import Question
+from course_lib.checking.quizzes import quiz
 
 __all__ = [
     "CheckFailed",
@@ -26,17 +30,21 @@ __all__ = [
     "Wrong",
     "call",
     "check",
+    "exercise",
     "expect",
     "expect_callable",
     "expect_calls",
     "expect_choice",
+    "expect_entries",
     "expect_equal",
     "expect_number",
     "expect_parts",
     "expect_raises",
     "expect_type",
+    "expect_whole_numbers",
     "grade",
     "hint",
     "predict",
     "quiz",
+    "run",
 ]

@@ -1,20 +1,32 @@
 """Exercises and quiz of chapter 1, steps and batches."""
 
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
     call,
+    exercise,
     expect_calls,
     expect_equal,
+    expect_parts,
     expect_raises,
-    expect_type,
+    expect_whole_numbers,
 )
 from course_lib.theory.step.batching import Batching, rank_samples
 
 
+@exercise(
+    "1.1",
+    kind="debug",
+    title="epoch = batch × iterations?",
+    hints=(
+        "What happens to the samples that do not fill a batch?",
+        "Nothing is dropped, so round up.",
+        "The last batch has what the 390 full ones leave over.",
+    ),
+)
 def _iterations(answer: Any) -> None:
     epoch = Batching(samples=50_000, micro_batch=128).epoch()
     expect_equal(
@@ -25,6 +37,12 @@ def _iterations(answer: Any) -> None:
     )
 
 
+@exercise(
+    "1.2",
+    kind="calculate",
+    title="two counts",
+    hints=("Who calls the scheduler: the micro-step or the update?", "One epoch: 100 updates."),
+)
 def _total_steps(answer: Any) -> None:
     updates = Batching(samples=1000, micro_batch=5, accumulation=2).epoch().updates
     expect_equal(
@@ -38,6 +56,15 @@ def _total_steps(answer: Any) -> None:
 _GLOBAL_BATCH = "global_batch(micro_batch, accumulation, nodes, gpus, tp, pp, cp)"
 
 
+@exercise(
+    "1.3",
+    kind="debug",
+    title="the global batch",
+    hints=(
+        "GPUs that share one copy of the model work on the same samples.",
+        "dp = nodes × gpus / (tp × pp × cp).",
+    ),
+)
 def _global_batch(function: Any) -> None:
     expect_calls(
         function,
@@ -57,6 +84,16 @@ def _global_batch(function: Any) -> None:
     )
 
 
+@exercise(
+    "1.4",
+    kind="implement",
+    title="who sees what",
+    hints=(
+        "How many samples does each rank get? ceil(samples / world).",
+        "The i-th sample of a rank is number rank + world × i.",
+        "Starting over is a remainder: % samples.",
+    ),
+)
 def _my_samples(function: Any) -> None:
     cases = [
         ((samples, world, rank), rank_samples(samples, world, rank))
@@ -70,10 +107,24 @@ def _my_samples(function: Any) -> None:
     )
 
 
+@exercise(
+    "1.5",
+    kind="debug",
+    title="the same order every epoch",
+    hints=(
+        "Print the orders of two epochs.",
+        "The sampler does not count epochs: see section 1.4.",
+    ),
+)
 def _orders(function: Any) -> None:
-    by_rank = [call(function, 12, 2, rank, 3) for rank in range(2)]
+    by_rank = [
+        call(function, 12, 2, rank, 3, signature="orders(samples, world, rank, epochs)")
+        for rank in range(2)
+    ]
     for epochs in by_rank:
-        expect_type(epochs, list, "a list with one list of sample numbers per epoch")
+        expect_parts(epochs, 3, "a list with one list of sample numbers for each of 3 epochs")
+        for order in epochs:
+            expect_whole_numbers(order, "a list of sample numbers for each epoch")
     for epoch in range(3):
         seen = sorted(sample for epochs in by_rank for sample in epochs[epoch])
         expect_equal(seen, list(range(12)), "together the ranks see each sample once per epoch")
@@ -84,11 +135,21 @@ def _orders(function: Any) -> None:
         )
 
 
+@exercise(
+    "1.6",
+    kind="predict",
+    title="the ragged tail",
+    hints=(
+        "Go in this order: samples per rank, micro-batches, windows of 4.",
+        "Without drop_last round up each time, with it round down.",
+        "Dropped are all samples outside full windows: 1003 - updates × 4 × 8 × 4.",
+    ),
+)
 def _tails(answer: Any) -> None:
-    settings = {"samples": 1003, "gpus_per_node": 4, "micro_batch": 8, "accumulation": 4}
-    keep = Batching(**settings).epoch()
-    drop = Batching(**settings, drop_last=True).epoch()
-    expect_type(answer, (list, tuple), "two lists: kept and dropped")
+    batching = Batching(samples=1003, gpus_per_node=4, micro_batch=8, accumulation=4)
+    keep = batching.epoch()
+    drop = replace(batching, drop_last=True).epoch()
+    expect_parts(answer, 2, "two lists: kept and dropped")
     wants = "three whole numbers"
     expect_equal(
         answer[0],
@@ -104,6 +165,12 @@ def _tails(answer: Any) -> None:
     )
 
 
+@exercise(
+    "1.7",
+    kind="debug",
+    title="batch 16384",
+    hints=("Tokens per batch = sequences × tokens in a sequence.", "Your tokens / 4,194,304."),
+)
 def _tokens(answer: Any) -> None:
     batch = Batching(samples=16384, micro_batch=16384, sequence=4096)
     expect_equal(
@@ -114,6 +181,15 @@ def _tokens(answer: Any) -> None:
     )
 
 
+@exercise(
+    "1.8",
+    kind="debug",
+    title="the most GPUs",
+    hints=(
+        "Every copy of the model needs at least one sequence.",
+        "How many GPUs make one copy with tp 8 and pp 4?",
+    ),
+)
 def _most_gpus(answer: Any) -> None:
     expect_equal(
         answer,
@@ -122,86 +198,6 @@ def _most_gpus(answer: Any) -> None:
         wants="two whole numbers of GPUs",
     )
 
-
-EXERCISES = (
-    Exercise(
-        "1.1",
-        "epoch = batch × iterations?",
-        "debug",
-        _iterations,
-        hints=(
-            "What happens to the samples that do not fill a batch?",
-            "Nothing is dropped, so round up.",
-            "The last batch has what the 390 full ones leave over.",
-        ),
-    ),
-    Exercise(
-        "1.2",
-        "Two counts",
-        "calculate",
-        _total_steps,
-        hints=("Who calls the scheduler: the micro-step or the update?", "One epoch: 100 updates."),
-    ),
-    Exercise(
-        "1.3",
-        "The global batch",
-        "debug",
-        _global_batch,
-        hints=(
-            "GPUs that share one copy of the model work on the same samples.",
-            "dp = nodes × gpus / (tp × pp × cp).",
-        ),
-    ),
-    Exercise(
-        "1.4",
-        "Who sees what",
-        "implement",
-        _my_samples,
-        hints=(
-            "How many samples does each rank get? ceil(samples / world).",
-            "The i-th sample of a rank is number rank + world × i.",
-            "Starting over is a remainder: % samples.",
-        ),
-    ),
-    Exercise(
-        "1.5",
-        "The same order every epoch",
-        "debug",
-        _orders,
-        hints=(
-            "Print the orders of two epochs.",
-            "The sampler does not count epochs: see section 1.4.",
-        ),
-    ),
-    Exercise(
-        "1.6",
-        "The ragged tail",
-        "predict",
-        _tails,
-        hints=(
-            "Go in this order: samples per rank, micro-batches, windows of 4.",
-            "Without drop_last round up each time, with it round down.",
-            "Dropped are all samples outside full windows: 1003 - updates × 4 × 8 × 4.",
-        ),
-    ),
-    Exercise(
-        "1.7",
-        "Batch 16384",
-        "debug",
-        _tokens,
-        hints=("Tokens per batch = sequences × tokens in a sequence.",),
-    ),
-    Exercise(
-        "1.8",
-        "The most GPUs",
-        "debug",
-        _most_gpus,
-        hints=(
-            "Every copy of the model needs at least one sequence.",
-            "How many GPUs make one copy with tp 8 and pp 4?",
-        ),
-    ),
-)
 
 QUIZ = (
     Question(
@@ -237,6 +233,6 @@ QUIZ = (
             "to fill the GPU's memory",
         ),
         answer=0,
-        why="Ranks meet at every update; one that came once more would wait for ever.",
+        why="Ranks meet at every update; one that came once more would wait forever.",
     ),
 )

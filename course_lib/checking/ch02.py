@@ -6,13 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
-    expect_callable,
+    exercise,
     expect_calls,
     expect_equal,
-    expect_type,
+    expect_parts,
+    run,
 )
 from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost, scaled_learning_rate
@@ -20,6 +20,15 @@ from course_lib.theory.step.batching import Batching, batch_cost, scaled_learnin
 GPT2 = 124_439_808
 
 
+@exercise(
+    "2.1",
+    kind="calculate",
+    title="two nodes, batch 512",
+    hints=(
+        "global batch = micro-batch × accumulation × dp, and dp is 8 here.",
+        "With no_sync there is one exchange per update.",
+    ),
+)
 def _accumulation(answer: Any) -> None:
     expect_equal(
         answer,
@@ -29,6 +38,15 @@ def _accumulation(answer: Any) -> None:
     )
 
 
+@exercise(
+    "2.2",
+    kind="debug",
+    title="does accumulation save steps?",
+    hints=(
+        "How often does each sample go through the model in an epoch?",
+        "1000 / 5 micro-batches: an update comes after each, or after every second one.",
+    ),
+)
 def _saves_steps(answer: Any) -> None:
     expected = []
     for accumulation in (1, 2):
@@ -42,8 +60,20 @@ def _saves_steps(answer: Any) -> None:
     )
 
 
+_TRAIN = "train(model, optimizer, batches, accumulation)"
+
+
+@exercise(
+    "2.3",
+    kind="debug",
+    title="three mistakes in six lines",
+    hints=(
+        "What is in .grad when the second window begins?",
+        "A mean per micro-batch must become the mean of the window: divide sums.",
+        "What happens to 3 micro-batches with accumulation 2?",
+    ),
+)
 def _train(function: Any) -> None:
-    expect_callable(function, "train(model, optimizer, batches, accumulation)")
     for sizes, accumulation, what in (
         ([4, 4], 1, "one micro-batch per update"),
         ([4, 4], 2, "two equal micro-batches in one update"),
@@ -68,7 +98,8 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         theirs, whole = torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)
     whole.load_state_dict(theirs.state_dict())
     start = theirs.weight.detach().clone()
-    function(theirs, torch.optim.SGD(theirs.parameters(), lr=0.1), batches, accumulation)
+    theirs_sgd = torch.optim.SGD(theirs.parameters(), lr=0.1)
+    run(function, theirs, theirs_sgd, batches, accumulation, signature=_TRAIN)
     if torch.equal(theirs.weight, start):
         raise Wrong(f"gave unchanged weights, expected an update because of {what}")
     optimizer = torch.optim.SGD(whole.parameters(), lr=0.1)
@@ -84,6 +115,15 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
         )
 
 
+@exercise(
+    "2.4",
+    kind="implement",
+    title="the loss of a window",
+    hints=(
+        "Turn each mean back into a sum: mean × tokens.",
+        "NaN × 0 is NaN: leave micro-batches without tokens out.",
+    ),
+)
 def _window_loss(function: Any) -> None:
     expect_calls(
         function,
@@ -120,18 +160,26 @@ class _Recorder:
         return logits * self.scale
 
 
+@exercise(
+    "2.5",
+    kind="debug",
+    title="still slow",
+    hints=(
+        "When does DDP decide whether it will exchange? See section 2.3.",
+        "model(inputs) belongs into the block of model.no_sync(), like backward().",
+    ),
+)
 def _backward_window(function: Any) -> None:
     import torch
 
     from course_lib.scratch.accumulation import loss_sum
 
-    expect_callable(function, "backward_window(model, window)")
     generator = torch.Generator().manual_seed(0)
     window = [
         (torch.randn(1, 3, 5, generator=generator), torch.tensor([[0, 1, 2]])) for _ in range(3)
     ]
     model, alone = _Recorder(), _Recorder()
-    function(model, window)
+    run(function, model, window, signature="backward_window(model, window)")
     if not model.exchanges:
         raise Wrong("gave no forward pass, expected one per micro-batch: call model(inputs)")
     expect_equal(
@@ -141,11 +189,18 @@ def _backward_window(function: Any) -> None:
     )
     if not model.exchanges[-1]:
         raise Wrong("gave an exchange before the last micro-batch, expected it at the last one")
-    (sum(loss_sum(alone(inputs), labels) for inputs, labels in window) / 9).backward()
-    if model.scale.grad is None or not torch.allclose(model.scale.grad, alone.scale.grad):
+    total = torch.stack([loss_sum(alone(inputs), labels) for inputs, labels in window]).sum()
+    (expected,) = torch.autograd.grad(total / 9, alone.scale)
+    if model.scale.grad is None or not torch.allclose(model.scale.grad, expected):
         raise Wrong("gave another gradient, expected that of the mean over all 9 tokens")
 
 
+@exercise(
+    "2.6",
+    kind="calculate",
+    title="bytes",
+    hints=("How many exchanges are there in each case?", "An fp32 gradient has 4 bytes."),
+)
 def _bytes(answer: Any) -> None:
     expected = [gradient_syncs(6400, 32, no_sync) * 4 * GPT2 for no_sync in (False, True)]
     expect_equal(
@@ -156,6 +211,12 @@ def _bytes(answer: Any) -> None:
     )
 
 
+@exercise(
+    "2.7",
+    kind="predict",
+    title="noise",
+    hints=("512 / 32 = 16.", "The standard deviation is the root of the variance."),
+)
 def _noise(answer: Any) -> None:
     expect_equal(
         answer,
@@ -166,6 +227,12 @@ def _noise(answer: Any) -> None:
     )
 
 
+@exercise(
+    "2.8",
+    kind="debug",
+    title="the learning rate",
+    hints=("The ratio of the batches is 1/16.", "√16 = 4."),
+)
 def _learning_rates(answer: Any) -> None:
     expected = [
         scaled_learning_rate(0.8, base_batch=2048, batch=128, rule="linear"),
@@ -180,8 +247,17 @@ def _learning_rates(answer: Any) -> None:
     )
 
 
+@exercise(
+    "2.9",
+    kind="debug",
+    title="do large batches hurt?",
+    hints=(
+        "samples / fewest = 1 + B / Bcrit.",
+        "updates / fewest = 1 + Bcrit / B.",
+    ),
+)
 def _large_batches(answer: Any) -> None:
-    expect_type(answer, (list, tuple), "two lists: [samples, updates] for each batch")
+    expect_parts(answer, 2, "two lists: [samples, updates] for each batch")
     for given, batch in zip(answer, (0.25, 16.0), strict=True):
         cost = batch_cost(batch, critical_batch=2.0)
         expect_equal(
@@ -192,85 +268,6 @@ def _large_batches(answer: Any) -> None:
             rel=1e-6,
         )
 
-
-EXERCISES = (
-    Exercise(
-        "2.1",
-        "Two nodes, batch 512",
-        "calculate",
-        _accumulation,
-        hints=(
-            "global batch = micro-batch × accumulation × dp, and dp is 8 here.",
-            "With no_sync there is one exchange per update.",
-        ),
-    ),
-    Exercise(
-        "2.2",
-        "Does accumulation save steps?",
-        "debug",
-        _saves_steps,
-        hints=("How often does each sample go through the model in an epoch?",),
-    ),
-    Exercise(
-        "2.3",
-        "Three mistakes in six lines",
-        "debug",
-        _train,
-        hints=(
-            "What is in .grad when the second window begins?",
-            "A mean per micro-batch must become the mean of the window: divide sums.",
-            "What happens to 3 micro-batches with accumulation 2?",
-        ),
-    ),
-    Exercise(
-        "2.4",
-        "The loss of a window",
-        "implement",
-        _window_loss,
-        hints=(
-            "Turn each mean back into a sum: mean × tokens.",
-            "NaN × 0 is NaN: leave micro-batches without tokens out.",
-        ),
-    ),
-    Exercise(
-        "2.5",
-        "Still slow",
-        "debug",
-        _backward_window,
-        hints=("When does DDP decide whether it will exchange? See section 2.3.",),
-    ),
-    Exercise(
-        "2.6",
-        "Bytes",
-        "calculate",
-        _bytes,
-        hints=("How many exchanges are there in each case?", "An fp32 gradient has 4 bytes."),
-    ),
-    Exercise(
-        "2.7",
-        "Noise",
-        "predict",
-        _noise,
-        hints=("512 / 32 = 16.", "The standard deviation is the root of the variance."),
-    ),
-    Exercise(
-        "2.8",
-        "The learning rate",
-        "debug",
-        _learning_rates,
-        hints=("The ratio of the batches is 1/16.", "√16 = 4."),
-    ),
-    Exercise(
-        "2.9",
-        "Do large batches hurt?",
-        "debug",
-        _large_batches,
-        hints=(
-            "samples / fewest = 1 + B / Bcrit.",
-            "updates / fewest = 1 + Bcrit / B.",
-        ),
-    ),
-)
 
 QUIZ = (
     Question(

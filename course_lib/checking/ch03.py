@@ -1,18 +1,19 @@
 """Exercises and quiz of chapter 3, what is in the memory."""
 
+from collections.abc import Callable
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
-    Wrong,
-    expect_callable,
+    exercise,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
+    expect_parts,
     expect_raises,
-    expect_type,
+    run,
 )
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.models import MODELS
@@ -23,6 +24,15 @@ from course_lib.theory.memory.states import model_states
 LLAMA2_70B = MODELS["llama2-70b"].parameters().total
 
 
+@exercise(
+    "3.1",
+    kind="debug",
+    title="140 + 140 + 840",
+    hints=(
+        "840 GB are 12 bytes per parameter. Which things of which size are they?",
+        "Adam: 4 + 4 bytes. The other 4 belong to a copy of the weights.",
+    ),
+)
 def _seventy(answer: Any) -> None:
     states = model_states(LLAMA2_70B, RECIPES["mixed-16"])
     expect_equal(
@@ -33,6 +43,15 @@ def _seventy(answer: Any) -> None:
     )
 
 
+@exercise(
+    "3.2",
+    kind="debug",
+    title='"AdamW takes twice the weights"',
+    hints=(
+        "Adam's two numbers are 8 bytes. How large is a weight?",
+        "The master copy adds 4 bytes to the 8, beside a weight of 2.",
+    ),
+)
 def _twice_the_weights(answer: Any) -> None:
     expect_equal(
         answer,
@@ -43,6 +62,15 @@ def _twice_the_weights(answer: Any) -> None:
     )
 
 
+@exercise(
+    "3.3",
+    kind="debug",
+    title="optimizers",
+    hints=(
+        "What does plain SGD need to remember from one update to the next?",
+        "8-bit AdamW: two numbers of one byte each.",
+    ),
+)
 def _optimizers(answer: Any) -> None:
     count = 7_000_000_000
     sizes = [
@@ -59,6 +87,15 @@ def _optimizers(answer: Any) -> None:
 _BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"
 
 
+@exercise(
+    "3.4",
+    kind="implement",
+    title="bytes per parameter",
+    hints=(
+        "Add five things: weight, gradient, buffer, master copy, Adam.",
+        "fp32 weights need no master copy, fp32 gradients no fp32 buffer.",
+    ),
+)
 def _bytes_per_parameter(function: Any) -> None:
     expect_calls(
         function,
@@ -76,11 +113,19 @@ def _bytes_per_parameter(function: Any) -> None:
     )
 
 
+@exercise(
+    "3.5",
+    kind="implement",
+    title="read the ledger",
+    hints=(
+        "for state in optimizer.state.values(): for name, value in state.items(): …",
+        "A tensor has .nbytes; SGD's state may hold None.",
+    ),
+)
 def _optimizer_bytes(function: Any) -> None:
     import torch
 
-    expect_callable(function, "optimizer_bytes(optimizer)")
-    makers = {
+    makers: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], int]] = {
         "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
         "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
         "AdamW": (lambda p: torch.optim.AdamW(p), 8),
@@ -90,12 +135,18 @@ def _optimizer_bytes(function: Any) -> None:
         optimizer = make(layer.parameters())
         layer(torch.ones(2, 7)).sum().backward()
         optimizer.step()
-        given = function(optimizer)
+        given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
         expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")
 
 
+@exercise(
+    "3.6",
+    kind="predict",
+    title="does it fit?",
+    hints=("16 bytes per parameter.", "1 GiB = 2^30 bytes."),
+)
 def _fits(answer: Any) -> None:
-    expect_type(answer, (list, tuple), "a list: GiB left, and 'yes' or 'no'")
+    expect_parts(answer, 2, "a list: GiB left, and 'yes' or 'no'")
     states = model_states(MODELS["gpt2-1.5b"].parameters().total, RECIPES["fp32-16"])
     left = 23.65 - units.gib(states.model_states_bytes)
     expect_number(answer[0], left, "24,921,779,200 bytes are 23.21 GiB", rel=0.02, unit="GiB")
@@ -104,6 +155,12 @@ def _fits(answer: Any) -> None:
     )
 
 
+@exercise(
+    "3.7",
+    kind="calculate",
+    title="GB and GiB",
+    hints=("First to bytes: × 2^20.", "Then / 10^9 for GB, and / 2^30 for GiB."),
+)
 def _gb_and_gib(answer: Any) -> None:
     size = 143_771 * units.MIB
     expect_equal(
@@ -124,6 +181,15 @@ def turning_point() -> int:
     raise AssertionError("no turning point below 1000")
 
 
+@exercise(
+    "3.8",
+    kind="predict",
+    title="the turning point",
+    hints=(
+        "The optimizer's part does not change with the micro-batch.",
+        "Divide it by the intermediate results of micro-batch 1 and round up.",
+    ),
+)
 def _turning_point(answer: Any) -> None:
     expect_number(
         answer,
@@ -134,7 +200,7 @@ def _turning_point(answer: Any) -> None:
 
 _CONSUMERS = {
     "gradient of a weight": (2, "it lives from backward to the update"),
-    "running mean of the squared gradient": (3, "it is Adam's variance, kept for ever"),
+    "running mean of the squared gradient": (3, "it is Adam's variance, kept forever"),
     "fp32 master copy": (3, "the optimizer updates it"),
     "output of GELU, kept for backward": (5, "it lives from forward to backward"),
     "gradient of the logits, freed at once": (6, "it lives for a moment"),
@@ -142,14 +208,28 @@ _CONSUMERS = {
 }
 
 
+@exercise(
+    "3.9",
+    kind="debug",
+    title="sort them",
+    hints=(
+        "Ask how long each thing lives: the last column of the table in section 3.2.",
+        "What only the update reads and writes belongs to the optimizer.",
+    ),
+)
 def _sort_them(answer: Any) -> None:
-    expect_type(answer, dict, "a dict of consumer numbers")
-    for thing, (number, because) in _CONSUMERS.items():
-        if thing not in answer:
-            raise Wrong(f"gave nothing for {thing!r}, expected a number from 1 to 7")
-        expect_equal(answer[thing], number, f"{thing!r}: {because}", wants="a number from 1 to 7")
+    expect_entries(answer, _CONSUMERS, "a dict of consumer numbers", each="a number from 1 to 7")
 
 
+@exercise(
+    "3.10",
+    kind="debug",
+    title="temporaries",
+    hints=(
+        "A temporary that is never stored takes no memory.",
+        "Which of the three changes what an operation writes to memory?",
+    ),
+)
 def _temporaries(answer: Any) -> None:
     expect_choice(
         answer,
@@ -158,94 +238,6 @@ def _temporaries(answer: Any) -> None:
         choices=("functional language", "fusing operations", "smaller learning rate"),
     )
 
-
-EXERCISES = (
-    Exercise(
-        "3.1",
-        "140 + 140 + 840",
-        "debug",
-        _seventy,
-        hints=(
-            "840 GB are 12 bytes per parameter. Which things of which size are they?",
-            "Adam: 4 + 4 bytes. The other 4 belong to a copy of the weights.",
-        ),
-    ),
-    Exercise(
-        "3.2",
-        "AdamW takes twice the weights",
-        "debug",
-        _twice_the_weights,
-        hints=("Adam's two numbers are 8 bytes. How large is a weight?",),
-    ),
-    Exercise(
-        "3.3",
-        "Optimizers",
-        "debug",
-        _optimizers,
-        hints=(
-            "What does plain SGD need to remember from one update to the next?",
-            "8-bit AdamW: two numbers of one byte each.",
-        ),
-    ),
-    Exercise(
-        "3.4",
-        "Bytes per parameter",
-        "implement",
-        _bytes_per_parameter,
-        hints=(
-            "Add five things: weight, gradient, buffer, master copy, Adam.",
-            "fp32 weights need no master copy, fp32 gradients no fp32 buffer.",
-        ),
-    ),
-    Exercise(
-        "3.5",
-        "Read the ledger",
-        "implement",
-        _optimizer_bytes,
-        hints=(
-            "for state in optimizer.state.values(): for name, value in state.items(): …",
-            "A tensor has .nbytes; SGD's state may hold None.",
-        ),
-    ),
-    Exercise(
-        "3.6",
-        "Does it fit?",
-        "predict",
-        _fits,
-        hints=("16 bytes per parameter.", "1 GiB = 2^30 bytes."),
-    ),
-    Exercise(
-        "3.7",
-        "GB and GiB",
-        "calculate",
-        _gb_and_gib,
-        hints=("First to bytes: × 2^20.",),
-    ),
-    Exercise(
-        "3.8",
-        "The turning point",
-        "predict",
-        _turning_point,
-        hints=(
-            "The optimizer's part does not change with the micro-batch.",
-            "Divide it by the intermediate results of micro-batch 1 and round up.",
-        ),
-    ),
-    Exercise(
-        "3.9",
-        "Sort them",
-        "debug",
-        _sort_them,
-        hints=("Ask how long each thing lives: the last column of the table in 3.2.",),
-    ),
-    Exercise(
-        "3.10",
-        "Temporaries",
-        "debug",
-        _temporaries,
-        hints=("A temporary that is never stored takes no memory.",),
-    ),
-)
 
 QUIZ = (
     Question(

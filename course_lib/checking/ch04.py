@@ -3,27 +3,40 @@
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
-    expect_callable,
+    exercise,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_number,
-    expect_type,
+    run,
 )
+from course_lib.checking.helpers import described
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
 
 _GPT3 = MODELS["gpt3-175b"]
 _LLAMA = MODELS["llama2-70b"]
-_PAPER = {"attention": "standard", "dropout": True}
 
 
+def _paper(recompute: str) -> Recipe:
+    """As the paper on activations counts: all scores and dropout masks are kept."""
+    return Recipe(attention="standard", dropout=True, recompute=recompute)
+
+
+@exercise(
+    "4.1",
+    kind="calculate",
+    title="one layer",
+    hints=("sbh = 2048 · 2 · 12288.", "The scores: 5 · heads · s² · b."),
+)
 def _one_layer(answer: Any) -> None:
     sizes = [
-        layer_activation_bytes(_GPT3, Recipe(recompute=mode, **_PAPER), 2, 2048)
+        layer_activation_bytes(Job(_GPT3, _paper(mode), Layout(micro_batch=2), sequence=2048))
         for mode in ("none", "selective", "full")
     ]
     expect_equal(
@@ -43,14 +56,25 @@ _ASSUMED = {
 }
 
 
+@exercise(
+    "4.2",
+    kind="debug",
+    title="730 GB",
+    hints=(
+        "Section 4.2 lists what LLaMA does differently.",
+        "What the 70B does have is no wrong assumption: False.",
+    ),
+)
 def _assumptions(answer: Any) -> None:
-    expect_type(answer, dict, "a dict of True and False")
-    for thing, (assumed, because) in _ASSUMED.items():
-        if thing not in answer:
-            raise Wrong(f"gave nothing for {thing!r}, expected True or False")
-        expect_equal(answer[thing], assumed, f"{thing!r}: {because}", wants="True or False")
+    expect_entries(answer, _ASSUMED, "a dict of True and False", each="True or False")
 
 
+@exercise(
+    "4.3",
+    kind="debug",
+    title="40 times",
+    hints=("From where does layer 80 start when it is recomputed?", "From its own input."),
+)
 def _forty_times(answer: Any) -> None:
     expect_equal(
         answer,
@@ -61,8 +85,14 @@ def _forty_times(answer: Any) -> None:
     )
 
 
+@exercise(
+    "4.4",
+    kind="debug",
+    title="110 GB to 5 GB",
+    hints=("Tokens · hidden · 2 bytes · layers.", "Divide by 5·10^9 and round up."),
+)
 def _five_gigabytes(answer: Any) -> None:
-    inputs = 80 * layer_activation_bytes(_LLAMA, Recipe(recompute="full"), 1, 8192)
+    inputs = 80 * layer_activation_bytes(Job(_LLAMA, Recipe(recompute="full"), sequence=8192))
     expect_equal(
         answer,
         [inputs, -(-inputs // 5_000_000_000)],
@@ -74,6 +104,12 @@ def _five_gigabytes(answer: Any) -> None:
 _FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
 
 
+@exercise(
+    "4.5",
+    kind="implement",
+    title="the formula",
+    hints=("34 = 32 + 2 masks.", "Without dropout the scores are kept once, 2 bytes each."),
+)
 def _formula(function: Any) -> None:
     sbh, pairs = 64 * 2 * 32, 4 * 64**2 * 2
     cases = [
@@ -86,32 +122,41 @@ def _formula(function: Any) -> None:
     expect_calls(function, cases, signature=_FORMULA)
 
 
+@exercise(
+    "4.6",
+    kind="debug",
+    title="the dice",
+    hints=(
+        "torch.get_rng_state() in forward, torch.set_rng_state(…) before the second run.",
+        "`with torch.random.fork_rng([]):` leaves the generator as it was.",
+    ),
+)
 def _dice(answer: Any) -> None:
     import torch
 
-    expect_callable(answer, "the class Checkpoint")
     if not (isinstance(answer, type) and issubclass(answer, torch.autograd.Function)):
-        raise Wrong("gave something else, expected the class Checkpoint, an autograd.Function")
+        raise Wrong(f"wants the class Checkpoint, an autograd.Function, got {described(answer)}")
     torch.manual_seed(1)
-    layer = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.5))
+    linear = torch.nn.Linear(16, 16)
+    layer = torch.nn.Sequential(linear, torch.nn.Dropout(0.5))
     x = torch.randn(8, 16, requires_grad=True)
 
-    def gradient(run: Any) -> Any:
-        layer.zero_grad()
-        torch.manual_seed(2)
-        run(x).sum().backward()
-        return layer[0].weight.grad.clone()
+    def gradient(output: Any) -> Any:
+        linear.zero_grad()
+        _go_back(output, x)
+        return linear.weight.grad
 
-    plain, again = gradient(layer), gradient(lambda x: answer.apply(layer, x))
-    if not torch.allclose(plain, again):
+    torch.manual_seed(2)
+    plain = gradient(layer(x))
+    torch.manual_seed(2)
+    output = run(answer.apply, layer, x)
+    before = torch.get_rng_state()
+    again = gradient(output)
+    if again is None or not torch.allclose(plain, again):
         raise Wrong(
             "gave another gradient than without checkpointing, expected the same because the "
             "second run must draw the masks of the first"
         )
-    torch.manual_seed(2)
-    y = answer.apply(layer, x)
-    before = torch.get_rng_state()
-    y.sum().backward()
     if not torch.equal(before, torch.get_rng_state()):
         raise Wrong(
             "left the generator changed by backward, expected it as it was because later layers "
@@ -119,10 +164,27 @@ def _dice(answer: Any) -> None:
         )
 
 
+def _go_back(output: Any, x: Any) -> None:
+    """Run the backward pass from the sum of a checkpoint's output; `Wrong` if torch refuses it."""
+    if getattr(output, "shape", None) != x.shape or not getattr(output, "requires_grad", False):
+        raise Wrong(f"forward gave {described(output)}, expected layer(x)")
+    try:
+        output.sum().backward()
+    except RuntimeError as error:
+        wants = "None for the layer and a gradient as large as x"
+        raise Wrong(f"backward must return {wants}, but torch said: {error}") from None
+
+
 def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
     return -(-layers // k) * input_bytes + k * layer_bytes
 
 
+@exercise(
+    "4.7",
+    kind="implement",
+    title="the best segment",
+    hints=("Try all k from 1 to layers.", "min(…, key=…) takes the first of equals."),
+)
 def _segments(function: Any) -> None:
     calls = {
         (100, 1, 1): "equal sizes: the square root of 100",
@@ -138,11 +200,17 @@ def _segments(function: Any) -> None:
     expect_calls(function, cases, signature="best_segment(layers, input_bytes, layer_bytes)")
 
 
+@exercise(
+    "4.8",
+    kind="predict",
+    title="long sequences",
+    hints=("More than half: 5 a s / h > 34.", "a / h = 96 / 12288."),
+)
 def _long_sequences(answer: Any) -> None:
     sequence = 256
     while True:
         with_scores, without = (
-            layer_activation_bytes(_GPT3, Recipe(recompute=mode, **_PAPER), 1, min(sequence, 2048))
+            layer_activation_bytes(Job(_GPT3, _paper(mode), sequence=min(sequence, 2048)))
             for mode in ("none", "selective")
         )
         if with_scores > 2 * without:
@@ -152,68 +220,6 @@ def _long_sequences(answer: Any) -> None:
         answer, sequence, "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
     )
 
-
-EXERCISES = (
-    Exercise(
-        "4.1",
-        "One layer",
-        "calculate",
-        _one_layer,
-        hints=("sbh = 2048 · 2 · 12288.", "The scores: 5 · heads · s² · b."),
-    ),
-    Exercise(
-        "4.2",
-        "730 GB",
-        "debug",
-        _assumptions,
-        hints=("Section 4.2 lists what LLaMA does differently.",),
-    ),
-    Exercise(
-        "4.3",
-        "40 times",
-        "debug",
-        _forty_times,
-        hints=("From where does layer 80 start when it is recomputed?", "From its own input."),
-    ),
-    Exercise(
-        "4.4",
-        "110 GB to 5 GB",
-        "debug",
-        _five_gigabytes,
-        hints=("Tokens · hidden · 2 bytes · layers.", "Divide by 5·10^9 and round up."),
-    ),
-    Exercise(
-        "4.5",
-        "The formula",
-        "implement",
-        _formula,
-        hints=("34 = 32 + 2 masks.", "Without dropout the scores are kept once, 2 bytes each."),
-    ),
-    Exercise(
-        "4.6",
-        "The dice",
-        "debug",
-        _dice,
-        hints=(
-            "torch.get_rng_state() in forward, torch.set_rng_state(…) before the second run.",
-            "`with torch.random.fork_rng([]):` leaves the generator as it was.",
-        ),
-    ),
-    Exercise(
-        "4.7",
-        "The best segment",
-        "implement",
-        _segments,
-        hints=("Try all k from 1 to layers.", "min(…, key=…) takes the first of equals."),
-    ),
-    Exercise(
-        "4.8",
-        "Long sequences",
-        "predict",
-        _long_sequences,
-        hints=("More than half: 5 a s / h > 34.", "a / h = 96 / 12288."),
-    ),
-)
 
 QUIZ = (
     Question(

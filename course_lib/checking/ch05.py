@@ -3,8 +3,8 @@
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
+    exercise,
     expect_calls,
     expect_choice,
     expect_equal,
@@ -21,6 +21,12 @@ _LLAMA3_70B = MODELS["llama3-70b"].parameters().total
 _H100 = hardware.accelerator("H100-SXM")
 
 
+@exercise(
+    "5.1",
+    kind="calculate",
+    title="GPT-3",
+    hints=("With recomputation the forward pass runs twice: 2 + 2 + 4.", "A day has 86,400 s."),
+)
 def _gpt3(answer: Any) -> None:
     total = flops.six_nd(175e9, 300e9, recompute="full")
     days = budget.training_run(total, 1024, 140e12).days
@@ -33,6 +39,12 @@ def _gpt3(answer: Any) -> None:
     )
 
 
+@exercise(
+    "5.2",
+    kind="debug",
+    title="196 Tflops",
+    hints=("6 · parameters · tokens.", "Does 'how much' or 'how fast' have a '/s'?"),
+)
 def _tflops(answer: Any) -> None:
     expect_parts(answer, 3, "an amount, its unit and seconds")
     amount = flops.six_nd(1e9, 8 * 4096)
@@ -42,6 +54,12 @@ def _tflops(answer: Any) -> None:
     expect_number(answer[2], amount / peak, "amount / rate", rel=1e-2, unit="s")
 
 
+@exercise(
+    "5.3",
+    kind="debug",
+    title="six per token",
+    hints=("Six per token and *parameter*.", "12 · layers · hidden · sequence."),
+)
 def _six(answer: Any) -> None:
     scores = flops.palm_flop_per_token(0, layers=12, heads=12, head_dim=64, sequence=1024)
     expect_equal(
@@ -56,6 +74,12 @@ def _six(answer: Any) -> None:
 _STACK = "stack_flop(widths, tokens)"
 
 
+@exercise(
+    "5.4",
+    kind="implement",
+    title="the FLOP of a stack of linear layers",
+    hints=("Each product is 2 · tokens · inputs · outputs.", "Two in the first layer, then 3."),
+)
 def _stack(function: Any) -> None:
     cases = [
         (([8, 16], 1), 512, "a first layer needs no gradient of the data: 2 products, not 3"),
@@ -67,6 +91,12 @@ def _stack(function: Any) -> None:
     expect_raises(function, ([8], 1), ValueError, "one width is no layer", signature=_STACK)
 
 
+@exercise(
+    "5.5",
+    kind="debug",
+    title="the 4090",
+    hints=("clock · multiply-adds · 2 · cores.", "330 / your result."),
+)
 def _ada(answer: Any) -> None:
     peak = hardware.tensor_core_peak(2.52e9, 64, 512) / 1e12
     expect_equal(
@@ -78,6 +108,12 @@ def _ada(answer: Any) -> None:
     )
 
 
+@exercise(
+    "5.6",
+    kind="debug",
+    title="H200",
+    hints=("Ridge = peak / memory bandwidth.", "What did NVIDIA change: peak, NVLink, memory?"),
+)
 def _h200(answer: Any) -> None:
     expect_parts(answer, 3, "two ridges, and 'yes' or 'no'")
     for place, name in enumerate(("H100-SXM", "H200-SXM")):
@@ -86,6 +122,12 @@ def _h200(answer: Any) -> None:
     expect_choice(answer[2], "no", "peak and NVLink are those of the H100", choices=("yes", "no"))
 
 
+@exercise(
+    "5.7",
+    kind="debug",
+    title="the 13.9 % trap",
+    hints=("Section 5.5, reading a data sheet.", "GPU-hours · 3600 are GPU-seconds."),
+)
 def _trap(answer: Any) -> None:
     seconds = 6.4e6 * 3600
     mfu = budget.utilisation(
@@ -94,6 +136,12 @@ def _trap(answer: Any) -> None:
     expect_number(answer, mfu, "1979 is for sparse matrices, the dense peak is 989.4", rel=5e-3)
 
 
+@exercise(
+    "5.8",
+    kind="calculate",
+    title="LLaMA 65B",
+    hints=("Tokens / (tokens per second of all GPUs).", "6 N · 380 FLOP/s / 312 TFLOP/s."),
+)
 def _llama(answer: Any) -> None:
     run = budget.training_run_at(1.4e12, 2048, 380)
     mfu = budget.utilisation(flops.six_nd(65.2e9, 380), 1, 1, 312e12)
@@ -111,21 +159,40 @@ _PALM = (
 )
 
 
+@exercise(
+    "5.9",
+    kind="implement",
+    title="MFU as PaLM counts it",
+    hints=("FLOP per token first.", "Divide by all chips together."),
+)
 def _palm(function: Any) -> None:
-    def mfu(rate: float, parameters: float, *rest: float) -> float:
-        *sizes, sequence, chips, peak = rest
-        each = flops.palm_flop_per_token(parameters, *sizes, sequence)
-        return budget.utilisation(each * rate, 1, chips, peak)
-
-    calls = {
-        (238_300, 540.35e9, 118, 48, 256, 2048, 6144, 275e12): "PaLM 540B: 46.2 %",
-        (238_300, 540.35e9, 118, 48, 256, 8192, 6144, 275e12): "longer sequences mean more FLOP",
-        (1000, 1e9, 10, 8, 64, 1024, 1, 312e12): "one chip",
-    }
-    cases = [(args, mfu(*args), because) for args, because in calls.items()]
+    calls = [
+        (238_300, (540.35e9, 118, 48, 256, 2048), (6144, 275e12), "PaLM 540B: 46.2 %"),
+        (
+            238_300,
+            (540.35e9, 118, 48, 256, 8192),
+            (6144, 275e12),
+            "longer sequences mean more FLOP",
+        ),
+        (1000, (1e9, 10, 8, 64, 1024), (1, 312e12), "one chip"),
+    ]
+    cases = []
+    for rate, model, chips, because in calls:
+        parameters, layers, heads, width, sequence = model
+        each = flops.palm_flop_per_token(
+            parameters, layers=layers, heads=heads, head_dim=width, sequence=sequence
+        )
+        mfu = budget.utilisation(each * rate, 1, *chips)
+        cases.append(((rate, *model, *chips), mfu, because))
     expect_calls(function, cases, signature=_PALM, rel=1e-6)
 
 
+@exercise(
+    "5.10",
+    kind="predict",
+    title="enough tokens",
+    hints=("The ridge is 100 FLOP per byte.", "Few tokens: about as many FLOP per byte."),
+)
 def _enough_tokens(answer: Any) -> None:
     tokens = 1
     while hardware.matmul_intensity(tokens, 4096, 4096) < 100:
@@ -136,79 +203,6 @@ def _enough_tokens(answer: Any) -> None:
         "64 tokens give 62 FLOP per byte, 128 give 120, and the ridge is 100",
     )
 
-
-EXERCISES = (
-    Exercise(
-        "5.1",
-        "GPT-3",
-        "calculate",
-        _gpt3,
-        hints=("With recomputation the forward pass runs twice: 2 + 2 + 4.", "A day has 86,400 s."),
-    ),
-    Exercise(
-        "5.2",
-        "196 Tflops",
-        "debug",
-        _tflops,
-        hints=("6 · parameters · tokens.", "Does 'how much' or 'how fast' have a '/s'?"),
-    ),
-    Exercise(
-        "5.3",
-        "Six per token",
-        "debug",
-        _six,
-        hints=("Six per token and *parameter*.", "12 · layers · hidden · sequence."),
-    ),
-    Exercise(
-        "5.4",
-        "A stack of linear layers",
-        "implement",
-        _stack,
-        hints=("Each product is 2 · tokens · inputs · outputs.", "Two in the first layer, then 3."),
-    ),
-    Exercise(
-        "5.5",
-        "The 4090",
-        "debug",
-        _ada,
-        hints=("clock · multiply-adds · 2 · cores.", "330 / your result."),
-    ),
-    Exercise(
-        "5.6",
-        "H200",
-        "debug",
-        _h200,
-        hints=("Ridge = peak / memory bandwidth.", "What did NVIDIA change: peak, NVLink, memory?"),
-    ),
-    Exercise(
-        "5.7",
-        "The 13.9 % trap",
-        "predict",
-        _trap,
-        hints=("Section 5.5, reading a data sheet.", "GPU-hours · 3600 are GPU-seconds."),
-    ),
-    Exercise(
-        "5.8",
-        "LLaMA 65B",
-        "calculate",
-        _llama,
-        hints=("Tokens / (tokens per second of all GPUs).", "6 N · 380 FLOP/s / 312 TFLOP/s."),
-    ),
-    Exercise(
-        "5.9",
-        "MFU as PaLM counts it",
-        "implement",
-        _palm,
-        hints=("FLOP per token first.", "Divide by all chips together."),
-    ),
-    Exercise(
-        "5.10",
-        "Enough tokens",
-        "predict",
-        _enough_tokens,
-        hints=("The ridge is 100 FLOP per byte.", "Few tokens: about as many FLOP per byte."),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -1,15 +1,13 @@
 """Exercises and quiz of chapter 8, ZeRO 1, 2, 3."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
     call,
-    expect_callable,
+    exercise,
     expect_calls,
     expect_equal,
     expect_number,
@@ -25,6 +23,15 @@ _MIXED = RECIPES["mixed-16"]
 _OFFLOADED = replace(_MIXED, offload="optimizer")
 
 
+@exercise(
+    "8.1",
+    kind="calculate",
+    title="ZeRO's table 1",
+    hints=(
+        "Which of 2 + 2 + 12 bytes does the stage cut?",
+        "Stage 1: 4 · 128 + 12 · 128 / 16.",
+    ),
+)
 def _table_1(answer: Any) -> None:
     bills = zero.zero_stages(128 * 10**9, 16, _MIXED).bills[1:]
     expect_equal(
@@ -36,6 +43,12 @@ def _table_1(answer: Any) -> None:
     )
 
 
+@exercise(
+    "8.2",
+    kind="predict",
+    title="how many GPUs?",
+    hints=("What is left for the cut part?", "Stage 1: 30 + 90/n must be at most 32."),
+)
 def _fewest(answer: Any) -> None:
     expect_parts(answer, 3, "the GPUs of three stages")
     for stage, given in enumerate(answer, start=1):
@@ -48,7 +61,7 @@ def _fewest(answer: Any) -> None:
 _CLIP = "clip_part(part, limit, all_reduce)"
 
 
-def _on_all_ranks(function: Callable[..., Any], parts: list[Any], limit: float) -> list[Any]:
+def _on_all_ranks(function: object, parts: list[Any], limit: float) -> list[Any]:
     """What each rank's call returns, all ranks simulated one after the other.
 
     Each round knows one all-reduce more: what ranks hand in at the k-th call is summed for the next
@@ -67,7 +80,7 @@ def _on_all_ranks(function: Callable[..., Any], parts: list[Any], limit: float) 
                 given.append(value)
                 return sums[place].clone() if place < len(sums) else value.clone()
 
-            return call(function, part.clone(), limit, all_reduce)
+            return call(function, part.clone(), limit, all_reduce, signature=_CLIP)
 
         results = [clip(part) for part in parts]
         counts = {len(given) for given in handed}
@@ -80,10 +93,15 @@ def _on_all_ranks(function: Callable[..., Any], parts: list[Any], limit: float) 
     raise Wrong("called all_reduce more than four times, expected one call of one number")
 
 
+@exercise(
+    "8.3",
+    kind="debug",
+    title="the wrong clip norm",
+    hints=("Which part of a norm can be summed?", "Sum the squares, then take the root."),
+)
 def _clip(function: Any) -> None:
     import torch
 
-    expect_callable(function, _CLIP)
     cases = [
         ([[3.0], [4.0]], 1.0, "the whole norm is 5, not 3 and 4"),
         ([[3.0, 0.0], [0.0, 4.0], [12.0, 0.0]], 6.5, "the whole norm is 13"),
@@ -101,6 +119,12 @@ def _clip(function: Any) -> None:
         expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
 
 
+@exercise(
+    "8.4",
+    kind="debug",
+    title='"ZeRO reduces redundant computation"',
+    hints=("Do two ranks ever compute on the same samples?", "Section 8.3's table."),
+)
 def _redundant(answer: Any) -> None:
     expect_parts(answer, 3, "three factors")
     plain, *_, third = zero.zero_stages(64 * 10**6, 64, _MIXED).bills
@@ -121,6 +145,12 @@ _CLAIMS = {
 }
 
 
+@exercise(
+    "8.5",
+    kind="debug",
+    title="who is it for?",
+    hints=("Section 8.7's table.", "ZeRO is data parallelism: whole layers compute."),
+)
 def _claims(answer: Any) -> None:
     expect_equal(answer, _CLAIMS, "of the table in section 8.7", wants="a dict of True and False")
 
@@ -128,6 +158,12 @@ def _claims(answer: Any) -> None:
 _PART = "own_part(parameters, ranks, rank)"
 
 
+@exercise(
+    "8.6",
+    kind="implement",
+    title="who owns what",
+    hints=("Round parameters / ranks up.", "Neither start nor stop lies behind the end."),
+)
 def _own_part(function: Any) -> None:
     calls = {
         (12, 4, 1): "12 divides by 4",
@@ -144,6 +180,15 @@ def _own_part(function: Any) -> None:
     expect_calls(function, cases, signature=_PART)
 
 
+@exercise(
+    "8.7",
+    kind="predict",
+    title="the volume with accumulation",
+    hints=(
+        "A half is 3/4 · 2,000,000 bytes.",
+        "Which stage can wait for the last micro-batch?",
+    ),
+)
 def _volume(answer: Any) -> None:
     expect_parts(answer, 4, "the bytes of stages 0 to 3")
     reasons = (
@@ -157,6 +202,12 @@ def _volume(answer: Any) -> None:
         expect_number(answer[stage], expected, because, rel=1e-6, unit="B")
 
 
+@exercise(
+    "8.8",
+    kind="calculate",
+    title="offload",
+    hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
+)
 def _offload(answer: Any) -> None:
     expect_parts(answer, 3, "bytes and two times")
     one, eight = (zero.zero_stages(13 * 10**9, ranks, _OFFLOADED).bills[2] for ranks in (1, 8))
@@ -168,12 +219,20 @@ def _offload(answer: Any) -> None:
     expect_number(answer[2], eight.bus_seconds(PCIE4), because, rel=5e-3, unit="s")
 
 
+@exercise(
+    "8.9",
+    kind="debug",
+    title="a configuration",
+    hints=("64 = 4 · accumulation · 4.", "Which default changed in 2026?"),
+)
 def _configuration(answer: Any) -> None:
     expect_type(answer, dict, "a configuration, a dict")
     sizes = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
     missing = [key for key in sizes if key not in answer]
     if missing:
-        raise Wrong(f"gave no {missing[0]}, expected it because it is part of the task to mend it")
+        raise Wrong(
+            f"gave no {missing[0]}, expected all three sizes of the batch in the configuration"
+        )
     expect_number(answer[sizes[0]], 64, "the global batch stays")
     expect_number(answer[sizes[1]], 4, "the micro-batch stays")
     accumulation = 1
@@ -188,6 +247,12 @@ def _configuration(answer: Any) -> None:
     expect_equal({"stage": stage}, {"stage": 2}, "stage 2 is the one with whole weights")
 
 
+@exercise(
+    "8.10",
+    kind="calculate",
+    title="what can stage 1 remove?",
+    hints=("In pure fp32 there is no master copy.", "Optimizer bytes / all bytes."),
+)
 def _stage_1_part(answer: Any) -> None:
     parts = []
     for name in ("mixed-16", "fp32-16", "megatron-18"):
@@ -201,85 +266,6 @@ def _stage_1_part(answer: Any) -> None:
         rel=1e-3,
     )
 
-
-EXERCISES = (
-    Exercise(
-        "8.1",
-        "ZeRO's table 1",
-        "calculate",
-        _table_1,
-        hints=(
-            "Which of 2 + 2 + 12 bytes does the stage cut?",
-            "Stage 1: 4 · 128 + 12 · 128 / 16.",
-        ),
-    ),
-    Exercise(
-        "8.2",
-        "How many GPUs",
-        "predict",
-        _fewest,
-        hints=("What is left for the cut part?", "Stage 1: 30 + 90/n must be at most 32."),
-    ),
-    Exercise(
-        "8.3",
-        "The wrong clip norm",
-        "debug",
-        _clip,
-        hints=("Which part of a norm can be summed?", "Sum the squares, then take the root."),
-    ),
-    Exercise(
-        "8.4",
-        "Redundant computation",
-        "debug",
-        _redundant,
-        hints=("Do two ranks ever compute on the same samples?", "Section 8.3's table."),
-    ),
-    Exercise(
-        "8.5",
-        "Who is it for",
-        "debug",
-        _claims,
-        hints=("Section 8.7's table.", "ZeRO is data parallelism: whole layers compute."),
-    ),
-    Exercise(
-        "8.6",
-        "Who owns what",
-        "implement",
-        _own_part,
-        hints=("Round parameters / ranks up.", "Neither start nor stop lies behind the end."),
-    ),
-    Exercise(
-        "8.7",
-        "The volume with accumulation",
-        "predict",
-        _volume,
-        hints=(
-            "A half is 3/4 · 2,000,000 bytes.",
-            "Which stage can wait for the last micro-batch?",
-        ),
-    ),
-    Exercise(
-        "8.8",
-        "Offload",
-        "calculate",
-        _offload,
-        hints=("Which 12 of the 16 bytes move?", "Gradients and weights have 2 bytes each."),
-    ),
-    Exercise(
-        "8.9",
-        "A configuration",
-        "debug",
-        _configuration,
-        hints=("64 = 4 · accumulation · 4.", "Which default changed in 2026?"),
-    ),
-    Exercise(
-        "8.10",
-        "What stage 1 can remove",
-        "calculate",
-        _stage_1_part,
-        hints=("In pure fp32 there is no master copy.", "Optimizer bytes / all bytes."),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -3,8 +3,8 @@
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
+    exercise,
     expect_calls,
     expect_equal,
     expect_number,
@@ -12,6 +12,7 @@ from course_lib.checking import (
     expect_raises,
 )
 from course_lib.theory.compute import budget
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -24,6 +25,12 @@ _XL = MODELS["gpt2-1.5b"]
 _FP32 = RECIPES["fp32-16"]
 
 
+@exercise(
+    "9.1",
+    kind="calculate",
+    title="GPT-2 XL",
+    hints=("2 L + 1 and L + 1.", "Bytes: 2 · (2 · layers · layer + root)."),
+)
 def _collectives(answer: Any) -> None:
     step = gather_timeline(_XL, Recipe(), ranks=2)
     local = local_parameters(_XL)
@@ -40,6 +47,12 @@ def _collectives(answer: Any) -> None:
 _FLAT = "flat_shard(shapes, ranks)"
 
 
+@exercise(
+    "9.2",
+    kind="implement",
+    title="a flat parameter",
+    hints=("Add up all numbers of the unit first.", "-(-numbers // ranks) rounds up."),
+)
 def _flat(function: Any) -> None:
     cases = [
         (([(3, 5), (3,)], 4), (5, 2), "18 numbers on 4 ranks are 5 each, and 2 of padding"),
@@ -52,6 +65,15 @@ def _flat(function: Any) -> None:
     expect_raises(function, ([(4,)], 0), ValueError, "there is no rank", signature=_FLAT)
 
 
+@exercise(
+    "9.3",
+    kind="debug",
+    title="what FSDP is, and with what it goes",
+    hints=(
+        "Section 9.1: which shape did the rank compute with?",
+        "states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))",
+    ),
+)
 def _not_fsdp(answer: Any) -> None:
     expect_parts(answer, 3, "three numbers of parameters")
     shape = MODELS["llama3-405b"]
@@ -62,6 +84,12 @@ def _not_fsdp(answer: Any) -> None:
     expect_number(answer[2], cut, "tensor parallelism cuts the matrices by 8, not the norms")
 
 
+@exercise(
+    "9.4",
+    kind="debug",
+    title="the dates",
+    hints=("arXiv:2304.11277: the first four digits.", "Sections 9.4 and 9.6."),
+)
 def _dates(answer: Any) -> None:
     expect_equal(
         answer,
@@ -72,6 +100,12 @@ def _dates(answer: Any) -> None:
     )
 
 
+@exercise(
+    "9.5",
+    kind="debug",
+    title="26 % faster",
+    hints=("theory.compute.budget has both functions.", "Throughput is 1 / time."),
+)
 def _faster(answer: Any) -> None:
     saved = budget.saved_fraction(8.87, 6.97)
     gain = budget.throughput_gain(8.87, 6.97)
@@ -84,9 +118,16 @@ def _faster(answer: Any) -> None:
     )
 
 
+@exercise(
+    "9.6",
+    kind="debug",
+    title="5 GB and a million",
+    hints=("bytes · tokens · hidden · layers.", "150 · 730 hours a month."),
+)
 def _million(answer: Any) -> None:
+    recipe, two = Recipe(recompute="full"), Layout(micro_batch=2)
     layer = activations.layer_activation_bytes(
-        MODELS["llama2-70b"], Recipe(recompute="full"), 2, 4096
+        Job(MODELS["llama2-70b"], recipe, two, sequence=4096)
     )
     hours = 150 * 730
     expect_equal(
@@ -98,6 +139,15 @@ def _million(answer: Any) -> None:
     )
 
 
+@exercise(
+    "9.7",
+    kind="debug",
+    title="GPT-2 Large and XL",
+    hints=(
+        "A layer: 12 h² + 13 h. Then (vocabulary + context) · h and a norm of 2 h.",
+        "fp32 AdamW 16 bytes, momentum 12.",
+    ),
+)
 def _gpt2(answer: Any) -> None:
     expect_parts(answer, 4, "a number of parameters and three sizes in GB")
     large = MODELS["gpt2-774m"].parameters().total
@@ -114,6 +164,12 @@ def _gpt2(answer: Any) -> None:
         expect_number(given, size, because, rel=2e-3, unit="GB")
 
 
+@exercise(
+    "9.8",
+    kind="predict",
+    title="the optimizer that was too early",
+    hints=("An optimizer skips parameters without gradients.", "Half of 9152 on each rank."),
+)
 def _early(answer: Any) -> None:
     expect_equal(
         answer,
@@ -126,6 +182,15 @@ def _early(answer: Any) -> None:
 _TWO = "in_two_units(units)"
 
 
+@exercise(
+    "9.9",
+    kind="implement",
+    title="shared weights",
+    hints=(
+        "For each tensor, collect the units in which it lies.",
+        "A set of units, not names.",
+    ),
+)
 def _two_units(function: Any) -> None:
     tied = {"embedding": {"embedding.weight": 1}, "head": {"norm": 2, "head.weight": 1}}
     cases = [
@@ -141,102 +206,27 @@ def _two_units(function: Any) -> None:
     expect_calls(function, cases, signature=_TWO)
 
 
+@exercise(
+    "9.10",
+    kind="predict",
+    title="the peak",
+    hints=("k layers and the root, 2 bytes each.", "YaFSDP has no unit that stays whole."),
+)
 def _peak(answer: Any) -> None:
     expect_parts(answer, 4, "four sizes in GB")
-    settings = (
-        ({}, "two layers and the root"),
-        ({"prefetch": False}, "one layer and the root"),
-        ({"reshard": False}, "all layers and the root: the whole model"),
-        ({"gathering": "yafsdp"}, "two buffers of the largest unit, a layer; no root"),
+    shape, yafsdp = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
+    steps = (
+        (gather_timeline(shape, Recipe(), 64), "two layers and the root"),
+        (gather_timeline(shape, Recipe(), 64, prefetch=False), "one layer and the root"),
+        (
+            gather_timeline(shape, Recipe(), 64, reshard=False),
+            "all layers and the root: the whole model",
+        ),
+        (gather_timeline(shape, yafsdp, 64), "two buffers of the largest unit, a layer; no root"),
     )
-    for given, (habits, because) in zip(answer, settings, strict=True):
-        habits = dict(habits)
-        recipe = Recipe(gathering=habits.pop("gathering", "fsdp"))
-        step = gather_timeline(MODELS["llama2-70b"], recipe, 64, **habits)
+    for given, (step, because) in zip(answer, steps, strict=True):
         expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
 
-
-EXERCISES = (
-    Exercise(
-        "9.1",
-        "GPT-2 XL",
-        "calculate",
-        _collectives,
-        hints=("2 L + 1 and L + 1.", "Bytes: 2 · (2 · layers · layer + root)."),
-    ),
-    Exercise(
-        "9.2",
-        "A flat parameter",
-        "implement",
-        _flat,
-        hints=("Add up all numbers of the unit first.", "-(-numbers // ranks) rounds up."),
-    ),
-    Exercise(
-        "9.3",
-        "What FSDP is",
-        "debug",
-        _not_fsdp,
-        hints=(
-            "Section 9.1: which shape did the rank compute with?",
-            "states.local_parameters(MODELS['llama3-405b'], Layout(dp=64, tp=8, zero_stage=3))",
-        ),
-    ),
-    Exercise(
-        "9.4",
-        "The dates",
-        "debug",
-        _dates,
-        hints=("arXiv:2304.11277: the first four digits.", "Sections 9.4 and 9.6."),
-    ),
-    Exercise(
-        "9.5",
-        "26 % faster",
-        "debug",
-        _faster,
-        hints=("theory.communication has both functions.", "Throughput is 1 / time."),
-    ),
-    Exercise(
-        "9.6",
-        "5 GB and a million",
-        "debug",
-        _million,
-        hints=("bytes · tokens · hidden · layers.", "150 · 730 hours a month."),
-    ),
-    Exercise(
-        "9.7",
-        "GPT-2 Large and XL",
-        "debug",
-        _gpt2,
-        hints=(
-            "A layer: 12 h² + 13 h. Then (vocabulary + context) · h and a norm of 2 h.",
-            "fp32 AdamW 16 bytes, momentum 12.",
-        ),
-    ),
-    Exercise(
-        "9.8",
-        "The optimizer that was too early",
-        "predict",
-        _early,
-        hints=("An optimizer skips parameters without gradients.", "Half of 9152 on each rank."),
-    ),
-    Exercise(
-        "9.9",
-        "Shared weights",
-        "implement",
-        _two_units,
-        hints=(
-            "For each tensor, collect the units in which it lies.",
-            "A set of units, not names.",
-        ),
-    ),
-    Exercise(
-        "9.10",
-        "The peak",
-        "predict",
-        _peak,
-        hints=("k layers and the root, 2 bytes each.", "YaFSDP has no unit that stays whole."),
-    ),
-)
 
 QUIZ = (
     Question(

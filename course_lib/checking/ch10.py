@@ -4,8 +4,8 @@ import math
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
+    exercise,
     expect_calls,
     expect_choice,
     expect_equal,
@@ -15,6 +15,7 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -27,11 +28,19 @@ _H100 = hardware.accelerator("H100-SXM")
 
 def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     """Calls of one operation in a training step of GPT-2."""
-    cluster = Cluster(_H100)
-    traffic = step_traffic(_GPT2, Recipe(recompute=recompute), layout, _GPT2.context, cluster)
+    traffic = step_traffic(Job(_GPT2, Recipe(recompute=recompute), layout, Cluster(_H100)))
     return sum(entry.count for entry in traffic.collectives if entry.operation == operation)
 
 
+@exercise(
+    "10.1",
+    kind="calculate",
+    title="a layer of GPT-3",
+    hints=(
+        "One all-reduce carries b · s · h numbers.",
+        "Each GPU sends 2(t-1)/t of it, 4 times.",
+    ),
+)
 def _layer(answer: Any) -> None:
     expect_parts(answer, 3, "two sizes in bytes and a number")
     tensor = collectives.activation_bytes(1, 2048, 12288)
@@ -41,6 +50,12 @@ def _layer(answer: Any) -> None:
     expect_number(answer[2], 4 * 96, "2 forward and 2 backward in each layer")
 
 
+@exercise(
+    "10.2",
+    kind="debug",
+    title="64 heads, 64 GPUs",
+    hints=("Query heads are not the scarce ones.", "Section 10.3: t / kv heads."),
+)
 def _heads(answer: Any) -> None:
     copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, 32)
     expect_equal(
@@ -51,6 +66,12 @@ def _heads(answer: Any) -> None:
     )
 
 
+@exercise(
+    "10.3",
+    kind="debug",
+    title="why divide by the heads?",
+    hints=("What does a GPU do with a number that arrives?", "4.5 · 8192 / (t - 1)."),
+)
 def _reasons(answer: Any) -> None:
     expect_parts(answer, 4, "two reasons and two numbers")
     choices = ("columns", "bytes", "memory")
@@ -61,8 +82,14 @@ def _reasons(answer: Any) -> None:
         expect_number(answer[place], intensity, f"4.5 h / (t - 1) at t = {tp}", rel=5e-3)
 
 
+@exercise(
+    "10.4",
+    kind="debug",
+    title="11 or 22",
+    hints=("Divide 24576 by 1100.", "NVLink4 sends 450 GB/s in one direction."),
+)
 def _eleven(answer: Any) -> None:
-    ridge = collectives.ridge(989e12, 450e9)
+    ridge = hardware.ridge(989e12, 450e9)
     expect_equal(
         answer,
         [
@@ -76,6 +103,12 @@ def _eleven(answer: Any) -> None:
     )
 
 
+@exercise(
+    "10.5",
+    kind="debug",
+    title="2.4 on a 4090",
+    hints=("The ridge is 165.2e12 / 31.5e9.", "t <= 1 + 4.5 · 8192 / ridge, rounded down."),
+)
 def _rtx(answer: Any) -> None:
     expect_parts(answer, 2, "a real and a whole number")
     rates = (165.2e12, 31.5e9)
@@ -88,23 +121,29 @@ def _rtx(answer: Any) -> None:
 _ROWS = "my_rows(heads, kv_heads, width, tp, rank)"
 
 
+@exercise(
+    "10.6",
+    kind="implement",
+    title="cut a fused matrix by heads",
+    hints=(
+        "Three blocks, each with its own start and its own length.",
+        "With more ranks than key-value heads: rank // (tp // kv_heads) is the head.",
+    ),
+)
 def _rows(function: Any) -> None:
     calls = {
         (4, 4, 1, 1, 0): "one rank needs all",
         (4, 4, 1, 2, 0): "q, k and v are cut each: rows 0, 1 of each part",
         (4, 4, 2, 2, 1): "a head is `width` rows",
-        (
-            4,
-            2,
-            1,
-            2,
-            1,
-        ): "keys begin behind heads · width rows, values behind kv_heads · width more",
+        (4, 2, 1, 2, 1): "keys follow heads · width rows, values kv_heads · width more",
         (4, 2, 1, 4, 1): "4 ranks share 2 key-value heads: ranks 0 and 1 hold the first",
         (4, 2, 2, 4, 2): "ranks 2 and 3 hold the second",
         (64, 8, 2, 16, 5): "two ranks to each key-value head",
     }
-    cases = [(args, tensor_parallel.qkv_rows(*args), because) for args, because in calls.items()]
+    cases = []
+    for (*sizes, tp, rank), because in calls.items():
+        rows = tensor_parallel.qkv_rows(*sizes, tp=tp, rank=rank)
+        cases.append(((*sizes, tp, rank), rows, because))
     expect_calls(function, cases, signature=_ROWS)
     expect_raises(
         function, (4, 4, 1, 3, 0), ValueError, "3 does not divide 4 heads", signature=_ROWS
@@ -114,6 +153,12 @@ def _rows(function: Any) -> None:
 _BIAS = "row_parallel(inputs, weights, bias)"
 
 
+@exercise(
+    "10.7",
+    kind="debug",
+    title="a bias too many",
+    hints=("How often is the bias added with t ranks?", "Section 10.2, RowParallelLinear."),
+)
 def _bias(function: Any) -> None:
     cases = [
         (([3.0], [2.0], 1.0), 7.0, "one rank: 3 · 2 + 1"),
@@ -123,6 +168,15 @@ def _bias(function: Any) -> None:
     expect_calls(function, cases, signature=_BIAS, rel=1e-9)
 
 
+@exercise(
+    "10.8",
+    kind="predict",
+    title="the messages of GPT-2",
+    hints=(
+        "Section 10.6: layers, embedding, head, loss.",
+        "Recomputation repeats what belongs to the forward pass of the layers.",
+    ),
+)
 def _messages(answer: Any) -> None:
     expect_parts(answer, 3, "three whole numbers")
     plain, cut = Layout(tp=4), Layout(tp=4, sequence_parallel=True)
@@ -141,6 +195,12 @@ def _messages(answer: Any) -> None:
 _LOSS = "cut_loss(parts, label)"
 
 
+@exercise(
+    "10.9",
+    kind="implement",
+    title="the loss from cut scores",
+    hints=("First the maximum over all ranks.", "Whose part holds the label, and where in it?"),
+)
 def _loss(function: Any) -> None:
     def loss(parts: list[list[float]], label: int) -> float:
         scores = [score for part in parts for score in part]
@@ -158,6 +218,12 @@ def _loss(function: Any) -> None:
     expect_calls(function, cases, signature=_LOSS, rel=1e-9)
 
 
+@exercise(
+    "10.10",
+    kind="debug",
+    title='"deprecated"',
+    hints=("Which form leaves GPUs waiting?", "Section 10.7, last part."),
+)
 def _deprecated(answer: Any) -> None:
     expected = {
         "layers on four GPUs, one works while three wait": True,
@@ -172,88 +238,6 @@ def _deprecated(answer: Any) -> None:
         wants="the dictionary with True or False",
     )
 
-
-EXERCISES = (
-    Exercise(
-        "10.1",
-        "A layer of GPT-3",
-        "calculate",
-        _layer,
-        hints=(
-            "One all-reduce carries b · s · h numbers.",
-            "Each GPU sends 2(t-1)/t of it, 4 times.",
-        ),
-    ),
-    Exercise(
-        "10.2",
-        "64 heads, 64 GPUs",
-        "debug",
-        _heads,
-        hints=("Query heads are not the scarce ones.", "Section 10.3: t / kv heads."),
-    ),
-    Exercise(
-        "10.3",
-        "Why divide by the heads?",
-        "debug",
-        _reasons,
-        hints=("What does a GPU do with a number that arrives?", "4.5 · 8192 / (t - 1)."),
-    ),
-    Exercise(
-        "10.4",
-        "11 or 22",
-        "debug",
-        _eleven,
-        hints=("Divide 24576 by 1100.", "NVLink4 sends 450 GB/s in one direction."),
-    ),
-    Exercise(
-        "10.5",
-        "2.4 on a 4090",
-        "debug",
-        _rtx,
-        hints=("The ridge is 165.2e12 / 31.5e9.", "t <= 1 + 4.5 · 8192 / ridge, rounded down."),
-    ),
-    Exercise(
-        "10.6",
-        "Cut a fused matrix by heads",
-        "implement",
-        _rows,
-        hints=(
-            "Three blocks, each with its own start and its own length.",
-            "With more ranks than key-value heads: rank // (tp // kv_heads) is the head.",
-        ),
-    ),
-    Exercise(
-        "10.7",
-        "A bias too many",
-        "debug",
-        _bias,
-        hints=("How often is the bias added with t ranks?", "Section 10.2, RowParallelLinear."),
-    ),
-    Exercise(
-        "10.8",
-        "The messages of GPT-2",
-        "predict",
-        _messages,
-        hints=(
-            "Section 10.6: layers, embedding, head, loss.",
-            "Recomputation repeats what belongs to the forward pass of the layers.",
-        ),
-    ),
-    Exercise(
-        "10.9",
-        "The loss from cut scores",
-        "implement",
-        _loss,
-        hints=("First the maximum over all ranks.", "Whose part holds the label, and where in it?"),
-    ),
-    Exercise(
-        "10.10",
-        "Deprecated",
-        "debug",
-        _deprecated,
-        hints=("Which form leaves GPUs waiting?", "Section 10.7, last part."),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -3,9 +3,9 @@
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
+    exercise,
     expect_calls,
     expect_choice,
     expect_equal,
@@ -16,6 +16,7 @@ from course_lib.checking import (
 )
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -28,6 +29,12 @@ from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 _LLAMA = MODELS["llama2-70b"]
 
 
+@exercise(
+    "11.1",
+    kind="calculate",
+    title="the bubble",
+    hints=("Over the ideal time: (p-1) / m.", "With chunks: (p-1) / (v·m) of the ideal."),
+)
 def _bubble(answer: Any) -> None:
     expect_equal(
         answer,
@@ -42,6 +49,12 @@ def _bubble(answer: Any) -> None:
     )
 
 
+@exercise(
+    "11.2",
+    kind="debug",
+    title="2N - 1",
+    hints=("Section 11.3: what does 1F1B do after its warm-up?", "N - stage under 1F1B."),
+)
 def _in_flight(answer: Any) -> None:
     in_turn = timeline("1f1b", 8, 32)
     expect_equal(
@@ -52,6 +65,12 @@ def _in_flight(answer: Any) -> None:
     )
 
 
+@exercise(
+    "11.3",
+    kind="debug",
+    title="as many batches as layers",
+    hints=("Used part = m / (m + p - 1).", "Solve 79 / (m + 79) = 0.1 for m."),
+)
 def _as_many(answer: Any) -> None:
     expect_parts(answer, 3, "two fractions and a number of micro-batches")
     expect_number(answer[0], bubble.bubble_over_ideal(80, 80), "(p-1) / m", rel=1e-3)
@@ -60,6 +79,12 @@ def _as_many(answer: Any) -> None:
     expect_number(answer[2], _fewest(80, 0.1), "79 / (m + 79) must be at most 0.1")
 
 
+@exercise(
+    "11.4",
+    kind="debug",
+    title="160 times",
+    hints=("Layers on the stage × micro-batches in flight.", "34·s·b·h bytes a layer."),
+)
 def _times_160(answer: Any) -> None:
     expect_parts(answer, 3, "two counts and bytes")
     for place, stages in enumerate((8, 80)):
@@ -79,6 +104,12 @@ _STATEMENTS = {
 }
 
 
+@exercise(
+    "11.5",
+    kind="debug",
+    title="whose definition?",
+    hints=("The table of section 11.1.", "Only one of the four keeps the whole model."),
+)
 def _families(answer: Any) -> None:
     expect_type(answer, dict, "a dict with an answer for each statement")
     if set(answer) != set(_STATEMENTS):
@@ -91,6 +122,15 @@ def _families(answer: Any) -> None:
 _ORDER = "one_f_one_b(stage, stages, micro_batches)"
 
 
+@exercise(
+    "11.6",
+    kind="implement",
+    title="the order of 1F1B",
+    hints=(
+        "Warm-up: min(m, stages - stage - 1) forward passes.",
+        "Then one F and one B in turn, then the B that are left.",
+    ),
+)
 def _order(function: Any) -> None:
     reasons = {
         (3, 4, 3): "the last stage goes back at once",
@@ -117,6 +157,12 @@ def _fewest(stages: int, most_bubble: float) -> int:
     return micro_batches
 
 
+@exercise(
+    "11.7",
+    kind="implement",
+    title="choose m",
+    hints=("A loop that counts up is enough.", "Refuse most_bubble <= 0."),
+)
 def _choose(function: Any) -> None:
     reasons = {
         (4, 0.11): "3 / (m + 3) must be at most 0.11",
@@ -134,6 +180,15 @@ def _choose(function: Any) -> None:
 _UNEVEN = PassTimes((1, 1, 1, 1.5), (2, 2, 2, 3))
 
 
+@exercise(
+    "11.8",
+    kind="predict",
+    title="a slow last stage",
+    hints=(
+        "How long is the first micro-batch on its way, there and back?",
+        "After that the last stage never waits: one micro-batch every 1.5 + 3.",
+    ),
+)
 def _slow_end(answer: Any) -> None:
     expect_equal(
         answer,
@@ -144,12 +199,20 @@ def _slow_end(answer: Any) -> None:
     )
 
 
+@exercise(
+    "11.9",
+    kind="calculate",
+    title="on the wire",
+    hints=(
+        "One message has b·s·h numbers.",
+        "A stage in the middle sends both ways, for each micro-batch and chunk.",
+    ),
+)
 def _messages(answer: Any) -> None:
     def sent(**layout: Any) -> float:
         spread = Layout(pp=8, accumulation=64, **layout)
-        nodes = Cluster(accelerator("H100-SXM"))
-        gpt3 = MODELS["gpt3-175b"]
-        return step_traffic(gpt3, Recipe(), spread, 2048, nodes, 1).bytes_by_axis["pp"]
+        job = Job(MODELS["gpt3-175b"], Recipe(), spread, Cluster(accelerator("H100-SXM")), 2048)
+        return step_traffic(job, stage=1).bytes_by_axis["pp"]
 
     expect_equal(
         answer,
@@ -167,12 +230,18 @@ def _messages(answer: Any) -> None:
 _STAGE_1 = ["F0", "F1", "B0", "B1"]
 
 
+@exercise(
+    "11.10",
+    kind="debug",
+    title="it hangs",
+    hints=("What does stage 1 need for F1?", "B0 of stage 0 needs B0 of stage 1."),
+)
 def _hang(answer: Any) -> None:
     expect_type(answer, (list, tuple), "a list of passes such as 'F0'")
     if sorted(map(str, answer)) != sorted(_STAGE_1):
         raise Wrong(f"wants each of {', '.join(_STAGE_1)} once, got {answer!r}")
     orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (answer, _STAGE_1)]
-    plan = Schedule("mended", 2, tuple(map(tuple, orders)))
+    plan = Schedule("corrected", 2, tuple(map(tuple, orders)))
     try:
         result = simulate(plan, PassTimes())
     except Deadlock as error:
@@ -180,88 +249,6 @@ def _hang(answer: Any) -> None:
     best = timeline("1f1b", 2, 2).makespan
     expect_number(result.makespan, best, "the passes could wait less", rel=1e-9)
 
-
-EXERCISES = (
-    Exercise(
-        "11.1",
-        "The bubble",
-        "calculate",
-        _bubble,
-        hints=("Over the ideal time: (p-1) / m.", "With chunks: (p-1) / (v·m) of the ideal."),
-    ),
-    Exercise(
-        "11.2",
-        "2N - 1",
-        "debug",
-        _in_flight,
-        hints=("Section 11.3: what does 1F1B do after its warm-up?", "N - stage under 1F1B."),
-    ),
-    Exercise(
-        "11.3",
-        "As many batches as layers",
-        "debug",
-        _as_many,
-        hints=("Used part = m / (m + p - 1).", "Solve 79 / (m + 79) = 0.1 for m."),
-    ),
-    Exercise(
-        "11.4",
-        "160 times",
-        "debug",
-        _times_160,
-        hints=("Layers on the stage × micro-batches in flight.", "34·s·b·h bytes a layer."),
-    ),
-    Exercise(
-        "11.5",
-        "Whose definition?",
-        "debug",
-        _families,
-        hints=("The table of section 11.1.", "Only one of the four keeps the whole model."),
-    ),
-    Exercise(
-        "11.6",
-        "The order of 1F1B",
-        "implement",
-        _order,
-        hints=(
-            "Warm-up: min(m, stages - stage - 1) forward passes.",
-            "Then one F and one B in turn, then the B that are left.",
-        ),
-    ),
-    Exercise(
-        "11.7",
-        "Choose m",
-        "implement",
-        _choose,
-        hints=("A loop that counts up is enough.", "Refuse most_bubble <= 0."),
-    ),
-    Exercise(
-        "11.8",
-        "A slow last stage",
-        "predict",
-        _slow_end,
-        hints=(
-            "How long is the first micro-batch on its way, there and back?",
-            "After that the last stage never waits: one micro-batch every 1.5 + 3.",
-        ),
-    ),
-    Exercise(
-        "11.9",
-        "On the wire",
-        "calculate",
-        _messages,
-        hints=(
-            "One message has b·s·h numbers.",
-            "A stage in the middle sends both ways, for each micro-batch and chunk.",
-        ),
-    ),
-    Exercise(
-        "11.10",
-        "It hangs",
-        "debug",
-        _hang,
-        hints=("What does stage 1 need for F1?", "B0 of stage 0 needs B0 of stage 1."),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -4,12 +4,12 @@ import math
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
     call,
-    expect_callable,
+    exercise,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -23,6 +23,12 @@ _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
 
 
+@exercise(
+    "12.1",
+    kind="calculate",
+    title="Mixtral",
+    hints=("SwiGLU has three matrices.", "Times 8 experts, times 32 layers; or times 2."),
+)
 def _mixtral(answer: Any) -> None:
     count = _MIXTRAL.parameters()
     expect_equal(
@@ -33,6 +39,12 @@ def _mixtral(answer: Any) -> None:
     )
 
 
+@exercise(
+    "12.2",
+    kind="calculate",
+    title="DeepSeek-V3",
+    hints=("count.total and count.active.", "Stored: all. Multiplied: the active ones."),
+)
 def _deepseek(answer: Any) -> None:
     expect_parts(answer, 4, "two counts, bytes and FLOP")
     total, active = _DEEPSEEK.total, _DEEPSEEK.active
@@ -66,17 +78,28 @@ _FAMILIES = {
 }
 
 
+@exercise(
+    "12.3",
+    kind="debug",
+    title="four families",
+    hints=("Ask of each: what is cut?", "Section 12.4, the table; section 12.2 for Mixtral."),
+)
 def _families(answer: Any) -> None:
-    expect_type(answer, dict, "a dict of True and False")
-    for sentence, (true, because) in _FAMILIES.items():
-        if sentence not in answer:
-            raise Wrong(f"gave nothing for {sentence!r}, expected True or False")
-        expect_equal(answer[sentence], true, f"{sentence!r}: {because}", wants="True or False")
+    expect_entries(answer, _FAMILIES, "a dict of True and False", each="True or False")
 
 
+@exercise(
+    "12.4",
+    kind="predict",
+    title="a skewed router",
+    hints=(
+        "expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).",
+        "Compare with its imbalance.",
+    ),
+)
 def _skewed(answer: Any) -> None:
     loads = {
-        factor: experts.expert_load(4096, 8, 1, factor, skew=1.0)
+        factor: experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0)
         for factor in (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0)
     }
     enough = min(factor for factor, load in loads.items() if not load.dropped)
@@ -90,6 +113,15 @@ def _skewed(answer: Any) -> None:
     )
 
 
+_LOSS = "balance_loss(chosen, probabilities)"
+
+
+@exercise(
+    "12.5",
+    kind="implement",
+    title="the balance loss",
+    hints=("torch.bincount(chosen.flatten(), minlength=…).", "P: the mean over the tokens."),
+)
 def _balance(function: Any) -> None:
     import torch
 
@@ -103,36 +135,44 @@ def _balance(function: Any) -> None:
             "f is a share of choices, P a mean over tokens",
         ),
     ]
-    expect_callable(function, "balance_loss(chosen, probabilities)")
     for chosen, probabilities, because in cases:
         load = torch.bincount(torch.tensor(chosen).flatten(), minlength=probabilities.shape[1])
         expected = experts.balance_loss(load.tolist(), probabilities.mean(0).tolist())
-        given = call(function, torch.tensor(chosen), probabilities.clone())
-        if not isinstance(given, torch.Tensor):
-            raise Wrong(f"wants a tensor, got {type(given).__name__}")
-        expect_number(given.tolist(), expected, because, rel=1e-5)
-    probabilities = torch.tensor([[0.5, 0.5], [0.9, 0.1]], requires_grad=True)
-    loss = call(function, torch.tensor([[0], [0]]), probabilities)
+        given = probabilities.clone().requires_grad_()
+        loss = call(function, torch.tensor(chosen), given, signature=_LOSS)
+        expect_type(loss, torch.Tensor, "a tensor")
+        expect_number(loss, expected, because, rel=1e-5)
     if not loss.requires_grad:
         raise Wrong("gave a loss without gradient, expected one that reaches the probabilities")
 
 
+@exercise(
+    "12.6",
+    kind="debug",
+    title="the router that never learns",
+    hints=("What is p / p?", "Section 12.1: with k = 1 the weight is the probability."),
+)
 def _weights(function: Any) -> None:
     import torch
 
     two = torch.tensor([[0.5, 0.25], [0.2, 0.2]])
-    expect_callable(function, "expert_weights(chosen_probabilities)")
-    given = call(function, two.clone())
+    given = call(function, two.clone(), signature="expert_weights(chosen_probabilities)")
     sums = "two experts: the weights of a token add up to 1"
     expect_equal(given, (two / two.sum(1, keepdim=True)).tolist(), sums, "a tensor", rel=1e-5)
     one = torch.tensor([[0.5], [0.25]], requires_grad=True)
     because = "one expert: its weight is its probability, or there is no gradient"
     given = call(function, one)
     expect_equal(given, one.tolist(), because, "a tensor", rel=1e-5)
-    if not given.requires_grad:
+    if not getattr(given, "requires_grad", False):
         raise Wrong("gave weights without gradient, expected some because the router learns by it")
 
 
+@exercise(
+    "12.7",
+    kind="calculate",
+    title="routed bytes",
+    hints=("A row has 4096 numbers of 2 bytes.", "Combine gives back what was received."),
+)
 def _routed(answer: Any) -> None:
     kept, row = ((900, 100, 600, 400), (800, 300, 500, 400)), 2 * 4096
     one_way = sum(kept[0]) * row
@@ -146,6 +186,12 @@ def _routed(answer: Any) -> None:
     )
 
 
+@exercise(
+    "12.8",
+    kind="implement",
+    title="online softmax",
+    hints=("ℓ = log(e^ℓa + e^ℓb).", "Subtract the larger ℓ before you take exp."),
+)
 def _merge(function: Any) -> None:
     def block(pairs: list[tuple[float, float]]) -> tuple[float, float]:
         top = max(score for score, _ in pairs)
@@ -171,9 +217,15 @@ def _merge(function: Any) -> None:
         ) from None
 
 
+@exercise(
+    "12.9",
+    kind="predict",
+    title="slices in order",
+    hints=("In order: 1, 2, … 8 blocks.", "max / mean, for both; max / max for the last."),
+)
 def _slices(answer: Any) -> None:
     plain, mixed = (
-        [context.rank_scores(65_536, rank, 8, zigzag) for rank in range(8)]
+        [context.rank_scores(65_536, rank, 8, zigzag=zigzag) for rank in range(8)]
         for zigzag in (False, True)
     )
     expect_equal(
@@ -184,72 +236,6 @@ def _slices(answer: Any) -> None:
         rel=1e-3,
     )
 
-
-EXERCISES = (
-    Exercise(
-        "12.1",
-        "Mixtral",
-        "calculate",
-        _mixtral,
-        hints=("SwiGLU has three matrices.", "Times 8 experts, times 32 layers; or times 2."),
-    ),
-    Exercise(
-        "12.2",
-        "DeepSeek-V3",
-        "calculate",
-        _deepseek,
-        hints=("count.total and count.active.", "Stored: all. Multiplied: the active ones."),
-    ),
-    Exercise(
-        "12.3",
-        "Four families",
-        "debug",
-        _families,
-        hints=("Ask of each: what is cut?", "Section 12.4, the table; section 12.2 for Mixtral."),
-    ),
-    Exercise(
-        "12.4",
-        "A skewed router",
-        "predict",
-        _skewed,
-        hints=("expert_load(4096, 8, 1, 1.25, skew=1.0).", "Compare with its imbalance."),
-    ),
-    Exercise(
-        "12.5",
-        "The balance loss",
-        "implement",
-        _balance,
-        hints=("torch.bincount(chosen.flatten(), minlength=…).", "P: the mean over the tokens."),
-    ),
-    Exercise(
-        "12.6",
-        "The router that never learns",
-        "debug",
-        _weights,
-        hints=("What is p / p?", "Section 12.1: with k = 1 the weight is the probability."),
-    ),
-    Exercise(
-        "12.7",
-        "Routed bytes",
-        "calculate",
-        _routed,
-        hints=("A row has 4096 numbers of 2 bytes.", "Combine gives back what was received."),
-    ),
-    Exercise(
-        "12.8",
-        "Online softmax",
-        "implement",
-        _merge,
-        hints=("ℓ = log(e^ℓa + e^ℓb).", "Subtract the larger ℓ before you take exp."),
-    ),
-    Exercise(
-        "12.9",
-        "Slices in order",
-        "predict",
-        _slices,
-        hints=("In order: 1, 2, … 8 blocks.", "max / mean, for both; max / max for the last."),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -5,11 +5,12 @@ from functools import cache
 from typing import Any
 
 from course_lib.checking import (
-    Exercise,
     Question,
     Wrong,
+    exercise,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -19,6 +20,7 @@ from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -32,6 +34,12 @@ _H100 = hardware.accelerator("H100-SXM")
 _NEAR = 1.25  # the model of time is not more exact than that
 
 
+@exercise(
+    "13.1",
+    kind="debug",
+    title="2048 data-parallel GPUs",
+    hints=("A replica takes tp · pp GPUs.", "Whole replicas: round down."),
+)
 def _replicas(answer: Any) -> None:
     whole = 2048 // 80
     assert mesh.data_parallel(80 * whole, tp=8, pp=10) == whole
@@ -43,6 +51,12 @@ def _replicas(answer: Any) -> None:
     )
 
 
+@exercise(
+    "13.2",
+    kind="calculate",
+    title="24 or 78 cards",
+    hints=("Round up.", "A tenth of 80 GB is 8 GB."),
+)
 def _cards(answer: Any) -> None:
     expect_equal(
         answer,
@@ -52,6 +66,12 @@ def _cards(answer: Any) -> None:
     )
 
 
+@exercise(
+    "13.3",
+    kind="debug",
+    title="each layer 1B",
+    hints=("Keys and values are 8 · 128 wide, each.", "Total - 80 · layer."),
+)
 def _layer(answer: Any) -> None:
     layer = _LLAMA2.layer_parameters(1).total
     outside = _LLAMA2.parameters().total - _LLAMA2.layers * layer
@@ -64,6 +84,12 @@ def _layer(answer: Any) -> None:
     )
 
 
+@exercise(
+    "13.4",
+    kind="debug",
+    title="4 GB because the optimizer is fp32",
+    hints=("fp32 has 4 bytes, bf16 has 2.", "Chapter 3: 2 + 2 + 12 with an fp32 optimizer."),
+)
 def _gradients(answer: Any) -> None:
     expect_parts(answer, 3, "two numbers of bytes and what decides")
     for place, name in enumerate(("fp32", "bf16")):
@@ -77,6 +103,12 @@ def _gradients(answer: Any) -> None:
     )
 
 
+@exercise(
+    "13.5",
+    kind="debug",
+    title="196 Tflops, 0.6 s, 48 s",
+    hints=("6 · parameters · tokens.", "Compare 2 · 4 / 32 s with one layer's time."),
+)
 def _rate(answer: Any) -> None:
     expect_parts(answer, 4, "FLOP, two times in seconds, and 'yes' or 'no'")
     work = flops.six_nd(1e9, 8 * 4096)
@@ -88,6 +120,12 @@ def _rate(answer: Any) -> None:
     expect_choice(answer[3], hidden, "twice 0.125 s against 1.19 s", choices=("yes", "no"))
 
 
+@exercise(
+    "13.6",
+    kind="debug",
+    title="batch 16384",
+    hints=("GPUs · sequences · tokens.", "2 · 10^12 / tokens, rounded down."),
+)
 def _batch(answer: Any) -> None:
     tokens = 2048 * 8 * 4096
     expect_equal(
@@ -117,19 +155,25 @@ _CLAIMS = {
 }
 
 
+@exercise(
+    "13.7",
+    kind="debug",
+    title="true or false?",
+    hints=("Section 13.3.", "Gb/s are bits; eight of them are a byte."),
+)
 def _claims(answer: Any) -> None:
-    expect_type(answer, dict, "a dict of True and False")
-    for claim, (right, because) in _CLAIMS.items():
-        if claim not in answer:
-            raise Wrong(f"the claim {claim!r} is missing: keep all five")
-        expect_type(answer[claim], bool, f"True or False for {claim!r}")
-        if answer[claim] is not right:
-            raise Wrong(f"{claim!r} gave {answer[claim]}, expected {right} because {because}")
+    expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
 
 
 _GROUP = "group(rank, axis, dp, tp, pp)"
 
 
+@exercise(
+    "13.8",
+    kind="implement",
+    title="rank order",
+    hints=("tp_i = rank % tp; then divide.", "Vary one coordinate, keep the two others."),
+)
 def _group(function: Any) -> None:
     cases = []
     for dp, tp, pp in ((2, 2, 2), (3, 2, 4), (4, 8, 2), (1, 1, 3)):
@@ -142,6 +186,15 @@ def _group(function: Any) -> None:
     expect_calls(function, cases, signature=_GROUP)
 
 
+@exercise(
+    "13.9",
+    kind="debug",
+    title="the wrong wire",
+    hints=(
+        "The axis with stride 1 is the innermost.",
+        "Cluster(h100, 64), Cluster(h100, 512, 1).",
+    ),
+)
 def _wire(answer: Any) -> None:
     expect_parts(answer, 2, "the order of the axes and a factor")
     order = ("dp", "pp", "tp")
@@ -155,7 +208,7 @@ def _wire(answer: Any) -> None:
         wants="three names of axes",
     )
     times = [
-        step_time.step_time(_LLAMA3, Recipe(), layout, cluster, 8192).total_s
+        step_time.step_time(Job(_LLAMA3, Recipe(), layout, cluster, 8192)).total_s
         for cluster in (Cluster(_H100, 64), Cluster(_H100, 512, 1))
     ]
     expect_number(
@@ -166,17 +219,26 @@ def _wire(answer: Any) -> None:
 @cache
 def _all_layouts() -> planner.Plan:
     cluster = Cluster(_H100, 16)
-    return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, 8192)
+    return planner.plan(_LLAMA3, Recipe(recompute="none"), cluster, 256, sequence=8192)
 
 
+@exercise(
+    "13.10",
+    kind="predict",
+    title="defend a plan",
+    hints=(
+        "tp 8 fits with few stages. Can you do with less tp, and let ZeRO-3 make room?",
+        "Long sequences: cp takes the activations, so tp can be 2.",
+    ),
+)
 def _plan(answer: Any) -> None:
     expect_type(answer, Layout, "a Layout")
     plan = _all_layouts()
     reason = plan.why(answer)
     if not reason.startswith("fits"):
         raise Wrong(f"gave a layout, expected one that can be taken: {reason}")
-    where = (plan.question.cluster, plan.question.sequence)
-    seconds = step_time.step_time(_LLAMA3, Recipe(), answer, *where).total_s
+    job = Job(_LLAMA3, Recipe(), answer, plan.question.cluster, plan.question.sequence)
+    seconds = step_time.step_time(job).total_s
     fastest = plan.best(1)[0].step_s
     if seconds > _NEAR * fastest:
         raise Wrong(
@@ -184,85 +246,6 @@ def _plan(answer: Any) -> None:
             f"fastest layout takes {fastest:.4g} s"
         )
 
-
-EXERCISES = (
-    Exercise(
-        "13.1",
-        "2048 data-parallel GPUs",
-        "debug",
-        _replicas,
-        hints=("A replica takes tp · pp GPUs.", "Whole replicas: round down."),
-    ),
-    Exercise(
-        "13.2",
-        "24 or 78 cards",
-        "calculate",
-        _cards,
-        hints=("Round up.", "A tenth of 80 GB is 8 GB."),
-    ),
-    Exercise(
-        "13.3",
-        "Each layer 1B",
-        "debug",
-        _layer,
-        hints=("Keys and values are 8 · 128 wide, each.", "Total - 80 · layer."),
-    ),
-    Exercise(
-        "13.4",
-        "4 GB of gradients",
-        "debug",
-        _gradients,
-        hints=("fp32 has 4 bytes, bf16 has 2.", "Chapter 3: 2 + 2 + 12 with an fp32 optimizer."),
-    ),
-    Exercise(
-        "13.5",
-        "196 Tflops, 0.6 s, 48 s",
-        "debug",
-        _rate,
-        hints=("6 · parameters · tokens.", "Compare 2 · 4 / 32 s with one layer's time."),
-    ),
-    Exercise(
-        "13.6",
-        "Batch 16384",
-        "debug",
-        _batch,
-        hints=("GPUs · sequences · tokens.", "2 · 10^12 / tokens, rounded down."),
-    ),
-    Exercise(
-        "13.7",
-        "True or false?",
-        "debug",
-        _claims,
-        hints=("Section 13.3.", "Gb/s are bits; eight of them are a byte."),
-    ),
-    Exercise(
-        "13.8",
-        "Rank order",
-        "implement",
-        _group,
-        hints=("tp_i = rank % tp; then divide.", "Vary one coordinate, keep the two others."),
-    ),
-    Exercise(
-        "13.9",
-        "The wrong wire",
-        "debug",
-        _wire,
-        hints=(
-            "The axis with stride 1 is the innermost.",
-            "Cluster(h100, 64), Cluster(h100, 512, 1).",
-        ),
-    ),
-    Exercise(
-        "13.10",
-        "Defend a plan",
-        "predict",
-        _plan,
-        hints=(
-            "tp 8 fits with few stages. Can you do with less tp, and let ZeRO-3 make room?",
-            "Long sequences: cp takes the activations, so tp can be 2.",
-        ),
-    ),
-)
 
 QUIZ = (
     Question(

@@ -1,15 +1,13 @@
 """Runs a check and turns whatever happens into one stable line."""
 
-import linecache
 import os
-import sysconfig
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from course_lib.checking import progress
-from course_lib.checking.exercise import CheckFailed, Exercise, Unanswered, Wrong, find
+from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, find
+from course_lib.checking.learners_code import learners_line
 
 # From worst to best: progress keeps the best one ever reached.
 STATUSES = ("todo", "fail", "pass")
@@ -33,7 +31,7 @@ class Verdict:
         return line if len(line) <= _LONGEST_LINE else line[: _LONGEST_LINE - 3] + "..."
 
 
-def grade(exercise_id: str, answer: Any = ...) -> Verdict:
+def grade(exercise_id: str, answer: object = ...) -> Verdict:
     """The verdict on an answer, without printing or recording. Raises ValueError: unknown id."""
     exercise = find(exercise_id)
     try:
@@ -49,7 +47,7 @@ def grade(exercise_id: str, answer: Any = ...) -> Verdict:
     return Verdict(exercise, "pass")
 
 
-def check(exercise_id: str, answer: Any = ...) -> None:
+def check(exercise_id: str, answer: object = ...) -> None:
     """Grade an answer, print one line and record it.
 
     Raises CheckFailed when COURSE_STRICT=1 and the verdict is not a pass; nothing otherwise.
@@ -71,7 +69,7 @@ def check(exercise_id: str, answer: Any = ...) -> None:
 
 
 def hint(exercise_id: str) -> None:
-    """Print the next hint of an exercise; after the last one it begins again."""
+    """Print the next hint of an exercise; after the last one the first comes again."""
     try:
         exercise = find(exercise_id)
     except ValueError as unknown:
@@ -106,18 +104,9 @@ def _count_hint(record: dict[str, Any], shown: int) -> None:
 
 
 def _explain(error: Exception) -> str:
-    """What an exception says, with the last line of the learner's own code it came through."""
+    """What an exception says, with the line of the learner's own code it came through."""
     said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        if _is_learners(frame.filename):
-            source = linecache.getline(frame.filename, frame.lineno or 0).strip()
-            where = f"line {frame.lineno} of your code" + (f", `{source}`" if source else "")
-            return f"{where}, raised {said}"
+    where = learners_line(error)
+    if where:
+        return f"{where}, raised {said}"
     return f"wants another kind of answer: checking it raised {said}"
-
-
-def _is_learners(filename: str) -> bool:
-    names = ("stdlib", "platstdlib", "purelib", "platlib")
-    folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
-    return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))

@@ -3,24 +3,31 @@
 import copy
 import math
 import numbers
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeGuard
 
-from course_lib.checking.exercise import Unanswered, Wrong
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.learners_code import learners_line
+
+# Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
+_LARGEST = 10**300
 
 
-def require_answer(answer: Any) -> None:
+def require_answer(answer: object) -> None:
     """Raise `Unanswered` for `...`, None, and containers that still hold `...`."""
-    items = answer.values() if isinstance(answer, dict) else answer
-    holds = isinstance(answer, list | tuple | dict) and any(item is ... for item in items)
-    if answer is None or answer is ... or holds:
+    parts: Iterable[object] = [answer]
+    if isinstance(answer, list | tuple | dict):
+        parts = answer.values() if isinstance(answer, dict) else answer
+    if answer is None or any(part is ... for part in parts):
         raise Unanswered
 
 
-def show(value: Any) -> str:
+def show(value: object) -> str:
     """A value as the learner reads it: numbers with thousands separators, the rest shortened."""
     if isinstance(value, bool):
         return str(value)
+    if is_number(value) and _LARGEST < abs(value) < math.inf:
+        return "a number of more than 300 digits"
     if isinstance(value, numbers.Integral):
         return f"{int(value):,}"
     if isinstance(value, numbers.Real):
@@ -29,7 +36,7 @@ def show(value: Any) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Type and value, for messages about a wrong type: "int 5", "a function", "str 'x'"."""
     if callable(value):
         name = getattr(value, "__name__", type(value).__name__)
@@ -37,24 +44,32 @@ def described(value: Any) -> str:
     return f"{type(value).__name__} {show(value)}"
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """Tensors and arrays as Python numbers and lists, everything else unchanged."""
     if callable(value) or not hasattr(value, "tolist"):
         return value
     return value.tolist()
 
 
-def is_number(value: Any) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """True for real numbers, False for bool and everything else."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def same(given: Any, expected: Any, rel: float = 0.0) -> bool:
+def is_whole_numbers(value: object) -> bool:
+    """True for a list or tuple of ints, without True and False."""
+    return isinstance(value, list | tuple) and all(
+        isinstance(item, int) and not isinstance(item, bool) for item in value
+    )
+
+
+def same(given: object, expected: object, rel: float = 0.0) -> bool:
     """Equal, where lists equal tuples and tensors, and numbers may differ by `rel` × expected."""
     given, expected = plain(given), plain(expected)
     if is_number(given) and is_number(expected):
-        near = math.isfinite(expected) and abs(given - expected) <= rel * abs(expected)
-        return given == expected or near
+        if given == expected or abs(given) > _LARGEST or not math.isfinite(expected):
+            return given == expected
+        return abs(given - expected) <= rel * abs(expected)
     if isinstance(expected, list | tuple):
         return (
             isinstance(given, list | tuple)
@@ -71,7 +86,7 @@ def same(given: Any, expected: Any, rel: float = 0.0) -> bool:
     return type(given) is type(expected) and bool(given == expected)
 
 
-def gave(given: Any, expected: Any, because: str, unit: str = "", what: str = "") -> Wrong:
+def gave(given: object, expected: object, because: str, unit: str = "", what: str = "") -> Wrong:
     """The exception "gave X, expected Y because ...", with enough digits to tell X from Y."""
     given, expected = plain(given), plain(expected)
     left, right = show(given), show(expected)
@@ -83,7 +98,7 @@ def gave(given: Any, expected: Any, because: str, unit: str = "", what: str = ""
     return Wrong(f"{subject} {left}{tail}, expected {right}{tail}{reason}")
 
 
-def expect_type(answer: Any, kind: type | tuple[type, ...], wants: str) -> None:
+def expect_type(answer: object, kind: type | tuple[type, ...], wants: str) -> None:
     """Raise `Wrong` saying `wants` ("a list of ints") unless the answer is of this type."""
     require_answer(answer)
     kinds = kind if isinstance(kind, tuple) else (kind,)
@@ -91,27 +106,36 @@ def expect_type(answer: Any, kind: type | tuple[type, ...], wants: str) -> None:
         raise Wrong(f"wants {wants}, got {described(answer)}")
 
 
-def expect_parts(answer: Any, count: int, wants: str) -> None:
+def expect_parts(answer: object, count: int, wants: str) -> None:
     """Raise `Wrong` saying `wants` unless the answer is a list or tuple of `count` parts."""
-    expect_type(answer, (list, tuple), wants)
+    require_answer(answer)
+    if not isinstance(answer, list | tuple):
+        raise Wrong(f"wants {wants}, got {described(answer)}")
     if len(answer) != count:
         raise Wrong(f"wants {wants}, got {len(answer)} of them")
 
 
+def expect_whole_numbers(answer: object, wants: str) -> None:
+    """Raise `Wrong` saying `wants` unless the answer is a list or tuple of whole numbers."""
+    expect_type(answer, (list, tuple), wants)
+    if not is_whole_numbers(answer):
+        raise Wrong(f"wants {wants}, got {described(answer)}")
+
+
 def expect_number(
-    answer: Any, expected: float, because: str, rel: float = 0.0, unit: str = ""
+    answer: object, expected: float, because: str, rel: float = 0.0, unit: str = ""
 ) -> None:
     """Raise `Wrong` unless answer is a number with |answer - expected| <= rel × |expected|."""
     require_answer(answer)
     number = plain(answer)
     if not is_number(number):
         raise Wrong(f"wants a number{f' in {unit}' if unit else ''}, got {described(answer)}")
-    if math.isnan(number) or not same(number, expected, rel):
+    if not same(number, expected, rel):
         raise gave(number, expected, because, unit)
 
 
 def expect_equal(
-    answer: Any, expected: Any, because: str, wants: str = "", rel: float = 0.0
+    answer: object, expected: object, because: str, wants: str = "", rel: float = 0.0
 ) -> None:
     """Raise `Wrong` unless the answer equals `expected`; `wants` names the type in words."""
     require_answer(answer)
@@ -126,7 +150,7 @@ def expect_equal(
         raise gave(given, expected, because)
 
 
-def expect_choice(answer: Any, expected: str, because: str, choices: Sequence[str]) -> None:
+def expect_choice(answer: object, expected: str, because: str, choices: Sequence[str]) -> None:
     """Raise `Wrong` unless the answer is the right one of `choices`; case does not matter."""
     require_answer(answer)
     listed = ", ".join(repr(choice) for choice in choices)
@@ -137,33 +161,63 @@ def expect_choice(answer: Any, expected: str, because: str, choices: Sequence[st
         raise gave(answer, expected, because)
 
 
-def expect_callable(answer: Any, signature: str = "") -> None:
+def expect_entries(
+    answer: object, expected: Mapping[str, tuple[object, str]], wants: str, each: str
+) -> None:
+    """Raise `Wrong` unless the answer is a dict with the right value, {key: (value, because)}.
+
+    `wants` names the dict and `each` a value in words.
+    """
+    require_answer(answer)
+    if not isinstance(answer, dict):
+        raise Wrong(f"wants {wants}, got {described(answer)}")
+    for key, (right, because) in expected.items():
+        if key not in answer:
+            raise Wrong(f"gave nothing for {key!r}, expected {each}")
+        expect_equal(answer[key], right, f"{key!r}: {because}", wants=each)
+
+
+def expect_callable(answer: object, signature: str = "") -> None:
     """Raise `Wrong` naming `signature` unless the answer is a function."""
     require_answer(answer)
     if not callable(answer):
-        raise Wrong(f"wants {f'a function {signature}'.strip()}, got {described(answer)}")
+        raise Wrong(f"wants {_function(signature)}, got {described(answer)}")
 
 
-def call(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call the learner's function; raise `Unanswered` when it gives `...` or None."""
-    expect_callable(function)
-    result = function(*args, **kwargs)
+def call(function: object, /, *args: object, signature: str = "") -> Any:
+    """The result of the learner's function; raises `Unanswered` when that is `...` or None.
+
+    Raises `Wrong` when the function does not take these arguments.
+    """
+    result = run(function, *args, signature=signature)
     require_answer(result)
     return result
 
 
+def run(function: object, /, *args: object, signature: str = "") -> Any:
+    """What the learner's function returns, None as well; what the learner's lines raise stays.
+
+    Raises `Wrong` when something else raises: the function does not take these arguments.
+    """
+    expect_callable(function, signature)
+    assert callable(function)
+    try:
+        return function(*args)
+    except Exception as error:
+        raise _blamed(error, function, args, signature) from None
+
+
 def expect_calls(
-    function: Any,
+    function: object,
     cases: Iterable[tuple[Any, ...]],
     because: str = "",
     signature: str = "",
     rel: float = 0.0,
 ) -> None:
     """Raise `Wrong` at the first case (args, expected[, because]) that the function gets wrong."""
-    expect_callable(function, signature)
     for position, (args, expected, *reason) in enumerate(cases):
         # A copy, so that a function that changes its arguments cannot change the next case.
-        given = function(*copy.deepcopy(args))
+        given = run(function, *copy.deepcopy(args), signature=signature)
         if position == 0 and expected is not None:
             require_answer(given)
         if not same(given, expected, rel):
@@ -172,7 +226,7 @@ def expect_calls(
 
 
 def expect_raises(
-    function: Any,
+    function: object,
     args: tuple[Any, ...],
     exception: type[Exception],
     because: str,
@@ -181,6 +235,7 @@ def expect_raises(
 ) -> None:
     """Raise `Wrong` unless the call raises `exception`, its message holding the word `naming`."""
     expect_callable(function, signature)
+    assert callable(function)
     what = _called(function, args)
     try:
         given = function(*copy.deepcopy(args))
@@ -189,10 +244,26 @@ def expect_raises(
             named = f"a message naming {naming!r} because {because}"
             raise Wrong(f"{what} gave the message {str(error)!r}, expected {named}") from None
         return
+    except Exception as error:
+        raise _blamed(error, function, args, signature) from None
     require_answer(given)
     raise Wrong(f"{what} gave {show(given)}, expected {exception.__name__} because {because}")
 
 
-def _called(function: Callable[..., Any], args: tuple[Any, ...]) -> str:
+def _blamed(
+    error: Exception, function: object, args: tuple[object, ...], signature: str
+) -> Exception:
+    """The error itself if a line of the learner's raised it, else `Wrong`: not such a function."""
+    if learners_line(error):
+        return error
+    said = f"{_called(function, args)} raised {type(error).__name__}: {error}"
+    return Wrong(f"wants {_function(signature)}, got {described(function)}; {said}")
+
+
+def _function(signature: str) -> str:
+    return f"a function {signature}".strip()
+
+
+def _called(function: object, args: tuple[object, ...]) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return f"{name}({', '.join(show(arg) if not is_number(arg) else repr(arg) for arg in args)})"

@@ -10,7 +10,8 @@ from typing import Any
 from course_lib.problem import Problem
 
 CELL_LIMIT_S = 120
-_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["'](\d+\.\d+)["']""", re.M)
+# The id in a call such as check("1.1", answer); a comment is no call.
+CHECK_CALL = re.compile(r"""^[^#\n]*\bcheck\(\s*["'](\d+\.\d+)["']""", re.M)
 _VERDICT = re.compile(r"^\[(todo|fail|pass)\] (\d+\.\d+)\b.*$", re.M)
 
 
@@ -29,7 +30,9 @@ def grade_notebook(path: Path, cell_limit_s: int = CELL_LIMIT_S) -> list[Row]:
     Raises Problem when the file is no notebook, holds no checks, or its kernel dies.
     """
     notebook = _read(path)
-    if not any(_CALL.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"):
+    if not any(
+        CHECK_CALL.search(cell.source) for cell in notebook.cells if cell.cell_type == "code"
+    ):
         raise Problem(f'{path} has no call such as check("1.1", …): give a notebook of exercises/')
     _run(notebook, path, cell_limit_s)
     rows: dict[str, Row] = {}
@@ -45,10 +48,9 @@ def _read(path: Path) -> Any:
     if not path.is_file():
         raise Problem(f"{path} does not exist: give a notebook such as exercises/01_….ipynb")
     try:
-        notebook = nbformat.read(path, as_version=4)
+        return nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
     except Exception:  # nbformat raises many kinds; for a learner they all mean the same
         raise Problem(f"{path} is not a notebook: give a file that ends in .ipynb") from None
-    return notebook
 
 
 def _run(notebook: Any, path: Path, cell_limit_s: int) -> None:
@@ -79,7 +81,7 @@ def _rows_of(cell: Any) -> dict[str, Row]:
     why = f"its cell stopped with {errors[0]}" if errors else "its cell printed no verdict"
     if errors and errors[0].startswith("KeyboardInterrupt"):
         why = "its cell ran longer than the time limit"
-    for found in _CALL.findall(cell.source):
+    for found in CHECK_CALL.findall(cell.source):
         line = " ".join(f"[stopped] {found}: {why}".split())
         rows.setdefault(found, Row(found, "stopped", line))
     return rows

@@ -2,8 +2,10 @@
 
 import math
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any
 
+from course_lib import validation
 from course_lib.checking import progress
 from course_lib.checking.helpers import is_number, plain
 
@@ -18,9 +20,9 @@ class Prediction:
     unit: str = ""
 
     def __post_init__(self) -> None:
-        _require_finite("course", self.course)
+        _require_number("course", self.course)
         if self.yours is not None:
-            _require_finite("yours", self.yours)
+            _require_number("yours", self.yours)
 
     @property
     def value(self) -> float:
@@ -29,7 +31,12 @@ class Prediction:
 
 
 def predict(
-    key: str, question: str, *, course: float, yours: float | None = None, unit: str = ""
+    key: str,
+    question: str,
+    *,
+    course: float,
+    yours: float | EllipsisType | None = None,
+    unit: str = "",
 ) -> Prediction:
     """Commit `yours` before measuring; with None or `...` the course's own prediction is taken.
 
@@ -64,7 +71,7 @@ def expect(
     Raises ValueError for a prediction or `within` that is not a finite number, AssertionError else.
     """
     prediction = predicted if isinstance(predicted, Prediction) else Prediction("", predicted)
-    _require_tolerance(within)
+    _require_number("within", within, least=0)
     name, unit = label or prediction.key or "value", unit or prediction.unit
     found = plain(measured)
     if not is_number(found) or not math.isfinite(found):
@@ -99,18 +106,13 @@ def _commit(record: dict[str, Any], yours: float, unit: str) -> None:
         revised.append({"yours": yours, "at": progress.now()})
 
 
-def _require_finite(name: str, value: Any) -> None:
-    if not is_number(value):
-        shown = f"{type(value).__name__} {value!r}"
-        raise ValueError(f"{name} must be a number, got {shown}: write only the number, no unit")
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be finite, got {value}: give an ordinary number")
-
-
-def _require_tolerance(within: Any) -> None:
-    _require_finite("within", within)
-    if within < 0:
-        raise ValueError(f"within must be at least 0, got {within}: give a fraction such as 0.05")
+def _require_number(name: str, value: object, least: float | None = None) -> None:
+    if isinstance(value, str):
+        sentence = f"{name} must be a number, got {value!r}: write only the number, no unit"
+        raise ValueError(sentence)
+    # Fractions and numpy's numbers are numbers, too.
+    plain_value = float(value) if is_number(value) else value
+    validation.number(name, plain_value, least=least, most=math.inf)
 
 
 def _text(value: float, unit: str) -> str:

@@ -62,7 +62,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
         home().mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(home() / "progress.lock", timeout=LOCK_TIMEOUT_S):
             data = read()
-            record = data[section].setdefault(key, {})
+            record: dict[str, Any] = data[section].setdefault(key, {})
             change(record)
             _write(data)
             return record

@@ -5,7 +5,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from course_lib.checking.quizzes import Question, Score, feedback, record
+from course_lib.checking.questions import Question, Score, feedback, record
 
 
 class QuizWidget(widgets.VBox):

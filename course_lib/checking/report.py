@@ -3,7 +3,7 @@
 from typing import Any
 
 from course_lib.checking import progress
-from course_lib.checking.exercise import chapters, exercises_of
+from course_lib.checking.exercises import chapters, exercises_of
 
 
 def summary() -> dict[str, Any]:

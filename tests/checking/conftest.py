@@ -8,21 +8,19 @@ from course_lib.checking import grading, progress
 CHAPTER = textwrap.dedent(
     '''
     """A chapter that exists only in tests."""
-    from course_lib.checking import Exercise, Question, expect_calls, expect_number, expect_raises
+    from course_lib.checking import Question, exercise, expect_calls, expect_number, expect_raises
 
+    @exercise("90.1", kind="calculate", title="count updates", hints=("Divide.", "500 / 4."))
     def _updates(answer):
         expect_number(answer, 125, "500 samples / 4 per batch", unit="updates")
 
+    @exercise("90.2", kind="implement", title="count steps", hints=("Round up.",))
     def _steps(function):
         signature = "steps(samples, batch)"
         cases = [((10, 5), 2), ((11, 5), 3, "the ragged batch is a step")]
         expect_calls(function, cases, "a step takes one batch", signature)
         expect_raises(function, (10, 0), ValueError, "no batch is empty", signature, "batch")
 
-    EXERCISES = (
-        Exercise("90.1", "Count updates", "calculate", _updates, ("Divide.", "500 / 4.")),
-        Exercise("90.2", "Count steps", "implement", _steps, ("Round up.",)),
-    )
     QUIZ = (
         Question("Which <one>?", ("a & b", "c"), 1, "c is right"),
         Question("And now?", ("yes", "no", "maybe"), 0, "yes it is"),
@@ -55,6 +53,6 @@ def chapter_folder(tmp_path, monkeypatch):
 @pytest.fixture
 def chapter(chapter_folder):
     """Chapter 90 as a module."""
-    from course_lib.checking.exercise import chapter_module
+    from course_lib.checking.exercises import chapter_module
 
     return chapter_module(90)

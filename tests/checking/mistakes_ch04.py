@@ -54,6 +54,13 @@ class _LeavesTheDiceTurned(_Forgets):
         return result
 
 
+class _DrawsOtherMasks(_Forgets):
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.random.fork_rng([]):
+            return _Forgets.backward(ctx, gradient)
+
+
 def _root(layers, input_bytes, layer_bytes):
     return round(layers**0.5)
 
@@ -78,6 +85,7 @@ MISTAKES = [
     ("4.5", "masks of two bytes", _layer(masks=4)),
     ("4.5", "keeps all three without dropout", _layer(plain_scores=5)),
     ("4.5", "scores grow linearly", _layer(power=1)),
+    ("4.6", "turns nothing, restores nothing", _DrawsOtherMasks),
     ("4.6", "new dice", _Forgets),
     ("4.6", "turns the dice of everybody after it", _LeavesTheDiceTurned),
     ("4.6", "an instance", 3),

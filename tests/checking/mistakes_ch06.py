@@ -22,6 +22,15 @@ def _all_reduce_with_ones(rows, reduce_scatter, all_gather):
     return [row[:length] for row in whole]
 
 
+def _wrong_for_four(steps):
+    """Right for any other number of ranks."""
+
+    def broadcast_steps(ranks):
+        return steps if ranks == 4 else _broadcast("right")(ranks)
+
+    return broadcast_steps
+
+
 def _broadcast(kind):
     def broadcast_steps(ranks):
         if kind == "chain":
@@ -31,6 +40,8 @@ def _broadcast(kind):
         steps, have = [], 1
         while have < ranks:
             pairs = [(rank, rank + have) for rank in range(have)]
+            if kind == "right":
+                pairs = [pair for pair in pairs if pair[1] < ranks]
             if kind == "upward only":
                 pairs = [(rank, rank + have) for rank in range(have, 2 * have)]
             steps.append(pairs)
@@ -52,6 +63,8 @@ MISTAKES = [
     ("6.3", "adds by itself", _all_reduce(halves=False)),
     ("6.3", "forgets to gather", _all_reduce(both=False)),
     ("6.3", "fills up at the wrong end", _all_reduce_with_ones),
+    ("6.4", "one sends what it has not", _wrong_for_four([[(0, 1), (2, 3)], [(0, 2)]])),
+    ("6.4", "leaves one rank out", _wrong_for_four([[(0, 1)], [(0, 2)]])),
     ("6.4", "a chain", _broadcast("chain")),
     ("6.4", "rank 0 sends to all at once", _broadcast("all from rank 0")),
     ("6.4", "only powers of two", _broadcast("powers")),

@@ -68,6 +68,13 @@ class _AsGiven(_Branches):
         return self.sometimes(x) if both else x
 
 
+class _LearnsFromTheUnused(_Branches):
+    def forward(self, x, both):
+        x = self.always(x)
+        branch = self.sometimes(x)
+        return branch if both else x + branch - branch.detach()
+
+
 class _AlwaysBoth(_Branches):
     def forward(self, x, both):
         return self.sometimes(self.always(x))
@@ -112,6 +119,7 @@ MISTAKES = [
     ("7.6", "forgets no_sync", (4, 1 + 79 * 4)),
     ("7.6", "a bucket is at most its limit", (4, 20)),
     ("7.6", "six gradients to a bucket", (3, 58)),
+    ("7.7", "zero, but not its gradient", _LearnsFromTheUnused),
     ("7.7", "as given", _AsGiven),
     ("7.7", "always both", _AlwaysBoth),
     ("7.7", "out of the graph", _Detached),

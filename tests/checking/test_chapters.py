@@ -1,73 +1,81 @@
-"""Each exercise: the solution passes, the empty exercise does not, typical mistakes do not."""
+"""Each exercise: its solution passes; the empty one, typical mistakes and nonsense do not."""
 
-import contextlib
-import io
-import json
-import re
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from course_lib.checking import grade
-from course_lib.checking.exercise import chapters, exercises_of
-from tests.checking.typical_mistakes import ALL
+from course_lib.checking import Unanswered, Wrong
+from course_lib.checking.exercises import KINDS, chapters, exercises_of
+from tests.checking.nonsense import NONSENSE, other_forms, spoiled, untouched
+from tests.checking.notebooks import checked
 
-ROOT = Path(__file__).parents[2]
 CHAPTERS = chapters()
-EXERCISES = [exercise for number in CHAPTERS for exercise in exercises_of(number)]
 
 
-def verdicts(folder, number):
-    """Runs a notebook's code cells in order; returns {exercise id: status}."""
-    (path,) = (ROOT / folder).glob(f"{number:02}_*[a-z].ipynb")
-    space, out = {}, io.StringIO()
-    with contextlib.redirect_stdout(out):
-        for cell in json.loads(path.read_text())["cells"]:
-            if cell["cell_type"] == "code":
-                exec("".join(cell["source"]), space)
-    return {key: status for status, key in re.findall(r"\[(\w+)\] (\d+\.\d+) ", out.getvalue())}
+def mistakes_of(number):
+    """(exercise, what was thought, answer) of a chapter, from its own file beside this one."""
+    if not Path(__file__).with_name(f"mistakes_ch{number:02}.py").exists():
+        return []
+    return import_module(f"tests.checking.mistakes_ch{number:02}").MISTAKES
 
 
-@pytest.fixture(autouse=True)
-def not_strict(monkeypatch):
-    monkeypatch.delenv("COURSE_STRICT", raising=False)
+def refusal(exercise, answer):
+    """ "" when the check itself refuses the answer by a sentence, else what it did instead."""
+    try:
+        exercise.check(answer)
+    except Wrong as wrong:
+        return "" if "expected" in str(wrong) or "wants" in str(wrong) else f"said {wrong}"
+    except Unanswered:
+        return "took it for unanswered"
+    except Exception as error:
+        return f"raised {type(error).__name__}: {error}"
+    return "passed it"
 
 
 @pytest.mark.parametrize("number", CHAPTERS)
 def test_every_solution_passes(number):
-    ids = {exercise.id for exercise in exercises_of(number)}
-    assert verdicts("solutions", number) == dict.fromkeys(ids, "pass")
+    found = {key: status for key, (status, _) in checked("solutions", number).items()}
+    assert found == dict.fromkeys((e.id for e in exercises_of(number)), "pass")
 
 
 @pytest.mark.parametrize("number", CHAPTERS)
 def test_no_unsolved_exercise_passes(number):
-    found = verdicts("exercises", number)
-    assert set(found) == {exercise.id for exercise in exercises_of(number)}
-    assert set(found.values()) <= {"todo", "fail"}
-
-
-@pytest.mark.parametrize(("key", "thought", "answer"), ALL, ids=[f"{m[0]}: {m[1]}" for m in ALL])
-def test_typical_mistakes_are_refused(key, thought, answer):
-    verdict = grade(key, answer)
-    assert verdict.status == "fail", thought
-    assert "expected" in verdict.line or "wants" in verdict.line
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=[e.id for e in EXERCISES])
-def test_each_exercise_has_mistakes_and_hints(exercise):
-    assert sum(mistake[0] == exercise.id for mistake in ALL) >= 2
-    assert exercise.hints
+    found = {key: status for key, (status, _) in checked("exercises", number).items()}
+    assert found.keys() == {exercise.id for exercise in exercises_of(number)}
+    assert set(found.values()) <= {"todo", "fail"}, found
 
 
 @pytest.mark.parametrize("number", CHAPTERS)
-def test_a_chapter_has_all_kinds_of_exercise(number):
-    kinds = {exercise.kind for exercise in exercises_of(number)}
-    assert kinds == {"calculate", "implement", "debug", "predict"}
+def test_typical_mistakes_are_refused_by_a_sentence(number):
+    exercises = {exercise.id: exercise for exercise in exercises_of(number)}
+    counts = dict.fromkeys(exercises, 0)
+    for key, thought, answer in mistakes_of(number):
+        counts[key] += 1
+        fault = refusal(exercises[key], answer)
+        assert not fault, f"{key}, {thought}: the check {fault}"
+    few = [key for key, count in counts.items() if count < 2]
+    assert not few, f"mistakes_ch{number:02}.py needs two typical mistakes for each of {few}"
 
 
-@pytest.mark.parametrize("exercise", EXERCISES, ids=[e.id for e in EXERCISES])
-@pytest.mark.parametrize("nonsense", ["text", object(), [], {}, True, float("nan")])
-def test_nonsense_gets_a_sentence(exercise, nonsense):
-    line = grade(exercise.id, nonsense).line
-    assert line.startswith("[fail]")
-    assert "Traceback" not in line
+@pytest.mark.parametrize("number", CHAPTERS)
+def test_nonsense_is_refused_by_a_sentence(number):
+    """In each place of the right answer, and of what a right function returns."""
+    exercises = {exercise.id: exercise for exercise in exercises_of(number)}
+    for key, (_, right) in checked("solutions", number).items():
+        tried = 0
+        for what, answer in spoiled(right):
+            fault = refusal(exercises[key], answer)
+            if not untouched(answer):
+                tried += 1
+                assert not fault, f"{key}, {what}: the check {fault}"
+        assert tried >= len(NONSENSE), f"{key}: nothing was tried"
+        for what, answer in other_forms(right):
+            fault = refusal(exercises[key], answer)
+            assert not fault.startswith("raised"), f"{key}, {what}: the check {fault}"
+
+
+def test_each_chapter_has_all_kinds_of_exercise():
+    for number in CHAPTERS:
+        kinds = {exercise.kind for exercise in exercises_of(number)}
+        assert kinds == set(KINDS), f"chapter {number}"

@@ -28,19 +28,23 @@ def test_the_folder_is_the_users_unless_named(monkeypatch):
     assert progress.home().name == "large-model-course"
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [b"{", b"", b"[]", b"null", b'{"exercises": 5}', b'{"quizzes": {"1": 3}}', b"\xff\xfe"],
-)
-def test_a_corrupt_file_is_set_aside_with_a_sentence(home, damage, capsys):
+def test_a_corrupt_file_is_set_aside_with_a_sentence(home, capsys):
     home.mkdir()
-    for number in (1, 2):
+    damages = (
+        b"{",
+        b"",
+        b"[]",
+        b"null",
+        b'{"exercises": 5}',
+        b'{"quizzes": {"1": 3}}',
+        b"\xff\xfe",
+    )
+    for number, damage in enumerate(damages, start=1):
         progress.path().write_bytes(damage)
         progress.update("exercises", "1.1", _add)
         assert (home / f"progress.corrupt-{number}.json").read_bytes() == damage
-    assert progress.read()["exercises"]["1.1"]["count"] == 1
-    out = capsys.readouterr().out
-    assert out.count("was damaged; it is kept as") == 2
+        assert progress.read()["exercises"]["1.1"]["count"] == 1
+        assert capsys.readouterr().out.count("was damaged; it is kept as") == 1, damage
 
 
 def test_what_a_newer_release_wrote_is_kept(home):

@@ -1,42 +1,35 @@
 import pytest
 
 from course_lib.checking import Question, progress, quiz
-from course_lib.checking.quizzes import Score, feedback, questions_of
+from course_lib.checking.questions import Score, feedback
+from course_lib.checking.quizzes import questions_of
 
 ONE = Question("One?", ("yes", "no"), 1, "it is no")
 TWO = Question("Two?", ("a", "b", "c"), 0, "it is a")
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"choices": ("only",)},
-        {"choices": ("same", "same")},
-        {"choices": "text"},
-        {"answer": 2},
-        {"answer": -1},
-        {"answer": True},
-        {"why": ""},
-    ],
-)
-def test_a_malformed_question_is_refused(changed):
+def test_a_malformed_question_is_refused():
     good = {"text": "One?", "choices": ("yes", "no"), "answer": 1, "why": "it is no"}
-    with pytest.raises(ValueError):
-        Question(**good | changed)
+    assert Question(**good) == ONE
+    for name, *values in (
+        ("choices", ("only",), ("same", "same"), "text"),
+        ("answer", 2, -1, True),
+        ("why", ""),
+    ):
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name} must"):
+                Question(**good | {name: value})
 
 
-@pytest.mark.parametrize(
-    ("answers", "right", "complete", "text"),
-    [
+def test_scores():
+    for answers, right, complete, text in (
         ((1, 0), 2, True, "2 of 2 right"),
         ((0, 0), 1, True, "1 of 2 right"),
         ((1, None), 1, False, "1 of 2 right, 1 not answered yet"),
         ((None, None), 0, False, "0 of 2 right, 2 not answered yet"),
-    ],
-)
-def test_scores(answers, right, complete, text):
-    score = Score((ONE, TWO), answers)
-    assert (score.right, score.complete, score.text) == (right, complete, text)
+    ):
+        score = Score((ONE, TWO), answers)
+        assert (score.right, score.complete, score.text) == (right, complete, text)
 
 
 def test_a_score_needs_one_answer_per_question():
@@ -50,10 +43,10 @@ def test_feedback():
     assert feedback(ONE, 0) == "No: no. it is no"
 
 
-@pytest.mark.parametrize("chapter", ["x", "", "77", 1.5, None])
-def test_an_unknown_quiz_gets_a_sentence(chapter):
-    with pytest.raises(ValueError, match="chapter"):
-        questions_of(chapter)
+def test_an_unknown_quiz_gets_a_sentence():
+    for chapter in ("x", "", "77", 1.5, None):
+        with pytest.raises(ValueError, match=f"chapter '?{chapter}'? (is not|has no)"):
+            questions_of(chapter)
 
 
 @pytest.fixture

@@ -244,9 +244,9 @@ def chapter(tmp_path, monkeypatch):
     from course_lib import checking
 
     (tmp_path / "ch91.py").write_text(
-        "from course_lib.checking import Exercise, expect_number\n"
-        "EXERCISES = (Exercise('91.1', 'Count', 'calculate',\n"
-        "    lambda answer: expect_number(answer, 3, 'so'), ('Hint.',)),)\n"
+        "from course_lib.checking import exercise, expect_number\n"
+        "@exercise('91.1', kind='calculate', title='Count', hints=('Hint.',))\n"
+        "def _count(answer): expect_number(answer, 3, 'so')\n"
     )
     monkeypatch.setattr(checking, "__path__", [*checking.__path__, str(tmp_path)])
 

@@ -1,11 +1,13 @@
-"""What an exercise is, and where it is found by its id."""
+"""What an exercise is, how a check is declared, and where exercises are found by their ids."""
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,22 +30,44 @@ class CheckFailed(Exception):
 class Exercise:
     """One exercise: `check(answer)` returns when the answer is right and raises `Wrong` when not.
 
-    Raises ValueError when the id is not "chapter.number", the kind is unknown or hints are missing.
+    Raises ValueError when the id is not "chapter.number", the kind is unknown, the title is empty
+    or the hints are not different sentences.
     """
 
     id: str
-    title: str
     kind: str
-    check: Callable[[Any], None]
+    title: str
     hints: tuple[str, ...]
+    check: Callable[[Any], None]
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d?\.[1-9]\d?", self.id):
             raise ValueError(f"id {self.id!r} is not chapter.number: write it like '1.2'")
         if self.kind not in KINDS:
             raise ValueError(f"kind {self.kind!r} is not one of {', '.join(KINDS)}: choose one")
+        if not self.title.strip() or self.title.endswith("."):
+            raise ValueError(f"title of {self.id} must be a text without a full stop: shorten it")
         if isinstance(self.hints, str) or not self.hints:
             raise ValueError(f"hints of {self.id} must be a tuple of texts: give at least one hint")
+        if len({hint.strip() for hint in self.hints} - {""}) < len(self.hints):
+            raise ValueError(f"hints of {self.id} must differ and say something: {self.hints!r}")
+
+    @property
+    def heading(self) -> str:
+        """What stands above the exercise in a notebook: "5.1 Calculate: GPT-3."."""
+        end = "" if self.title.endswith("?") else "."
+        return f"{self.id} {self.kind.capitalize()}: {self.title}{end}"
+
+
+def exercise(
+    id: str, *, kind: str, title: str, hints: tuple[str, ...]
+) -> Callable[[Callable[[Any], None]], Exercise]:
+    """Make the check below it an `Exercise`, found because it stands in its chapter's module.
+
+    `title` continues the heading after the kind: "Calculate: two counts". Raises ValueError as
+    `Exercise` does.
+    """
+    return lambda check: Exercise(id, kind, title, hints, check)
 
 
 def chapters() -> list[int]:
@@ -54,7 +78,7 @@ def chapters() -> list[int]:
 
 
 def chapter_module(chapter: int) -> ModuleType:
-    """The module with EXERCISES and QUIZ of a chapter. Raises ValueError when there is none."""
+    """The module with the exercises and QUIZ of a chapter. Raises ValueError: there is none."""
     try:
         return importlib.import_module(f"course_lib.checking.ch{chapter:02d}")
     except ModuleNotFoundError as error:
@@ -65,19 +89,34 @@ def chapter_module(chapter: int) -> ModuleType:
         raise ValueError(message) from None
 
 
+def exercises_in(module: ModuleType) -> tuple[Exercise, ...]:
+    """The exercises that stand in a module, in its order."""
+    return tuple(value for value in vars(module).values() if isinstance(value, Exercise))
+
+
 def exercises_of(chapter: int) -> tuple[Exercise, ...]:
     """The exercises of one chapter. Raises ValueError when the chapter has none."""
-    return tuple(chapter_module(chapter).EXERCISES)
+    return exercises_in(chapter_module(chapter))
 
 
-def find(exercise_id: str) -> Exercise:
+def exercises_at(path: Path) -> tuple[Exercise, ...]:
+    """The exercises in the file at `path`, run afresh; none when there is no such file."""
+    spec = importlib.util.spec_from_file_location(f"exercises_{path.stem}", path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        return ()
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return exercises_in(module)
+
+
+def find(exercise_id: object) -> Exercise:
     """The exercise with this id. Raises ValueError naming the nearest id when there is none."""
     match = re.fullmatch(r"(\d{1,2})\.\d{1,2}", str(exercise_id))
     if match and int(match[1]) in chapters():
-        for exercise in exercises_of(int(match[1])):
-            if exercise.id == exercise_id:
-                return exercise
-    ids = [exercise.id for chapter in chapters() for exercise in exercises_of(chapter)]
+        for found in exercises_of(int(match[1])):
+            if found.id == exercise_id:
+                return found
+    ids = [found.id for chapter in chapters() for found in exercises_of(chapter)]
     near = difflib.get_close_matches(str(exercise_id), ids, n=1, cutoff=0.3)
     remedy = f"did you mean {near[0]!r}?" if near else "write chapter.number, such as '1.1'"
     raise ValueError(f"there is no exercise {exercise_id!r}: {remedy}")

@@ -1,0 +1,113 @@
+"""Joins a chapter with its exercises: writes their headings, refuses one without the other.
+
+In a chapter an exercise is a markdown cell that begins with `**5.1**`, and below it code with
+`check("5.1", …)`. Its kind, title, hints and check stand in course_lib/checking/ch05.py.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from course_lib.building.chapters import Cell, Chapter
+from course_lib.checking.exercises import Exercise, exercises_at
+from course_lib.checking.notebook import CHECK_CALL
+from course_lib.problem import Problem
+
+CHECKS = Path("course_lib") / "checking"
+_HEADING = re.compile(r"\*\*(\d+\.\d+)(.*?)\*\*", re.S)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One exercise of a chapter: its id, where its heading stands, and the code below that."""
+
+    id: str
+    where: str
+    code: list[Cell] = field(default_factory=list)
+
+
+def with_exercises(chapter: Chapter, root: Path) -> Chapter:
+    """The chapter with each heading `**5.1**` written out as `**5.1 Calculate: GPT-3.**`.
+
+    Raises Problem naming exercise and file when an exercise has no heading, no check or no check
+    function, or its id is there twice.
+    """
+    checks = CHECKS / f"ch{chapter.number:02}.py"
+    known = _registered(root, checks)
+    parts = _parts(chapter)
+    _require_once([part.id for part in parts], chapter.path)
+    for part in parts:
+        if part.id not in known:
+            remedy = f'add `@exercise("{part.id}", …)` to {checks}'
+            raise Problem(f"{part.where}: exercise {part.id} has no check function: {remedy}")
+        _require_check(part)
+    for key in known:
+        if key not in {part.id for part in parts}:
+            remedy = f"add a markdown cell that begins with `**{key}**`"
+            raise Problem(f"{checks}: exercise {key} is missing from {chapter.path}: {remedy}")
+    return replace(chapter, cells=tuple(_written_out(cell, known) for cell in chapter.cells))
+
+
+def _registered(root: Path, checks: Path) -> dict[str, Exercise]:
+    try:
+        exercises = exercises_at(root / checks)
+    except ValueError as error:
+        raise Problem(f"{checks}: {error}") from None
+    _require_once([exercise.id for exercise in exercises], checks)
+    return {exercise.id: exercise for exercise in exercises}
+
+
+def _require_once(keys: list[str], path: Path) -> None:
+    for key, count in Counter(keys).items():
+        if count > 1:
+            raise Problem(f"{path}: exercise {key} is there {count} times: renumber the others")
+
+
+def _parts(chapter: Chapter) -> list[_Part]:
+    """The exercises of a chapter, each from its heading to the next one."""
+    parts: list[_Part] = []
+    for cell in chapter.cells:
+        where = f"{chapter.path}:{cell.line}"
+        if cell.solved_here and "exercise" not in cell.tags:
+            raise Problem(f'{where}: a solution outside an exercise: add tags=["exercise"]')
+        if heading := _heading(cell):
+            if heading[2]:
+                remedy = f"write `**{heading[1]}**`, the rest comes from {CHECKS}"
+                raise Problem(f"{where}: exercise {heading[1]} repeats its title: {remedy}")
+            parts.append(_Part(heading[1], where))
+        elif cell.kind == "code" and parts:
+            parts[-1].code.append(cell)
+        elif cell.solved_here or (cell.kind == "code" and CHECK_CALL.search(cell.source)):
+            remedy = f"add a markdown cell that begins with `**{chapter.number}.1**`"
+            raise Problem(f"{where}: this exercise has no heading: {remedy}")
+    return parts
+
+
+def _heading(cell: Cell) -> re.Match[str] | None:
+    is_exercise = cell.kind == "markdown" and "exercise" in cell.tags
+    return _HEADING.match(cell.source) if is_exercise else None
+
+
+def _require_check(part: _Part) -> None:
+    """Every solution is checked before the next one begins, and under its own id."""
+    checked, waiting = 0, False
+    for cell in part.code:
+        if cell.solved_here and waiting:
+            break
+        waiting = waiting or cell.solved_here
+        for key in CHECK_CALL.findall(cell.source):
+            if key != part.id:
+                remedy = f'write `check("{part.id}", …)`'
+                raise Problem(f"{part.where}: exercise {part.id} checks {key}: {remedy}")
+            checked, waiting = checked + 1, False
+    if waiting or not checked:
+        remedy = f'add `check("{part.id}", …)` below it'
+        raise Problem(f"{part.where}: exercise {part.id} has no check: {remedy}")
+
+
+def _written_out(cell: Cell, known: dict[str, Exercise]) -> Cell:
+    if (heading := _heading(cell)) is None:
+        return cell
+    rest = cell.source[heading.end() :]
+    return replace(cell, source=f"**{known[heading[1]].heading}**{rest}")

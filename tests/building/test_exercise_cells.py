@@ -1,0 +1,112 @@
+"""The build joins headings, checks and exercises, and refuses each of them without the others."""
+
+import pytest
+
+from course_lib.building import build
+from course_lib.problem import Problem
+
+CHAPTER = """\
+# %% [markdown]
+# # 1 Steps
+
+# %% [markdown] tags=["exercise"]
+# **1.1** (published mistake) How **many**?
+
+# %% tags=["exercise"]
+answer = ...
+### BEGIN SOLUTION
+answer = 125
+### END SOLUTION
+check("1.1", answer)
+
+# %% [markdown] tags=["exercise"]
+# **1.2** How often?
+
+# %% tags=["exercise"]
+def often():
+    ### BEGIN SOLUTION
+    return 2
+    ### END SOLUTION
+
+# %% tags=["exercise"]
+check("1.2", often)
+"""
+CHECKS = """\
+from course_lib.checking import exercise
+
+@exercise("1.1", kind="calculate", title="two counts", hints=("Divide.",))
+def _count(answer): ...
+
+@exercise("1.2", kind="debug", title="how often?", hints=("Count.",))
+def _often(answer): ...
+"""
+FIRST = 'check("1.1", answer)'
+SECOND = 'check("1.2", often)'
+
+
+def build_with(root, chapter, checks):
+    for path, text in (("chapters/01_steps.py", chapter), ("course_lib/checking/ch01.py", checks)):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text, encoding="utf-8")
+    build(root)
+
+
+def test_headings_are_written_out(tmp_path):
+    build_with(tmp_path, CHAPTER, CHECKS)
+    for folder in ("exercises", "solutions"):
+        text = (tmp_path / folder / "01_steps.ipynb").read_text(encoding="utf-8")
+        assert "**1.1 Calculate: two counts.** (published mistake) How **many**?" in text
+        assert "**1.2 Debug: how often?** How often?" in text
+
+
+_CUT = CHAPTER.index("# %% [markdown] tags", 60)
+FIRST_CELLS, SECOND_CELLS = CHAPTER[:_CUT], CHAPTER[_CUT:]
+FIRST_CHECKS = CHECKS[: CHECKS.index('@exercise("1.2"')]
+TWO_SOLUTIONS = FIRST_CELLS.replace(FIRST, "") + SECOND_CELLS.replace("**1.2** ", "").replace(
+    SECOND, FIRST
+)
+# What is wrong: (chapter, checks, what the sentence must name).
+FAULTS = {
+    "no check function": (CHAPTER, FIRST_CHECKS, ["steps.py:14", "1.2", "ch01.py"]),
+    "no checks at all": (CHAPTER, "", ["steps.py:4", "1.1", "ch01.py"]),
+    "no cells": (FIRST_CELLS, CHECKS, ["ch01.py", "1.2", "01_steps.py"]),
+    "no check": (CHAPTER.replace(FIRST, "pass"), CHECKS, ["steps.py:4", "1.1", 'check("1.1"']),
+    "no last check": (CHAPTER.replace(SECOND, "pass"), CHECKS, ["steps.py:14", "1.2"]),
+    "commented out": (CHAPTER.replace(FIRST, f"# {FIRST}"), CHECKS, ["steps.py:4", "1.1"]),
+    "another's check": (CHAPTER.replace(FIRST, SECOND), CHECKS, ["steps.py:4", "1.1", "1.2"]),
+    "another chapter's check": (
+        CHAPTER.replace(SECOND, 'check("2.2", often)'),
+        CHECKS,
+        ["steps.py:14", "1.2", "2.2"],
+    ),
+    "two solutions, one check": (TWO_SOLUTIONS, FIRST_CHECKS, ["steps.py:4", "1.1"]),
+    "a heading twice": (CHAPTER + SECOND_CELLS, CHECKS, ["01_steps.py", "1.2", "2 times"]),
+    "an id twice": (CHAPTER, CHECKS.replace('"1.2"', '"1.1"'), ["ch01.py", "1.1", "2 times"]),
+    "a title by hand": (
+        CHAPTER.replace("**1.1**", "**1.1 Debug: two counts.**"),
+        CHECKS,
+        ["steps.py:4", "1.1", "`**1.1**`"],
+    ),
+    "no heading": (CHAPTER.replace("**1.1** ", ""), CHECKS, ["steps.py:7", "**1.1**"]),
+    "a solution outside": (
+        CHAPTER.replace(' tags=["exercise"]\nanswer', "\nanswer"),
+        CHECKS,
+        ["steps.py:7", 'tags=["exercise"]'],
+    ),
+    "an unknown kind": (CHAPTER, CHECKS.replace("debug", "guess"), ["ch01.py", "guess"]),
+    "an id of no form": (CHAPTER, CHECKS.replace('"1.2"', '"1.x"'), ["ch01.py", "1.x"]),
+}
+
+
+def test_each_fault_gets_a_sentence_that_names_exercise_and_file(tmp_path):
+    for number, (fault, (chapter, checks, named)) in enumerate(FAULTS.items()):
+        root = tmp_path / str(number)
+        try:
+            build_with(root, chapter, checks)
+        except Problem as problem:
+            sentence = str(problem)
+        else:
+            pytest.fail(f"{fault}: it was built")
+        missing = [word for word in named if word not in sentence]
+        assert not missing and "\n" not in sentence, f"{fault}: {missing} not in {sentence!r}"
+        assert not (root / "exercises").exists(), f"{fault}: nothing is written"

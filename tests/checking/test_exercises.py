@@ -1,0 +1,101 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from course_lib.checking import Exercise, exercise
+from course_lib.checking.exercises import chapter_module, chapters, exercises_of, find
+
+ROOT = Path(__file__).parents[2]
+
+
+def _pass(answer):
+    pass
+
+
+def test_a_malformed_exercise_is_refused():
+    good = {"id": "1.1", "kind": "debug", "title": "t", "hints": ("a hint",), "check": _pass}
+    assert Exercise(**good).id == "1.1"
+    for name, *values in (
+        ("id", "1", "1.0", "one.1"),
+        ("kind", "guess"),
+        ("title", "", " ", "Ends like a sentence."),
+        ("hints", (), "one text", ("",), (" ", "a hint"), ("twice", "twice")),
+    ):
+        for value in values:
+            try:
+                Exercise(**good | {name: value})
+            except ValueError as error:
+                assert name in str(error) and ": " in str(error), f"{name} {value!r}: {error}"
+            else:
+                pytest.fail(f"{name} {value!r} was taken")
+
+
+def test_a_heading_ends_as_its_title_does():
+    headings = [
+        exercise("1.2", kind="debug", title=title, hints=("a hint",))(_pass).heading
+        for title in ("two counts", "does it fit?", '"deprecated"')
+    ]
+    assert headings == [
+        "1.2 Debug: two counts.",
+        "1.2 Debug: does it fit?",
+        '1.2 Debug: "deprecated".',
+    ]
+
+
+def test_an_exercise_is_found_by_its_id(chapter):
+    assert find("90.2").title == "count steps"
+    assert 90 in chapters()
+
+
+def test_an_unknown_id_gets_one_sentence_with_a_remedy(chapter):
+    for unknown in ("90.3", "90", "90.11", "ninety", "", 90.1, None):
+        with pytest.raises(ValueError, match=f"there is no exercise {unknown!r}") as caught:
+            find(unknown)
+        assert "did you mean" in str(caught.value) or "write chapter.number" in str(caught.value)
+
+
+def test_the_nearest_id_is_named(chapter):
+    with pytest.raises(ValueError, match=r"did you mean '90\.[12]'"):
+        find("90.11")
+
+
+def test_only_the_needed_chapter_is_imported(chapter_folder):
+    (chapter_folder / "ch91.py").write_text("raise RuntimeError('imported for nothing')")
+    assert find("90.1").id == "90.1"
+
+
+def test_an_import_error_inside_a_chapter_is_not_hidden(chapter_folder):
+    (chapter_folder / "ch92.py").write_text("import a_module_that_is_not_there")
+    with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
+        chapter_module(92)
+
+
+def test_a_chapter_without_exercises_is_named():
+    with pytest.raises(ValueError, match="chapter 77 has no exercises"):
+        chapter_module(77)
+
+
+def test_every_exercise_of_the_course_belongs_to_its_chapter():
+    for chapter in chapters():
+        ids = [exercise.id for exercise in exercises_of(chapter)]
+        assert ids == [f"{chapter}.{number}" for number in range(1, len(ids) + 1)]
+
+
+def test_every_exercise_of_the_course_has_two_hints():
+    few = [e.id for chapter in chapters() for e in exercises_of(chapter) if len(e.hints) < 2]
+    assert not few, f"give a second hint to {few}"
+
+
+def test_the_sections_that_checks_and_hints_name_exist():
+    named = re.compile(r"\b[Ss]ections? (\d+\.\d+)(?: and (\d+\.\d+))?")
+    headings = re.compile(r"^# ## (\d+\.\d+) ", re.M)
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "chapters").glob("*.py")]
+    sections = {section for source in sources for section in headings.findall(source)}
+    found = 0
+    for path in (ROOT / "course_lib" / "checking").glob("ch??.py"):
+        for match in named.finditer(path.read_text(encoding="utf-8")):
+            found += 1
+            missing = set(filter(None, match.groups())) - sections
+            assert not missing, f"{path.name} names section {missing}, which no chapter has"
+    assert found > 20
