@@ -1,8 +1,9 @@
 """How micro-batches make the global batch, and how updates make an epoch."""
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted, elide
-from course_lib.figures.sheet import Box, Sheet
+from course_lib.figures.picture import Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
 _HEIGHT_PT = 265

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT, Picture
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 
@@ -18,7 +18,7 @@ _SHORTEST_PT = 5.0  # neighbours that are shorter on paper become one bar
 Span = tuple[float, float]
 
 
-def bucket_timeline(result: BucketTimeline, title: str = "") -> Sheet:
+def bucket_timeline(result: BucketTimeline, title: str = "") -> Picture:
     """Computing above, all-reduces below, on one scale of time; what is exposed is marked."""
     sheet = Drawing(_HEIGHT, sentence(result, title))
     sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
@@ -76,7 +76,7 @@ def _box(span: Span, top: float, scale: float) -> tuple[float, float, float, flo
     return _LEFT + span[0] * scale, top, max(0.5, (span[1] - span[0]) * scale), _BAR
 
 
-def _arrows(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
+def _arrows(sheet: Picture, result: BucketTimeline, scale: float) -> None:
     """From where a bucket is full to where it is sent, as far as lines can be told apart."""
     drawn = float("-inf")
     for each in result.exchanges:
@@ -87,7 +87,7 @@ def _arrows(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
             drawn = x
 
 
-def _axis(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
+def _axis(sheet: Picture, result: BucketTimeline, scale: float) -> None:
     end, done = _LEFT + result.end_s * scale, _LEFT + result.backward_s * scale
     sheet.line([(_LEFT, _AXIS), (end, _AXIS)], style.GREY)
     sheet.write(_LEFT, _AXIS + 14, "0", colour=style.GREY)

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
 from course_lib.theory.memory.gather_timeline import ROOT, GatherEvent, GatherTimeline
 
@@ -77,8 +78,7 @@ def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Sheet:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    columns = {"ncols": 2, "loc": "lower left", "bbox_to_anchor": (0, 1.0)}
-    axes.legend(fontsize=9, frameon=False, **columns)
+    axes.legend(fontsize=9, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
     return sheet
 
 
@@ -100,7 +100,7 @@ class _Scale:
 
     def __init__(self, result: GatherTimeline, count: int) -> None:
         rough = 1.02 * result.peak_bytes / _TICKS
-        power = 10 ** math.floor(math.log10(rough))
+        power = 10.0 ** math.floor(math.log10(rough))
         self.tick = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
         self.ticks = math.ceil(1.02 * result.peak_bytes / self.tick)
         self.step = _WIDTH / count

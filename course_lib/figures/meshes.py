@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
 
 _AXES = ("pp", "dp", "tp")
 _LEFT, _TOP, _BOX, _GAP, _ROW = 74, 62, 28, 20, 48

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted, elide
-from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted, elide
 
 _LEFT = 62
 _ROW = 22

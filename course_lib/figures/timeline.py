@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Box
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.text import counted
 
 _LEFT = 58
 _RIGHT = WIDTH_PT - 4
@@ -36,14 +36,20 @@ _LOOKS = {
 
 
 class Task(Protocol):
-    """A pass and its time, as theory.pipeline.Task."""
+    """A pass and its time, as theory.pipelines.timeline.Task."""
 
-    stage: int
-    kind: str
-    micro_batch: int
-    chunk: int
-    start: float
-    end: float
+    @property
+    def stage(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def micro_batch(self) -> int: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
 
 
 class _Bar(NamedTuple):

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from course_lib.figures import style
-from course_lib.figures.layout import elide
-from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import elide
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.zero import StageBill, ZeroStages
 

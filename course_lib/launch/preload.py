@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 
 def _detach_from_parent() -> None:
@@ -29,7 +30,8 @@ def _leave(server_pid: int) -> None:
     if os.getpid() != server_pid:  # a process that some rank forked inherits this function
         return
     with contextlib.suppress(Exception):
-        socket = Path(multiprocessing.forkserver._forkserver._forkserver_address)
+        server: Any = multiprocessing.forkserver._forkserver  # what it knows is not public
+        socket = Path(server._forkserver_address)
         if socket.parent.name.startswith("pymp-"):
             shutil.rmtree(socket.parent, ignore_errors=True)
     os._exit(0)  # it takes torch a second to be taken down in order

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import linecache
 import multiprocessing
 import os
@@ -54,6 +55,7 @@ def _redirect_output(log: Path) -> None:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
 
 

@@ -79,12 +79,13 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     import cloudpickle
 
     try:
-        return cloudpickle.dumps((function, args))
+        packed: bytes = cloudpickle.dumps((function, args))
     except Exception as error:
         raise TypeError(
             f"function or one of its arguments cannot be sent to the ranks ({error}):"
             " create inside the function what cannot be copied"
         ) from error
+    return packed
 
 
 def _job(
@@ -133,8 +134,10 @@ def _results(ranks: list[RunningRank], timeout_s: float) -> list[Any]:
     """The results by rank; raises RankFailed if a rank has none."""
     for rank in ranks:
         rank.output.show_rest()
-    if all(rank.returned for rank in ranks):
-        return [pickle.loads(rank.report.result) for rank in ranks]
+    reports = [rank.report for rank in ranks]
+    results = [report.result for report in reports if report and not report.failed]
+    if len(results) == len(ranks):
+        return [pickle.loads(result) for result in results]
     failed = [rank for rank in ranks if rank.failed]
     if not failed:
         failed = [rank for rank in ranks if not rank.returned]  # the time was up

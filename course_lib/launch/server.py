@@ -10,9 +10,13 @@ import os
 import signal
 import threading
 from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 
 from course_lib.launch import rank as rank_program
 from course_lib.launch.job import Folder
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext  # one is absent on Windows
 
 _PRELOAD = "course_lib.launch.preload"
 _END_S = 5.0  # a killed process is gone in milliseconds
@@ -23,7 +27,9 @@ _warming = threading.Lock()
 _process_lock = threading.Lock()
 
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-_context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+_context: "ForkServerContext | SpawnContext" = (
+    multiprocessing.get_context("forkserver") if _FORKS else multiprocessing.get_context("spawn")
+)
 
 
 def warm_up() -> None:
@@ -92,7 +98,7 @@ class RankProcess:
         """End the rank and all that it started; safe to repeat."""
         pid = self._process.pid
         try:
-            if hasattr(os, "killpg"):
+            if pid is not None and hasattr(os, "killpg"):
                 os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass  # nothing is left of the group, or the rank has not made it yet

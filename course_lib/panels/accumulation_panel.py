@@ -47,17 +47,15 @@ def _view(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> View:
     # One epoch of any length will do: only the first update is shown.
     batching = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
     rank_samples = Batching(10**6, micro_batch, accumulation).global_batch
+    syncs = {way: gradient_syncs(accumulation, accumulation, way) for way in (False, True)}
     result = Accumulated(
         batching,
-        gradient_syncs(accumulation, accumulation, no_sync),
+        syncs[no_sync],
         layer_activation_bytes(_SHAPE, Recipe(), micro_batch, _SHAPE.context),
         layer_activation_bytes(_SHAPE, Recipe(), rank_samples, _SHAPE.context),
     )
-    return View(
-        result,
-        _rows(result, no_sync),
-        lambda: figure.window(micro_batch, accumulation, dp, no_sync),
-    )
+    rows = _rows(result, no_sync)
+    return View(result, rows, lambda: figure.window(batching, syncs, no_sync))
 
 
 def _rows(result: Accumulated, no_sync: bool) -> tuple[tuple[str, str], ...]:

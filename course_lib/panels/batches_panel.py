@@ -1,5 +1,7 @@
 """The panel of chapter 1: samples, batches, updates and epochs."""
 
+from typing import Any
+
 from course_lib.figures import batches as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
@@ -37,7 +39,7 @@ def batches(
     return Panel(controls, _view)
 
 
-def _view(**values: int) -> View:
+def _view(**values: Any) -> View:  # the arguments of Batching
     batching = Batching(**values)
     lines = (line.partition(" = ") for line in batching.explain().splitlines())
     rows = tuple((name, derivation) for name, _, derivation in lines)

@@ -30,4 +30,4 @@ def _view(batch: int, critical: int) -> View:
             f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}",
         ),
     )
-    return View(cost, rows, lambda: figure.batch_cost(critical, batch))
+    return View(cost, rows, lambda: figure.batch_cost(cost, critical, batch))

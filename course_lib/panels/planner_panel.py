@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import Panel, Rows, View
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
@@ -62,8 +62,8 @@ def _plan(
     cp: int,
 ) -> Plan:
     """The same Plan for the same question, so that two views of it are equal."""
-    only = {**_FEW, "cp": (cp,), "zero_stage": _ZERO[zero_stage]}
-    only["recompute"] = _RECOMPUTE[recompute]
+    only: dict[str, tuple[int | str, ...]] = {**_FEW, "cp": (cp,)}
+    only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
     cluster = Cluster(ACCELERATORS[gpu], nodes)
     return plan(MODELS[model], Recipe(), cluster, batch, sequence, only=only)
 
@@ -80,7 +80,7 @@ def _view(
 ) -> View:
     result = _plan(model, gpu, nodes, batch, sequence, recompute, zero_stage, cp)
     title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
-    rows = (("layouts that fit", f"{result.fitting:,} of {result.layouts:,}"),)
+    rows: Rows = (("layouts that fit", f"{result.fitting:,} of {result.layouts:,}"),)
     if result.fitting:
         (best,) = result.best(1)
         step = result.step(best)

@@ -255,12 +255,14 @@ def without_ids(svg: str) -> str:
 @pytest.mark.parametrize(
     ("build", "values", "reason"),
     [
-        (panels.batches, {"samples": 0}, "samples 0 is not a whole number from 1 to"),
-        (panels.batches, {"micro_batch": 2.5}, "micro-batch 2.5"),
+        (panels.batches, {"samples": 0}, "samples must be at least 1, got 0"),
+        (panels.batches, {"samples": 10_001}, "samples must be at most 10000, got 10001"),
+        (panels.batches, {"micro_batch": 65}, "micro-batch must be at most 64, got 65"),
+        (panels.batches, {"micro_batch": 2.5}, "micro-batch must be a whole number, got 2.5"),
         (panels.batches, {"nodes": 3}, "nodes 3 is not one of 1, 2, 4"),
         (panels.batches, {"tp": 4}, "world 1 is not divisible"),
         (panels.batches, {"drop_last": "yes"}, "drop_last must be True or False"),
-        (panels.accumulation, {"accumulation": True}, "accumulation True"),
+        (panels.accumulation, {"accumulation": True}, "must be a whole number, got True"),
         (panels.memory, {"model": "gpt5"}, "model 'gpt5' is not one of gpt2-124m"),
         (panels.memory, {"unit": "MB"}, "unit 'MB' is not one of"),
         (panels.pipeline, {"schedule": "2f2b"}, "schedule '2f2b' is not one of naive"),
