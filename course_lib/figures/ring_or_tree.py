@@ -78,7 +78,7 @@ def _curve(result: RingOrTree, kind: str, smallest: int, largest: int) -> list[P
     points: list[Point] = []
     for part in range(_SAMPLES + 1):
         size = smallest * (largest / smallest) ** (part / _SAMPLES)
-        one = ring_or_tree(result.operation, size, result.ranks, result.link, result.tree)
+        one = ring_or_tree(result.operation, size, result.ranks, result.link, tree=result.tree)
         points.append((size, _times(one)[kind]))
     return points
 

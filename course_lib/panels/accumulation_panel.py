@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from course_lib.figures import accumulation as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes
@@ -51,11 +53,17 @@ def _view(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> View:
     result = Accumulated(
         batching,
         syncs[no_sync],
-        layer_activation_bytes(_SHAPE, Recipe(), micro_batch, _SHAPE.context),
-        layer_activation_bytes(_SHAPE, Recipe(), rank_samples, _SHAPE.context),
+        _layer_bytes(micro_batch),
+        _layer_bytes(rank_samples),
     )
     rows = _rows(result, no_sync)
     return View(result, rows, lambda: figure.window(batching, syncs, no_sync))
+
+
+def _layer_bytes(samples: int) -> int:
+    """Activations that one layer keeps for a micro-batch of `samples` samples."""
+    job = Job(_SHAPE, Recipe(), Layout(micro_batch=samples), sequence=_SHAPE.context)
+    return layer_activation_bytes(job)
 
 
 def _rows(result: Accumulated, no_sync: bool) -> tuple[tuple[str, str], ...]:

@@ -65,7 +65,7 @@ def _plan(
     only: dict[str, tuple[int | str, ...]] = {**_FEW, "cp": (cp,)}
     only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
     cluster = Cluster(ACCELERATORS[gpu], nodes)
-    return plan(MODELS[model], Recipe(), cluster, batch, sequence, only=only)
+    return plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
 
 
 def _view(
