@@ -239,14 +239,14 @@ def test_memory_says_whether_it_fits() -> None:
             "micro_batches",
             9,
             8,
-            "not divisible by stages (pp) 4",
+            "not divisible by stages 4",
         ),
         (
             lambda: panels.pipeline("dualpipe"),
             "stages",
             8,
             4,
-            "micro_batches (accumulation) of dualpipe",
+            "micro_batches of dualpipe",
         ),
     ],
 )
