@@ -49,20 +49,20 @@ def sentence(result: BucketTimeline, title: str) -> str:
 
 
 def _layers(result: BucketTimeline) -> Iterator[Span]:
-    """Head, each layer, and the embedding: steps of one name are one bar."""
-    begin = end = 0.0
+    """Head, each layer, and the embedding: gradients of the same name are one bar."""
+    start = end = 0.0
     name = result.gradients[0].name
     for gradient in result.gradients:
         if gradient.name != name:
-            yield begin, end
-            begin, name = end, gradient.name
+            yield start, end
+            start, name = end, gradient.name
         end += gradient.backward_s
-    if end > begin:
-        yield begin, end
+    if end > start:
+        yield start, end
 
 
 def _joined(spans: Iterable[Span], scale: float) -> list[Span]:
-    """Spans with a neighbour that touches them as one, while both together are short on paper."""
+    """Spans that touch, merged as long as the result is short on paper."""
     joined: list[Span] = []
     for start, end in spans:
         touches = joined and (start - joined[-1][1]) * scale < 0.3
@@ -77,7 +77,7 @@ def _box(span: Span, top: float, scale: float) -> tuple[float, float, float, flo
 
 
 def _arrows(sheet: Picture, result: BucketTimeline, scale: float) -> None:
-    """From where a bucket is full to where it is sent, as far as lines can be told apart."""
+    """A line from where each bucket is full to where it is sent, unless lines would merge."""
     drawn = float("-inf")
     for each in result.exchanges:
         x = _LEFT + each.ready_s * scale

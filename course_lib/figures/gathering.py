@@ -21,7 +21,7 @@ _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PINK)
 def gather_memory(result: GatherTimeline, title: str = "") -> Sheet:
     """Shards, whole weights and whole gradients on top of each other, change by change.
 
-    Of a deep model the first and the last three layers are drawn.
+    For a deep model only the first and last three layers are drawn.
     """
     events = _shown(result)
     sheet = Sheet(_TOP + _HEIGHT + 106, sentence(result, title))
@@ -158,9 +158,9 @@ def _areas(
 def _layers(
     sheet: Sheet, place: _Scale, result: GatherTimeline, events: Sequence[GatherEvent]
 ) -> None:
-    """Numbers of the layers under the axis, and where backward begins."""
+    """Numbers of the layers under the axis, and where backward starts."""
     y = _TOP + _HEIGHT + 13
-    free = _LEFT  # from where on a number does not touch the one before
+    free = _LEFT  # a number to the right of this does not touch the previous one
     before = events[0]
     for number, event in enumerate(events):
         x = place.x(number)

@@ -9,7 +9,7 @@ _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 
 
 class _SvgRenderer(Protocol):
-    """What matplotlib's renderer for SVG has; its type says nothing of it."""
+    """What matplotlib's SVG renderer has and its type does not mention."""
 
     height: float
     writer: Any

@@ -1,4 +1,4 @@
-"""Who stands where: the ranks of a mesh, with the groups that they form along each axis."""
+"""The ranks of a mesh, and the groups that they form along each axis."""
 
 from collections.abc import Mapping, Sequence
 

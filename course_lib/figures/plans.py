@@ -1,4 +1,4 @@
-"""The fastest meshes of a plan: where their time goes, and what they need of the memory."""
+"""The fastest meshes of a plan: where their time goes, and how much memory they need."""
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
@@ -84,7 +84,7 @@ def _memory(sheet: Picture, plan: Plan, option: PlannedLayout, y: float) -> None
 
 
 def _smallest(sheet: Picture, plan: Plan) -> None:
-    """What comes closest, where nothing fits."""
+    """What comes closest, if nothing fits."""
     option, _ = next(plan.rejected())
     size = format_bytes(option.memory_bytes, digits=1)
     sheet.write(0, _TOP + 4, f"No layout fits. The smallest needs {size}:", bold=True)

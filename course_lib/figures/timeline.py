@@ -14,13 +14,13 @@ _HEAD = 22  # above the rows of a chart: its name
 _FOOT = 18  # below them: its time
 _LEGEND = 18
 _LEGEND_COLUMNS = 2
-_ROWS_HEIGHT = 190  # of a chart, at most, unless the rows are as low as they can be
+_ROWS_HEIGHT = 190  # of a chart, at most, unless its rows are already as low as possible
 _ROW_MOST, _ROW_LEAST = 22, 5
 _NAME_ROOM = 11  # height of a row that leaves room for its name
 _NUMBER_PT = 7.5
 _DIGIT_PT = 0.64 * _NUMBER_PT  # width of a digit in DejaVu Sans
 
-# The kinds of pass of theory.schedules. Later chunks are darker, with white numbers.
+# The kinds of pass of theory.pipelines.schedules. Later chunks are darker, with white numbers.
 _NAMES = {
     "F": "forward",
     "B": "backward",
@@ -54,7 +54,7 @@ class Task(Protocol):
 
 class _Bar(NamedTuple):
     kind: str
-    later: bool  # a chunk behind the first
+    later: bool  # not the first chunk
     box: Box
     number: str
 
@@ -138,7 +138,7 @@ def _chart(
 
 
 def _bars(tasks: Sequence[Task], top: float, row: float, scale: float) -> Iterator[_Bar]:
-    """One bar for each pass, two of half the height for a forward and a backward pass at once."""
+    """One bar for each pass; two of half the height where forward and backward overlap."""
     for task in tasks:
         x, y = _LEFT + task.start * scale, top + task.stage * row
         width, other = (task.end - task.start) * scale, _other(task)

@@ -1,6 +1,6 @@
 """The program inside the namespaces of `two_nodes`: makes the second network, the link, the nodes.
 
-It is the first process in there, so that everything else ends with it.
+It is the first process inside, so everything else ends with it.
 """
 
 import math
@@ -15,7 +15,7 @@ from pathlib import Path
 from course_lib.launch.node_plan import NodePlan
 
 _POLL_S = 0.05
-_GRACE_S = 1.0  # after a failure: time for the other node to turn out the cause
+_GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
 
 # A node sets up its end of the link when it is told to, and becomes torchrun.
 _NODE = """

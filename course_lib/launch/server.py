@@ -1,4 +1,4 @@
-"""Rank processes as their parent sees them: a warm server to fork them from, and a sure end.
+"""Rank processes as their parent sees them: forked from a warm server, and ended for certain.
 
 The server is the standard library's forkserver: a clean process, never a fork of the kernel.
 Where there is none (Windows), each rank is a fresh process that imports torch for itself.
@@ -23,7 +23,7 @@ _END_S = 5.0  # a killed process is gone in milliseconds
 
 _warm = False
 _warming = threading.Lock()
-# Starting a process makes the standard library poll all others: not safe from several threads.
+# Starting a process makes the standard library poll all others, which is not thread-safe.
 _process_lock = threading.Lock()
 
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
@@ -34,7 +34,7 @@ _context: "ForkServerContext | SpawnContext" = (
 
 def warm_up() -> None:
     """Start the server in the background, so that the first `run` need not wait 3 s for torch."""
-    with contextlib.suppress(OSError):  # `run` will meet the same error, and say so
+    with contextlib.suppress(OSError):  # `run` will meet the same error, and report it
         _start_server()
 
 
@@ -66,9 +66,9 @@ def _start_server() -> None:
 
 
 def _ask_for_nothing() -> None:
-    """Return when the server has imported all and forked a process that has nothing to do.
+    """Return when the server has imported everything and forked a process that does nothing.
 
-    Not by a Process: each of those imports the caller's script once more.
+    This does not use a Process: each of those imports the caller's script again.
     """
     from multiprocessing import forkserver
 

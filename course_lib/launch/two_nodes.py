@@ -22,15 +22,15 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
 LINK = "wire0"  # what each node calls its end
 _PORT = 29500
 _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-# What may pass at once, at the machine's own speed: more than a packet, so that the kernel's timers
-# can follow, and far less than a tensor, or small ones would not see the limit.
+# How much may pass at once at the machine's own speed: more than a packet, so that the kernel's
+# timers keep up, and far less than a tensor, or small ones would not feel the limit.
 _BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
 _LEAVE_S = 5.0
 _TAIL = 15  # lines of a node's output in an error
 
 
 class NodesFailed(RuntimeError):
-    """The nodes could not be made, or one of them ended without a result."""
+    """The nodes could not be created, or one of them ended without a result."""
 
 
 def run_on_two_nodes(
@@ -60,7 +60,7 @@ def run_on_two_nodes(
 def node_command(
     module: str, ranks_per_node: int, node: int, argv: Sequence[str] = ()
 ) -> list[str]:
-    """torchrun's command for one node, as on real machines: only the address would be another."""
+    """torchrun's command for one node, as on real machines: only the address would differ."""
     where = ["--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={ranks_per_node}"]
     meeting = [f"--master-addr={ADDRESSES[0]}", f"--master-port={_PORT}"]
     launcher = [sys.executable, "-m", "torch.distributed.run"]
@@ -90,7 +90,10 @@ def obstacle() -> str | None:
 
 
 def _unshare() -> list[str]:
-    """Own networks and own processes, as root or as a user who is root in there only."""
+    """The command that gives a program networks and processes of its own.
+
+    As root, or as a user who becomes root inside only.
+    """
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--net", "--pid", "--fork", "--kill-child"]
 
@@ -126,8 +129,8 @@ def _run(folder: Path, timeout_s: float) -> None:
     """Start the namespaces, wait until they end, and end them whatever happens."""
     command = [*_unshare(), sys.executable, "-m", "course_lib.launch.namespaces", str(folder)]
     with open(folder / "said", "wb") as said:
-        # The namespaces live as long as this pipe is open; a session of their own keeps Ctrl-C
-        # from them, so that there is one order in which things end.
+        # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
+        # them, so that things always end in the same order.
         first = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
         )
@@ -146,7 +149,7 @@ def _run(folder: Path, timeout_s: float) -> None:
 
 
 def _end(first: subprocess.Popen[bytes]) -> None:
-    """Return when no process is left: the first one ends, and the kernel all others before it."""
+    """Return when no process is left: when the first one ends, the kernel has ended all others."""
     assert first.stdin is not None
     first.stdin.close()
     try:
@@ -157,7 +160,7 @@ def _end(first: subprocess.Popen[bytes]) -> None:
 
 
 def _failure(folder: Path) -> str:
-    """Which node failed, and the last that it said."""
+    """Which node failed, and the last lines of its output."""
     said = _text(folder / "said").strip() or "the nodes ended without a word"
     node = next((node for node in (0, 1) if said.startswith(f"node {node} ")), None)
     tail = "" if node is None else _tail(folder / f"err{node}")
@@ -165,7 +168,7 @@ def _failure(folder: Path) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The last lines of the ranks; what torchrun says about their end would hide the cause."""
+    """The last lines of the ranks, without torchrun's summary, which would hide the cause."""
     lines = _text(path).splitlines()
     summary = (number for number, line in enumerate(lines) if "failed (exitcode" in line)
     return "\n".join(lines[: next(summary, None)][-_TAIL:])

@@ -1,4 +1,4 @@
-"""Follows every tensor's memory from birth to death: peak, allocations."""
+"""Follows each tensor's memory from birth to death: peak, allocations."""
 
 import gc
 import itertools
@@ -45,7 +45,7 @@ class MemoryLog:
         return len(self.changes)
 
     def since(self, mark: int) -> "MemoryLog":
-        """What happened after `mark`, with what was alive then as baseline."""
+        """What happened after `mark`; the baseline is what was alive then."""
         return MemoryLog(self.timeline[mark], self.changes[mark:])
 
 
@@ -64,7 +64,7 @@ def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
     gc.disable()
     log = MemoryLog()
     watch = _Watch(log)
-    watch.begin(before)
+    watch.start(before)
     del before  # they may die inside the block
     try:
         with watch, _resizes_told(watch):
@@ -98,7 +98,7 @@ class _Watch(TorchDispatchMode):
                 self.add(storage)
         return result
 
-    def begin(self, tensors: Iterable[Tensor]) -> None:
+    def start(self, tensors: Iterable[Tensor]) -> None:
         """Follow what exists already: the baseline."""
         for storage in {tensor.untyped_storage() for tensor in tensors}:
             self.follow(storage)

@@ -38,7 +38,7 @@ def accumulation(
     controls = {
         "micro_batch": whole("micro-batch", micro_batch, 1, 64),
         "accumulation": whole("accumulation", accumulation, 1, 64),
-        # From 2 up: one rank alone has nobody to exchange gradients with.
+        # From 2 up: a single rank has no other to exchange gradients with.
         "dp": powers_of_two("data parallel", dp, 2, 64),
         "no_sync": flag("no_sync", no_sync),
     }

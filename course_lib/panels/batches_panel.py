@@ -20,7 +20,7 @@ def batches(
     sequence: int = 1024,
     drop_last: bool = False,
 ) -> Panel:
-    """Sliders for `theory.batching.Batching`, which is the panel's result.
+    """Sliders for `Batching`, which is the panel's result.
 
     Raises ValueError for starting values outside the sliders or that do not fit together.
     """

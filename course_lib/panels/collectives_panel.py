@@ -29,7 +29,7 @@ def collectives(
     link: str | Link = "NVLink4",
     tree: str = "tree",
 ) -> Panel:
-    """Controls for `theory.ring_or_tree.ring_or_tree`, whose `RingOrTree` is the panel's result.
+    """Controls for `ring_or_tree`, whose `RingOrTree` is the panel's result.
 
     `link`: a name, or a Link of your own, which is then offered and chosen first. Raises ValueError
     for starting values that are not offered.

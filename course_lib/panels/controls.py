@@ -11,7 +11,7 @@ from course_lib import validation
 
 _NAME_WIDTH = "105px"
 _BOX_WIDTH = "190px"
-_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # off the box, also the handle
+_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # the handle must not touch the box
 _ROW_WIDTH = "345px"  # two rows side by side in a JupyterLab window of 1200 pixels
 
 

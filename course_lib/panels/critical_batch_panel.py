@@ -7,7 +7,7 @@ from course_lib.theory.step.batching import batch_cost
 
 
 def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:
-    """Sliders for `theory.batching.batch_cost`, whose `BatchCost` is the panel's result.
+    """Sliders for `batch_cost`, whose `BatchCost` is the panel's result.
 
     Raises ValueError for starting values outside the sliders.
     """

@@ -11,8 +11,8 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.planner import Plan, plan
 
-# A redraw takes 80 to 120 ms of one core, most of it the search, which is longer than other panels
-# take. Hence few micro-batches and chunks, one cp, and no mixtures of experts, whose experts would
+# A redraw takes 80 to 120 ms of one core, longer than in other panels, and most of that is the
+# search. So there are few micro-batches and chunks, one cp, and no mixtures of experts, which would
 # multiply the layouts.
 _FEW = {"micro_batch": (1, 2, 4, 8), "virtual_stages": (1, 2, 4)}
 _RECOMPUTE = {"planner's choice": ("none", "full"), "none": ("none",), "full": ("full",)}
@@ -29,7 +29,7 @@ def planner(
     zero_stage: str = "planner's choice",
     cp: int = 1,
 ) -> Panel:
-    """Controls for `theory.planner.plan`, whose `Plan` is the panel's result.
+    """Controls for `plan`, whose `Plan` is the panel's result.
 
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.

@@ -1,4 +1,4 @@
-"""AdamW for bf16 weights: the small updates go to an fp32 master copy."""
+"""AdamW for bf16 weights: small updates go to an fp32 master copy."""
 
 from collections.abc import Iterable, Iterator
 

@@ -12,7 +12,7 @@ from torch.distributed import P2POp, ProcessGroup
 
 
 class Peers:
-    """The n ranks of a group, numbered 0 to n-1, and this one among them."""
+    """The n ranks of a group, numbered 0 to n-1; this one is among them."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
         group = group or dist.group.WORLD

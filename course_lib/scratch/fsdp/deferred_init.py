@@ -1,4 +1,4 @@
-"""Builds a model without memory, and later its weights one at a time.
+"""Builds a model without memory, and later fills its weights one by one.
 
 A model built under `torch.device("meta")` has shapes and no values. Here the
 calls that would have filled it (normal_, uniform_, fill_, …) are written down,

@@ -21,7 +21,7 @@ from course_lib.scratch.fsdp.unit import cut
 
 
 class Gather(Function):
-    """Shard in, whole parameters out; backward: whole gradients in."""
+    """Shard in, whole parameters out; in backward, whole gradients in."""
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, number: int, fsdp: "FSDP") -> Any:

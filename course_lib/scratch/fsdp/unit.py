@@ -51,7 +51,7 @@ class Unit:
             self.gathering = None
 
     def free(self) -> None:
-        """Give the memory back; the tensors over it stay, empty."""
+        """Give the memory back; the tensors that view it stay, empty."""
         if self.gathering:  # fetched ahead and never used
             self.gather()
         self.whole.untyped_storage().resize_(0)

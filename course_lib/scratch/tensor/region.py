@@ -58,7 +58,7 @@ class TensorParallel:
         return Sum.apply(x, self.group)
 
     def own_tokens(self, places: Tensor) -> Tensor:
-        """Of all places in the sequence, those whose norms are done here."""
+        """The places in the sequence whose norms this rank computes."""
         return places
 
     def cut(self, whole: Tensor, dim: int = 0, parts: int = 1) -> nn.Parameter:

@@ -19,7 +19,7 @@ from course_lib.scratch.wire import all_gather, all_reduce, reduce_scatter
 
 
 class Gather(Function):
-    """In the place of f, into a pair: (b, s / ranks, h) -> (b, s, h)."""
+    """Replaces f, into a pair: (b, s / ranks, h) -> (b, s, h)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -32,7 +32,7 @@ class Gather(Function):
 
 
 class SumScatter(Function):
-    """In the place of g, out of a pair: (b, s, h) -> (b, s / ranks, h)."""
+    """Replaces g, out of a pair: (b, s, h) -> (b, s / ranks, h)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:

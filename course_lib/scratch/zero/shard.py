@@ -16,7 +16,7 @@ from course_lib.scratch.zero.offload import OptimizerPlace
 
 
 class Unit:
-    """Parameters that are sent together: of one layer, or of all the rest."""
+    """Parameters that are sent together: a layer's, or all the others."""
 
     def __init__(
         self,
