@@ -29,7 +29,7 @@ def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
     if value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}: give {least} or more")
     if value > most:
-        raise ValueError(f"{name} must be at most {most:.3g}, got {value:.3g}: look for a typo")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {value:.6g}: look for a typo")
 
 
 def number(
@@ -49,7 +49,7 @@ def number(
     if least is not None and value < least:
         raise ValueError(f"{name} must be at least {least}, got {value}: give a larger number")
     if abs(value) > most:
-        raise ValueError(f"{name} must be at most {most:.0e}, got {value:.3g}: look for a typo")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {value:.6g}: look for a typo")
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> None:

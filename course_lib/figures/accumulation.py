@@ -1,12 +1,14 @@
 """When gradients travel during an accumulated update, and what a batch size costs."""
 
 import math
+from collections.abc import Mapping
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted, elide
-from course_lib.figures.sheet import WIDTH_PT, Sheet
-from course_lib.theory.network.buckets import gradient_syncs
-from course_lib.theory.step import batching
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted, elide
+from course_lib.theory.step.batching import BatchCost, Batching
+from course_lib.theory.step.batching import batch_cost as cost_of
 
 _LEFT = 4
 _BAR = 22
@@ -16,29 +18,27 @@ _MICRO_STEPS = 6
 _FORWARD, _BACKWARD, _ALL_REDUCE, _UPDATE = 1.0, 2.0, 1.0, 0.5
 
 
-def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Sheet:
+def window(plan: Batching, all_reduces: Mapping[bool, int], no_sync: bool) -> Sheet:
     """The timeline of one update, without and with no_sync; the chosen one in full colour.
 
-    Raises ValueError for counts below 1.
+    `all_reduces` has the backward passes that all-reduce, by whether no_sync is used.
     """
-    plan = batching.Batching(10**9, micro_batch, accumulation, gpus_per_node=dp)
-    syncs = {way: gradient_syncs(accumulation, accumulation, way) for way in (False, True)}
-    sheet = Sheet(208, _window_sentence(plan, no_sync, syncs[no_sync]))
+    sheet = Sheet(208, _window_sentence(plan, no_sync, all_reduces[no_sync]))
     sheet.write(
         0,
         13,
-        f"One update on {counted(dp, 'rank')}: "
-        f"{accumulation} × {micro_batch} samples each, {plan.global_batch:,} in all",
+        f"One update on {counted(plan.dp, 'rank')}: "
+        f"{plan.accumulation} × {plan.micro_batch} samples each, {plan.global_batch:,} in all",
         size=style.TITLE_PT,
         bold=True,
     )
     for top, way in ((34, False), (100, True)):
-        _timeline(sheet, top, accumulation, way, syncs[way], chosen=way == no_sync)
+        _timeline(sheet, top, plan.accumulation, way, all_reduces[way], chosen=way == no_sync)
     _key(sheet, 180)
     return sheet
 
 
-def _window_sentence(plan: batching.Batching, no_sync: bool, syncs: int) -> str:
+def _window_sentence(plan: Batching, no_sync: bool, syncs: int) -> str:
     with_it = "with" if no_sync else "without"
     return (
         f"One update of {counted(plan.global_batch, 'sample')}: "
@@ -64,7 +64,8 @@ def _timeline(
     }
     # One scale for both rows, so that a shorter row is a shorter time.
     scale = (WIDTH_PT - _LEFT - 4) / sum(width for _, width in _blocks(accumulation, False))
-    x, boxes = float(_LEFT), {name: [] for name in looks}
+    x = float(_LEFT)
+    boxes: dict[str, list[Box]] = {name: [] for name in looks}
     for kind, width in blocks:
         if kind == "…":
             sheet.write(x + width * scale / 2, top + 33, "…", align="center")
@@ -108,13 +109,11 @@ _PLOT = (84.0, 30.0, 330.0, 190.0)  # left, top, width, height of the curve's fr
 _LEAST, _DECADES = 0.7, 3  # both axes run from a little under 1 to 10^3
 
 
-def batch_cost(critical_batch: float, batch: float) -> Sheet:
+def batch_cost(cost: BatchCost, critical_batch: float, batch: float) -> Sheet:
     """Optimizer steps against samples, both relative to their minimum, with the chosen batch.
 
-    The curve is S/S_min = 1 + Bc/B, E/E_min = 1 + B/Bc (McCandlish et al. 2018,
-    arXiv:1812.06162). Raises ValueError for a batch that is not above 0.
+    `cost` is that of `batch`; the curve is `theory.step.batching.batch_cost` of all batches.
     """
-    cost = batching.batch_cost(batch, critical_batch)
     sheet = Sheet(
         270,
         f"Batch {batch:,} with a critical batch of {critical_batch:,}: "
@@ -124,7 +123,7 @@ def batch_cost(critical_batch: float, batch: float) -> Sheet:
     sheet.write(0, 13, "What a fixed loss costs", size=style.TITLE_PT, bold=True)
     _frame(sheet)
     # Batches from Bc/999 to 999·Bc, evenly spaced on the logarithmic axes.
-    curve = [batching.batch_cost(999 ** (part / 20), 1.0) for part in range(-20, 21)]
+    curve = [cost_of(999 ** (part / 20), 1.0) for part in range(-20, 21)]
     sheet.line([_place(point.steps, point.samples) for point in curve], style.BLUE, 2)
     x, y = _place(2, 2)
     sheet.dot(x, y, style.WHITE, 4)
@@ -159,7 +158,7 @@ def _frame(sheet: Sheet) -> None:
         sheet.write(0, top + height / 2 + row * 13, word)
 
 
-def _chosen_batch(sheet: Sheet, batch: float, cost: batching.BatchCost) -> None:
+def _chosen_batch(sheet: Sheet, batch: float, cost: BatchCost) -> None:
     left, top, width, height = _PLOT
     x, y = _place(cost.steps, cost.samples)
     sheet.line([(left, y), (x, y), (x, top + height)], style.VERMILION, 1.2, dashed=True)

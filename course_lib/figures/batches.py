@@ -1,13 +1,14 @@
 """How micro-batches make the global batch, and how updates make an epoch."""
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted, elide
-from course_lib.figures.sheet import Box, Sheet
+from course_lib.figures.picture import Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted, elide
 from course_lib.theory.step.batching import Batching, Epoch
 
 _HEIGHT_PT = 265
 _MARGIN = 2
-_LEFT = 74  # where the grid begins, right of the ranks' names
+_LEFT = 74  # where the grid starts, to the right of the ranks' names
 _RIGHT = 440
 _TOP = 62
 _GRID_HEIGHT = 114
@@ -73,7 +74,7 @@ def _grid(sheet: Sheet, batching: Batching, epoch: Epoch) -> None:
 
 
 def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int, Box]]) -> None:
-    """Full cells, the last short micro-batch, and empty cells when the data end before."""
+    """Full cells, the short last micro-batch, and empty cells if the data end early."""
     ends_here = epoch.updates == 1
     filled = epoch.last_window if ends_here else batching.accumulation
     ragged = ends_here and epoch.last_micro_batch < batching.micro_batch
@@ -91,7 +92,7 @@ def _cells(sheet: Sheet, batching: Batching, epoch: Epoch, cells: list[tuple[int
 def _update_bar(sheet: Sheet, x: float, height: float, dp: int) -> None:
     sheet.boxes([(x + 3, _TOP, 12, height)], style.ORANGE, "//")
     middle = _TOP + height / 2
-    if dp == 1:  # nobody to exchange gradients with
+    if dp == 1:  # no other rank to exchange gradients with
         sheet.write(x + 20, middle + 4, "update")
         return
     sheet.write(x + 20, middle - 2, "all-reduce")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT, Picture
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import BucketTimeline
 
@@ -18,7 +18,7 @@ _SHORTEST_PT = 5.0  # neighbours that are shorter on paper become one bar
 Span = tuple[float, float]
 
 
-def bucket_timeline(result: BucketTimeline, title: str = "") -> Sheet:
+def bucket_timeline(result: BucketTimeline, title: str = "") -> Picture:
     """Computing above, all-reduces below, on one scale of time; what is exposed is marked."""
     sheet = Drawing(_HEIGHT, sentence(result, title))
     sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
@@ -49,20 +49,20 @@ def sentence(result: BucketTimeline, title: str) -> str:
 
 
 def _layers(result: BucketTimeline) -> Iterator[Span]:
-    """Head, each layer, and the embedding: steps of one name are one bar."""
-    begin = end = 0.0
+    """Head, each layer, and the embedding: gradients of the same name are one bar."""
+    start = end = 0.0
     name = result.gradients[0].name
     for gradient in result.gradients:
         if gradient.name != name:
-            yield begin, end
-            begin, name = end, gradient.name
+            yield start, end
+            start, name = end, gradient.name
         end += gradient.backward_s
-    if end > begin:
-        yield begin, end
+    if end > start:
+        yield start, end
 
 
 def _joined(spans: Iterable[Span], scale: float) -> list[Span]:
-    """Spans with a neighbour that touches them as one, while both together are short on paper."""
+    """Spans that touch, merged as long as the result is short on paper."""
     joined: list[Span] = []
     for start, end in spans:
         touches = joined and (start - joined[-1][1]) * scale < 0.3
@@ -76,8 +76,8 @@ def _box(span: Span, top: float, scale: float) -> tuple[float, float, float, flo
     return _LEFT + span[0] * scale, top, max(0.5, (span[1] - span[0]) * scale), _BAR
 
 
-def _arrows(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
-    """From where a bucket is full to where it is sent, as far as lines can be told apart."""
+def _arrows(sheet: Picture, result: BucketTimeline, scale: float) -> None:
+    """A line from where each bucket is full to where it is sent, unless lines would merge."""
     drawn = float("-inf")
     for each in result.exchanges:
         x = _LEFT + each.ready_s * scale
@@ -87,7 +87,7 @@ def _arrows(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
             drawn = x
 
 
-def _axis(sheet: Sheet, result: BucketTimeline, scale: float) -> None:
+def _axis(sheet: Picture, result: BucketTimeline, scale: float) -> None:
     end, done = _LEFT + result.end_s * scale, _LEFT + result.backward_s * scale
     sheet.line([(_LEFT, _AXIS), (end, _AXIS)], style.GREY)
     sheet.write(_LEFT, _AXIS + 14, "0", colour=style.GREY)

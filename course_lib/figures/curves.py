@@ -21,8 +21,14 @@ def loss(curves: Mapping[str, Sequence[float]]) -> Sheet:
     sheet = Sheet(240, _sentence(curves))
     axes = sheet.add_axes((0.11, 0.17, 0.86, 0.78))
     for place, (name, values) in enumerate(curves.items()):
-        look = {"color": _COLOURS[place % 4], "linestyle": _LINES[place % 4]}
-        axes.plot(range(1, len(values) + 1), values, label=name, linewidth=2, **look)
+        axes.plot(
+            range(1, len(values) + 1),
+            values,
+            label=name,
+            linewidth=2,
+            color=_COLOURS[place % 4],
+            linestyle=_LINES[place % 4],
+        )
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("update", fontsize=style.TEXT_PT)
     axes.set_ylabel("loss", fontsize=style.TEXT_PT)

@@ -1,11 +1,12 @@
-"""A sheet that writes its SVG itself: for figures with hundreds of boxes and texts."""
+"""A picture that writes its own SVG: for figures with hundreds of boxes and texts."""
 
 import html
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from course_lib.figures import style, svg
-from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+from course_lib.figures.picture import WIDTH_PT, Box, Picture, Point
+from course_lib.figures.sheet import Sheet
 
 # Lines of each hatch inside a square of 6 points.
 _HATCHES = {
@@ -19,19 +20,18 @@ _ANCHOR = {"left": "start", "center": "middle", "right": "end"}
 _numbers = itertools.count()
 
 
-class Drawing(Sheet):
-    """A Sheet whose SVG is not drawn by matplotlib: over ten times as quick where much is written.
+class Drawing(Picture):
+    """A Picture drawn without matplotlib: over ten times as quick where there is much text.
 
-    The PNG is: from the same calls of boxes, line and write.
+    Only its PNG comes from matplotlib, by the same calls on a Sheet.
     """
 
     def __init__(self, height_pt: float, sentence: str) -> None:
-        super().__init__(height_pt, sentence)
-        self._height_pt = height_pt
+        self.sentence, self.height_pt = sentence, height_pt
         self._prefix = f"d{next(_numbers)}-"
         self._svg: list[str] = []
         self._hatches: dict[str, str] = {}
-        self._marks: list[tuple[str, tuple, dict]] = []
+        self._marks: list[Callable[[Sheet], None]] = []  # what was drawn, for `to_sheet`
 
     def boxes(
         self,
@@ -46,7 +46,7 @@ class Drawing(Sheet):
         if not boxes:
             return
         dense = 2 * hatch if hatch else None  # matplotlib's own lines lie further apart
-        self._marks.append(("boxes", (boxes, fill, dense, edge, dashed), {}))
+        self._marks.append(lambda sheet: sheet.boxes(boxes, fill, dense, edge, dashed))
         path = "".join(f"M{x:.1f} {y:.1f}h{w:.1f}v{h:.1f}h{-w:.1f}z" for x, y, w, h in boxes)
         dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
         self._svg.append(
@@ -58,13 +58,14 @@ class Drawing(Sheet):
 
     def line(
         self,
-        points: Sequence[tuple[float, float]],
+        points: Sequence[Point],
         colour: str = style.INK,
         width: float = 1,
         dashed: bool = False,
     ) -> None:
         """Draw a line through `points`."""
-        self._marks.append(("line", (list(points), colour, width, dashed), {}))
+        points = list(points)
+        self._marks.append(lambda sheet: sheet.line(points, colour, width, dashed))
         path = "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
         dashes = ' stroke-dasharray="3 1.3"' if dashed else ""
         self._svg.append(
@@ -82,8 +83,7 @@ class Drawing(Sheet):
         bold: bool = False,
     ) -> None:
         """Write `text` with its baseline at `y`; `align` "left", "center" or "right" of `x`."""
-        look = {"size": size, "align": align, "colour": colour, "bold": bold}
-        self.write_all([(x, y, text)], **look)
+        self.write_all([(x, y, text)], size, align, colour, bold)
 
     def write_all(
         self,
@@ -94,8 +94,13 @@ class Drawing(Sheet):
         bold: bool = False,
     ) -> None:
         """Write several texts (x, baseline, text) of one look."""
-        look = {"size": size, "align": align, "colour": colour, "bold": bold}
-        self._marks += [("write", text, look) for text in texts]
+        texts = list(texts)
+
+        def mark(sheet: Sheet) -> None:
+            for x, y, text in texts:
+                sheet.write(x, y, text, size, align, colour, bold)
+
+        self._marks.append(mark)
         weight = ' font-weight="bold"' if bold else ""
         self._svg.append(
             f'<g text-anchor="{_ANCHOR[align]}" font-size="{size:g}" fill="{colour}"{weight}>'
@@ -107,13 +112,13 @@ class Drawing(Sheet):
 
     def to_svg(self) -> str:
         """The figure as SVG text that can stand inside HTML."""
-        opening = svg.opening(f"{WIDTH_PT:g}", f"{self._height_pt:g}", self.sentence)
+        opening = svg.opening(f"{WIDTH_PT:g}", f"{self.height_pt:g}", self.sentence)
         patterns = "".join(
             f'<pattern id="{name}" width="6" height="6" patternUnits="userSpaceOnUse">'
             f'<path d="{_HATCHES[hatch]}" stroke="{style.INK}" stroke-width="0.5"/></pattern>'
             for hatch, name in self._hatches.items()
         )
-        white = f'<path d="M0 0H{WIDTH_PT:g}V{self._height_pt:g}H0z" fill="{style.WHITE}"/>'
+        white = f'<path d="M0 0H{WIDTH_PT:g}V{self.height_pt:g}H0z" fill="{style.WHITE}"/>'
         return f"{opening}<defs>{patterns}</defs>{white}{''.join(self._svg)}</svg>"
 
     def to_png(self) -> bytes:
@@ -122,7 +127,7 @@ class Drawing(Sheet):
 
     def to_sheet(self) -> Sheet:
         """The same figure, drawn by matplotlib."""
-        sheet = Sheet(self._height_pt, self.sentence)
-        for name, arguments, look in self._marks:
-            getattr(sheet, name)(*arguments, **look)
+        sheet = Sheet(self.height_pt, self.sentence)
+        for mark in self._marks:
+            mark(sheet)
         return sheet

@@ -1,8 +1,9 @@
 """How many choices fall on each expert, and which of them are dropped."""
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.experts import ExpertLoad
 

@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes
 from course_lib.theory.memory.gather_timeline import ROOT, GatherEvent, GatherTimeline
 
@@ -20,7 +21,7 @@ _COLOURS = (style.BLUE, style.VERMILION, style.GREEN, style.PINK)
 def gather_memory(result: GatherTimeline, title: str = "") -> Sheet:
     """Shards, whole weights and whole gradients on top of each other, change by change.
 
-    Of a deep model the first and the last three layers are drawn.
+    For a deep model only the first and last three layers are drawn.
     """
     events = _shown(result)
     sheet = Sheet(_TOP + _HEIGHT + 106, sentence(result, title))
@@ -77,8 +78,7 @@ def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Sheet:
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    columns = {"ncols": 2, "loc": "lower left", "bbox_to_anchor": (0, 1.0)}
-    axes.legend(fontsize=9, frameon=False, **columns)
+    axes.legend(fontsize=9, frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.0))
     return sheet
 
 
@@ -100,7 +100,7 @@ class _Scale:
 
     def __init__(self, result: GatherTimeline, count: int) -> None:
         rough = 1.02 * result.peak_bytes / _TICKS
-        power = 10 ** math.floor(math.log10(rough))
+        power = 10.0 ** math.floor(math.log10(rough))
         self.tick = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
         self.ticks = math.ceil(1.02 * result.peak_bytes / self.tick)
         self.step = _WIDTH / count
@@ -158,9 +158,9 @@ def _areas(
 def _layers(
     sheet: Sheet, place: _Scale, result: GatherTimeline, events: Sequence[GatherEvent]
 ) -> None:
-    """Numbers of the layers under the axis, and where backward begins."""
+    """Numbers of the layers under the axis, and where backward starts."""
     y = _TOP + _HEIGHT + 13
-    free = _LEFT  # from where on a number does not touch the one before
+    free = _LEFT  # a number to the right of this does not touch the previous one
     before = events[0]
     for number, event in enumerate(events):
         x = place.x(number)

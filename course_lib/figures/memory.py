@@ -1,7 +1,8 @@
 """What is in the memory of a GPU, consumer by consumer, and whether it fits."""
 
 from course_lib.figures import style
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 

@@ -1,9 +1,10 @@
-"""Who stands where: the ranks of a mesh, with the groups that they form along each axis."""
+"""The ranks of a mesh, and the groups that they form along each axis."""
 
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
 
 _AXES = ("pp", "dp", "tp")
 _LEFT, _TOP, _BOX, _GAP, _ROW = 74, 62, 28, 20, 48

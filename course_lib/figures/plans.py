@@ -1,8 +1,8 @@
-"""The fastest meshes of a plan: where their time goes, and what they need of the memory."""
+"""The fastest meshes of a plan: where their time goes, and how much memory they need."""
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT, Picture
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.planner import Plan, PlannedLayout
 
@@ -16,7 +16,7 @@ _PARTS = (
 _MEMORY = (style.PINK, "\\")
 
 
-def ranked_layouts(plan: Plan, title: str = "", count: int = 5) -> Sheet:
+def ranked_layouts(plan: Plan, title: str = "", count: int = 5) -> Picture:
     """The `count` fastest meshes of a plan, and below them why others were rejected."""
     options = plan.meshes(count)
     notes = _notes(plan)
@@ -75,7 +75,7 @@ def _words(option: PlannedLayout) -> str:
     )
 
 
-def _memory(sheet: Sheet, plan: Plan, option: PlannedLayout, y: float) -> None:
+def _memory(sheet: Picture, plan: Plan, option: PlannedLayout, y: float) -> None:
     share = option.memory_bytes / plan.capacity_bytes
     sheet.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH, _BAR)], style.WHITE)
     sheet.boxes([(_MEMORY_LEFT, y + 10, _MEMORY_WIDTH * share, _BAR)], *_MEMORY)
@@ -83,15 +83,15 @@ def _memory(sheet: Sheet, plan: Plan, option: PlannedLayout, y: float) -> None:
     sheet.write(_MEMORY_LEFT + _MEMORY_WIDTH, y + 4, text, align="right")
 
 
-def _smallest(sheet: Sheet, plan: Plan) -> None:
-    """What comes closest, where nothing fits."""
+def _smallest(sheet: Picture, plan: Plan) -> None:
+    """What comes closest, if nothing fits."""
     option, _ = next(plan.rejected())
     size = format_bytes(option.memory_bytes, digits=1)
     sheet.write(0, _TOP + 4, f"No layout fits. The smallest needs {size}:", bold=True)
     sheet.write(0, _TOP + 21, _words(option))
 
 
-def _legend(sheet: Sheet, plan: Plan) -> None:
+def _legend(sheet: Picture, plan: Plan) -> None:
     x = 0.0
     for (name, fill, hatch), width in zip(_PARTS, (74, 118, 60), strict=True):
         sheet.boxes([(x, 24, 12, 10)], fill, hatch)

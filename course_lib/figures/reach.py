@@ -1,4 +1,4 @@
-"""FLOP per byte of a cut layer against the GPUs that share it, and what the link wants."""
+"""FLOP per byte of a layer against the number of GPUs that share it, and what the link needs."""
 
 import math
 
@@ -13,7 +13,7 @@ _DEGREES = (2, 4, 8, 16, 32, 64)
 
 
 def tp_reach(layer: CutLayer, title: str = "") -> Sheet:
-    """The layer's curve, the notes' curve and the ridge, both axes logarithmic; a dot at its t."""
+    """The curves of a layer and of one matrix, and the ridge; both axes are logarithmic."""
     sheet = Sheet(_TOP + _HEIGHT + 92, sentence(layer))
     sheet.write(0, 13, title or f"hidden {layer.hidden}", size=style.TITLE_PT, bold=True)
     sheet.write(0, 30, "FLOP per byte sent (both axes logarithmic)", colour=style.GREY)
@@ -42,7 +42,7 @@ def sentence(layer: CutLayer) -> str:
 
 
 def _place(degree: float, intensity: float) -> tuple[float, float]:
-    """Where a t and an intensity lie; what is outside the frame lies on its edge."""
+    """Where a degree and an intensity lie; what is outside the frame lies on its edge."""
     across = (math.log2(degree) - 1) / 5
     down = (_DECADES[-1] - math.log10(intensity)) / (len(_DECADES) - 1)
     return _LEFT + min(max(across, 0), 1) * _WIDTH, _TOP + min(max(down, 0), 1) * _HEIGHT

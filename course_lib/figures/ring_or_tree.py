@@ -4,8 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
 
@@ -27,11 +28,11 @@ def collective_times(
 
     `measured`: {"ring": [(bytes, seconds), …], "tree": …}, drawn as dots on the curves.
     """
-    rows = 1 if result.tree_s is None else 2
-    sheet = Sheet(_TOP + _HEIGHT + 44 + 18 * (rows + 1), sentence(result, measured))
+    times = _times(result)
+    sheet = Sheet(_TOP + _HEIGHT + 44 + 18 * (len(times) + 1), sentence(result, measured))
     heading = f"{result.operation}, {counted(result.ranks, 'rank')}, {result.link.name}"
     sheet.write(0, 13, title or heading, size=style.TITLE_PT, bold=True)
-    curves = {kind: _curve(result, kind, smallest, largest) for kind in list(_LOOKS)[:rows]}
+    curves = {kind: _curve(result, kind, smallest, largest) for kind in times}
     dots = measured or {}
     place = _Scale(smallest, largest, [*curves.values(), *dots.values()])
     _axes(sheet, place)
@@ -42,10 +43,9 @@ def collective_times(
         for point in dots.get(kind, ()):
             sheet.dot(*place(*point), colour, radius=4)
     if not dots:
-        chosen = {"ring": result.ring_s, "tree": result.tree_s}
-        for kind in curves:
-            sheet.dot(*place(result.size_bytes, chosen[kind]), _LOOKS[kind][0])
-    _key(sheet, result, curves, bool(dots))
+        for kind, time_s in times.items():
+            sheet.dot(*place(result.size_bytes, time_s), _LOOKS[kind][0])
+    _key(sheet, result, bool(dots))
     return sheet
 
 
@@ -68,12 +68,18 @@ def _crossing(result: RingOrTree) -> str:
     return f"the tree is faster below {_size(result.crossover_bytes)}"
 
 
+def _times(result: RingOrTree) -> dict[str, float]:
+    """Seconds by kind: of the ring, and of the tree where there is one."""
+    times = {"ring": result.ring_s}
+    return times if result.tree_s is None else {**times, "tree": result.tree_s}
+
+
 def _curve(result: RingOrTree, kind: str, smallest: int, largest: int) -> list[Point]:
-    points = []
+    points: list[Point] = []
     for part in range(_SAMPLES + 1):
         size = smallest * (largest / smallest) ** (part / _SAMPLES)
         one = ring_or_tree(result.operation, size, result.ranks, result.link, tree=result.tree)
-        points.append((size, one.ring_s if kind == "ring" else one.tree_s))
+        points.append((size, _times(one)[kind]))
     return points
 
 
@@ -96,7 +102,7 @@ class _Scale:
         return _LEFT + min(max(part, 0), 1) * _WIDTH
 
     def holds(self, size_bytes: float) -> bool:
-        return self.smallest <= size_bytes <= self.smallest * 2**self.doublings
+        return self.smallest <= size_bytes <= self.smallest * 2.0**self.doublings
 
 
 def _axes(sheet: Sheet, place: _Scale) -> None:
@@ -136,16 +142,16 @@ def _marks(sheet: Sheet, place: _Scale, result: RingOrTree) -> None:
     sheet.write(x, _TOP - 12, f"your size: {_size(result.size_bytes)}", align=side)
 
 
-def _key(sheet: Sheet, result: RingOrTree, kinds: Sequence[str], measured: bool) -> None:
-    steps = {"ring": result.ring_steps, "tree": result.tree_steps}
-    times = {"ring": result.ring_s, "tree": result.tree_s}
-    names = {"ring": "ring", "tree": result.tree}
+def _key(sheet: Sheet, result: RingOrTree, measured: bool) -> None:
+    rows = [("ring", "ring", result.ring_steps, result.ring_s)]
+    if result.tree_steps is not None and result.tree_s is not None:
+        rows.append(("tree", result.tree, result.tree_steps, result.tree_s))
     line = _TOP + _HEIGHT + 52
-    for kind in kinds:
+    for kind, name, steps, time_s in rows:
         colour, dashed = _LOOKS[kind]
         sheet.line([(_LEFT, line - 4), (_LEFT + 34, line - 4)], colour, 2, dashed)
-        sheet.write(_LEFT + 42, line, f"{names[kind]}, {counted(steps[kind], 'step')}")
-        sheet.write(_LEFT + 190, line, f"{format_seconds(times[kind])} at your size")
+        sheet.write(_LEFT + 42, line, f"{name}, {counted(steps, 'step')}")
+        sheet.write(_LEFT + 190, line, f"{format_seconds(time_s)} at your size")
         line += 18
     note = "dots: measured, lines: α–β model" if measured else _crossing(result)
     sheet.write(WIDTH_PT - 18, line, note, align="right", colour=style.GREY)

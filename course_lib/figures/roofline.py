@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted
 from course_lib.theory.compute.roofline import Operation, Roofline
 from course_lib.theory.inputs.hardware import Accelerator
 from course_lib.theory.inputs.units import format_flop
@@ -89,8 +90,8 @@ def _dots(sheet: Sheet, place: _Scale, operations: Sequence[Operation]) -> None:
         sheet.write(beside + 11 * row, y + 16, str(row + 1), size=9, colour=colour, bold=True)
         line = _TOP + _HEIGHT + 52 + 17 * row
         sheet.dot(_LEFT + 6, line - 4, colour, radius=6)
-        number = {"size": 8, "align": "center", "colour": style.WHITE, "bold": True}
-        sheet.write(_LEFT + 6, line - 1, str(row + 1), **number)
+        number, x = str(row + 1), _LEFT + 6
+        sheet.write(x, line - 1, number, size=8, align="center", colour=style.WHITE, bold=True)
         sheet.write(_LEFT + 20, line, op.name)
         sheet.write(_LEFT + 120, line, f"{_short(op.flop_per_byte)} FLOP/byte")
         rate = _rate(op.attainable_flop_per_s)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from course_lib.figures import style
-from course_lib.figures.layout import counted, elide
-from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import counted, elide
 
 _LEFT = 62
 _ROW = 22
@@ -15,7 +16,7 @@ _ROWS = 8
 
 
 def samples_by_rank(epochs: Sequence[Sequence[Sequence[int]]]) -> Sheet:
-    """For every epoch a row per rank with the sample indices in the order in which it saw them.
+    """For each epoch, a row per rank with the sample indices in the order it saw them.
 
     `epochs[e][r]` are the indices of rank r in epoch e. A sample that was seen before in its
     epoch stands in brackets. Raises ValueError when there is no epoch or no rank.

@@ -1,6 +1,5 @@
 """A matplotlib figure laid out in points, without axes: quicker to draw than axes with ticks."""
 
-import base64
 import io
 from collections.abc import Iterable, Sequence
 
@@ -12,21 +11,15 @@ from matplotlib.transforms import Affine2D
 
 from course_lib.figures import style, svg
 from course_lib.figures.label import Label
+from course_lib.figures.picture import WIDTH_PT, Box, Picture, Point
 
-WIDTH_PT = 520
 _POINTS_PER_INCH = 72
 _PNG_DPI = 144  # sharp on high-resolution screens; shown at the size of the SVG
-_CSS_PIXELS_PER_POINT = 96 / 72
-
-Box = tuple[float, float, float, float]  # left, top, width, height
 _CORNERS = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 
 
-class Sheet(Figure):
-    """A figure of WIDTH_PT × `height_pt` points; x runs right and y runs down from the top left.
-
-    `sentence` says in words, with its numbers, what the figure shows.
-    """
+class Sheet(Figure, Picture):
+    """A Picture that is a matplotlib figure, so that axes can be added to it."""
 
     def __init__(self, height_pt: float, sentence: str) -> None:
         super().__init__(
@@ -34,7 +27,7 @@ class Sheet(Figure):
             dpi=_POINTS_PER_INCH,
             facecolor=style.WHITE,
         )
-        self.sentence = sentence
+        self.sentence, self.height_pt = sentence, height_pt
         down = Affine2D().scale(1, -1).translate(0, height_pt).scale(1 / _POINTS_PER_INCH)
         self._points = down + self.dpi_scale_trans
 
@@ -46,7 +39,7 @@ class Sheet(Figure):
         edge: str = style.INK,
         dashed: bool = False,
     ) -> None:
-        """Draw rectangles of one look. They are one artist: its cost does not grow with them."""
+        """Draw rectangles of one look, as one artist: its cost does not grow with their number."""
         corners: list[tuple[float, float]] = []
         for x, y, width, height in boxes:
             right, bottom = x + width, y + height
@@ -57,7 +50,7 @@ class Sheet(Figure):
 
     def line(
         self,
-        points: Sequence[tuple[float, float]],
+        points: Sequence[Point],
         colour: str = style.INK,
         width: float = 1,
         dashed: bool = False,
@@ -65,10 +58,8 @@ class Sheet(Figure):
         """Draw a line through `points`."""
         self._add(Path(points), "none", colour, None, width, "--" if dashed else "-")
 
-    def area(
-        self, points: Sequence[tuple[float, float]], fill: str, hatch: str | None = None
-    ) -> None:
-        """Fill the surface that `points` go round."""
+    def area(self, points: Sequence[Point], fill: str, hatch: str | None = None) -> None:
+        """Fill the area that `points` enclose."""
         corners = [*points, points[0]]
         codes = [Path.MOVETO, *[Path.LINETO] * (len(points) - 1), Path.CLOSEPOLY]
         self._add(Path(corners, codes), fill, style.INK, hatch, 0.8, "-")
@@ -111,25 +102,6 @@ class Sheet(Figure):
         buffer = io.BytesIO()
         FigureCanvasAgg(self).print_figure(buffer, format="png", dpi=_PNG_DPI)
         return buffer.getvalue()
-
-    def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
-        """What a notebook stores: SVG for the browser, PNG and words for everything else."""
-        data = {
-            "text/html": self.to_svg(),
-            "image/png": base64.b64encode(self.to_png()).decode(),
-            "text/plain": self.sentence,
-        }
-        return data, {"image/png": {"width": self.width_px}}
-
-    @property
-    def width_px(self) -> int:
-        """Width on the screen at 100 %, in CSS pixels."""
-        return round(WIDTH_PT * _CSS_PIXELS_PER_POINT)
-
-    @property
-    def height_px(self) -> int:
-        """Height on the screen at 100 %, in CSS pixels."""
-        return round(self.get_figheight() * _POINTS_PER_INCH * _CSS_PIXELS_PER_POINT)
 
     def _add(
         self, path: Path, fill: str, edge: str, hatch: str | None, width: float, dashes: str

@@ -4,13 +4,12 @@ import html
 import io
 import itertools
 import re
+from typing import Any
 
 import matplotlib
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
-# Text stays text (searchable, and drawn by the browser); ids depend on the content alone.
-_SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "course_lib"}
 _FONTS = "&#39;DejaVu Sans&#39;, Verdana, sans-serif"
 
 _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
@@ -31,8 +30,10 @@ def render(figure: Figure, label: str) -> str:
     Its ids are its own, so that several figures in one page never share a pattern or a clip.
     """
     buffer = io.StringIO()
-    with matplotlib.rc_context(_SETTINGS):
-        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None})
+    # Text stays text (searchable, and drawn by the browser); ids depend on the content alone.
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "course_lib"}):
+        canvas: Any = FigureCanvasSVG(figure)  # matplotlib's backends have no types
+        canvas.print_svg(buffer, metadata={"Date": None})
     return _compact(buffer.getvalue(), label, prefix=f"f{next(_numbers)}-")
 
 

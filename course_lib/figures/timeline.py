@@ -5,8 +5,8 @@ from typing import NamedTuple, Protocol
 
 from course_lib.figures import style
 from course_lib.figures.drawing import Drawing
-from course_lib.figures.layout import counted
-from course_lib.figures.sheet import WIDTH_PT, Box
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.text import counted
 
 _LEFT = 58
 _RIGHT = WIDTH_PT - 4
@@ -14,13 +14,13 @@ _HEAD = 22  # above the rows of a chart: its name
 _FOOT = 18  # below them: its time
 _LEGEND = 18
 _LEGEND_COLUMNS = 2
-_ROWS_HEIGHT = 190  # of a chart, at most, unless the rows are as low as they can be
+_ROWS_HEIGHT = 190  # of a chart, at most, unless its rows are already as low as possible
 _ROW_MOST, _ROW_LEAST = 22, 5
 _NAME_ROOM = 11  # height of a row that leaves room for its name
 _NUMBER_PT = 7.5
 _DIGIT_PT = 0.64 * _NUMBER_PT  # width of a digit in DejaVu Sans
 
-# The kinds of pass of theory.schedules. Later chunks are darker, with white numbers.
+# The kinds of pass of theory.pipelines.schedules. Later chunks are darker, with white numbers.
 _NAMES = {
     "F": "forward",
     "B": "backward",
@@ -36,19 +36,25 @@ _LOOKS = {
 
 
 class Task(Protocol):
-    """A pass and its time, as theory.pipeline.Task."""
+    """A pass and its time, as theory.pipelines.timeline.Task."""
 
-    stage: int
-    kind: str
-    micro_batch: int
-    chunk: int
-    start: float
-    end: float
+    @property
+    def stage(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def micro_batch(self) -> int: ...
+    @property
+    def chunk(self) -> int: ...
+    @property
+    def start(self) -> float: ...
+    @property
+    def end(self) -> float: ...
 
 
 class _Bar(NamedTuple):
     kind: str
-    later: bool  # a chunk behind the first
+    later: bool  # not the first chunk
     box: Box
     number: str
 
@@ -132,7 +138,7 @@ def _chart(
 
 
 def _bars(tasks: Sequence[Task], top: float, row: float, scale: float) -> Iterator[_Bar]:
-    """One bar for each pass, two of half the height for a forward and a backward pass at once."""
+    """One bar for each pass; two of half the height where forward and backward overlap."""
     for task in tasks:
         x, y = _LEFT + task.start * scale, top + task.stage * row
         width, other = (task.end - task.start) * scale, _other(task)

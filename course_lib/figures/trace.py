@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures import style
-from course_lib.figures.sheet import WIDTH_PT, Sheet
+from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.sheet import Sheet
 
 Interval = tuple[float, float]  # start, end in milliseconds
 Lanes = tuple[Sequence[Interval], Sequence[Interval]]  # computation, communication

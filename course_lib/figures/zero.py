@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from course_lib.figures import style
-from course_lib.figures.layout import elide
-from course_lib.figures.sheet import WIDTH_PT, Box, Sheet
+from course_lib.figures.picture import WIDTH_PT, Box
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.text import elide
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.zero import StageBill, ZeroStages
 
@@ -24,10 +25,10 @@ def who_stores_what(
     """
     sheet = Sheet(364, sentence(result, stage, capacity_bytes, title, unit))
     sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
-    told = (
+    caption = (
         f"Stage {stage}: what each GPU stores of the whole (filled), and what it does not (white)."
     )
-    sheet.write(0, 30, told, colour=style.GREY)
+    sheet.write(0, 30, caption, colour=style.GREY)
     _ranks(sheet, result, stage)
     sheet.write(0, _BARS - 16, "Model states on one GPU, all bars on one scale", colour=style.GREY)
     largest = max(bill.total_bytes for bill in result.bills)

@@ -1,4 +1,4 @@
-"""What an exception of torch means, in one sentence: to be read after "rank 1"."""
+"""What an exception raised by torch means, in one sentence that is read after "rank 1"."""
 
 import re
 import traceback
@@ -29,7 +29,7 @@ SAME_COLLECTIVES = (
 
 
 def explain(error: BaseException) -> str:
-    """What happened and what to do about it; the exception's first line if it is no known one."""
+    """What happened and what to do about it; for an unknown exception, its first line."""
     text = str(error)
     for sentence in (_memory(error, text), *(known(text) for known in _KNOWN)):
         if sentence:
@@ -38,7 +38,7 @@ def explain(error: BaseException) -> str:
 
 
 def explain_output(text: str) -> str:
-    """The same for what a rank printed before it was aborted; empty if it is nothing known."""
+    """The same for what a rank printed before it was aborted; empty if that is unknown."""
     return _another_size(text)
 
 

@@ -27,7 +27,7 @@ _PEERS_S = 5.0
 
 @dataclass(frozen=True)
 class Rank:
-    """This process's place: rank of `world`, `local_rank` on its machine, its device, backend."""
+    """This process's rank of `world`, its `local_rank` on the machine, its device and backend."""
 
     rank: int
     world: int
@@ -58,14 +58,14 @@ def init() -> Rank:
 
 
 def finish() -> None:
-    """Leave the process group; does nothing outside one. Results and assertions come before."""
+    """Leave the process group; does nothing outside one. Finish results and assertions first."""
     global _membership
     import torch.distributed as dist
 
     # A DDP model that outlives its group can abort the process (seen with gloo): collect it first.
     gc.collect()
     if _membership is not None:
-        _all_here(_membership, "course_finish", _PEERS_S)  # some may still read what we sent
+        _all_here(_membership, "course_finish", _PEERS_S)  # some may still be reading from us
     if dist.is_initialized():
         dist.destroy_process_group()
     _membership = None
@@ -98,7 +98,7 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
         return 1
     except BaseException as error:
         traceback.print_exc()
-        # In one piece, after the traceback: torchrun mixes what its ranks say.
+        # A single write, after the traceback: torchrun interleaves what its ranks print.
         sys.stderr.write(f"rank {os.environ.get('RANK', 0)} {explain(error)}\n")
         return 1
     return 0
@@ -113,8 +113,8 @@ def _join() -> _Membership:
             "torch.distributed.init_process_group was called before launch.init():"
             " remove that call, launch.init() makes it"
         )
-    # INFO makes DDP name the parameters that had no gradient. A server that was started long ago
-    # read another value when it imported torch.
+    # INFO makes DDP name the parameters that had no gradient. A server that was started earlier may
+    # have read a different value when it imported torch.
     os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "INFO")
     dist.set_debug_level_from_env()
     timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT_S)))
@@ -140,7 +140,7 @@ def _join() -> _Membership:
             f" start {world} ranks, or correct WORLD_SIZE"
         ) from error
     membership = _Membership(Rank(rank, world, local_rank, device, backend), store)
-    # A rank that failed while others still connect to it would make them complain as well.
+    # If a rank failed while others still connected to it, they would complain as well.
     _all_here(membership, "course_init", timeout.total_seconds())
     return membership
 
@@ -167,10 +167,10 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
 def _all_here(membership: _Membership, event: str, limit_s: float) -> None:
     """Return when every rank has called this for the same event, or after `limit_s` seconds.
 
-    By the store rather than a barrier: a rank that is in another collective would mistake it.
+    Through the store, not a barrier: a rank inside another collective would confuse the two.
     """
     deadline_s = time.monotonic() + limit_s
-    # A store that has gone means that its owner has: nobody to wait for.
+    # If the store is gone, so is the rank that owned it: there is nothing to wait for.
     with contextlib.suppress(Exception):
         membership.store.add(event, 1)
         while membership.store.add(event, 0) < membership.rank.world:

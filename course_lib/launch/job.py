@@ -1,10 +1,12 @@
-"""What the parent and its ranks tell each other: files in one temporary folder per launch."""
+"""What the parent and its ranks tell each other, in files of one temporary folder per launch."""
 
 import os
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+
+# What `linecache` keeps of a cell: size, no time of change, lines, name.
+CellSources = dict[str, tuple[int, float | None, list[str], str]]
 
 
 @dataclass(frozen=True)
@@ -17,12 +19,12 @@ class Job:
     timeout_s: float
     deadline_s: float
     environment: dict[str, str]
-    cell_sources: dict[str, Any] = field(default_factory=dict)  # for tracebacks: see runner
+    cell_sources: CellSources = field(default_factory=dict)  # for tracebacks: see runner
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a rank says at its end: a pickled result, or the reason why there is none."""
+    """A rank's last word: a pickled result, or the reason why there is none."""
 
     time_s: float  # time.monotonic(), which all processes of a machine share
     result: bytes = b""
@@ -46,7 +48,7 @@ class Folder:
         return self.path / "rendezvous"
 
     def log(self, rank: int) -> Path:
-        """All that the rank prints."""
+        """Everything the rank prints."""
         return self.path / f"rank{rank}.log"
 
     def stack(self, rank: int) -> Path:
@@ -57,7 +59,8 @@ class Folder:
         (self.path / "job").write_bytes(pickle.dumps(job))
 
     def read_job(self) -> Job:
-        return pickle.loads((self.path / "job").read_bytes())
+        job: Job = pickle.loads((self.path / "job").read_bytes())
+        return job
 
     def write_report(self, rank: int, report: Report) -> None:
         unfinished = self.path / f"rank{rank}.unfinished"
@@ -67,9 +70,10 @@ class Folder:
     def read_report(self, rank: int) -> Report | None:
         """The rank's report, or None while there is none."""
         try:
-            return pickle.loads(self._report(rank).read_bytes())
+            report: Report = pickle.loads(self._report(rank).read_bytes())
         except FileNotFoundError:
             return None
+        return report
 
     def _report(self, rank: int) -> Path:
         return self.path / f"rank{rank}.report"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_RANKS = 64
-# Measured on Linux: what the server keeps, torch imported, and what a small DDP rank adds to it.
+# Measured on Linux: the server with torch imported, and what a small DDP rank adds to it.
 SERVER_BYTES = 300 * 10**6
 RANK_BYTES = 100 * 10**6
 _MEMINFO = Path("/proc/meminfo")
@@ -47,7 +47,7 @@ def check_memory(ranks: int) -> None:
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that new processes can have: the machine's or the container's; None if unknown."""
+    """Memory available to new processes, in this machine or container; None if unknown."""
     known = [_machine_bytes(), _container_bytes()]
     return min((value for value in known if value is not None), default=None)
 

@@ -1,9 +1,9 @@
 """The program inside the namespaces of `two_nodes`: makes the second network, the link, the nodes.
 
-It is the first process in there, so that everything else ends with it.
+It is the first process inside, so everything else ends with it.
 """
 
-import json
+import math
 import os
 import shutil
 import subprocess
@@ -11,10 +11,11 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+
+from course_lib.launch.node_plan import NodePlan
 
 _POLL_S = 0.05
-_GRACE_S = 1.0  # after a failure: time for the other node to turn out the cause
+_GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
 
 # A node sets up its end of the link when it is told to, and becomes torchrun.
 _NODE = """
@@ -32,13 +33,13 @@ exec "$@"
 def main(folder: Path) -> int:
     """Run both nodes to their end; 0, or 1 and one line that names the node that failed."""
     threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
-    plan = json.loads((folder / "plan.json").read_text())
+    plan = NodePlan.read(folder)
     nodes = [_start(plan, node, folder) for node in (0, 1)]
-    link = plan["link"]
     # The second end goes to the network of the second node, which is known by its process.
-    ends = f"name {link} type veth peer name {link} netns {nodes[1].pid}"
+    ends = f"name {plan.link} type veth peer name {plan.link} netns {nodes[1].pid}"
     subprocess.run(["ip", "link", "add", *ends.split()], check=True)
     for node in nodes:
+        assert node.stdin is not None
         node.stdin.write("go\n")
         node.stdin.close()
     return _follow(nodes)
@@ -50,36 +51,38 @@ def _end_with_parent(folder: Path) -> None:
     os._exit(1)
 
 
-def _start(plan: dict[str, Any], node: int, folder: Path) -> subprocess.Popen:
+def _start(plan: NodePlan, node: int, folder: Path) -> subprocess.Popen[str]:
     own_network = ["unshare", "--net"] if node else []  # node 0 stays in this one
     own = {
-        "NODE_ADDRESS": plan["addresses"][node],
-        "NODE_LINK": plan["link"],
-        "NODE_LIMIT": plan["limit"],
+        "NODE_ADDRESS": plan.addresses[node],
+        "NODE_LINK": plan.link,
+        "NODE_LIMIT": plan.limit,
     }
     script = _NODE.replace('exec "$@"', f'exec "$@" >"{folder}/out{node}" 2>"{folder}/err{node}"')
     process = subprocess.Popen(
-        [*own_network, "sh", "-c", script, "sh", *plan["commands"][node]],
+        [*own_network, "sh", "-c", script, "sh", *plan.commands[node]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | plan["environment"] | own,
+        env=os.environ | plan.environment | own,
         text=True,
     )
+    assert process.stdout is not None
     if process.stdout.readline() != "ready\n":
         raise RuntimeError(f"node {node} did not start")
     return process
 
 
-def _follow(nodes: list[subprocess.Popen]) -> int:
-    until_s = None
+def _follow(nodes: list[subprocess.Popen[str]]) -> int:
+    """Return when both nodes have ended, or soon after the first failure."""
+    first, until_s = None, math.inf
     while True:
         codes = [node.poll() for node in nodes]
         if codes == [0, 0]:
             return 0
         failed = [node for node, code in enumerate(codes) if code]
-        if failed and until_s is None:
+        if failed and first is None:
             first, until_s = failed[0], time.monotonic() + _GRACE_S
-        if failed and (None not in codes or time.monotonic() > until_s):
+        if first is not None and (None not in codes or time.monotonic() > until_s):
             print(f"node {first} ended with exit code {codes[first]}", flush=True)
             return 1
         time.sleep(_POLL_S)

@@ -26,7 +26,7 @@ class Output:
             self._show(self._read_new())
 
     def show_rest(self) -> None:
-        """Print all that is left, up to the limit, including a last line without its end."""
+        """Print what is left, up to the limit, including an unfinished last line."""
         while self._stream and self._position_bytes < MAX_BYTES and (new := self._read_new()):
             self._show(new)
         if self._partial:
@@ -35,7 +35,7 @@ class Output:
             self._show(f"(the rest is not shown: only {MAX_BYTES >> 20} MiB are)\n".encode())
 
     def last_lines(self, count: int = 20) -> str:
-        """The end of the log, for a rank that died without a word to its parent."""
+        """The end of the log, for a rank that died without a report."""
         if not self._log.exists():
             return ""
         self._position_bytes = max(0, self._log.stat().st_size - 16_384)
@@ -58,5 +58,5 @@ class Output:
 
 
 def _text(line: bytes) -> str:
-    """One line as a terminal shows it: of a progress bar, its last state."""
+    """One line as a terminal shows it: for a progress bar, its last state."""
     return line.decode("utf-8", errors="replace").rstrip("\r").rpartition("\r")[2]

@@ -12,10 +12,11 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
 
 def _detach_from_parent() -> None:
-    """Hold none of the parent's pipes open, and leave its Ctrl-C and its end to be noticed."""
+    """Keep none of the parent's pipes open, and ignore its Ctrl-C: ranks watch for its end."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
@@ -29,10 +30,11 @@ def _leave(server_pid: int) -> None:
     if os.getpid() != server_pid:  # a process that some rank forked inherits this function
         return
     with contextlib.suppress(Exception):
-        socket = Path(multiprocessing.forkserver._forkserver._forkserver_address)
+        server: Any = multiprocessing.forkserver._forkserver  # its address is not public
+        socket = Path(server._forkserver_address)
         if socket.parent.name.startswith("pymp-"):
             shutil.rmtree(socket.parent, ignore_errors=True)
-    os._exit(0)  # it takes torch a second to be taken down in order
+    os._exit(0)  # an orderly shutdown of torch takes a second
 
 
 def _import_heavy_modules() -> None:
@@ -49,4 +51,4 @@ _detach_from_parent()
 atexit.register(_leave, os.getpid())  # when the parent and all ranks have ended
 _import_heavy_modules()
 gc.collect()
-gc.freeze()  # ranks need not look through torch's own objects again: 70 ms less at their end
+gc.freeze()  # ranks need not scan torch's own objects again, which saves 70 ms at their end

@@ -2,6 +2,7 @@
 
 import contextlib
 import faulthandler
+import io
 import linecache
 import multiprocessing
 import os
@@ -37,13 +38,13 @@ def main(folder_path: str, rank: int) -> None:
     report = _work(job)
     folder.write_report(rank, report)
     if not report.failed:
-        # The report holds already: what fails on the way out, time limits and the parent end.
+        # The report is already written: if leaving fails, time limits and the parent end this rank.
         with contextlib.suppress(Exception):
             group.finish()
     sys.stdout.flush()
     sys.stderr.flush()
     # Not sys.exit: gloo's threads can abort or hang while the interpreter shuts down. After a
-    # failure this also tells the other ranks at once, by the connections that it closes.
+    # failure this also tells the other ranks at once, by closing the connections to them.
     os._exit(int(report.failed))
 
 
@@ -54,13 +55,14 @@ def _redirect_output(log: Path) -> None:
     os.dup2(descriptor, 2)
     os.close(descriptor)
     for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
 
 
 def _watch_parent(folder: Folder) -> None:
-    """End this rank and all that it started when the parent dies or takes the folder away.
+    """End this rank and all that it started when the parent dies or removes the folder.
 
-    The parent takes it away when it is interrupted, perhaps before it knows this process's id.
+    The parent removes it when it is interrupted, perhaps before it knows this process's id.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
@@ -89,8 +91,8 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     linecache.cache.update(job.cell_sources)
-    # Not from the server: DataLoader's workers are to be in this rank's group, and where they are
-    # forked, their dataset may be of a class that a cell defines.
+    # Not from the server: DataLoader's workers must be in this rank's process group, and where they
+    # are forked, the class of their dataset may be defined in a cell.
     start_method = "fork" if sys.platform == "linux" else "spawn"
     multiprocessing.set_start_method(start_method, force=True)
     _limit_time(job.deadline_s, folder.stack(rank))
@@ -100,10 +102,10 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
 
 
 def _limit_time(deadline_s: float, stack: Path) -> None:
-    """Write down where this rank is at the deadline, and end it: works in every kind of hang.
+    """At the deadline, write down where this rank is and end it, however it hangs.
 
-    A thread without need of the interpreter's lock does it, so that a rank that is stuck in C
-    ends as well, even when the parent is no longer there.
+    A thread that does not need the interpreter's lock does it, so a rank that is stuck in C ends
+    as well, even when the parent is gone.
     """
     file = open(stack, "wb")  # noqa: SIM115  (stays open for the life of the process)
     left_s = max(0.001, deadline_s - time.monotonic())

@@ -22,7 +22,7 @@ from course_lib.launch.server import wait_until_warm
 from course_lib.launch.verdict import first_cause
 
 _POLL_S = 0.03
-_GRACE_S = 0.5  # after a failure: time for the other ranks to report, or to turn out the cause
+_GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
 _LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
 _STACK_S = 1.0  # after the deadline: time for each rank to write down where it is
 
@@ -38,8 +38,8 @@ def run(
     """Call `function(*args)` on every rank inside a process group; return the results by rank.
 
     The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
-    `check_collectives` makes ranks compare each collective before they begin it (slow): a mismatch
-    then names who called what, and torch 2.13 crashes in DistributedDataParallel.
+    `check_collectives` makes ranks compare each collective before they start it (slow): a mismatch
+    then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
 
     No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
     rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
@@ -66,8 +66,8 @@ def _started_and_ended(
             started.append(RunningRank(folder, rank, stream))
         _watch(started, deadline_s)
     except BaseException:
-        # Before the ranks are ended: a restart interrupts the kernel and kills it at once. The
-        # ranks live as long as the folder, and finish what the kernel could no longer do.
+        # Before the ranks are ended: a restart interrupts the kernel and soon kills it. Ranks live
+        # only as long as the folder, so they end even if the kernel can no longer end them.
         shutil.rmtree(folder.path, ignore_errors=True)
         raise
     finally:
@@ -79,18 +79,19 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
     import cloudpickle
 
     try:
-        return cloudpickle.dumps((function, args))
+        packed: bytes = cloudpickle.dumps((function, args))
     except Exception as error:
         raise TypeError(
             f"function or one of its arguments cannot be sent to the ranks ({error}):"
             " create inside the function what cannot be copied"
         ) from error
+    return packed
 
 
 def _job(
     call: bytes, ranks: int, timeout_s: float, deadline_s: float, check_collectives: bool
 ) -> Job:
-    # Cells are no files: without their source a rank's traceback would have no lines of code.
+    # Cells are not files: without their source a rank's traceback would show no code.
     cells = {
         name: entry
         for name, entry in linecache.cache.items()
@@ -133,10 +134,12 @@ def _results(ranks: list[RunningRank], timeout_s: float) -> list[Any]:
     """The results by rank; raises RankFailed if a rank has none."""
     for rank in ranks:
         rank.output.show_rest()
-    if all(rank.returned for rank in ranks):
-        return [pickle.loads(rank.report.result) for rank in ranks]
+    reports = [rank.report for rank in ranks]
+    results = [report.result for report in reports if report and not report.failed]
+    if len(results) == len(ranks):
+        return [pickle.loads(result) for result in results]
     failed = [rank for rank in ranks if rank.failed]
     if not failed:
-        failed = [rank for rank in ranks if not rank.returned]  # the time was up
+        failed = [rank for rank in ranks if not rank.returned]  # time was up
     returned = [rank.rank for rank in ranks if rank.returned]
     raise first_cause([rank.failure() for rank in failed], returned, timeout_s)

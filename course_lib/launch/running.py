@@ -11,7 +11,7 @@ from course_lib.launch.verdict import Failure, describe_exit, readable_stack
 
 
 class RunningRank:
-    """A rank that was started; `update` brings it up to date."""
+    """A rank that was started; `update` reads its latest state."""
 
     def __init__(self, folder: Folder, rank: int, stream: bool) -> None:
         self.rank = rank
@@ -23,7 +23,7 @@ class RunningRank:
         self._folder = folder
 
     def update(self) -> None:
-        """Notice what the rank did and show what it printed."""
+        """Read what the rank has done since the last call, and show what it printed."""
         if self.exit_code is None:  # before the report: a rank that ended has made its report
             self.exit_code = self.process.exit_code()
             self._ended_s = time.monotonic()
@@ -52,7 +52,7 @@ class RunningRank:
             return Failure(self.rank, self._ended_s, f"printed more than {MAX_BYTES >> 20} MiB")
         stack = self._folder.stack(self.rank)
         dump = stack.read_text(errors="replace") if stack.exists() else ""
-        if dump or not self.ended:
+        if dump or self.exit_code is None:
             return Failure(self.rank, self._ended_s, "", readable_stack(dump), hung=True)
         words = self.output.last_lines()
         cause = explain_output(words)

@@ -1,4 +1,4 @@
-"""Rank processes as their parent sees them: a warm server to fork them from, and a sure end.
+"""Rank processes as their parent sees them: forked from a warm server, and ended for certain.
 
 The server is the standard library's forkserver: a clean process, never a fork of the kernel.
 Where there is none (Windows), each rank is a fresh process that imports torch for itself.
@@ -10,25 +10,31 @@ import os
 import signal
 import threading
 from multiprocessing.connection import wait
+from typing import TYPE_CHECKING
 
 from course_lib.launch import rank as rank_program
 from course_lib.launch.job import Folder
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext  # one is absent on Windows
 
 _PRELOAD = "course_lib.launch.preload"
 _END_S = 5.0  # a killed process is gone in milliseconds
 
 _warm = False
 _warming = threading.Lock()
-# Starting a process makes the standard library poll all others: not safe from several threads.
+# Starting a process makes the standard library poll all others, which is not thread-safe.
 _process_lock = threading.Lock()
 
 _FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-_context = multiprocessing.get_context("forkserver" if _FORKS else "spawn")
+_context: "ForkServerContext | SpawnContext" = (
+    multiprocessing.get_context("forkserver") if _FORKS else multiprocessing.get_context("spawn")
+)
 
 
 def warm_up() -> None:
     """Start the server in the background, so that the first `run` need not wait 3 s for torch."""
-    with contextlib.suppress(OSError):  # `run` will meet the same error, and say so
+    with contextlib.suppress(OSError):  # `run` will meet the same error, and report it
         _start_server()
 
 
@@ -60,9 +66,9 @@ def _start_server() -> None:
 
 
 def _ask_for_nothing() -> None:
-    """Return when the server has imported all and forked a process that has nothing to do.
+    """Return when the server has imported everything and forked a process that does nothing.
 
-    Not by a Process: each of those imports the caller's script once more.
+    This does not use a Process: each of those imports the caller's script again.
     """
     from multiprocessing import forkserver
 
@@ -92,7 +98,7 @@ class RankProcess:
         """End the rank and all that it started; safe to repeat."""
         pid = self._process.pid
         try:
-            if hasattr(os, "killpg"):
+            if pid is not None and hasattr(os, "killpg"):
                 os.killpg(pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass  # nothing is left of the group, or the rank has not made it yet

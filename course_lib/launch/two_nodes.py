@@ -5,7 +5,6 @@ failure, an interrupt or the death of this process leaves nothing behind. Works 
 everybody where the system allows namespaces of users.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -15,21 +14,23 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from course_lib import validation
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
+from course_lib.launch.node_plan import NodePlan
 
 ADDRESSES = ("10.77.0.1", "10.77.0.2")  # in networks that nobody else sees
 LINK = "wire0"  # what each node calls its end
 _PORT = 29500
 _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
-# What may pass at once, at the machine's own speed: more than a packet, so that the kernel's timers
-# can follow, and far less than a tensor, or small ones would not see the limit.
+# How much may pass at once at the machine's own speed: more than a packet, so that the kernel's
+# timers keep up, and far less than a tensor, or small ones would not feel the limit.
 _BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
 _LEAVE_S = 5.0
 _TAIL = 15  # lines of a node's output in an error
 
 
 class NodesFailed(RuntimeError):
-    """The nodes could not be made, or one of them ended without a result."""
+    """The nodes could not be created, or one of them ended without a result."""
 
 
 def run_on_two_nodes(
@@ -51,8 +52,7 @@ def run_on_two_nodes(
         raise NodesFailed(f"two nodes are not possible on this machine: {reason}")
     with tempfile.TemporaryDirectory(prefix="course_nodes_") as path:
         folder = Path(path)
-        plan = _plan(module, argv, ranks_per_node, mbit, timeout_s)
-        (folder / "plan.json").write_text(json.dumps(plan))
+        _plan(module, argv, ranks_per_node, mbit, timeout_s).write(folder)
         _run(folder, timeout_s)
         return [_text(folder / f"out{node}") for node in (0, 1)]
 
@@ -60,7 +60,7 @@ def run_on_two_nodes(
 def node_command(
     module: str, ranks_per_node: int, node: int, argv: Sequence[str] = ()
 ) -> list[str]:
-    """torchrun's command for one node, as on real machines: only the address would be another."""
+    """torchrun's command for one node, as on real machines: only the address would differ."""
     where = ["--nnodes=2", f"--node-rank={node}", f"--nproc-per-node={ranks_per_node}"]
     meeting = [f"--master-addr={ADDRESSES[0]}", f"--master-port={_PORT}"]
     launcher = [sys.executable, "-m", "torch.distributed.run"]
@@ -90,58 +90,47 @@ def obstacle() -> str | None:
 
 
 def _unshare() -> list[str]:
-    """Own networks and own processes, as root or as a user who is root in there only."""
+    """The command that gives a program networks and processes of its own.
+
+    As root, or as a user who becomes root inside only.
+    """
     user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
     return ["unshare", *user, "--net", "--pid", "--fork", "--kill-child"]
 
 
 def _check(ranks_per_node: int, mbit: float, timeout_s: float) -> None:
-    most = MAX_RANKS // 2
-    if isinstance(ranks_per_node, bool) or not isinstance(ranks_per_node, int):
-        raise ValueError(f"ranks_per_node must be an int, got {ranks_per_node!r}: give 1 or 2")
-    if not 1 <= ranks_per_node <= most:
-        raise ValueError(
-            f"ranks_per_node must be between 1 and {most}, got {ranks_per_node}: give 1 or 2"
-        )
+    validation.whole("ranks_per_node", ranks_per_node, most=MAX_RANKS // 2)
     # Above 30 Gbit/s the kernel's shaper is the limit; below 1 Mbit/s nothing starts in a minute.
-    for name, value, least, most in (
-        ("mbit", mbit, 1, 30_000),
-        ("timeout_s", timeout_s, 0.1, 86_400),
-    ):
-        good = isinstance(value, int | float) and not isinstance(value, bool)
-        if not good or not least <= value <= most:
-            raise ValueError(
-                f"{name} must be a number from {least} to {most}, got {value!r}: "
-                f"give for example {200 if name == 'mbit' else 120}"
-            )
+    validation.number("mbit", mbit, least=1, most=30_000)
+    validation.number("timeout_s", timeout_s, least=0.1, most=86_400)
 
 
 def _plan(
     module: str, argv: Sequence[str], ranks_per_node: int, mbit: float, timeout_s: float
-) -> dict:
+) -> NodePlan:
     """What `course_lib.launch.namespaces` is to do."""
     rate = round(mbit * 1e6)
     burst = max(_BURST_BYTES, round(rate / 8 * _BURST_S))
-    return {
-        "commands": [node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
-        "addresses": ADDRESSES,
-        "link": LINK,
-        "limit": f"rate {rate}bit burst {burst} latency 100ms",
-        "environment": {
+    return NodePlan(
+        commands=[node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
+        addresses=list(ADDRESSES),
+        link=LINK,
+        limit=f"rate {rate}bit burst {burst} latency 100ms",
+        environment={
             **{f"{user}_SOCKET_IFNAME": LINK for user in ("GLOO", "NCCL", "TP")},
             "CUDA_VISIBLE_DEVICES": "",
             "OMP_NUM_THREADS": str(threads_per_rank(2 * ranks_per_node)),
             "COURSE_TIMEOUT_S": str(timeout_s),
         },
-    }
+    )
 
 
 def _run(folder: Path, timeout_s: float) -> None:
-    """Start the namespaces, wait for their end, and bring it about in any case."""
+    """Start the namespaces, wait until they end, and end them whatever happens."""
     command = [*_unshare(), sys.executable, "-m", "course_lib.launch.namespaces", str(folder)]
     with open(folder / "said", "wb") as said:
-        # The namespaces live as long as this pipe is open; a session of their own keeps Ctrl-C
-        # from them, so that there is one order in which things end.
+        # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
+        # them, so that things always end in the same order.
         first = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
         )
@@ -159,8 +148,9 @@ def _run(folder: Path, timeout_s: float) -> None:
         raise NodesFailed(_failure(folder))
 
 
-def _end(first: subprocess.Popen) -> None:
-    """Return when no process is left: the first one ends, and the kernel all others before it."""
+def _end(first: subprocess.Popen[bytes]) -> None:
+    """Return when no process is left: when the first one ends, the kernel has ended all others."""
+    assert first.stdin is not None
     first.stdin.close()
     try:
         first.wait(_LEAVE_S)
@@ -170,7 +160,7 @@ def _end(first: subprocess.Popen) -> None:
 
 
 def _failure(folder: Path) -> str:
-    """Which node failed, and the last that it said."""
+    """Which node failed, and the last lines of its output."""
     said = _text(folder / "said").strip() or "the nodes ended without a word"
     node = next((node for node in (0, 1) if said.startswith(f"node {node} ")), None)
     tail = "" if node is None else _tail(folder / f"err{node}")
@@ -178,7 +168,7 @@ def _failure(folder: Path) -> str:
 
 
 def _tail(path: Path) -> str:
-    """The last lines of the ranks; what torchrun says about their end would hide the cause."""
+    """The last lines of the ranks, without torchrun's summary, which would hide the cause."""
     lines = _text(path).splitlines()
     summary = (number for number, line in enumerate(lines) if "failed (exitcode" in line)
     return "\n".join(lines[: next(summary, None)][-_TAIL:])

@@ -1,4 +1,4 @@
-"""What a failed launch tells its reader: the first cause, not what followed from it."""
+"""What a failed launch tells its reader: the first cause, not its consequences."""
 
 import re
 import signal
@@ -31,7 +31,7 @@ class Failure:
 
 
 def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
-    """The failure from which the others followed; `returned`: the ranks that had a result."""
+    """The failure that caused the others; `returned`: the ranks that had a result."""
     failures = sorted(failures, key=lambda failure: failure.time_s)
     for first in failures:
         if not (first.hung or first.followed_another):
@@ -48,7 +48,7 @@ def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) 
 
 
 def _time_was_up(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
-    """Says of every rank where it was: one that waited for another may have lost it just then."""
+    """Says where every rank was: one that waited for another may have lost it just then."""
     reason = f"hung: it gave no result within {timeout_s:g} s"
     if len(failures) > 1:
         reason += f", nor did {_named([failure.rank for failure in failures[1:]])}"
@@ -63,7 +63,7 @@ def _named(ranks: list[int]) -> str:
 
 
 def describe_exit(exit_code: int, started: bool) -> str:
-    """In words, how a process that left no report ended; `started`: it had read its job."""
+    """How a process that left no report ended, in words; `started`: it had read its job."""
     if exit_code >= 0 and not started:
         return (
             f"ended with exit code {exit_code} before it started: in a script, put the call"

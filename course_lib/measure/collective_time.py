@@ -1,4 +1,4 @@
-"""How long a collective takes: all ranks begin together, the last one counts.
+"""How long a collective takes: all ranks start together, the last one counts.
 
 As in nccl-tests, the time of a call is that of the slowest rank.
 """
@@ -15,7 +15,7 @@ def collective_seconds(
 ) -> float:
     """The fastest of `repeats` calls, the same number on every rank.
 
-    The fastest, because whatever else the machine does only adds to a time.
+    The fastest, because other work on the machine can only add to a time.
     """
     times = [_one(call, device) for _ in range(repeats)]
     slowest = torch.tensor(times, dtype=torch.float64, device=device)

@@ -4,32 +4,24 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib.measure.operators import Listener
 
 _COPIES = (torch.ops.aten._to_copy, torch.ops.aten.clone)
 
 
 def copied_bytes(step: Callable[[], object]) -> int:
-    """Bytes of the copies that `step()` makes by `to` and `clone`.
+    """Bytes of the copies that `step()` makes with `to` and `clone`.
 
-    A `to` that finds the tensor where it should be copies nothing.
+    A `to` whose tensor is already in place copies nothing.
     """
-    with _Listener() as listener:
+    total = 0
+
+    def add(operator: Any, _args: Any, _options: Any, result: Any) -> None:
+        nonlocal total
+        if operator.overloadpacket in _COPIES:
+            total += result.nbytes
+
+    with Listener(add):
         step()
-    return listener.total
-
-
-class _Listener(TorchDispatchMode):
-    """Sees each operator that torch dispatches in this thread."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func.overloadpacket in _COPIES:
-            self.total += result.nbytes
-        return result
+    return total

@@ -1,4 +1,4 @@
-"""Takes gradients out of a model and compares two sets of them."""
+"""Flattens a model's gradients and compares two sets of them."""
 
 import torch
 from torch import Tensor, nn

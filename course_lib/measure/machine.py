@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Median time of `work()`, after one call that does not count."""
+    """Median time of `work()`, after one call to warm up."""
     work()
     times = []
     for _ in range(repeats):

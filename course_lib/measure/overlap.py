@@ -32,12 +32,12 @@ class Timeline:
 
     @property
     def communication_ms(self) -> float:
-        """Time in which at least one collective was under way."""
+        """Time during which at least one collective was under way."""
         return sum(end - start for start, end in self.communication)
 
     @property
     def overlapped_ms(self) -> float:
-        """The part of it in which backward computed as well."""
+        """The part of it during which backward computed as well."""
         return sum(
             max(0.0, min(a[1], b[1]) - max(a[0], b[0]))
             for a in self.communication
@@ -46,7 +46,7 @@ class Timeline:
 
     @property
     def end_ms(self) -> float:
-        """When the last of both ended."""
+        """When the last of all these intervals ended."""
         return max(end for _, end in self.computation + self.communication)
 
 
@@ -63,15 +63,17 @@ def record(backward: Callable[[], object]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
         trace.export_chrome_trace(str(path))
-        return json.loads(path.read_text())
+        chrome: dict[str, Any] = json.loads(path.read_text())
+        return chrome
 
 
 def timeline(trace: dict[str, Any]) -> Timeline:
-    """Computation and communication of a trace of one rank's backward pass.
+    """Computation and communication in a trace of one rank's backward pass.
 
-    On a GPU its kernels; on a CPU the nodes of the autograd graph and gloo's
-    threads. Nodes that accumulate gradients are left out: DDP's hooks run in
-    them. Raises ValueError for a trace without computation.
+    On a GPU these are its kernels; on a CPU the nodes of the autograd graph
+    and gloo's threads. Nodes that accumulate gradients are left out, because
+    DDP's hooks run inside them. Raises ValueError for a trace without
+    computation.
     """
     events = [e for e in trace["traceEvents"] if e.get("ph") == "X"]
     kernels = [e for e in events if e["cat"] == "kernel"]
@@ -96,13 +98,13 @@ def timeline(trace: dict[str, Any]) -> Timeline:
 
 
 def _lane(events: Iterable[dict[str, Any]], start: float) -> list[Interval]:
-    """The events' intervals in ms, those that touch made into one."""
+    """The events' intervals in ms, with those that touch merged."""
     lane: list[Interval] = []
     for e in sorted(events, key=lambda event: event["ts"]):
-        begin = (e["ts"] - start) / 1000
-        end = begin + e["dur"] / 1000
-        if lane and begin <= lane[-1][1]:
-            begin, last_end = lane.pop()
+        first = (e["ts"] - start) / 1000
+        end = first + e["dur"] / 1000
+        if lane and first <= lane[-1][1]:
+            first, last_end = lane.pop()
             end = max(end, last_end)
-        lane.append((begin, end))
+        lane.append((first, end))
     return lane

@@ -1,4 +1,4 @@
-"""Follows every tensor's memory from birth to death: peak, allocations."""
+"""Follows each tensor's memory from birth to death: peak, allocations."""
 
 import gc
 import itertools
@@ -13,6 +13,8 @@ from torch import Tensor, UntypedStorage
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from course_lib.measure.operators import has_dtensor
+
 
 @dataclass
 class MemoryLog:
@@ -23,7 +25,7 @@ class MemoryLog:
 
     @property
     def timeline(self) -> list[int]:
-        """Bytes at the beginning, and after each change."""
+        """Bytes at the start, and after each change."""
         return list(
             itertools.accumulate(self.changes, initial=self.baseline_bytes)
         )
@@ -43,7 +45,7 @@ class MemoryLog:
         return len(self.changes)
 
     def since(self, mark: int) -> "MemoryLog":
-        """What happened after `mark`, with what was alive then as baseline."""
+        """What happened after `mark`; the baseline is what was alive then."""
         return MemoryLog(self.timeline[mark], self.changes[mark:])
 
 
@@ -51,18 +53,18 @@ class MemoryLog:
 def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
     """Log each storage that operators make inside the block.
 
-    Views, in-place results and tensors from before are nothing new; give those
-    that shall count, and whose death shall be seen, as `before`. A storage
-    resized to 0 and back, which is how FSDP frees, dies and is born. Memory
-    that a library takes for itself (gloo's copies, matmul's workspace) is not
-    a tensor and not seen, nor is an allocator's rounding.
+    Views and in-place results are nothing new. Tensors made earlier are left
+    out unless they are in `before`. Resizing a storage to 0 and back, which is
+    how FSDP frees it, counts as a death and a birth. Memory that a library
+    takes for itself (gloo's copies, matmul's workspace) is not a tensor and is
+    not seen, nor is an allocator's rounding.
     """
     gc.collect()  # what a cycle keeps alive would die at a random moment
     collects = gc.isenabled()
     gc.disable()
     log = MemoryLog()
     watch = _Watch(log)
-    watch.begin(before)
+    watch.start(before)
     del before  # they may die inside the block
     try:
         with watch, _resizes_told(watch):
@@ -74,7 +76,7 @@ def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
 
 
 class _Watch(TorchDispatchMode):
-    """Sees each operator's tensors, and by weak references their end."""
+    """Sees each operator's tensors, and their end through weak references."""
 
     def __init__(self, log: MemoryLog) -> None:
         super().__init__()
@@ -85,8 +87,8 @@ class _Watch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented  # it calls again, with plain tensors
+        if has_dtensor(types):
+            return NotImplemented  # torch calls again, with plain tensors
         kwargs = kwargs or {}
         older = {id(storage) for storage in _storages((args, kwargs))}
         result = func(*args, **kwargs)
@@ -96,8 +98,8 @@ class _Watch(TorchDispatchMode):
                 self.add(storage)
         return result
 
-    def begin(self, tensors: Iterable[Tensor]) -> None:
-        """Follow what is there already."""
+    def start(self, tensors: Iterable[Tensor]) -> None:
+        """Follow what exists already: the baseline."""
         for storage in {tensor.untyped_storage() for tensor in tensors}:
             self.follow(storage)
             self.log.baseline_bytes += storage.nbytes()
@@ -109,7 +111,7 @@ class _Watch(TorchDispatchMode):
             self.note(storage.nbytes())
 
     def follow(self, storage: UntypedStorage) -> None:
-        """Be told when it dies."""
+        """Have `gone` called when it dies."""
         self.sizes[id(storage)] = storage.nbytes()
         weakref.finalize(storage, self.gone, id(storage)).atexit = False
 
@@ -143,7 +145,7 @@ def _storages(tensors: Any) -> list[UntypedStorage]:
 
 @contextmanager
 def _resizes_told(watch: _Watch) -> Iterator[None]:
-    """`resize_` of storages is no operator: it must tell us itself."""
+    """Tell `watch` of each `resize_` of a storage, which is no operator."""
     before = UntypedStorage.resize_
 
     def resize(storage: UntypedStorage, size: int) -> Any:
@@ -151,8 +153,9 @@ def _resizes_told(watch: _Watch) -> Iterator[None]:
         watch.resized(storage)
         return result
 
-    UntypedStorage.resize_ = resize
+    storages: Any = UntypedStorage  # whose methods may be replaced
+    storages.resize_ = resize
     try:
         yield
     finally:
-        UntypedStorage.resize_ = before
+        storages.resize_ = before

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 def saved_bytes(forward: Callable[[], Tensor], model: nn.Module) -> int:
     """Bytes that `forward()` stores for the backward pass, each storage once.
 
-    The model's own parameters do not count: they are there anyway.
+    The model's own parameters do not count: they exist anyway.
     """
     owned = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, Tensor] = {}  # by address, which is not reused while kept

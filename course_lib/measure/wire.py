@@ -3,18 +3,22 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _resolve_process_group
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-# torch's operators, and the place of the argument that is the whole tensor:
-# the result of an all-gather, the input of all others.
-_OPERATORS = {
+from course_lib.measure.operators import Listener
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import GroupName
+
+# torch's operators, and which argument is the whole tensor: the one that an
+# all-gather fills, the input of all others. None: it is the result.
+_OPERATORS: dict[str, tuple[str, int | None]] = {
     "c10d.allreduce_": ("all-reduce", 0),
     "c10d._allgather_base_": ("all-gather", 0),
     "c10d.allgather_": ("all-gather", 0),
@@ -38,10 +42,10 @@ _REDUCTIONS = ("SUM", "AVG", "MIN", "MAX", "PRODUCT")
 
 @dataclass(frozen=True)
 class Call:
-    """One collective: bytes of the whole tensor, among how many ranks.
+    """One collective: the bytes of the whole tensor, and the group's size.
 
     A message counts where it is sent, as "send-recv". `group` is torch's name
-    of the process group, which two equal calls need not share.
+    for the process group; calls are equal whichever group they used.
     """
 
     operation: str
@@ -71,46 +75,28 @@ class WireLog:
             total[1] += call.size_bytes
         return totals
 
+    def add(self, operator: Any, args: Any, _: Any, result: Any) -> None:
+        """Log the operator if it is a collective of several ranks."""
+        known = _OPERATORS.get(str(operator).rpartition(".")[0])
+        if known is None:
+            return
+        operation, place = known
+        whole = result if place is None else args[place]
+        group = _group(args)
+        if group.size() > 1:
+            size, name = group.size(), group.group_name
+            self.calls.append(Call(operation, _bytes(whole), size, name))
+
 
 @contextmanager
 def log_wire(enabled: bool = True) -> Iterator[WireLog]:
     """Log the collectives that this rank calls, those of DDP and FSDP as well.
 
-    Collectives among one rank are not logged: they send nothing.
+    With one rank in the group nothing is sent, and nothing is logged.
     """
     log = WireLog()
-    with _Listener(log) if enabled else nullcontext():
+    with Listener(log.add, inside_dtensors=True) if enabled else nullcontext():
         yield log
-
-
-class _Listener(TorchDispatchMode):
-    """Sees each operator that torch dispatches, collectives among them."""
-
-    def __init__(self, log: WireLog) -> None:
-        super().__init__()
-        self.log = log
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):
-            return NotImplemented  # it sends after this, by plain tensors
-        result = func(*args, **(kwargs or {}))
-        known = _OPERATORS.get(str(func).rpartition(".")[0])
-        if known:
-            operation, place = known
-            whole = result if place is None else args[place]
-            group = _group(args)
-            if group.size() > 1:
-                self.log.calls.append(
-                    Call(
-                        operation,
-                        _bytes(whole),
-                        group.size(),
-                        group.group_name,
-                    )
-                )
-        return result
 
 
 def _bytes(tensors: Any) -> int:
@@ -127,5 +113,6 @@ def _group(args: Any) -> dist.ProcessGroup:
             except RuntimeError:  # another object, such as a ReduceOp
                 continue
         if isinstance(argument, str) and argument.upper() not in _REDUCTIONS:
-            return _resolve_process_group(argument)
+            return _resolve_process_group(cast("GroupName", argument))
+    assert dist.group.WORLD is not None  # or there was nothing to log
     return dist.group.WORLD

@@ -38,7 +38,7 @@ def accumulation(
     controls = {
         "micro_batch": whole("micro-batch", micro_batch, 1, 64),
         "accumulation": whole("accumulation", accumulation, 1, 64),
-        # From 2 up: one rank alone has nobody to exchange gradients with.
+        # From 2 up: a single rank has no other to exchange gradients with.
         "dp": powers_of_two("data parallel", dp, 2, 64),
         "no_sync": flag("no_sync", no_sync),
     }
@@ -49,21 +49,21 @@ def _view(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> View:
     # One epoch of any length will do: only the first update is shown.
     batching = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
     rank_samples = Batching(10**6, micro_batch, accumulation).global_batch
+    syncs = {way: gradient_syncs(accumulation, accumulation, way) for way in (False, True)}
     result = Accumulated(
         batching,
-        gradient_syncs(accumulation, accumulation, no_sync),
-        layer_activation_bytes(
-            Job(_SHAPE, Recipe(), Layout(micro_batch=micro_batch), sequence=_SHAPE.context)
-        ),
-        layer_activation_bytes(
-            Job(_SHAPE, Recipe(), Layout(micro_batch=rank_samples), sequence=_SHAPE.context)
-        ),
+        syncs[no_sync],
+        _layer_bytes(micro_batch),
+        _layer_bytes(rank_samples),
     )
-    return View(
-        result,
-        _rows(result, no_sync),
-        lambda: figure.window(micro_batch, accumulation, dp, no_sync),
-    )
+    rows = _rows(result, no_sync)
+    return View(result, rows, lambda: figure.window(batching, syncs, no_sync))
+
+
+def _layer_bytes(samples: int) -> int:
+    """Activations that one layer keeps for a micro-batch of `samples` samples."""
+    job = Job(_SHAPE, Recipe(), Layout(micro_batch=samples), sequence=_SHAPE.context)
+    return layer_activation_bytes(job)
 
 
 def _rows(result: Accumulated, no_sync: bool) -> tuple[tuple[str, str], ...]:

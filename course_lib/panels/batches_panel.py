@@ -1,5 +1,7 @@
 """The panel of chapter 1: samples, batches, updates and epochs."""
 
+from typing import Any
+
 from course_lib.figures import batches as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
@@ -18,7 +20,7 @@ def batches(
     sequence: int = 1024,
     drop_last: bool = False,
 ) -> Panel:
-    """Sliders for `theory.batching.Batching`, which is the panel's result.
+    """Sliders for `Batching`, which is the panel's result.
 
     Raises ValueError for starting values outside the sliders or that do not fit together.
     """
@@ -37,7 +39,7 @@ def batches(
     return Panel(controls, _view)
 
 
-def _view(**values: int) -> View:
+def _view(**values: Any) -> View:  # the arguments of Batching
     batching = Batching(**values)
     lines = (line.partition(" = ") for line in batching.explain().splitlines())
     rows = tuple((name, derivation) for name, _, derivation in lines)

@@ -29,7 +29,7 @@ def buckets(
     bucket_mib: int = 25,
     overlap: bool = True,
 ) -> Panel:
-    """Controls for `theory.overlap.ddp_timeline`, whose `BucketTimeline` is the panel's result.
+    """Controls for `ddp_timeline`, whose `BucketTimeline` is the panel's result.
 
     Gradients are fp32. The first bucket has the same limit as the others, as in torch where a
     program names `bucket_cap_mb`. Raises ValueError for starting values that are not offered.

@@ -1,7 +1,7 @@
 """The panel of chapter 6: a collective's time against its size, by ring and by tree."""
 
 from course_lib.figures import ring_or_tree as figure
-from course_lib.figures.layout import counted
+from course_lib.figures.text import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
@@ -29,16 +29,16 @@ def collectives(
     link: str | Link = "NVLink4",
     tree: str = "tree",
 ) -> Panel:
-    """Controls for `theory.ring_or_tree.ring_or_tree`, whose `RingOrTree` is the panel's result.
+    """Controls for `ring_or_tree`, whose `RingOrTree` is the panel's result.
 
     `link`: a name, or a Link of your own, which is then offered and chosen first. Raises ValueError
     for starting values that are not offered.
     """
-    own = {link.name: link} if isinstance(link, Link) else {}
+    own, name = ({link.name: link}, link.name) if isinstance(link, Link) else ({}, link)
     links = {**own, **LINKS}
     controls = {
         "operation": choice("operation", operation, OPERATIONS),
-        "link": choice("link", link.name if own else link, list(links)),
+        "link": choice("link", name, list(links)),
         "ranks": powers_of_two("ranks", ranks, 2, 1024),
         "size_kib": powers_of_two("size in KiB", size_kib, 1, 4 * 2**20),
         "tree": choice("tree", tree, TREES),

@@ -7,9 +7,11 @@ from typing import Any
 import ipywidgets as widgets
 from traitlets import link
 
+from course_lib import validation
+
 _NAME_WIDTH = "105px"
 _BOX_WIDTH = "190px"
-_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # off the box, also the handle
+_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # the handle must not touch the box
 _ROW_WIDTH = "345px"  # two rows side by side in a JupyterLab window of 1200 pixels
 
 
@@ -24,12 +26,9 @@ class Control:
 def whole(name: str, value: int, least: int, most: int) -> Control:
     """A slider over the whole numbers least … most with a number box.
 
-    Raises ValueError for a starting value outside them, which the slider would change silently.
+    Raises ValueError for a starting value out of range, which the slider would change silently.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ValueError(
-            f"{name} {value!r} is not a whole number from {least} to {most}: start inside them"
-        )
+    validation.whole(name, value, least, most)
     slider = widgets.IntSlider(value, least, most, readout=False, layout=widgets.Layout(**_SLIDER))
     box = widgets.BoundedIntText(value, least, most, **_named(name))
     return _linked(slider, box)
@@ -71,8 +70,7 @@ def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any
 
 def flag(name: str, value: bool) -> Control:
     """A checkbox. Raises ValueError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}: give one of the two")
+    validation.flag(name, value)
     box = widgets.Checkbox(value, description=name, indent=False, layout=_width(_BOX_WIDTH))
     return Control(box, box)
 

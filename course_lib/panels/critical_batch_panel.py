@@ -7,7 +7,7 @@ from course_lib.theory.step.batching import batch_cost
 
 
 def critical_batch(batch: int = 64, critical: int = 1024) -> Panel:
-    """Sliders for `theory.batching.batch_cost`, whose `BatchCost` is the panel's result.
+    """Sliders for `batch_cost`, whose `BatchCost` is the panel's result.
 
     Raises ValueError for starting values outside the sliders.
     """
@@ -30,4 +30,4 @@ def _view(batch: int, critical: int) -> View:
             f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}",
         ),
     )
-    return View(cost, rows, lambda: figure.batch_cost(critical, batch))
+    return View(cost, rows, lambda: figure.batch_cost(cost, critical, batch))

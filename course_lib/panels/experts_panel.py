@@ -20,7 +20,7 @@ def experts(
     tokens: int = 8192,
     hidden: int = 4096,
 ) -> Panel:
-    """Controls for `theory.experts.expert_load`, whose `ExpertLoad` is the panel's result.
+    """Controls for `expert_load`, whose `ExpertLoad` is the panel's result.
 
     `tokens` are those of all ranks together; capacity factor 0 means no limit. Raises ValueError
     for starting values that are not offered or do not fit together.

@@ -18,7 +18,7 @@ def fsdp_memory(
     reshard: bool = True,
     prefetch: bool = True,
 ) -> Panel:
-    """Controls for `theory.gather_timeline`, whose `GatherTimeline` is the panel's result.
+    """Controls for `gather_timeline`, whose `GatherTimeline` is the panel's result.
 
     bf16 with an fp32 master copy, AdamW. YaFSDP always fetches ahead and takes its buffers in
     turns: there `reshard` and `prefetch` change nothing. Raises ValueError for starting values

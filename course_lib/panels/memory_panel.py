@@ -23,7 +23,7 @@ def memory(
     unit: str = "GB",
     gpu: str = "RTX 4090 24 GB",
 ) -> Panel:
-    """Controls for `theory.memory.training_memory`, whose `MemoryBreakdown` is the result.
+    """Controls for `training_memory`, whose `MemoryBreakdown` is the result.
 
     Raises ValueError for starting values that are not offered or that do not fit together.
     """
@@ -37,7 +37,7 @@ def memory(
         "model": choice("model", model, _models()),
         "convention": choice("convention", convention, conventions),
         "optimizer": choice("optimizer", optimizer, list(OPTIMIZER_STATE_BYTES)),
-        # Without "selective": flash attention, which all conventions take, leaves it nothing to do.
+        # Without "selective": all conventions use flash attention, which leaves it nothing to do.
         "recompute": choice("recompute", recompute, ["none", "full"]),
         "unit": choice("unit", unit, units),
         "gpu": choice("GPU", gpu, list(GPU_MEMORY_BYTES)),

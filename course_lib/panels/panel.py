@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets as widgets
 
-from course_lib.figures import Sheet
+from course_lib.figures.picture import Picture
 from course_lib.panels.controls import Control
 
 Rows = tuple[tuple[str, str], ...]
@@ -20,7 +20,7 @@ class View:
 
     result: Any  # of course_lib.theory
     rows: Rows  # the table: what, and its value with units
-    draw: Callable[[], Sheet] = field(compare=False)
+    draw: Callable[[], Picture] = field(compare=False)
 
 
 class Panel(widgets.VBox):

@@ -1,4 +1,4 @@
-"""The panel of chapter 11: a pipeline's timeline by schedule, drawn anew at every move."""
+"""The panel of chapter 11: a pipeline's timeline by schedule, redrawn at every move."""
 
 from course_lib import figures
 from course_lib.panels.controls import choice, whole
@@ -29,7 +29,7 @@ def pipeline(
     transfer: float = 0.0,
     last_stage: float = 1.0,
 ) -> Panel:
-    """Controls for `theory.pipeline.timeline`, whose `Timeline` is the panel's result.
+    """Controls for `timeline`, whose `Timeline` is the panel's result.
 
     Times in forward passes of a stage: `backward`, `transfer` to a neighbour, and how many times
     as long the last stage takes. Raises ValueError for starting values that are not offered or do

@@ -4,15 +4,15 @@ from functools import lru_cache
 
 from course_lib.figures import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
-from course_lib.panels.panel import Panel, View
+from course_lib.panels.panel import Panel, Rows, View
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.planner import Plan, plan
 
-# A redraw takes 80 to 120 ms of one core, most of it the search, which is longer than other panels
-# take. Hence few micro-batches and chunks, one cp, and no mixtures of experts, whose experts would
+# A redraw takes 80 to 120 ms of one core, longer than in other panels, and most of that is the
+# search. So there are few micro-batches and chunks, one cp, and no mixtures of experts, which would
 # multiply the layouts.
 _FEW = {"micro_batch": (1, 2, 4, 8), "virtual_stages": (1, 2, 4)}
 _RECOMPUTE = {"planner's choice": ("none", "full"), "none": ("none",), "full": ("full",)}
@@ -29,7 +29,7 @@ def planner(
     zero_stage: str = "planner's choice",
     cp: int = 1,
 ) -> Panel:
-    """Controls for `theory.planner.plan`, whose `Plan` is the panel's result.
+    """Controls for `plan`, whose `Plan` is the panel's result.
 
     Nodes have 8 GPUs. Raises ValueError for starting values that are not offered or for which there
     is no layout.
@@ -62,8 +62,8 @@ def _plan(
     cp: int,
 ) -> Plan:
     """The same Plan for the same question, so that two views of it are equal."""
-    only = {**_FEW, "cp": (cp,), "zero_stage": _ZERO[zero_stage]}
-    only["recompute"] = _RECOMPUTE[recompute]
+    only: dict[str, tuple[int | str, ...]] = {**_FEW, "cp": (cp,)}
+    only |= {"zero_stage": _ZERO[zero_stage], "recompute": _RECOMPUTE[recompute]}
     cluster = Cluster(ACCELERATORS[gpu], nodes)
     return plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
 
@@ -80,7 +80,7 @@ def _view(
 ) -> View:
     result = _plan(model, gpu, nodes, batch, sequence, recompute, zero_stage, cp)
     title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
-    rows = (("layouts that fit", f"{result.fitting:,} of {result.layouts:,}"),)
+    rows: Rows = (("layouts that fit", f"{result.fitting:,} of {result.layouts:,}"),)
     if result.fitting:
         (best,) = result.best(1)
         step = result.step(best)

@@ -15,7 +15,7 @@ def roofline(
     tokens: int = 64,
     machine: Accelerator | None = None,
 ) -> Panel:
-    """Controls for `theory.roofline.model_roofline`, whose `Roofline` is the panel's result.
+    """Controls for `model_roofline`, whose `Roofline` is the panel's result.
 
     `machine`: a chip of your own, offered and chosen first. Raises ValueError for starting values
     that are not offered.

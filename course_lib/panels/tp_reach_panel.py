@@ -20,7 +20,7 @@ _LINKS = {
 def tp_reach(
     model: str = "llama2-70b", gpu: str = "H100-SXM", link: str = "NVLink4", tp: int = 8
 ) -> Panel:
-    """Controls for `theory.tensor_parallel.CutLayer`, which is the panel's result.
+    """Controls for `CutLayer`, which is the panel's result.
 
     Of the model only the hidden size counts: a layer is 12h² weights, and 4096 tokens pass it.
     Raises ValueError for starting values that are not offered.

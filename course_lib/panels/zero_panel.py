@@ -26,7 +26,7 @@ def zero(
     gpu: str = "A100, H100 80 GB",
     offload: bool = False,
 ) -> Panel:
-    """Controls for `theory.zero.zero_stages`; the chosen stage's `StageBill` is the result.
+    """Controls for `zero_stages`; the chosen stage's `StageBill` is the result.
 
     Raises ValueError for starting values that are not offered.
     """

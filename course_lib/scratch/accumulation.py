@@ -1,4 +1,4 @@
-"""Gradient accumulation: one large batch, seen in several small pieces."""
+"""Gradient accumulation: one large batch, processed in small pieces."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -33,8 +33,8 @@ def count_tokens(window: Sequence[MicroBatch]) -> Tensor:
 def accumulate(model: nn.Module, window: Sequence[MicroBatch]) -> Tensor:
     """Leave in `.grad` the gradient of the mean loss over the window's tokens.
 
-    Σ over micro-batches of loss_sum / tokens, one backward at a time: only one
-    micro-batch's intermediate results live at once. Returns the mean loss.
+    Σ over micro-batches of loss_sum / tokens, one backward at a time, so only
+    one micro-batch's activations live at once. Returns the mean loss.
     """
     tokens = count_tokens(window)
     total = torch.zeros((), device=tokens.device)

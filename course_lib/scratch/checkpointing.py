@@ -1,4 +1,4 @@
-"""Activation checkpointing: keep a segment's input, compute the rest again.
+"""Activation checkpointing: keep a segment's input, recompute the rest.
 
 Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost,
 arXiv:1604.06174, section 3: with segments of √L layers out of L, about 2·√L
@@ -21,8 +21,8 @@ RandomState = tuple[Tensor, Tensor | None]  # of the CPU, of the GPU
 class Checkpoint(Function):
     """Runs `layers` without a graph; backward runs them again, with one.
 
-    The parameters are arguments so that autograd knows of them; apart from
-    them only `x` is kept. torch's own also restores autocast.
+    The parameters are arguments so that autograd knows about them; apart from
+    them only `x` is kept. torch's own version also restores autocast.
     """
 
     @staticmethod
@@ -45,7 +45,7 @@ class Checkpoint(Function):
 
 
 class Segment(nn.Module):
-    """Layers in a row, of which only the first one's input is kept."""
+    """Consecutive layers; only the input of the first one is kept."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -57,9 +57,9 @@ class Segment(nn.Module):
 
 
 def cut(model: GPT, size: int, segment: type[nn.Module] = Segment) -> GPT:
-    """`model` with its blocks in segments of `size`; a last one may be less.
+    """`model` with its blocks in segments of `size`; the last may be shorter.
 
-    Parameters stay the same ones, in the same order, with other names.
+    The parameters stay the same, in the same order, with other names.
     """
     blocks = list(model.blocks)
     starts = range(0, len(blocks), size)
@@ -69,7 +69,7 @@ def cut(model: GPT, size: int, segment: type[nn.Module] = Segment) -> GPT:
 
 
 def random_state(device: torch.device) -> RandomState:
-    """Where the generators that dropout asks stand now."""
+    """The current state of the generators that dropout uses."""
     gpu = device.type == "cuda"
     state = torch.cuda.get_rng_state(device) if gpu else None
     return torch.get_rng_state(), state
@@ -79,7 +79,7 @@ def random_state(device: torch.device) -> RandomState:
 def same_random_numbers(
     state: RandomState, device: torch.device
 ) -> Iterator[None]:
-    """Draw once more what was drawn after `state`: the same dropout masks."""
+    """Draw again what was drawn after `state`: the same dropout masks."""
     gpus = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(gpus):  # afterwards as if nothing was drawn
         torch.set_rng_state(state[0])

@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and an MLP four times as wide, behind norms."""
+    """One layer: attention and an MLP four times as wide, after norms."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, places: Tensor | None = None) -> Tensor:
         if places is None:  # the whole sequence, not a slice of it
             places = torch.arange(tokens.shape[1], device=tokens.device)
-        x = self.embedding(tokens) + self.positions(places)
+        x = self.embedding(tokens) + self.positions(places)  # (…, hidden)
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x))

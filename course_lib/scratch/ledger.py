@@ -1,4 +1,4 @@
-"""A ledger of memory: go through the tensors and add up their bytes."""
+"""A ledger of memory: walk over the tensors and add up their bytes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def tensor_bytes(tensors: Iterable[Tensor]) -> int:
     """Bytes of the storages behind `tensors`, each storage counted once.
 
-    Of a DTensor, torch's tensor cut over ranks, the part of this rank.
+    For a DTensor, only this rank's shard counts.
     """
     own = (t.to_local() if hasattr(t, "to_local") else t for t in tensors)
     storages = {
@@ -24,9 +24,9 @@ def ledger(
 ) -> dict[str, int]:
     """Bytes by consumer: weights, gradients, optimizer, inputs and labels.
 
-    `optimizer` has torch's `state`: a dict of named tensors a parameter. Call
-    it after `optimizer.step()`, which makes the state. Step counters (a number
-    per tensor) are left out, as every published convention does.
+    `optimizer` has torch's `state`: for each parameter, named tensors. Call
+    this after `optimizer.step()`, which creates the state. Step counters (one
+    number per tensor) are left out, as in every published convention.
     """
     parameters = list(model.parameters())
     gradients = [p.grad for p in parameters if p.grad is not None]

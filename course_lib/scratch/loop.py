@@ -24,17 +24,17 @@ def train_epoch(
     micro_batch: int,
     accumulation: int = 1,
 ) -> Counts:
-    """One epoch of least squares; targets (samples, 1).
+    """One epoch of least squares.
 
-    Each window of `accumulation` micro-batches is one update with its mean
-    loss. Inputs: (samples, features).
+    Inputs are (samples, features), targets (samples, 1). Each window of
+    `accumulation` micro-batches is one update, with the mean loss over it.
     """
     counts = Counts()
     window_size = micro_batch * accumulation
     for window in torch.arange(len(inputs)).split(window_size):
         for rows in window.split(micro_batch):
             error = model(inputs[rows]) - targets[rows]
-            loss = error.square().sum() / len(window)  # a piece of the mean
+            loss = error.square().sum() / len(window)  # share of the mean
             loss.backward()
             counts.micro_steps += 1
             counts.samples += len(rows)

@@ -1,4 +1,4 @@
-"""AdamW for bf16 weights: the small updates go to an fp32 master copy."""
+"""AdamW for bf16 weights: small updates go to an fp32 master copy."""
 
 from collections.abc import Iterable, Iterator
 
@@ -10,7 +10,7 @@ class MasterAdamW:
     """AdamW on fp32 copies of 16-bit weights, copied back after each step.
 
     bf16 keeps 8 binary digits: 1.0 + 0.001 is 1.0, so an update of one
-    thousandth would be lost.
+    thousandth is lost.
     Micikevicius et al. 2018, arXiv:1710.03740, section 3.1.
     """
 
@@ -25,7 +25,8 @@ class MasterAdamW:
     def step(self) -> None:
         """One update of the master copy, rounded into the 16-bit weights."""
         for weight, master in self._pairs():
-            master.grad = weight.grad.float()
+            if weight.grad is not None:
+                master.grad = weight.grad.float()
         self.adamw.step()
         for weight, master in self._pairs():
             weight.copy_(master)

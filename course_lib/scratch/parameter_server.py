@@ -1,6 +1,6 @@
 """A parameter server: a table on one rank, from which trainers take rows.
 
-In an update a trainer sends the numbers of its rows, gets the rows, and
+In each update a trainer sends the numbers of its rows, gets the rows, and
 sends their gradients. Li et al. 2014, "Scaling Distributed Machine Learning
 with the Parameter Server", OSDI, sections 2 and 3.
 """
@@ -18,7 +18,7 @@ class RemoteTable:
         self.width, self.server, self.group = width, server, group
 
     def pull(self, ids: Tensor) -> Tensor:
-        """Rows (ids, width) of the different numbers `ids`."""
+        """The rows (ids, width) numbered `ids`, which must be distinct."""
         self._announce(len(ids))
         dist.send(ids, self.server, self.group)
         rows = torch.empty(len(ids), self.width)
@@ -26,24 +26,24 @@ class RemoteTable:
         return rows
 
     def push(self, gradient: Tensor) -> None:
-        """The gradient of the rows that the last `pull` brought."""
+        """Send the gradient (ids, width) of the rows last pulled."""
         self._announce(len(gradient))
         dist.send(gradient, self.server, self.group)
 
     def stop(self) -> None:
-        """Tell a server that serves as they come: no more from here."""
+        """Tell `serve_as_they_come` that this trainer has finished."""
         self._announce(0)
 
     def _announce(self, rows: int) -> None:
-        """The other end must know the size of the message that follows."""
+        """Tell the other end the size of the message that follows."""
         dist.send(torch.tensor([rows]), self.server, self.group)
 
 
 class ParameterServer:
     """The server's end: a table (rows, width), to which it applies SGD.
 
-    `staleness` has an entry for each gradient: the updates that the table saw
-    between the pull of the rows and this gradient of them.
+    `staleness` has an entry for each gradient: how many updates the table saw
+    after the rows were pulled and before this gradient of them arrived.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class ParameterServer:
         """One update of all trainers, in step: returns its whole gradient.
 
         All get their rows before the table changes; their gradients add up.
+        Shape: (rows, width).
         """
         for trainer in self.trainers:
             self._send_rows(trainer, self._announced(trainer)[1])
@@ -75,10 +76,11 @@ class ParameterServer:
         return whole
 
     def serve_as_they_come(self) -> None:
-        """Whoever comes is served at once, until all trainers have stopped.
+        """Serve each request at once, until all trainers have stopped.
 
-        Nobody waits, but rows may change while a trainer computes with them:
-        Dean et al. 2012, "Large Scale Distributed Deep Networks", section 4.1.
+        No trainer waits for another, but rows may change while it computes
+        with them: Dean et al. 2012, "Large Scale Distributed Deep Networks",
+        section 4.1.
         """
         running = len(self.trainers)
         while running:
@@ -93,7 +95,7 @@ class ParameterServer:
                 self.updates += 1
 
     def _announced(self, trainer: int | None) -> tuple[int, int]:
-        """Who sends how many rows; `trainer` None: whoever is first."""
+        """Sender and number of rows; None: whichever trainer is first."""
         rows = torch.empty(1, dtype=torch.long)
         sender = dist.recv(rows, trainer, self.group)
         return sender, int(rows)

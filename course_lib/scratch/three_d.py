@@ -17,7 +17,7 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline.mail import Order
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import cut, wires
-from course_lib.scratch.tensor.layers import TensorParallel
+from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
@@ -25,8 +25,8 @@ from course_lib.scratch.tensor.vocabulary import (
 from course_lib.scratch.zero.flat import flatten, views
 
 
-class Place(NamedTuple):
-    """Where a rank stands on the mesh."""
+class Coordinates(NamedTuple):
+    """Where a rank stands on the mesh; also the size of the mesh by axis."""
 
     pp: int
     dp: int
@@ -41,15 +41,15 @@ class Mesh:
 
     def __init__(self, dp: int, tp: int, pp: int) -> None:
         ranks = torch.arange(pp * dp * tp).view(pp, dp, tp)
-        self.size = Place(pp, dp, tp)
+        self.size = Coordinates(pp, dp, tp)
         self.place = self.place_of(dist.get_rank())
         self.wires = wires(_lines(ranks, 0))
         self.dp, self.tp = (_own_group(_lines(ranks, dim)) for dim in (1, 2))
 
-    def place_of(self, rank: int) -> Place:
+    def place_of(self, rank: int) -> Coordinates:
         """Coordinates of a rank."""
         rest, tp = divmod(rank, self.size.tp)
-        return Place(*divmod(rest, self.size.dp), tp)
+        return Coordinates(*divmod(rest, self.size.dp), tp)
 
     def axes(self) -> dict[str, str]:
         """The axis of each of this rank's groups, by the group's name."""
@@ -64,6 +64,7 @@ class Mesh:
 
 def _lines(ranks: Tensor, dim: int) -> list[list[int]]:
     """All lines of ranks along one dimension of the mesh."""
+    # (pp, dp, tp) -> (other · other, size of the dimension)
     return ranks.movedim(dim, -1).flatten(0, 1).tolist()
 
 
@@ -88,7 +89,7 @@ class ThreeD:
         self.pipeline = Pipeline(self.parts, orders, mesh.wires, self.loss_sum)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The loss of logits of which each tp rank has its own words."""
+        """The loss; each tp rank has the logits of its own words."""
         return vocab_parallel_cross_entropy(logits, labels, self.region).sum()
 
     def run(self, inputs: Tensor, labels: Tensor, pieces: int) -> Tensor:
@@ -108,7 +109,8 @@ class ThreeD:
         layers = [p for x in self.parts for p in x.blocks.parameters()]
         every = {p: None for x in self.parts for p in x.parameters()}
         ends = [p for p in every if not any(p is other for other in layers)]
-        for gradients in ([p.grad for p in group] for group in (layers, ends)):
+        for group in (layers, ends):
+            gradients = [p.grad for p in group if p.grad is not None]
             if gradients:
                 flat = flatten(gradients, ranks=1)
                 dist.all_reduce(flat, group=self.mesh.dp)

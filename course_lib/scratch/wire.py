@@ -1,7 +1,7 @@
 """The collectives that the techniques use: tensors in, a new tensor out.
 
-torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor; both names
-are known here and nowhere else. Shapes: n is the number of ranks of the group.
+torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor; only this
+module knows both names. In the shapes, n is the number of ranks of the group.
 """
 
 import torch.distributed as dist
@@ -13,14 +13,14 @@ _scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """The sum over ranks; the argument stays as it is."""
+    """The sum over ranks; the argument is left unchanged."""
     total = tensor.clone()
     dist.all_reduce(total, group=group)
     return total
 
 
 def all_gather(shard: Tensor, group: ProcessGroup | None = None) -> Tensor:
-    """The shards of all ranks, one behind the other: (s, …) -> (n·s, …)."""
+    """The shards of all ranks, concatenated: (s, …) -> (n·s, …)."""
     ranks = dist.get_world_size(group)
     whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:])
     _gather(whole, shard.contiguous(), group=group)
@@ -38,12 +38,12 @@ def reduce_scatter(whole: Tensor, group: ProcessGroup | None = None) -> Tensor:
 def start_all_gather(
     whole: Tensor, shard: Tensor, group: ProcessGroup | None = None
 ) -> dist.Work:
-    """Begin to fill `whole` with all shards; `wait()` before reading it."""
+    """Start to fill `whole` with all shards; `wait()` before reading it."""
     return _gather(whole, shard, group=group, async_op=True)
 
 
 def start_reduce_scatter(
     shard: Tensor, whole: Tensor, group: ProcessGroup | None = None
 ) -> dist.Work:
-    """Begin to sum `whole` into `shard`; `wait()` before reading it."""
+    """Start to sum `whole` into `shard`; `wait()` before reading it."""
     return _scatter(shard, whole, group=group, async_op=True)

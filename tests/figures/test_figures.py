@@ -3,9 +3,10 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.patches import PathPatch
 
 from course_lib import figures
@@ -24,12 +25,22 @@ from course_lib.theory.network.experts import expert_load
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
-from course_lib.theory.step.batching import Batching
+from course_lib.theory.step.batching import Batching, batch_cost
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
 MESH = [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(4) for c in range(2)]
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
+
+
+def window(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> Sheet:
+    plan = Batching(10**6, micro_batch, accumulation, gpus_per_node=dp)
+    return figures.window(plan, {False: accumulation, True: 1}, no_sync)
+
+
+def cost(critical_batch: float, batch: float) -> Sheet:
+    return figures.batch_cost(batch_cost(batch, critical_batch), critical_batch, batch)
+
 
 # Extremes included: one rank, 64 ranks, one sample, ragged tails, memory beyond any GPU.
 FIGURES: dict[str, Callable[[], Sheet]] = {
@@ -40,13 +51,13 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "dropped": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4, drop_last=True)),
     "samples": lambda: figures.samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
     "many samples": lambda: figures.samples_by_rank([[list(range(900, 1000))] * 20]),
-    "window": lambda: figures.window(4, 4, 2, True),
-    "long window": lambda: figures.window(64, 64, 64, False),
-    "one micro-step": lambda: figures.window(1, 1, 1, True),
-    "cost": lambda: figures.batch_cost(1024, 64),
-    "cost, far right": lambda: figures.batch_cost(4096, 8),
-    "cost, far up": lambda: figures.batch_cost(64, 16384),
-    "cost, beyond the frame": lambda: figures.batch_cost(1, 10**6),
+    "window": lambda: window(4, 4, 2, True),
+    "long window": lambda: window(64, 64, 64, False),
+    "one micro-step": lambda: window(1, 1, 1, True),
+    "cost": lambda: cost(1024, 64),
+    "cost, far right": lambda: cost(4096, 8),
+    "cost, far up": lambda: cost(64, 16384),
+    "cost, beyond the frame": lambda: cost(1, 10**6),
     "memory": lambda: figures.consumers(BREAKDOWN, "GiB", 24 * 10**9, TITLE),
     "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
     "memory, no GPU": lambda: figures.consumers(SMALL),
@@ -146,73 +157,89 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
 }
 
 
-@pytest.fixture(params=FIGURES, scope="module")
-def sheet(request: pytest.FixtureRequest) -> Sheet:
-    return FIGURES[request.param]()
+@dataclass(frozen=True)
+class Drawn:
+    """A figure, its SVG, and itself drawn once, for all the tests."""
+
+    sheet: Sheet
+    svg: str
+    renderer: RendererAgg
+
+    @property
+    def labels(self) -> list[Label]:
+        return self.sheet.findobj(Label)
 
 
-def test_svg_is_labelled_and_well_formed(sheet: Sheet) -> None:
-    root = ElementTree.fromstring(sheet.to_svg())
-    assert root.get("role") == "img"
-    assert root.get("aria-label") == sheet.sentence
-    assert re.search(r"\d", sheet.sentence)
-    assert "<style" not in sheet.to_svg(), "it would restyle the whole page"
-    assert len(sheet.to_svg()) < 20_000
-
-
-def test_svg_refers_to_its_own_ids(sheet: Sheet) -> None:
-    first, second = sheet.to_svg(), sheet.to_svg()
-    for text in (first, second):
-        used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
-        assert used <= set(re.findall(r'id="([^"]+)"', text))
-    ids = [set(re.findall(r'id="([^"]+)"', text)) for text in (first, second)]
-    assert not ids[0] & ids[1]
-
-
-def labels(sheet: Sheet) -> list[Label]:
-    found = sheet.findobj(Label)
-    assert found or sheet.axes
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Drawn]:
+    found = {}
+    for name, make in FIGURES.items():
+        sheet = make()
+        canvas = FigureCanvasAgg(sheet)
+        canvas.draw()
+        found[name] = Drawn(sheet, sheet.to_svg(), canvas.get_renderer())
     return found
 
 
-def test_nothing_is_cut_off(sheet: Sheet) -> None:
-    canvas = FigureCanvasAgg(sheet)
-    canvas.draw()
-    page = sheet.bbox.padded(0.5)
-    for thing in [*labels(sheet), *sheet.findobj(PathPatch)]:
-        box = thing.get_window_extent(canvas.get_renderer())
-        assert page.x0 <= box.x0 and box.x1 <= page.x1, thing
-        assert page.y0 <= box.y0 and box.y1 <= page.y1, thing
-    for axes in sheet.axes:
-        box = axes.get_tightbbox(canvas.get_renderer())
-        assert page.x0 <= box.x0 and box.x1 <= page.x1
-        assert page.y0 <= box.y0 and box.y1 <= page.y1
+def test_svg_is_labelled_and_well_formed(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        root = ElementTree.fromstring(one.svg)
+        assert root.get("role") == "img", name
+        assert root.get("aria-label") == one.sheet.sentence, name
+        assert re.search(r"\d", one.sheet.sentence), name
+        assert "<style" not in one.svg, f"{name}: it would restyle the whole page"
+        assert len(one.svg) < 20_000, name
 
 
-def test_no_text_on_another(sheet: Sheet) -> None:
-    canvas = FigureCanvasAgg(sheet)
-    canvas.draw()
-    boxes = [
-        (text.get_text(), text.get_window_extent(canvas.get_renderer()).padded(-1.5))
-        for text in labels(sheet)
-    ]
-    for place, (name, box) in enumerate(boxes):
-        for other, other_box in boxes[:place]:
-            assert not box.overlaps(other_box), f"{name!r} lies on {other!r}"
+def test_svg_refers_to_its_own_ids(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        pictures = (one.svg, one.sheet.to_svg())
+        ids = [set(re.findall(r'id="([^"]+)"', text)) for text in pictures]
+        for text, own in zip(pictures, ids, strict=True):
+            used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+            assert used <= own, name
+        assert not ids[0] & ids[1], name
 
 
-def test_svg_holds_the_texts_of_the_picture(sheet: Sheet) -> None:
-    written = "".join(ElementTree.fromstring(sheet.to_svg()).itertext())
-    for text in labels(sheet):
-        assert text.get_text() in written
+def test_nothing_is_cut_off(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        assert one.labels or one.sheet.axes, name
+        page = one.sheet.bbox.padded(0.5)
+        for thing in [*one.labels, *one.sheet.findobj(PathPatch)]:
+            box = thing.get_window_extent(one.renderer)
+            assert page.x0 <= box.x0 and box.x1 <= page.x1, (name, thing)
+            assert page.y0 <= box.y0 and box.y1 <= page.y1, (name, thing)
+        for axes in one.sheet.axes:
+            box = axes.get_tightbbox(one.renderer)
+            assert page.x0 <= box.x0 and box.x1 <= page.x1, name
+            assert page.y0 <= box.y0 and box.y1 <= page.y1, name
 
 
-def test_notebook_gets_svg_png_and_words(sheet: Sheet) -> None:
-    data, metadata = sheet._repr_mimebundle_()
-    assert data["text/html"].startswith("<svg")
-    assert data["text/plain"] == sheet.sentence
-    assert data["image/png"].startswith("iVBORw0KGgo")
-    assert metadata["image/png"]["width"] == sheet.width_px
+def test_no_text_on_another(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        boxes = [
+            (text.get_text(), text.get_window_extent(one.renderer).padded(-1.5))
+            for text in one.labels
+        ]
+        for place, (text, box) in enumerate(boxes):
+            for other, other_box in boxes[:place]:
+                assert not box.overlaps(other_box), f"{name}: {text!r} lies on {other!r}"
+
+
+def test_svg_holds_the_texts_of_the_picture(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        written = "".join(ElementTree.fromstring(one.svg).itertext())
+        for text in one.labels:
+            assert text.get_text() in written, name
+
+
+def test_notebook_gets_svg_png_and_words(drawn: dict[str, Drawn]) -> None:
+    for name, one in drawn.items():
+        data, metadata = one.sheet._repr_mimebundle_()
+        assert data["text/html"].startswith("<svg"), name
+        assert data["text/plain"] == one.sheet.sentence, name
+        assert data["image/png"].startswith("iVBORw0KGgo"), name
+        assert metadata["image/png"]["width"] == one.sheet.width_px, name
 
 
 def test_sentences() -> None:
@@ -239,26 +266,21 @@ def test_same_order_is_pointed_out() -> None:
     assert "the same order" not in other.to_svg()
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
+def test_bad_input() -> None:
+    for make in (
         lambda: figures.samples_by_rank([]),
         lambda: figures.samples_by_rank([[]]),
         lambda: figures.loss({}),
         lambda: figures.loss({"a": []}),
         lambda: figures.measured_memory({}),
         lambda: figures.measured_memory({"a": []}),
-        lambda: figures.window(0, 1, 1, True),
         lambda: figures.overlap({}),
         lambda: figures.stored_by_version({}, {}),
         lambda: figures.overlap({"a": ([], [(0, 1)])}),
-        lambda: figures.batch_cost(1024, 0),
         lambda: figures.consumers(SMALL, "MB"),
-    ],
-)
-def test_bad_input(make: Callable[[], Sheet]) -> None:
-    with pytest.raises(ValueError):
-        make()
+    ):
+        with pytest.raises(ValueError):
+            make()
 
 
 def test_capacity_and_total_share_one_scale() -> None:

@@ -65,17 +65,25 @@ FIGURES = {
 }
 
 
-@pytest.fixture(params=FIGURES, scope="module")
-def drawing(request):
-    return FIGURES[request.param]()
+@pytest.fixture(scope="module")
+def drawn():
+    """By name: the drawing, its SVG, and the same as a Sheet that was drawn."""
+    found = {}
+    for name, make in FIGURES.items():
+        drawing = make()
+        sheet = drawing.to_sheet()
+        canvas = FigureCanvasAgg(sheet)
+        canvas.draw()
+        found[name] = drawing, drawing.to_svg(), sheet, canvas.get_renderer()
+    return found
 
 
-def test_svg_is_labelled_and_well_formed(drawing):
-    root = ElementTree.fromstring(drawing.to_svg())
-    assert root.get("role") == "img"
-    assert root.get("aria-label") == drawing.sentence
-    used = set(re.findall(r"url\(#([^)]+)", drawing.to_svg()))
-    assert used == set(re.findall(r'id="([^"]+)"', drawing.to_svg()))
+def test_svg_is_labelled_and_well_formed(drawn):
+    for name, (drawing, svg, _, _) in drawn.items():
+        root = ElementTree.fromstring(svg)
+        assert root.get("role") == "img", name
+        assert root.get("aria-label") == drawing.sentence, name
+        assert set(re.findall(r"url\(#([^)]+)", svg)) == set(re.findall(r'id="([^"]+)"', svg)), name
 
 
 def test_figures_share_a_page():
@@ -83,40 +91,34 @@ def test_figures_share_a_page():
     assert ids[0] and not ids[0] & ids[1]
 
 
-def drawn(drawing):
-    sheet = drawing.to_sheet()
-    canvas = FigureCanvasAgg(sheet)
-    canvas.draw()
-    return sheet, canvas.get_renderer()
+def test_nothing_is_cut_off(drawn):
+    for name, (_, _, sheet, renderer) in drawn.items():
+        page = sheet.bbox.padded(0.5)
+        for thing in [*sheet.findobj(Label), *sheet.findobj(PathPatch)]:
+            box = thing.get_window_extent(renderer)
+            assert page.x0 <= box.x0 and box.x1 <= page.x1, (name, thing)
+            assert page.y0 <= box.y0 and box.y1 <= page.y1, (name, thing)
 
 
-def test_nothing_is_cut_off(drawing):
-    sheet, renderer = drawn(drawing)
-    page = sheet.bbox.padded(0.5)
-    for thing in [*sheet.findobj(Label), *sheet.findobj(PathPatch)]:
-        box = thing.get_window_extent(renderer)
-        assert page.x0 <= box.x0 and box.x1 <= page.x1, thing
-        assert page.y0 <= box.y0 and box.y1 <= page.y1, thing
+def test_no_text_on_another(drawn):
+    for name, (_, _, sheet, renderer) in drawn.items():
+        labels = sheet.findobj(Label)
+        boxes = [(text, text.get_window_extent(renderer).padded(-1)) for text in labels]
+        for place, (text, box) in enumerate(boxes):
+            for other, other_box in boxes[:place]:
+                assert not box.overlaps(other_box), f"{name}: {text} lies on {other}"
 
 
-def test_no_text_on_another(drawing):
-    sheet, renderer = drawn(drawing)
-    labels = sheet.findobj(Label)
-    boxes = [(text, text.get_window_extent(renderer).padded(-1)) for text in labels]
-    for place, (text, box) in enumerate(boxes):
-        for other, other_box in boxes[:place]:
-            assert not box.overlaps(other_box), f"{text} lies on {other}"
-
-
-def test_svg_and_png_hold_the_same(drawing):
-    sheet, _ = drawn(drawing)
-    written = [node.text for node in ElementTree.fromstring(drawing.to_svg()).iter() if node.text]
-    assert written == [label.get_text() for label in sheet.findobj(Label)]
-    data, metadata = drawing._repr_mimebundle_()
-    assert data["text/html"].startswith("<svg")
-    assert data["text/plain"] == drawing.sentence
-    assert data["image/png"].startswith("iVBORw0KGgo")
-    assert metadata["image/png"]["width"] == drawing.width_px
+def test_svg_and_png_hold_the_same(drawn):
+    for name, (drawing, svg, sheet, _) in drawn.items():
+        written = [node.text for node in ElementTree.fromstring(svg).iter() if node.text]
+        assert written == [label.get_text() for label in sheet.findobj(Label)], name
+        data, metadata = drawing._repr_mimebundle_()
+        assert data["text/html"].startswith("<svg"), name
+        assert data["text/plain"] == drawing.sentence, name
+        assert data["image/png"].startswith("iVBORw0KGgo"), name
+        assert metadata["image/png"]["width"] == drawing.width_px, name
+        assert drawing.height_px == sheet.height_px > 0, name
 
 
 def boxes(drawing):

@@ -213,6 +213,7 @@ def no_collection() -> Iterator[None]:
     """An interrupt inside a callback of the garbage collector (hypothesis has one) gets lost."""
     gc.disable()
     yield
+    signal.setitimer(signal.ITIMER_REAL, 0)  # after a failure it would hit whatever comes next
     gc.enable()
 
 
@@ -225,8 +226,8 @@ def test_an_interrupt_ends_all_ranks() -> None:
 
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     for delay_s in (0.005, 0.02, 0.04, 0.3):  # while ranks start, and while they run
-        signal.setitimer(signal.ITIMER_REAL, delay_s)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
             launch.run(sleep)
     time.sleep(0.5)  # a rank interrupted before the parent knew of it ends by itself
 

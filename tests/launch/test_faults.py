@@ -38,7 +38,7 @@ FAULTS = {
     "raise": Fault(faults.raise_error, "raised ValueError: sabotage"),
     "exit": Fault(faults.leave, "ended with exit code 7 before it returned a result"),
     "sys.exit": Fault(faults.sys_exit, r"called sys.exit\(7\) instead of returning a result"),
-    "hang": Fault(faults.hang, "hung: it gave no result within 2 s", (0, 1), limit_s=2),
+    "hang": Fault(faults.hang, "hung: it gave no result within 1 s", (0, 1), limit_s=1),
     "huge tensor": Fault(
         faults.huge_tensor, "ran out of memory when it asked for 4,000,000.0 GB in one tensor: take"
     ),
@@ -70,9 +70,9 @@ FAULTS = {
     ),
     "absent": Fault(
         faults.absent,
-        f"waited 2 s in a collective that rank 1 did not call: {ALL}|hung: it gave no result",
+        f"waited 1 s in a collective that rank 1 did not call: {ALL}|hung: it gave no result",
         (0,),
-        limit_s=2,
+        limit_s=1,
         checked=True,
     ),
     "unused parameter": Fault(

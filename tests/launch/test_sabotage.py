@@ -15,7 +15,7 @@ from leftovers import folders_in, needs_signals, our_ranks
 
 from course_lib import launch
 
-HANG_S = 3.0  # the limit of a launch that hangs
+HANG_S = 1.0  # the limit of a launch that hangs
 LIMIT_S = 60.0
 SABOTAGES = {
     "raise": faults.raise_error,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,22 +32,41 @@ def loaded(path, layout=LAYOUT, reshard=True):
     return step, torch.equal(shard, my_shard() + step), shard.shape[1]
 
 
+@pytest.fixture(scope="module")
+def saved_by(tmp_path_factory):
+    """The folder of a checkpoint that so many ranks saved; not to be changed."""
+    folders = {}
+
+    def folder(ranks):
+        if ranks not in folders:
+            folders[ranks] = tmp_path_factory.mktemp(f"saved_by_{ranks}")
+            launch.run(saved, folders[ranks], ranks=ranks)
+        return folders[ranks]
+
+    return folder
+
+
+@pytest.fixture
+def own(saved_by, tmp_path):
+    """A copy of the checkpoint of two ranks, to be damaged."""
+    return shutil.copytree(saved_by(2) / "step-00000004", tmp_path / "step-00000004")
+
+
 @pytest.mark.parametrize(("writers", "readers"), [(2, 4), (4, 2), (4, 3), (1, 3), (3, 1), (2, 2)])
-def test_any_number_of_ranks_loads_what_any_other_saved(tmp_path, writers, readers):
-    launch.run(saved, tmp_path, ranks=writers)
-    results = launch.run(loaded, checkpoint.newest(tmp_path), ranks=readers)
+def test_any_number_of_ranks_loads_what_any_other_saved(saved_by, writers, readers):
+    results = launch.run(loaded, checkpoint.newest(saved_by(writers)), ranks=readers)
     assert [result[:2] for result in results] == [(4, True)] * readers
     assert sum(width for _, _, width in results) == 37
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_bytes_on_disk(tmp_path, ranks):
-    launch.run(saved, tmp_path, ranks=ranks)
-    files = {path.name: path.stat().st_size for path in (tmp_path / "step-00000004").iterdir()}
-    manifest = files.pop("manifest.json")
-    assert sum(files.values()) == 12 * 37
-    assert sorted(files) == [f"rank{rank}.shard" for rank in range(ranks)]
-    assert manifest < 100 + 50 * ranks
+def test_bytes_on_disk(saved_by):
+    for ranks in (1, 2, 3):
+        paths = (saved_by(ranks) / "step-00000004").iterdir()
+        files = {path.name: path.stat().st_size for path in paths}
+        manifest = files.pop("manifest.json")
+        assert sum(files.values()) == 12 * 37
+        assert sorted(files) == [f"rank{rank}.shard" for rank in range(ranks)]
+        assert manifest < 100 + 50 * ranks
 
 
 def test_the_last_two_complete_ones_are_kept(tmp_path):
@@ -60,8 +80,7 @@ def test_the_last_two_complete_ones_are_kept(tmp_path):
     assert incomplete.exists()  # not ours to remove: it has no manifest
 
 
-def test_a_complete_checkpoint_is_never_overwritten(tmp_path):
-    launch.run(saved, tmp_path)
+def test_a_complete_checkpoint_is_never_overwritten(own, tmp_path):
     with pytest.raises(launch.RankFailed, match="step-00000004 is complete: save into another"):
         launch.run(saved, tmp_path)
     assert launch.run(loaded, checkpoint.newest(tmp_path))[0][:2] == (4, True)
@@ -102,21 +121,18 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize(("file", "damage", "message"), DAMAGES)
-def test_damage_is_refused_in_one_sentence(tmp_path, file, damage, message):
-    launch.run(saved, tmp_path)
-    path = tmp_path / "step-00000004"
-    damage(path / file)
+def test_damage_is_refused_in_one_sentence(own, file, damage, message):
+    damage(own / file)
     with pytest.raises(launch.RankFailed, match=message) as caught:
-        launch.run(loaded, path)
+        launch.run(loaded, own)
     assert "take an older checkpoint" in caught.value.reason
     assert "\n" not in caught.value.reason
 
 
-def test_a_manifest_that_is_json_but_no_manifest_is_refused(tmp_path):
-    launch.run(saved, tmp_path, ranks=1)
-    (tmp_path / "step-00000004" / MANIFEST).write_text(json.dumps([1]))
+def test_a_manifest_that_is_json_but_no_manifest_is_refused(own):
+    (own / MANIFEST).write_text(json.dumps([1]))
     with pytest.raises(launch.RankFailed, match=r"manifest.json of rank 0 is corrupt"):
-        launch.run(loaded, tmp_path / "step-00000004", ranks=1)
+        launch.run(loaded, own, ranks=1)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +143,17 @@ def test_a_manifest_that_is_json_but_no_manifest_is_refused(tmp_path):
         ({**LAYOUT, "head": [3]}, r"head is absent there and \[3\] here"),
     ],
 )
-def test_another_models_checkpoint_is_refused(tmp_path, layout, message):
-    launch.run(saved, tmp_path)
+def test_another_models_checkpoint_is_refused(saved_by, layout, message):
     with pytest.raises(launch.RankFailed, match="of another model: " + message):
-        launch.run(loaded, checkpoint.newest(tmp_path), layout)
+        launch.run(loaded, checkpoint.newest(saved_by(2)), layout)
 
 
-def test_without_resharding_another_world_size_is_refused(tmp_path):
-    launch.run(saved, tmp_path)
+def test_without_resharding_another_world_size_is_refused(saved_by):
+    newest = checkpoint.newest(saved_by(2))
     message = "was saved by 2 ranks and is loaded by 3: start 2 ranks or pass reshard=True"
     with pytest.raises(launch.RankFailed, match=message):
-        launch.run(loaded, checkpoint.newest(tmp_path), LAYOUT, False, ranks=3)
-    assert launch.run(loaded, checkpoint.newest(tmp_path), LAYOUT, False)[0][:2] == (4, True)
+        launch.run(loaded, newest, LAYOUT, False, ranks=3)
+    assert launch.run(loaded, newest, LAYOUT, False)[0][:2] == (4, True)
 
 
 def test_a_folder_without_a_complete_checkpoint_is_said_to_be_so(tmp_path):

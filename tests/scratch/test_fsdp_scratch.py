@@ -1,8 +1,11 @@
 """mini-FSDP: equal to one process, frees what it says, and says what went wrong."""
 
+import gc
+
 import pytest
 import torch
 from torch import nn
+from torch.optim import optimizer as optimizers
 
 from course_lib import launch
 from course_lib.demos.parts.training import Training, mean_loss
@@ -231,3 +234,20 @@ def test_mistakes_get_one_sentence(name, message):
 def test_without_ranks():
     with pytest.raises(RuntimeError, match=r"needs a process group .* call launch.init\(\)"):
         build()
+
+
+def hooks_of_torch():
+    """Of all optimizers: before FSDP, while an old parameter is kept, and after its end."""
+    model = TRAINING.build()
+    kept = list(model.parameters())
+    counts = [len(optimizers._global_optimizer_pre_hooks)]
+    FSDP(model, model.blocks)
+    counts.append(len(optimizers._global_optimizer_pre_hooks))
+    momentum([torch.ones(1)]).step()  # another optimizer is none of its business
+    kept.clear()
+    gc.collect()
+    return [*counts, len(optimizers._global_optimizer_pre_hooks)]
+
+
+def test_optimizers_are_watched_only_while_there_is_something_to_refuse():
+    assert launch.run(hooks_of_torch, ranks=1) == [[0, 1, 0]]

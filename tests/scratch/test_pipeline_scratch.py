@@ -87,7 +87,10 @@ def test_every_schedule_is_equal_to_one_process(ranks):
         for (name, m, chunks), result in zip(PLANS, results, strict=True):
             assert result["gap"] < 2e-7, (name, stage)
             assert result["loss gap"] < 2e-6, (name, stage)
-            assert result["held"] == in_flight(name, ranks, m, stage, chunks), (name, stage)
+            assert result["held"] == in_flight(name, ranks, m, stage, virtual_stages=chunks), (
+                name,
+                stage,
+            )
             assert result["left"] == 0
 
 

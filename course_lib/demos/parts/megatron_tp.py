@@ -98,7 +98,7 @@ def _filled(theirs: nn.Module, ours: nn.Module) -> nn.Module:
 
 def _without_bias(layer: nn.Module) -> nn.Module:
     # Their layers return an output and a bias to be added later, which is None here.
-    layer.register_forward_hook(lambda layer, inputs, outputs: outputs[0])
+    layer.register_forward_hook(lambda _layer, _inputs, outputs: outputs[0])
     return layer
 
 

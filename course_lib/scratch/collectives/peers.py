@@ -12,10 +12,12 @@ from torch.distributed import P2POp, ProcessGroup
 
 
 class Peers:
-    """The n ranks of a group, numbered 0 to n-1, and this one among them."""
+    """The n ranks of a group, numbered 0 to n-1; this one is among them."""
 
     def __init__(self, group: ProcessGroup | None = None) -> None:
-        self.group = group or dist.group.WORLD
+        group = group or dist.group.WORLD
+        assert group is not None, "there is no process group: launch.init()"
+        self.group = group
         self.rank = dist.get_rank(self.group)
         self.ranks = dist.get_world_size(self.group)
         self.rounds = 0  # how often this rank has sent, received, or both
@@ -23,11 +25,11 @@ class Peers:
     def swap(self, out: Tensor, to: int, into: Tensor, source: int) -> None:
         """Send `out` and fill `into`, both at once.
 
-        If everyone sent first and received afterwards, all could wait for
-        each other for ever: a send may end only when it is received.
+        If every rank sent first and received afterwards, all could wait for
+        each other endlessly: a send may end only when it is received.
         """
         # The receive goes first: gloo asks for what it is to receive, and
-        # the question would wait behind all that we send.
+        # the request would wait behind everything that we send.
         self._exchange(
             [self._receive_op(into, source), self._send_op(out, to)]
         )
@@ -59,7 +61,7 @@ class Peers:
 
 
 class SlowPeers(Peers):
-    """The same ranks, each behind a link that it has for itself.
+    """The same ranks, each behind a link of its own.
 
     A message arrives `latency_s` + bytes / `bytes_per_s` after it was sent:
     the α–β model, kept by sleeping before the message goes out. The limit

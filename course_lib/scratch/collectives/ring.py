@@ -1,7 +1,7 @@
 """Collectives made of messages: three rings and the pairwise exchange.
 
 In a ring, each of n ranks sends only to the next one and receives only from
-the one before. After n-1 steps every part of a tensor has been everywhere.
+the previous one. After n-1 steps every part of a tensor has been everywhere.
 Sources: Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms",
 section 3; Thakur, Rabenseifner and Gropp 2005, sections 4.1 and 4.3.
 
@@ -36,9 +36,9 @@ def ring_reduce_scatter(whole: Tensor, peers: Peers) -> Tensor:
 def ring_all_gather(
     shard: Tensor, peers: Peers, rows: int | None = None
 ) -> Tensor:
-    """The parts of all ranks, one behind the other: (s, …) -> (n·s, …).
+    """The parts of all ranks, concatenated: (s, …) -> (n·s, …).
 
-    `rows` of the result, if the parts are not equally long; default n·s.
+    `rows` is the length of the result, if the parts differ; default n·s.
     """
     rows = peers.ranks * shard.shape[0] if rows is None else rows
     whole = shard.new_empty(rows, *shard.shape[1:])
@@ -51,11 +51,12 @@ def ring_all_gather(
 def all_to_all(whole: Tensor, peers: Peers) -> Tensor:
     """Part i goes to rank i; what arrives is in the order of the senders.
 
-    In step k, rank r sends to r+k and receives from r-k: everyone is busy
-    with one message each way, and no rank receives two at a time.
+    In step k, rank r sends to r+k and receives from r-k: every rank is busy
+    with one message each way, and none receives two at a time.
+    (n·s, …) -> (n·s, …).
     """
     parts = whole.contiguous().tensor_split(peers.ranks)
-    mine = parts[peers.rank]  # as long as what everyone sends to this rank
+    mine = parts[peers.rank]  # as long as what each rank sends to this one
     arrived = mine.new_empty(peers.ranks, *mine.shape)
     arrived[peers.rank] = mine
     for k in range(1, peers.ranks):
@@ -68,8 +69,8 @@ def all_to_all(whole: Tensor, peers: Peers) -> Tensor:
 def _add_around(parts: Sequence[Tensor], peers: Peers) -> None:
     """n-1 steps, after which parts[rank] is the sum over ranks.
 
-    Part i sets out at rank i+1 and grows by one summand at each rank, until
-    it comes to rank i, which was its last stop.
+    Part i starts at rank i+1 and gains one summand at each rank, until it
+    reaches rank i, its last stop.
     """
     n, rank = peers.ranks, peers.rank
     for step in range(1, n):
@@ -80,9 +81,9 @@ def _add_around(parts: Sequence[Tensor], peers: Peers) -> None:
 
 
 def _copy_around(parts: Sequence[Tensor], peers: Peers) -> None:
-    """n-1 steps, after which everyone has each rank's part.
+    """n-1 steps, after which every rank has all parts.
 
-    Each rank sends its own part, then always the one that it just received.
+    Each rank sends its own part first, then the one that it just received.
     """
     n, rank = peers.ranks, peers.rank
     for step in range(n - 1):

@@ -29,7 +29,7 @@ def _levels(ranks: int) -> list[int]:
 
 
 def _up(total: Tensor, reach: int, peers: Peers) -> None:
-    """A child sends its sum, its parent adds it; the others wait."""
+    """Each child sends its sum and its parent adds it; the others wait."""
     if peers.rank % (2 * reach) == reach:
         peers.send(total, peers.rank - reach)
     elif peers.rank % (2 * reach) == 0 and peers.rank + reach < peers.ranks:
@@ -39,7 +39,7 @@ def _up(total: Tensor, reach: int, peers: Peers) -> None:
 
 
 def _down(total: Tensor, reach: int, peers: Peers) -> None:
-    """A parent sends the whole sum, its child takes it over."""
+    """Each parent sends the whole sum to its child."""
     if peers.rank % (2 * reach) == reach:
         peers.receive(total, peers.rank - reach)
     elif peers.rank % (2 * reach) == 0 and peers.rank + reach < peers.ranks:

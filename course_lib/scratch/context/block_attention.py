@@ -1,6 +1,6 @@
 """Attention to one block of keys at a time, forward and backward.
 
-The log-sum-exp of the scores is what two blocks must know of each other.
+To be merged, two blocks need only the log-sum-exp of each other's scores.
 q, k, v are (batch, heads, tokens, width); `same` says that queries and keys
 are the same tokens: a query then sees the keys up to its own. A block of
 earlier keys is seen whole. Milakov and Gimelshein 2018, arXiv:1805.02867; Dao
@@ -38,9 +38,10 @@ def block_backward(
     delta: Tensor,
     same: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of q and of kv; the weights are computed once more.
+    """Gradients of q and of kv; the attention weights are recomputed.
 
-    `lse` is that of all blocks; delta is Σ d_out · out of each query.
+    `lse` is over all blocks; delta is Σ d_out · out for each query, both
+    (batch, heads, queries, 1). kv is (2, batch, heads, keys, width).
     """
     k, v = kv
     weights = (_scores(q, k, same) - lse).exp()

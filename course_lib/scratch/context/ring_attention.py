@@ -13,7 +13,7 @@ from course_lib.scratch.context.block_attention import (
     merge,
 )
 from course_lib.scratch.context.slices import SequenceRing
-from course_lib.scratch.gpt import GPT, Attention
+from course_lib.scratch.gpt import GPT, Attention, Block
 
 
 class RingFunction(torch.autograd.Function):
@@ -27,10 +27,12 @@ class RingFunction(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: SequenceRing
     ) -> Tensor:
         out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -inf)
+        # (2, batch, heads, tokens of a rank, width)
         kv, cut = torch.stack([k, v]), ring.cut
         for owner, visitor in ring.visits(kv):
             for i, j, same in ring.pairs(owner):
-                block = block_forward(cut(q, i), *cut(visitor, j), same)
+                k, v = cut(visitor, j)
+                block = block_forward(cut(q, i), k, v, same)
                 merge(cut(out, i), cut(lse, i), block)
         ctx.save_for_backward(q, kv, out, lse)
         ctx.ring = ring
@@ -41,7 +43,7 @@ class RingFunction(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Any, ...]:
         """A second ring; the visitors' gradients follow them one hop behind.
 
-        They begin where the visitor is first and end at home: n-1 hops.
+        They start at the visitor's first stop and end at home: n-1 hops.
         """
         q, kv, out, lse = ctx.saved_tensors
         ring, cut = ctx.ring, ctx.ring.cut
@@ -50,9 +52,13 @@ class RingFunction(torch.autograd.Function):
         for owner, visitor in ring.visits(kv):
             d_kv = torch.zeros_like(kv) if owner != ring.rank else d_own
             for i, j, same in ring.pairs(owner):
-                rows = [cut(tensor, i) for tensor in (lse, d_out, delta)]
                 d_rows, d_block = block_backward(
-                    cut(q, i), cut(visitor, j), *rows, same
+                    cut(q, i),
+                    cut(visitor, j),
+                    cut(lse, i),
+                    cut(d_out, i),
+                    cut(delta, i),
+                    same,
                 )
                 cut(d_q, i).add_(d_rows)
                 cut(d_kv, j).add_(d_block)
@@ -80,4 +86,5 @@ class RingAttention(Attention):
 def spread_sequence(model: GPT, ring: SequenceRing) -> None:
     """Give every layer ring attention; call the model with `ring.places`."""
     for block in model.blocks:
+        assert isinstance(block, Block)
         block.attention = RingAttention(block.attention, ring)

@@ -12,14 +12,14 @@ from torch.distributed import ProcessGroup
 
 @dataclass
 class Passing:
-    """A tensor on its way to the next rank, while another one comes."""
+    """A tensor on its way to the next rank, while another one arrives."""
 
     sent: Tensor  # must live until it has been sent
     coming: Tensor
     works: list[dist.Work]
 
     def wait(self) -> Tensor:
-        """What came from the rank before."""
+        """What came from the previous rank."""
         for work in self.works:
             work.wait()
         return self.coming
@@ -56,11 +56,11 @@ class SequenceRing:
         )
 
     def cut(self, tensor: Tensor, number: int) -> Tensor:
-        """A view of one chunk of a slice; tokens are the last but one axis."""
+        """A view of one chunk of a slice, whose tokens are axis -2."""
         return tensor.chunk(len(self.chunks(self.rank)), dim=-2)[number]
 
     def pairs(self, owner: int) -> Iterator[tuple[int, int, bool]]:
-        """Own chunks, `owner`'s chunks that they see, whether it is the same.
+        """Own chunk, a chunk of `owner` that it sees, whether they are one.
 
         Chunks are numbered within their slice: 0, or 0 and 1.
         """
@@ -84,7 +84,7 @@ class SequenceRing:
                 tensor = passing.wait()
 
     def start(self, tensor: Tensor) -> Passing:
-        """Begin one hop: to the next rank, and from the one before."""
+        """Start one hop: to the next rank, and from the previous one."""
         coming = torch.empty_like(tensor)
         works = dist.batch_isend_irecv(
             [

@@ -1,4 +1,4 @@
-"""All-to-all of rows that autograd can go through backwards."""
+"""All-to-all of rows, through which autograd can propagate gradients."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ class AllToAll(torch.autograd.Function):
 def exchange(
     rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup
 ) -> Tensor:
-    """One all-to-all of rows, as many to each rank as `sent` says."""
+    """One all-to-all of rows (rows, …); `sent[r]` of them go to rank r."""
     result = rows.new_empty(sum(received), *rows.shape[1:])
     dist.all_to_all_single(result, rows, received, sent, group=group)
     return result

@@ -19,8 +19,9 @@ class MoE(nn.Module):
     """Sends each token through `top_k` of `experts` MLPs.
 
     Tokens beyond an expert's capacity are dropped: that choice adds nothing.
-    After a forward pass `counts` and `kept` hold the choices of each rank for
-    each expert, all and accepted; `balance` is this rank's balance loss.
+    After a forward pass `counts` and `kept`, both (ranks, experts), hold how
+    many choices fell on each expert and how many of them it accepted;
+    `balance` is this rank's balance loss.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class MoE(nn.Module):
                 del self.experts[str(number)]
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
-        tokens = x.flatten(0, -2)
+        tokens = x.flatten(0, -2)  # (tokens, hidden)
         chosen, weights, probabilities = self.router(tokens)
         self._count(chosen)
         self.balance = balance_loss(self.counts.sum(0), probabilities)
@@ -66,7 +67,7 @@ class MoE(nn.Module):
         sent = self.kept[self.rank].view(self.ranks, -1).sum(1).tolist()
         pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
         received = pieces.sum(1).tolist()
-        rows = tokens[origin]
+        rows = tokens[origin]  # (accepted choices, hidden)
         if self.group:  # dispatch
             rows = self.all_to_all(rows, sent, received, self.group)
         rows = self._compute(rows, pieces)
@@ -77,7 +78,7 @@ class MoE(nn.Module):
 
     @torch.no_grad()
     def _count(self, chosen: Tensor) -> None:
-        """Counts of all ranks: they fix split sizes, capacity and balance."""
+        """Counts of all ranks: they decide splits, capacity and balance."""
         own = torch.bincount(chosen.flatten(), minlength=self.total)[None]
         self.counts = wire.all_gather(own, self.group) if self.group else own
         choices = int(self.counts.sum())
@@ -94,7 +95,7 @@ class MoE(nn.Module):
         return order[place < kept[expert]]
 
     def _compute(self, rows: Tensor, pieces: Tensor) -> Tensor:
-        """Each row through its expert; rows come by rank, then by expert."""
+        """Each row through its expert; sorted by rank, then by expert."""
         numbers = torch.arange(pieces.shape[1], device=rows.device)
         owner = numbers.repeat(self.ranks).repeat_interleave(pieces.flatten())
         results = torch.empty_like(rows)

@@ -1,17 +1,20 @@
 """The mistakes that FSDP's users make, each with its own sentence."""
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils.hooks import RemovableHandle
 
 from course_lib.scratch.fsdp.flat_parameter import FlatParameter
 
 
 def check_group() -> None:
-    """RuntimeError unless there are ranks to cut over."""
+    """Raise RuntimeError unless there are ranks to cut over."""
     if not dist.is_initialized():
         raise RuntimeError(
             "FSDP needs a process group and there is none: call launch.init() "
@@ -52,11 +55,11 @@ def parameters_of_units(
 def layer_names(
     model: nn.Module, modules: Sequence[nn.Module]
 ) -> dict[Tensor, str]:
-    """The first name of each parameter, which must be in a module.
+    """The first name of each parameter, which must be in one of `modules`.
 
-    ValueError if it is in none, or in two that do not share all they have.
+    ValueError if it is in none, or in two that share only some parameters.
     """
-    names = {p: name for name, p in model.named_parameters()}
+    names: dict[Tensor, str] = {p: n for n, p in model.named_parameters()}
     for parameter, name in names.items():
         sets = [set(module.parameters()) for module in modules]
         homes = [own for own in sets if parameter in own]
@@ -79,7 +82,7 @@ Homes = Mapping[Tensor, tuple[FlatParameter, str]]
 def fill(
     homes: Homes, weights: Iterable[tuple[Tensor, Tensor]] | None
 ) -> None:
-    """Cut the weights, and refuse optimizers of the old parameters.
+    """Copy the weights into the shards; refuse optimizers of the old ones.
 
     ValueError for a parameter without values.
     """
@@ -99,20 +102,48 @@ def fill(
     refuse_in_optimizers(homes)
 
 
+class OptimizerGuard:
+    """Raises in `step` of any optimizer that holds a refused parameter.
+
+    torch calls its hook for every optimizer of the process, so the hook is
+    there only as long as a refused parameter is.
+    """
+
+    def __init__(self) -> None:
+        self.refused: set[int] = set()  # ids of parameters that are alive
+        self.handle: RemovableHandle | None = None
+
+    def refuse(self, parameter: Tensor) -> None:
+        """From now on, an optimizer must not hold `parameter`."""
+        if self.handle is None:
+            self.handle = register_optimizer_step_pre_hook(self.check)
+        if id(parameter) not in self.refused:
+            self.refused.add(id(parameter))
+            end = weakref.finalize(parameter, self.forget, id(parameter))
+            end.atexit = False
+
+    def forget(self, number: int) -> None:
+        """The parameter is gone, and with the last one the hook."""
+        self.refused.discard(number)
+        if self.handle is not None and not self.refused:
+            self.handle.remove()
+            self.handle = None
+
+    def check(self, optimizer: Optimizer, *_: Any) -> None:
+        """Raise ValueError if the optimizer holds a refused parameter."""
+        held = [p for group in optimizer.param_groups for p in group["params"]]
+        if any(id(parameter) in self.refused for parameter in held):
+            raise ValueError(
+                f"this {type(optimizer).__name__} holds parameters that are "
+                "not shards and get no gradients: build it after sharding, "
+                "from `shards`"
+            )
+
+
+_guard = OptimizerGuard()
+
+
 def refuse_in_optimizers(parameters: Iterable[Tensor]) -> None:
     """From now on `step` of an optimizer that holds one of these raises."""
     for parameter in parameters:
-        parameter.is_no_shard = True
-
-
-def _refuse(optimizer: Optimizer, args: object, kwargs: object) -> None:
-    held = [p for group in optimizer.param_groups for p in group["params"]]
-    if any(hasattr(parameter, "is_no_shard") for parameter in held):
-        raise ValueError(
-            f"this {type(optimizer).__name__} holds parameters that are not "
-            "shards and get no gradients: build it after sharding, from "
-            "`shards`"
-        )
-
-
-register_optimizer_step_pre_hook(_refuse)
+        _guard.refuse(parameter)

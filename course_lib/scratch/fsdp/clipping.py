@@ -1,4 +1,4 @@
-"""Gradient clipping where each rank has another part of the gradients."""
+"""Gradient clipping where each rank has a different part of the gradients."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,13 @@ def clip_shards(
 ) -> Tensor:
     """Scale all gradients if their norm over all ranks is above `max_norm`.
 
-    The squares of the parts add up to the square of the whole: one all-reduce
-    of 4 bytes. Returns the norm; clipping each rank's part by its own norm
-    would turn the gradient's direction.
+    The squares of the parts add up to the square of the whole, so one
+    all-reduce of 4 bytes is enough. Returns the norm. Clipping each rank's
+    part by its own norm would change the direction of the gradient.
     """
-    squares = torch.stack([shard.grad.square().sum() for shard in shards])
+    gradients = [shard.grad for shard in shards if shard.grad is not None]
+    squares = torch.stack([gradient.square().sum() for gradient in gradients])
     norm = all_reduce(squares.sum(), group).sqrt()
-    for shard in shards:
-        shard.grad *= (max_norm / (norm + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient *= (max_norm / (norm + 1e-6)).clamp(max=1)
     return norm

@@ -1,4 +1,4 @@
-"""Builds a model without memory, and later its weights one at a time.
+"""Builds a model without memory, and later fills its weights one by one.
 
 A model built under `torch.device("meta")` has shapes and no values. Here the
 calls that would have filled it (normal_, uniform_, fill_, …) are written down,
@@ -61,5 +61,5 @@ def defer(build: Callable[[], nn.Module]) -> Deferred:
     """Call `build()` on the meta device and write down its initialisation."""
     with torch.device("meta"), Recording() as recording:
         model = build()
-    # On meta no random number was drawn: where they begin is where they are.
+    # Nothing was drawn on meta, so the generator is still where it started.
     return Deferred(model, recording.calls, torch.get_rng_state())

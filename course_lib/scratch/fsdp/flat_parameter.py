@@ -50,24 +50,24 @@ class FlatParameter:
 
     @torch.no_grad()
     def fill(self, name: str, value: Tensor) -> None:
-        """Keep what of the parameter `name` lies in this rank's shard."""
+        """Copy the part of parameter `name` that lies in this rank's shard."""
         names, length = list(self.shapes), self.shard.numel()
         before = [self.shapes[n].numel() for n in names[: names.index(name)]]
-        start = sum(before) - self.rank * length  # where it begins in here
+        start = sum(before) - self.rank * length  # relative to this shard
         low, high = max(0, start), min(length, start + value.numel())
         if low < high:
             piece = value.detach().flatten()[low - start : high - start]
             self.shard[low:high] = piece
 
     def start_gather(self, whole: Tensor) -> dist.Work:
-        """Begin to fill `whole` (size,) from all shards, in its dtype."""
+        """Start to fill `whole` (size,) from all shards, in its dtype."""
         own = whole.view(self.ranks, -1)[self.rank]
         own.copy_(self.shard.detach())  # gathered in place
         return start_all_gather(whole, own, self.group)
 
 
 class Reduction:
-    """Whole gradients (size,) on their way to become their mean, scattered."""
+    """Whole gradients (size,) being averaged over ranks and scattered."""
 
     def __init__(self, flat: FlatParameter, whole: Tensor) -> None:
         whole[flat.elements :].zero_()  # padding must not enter a norm
@@ -88,8 +88,9 @@ def gathered(
     flats: Iterable[FlatParameter], gradients: bool = False
 ) -> dict[str, Tensor]:
     """Whole weights, or gradients, by name; every rank must call it."""
-    whole = {}
+    whole: dict[str, Tensor] = {}
     for flat in flats:
         shard = flat.shard.grad if gradients else flat.shard.detach()
+        assert shard is not None, "there are gradients only after backward"
         whole |= flat.views(all_gather(shard, flat.group))
     return whole

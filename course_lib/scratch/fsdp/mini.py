@@ -21,7 +21,7 @@ from course_lib.scratch.fsdp.unit import cut
 
 
 class Gather(Function):
-    """Shard in, whole parameters out; backward: whole gradients in."""
+    """Shard in, whole parameters out; in backward, whole gradients in."""
 
     @staticmethod
     def forward(ctx: Any, shard: Tensor, number: int, fsdp: "FSDP") -> Any:
@@ -67,9 +67,9 @@ class FSDP:
             module.register_forward_hook(partial(self.after_forward, n))
 
     def before_forward(self, number: int, *_: Any) -> None:
-        """Put whole parameters into the module; the next unit comes."""
+        """Put whole parameters into the module; fetch the next unit."""
         if number == 0:
-            for unit in self.units:  # what is left is older than an update
+            for unit in self.units:  # anything left is from before an update
                 unit.free()
         unit = self.units[number]
         unit.gather()
@@ -77,7 +77,7 @@ class FSDP:
         unit.insert(Gather.apply(unit.flat.shard, number, self))
 
     def after_forward(
-        self, number: int, module: nn.Module, inputs: Any, output: Tensor
+        self, number: int, module: nn.Module, _inputs: Any, output: Tensor
     ) -> None:
         """Free what the backward pass will gather again."""
         unit = self.units[number]
@@ -88,13 +88,13 @@ class FSDP:
         if output.requires_grad:
             output.register_hook(partial(self.before_backward, number))
 
-    def before_backward(self, number: int, gradient: Tensor) -> None:
-        """Gather again; the unit before comes meanwhile."""
+    def before_backward(self, number: int, _gradient: Tensor) -> None:
+        """Gather again; meanwhile the previous unit is on its way."""
         self.units[number].gather()
         self._fetch(number - 1)
 
     def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
-        """Free the weights; the sum of the gradients travels meanwhile."""
+        """Free the weights and start to reduce the gradients."""
         self.units[number].free()
         for unit in self.units:  # one reduction at a time
             unit.finish_reduction()

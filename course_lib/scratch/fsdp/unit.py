@@ -1,4 +1,4 @@
-"""A unit of FSDP: parameters that are gathered, freed, reduced together."""
+"""A unit of FSDP: parameters gathered, freed and reduced together."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,11 @@ from course_lib.scratch.fsdp.flat_parameter import FlatParameter, Reduction
 
 
 class Unit:
-    """A module's flat parameter, whole for a while, and its gradients."""
+    """A module's flat parameter, whole for a while, and its gradients.
+
+    While the module computes, views of the whole are its parameters; otherwise
+    placeholders without memory are.
+    """
 
     def __init__(
         self,
@@ -21,6 +25,7 @@ class Unit:
         dtype: torch.dtype,
     ) -> None:
         self.module, self.flat, self.places = module, flat, places
+        # (size,), or no memory at all behind it while the unit is freed
         self.whole = flat.shard.detach().new_empty(flat.size, dtype=dtype)
         self.placeholders = [
             torch.empty(shape, device="meta") for shape in flat.shapes.values()
@@ -32,7 +37,7 @@ class Unit:
         module.register_parameter("flat_shard", flat.shard)
 
     def start_gather(self) -> None:
-        """Begin to fetch the whole parameter, unless it is here."""
+        """Start to fetch the whole parameter, unless it is here."""
         storage = self.whole.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.whole.nbytes)
@@ -46,16 +51,16 @@ class Unit:
             self.gathering = None
 
     def free(self) -> None:
-        """Give the memory back; the tensors over it stay, empty."""
+        """Give the memory back; the tensors that view it stay, empty."""
         if self.gathering:  # fetched ahead and never used
             self.gather()
         self.whole.untyped_storage().resize_(0)
 
     def views(self) -> list[Tensor]:
-        """The whole parameters.
+        """The whole parameters, each in its own shape.
 
-        By `.data`: what autograd saves of them must not count as changed when
-        the same values are gathered again.
+        They are views of `.data`, so that autograd does not take what it saved
+        for changed when the same values are gathered again.
         """
         return list(self.flat.views(self.whole.data).values())
 
@@ -66,7 +71,7 @@ class Unit:
                 setattr(module, attribute, tensor)
 
     def start_reduction(self, gradients: Sequence[Tensor]) -> None:
-        """Begin to average the whole gradients over ranks, in fp32."""
+        """Start to average the whole gradients over ranks, in fp32."""
         whole = self.flat.shard.detach().new_empty(self.flat.size)
         slots = self.flat.views(whole).values()
         for slot, gradient in zip(slots, gradients, strict=True):
@@ -74,7 +79,7 @@ class Unit:
         self.reduction = Reduction(self.flat, whole)
 
     def finish_reduction(self) -> None:
-        """Wait for it, if there is one."""
+        """Wait for the reduction that was started, if any."""
         if self.reduction:
             self.reduction.finish()
             self.reduction = None
@@ -93,7 +98,8 @@ def cut(
     A unit without parameters is left out.
     """
     owned = checks.parameters_of_units(model, blocks)
-    units, homes = [], {}
+    units: list[Unit] = []
+    homes: dict[Tensor, tuple[FlatParameter, str]] = {}
     for module, named in zip([model, *blocks], owned, strict=True):
         if not named:
             continue

@@ -1,9 +1,9 @@
-"""YaFSDP: FSDP by whole layers, in buffers that are there from the start.
+"""YaFSDP: FSDP by whole layers, in buffers allocated once, at the start.
 
-FSDP asks for memory and gives it back all the time. Here two buffers hold the
-weights of odd and of even layers, two more their gradients: while one layer
-computes in its buffer, the next one arrives in the other. A weight is a view
-of its layer's buffer for ever, so that nothing is inserted or allocated.
+FSDP keeps allocating and freeing memory. Here two buffers hold the weights of
+odd and of even layers, two more their gradients: while one layer computes in
+its buffer, the next one arrives in the other. A weight is permanently a view
+of its layer's buffer, so nothing is inserted or allocated during a step.
 Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1 (2024), which keeps the
 layers' norms apart from them.
 """
@@ -74,14 +74,14 @@ class YaFSDP:
             self.start_gather(self.layers[layer.number + 1])
 
     def after_forward(
-        self, layer: Layer, module: nn.Module, inputs: Any, output: Tensor
+        self, layer: Layer, _module: nn.Module, _inputs: Any, output: Tensor
     ) -> None:
-        """Be called when the backward pass comes here."""
+        """Register `before_backward`."""
         if output.requires_grad:
             output.register_hook(partial(self.before_backward, layer))
 
-    def before_backward(self, layer: Layer, gradient: Tensor) -> None:
-        """The same, in the other direction."""
+    def before_backward(self, layer: Layer, _gradient: Tensor) -> None:
+        """As before the forward pass, in the other direction."""
         if layer is not self.layers[-1]:
             self.layers[layer.number + 1].check_complete()
         layer.expect_gradients()
@@ -90,7 +90,7 @@ class YaFSDP:
             self.start_gather(self.layers[layer.number - 1])
 
     def after_backward(self, layer: Layer) -> None:
-        """The sum of this layer's gradients travels meanwhile."""
+        """Start to reduce this layer's gradients."""
         self.finish_reduction()  # its buffer is the next layer's
         whole = self.gradients.of(layer)
         if self.wide is not None:
@@ -100,7 +100,7 @@ class YaFSDP:
             self.finish_reduction()
 
     def start_gather(self, layer: Layer) -> None:
-        """Begin to fetch the layer, unless its buffer holds it."""
+        """Start to fetch the layer, unless its buffer holds it."""
         place = layer.number % 2
         if self.held[place] is not layer:
             self.held[place] = layer
@@ -115,17 +115,17 @@ class YaFSDP:
             self.gathers.pop(layer).wait()
 
     def finish_reduction(self) -> None:
-        """Wait for the sum that is under way, if any."""
+        """Wait for the reduction that is under way, if any."""
         if self.reduction:
             self.reduction.finish()
             self.reduction = None
 
     def gathered(self, gradients: bool = False) -> dict[str, Tensor]:
-        """As `FSDP.gathered`; a tied parameter has its first name."""
+        """Like `FSDP.gathered`; a tied parameter has its first name."""
         return gathered(self.flats, gradients)
 
-    def _second_stream(self) -> AbstractContextManager:
-        """On a GPU: beside what computes, after what has been asked for."""
+    def _second_stream(self) -> AbstractContextManager[Any]:
+        """On a GPU: in parallel to what follows, after what is queued."""
         if self.stream is None:
             return nullcontext()  # gloo's collectives run in threads
         self.stream.wait_stream(torch.cuda.current_stream())

@@ -1,4 +1,4 @@
-"""The layers of YaFSDP, and the buffers that they take in turns."""
+"""The layers of YaFSDP, and the buffers that they use in turn."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,10 +25,10 @@ class Layer:
         gradients: Tensor,
         then: Callable[["Layer"], None],
     ) -> None:
-        """Make each parameter a view of `weights`, for good.
+        """Make each parameter permanently a view of `weights`.
 
-        Its gradient is copied into `gradients` as soon as it is there; `then`
-        is called after the last one.
+        Its gradient is copied into `gradients` as soon as it is computed;
+        `then` is called after the last one.
         """
         self.slots = list(self.flat.views(gradients).values())
         views = self.flat.views(weights).values()
@@ -44,6 +44,7 @@ class Layer:
     def _arrived(
         self, i: int, parameter: Tensor, then: Callable[["Layer"], None]
     ) -> None:
+        assert parameter.grad is not None  # the hook runs after it is made
         self.slots[i].copy_(parameter.grad)
         parameter.grad = None
         self.missing.discard(i)
@@ -51,11 +52,11 @@ class Layer:
             then(self)
 
     def expect_gradients(self) -> None:
-        """The backward pass of this layer begins."""
+        """The backward pass of this layer starts."""
         self.missing = set(range(len(self.slots)))
 
     def check_complete(self) -> None:
-        """RuntimeError if a gradient never came: the others would wait."""
+        """Raise RuntimeError if a gradient never came: others would wait."""
         if self.missing:
             name = self.names[min(self.missing)]
             raise RuntimeError(
@@ -75,7 +76,7 @@ class Buffers:
 
     def of(self, layer: Layer) -> Tensor:
         """The layer's part of its buffer: (flat.size,)."""
-        # By .data: autograd must not see that others were here in between.
+        # .data, so that autograd does not see what other layers put there.
         return self.pair[layer.number % 2].data[: layer.flat.size]
 
 

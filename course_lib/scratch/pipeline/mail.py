@@ -1,15 +1,31 @@
-"""Messages between the stages of a pipeline; nobody waits for ever."""
+"""Messages between the stages of a pipeline, without deadlock."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.scratch.pipeline.stage import Wires
 
-Order = Sequence[Any]  # passes: (kind, micro-batch, chunk, …)
+
+class Pass(Protocol):
+    """A pass of a micro-batch through a chunk, such as the theory's `Pass`.
+
+    Kind F is forward, B backward; I and W are the halves of B, for the
+    gradients of the input and of the weights.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def micro_batch(self) -> int: ...
+    @property
+    def chunk(self) -> int: ...
+
+
+Order = Sequence[Pass]
 
 
 class Letter(NamedTuple):
@@ -19,13 +35,18 @@ class Letter(NamedTuple):
     micro_batch: int
     to: int
 
+    @property
+    def source(self) -> int:
+        """The piece that sends it."""
+        return self.to - 1 if self.kind == "F" else self.to + 1
+
 
 class Mail:
     """Sends without waiting; receives in the order in which the sender sends.
 
-    A stage then waits for nothing but what its next pass needs, so that every
-    order that can run at all runs here. `blank(i)` makes the tensor into
-    which a message about micro-batch i is received.
+    A stage then waits for nothing but what its next pass needs, so every order
+    that can run at all runs here. `blank(i)` makes the tensor into which a
+    message about micro-batch i is received.
     """
 
     def __init__(
@@ -35,35 +56,34 @@ class Mail:
         blank: Callable[[int], Tensor],
     ) -> None:
         self.stage, self.stages = dist.get_rank(group.up), len(orders)
-        self.pieces = self.stages * (1 + max(work[2] for work in orders[0]))
+        self.pieces = self.stages * (1 + max(work.chunk for work in orders[0]))
         self.group, self.blank = group, blank
         self.box: dict[Letter, Tensor] = {}  # arrived, not yet taken
-        self.sent: dict[Letter, tuple[Any, Tensor]] = {}  # perhaps on its way
+        # Perhaps still under way: a tensor must live until it has been sent.
+        self.sent: dict[Letter, tuple[dist.Work, Tensor]] = {}
         self.queues = [
             deque(self._to_us(order, source))
             for source, order in enumerate(orders)
         ]
-        self.coming: dict[int, tuple[Letter, Any, Tensor]] = {}
+        self.coming: dict[int, tuple[Letter, dist.Work, Tensor]] = {}
         for source in range(self.stages):
             self._expect(source)
 
-    def take(self, work: Any) -> Tensor | None:
+    def take(self, work: Pass) -> Tensor | None:
         """What pass `work` needs from another piece, once it is here."""
-        kind, micro_batch, piece = *work[:2], self._piece(work, self.stage)
-        source = piece - 1 if kind == "F" else piece + 1
-        if kind == "W" or not 0 <= source < self.pieces:
+        letter = self._needed(work)
+        if letter is None:
             return None
-        letter = Letter("F" if kind == "F" else "B", micro_batch, piece)
         while letter not in self.box:
-            self._receive(source % self.stages)
-        if kind != "F":  # an answer: what we sent has arrived
-            self._wait(Letter("F", micro_batch, piece + 1))
+            self._receive(letter.source % self.stages)
+        if letter.kind == "B":  # an answer: what we sent has arrived
+            self._wait(Letter("F", letter.micro_batch, letter.source))
         return self.box.pop(letter)
 
-    def send(self, work: Any, result: Tensor | None) -> None:
+    def send(self, work: Pass, result: Tensor | None) -> None:
         """Start to send what pass `work` made to the piece that needs it."""
-        letter = self._letter(work, self.stage)
-        if letter is None:
+        letter = self._made(work, self.stage)
+        if letter is None or result is None:
             return
         to = letter.to % self.stages
         if to == self.stage:
@@ -76,42 +96,58 @@ class Mail:
         for letter in list(self.sent):
             self._wait(letter)
 
-    def _piece(self, work: Any, stage: int) -> int:
-        return work[2] * self.stages + stage
+    def _piece(self, work: Pass, stage: int) -> int:
+        return work.chunk * self.stages + stage
 
-    def _letter(self, work: Any, stage: int) -> Letter | None:
-        """What `stage` sends after pass `work`, if anything."""
-        kind = "F" if work[0] == "F" else "B"
-        to = self._piece(work, stage) + (1 if kind == "F" else -1)
-        if work[0] == "W" or not 0 <= to < self.pieces:
+    def _needed(self, work: Pass) -> Letter | None:
+        """What must be here before pass `work` of this stage, if anything."""
+        kind = "F" if work.kind == "F" else "B"
+        letter = Letter(kind, work.micro_batch, self._piece(work, self.stage))
+        if work.kind == "W" or not 0 <= letter.source < self.pieces:
             return None
-        return Letter(kind, work[1], to)
+        return letter
+
+    def _made(self, work: Pass, stage: int) -> Letter | None:
+        """What `stage` sends after pass `work`, if anything."""
+        kind = "F" if work.kind == "F" else "B"
+        to = self._piece(work, stage) + (1 if kind == "F" else -1)
+        if work.kind == "W" or not 0 <= to < self.pieces:
+            return None
+        return Letter(kind, work.micro_batch, to)
 
     def _to_us(self, order: Order, source: int) -> list[Letter]:
         """What `source` sends to this stage, in the order of its passes."""
-        sent = (self._letter(work, source) for work in order)
-        ours = [x for x in sent if x and x.to % self.stages == self.stage]
-        return ours if source != self.stage else []
+        if source == self.stage:
+            return []
+        sent = (self._made(work, source) for work in order)
+        return [x for x in sent if x and x.to % self.stages == self.stage]
 
     def _expect(self, source: int) -> None:
-        """Begin to receive the next letter: it travels while we compute."""
+        """Start to receive the next letter: it travels while we compute."""
         if self.queues[source]:
             letter = self.queues[source].popleft()
             tensor = self.blank(letter.micro_batch)
-            work = self._start(dist.irecv, tensor, source)
-            self.coming[source] = letter, work, tensor
+            request = self._start(dist.irecv, tensor, source)
+            self.coming[source] = letter, request, tensor
 
     def _receive(self, source: int) -> None:
-        letter, work, tensor = self.coming.pop(source)
-        work.wait()
+        """Put the next letter of `source` into the box; expect another."""
+        letter, request, tensor = self.coming.pop(source)
+        request.wait()
         self.box[letter] = tensor
         self._expect(source)
 
     def _wait(self, letter: Letter) -> None:
         if letter in self.sent:
-            self.sent.pop(letter)[0].wait()
+            request, _ = self.sent.pop(letter)
+            request.wait()
 
-    def _start(self, call: Callable, tensor: Tensor, peer: int) -> Any:
+    def _start(
+        self, call: Callable[..., dist.Work | None], tensor: Tensor, peer: int
+    ) -> dist.Work:
         upwards = (peer > self.stage) == (call is dist.isend)
         group = self.group.up if upwards else self.group.down
-        return call(tensor, dist.get_global_rank(group, peer), group=group)
+        number = dist.get_global_rank(group, peer)
+        request = call(tensor, number, group=group)
+        assert request is not None  # only for a rank outside the group
+        return request

@@ -7,7 +7,6 @@ Qi et al. 2023, arXiv:2401.10241, section 2.
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,15 +17,18 @@ from course_lib.scratch.accumulation import (
     count_tokens,
     loss_sum,
 )
-from course_lib.scratch.pipeline.mail import Mail, Order
+from course_lib.scratch.pipeline.mail import Mail, Order, Pass
 from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
+
+# Input, output, and the gradient of the output where I has it and W not yet.
+_Held = tuple[Tensor, Tensor, Tensor | None]
+_Run = Callable[[int, int, Tensor | None], Tensor | None]
 
 
 class Pipeline:
     """This stage's passes of one update, in their order, on real messages.
 
-    `orders` has the passes of every stage: (kind, micro-batch, chunk), kind F
-    forward, B backward, or its halves: I for the input, W for the weights.
+    `orders` has the passes of every stage, as `mail.Pass` describes them.
     `loss_sum` gives the loss, summed over tokens, of logits and labels.
     """
 
@@ -40,7 +42,7 @@ class Pipeline:
         self.parts, self.orders, self.group = parts, orders, group
         self.order = orders[dist.get_rank(group.up)]
         self.loss_sum = loss_sum
-        self.do = {
+        self.do: dict[str, _Run] = {
             "F": self.forward,
             "B": self.backward,
             "I": self.backward_input,
@@ -55,9 +57,9 @@ class Pipeline:
         """
         self.window, self.tokens = window, count_tokens(window)
         self.loss = torch.zeros((), device=self.tokens.device)
-        self.held: dict[tuple[int, int], tuple] = {}  # (micro-batch, chunk)
+        self.held: dict[tuple[int, int], _Held] = {}  # by micro-batch, chunk
         self.most_held = 0
-        self.diary: list[tuple[Any, float, float]] = []  # pass, start, end
+        self.diary: list[tuple[Pass, float, float]] = []  # pass, start, end
         mail = Mail(self.orders, self.group, self.blank)
         for work in self.order:
             arrived = mail.take(work)
@@ -69,13 +71,14 @@ class Pipeline:
         sum_tied_gradients(self.parts, self.group)
         return self.loss
 
-    def compute(self, work: Any, arrived: Tensor | None) -> Tensor | None:
-        """One pass; what it returns is for the piece behind, or before."""
-        return self.do[work[0]](work[1], work[2], arrived)
+    def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:
+        """One pass; it returns what the next piece, or the previous, needs."""
+        return self.do[work.kind](work.micro_batch, work.chunk, arrived)
 
     def forward(self, i: int, chunk: int, arrived: Tensor | None) -> Tensor:
         part, (tokens, labels) = self.parts[chunk], self.window[i]
-        x = tokens if part.first else arrived.requires_grad_()
+        # The first piece gets tokens, the others (batch, sequence, hidden).
+        x = tokens if arrived is None else arrived.requires_grad_()
         y = part(x)
         if part.last:
             y = self.loss_sum(y, labels) / self.tokens

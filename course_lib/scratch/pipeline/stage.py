@@ -9,15 +9,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
+from course_lib.scratch.gpt import GPT
+
 
 class Part(nn.Module):
     """Layers `start` to `stop - 1` of a GPT, and the ends that they touch.
 
-    Parameters keep their names. Where the head is not beside the embedding it
-    has its own copy of the tied table: "head.weight".
+    Parameters keep their names. A last part without the embedding has its own
+    copy of the tied table: "head.weight".
     """
 
-    def __init__(self, model: nn.Module, start: int, stop: int) -> None:
+    def __init__(self, model: GPT, start: int, stop: int) -> None:
         super().__init__()
         self.hidden = model.norm.weight.numel()
         self.first, self.last = start == 0, stop == len(model.blocks)
@@ -39,7 +41,7 @@ class Part(nn.Module):
 
 
 def cut(
-    model: nn.Module, layers: Sequence[int], stage: int, stages: int
+    model: GPT, layers: Sequence[int], stage: int, stages: int
 ) -> list[Part]:
     """This stage's parts of a model in pieces of `layers[0]`, … layers.
 
@@ -61,8 +63,8 @@ class Wires(NamedTuple):
 def wires(pipelines: Sequence[Sequence[int]]) -> Wires:
     """This rank's groups; all ranks call it, with the ranks of all pipelines.
 
-    One group for each direction: between two ranks it is then a queue in
-    which only one of them sends, as NCCL needs it, which has no tags.
+    There is one group for each direction: between two ranks it is then a queue
+    in which only one of them sends, which NCCL needs because it has no tags.
     """
     mine = None
     for ranks in map(list, pipelines):
@@ -84,4 +86,5 @@ def sum_tied_gradients(parts: Sequence[Part], group: Wires) -> None:
     for part in parts:
         if part.first or part.last:
             table = part.embedding if part.first else part.head
+            assert table.weight.grad is not None  # backward is over
             dist.all_reduce(table.weight.grad, group=group.ends)

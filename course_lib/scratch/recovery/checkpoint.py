@@ -2,9 +2,9 @@
 
 The state is a matrix (3, parameters) of fp32: weights and AdamW's two moments.
 Rank r of n holds columns parameters*r//n to parameters*(r+1)//n, and writes
-them as they are: 12 bytes a parameter. The manifest is written last, so that
-a checkpoint that has one is complete. Another number of ranks cuts the same
-columns anew: Wan et al. 2024, ByteCheckpoint, arXiv:2407.20143.
+them as they are: 12 bytes per parameter. The manifest is written last, so a
+checkpoint that has one is complete. A different number of ranks just cuts the
+same columns differently: Wan et al. 2024, ByteCheckpoint, arXiv:2407.20143.
 """
 
 import json
@@ -68,7 +68,7 @@ def load(
     group: ProcessGroup | None = None,
     reshard: bool = True,
 ) -> tuple[int, Tensor]:
-    """The step and this rank's shard (3, columns), whoever wrote them."""
+    """The step and this rank's shard (3, columns), however many wrote them."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     manifest = read_manifest(path, layout)
     writers = len(manifest["shards"])

@@ -1,6 +1,6 @@
 """The files of a sharded checkpoint: written whole or not at all, and checked.
 
-Whatever is wrong is said in one sentence with the file, its rank, and why.
+Every problem is reported in one sentence: the file, its rank, and why.
 """
 
 import json
@@ -31,6 +31,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def read_manifest(path: Path, layout: Layout) -> dict[str, Any]:
+    """The manifest of the checkpoint in `path`, checked against the model."""
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         saved = manifest["layout"]

@@ -15,13 +15,15 @@ MIB = 2**20
 def fill(
     parameters: Iterable[Parameter], cap: int, first: int
 ) -> list[list[Parameter]]:
-    """Parameters by bucket, a bucket closed when it holds its limit in bytes.
+    """Parameters by bucket; a bucket is closed when it holds `cap` bytes.
 
-    From the last parameter to the first, about the order in which backward
-    makes gradients. The first bucket is small, so that sending starts early.
-    A bucket has one dtype and one device.
+    They go from the last parameter to the first, roughly the order in which
+    backward makes gradients. The first bucket holds only `first` bytes, so
+    that sending starts early. A bucket has one dtype and one device.
     """
-    buckets, size, limit, last = [], 0, min(first, cap), None
+    buckets: list[list[Parameter]] = []
+    size, limit = 0, min(first, cap)
+    last: tuple[torch.dtype, torch.device] | None = None
     for parameter in reversed(list(parameters)):
         kind = (parameter.dtype, parameter.device)
         if not buckets or size >= limit or kind != last:
@@ -38,7 +40,7 @@ class Bucket:
 
     def __init__(self, parameters: list[Parameter]) -> None:
         sizes = [p.numel() for p in parameters]
-        self.flat = parameters[0].new_empty(sum(sizes))
+        self.flat = parameters[0].new_empty(sum(sizes))  # (elements,)
         pieces = zip(parameters, self.flat.split(sizes), strict=True)
         self.views = {p: piece.view_as(p) for p, piece in pieces}
         self.waiting = set(parameters)  # for their gradients
@@ -52,16 +54,18 @@ class Bucket:
                 "gradient in one backward pass: checkpoint its layers with "
                 "use_reentrant=False"
             )
+        assert parameter.grad is not None  # the hook runs after it is made
         view = self.views[parameter]
         torch.div(parameter.grad, dist.get_world_size(), out=view)
         parameter.grad = view  # the mean of all ranks will arrive here
         self.waiting.remove(parameter)
 
     def send(self) -> None:
-        """Begin the sum over ranks, while backward goes on."""
+        """Start the sum over ranks, while backward goes on."""
         self.work = dist.all_reduce(self.flat, async_op=True)
 
     def receive(self) -> None:
-        """Wait for the sum, and be ready for the next backward pass."""
+        """Wait for the sum, and get ready for the next backward pass."""
+        assert self.work is not None, "send comes first"
         self.work.wait()
         self.waiting = set(self.views)

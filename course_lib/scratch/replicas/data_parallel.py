@@ -21,8 +21,8 @@ Weights = dict[str, Tensor]  # by name
 class DataParallel(nn.Module):
     """`module`, computed on `devices`; several may be the same one.
 
-    Its parameters live on the first device. Buffers that a copy of the model
-    changes are lost after the step.
+    Its parameters live on the first device. What a copy of the model changes
+    in its buffers is lost after the step.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class DataParallel(nn.Module):
         return gather(compute(models, self.replicate()[: others + 1], pieces))
 
     def replicate(self) -> list[Weights]:
-        """The weights on each device: its own on the first, copies behind it.
+        """The weights on each device: the originals, then copies.
 
         Copying is an operation that autograd knows: its backward pass brings
         the copies' gradients to the first device and adds them up there.
@@ -60,7 +60,7 @@ class DataParallel(nn.Module):
 
 
 def scatter(batch: Tensor, devices: Sequence[torch.device]) -> list[Tensor]:
-    """Rows of the batch, a piece for each device: (batch, …) -> (part, …)."""
+    """A piece of the batch for each device: (batch, …) -> (part, …)."""
     pieces = batch.chunk(len(devices))
     pairs = zip(pieces, devices, strict=False)  # there may be fewer pieces
     return [piece.to(device) for piece, device in pairs]

@@ -1,4 +1,4 @@
-"""Data parallelism from hooks: gradients travel while backward goes on.
+"""Data parallelism from hooks: gradients travel while backward runs.
 
 Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, sections 3.2 and 4.
 """

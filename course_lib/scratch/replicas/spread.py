@@ -1,6 +1,6 @@
-"""One model over several devices of a rank: naive model parallelism.
+"""One model over several devices of one rank: naive model parallelism.
 
-Only one device works at a time; what is gained is room for a larger model.
+Only one device works at a time; the gain is room for a larger model.
 DistributedDataParallel around it: Li et al. 2020, arXiv:2006.15704,
 section 4.1, where it is called a multi-device module.
 """
@@ -41,6 +41,7 @@ class Spread(nn.Module):
         model, home = self.model, tokens.device
         tokens = tokens.to(self.first)
         numbers = torch.arange(tokens.shape[1], device=self.first)
+        # (batch, sequence, hidden)
         x = model.embedding(tokens) + model.positions(numbers)
         for block, place in zip(model.blocks, self.places, strict=True):
             x = block(x.to(place))

@@ -1,7 +1,7 @@
 """Tensor parallelism: every rank holds a part of each matrix, and all tokens.
 
-The first matrix of a pair is cut by columns, the second by rows, so that what
-lies between needs no exchange: one sum at the end of each pair and pass.
+The first matrix of a pair is cut by columns, the second by rows, so that
+nothing is exchanged in between: one sum at the end of each pair and pass.
 Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
 """
 
@@ -52,11 +52,12 @@ class ParallelAttention(nn.Module):
                 ": take a number of ranks that divides the heads"
             )
         self.heads = whole.heads // region.ranks
-        # Rows of q, k and v lie behind one another: cut each of the three.
+        # The rows of q come first, then k, then v: cut each of the three.
         self.qkv = ColumnParallelLinear(whole.qkv, region, parts=3)
         self.out = RowParallelLinear(whole.out, region)
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
+        # (batch, sequence, 3, heads / ranks, width)
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # (batch, heads, sequence, width)
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -65,8 +66,10 @@ class ParallelAttention(nn.Module):
 
 def cut_block(block: Block, region: TensorParallel) -> Block:
     """Cut a layer's attention and MLP in place; its norms stay whole."""
-    block.attention = ParallelAttention(block.attention, region)
+    attention = ParallelAttention(block.attention, region)
+    block.add_module("attention", attention)
     up, gelu, down = block.mlp
+    assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
     block.mlp = nn.Sequential(
         ColumnParallelLinear(up, region), gelu, RowParallelLinear(down, region)
     )

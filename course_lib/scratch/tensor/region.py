@@ -1,7 +1,7 @@
 """The ranks that share each matrix, and Megatron's f and g between them.
 
 Between f and g every rank works on its own part of a pair of matrices. Outside
-all of them have the same tokens.
+they all have the same tokens.
 Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
 """
 
@@ -58,11 +58,14 @@ class TensorParallel:
         return Sum.apply(x, self.group)
 
     def own_tokens(self, places: Tensor) -> Tensor:
-        """Of all places in the sequence, those whose norms are done here."""
+        """The places in the sequence whose norms this rank computes."""
         return places
 
     def cut(self, whole: Tensor, dim: int = 0, parts: int = 1) -> nn.Parameter:
-        """This rank's share of each of `parts` equal parts, as a parameter."""
+        """This rank's share of each of `parts` equal parts, as a parameter.
+
+        Its attribute `cut` has the arguments with which `join` makes it whole.
+        """
         ranks, size = self.ranks, whole.shape[dim] // parts
         if size % ranks:
             raise ValueError(
@@ -71,15 +74,15 @@ class TensorParallel:
             )
         shares = [part.chunk(ranks, dim) for part in whole.chunk(parts, dim)]
         mine = torch.cat([share[self.rank] for share in shares], dim)
-        parameter = nn.Parameter(mine.detach().clone())
-        parameter.cut = {"dim": dim, "parts": parts}  # for `join`
+        parameter: Any = nn.Parameter(mine.detach().clone())
+        parameter.cut = {"dim": dim, "parts": parts}
         return parameter
 
     def join(
         self, share: Tensor, dim: int, parts: int, rows: int | None = None
     ) -> Tensor:
-        """The whole of what `cut` took shares of, by one all-gather."""
-        shares = all_gather(share[None], self.group)
+        """What `cut` took shares of, made whole by one all-gather."""
+        shares = all_gather(share[None], self.group)  # (ranks, …)
         pieces = [one.chunk(parts, dim) for one in shares]
         columns = zip(*pieces, strict=True)  # the ranks' pieces of each part
         return torch.cat([p for part in columns for p in part], dim)[:rows]

@@ -19,7 +19,7 @@ from course_lib.scratch.wire import all_gather, all_reduce, reduce_scatter
 
 
 class Gather(Function):
-    """In the place of f, into a pair: (b, s / ranks, h) -> (b, s, h)."""
+    """Replaces f, into a pair: (b, s / ranks, h) -> (b, s, h)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -32,7 +32,7 @@ class Gather(Function):
 
 
 class SumScatter(Function):
-    """In the place of g, out of a pair: (b, s, h) -> (b, s / ranks, h)."""
+    """Replaces g, out of a pair: (b, s, h) -> (b, s / ranks, h)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
@@ -75,9 +75,10 @@ class SequenceParallel(TensorParallel):
 def sum_copied_gradients(model: nn.Module, region: TensorParallel) -> None:
     """Add up the gradients of what every rank holds whole: norms, biases.
 
-    Each rank saw only its own tokens there. All of them in one all-reduce.
+    Each rank saw only its own tokens there. One all-reduce carries them all.
     """
-    copied = [p.grad for p in model.parameters() if not hasattr(p, "cut")]
+    whole = (p for p in model.parameters() if not hasattr(p, "cut"))
+    copied = [p.grad for p in whole if p.grad is not None]
     total = all_reduce(torch.cat([g.flatten() for g in copied]), region.group)
     pieces = total.split([g.numel() for g in copied])
     for gradient, piece in zip(copied, pieces, strict=True):

@@ -1,29 +1,32 @@
 """Vocabulary parallelism: embedding, head and loss, cut by words.
 
-Nobody ever has the logits of the whole vocabulary: the loss needs three sums
-of one number a token. Shoeybi et al. 2019, arXiv:1909.08053, section 3.
+No rank ever has the logits of the whole vocabulary: the loss needs three
+all-reduces of one number per token.
+Shoeybi et al. 2019, arXiv:1909.08053, section 3.
 """
 
 import math
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear, pad
 
-from course_lib.scratch.gpt import GPT
+from course_lib.scratch.gpt import GPT, Block
 from course_lib.scratch.tensor.layers import cut_block
 from course_lib.scratch.tensor.region import Sum, TensorParallel
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Rows first … first + rows - 1 of the table; unknown words add zero."""
+    """Rows first … first + rows - 1 of the table; other words add zero."""
 
     def __init__(self, whole: nn.Embedding, region: TensorParallel) -> None:
         super().__init__()
         self.region, self.vocab = region, whole.num_embeddings
         padding = -self.vocab % region.ranks  # rows of zeros, never looked up
-        self.weight = region.cut(pad(whole.weight, (0, 0, 0, padding)))
-        self.weight.cut["rows"] = self.vocab  # `join` leaves the padding out
+        share: Any = region.cut(pad(whole.weight, (0, 0, 0, padding)))
+        share.cut["rows"] = self.vocab  # `join` leaves the padding out
+        self.weight: nn.Parameter = share  # (vocab / ranks, hidden)
         self.rows = len(self.weight)
         self.first = region.rank * self.rows
 
@@ -64,8 +67,8 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """Loss of each token, the same on every rank, by three all-reduces.
 
-    log Σ exp(logit) - logit of the label. Each Sum passes its gradient on, so
-    that every rank gets softmax - one-hot for its own words.
+    log Σ exp(logit) - logit of the label: (batch, sequence). Each Sum passes
+    its gradient on, so every rank gets softmax - one-hot for its own words.
     """
     top = logits.detach().amax(-1)
     dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
@@ -80,11 +83,13 @@ def vocab_parallel_cross_entropy(
 
 def cut_gpt(model: GPT, region: TensorParallel) -> GPT:
     """Cut a whole GPT in place; its forward stays as it is."""
-    model.embedding = VocabParallelEmbedding(model.embedding, region)
-    model.positions = LocalPositions(model.positions, region)
+    table = VocabParallelEmbedding(model.embedding, region)
+    model.add_module("embedding", table)
+    model.add_module("positions", LocalPositions(model.positions, region))
     for block in model.blocks:
+        assert isinstance(block, Block)
         cut_block(block, region)
-    model.head = VocabParallelHead(model.embedding)  # tied: one shard
+    model.add_module("head", VocabParallelHead(table))  # tied: one shard
     return model
 
 
@@ -95,4 +100,5 @@ def whole_gradients(
     return {
         name: region.join(p.grad, **p.cut) if hasattr(p, "cut") else p.grad
         for name, p in model.named_parameters()
+        if p.grad is not None
     }

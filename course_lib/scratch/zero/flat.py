@@ -22,7 +22,7 @@ def units_of(
 
 
 def flatten(tensors: Sequence[Tensor], ranks: int) -> Tensor:
-    """One vector of all elements, with zeros until `ranks` divides it."""
+    """One vector of all elements, zero-padded until `ranks` divides it."""
     pieces = [tensor.detach().flatten() for tensor in tensors]
     missing = -sum(map(len, pieces)) % ranks
     return torch.cat([*pieces, pieces[0].new_zeros(missing)])
@@ -31,7 +31,7 @@ def flatten(tensors: Sequence[Tensor], ranks: int) -> Tensor:
 def views(
     flat: Tensor, like: Sequence[Tensor]
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each tensor of `like` with the part of `flat` that stands for it."""
+    """Each tensor of `like` with its part of `flat`, in the same shape."""
     start = 0
     for tensor in like:
         piece = flat[start : start + tensor.numel()]

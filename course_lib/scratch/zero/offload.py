@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 
-class Place:
+class OptimizerPlace:
     """The device itself: nothing moves."""
 
     def put(self, tensor: Tensor) -> Tensor:
@@ -16,12 +16,12 @@ class Place:
         target.copy_(source)
 
 
-class Host(Place):
-    """The host's memory, which is larger; counts what goes over the bus.
+class Host(OptimizerPlace):
+    """The host's memory, which is larger; counts what crosses the bus.
 
-    Gradients go there, updated weights come back; states and the weights that
-    are updated stay. Where the device is a CPU the copies are made all the
-    same. Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4.1.
+    Gradients go there and updated weights come back; optimizer states and the
+    fp32 weights stay there. If the device is a CPU, the copies are still made.
+    Ren et al. 2021 (ZeRO-Offload), arXiv:2101.06840, section 4.1.
     """
 
     def __init__(self) -> None:

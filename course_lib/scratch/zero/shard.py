@@ -12,17 +12,20 @@ from torch import Tensor, nn
 
 from course_lib.scratch import wire
 from course_lib.scratch.zero.flat import flatten, views
-from course_lib.scratch.zero.offload import Place
+from course_lib.scratch.zero.offload import OptimizerPlace
 
 
 class Unit:
-    """Parameters that are sent together: of one layer, or of all the rest."""
+    """Parameters that are sent together: a layer's, or all the others."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], ranks: int, place: Place
+        self,
+        parameters: Iterable[nn.Parameter],
+        ranks: int,
+        place: OptimizerPlace,
     ) -> None:
         self.parameters, self.place = list(parameters), place
-        self.ranks = ranks  # among which it is cut; 1 where all own all of it
+        self.ranks = ranks  # over which it is cut; 1 if each owns all of it
         self.whole = flatten(self.parameters, ranks)  # (n·s)
         for parameter, view in views(self.whole, self.parameters):
             parameter.data = view
@@ -36,7 +39,7 @@ class Unit:
         return self.whole.chunk(self.ranks)[dist.get_rank() % self.ranks]
 
     def reduce(self) -> None:
-        """Keep this rank's part of the sum of gradients, and only that."""
+        """Keep only this rank's part of the sum of gradients."""
         gradients = [
             torch.zeros_like(p) if p.grad is None else p.grad
             for p in self.parameters
@@ -46,6 +49,11 @@ class Unit:
         self.gradient = part if self.gradient is None else self.gradient + part
         for parameter in self.parameters:
             parameter.grad = None
+
+    def reduced(self) -> Tensor:
+        """The gradient (s) that `reduce` left."""
+        assert self.gradient is not None, "reduce comes first"
+        return self.gradient
 
     def reduce_early(self) -> None:
         """From now on, reduce as soon as backward has made all gradients."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.scratch import wire
-from course_lib.scratch.zero.offload import Place
+from course_lib.scratch.zero.offload import OptimizerPlace
 from course_lib.scratch.zero.shard import Unit
 from course_lib.scratch.zero.stages import Zero
 
@@ -27,18 +27,18 @@ class ShardedUnit(Unit):
         return super().part().clone()
 
     def gather(self, *_: Any) -> None:
-        """Fill the whole vector from all ranks, unless it is there."""
+        """Fill the whole vector from all ranks, unless it is full."""
         storage = self.whole.untyped_storage()
         if storage.nbytes() == 0:
             storage.resize_(self.whole.nbytes)
             wire.start_all_gather(self.whole, self.own).wait()
 
     def free(self, *_: Any) -> None:
-        """Give the memory behind the whole vector back."""
+        """Give back the memory behind the whole vector."""
         self.whole.untyped_storage().resize_(0)
 
     def reduce(self) -> None:
-        """As before; when all gradients are there, the weights may go."""
+        """As in `Unit`; once all gradients exist, the weights may go."""
         super().reduce()
         self.free()
 
@@ -61,10 +61,11 @@ class Zero3(Zero):
         model: nn.Module,
         layers: Iterable[nn.Module],
         optimizer: Callable[[list[nn.Parameter]], Optimizer],
-        place: Place | None = None,
+        place: OptimizerPlace | None = None,
     ) -> None:
         super().__init__(model, layers, optimizer, stage=3, place=place)
         for module, unit in self.units.items():
+            assert isinstance(unit, ShardedUnit)
             module.register_forward_pre_hook(unit.gather)
             if module is not model:
                 module.register_forward_hook(unit.free)

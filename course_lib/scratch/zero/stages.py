@@ -1,7 +1,7 @@
 """ZeRO: data parallelism in which ranks do not all store the same.
 
 Stage 1 shards the optimizer's states and the fp32 weights that it updates,
-stage 2 also the gradients; `zero3` shards the weights as well.
+stage 2 also the gradients; `stage3` shards the weights as well.
 Rajbhandari et al. 2020, arXiv:1910.02054, section 5.
 """
 
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.scratch import wire
 from course_lib.scratch.zero.flat import units_of
-from course_lib.scratch.zero.offload import Place
+from course_lib.scratch.zero.offload import OptimizerPlace
 from course_lib.scratch.zero.shard import Unit
 
 
@@ -22,9 +22,9 @@ class Zero:
     """Trains `model` under ZeRO stage 0 (plain data parallelism), 1 or 2.
 
     Gradients are summed: each rank's loss is its share of the mean loss.
-    `layers` are the modules of one unit each. `optimizer` makes one from
-    parameters; `place` is where it works. Nothing else may hold the model's
-    weights or gradients: both are moved.
+    Each of `layers` is a unit. `optimizer` builds an optimizer from parameters
+    and `place` is where it works. Nothing else may hold the model's weights or
+    gradients: both are moved.
     """
 
     unit: type[Unit] = Unit
@@ -35,10 +35,10 @@ class Zero:
         layers: Iterable[nn.Module],
         optimizer: Callable[[list[nn.Parameter]], Optimizer],
         stage: int = 1,
-        place: Place | None = None,
+        place: OptimizerPlace | None = None,
     ) -> None:
         self.ranks = dist.get_world_size() if stage else 1
-        self.place = place or Place()
+        self.place = place or OptimizerPlace()
         self.units = {
             module: self.unit(parameters, self.ranks, self.place)
             for module, parameters in units_of(model, layers)
@@ -49,16 +49,16 @@ class Zero:
                 unit.reduce_early()
 
     def reduce(self) -> None:
-        """After the last backward of an update: reduce what is not yet."""
+        """After an update's last backward: reduce what is not yet reduced."""
         for unit in self.units.values():
             if unit.gradient is None:
                 unit.reduce()
 
     def step(self) -> None:
-        """Update this rank's parts; then everybody gets all weights."""
+        """Update this rank's parts; then every rank gets all weights."""
         self.reduce()
         for unit in self.units.values():
-            unit.master.grad = self.place.put(unit.gradient.float())
+            unit.master.grad = self.place.put(unit.reduced().float())
             unit.gradient = None
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -67,9 +67,9 @@ class Zero:
 
 
 def own_norm(zero: Zero) -> Tensor:
-    """Norm of this rank's parts of the gradient: another on every rank."""
-    squares = [u.gradient.float().square().sum() for u in zero.units.values()]
-    return torch.stack(squares).sum().sqrt()
+    """Norm of this rank's parts of the gradient: differs between ranks."""
+    parts = [unit.reduced().float() for unit in zero.units.values()]
+    return torch.stack([part.square().sum() for part in parts]).sum().sqrt()
 
 
 def global_norm(zero: Zero) -> Tensor:
@@ -83,11 +83,11 @@ def clip(
 ) -> Tensor:
     """Scale the gradient down to `limit`, between backward and `step`.
 
-    As torch.nn.utils.clip_grad_norm_. By `own_norm` ranks would scale their
-    parts differently, and the update would point in another direction.
+    Like torch.nn.utils.clip_grad_norm_. With `own_norm`, ranks would scale
+    their parts differently, and the update would point in another direction.
     """
     zero.reduce()
     found = norm(zero)
     for unit in zero.units.values():
-        unit.gradient *= (limit / (found + 1e-6)).clamp(max=1.0)
+        unit.reduced().mul_((limit / (found + 1e-6)).clamp(max=1.0))
     return found
