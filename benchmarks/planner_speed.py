@@ -14,6 +14,7 @@ import time
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.peak import worst_stage
@@ -27,7 +28,7 @@ SHAPE, CLUSTER = model("llama3-405b"), Cluster(accelerator("H100-SXM"), nodes=20
 
 def question(attention: str) -> Plan:
     """The plan that is timed; standard attention has selective recomputation as well."""
-    return plan(SHAPE, Recipe(fused_swiglu=True, attention=attention), CLUSTER, 2048, 8192)
+    return plan(SHAPE, Recipe(fused_swiglu=True, attention=attention), CLUSTER, 2048, sequence=8192)
 
 
 def readable(found: Plan, count: int) -> float:
@@ -38,8 +39,8 @@ def readable(found: Plan, count: int) -> float:
         row, zero = picked.randrange(len(found.found.rows)), picked.randrange(4)
         layout = Row(*found.found.rows[row]).layout(zero)
         start = time.perf_counter()
-        _, bill = worst_stage(SHAPE, asked.recipes[0], layout, asked.sequence)
-        step = step_time(SHAPE, asked.recipes[0], layout, CLUSTER, asked.sequence)
+        _, bill = worst_stage(Job(SHAPE, asked.recipes[0], layout, sequence=asked.sequence))
+        step = step_time(Job(SHAPE, asked.recipes[0], layout, CLUSTER, sequence=asked.sequence))
         total += time.perf_counter() - start
         if bill.total_bytes != found.found.memory_bytes[row, 0, zero]:
             raise SystemExit(f"memory differs for {layout}")

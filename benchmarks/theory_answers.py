@@ -3,6 +3,7 @@
 from typing import Any
 
 from course_lib.theory.compute.flops import megatron_flop, six_nd, training_flops
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
@@ -69,7 +70,9 @@ class Ours:
             sequence_parallel=question["sequence_parallel"],
         )
         shape = shape_of(question)
-        return gpu_memory(shape, recipe, layout, question["sequence"]).activations_bytes
+        return gpu_memory(
+            Job(shape, recipe, layout, sequence=question["sequence"])
+        ).activations_bytes
 
     def step(self, question: Question) -> float:
         from test_published_steptime import llama, megatron  # theory_cases has added its folder

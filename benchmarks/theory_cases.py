@@ -228,7 +228,9 @@ def _seconds(case: dict[str, Any]) -> float:
         return case["expected"]
     inputs, shape = case["inputs"], step_shape(case["inputs"])
     if "seq" in inputs:
-        flop = training_flops(shape, inputs["batch"], inputs["seq"], "causal").model_flop
+        flop = training_flops(shape, inputs["batch"], inputs["seq"], mask="causal").model_flop
     else:
-        flop = megatron_flop(inputs["batch"], 2048, shape.layers, shape.hidden, shape.vocab)
+        flop = megatron_flop(
+            inputs["batch"], 2048, layers=shape.layers, hidden=shape.hidden, vocab=shape.vocab
+        )
     return flop / (case["expected"] * 1e12 * inputs["gpus"])

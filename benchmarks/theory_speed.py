@@ -24,6 +24,7 @@ from theory_accuracy import peers, say_absent
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -88,19 +89,21 @@ def ours() -> dict[str, Rate]:
     cluster, shapes = CLUSTER, [shape for shape in MODELS.values() if not shape.mla]
 
     def everything(layout: Layout) -> None:
-        gpu_memory(SHAPE, RECIPE, layout, SEQUENCE)
-        step_time(SHAPE, RECIPE, layout, cluster, SEQUENCE)
+        gpu_memory(Job(SHAPE, RECIPE, layout, sequence=SEQUENCE))
+        step_time(Job(SHAPE, RECIPE, layout, cluster, sequence=SEQUENCE))
 
     def search(seconds: float) -> float:
         start = time.perf_counter()
-        found = plan(SHAPE, RECIPE, cluster, BATCH, SEQUENCE)
+        found = plan(SHAPE, RECIPE, cluster, BATCH, sequence=SEQUENCE)
         return found.layouts / (time.perf_counter() - start)
 
     sizes = [question["sequences"] for question in flop_questions()]
     return {
         "parameters": over([shape.parameters for shape in shapes]),
         "flop": over([lambda n=n: training_flops(SHAPE, n, SEQUENCE) for n in sizes]),
-        "memory": over([lambda x=x: gpu_memory(SHAPE, RECIPE, x, SEQUENCE) for x in layouts()]),
+        "memory": over(
+            [lambda x=x: gpu_memory(Job(SHAPE, RECIPE, x, sequence=SEQUENCE)) for x in layouts()]
+        ),
         "training": over([lambda x=x: everything(x) for x in layouts()]),
         "plan": search,
     }

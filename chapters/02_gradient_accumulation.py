@@ -22,8 +22,7 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.accumulation import IGNORE, accumulate
 from course_lib.scratch.accumulation import accumulate_by_means, loss_sum
-from course_lib.theory.inputs import models
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import TransformerShape
 from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.step import batching
 

@@ -20,12 +20,9 @@ import torch
 from course_lib import expect, figures, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
-from course_lib.theory.inputs import models, units
-from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.states import model_states
+from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
 from course_lib.theory.memory.peak import training_memory
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.states import model_states
 
 torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
 
@@ -396,9 +393,7 @@ quiz("3")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory.inputs import models
-from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import RECIPES, TransformerShape, models
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 

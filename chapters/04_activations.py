@@ -24,10 +24,15 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.theory.compute import flops
-from course_lib.theory.inputs import models, units
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory import activation_terms, activations
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs import (
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    models,
+    units,
+)
+from course_lib.theory.memory import activations, ends
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -70,7 +75,7 @@ factor = predict("4.factor", "Operations with / without?", course=4 / 3, yours=N
 # %%
 gpt3 = models.MODELS["gpt3-175b"]
 paper = Recipe(attention="standard", dropout=True)
-terms = activation_terms.activation_terms(gpt3, paper, micro_batch=1, sequence=2048)
+terms = activations.activation_terms(Job(gpt3, paper, sequence=2048))
 print(terms.explain())
 assert terms.total_bytes == 2048 * 12288 * (34 + 80)
 
@@ -88,7 +93,9 @@ shape = TransformerShape(
     layers=1, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=512
 )
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
-per_layer = activations.layer_activation_bytes(shape, fp32, micro_batch=2, sequence=128)
+per_layer = activations.layer_activation_bytes(
+    Job(shape, fp32, Layout(micro_batch=2), sequence=128)
+)
 kept = predict(
     "4.block", "Bytes kept by the block?", course=per_layer, yours=None, unit="B"
 )
@@ -140,9 +147,16 @@ expect(4 * 4 * 128**2 * 2, plain - fused, within=0.04, label="the scores", unit=
 # %%
 llama = models.MODELS["llama2-70b"]
 notes = 4096 * 8 * 8192 * 80 * 34
-real = 80 * activations.layer_activation_bytes(llama, Recipe(), 8, 4096)
+real = 80 * activations.layer_activation_bytes(
+    Job(llama, Recipe(), Layout(micro_batch=8), sequence=4096)
+)
 unfused = 80 * activations.layer_activation_bytes(
-    llama, Recipe(attention="standard", dropout=True), 8, 4096
+    Job(
+        llama,
+        Recipe(attention="standard", dropout=True),
+        Layout(micro_batch=8),
+        sequence=4096,
+    )
 )
 for name, size in {"notes": notes, "flash": real, "standard": unfused}.items():
     print(f"{name:<9}{units.format_bytes(size):>10}")
@@ -210,7 +224,10 @@ show_source(scratch.checkpointing.same_random_numbers)
 six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 full = Recipe(parameters="fp32", gradients="fp32", master_copy=False, recompute="full")
 without, with_it = (
-    6 * activations.layer_activation_bytes(six, recipe, 4, 64)
+    6
+    * activations.layer_activation_bytes(
+        Job(six, recipe, Layout(micro_batch=4), sequence=64)
+    )
     for recipe in (fp32, full)
 )
 less = predict("4.less", "Kept with / without?", course=with_it / without, yours=None)
@@ -225,7 +242,9 @@ def build(segment=None):
 
 
 inputs, labels = Windows(sequence=64).batch(range(4))
-head = activations.head_activation_bytes(six, fp32, 4, 64)  # outside the layers
+head = ends.head_activation_bytes(
+    Job(six, fp32, Layout(micro_batch=4), sequence=64)
+)  # outside the layers
 
 
 def loss_of(gpt):
@@ -293,7 +312,7 @@ assert difference < 1e-6
 
 # %%
 input_bytes, layer_bytes = (
-    activations.layer_activation_bytes(llama, recipe, 1, 4096)
+    activations.layer_activation_bytes(Job(llama, recipe, sequence=4096))
     for recipe in (Recipe(recompute="full"), Recipe())
 )
 for k in (1, 2, 4, 8, 80):
@@ -310,7 +329,7 @@ for k in (1, 2, 4, 8, 80):
 
 # %%
 inputs_only = 80 * activations.layer_activation_bytes(
-    llama, Recipe(recompute="full"), 1, 8192
+    Job(llama, Recipe(recompute="full"), sequence=8192)
 )
 print(units.format_bytes(inputs_only))
 assert round(inputs_only / 1e9, 1) == 10.7
@@ -366,10 +385,8 @@ quiz("4")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory.inputs import models
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import Recipe, TransformerShape, models
 from course_lib.theory.memory import activations
-from course_lib.theory.inputs.recipe import Recipe
 
 # %% [markdown] tags=["exercise"]
 # **4.1 Calculate: one layer.** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer

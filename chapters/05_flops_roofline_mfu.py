@@ -22,8 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import TransformerShape, hardware, models, units
 
 torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
 
@@ -433,8 +432,7 @@ from itertools import pairwise
 
 from course_lib import check, hint
 from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import hardware, models
-from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs import TransformerShape, hardware, models
 
 # %% [markdown] tags=["exercise"]
 # **5.1 Calculate: GPT-3.** 175 billion parameters, 300 billion tokens, 1024 A100 that reach 140 TFLOP/s

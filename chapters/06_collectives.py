@@ -357,7 +357,7 @@ assert total / 4 == collectives.sent_bytes("all-reduce", 4000, 4)
 
 # %%
 crossover = collectives.crossover_bytes(
-    8, nvlink.latency_s, nvlink.bytes_per_s, tree="tree", efficiency=1.0
+    "all-reduce", 8, nvlink, tree="tree", efficiency=1.0
 )
 assert round(crossover / 1e6, 2) == 2.88
 

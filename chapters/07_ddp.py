@@ -30,12 +30,12 @@ from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import hardware, models, units
 from course_lib.theory.network import collectives
-from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
 from course_lib.theory.network.bucket_timeline import (
     Gradient,
     ddp_timeline,
     hiding_tokens,
 )
+from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -333,7 +333,9 @@ six = [Gradient("layer", LAYER, 0.020) for _ in range(6)]
 in_theory = {}
 for mib in (0.25, 0.5, 2):  # one layer, two layers, everything
     cap = round(mib * units.MIB)
-    in_theory[mib] = ddp_timeline(six, 2, wire_speed, cap, first_bytes=cap).end_s
+    in_theory[mib] = ddp_timeline(
+        six, 2, wire_speed, cap_bytes=cap, first_bytes=cap
+    ).end_s
 ends = predict(
     "7.end", "A bucket a layer?", course=in_theory[0.25], yours=None, unit="s"
 )

@@ -29,11 +29,9 @@ from course_lib.demos.parts.zero_prediction import sent_volume as volume
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
-from course_lib.theory.inputs import models, units
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-
+from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
 from course_lib.theory.network import collectives, zero
+
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -769,9 +767,9 @@ quiz("8")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
-
+from course_lib.theory.inputs import RECIPES, Recipe
 from course_lib.theory.network import zero
+
 
 # %% [markdown] tags=["exercise"]
 # **8.1 Calculate: ZeRO's table 1.** 128 billion parameters, bf16 with AdamW and a master copy (16 bytes), 16

@@ -28,12 +28,10 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.theory.compute import budget, flops
-from course_lib.theory.inputs import models, units
-from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.inputs import RECIPES, Job, Layout, Recipe, models, units
 from course_lib.theory.memory.gather_timeline import gather_timeline
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.states import local_parameters
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -280,7 +278,10 @@ panel.reshard.value = True
 # %%
 settings = [(True, True), (True, False), (False, True), (False, False)]
 fp32 = RECIPES["fp32-16"]
-peaks = [gather_timeline(training.shape(), fp32, 2, *on) for on in settings]
+peaks = [
+    gather_timeline(training.shape(), fp32, 2, reshard=reshard, prefetch=prefetch)
+    for reshard, prefetch in settings
+]
 for (reshard, prefetch), peak in zip(settings, peaks, strict=True):
     print(f"{reshard=!s:<6}{prefetch=!s:<6}{peak.peak_weights_bytes:>9,} B")
 
@@ -551,7 +552,7 @@ def largest_batch(shape, sequence, stage=3, kept=2, offload=False):
     recipe, batch = replace(plain, gathered_units=kept), 0
     while True:
         layout = Layout(dp=2, zero_stage=stage, micro_batch=batch + 1)
-        bill = gpu_memory(shape, recipe, layout, sequence)
+        bill = gpu_memory(Job(shape, recipe, layout, sequence=sequence))
         if bill.total_bytes - offload * bill.model_states_bytes > card:
             return batch
         batch += 1
@@ -855,11 +856,9 @@ from torch.distributed.fsdp import fully_shard
 from course_lib import check, hint, launch
 from course_lib.demos.parts.training import Training, mean_loss
 from course_lib.theory.compute import budget
-from course_lib.theory.inputs import models
-from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.inputs import Layout, Recipe, models
 from course_lib.theory.memory.gather_timeline import gather_timeline
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import local_parameters
 
 launch.warm_up()
 

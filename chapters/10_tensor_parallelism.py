@@ -24,16 +24,20 @@ from torch.nn.functional import cross_entropy, linear
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.text import VOCAB
-from course_lib.theory.memory import activation_terms
-from course_lib.theory.network import collectives, links
-from course_lib.theory.inputs import hardware, models, units
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.network import tensor_parallel
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network.tensor_parallel import CutLayer
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    hardware,
+    models,
+    units,
+)
+from course_lib.theory.memory import activations
+from course_lib.theory.network import collectives, links, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.tensor_parallel import CutLayer
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -288,7 +292,7 @@ def contribution(rows, columns):
 
 # %%
 halves = torch.arange(64).chunk(2)
-by_heads = [tensor_parallel.qkv_rows(4, 4, 16, 2, rank) for rank in range(2)]
+by_heads = [tensor_parallel.qkv_rows(4, 4, 16, tp=2, rank=rank) for rank in range(2)]
 with torch.no_grad():
     one = attention(tokens)
     total = sum(map(contribution, by_heads, halves)) + attention.out.bias
@@ -354,7 +358,7 @@ for tp in (4, 8, 12, 16):
 gpt3 = models.MODELS["gpt3-175b"]
 paper = Recipe(attention="standard", dropout=True)
 for layout in (Layout(), Layout(tp=8), Layout(tp=8, sequence_parallel=True)):
-    terms = activation_terms.activation_terms(gpt3, paper, 1, 2048, layout)
+    terms = activations.activation_terms(Job(gpt3, paper, layout, sequence=2048))
     units_of_sbh = terms.total_bytes / (2048 * 12288)
     print(
         f"tp {layout.tp}, {layout.sequence_parallel!s:>5}: {units_of_sbh} × sbh bytes"
@@ -538,7 +542,9 @@ size = predict(
 tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32)
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 one_server = Cluster(hardware.accelerator("H100-SXM"))
-traffic = step_traffic(tiny, fp32, Layout(tp=2, micro_batch=4), 32, one_server)
+traffic = step_traffic(
+    Job(tiny, fp32, Layout(tp=2, micro_batch=4), one_server, sequence=32)
+)
 for entry in traffic.collectives:
     print(
         f"{entry.what:<10}{entry.count} × {entry.operation} of {entry.size_bytes:,} B"

@@ -23,17 +23,18 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.parts import pipeline_versions
 from course_lib.demos.text import VOCAB, Windows
 from course_lib.theory.compute import flops
-from course_lib.theory.inputs import hardware, models
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.network import collectives
-from course_lib.theory.pipelines import bubble
-from course_lib.theory.inputs import units
-from course_lib.theory.network import step_traffic
-from course_lib.theory.pipelines import schedules, simulation
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    hardware,
+    models,
+    units,
+)
+from course_lib.theory.network import collectives, step_traffic
+from course_lib.theory.pipelines import bubble, schedules, simulation
 from course_lib.theory.pipelines.pass_times import PassTimes
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.pipelines.pass_times import PassTimes
-from course_lib.theory.inputs.recipe import Recipe
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -436,7 +437,7 @@ panel.virtual_stages.value = 1
 llama = models.MODELS["llama2-70b"]
 message = 1 * 4096 * 8192 * 2
 wire = hardware.HDR  # InfiniBand, 200 Gb/s
-send = collectives.seconds("send-recv", message, 2, wire.latency_s, wire.bytes_per_s)
+send = collectives.seconds("send-recv", message, 2, wire)
 forward = 10 * flops.layer_flops(llama, 0, 1, 4096).model_flop / 3  # a third is forward
 compute = forward / (0.4 * 989.4e12)  # an H100 at 40 % of its peak
 print(f"send {1000 * send:.1f} ms, compute {1000 * compute:.0f} ms")
@@ -455,7 +456,7 @@ layouts = {
 }
 sent = {
     name: step_traffic.step_traffic(
-        llama, Recipe(), layout, 4096, cluster, layout.pp // 2
+        Job(llama, Recipe(), layout, cluster, sequence=4096), layout.pp // 2
     )
     for name, layout in layouts.items()
 }
@@ -474,7 +475,7 @@ assert sent["tensor 8"].total_bytes > 250 * sent["8 stages"].total_bytes
 # %%
 gpt2 = models.MODELS["gpt2-124m"]
 wires = step_traffic.step_traffic(
-    gpt2, Recipe(), Layout(pp=4, accumulation=64), 1024, cluster, stage=0
+    Job(gpt2, Recipe(), Layout(pp=4, accumulation=64), cluster, sequence=1024), 0
 )
 print(wires.explain())
 assert wires.collectives[-1].size_bytes == 50257 * 768 * 2

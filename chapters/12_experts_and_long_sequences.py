@@ -20,13 +20,10 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.theory.inputs import models, units
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory import activations
 from course_lib.theory.network import context, experts
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import accelerator
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network.step_traffic import step_traffic
 
 CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
@@ -419,7 +416,13 @@ expect(routed, sum(measured) / 2, within=0.01, label="mean of the ranks", unit="
 # %%
 per_rank = experts.expert_load(8 * 4096, 8, 2, ranks=8, row_bytes=2 * 4096)
 traffic = step_traffic(
-    models.MODELS["mixtral-8x7b"], Recipe(), Layout(dp=8, ep=8), 4096, CLUSTER
+    Job(
+        models.MODELS["mixtral-8x7b"],
+        Recipe(),
+        Layout(dp=8, ep=8),
+        CLUSTER,
+        sequence=4096,
+    )
 )
 print(units.format_bytes(traffic.bytes_by_axis["ep"]))
 assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
@@ -484,8 +487,10 @@ show_source(demos.load("experts").Library)
 # %%
 llama = models.MODELS["llama3.1-8b"]
 for s in (8_192, 131_072):
-    layer = activations.layer_activation_bytes(llama, Recipe(), 1, s)
-    inputs = activations.layer_activation_bytes(llama, Recipe(recompute="full"), 1, s)
+    layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=s))
+    inputs = activations.layer_activation_bytes(
+        Job(llama, Recipe(recompute="full"), sequence=s)
+    )
     parts = {"kept": 32 * layer, "recomputed": 32 * inputs + layer}
     parts["fp32 logits"] = 4 * s * llama.vocab
     print(s, {name: units.format_bytes(size) for name, size in parts.items()})
@@ -592,7 +597,7 @@ show_source(scratch.context.ring_attention.RingFunction.forward)
 # $8192 \cdot 2 \cdot 1024 \cdot 2 = 33.6$ MB; 45 of them in each of 32 layers are 48.3 GB a step.
 
 # %%
-traffic = step_traffic(llama, Recipe(), Layout(cp=16), 131_072, CLUSTER)
+traffic = step_traffic(Job(llama, Recipe(), Layout(cp=16), CLUSTER, sequence=131072))
 print(units.format_bytes(traffic.bytes_by_axis["cp"]))
 assert traffic.bytes_by_axis["cp"] == 32 * 45 * 8192 * 2 * 1024 * 2
 
@@ -852,9 +857,11 @@ check("12.3", true)
 # %% tags=["exercise"]
 dropped_fraction, factor = ..., ...
 ### BEGIN SOLUTION
-dropped_fraction = experts.expert_load(4096, 8, 1, 1.25, skew=1.0).dropped_fraction
+dropped_fraction = experts.expert_load(
+    4096, 8, 1, capacity_factor=1.25, skew=1.0
+).dropped_fraction
 factor = 1.0
-while experts.expert_load(4096, 8, 1, factor, skew=1.0).dropped:
+while experts.expert_load(4096, 8, 1, capacity_factor=factor, skew=1.0).dropped:
     factor += 0.5
 ### END SOLUTION
 check("12.4", [dropped_fraction, factor])

@@ -23,15 +23,18 @@ from course_lib import demos, expect, figures, launch
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
-from course_lib.theory.inputs import hardware, models
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    hardware,
+    models,
+    units,
+)
 from course_lib.theory.memory import activations
-from course_lib.theory.network import mesh
-from course_lib.theory.inputs import units
-from course_lib.theory.network import step_traffic
+from course_lib.theory.network import mesh, step_traffic
 from course_lib.theory.step import step_time
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.assumptions import BUCKETS
 
 launch.warm_up()
@@ -158,7 +161,7 @@ layout = Layout(
     tp=8, pp=8, dp=32, accumulation=32, sequence_parallel=True, zero_stage=1
 )
 sent = step_traffic.step_traffic(
-    llama, Recipe(), layout, 4096, cluster, stage=1, habits=BUCKETS
+    Job(llama, Recipe(), layout, cluster, sequence=4096), 1, policy=BUCKETS
 )
 for axis, size in sent.bytes_by_axis.items():
     nodes = mesh.nodes_of(layout, axis)
@@ -191,7 +194,7 @@ assert mesh.nodes_of(layout, "tp", order=wrong_order) == 8
 # tp over the network: the same as nodes with a single GPU each
 apart = Cluster(cluster.accelerator, nodes=2048, gpus_per_node=1)
 right, wrong = (
-    step_time.step_time(llama, Recipe(), layout, where, sequence=4096)
+    step_time.step_time(Job(llama, Recipe(), layout, where, sequence=4096))
     for where in (cluster, apart)
 )
 slower = predict(
@@ -252,7 +255,7 @@ assert abs(by_hand / slower.course - 1) < 0.05
 
 # %%
 h100 = hardware.accelerator("H100-SXM")
-three_nodes = planner.plan(llama, Recipe(), Cluster(h100, 3), 96, 4096)
+three_nodes = planner.plan(llama, Recipe(), Cluster(h100, 3), 96, sequence=4096)
 print(three_nodes.explain(3))
 assert -(-1850 // 80) == 24 and -(-1850 // 24) == 78
 assert 0 < three_nodes.fitting < three_nodes.layouts / 5
@@ -266,7 +269,7 @@ assert 0 < three_nodes.fitting < three_nodes.layouts / 5
 # grow with the number of stages at all:
 
 # %%
-layer = activations.layer_activation_bytes(llama, Recipe(), 1, 4096)
+layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=4096))
 for stages in (1, 10, 80):
     held = Layout(pp=stages, accumulation=160).in_flight(0)[0]
     total = held * (80 // stages) * layer
@@ -421,7 +424,7 @@ meta = Layout(
     virtual_stages=7,  # not published: one layer each
 )
 all_16k = Cluster(h100, nodes=2048)
-step = step_time.step_time(llama3, meta_recipe, meta, all_16k, sequence=8192)
+step = step_time.step_time(Job(llama3, meta_recipe, meta, all_16k, sequence=8192))
 rate = step.model_flop / step.total_s / meta.world / 1e12
 # arXiv:2407.21783, table 4: 400 TFLOP/s for each of 16,384 GPUs
 expect(rate, 400, within=0.10, label="Llama 3 405B, as printed", unit="TFLOP/s per GPU")
@@ -434,7 +437,7 @@ old = Recipe(
 )
 tp8_pp64 = Layout(tp=8, pp=64, accumulation=512, sequence_parallel=True)
 a100 = Cluster(hardware.accelerator("A100-SXM-80GB"), nodes=64)
-step = step_time.step_time(trillion, old, tp8_pp64, a100, sequence=2048)
+step = step_time.step_time(Job(trillion, old, tp8_pp64, a100, sequence=2048))
 expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", unit="s")
 
 # %% [markdown]
@@ -449,7 +452,12 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 
 # %%
 meta_plan = planner.plan(
-    llama3, meta_recipe, all_16k, 2048, 8192, only={"tp": (8,), "pp": (16,), "cp": (1,)}
+    llama3,
+    meta_recipe,
+    all_16k,
+    2048,
+    sequence=8192,
+    only={"tp": (8,), "pp": (16,), "cp": (1,)},
 )
 print(meta_plan.why(meta))
 print(meta_plan.best(1)[0].explain())
@@ -553,11 +561,8 @@ quiz("13")
 # %% tags=["exercise"]
 from course_lib import check, hint
 from course_lib.theory import planner
-from course_lib.theory.inputs import hardware, models
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, hardware, models
 from course_lib.theory.step import step_time
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
 
 # %% [markdown] tags=["exercise"]
 # **13.1 Debug: 2048 data-parallel GPUs.** (published mistake) "TP 8 × PP 10; the 2048 GPUs can all be seen as data parallel." Give the replicas as the division has them, the whole replicas that can run, and the
@@ -702,7 +707,7 @@ layout = Layout(tp=8, pp=4, dp=16, accumulation=32, sequence_parallel=True)
 h100 = hardware.accelerator("H100-SXM")
 order = ("dp", "pp", "tp")
 promised, found = (
-    step_time.step_time(shape, Recipe(), layout, cluster, sequence=8192).total_s
+    step_time.step_time(Job(shape, Recipe(), layout, cluster, sequence=8192)).total_s
     for cluster in (Cluster(h100, 64), Cluster(h100, 512, 1))
 )
 factor = found / promised

@@ -3,9 +3,21 @@
 import difflib
 import math
 from collections.abc import Iterable
+from typing import Any
 
 # Larger than any real count (all tokens ever trained on are about 1e14): a larger value is a typo.
 ABSURD = 10**18
+
+# The default of a field that `derive` computes from the others: its type is that of the value, and
+# nobody who reads the field meets a None.
+DERIVED: Any = None
+
+
+def derive(record: object, **values: object) -> None:
+    """Fill fields of a frozen dataclass that were left at DERIVED, while it is being built."""
+    for name, value in values.items():
+        if getattr(record, name) is DERIVED:
+            object.__setattr__(record, name, value)
 
 
 def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:

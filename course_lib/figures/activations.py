@@ -3,7 +3,7 @@
 from course_lib.figures import style
 from course_lib.figures.sheet import Sheet
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.activation_terms import ActivationTerms
+from course_lib.theory.memory.activations import ActivationTerms
 
 _LEFT, _BARS_END = 128, 400
 _ROW, _BAR, _TOP = 22, 15, 48

@@ -72,7 +72,7 @@ def _curve(result: RingOrTree, kind: str, smallest: int, largest: int) -> list[P
     points = []
     for part in range(_SAMPLES + 1):
         size = smallest * (largest / smallest) ** (part / _SAMPLES)
-        one = ring_or_tree(result.operation, size, result.ranks, result.link, result.tree)
+        one = ring_or_tree(result.operation, size, result.ranks, result.link, tree=result.tree)
         points.append((size, one.ring_s if kind == "ring" else one.tree_s))
     return points
 

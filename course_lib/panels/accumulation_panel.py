@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from course_lib.figures import accumulation as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes
@@ -50,8 +52,12 @@ def _view(micro_batch: int, accumulation: int, dp: int, no_sync: bool) -> View:
     result = Accumulated(
         batching,
         gradient_syncs(accumulation, accumulation, no_sync),
-        layer_activation_bytes(_SHAPE, Recipe(), micro_batch, _SHAPE.context),
-        layer_activation_bytes(_SHAPE, Recipe(), rank_samples, _SHAPE.context),
+        layer_activation_bytes(
+            Job(_SHAPE, Recipe(), Layout(micro_batch=micro_batch), sequence=_SHAPE.context)
+        ),
+        layer_activation_bytes(
+            Job(_SHAPE, Recipe(), Layout(micro_batch=rank_samples), sequence=_SHAPE.context)
+        ),
     )
     return View(
         result,

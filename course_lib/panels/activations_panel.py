@@ -3,11 +3,12 @@
 from course_lib.figures import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import format_bytes
-from course_lib.theory.memory.activation_terms import activation_terms
+from course_lib.theory.memory.activations import activation_terms
 
 
 def activations(
@@ -20,7 +21,7 @@ def activations(
     tp: int = 1,
     sequence_parallel: bool = False,
 ) -> Panel:
-    """Controls for `theory.activation_terms`, whose `ActivationTerms` is the panel's result.
+    """Controls for `activation_terms`, whose `ActivationTerms` is the panel's result.
 
     Raises ValueError for starting values that are not offered or do not fit together.
     """
@@ -50,9 +51,8 @@ def _view(
 ) -> View:
     shape = MODELS[model]
     recipe = Recipe(recompute=recompute, attention=attention, dropout=dropout)
-    layout = Layout(tp=tp, sequence_parallel=sequence_parallel)
-    layout.check(shape, sequence)
-    terms = activation_terms(shape, recipe, micro_batch, sequence, layout)
+    layout = Layout(tp=tp, sequence_parallel=sequence_parallel, micro_batch=micro_batch)
+    terms = activation_terms(Job(shape, recipe, layout, sequence=sequence))
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
     rows = (
         ("one layer", f"{format_bytes(terms.total_bytes)} = {per_sbh:.4g} bytes × s·b·h"),
@@ -62,4 +62,8 @@ def _view(
         ),
     )
     title = f"{model}, {micro_batch} × {sequence:,} tokens, bf16"
-    return View(terms, rows, lambda: figure.activation_terms(terms, shape.layers, title))
+    return View(
+        terms,
+        rows,
+        lambda: figure.activation_terms(terms, shape.layers, title),
+    )

@@ -52,7 +52,7 @@ def _view(
 ) -> View:
     cap, wire = bucket_mib * MIB, LINKS[link]
     gradients = model_gradients(MODELS[model], ACCELERATORS[gpu], tokens)
-    result = ddp_timeline(gradients, ranks, wire, cap, first_bytes=cap, overlap=overlap)
+    result = ddp_timeline(gradients, ranks, wire, cap_bytes=cap, first_bytes=cap, overlap=overlap)
     rows = (
         (
             "gradients",

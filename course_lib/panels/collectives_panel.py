@@ -6,8 +6,8 @@ from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.inputs.units import KIB, format_seconds
-from course_lib.theory.network.collectives import OPERATIONS
-from course_lib.theory.network.ring_or_tree import TREES, ring_or_tree
+from course_lib.theory.network.collectives import OPERATIONS, TREES
+from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 LINKS = {
     link.name: link
@@ -49,7 +49,7 @@ def collectives(
 def _view(
     links: dict[str, Link], operation: str, link: str, ranks: int, size_kib: int, tree: str
 ) -> View:
-    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree)
+    result = ring_or_tree(operation, size_kib * KIB, ranks, links[link], tree=tree)
     bus = result.bus_bytes_per_s
     rows = (
         (

@@ -46,7 +46,15 @@ def _view(
     tokens: int,
     hidden: int,
 ) -> View:
-    load = expert_load(tokens, experts, top_k, capacity_factor or None, ep, 2 * hidden, skew)
+    load = expert_load(
+        tokens,
+        experts,
+        top_k,
+        capacity_factor=capacity_factor or None,
+        ranks=ep,
+        row_bytes=2 * hidden,
+        skew=skew,
+    )
     rows = (
         ("each expert, mean", f"{load.mean:,.1f} choices; it accepts up to {load.capacity:,}"),
         ("busiest expert", f"{max(load.load):,} = {load.imbalance:.2f} × the mean"),

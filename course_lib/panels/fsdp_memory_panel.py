@@ -37,7 +37,7 @@ def fsdp_memory(
 
 def _view(model: str, gathering: str, ranks: int, reshard: bool, prefetch: bool) -> View:
     recipe = Recipe(gathering=gathering)
-    result = gather_timeline(MODELS[model], recipe, ranks, reshard, prefetch)
+    result = gather_timeline(MODELS[model], recipe, ranks, reshard=reshard, prefetch=prefetch)
     rows = (
         ("convention", f"{model}, bf16 with fp32 master copy: 16 bytes per parameter"),
         ("peak without activations", format_bytes(result.peak_bytes)),

@@ -58,7 +58,7 @@ def _view(
 ) -> View:
     forward = (1.0,) * (stages - 1) + (last_stage,)
     times = PassTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
-    result = timeline(schedule, stages, micro_batches, virtual_stages, times)
+    result = timeline(schedule, stages, micro_batches, virtual_stages, times=times)
     held = ", ".join(f"{result.in_flight(stage):.3g}" for stage in range(stages))
     busy = result.makespan - result.bubble_time
     rows = (

@@ -65,7 +65,7 @@ def _plan(
     only = {**_FEW, "cp": (cp,), "zero_stage": _ZERO[zero_stage]}
     only["recompute"] = _RECOMPUTE[recompute]
     cluster = Cluster(ACCELERATORS[gpu], nodes)
-    return plan(MODELS[model], Recipe(), cluster, batch, sequence, only=only)
+    return plan(MODELS[model], Recipe(), cluster, batch, sequence=sequence, only=only)
 
 
 def _view(

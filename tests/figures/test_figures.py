@@ -13,9 +13,11 @@ from course_lib.figures import Sheet
 from course_lib.figures.label import Label
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import PCIE4, Link, accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
-from course_lib.theory.memory.activation_terms import activation_terms
+from course_lib.theory.memory.activations import activation_terms
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.network.experts import expert_load
@@ -49,10 +51,21 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "memory, small": lambda: figures.consumers(SMALL, "GB", 141 * 10**9, TITLE),
     "memory, no GPU": lambda: figures.consumers(SMALL),
     "activations": lambda: figures.activation_terms(
-        activation_terms(MODELS["gpt3-175b"], Recipe(attention="standard"), 64, 2048), 96, TITLE
+        activation_terms(
+            Job(
+                MODELS["gpt3-175b"],
+                Recipe(attention="standard"),
+                Layout(micro_batch=64),
+                sequence=2048,
+            )
+        ),
+        96,
+        TITLE,
     ),
     "activations, recomputed": lambda: figures.activation_terms(
-        activation_terms(MODELS["llama2-70b"], Recipe(recompute="full"), 1, 131072), 80, TITLE
+        activation_terms(Job(MODELS["llama2-70b"], Recipe(recompute="full"), sequence=131072)),
+        80,
+        TITLE,
     ),
     "roofline": lambda: figures.on_roofline(
         model_roofline(MODELS["gpt2-124m"], accelerator("RTX4090"), 1)
@@ -86,7 +99,7 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     ),
     "overlap without communication": lambda: figures.overlap({"1 rank": ([(0, 3)], [])}),
     "collective times": lambda: figures.collective_times(
-        ring_or_tree("all-reduce", 2**32, 1024, PCIE4, "double-tree")
+        ring_or_tree("all-reduce", 2**32, 1024, PCIE4, tree="double-tree")
     ),
     "collective times, no tree": lambda: figures.collective_times(
         ring_or_tree("all-to-all", 2**10, 2, accelerator("H100-SXM").inside), TITLE
@@ -118,12 +131,18 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     ),
     "tp reach, none": lambda: figures.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
     "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
-    "experts": lambda: figures.expert_bars(expert_load(8192, 8, 2, 1.25, 4, 8192, 0.5), TITLE),
-    "experts, far too skewed": lambda: figures.expert_bars(
-        expert_load(131_072, 64, 8, 0.5, 64, 8192, 2.0), TITLE
+    "experts": lambda: figures.expert_bars(
+        expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
-    "experts, all alike": lambda: figures.expert_bars(expert_load(256, 2, 1, None, 1, 128)),
-    "experts, capacity is the mean": lambda: figures.expert_bars(expert_load(256, 16, 1, 1.0)),
+    "experts, far too skewed": lambda: figures.expert_bars(
+        expert_load(131072, 64, 8, capacity_factor=0.5, ranks=64, row_bytes=8192, skew=2.0), TITLE
+    ),
+    "experts, all alike": lambda: figures.expert_bars(
+        expert_load(256, 2, 1, capacity_factor=None, ranks=1, row_bytes=128)
+    ),
+    "experts, capacity is the mean": lambda: figures.expert_bars(
+        expert_load(256, 16, 1, capacity_factor=1.0)
+    ),
 }
 
 

@@ -27,7 +27,7 @@ ONE = (Task(0, "F", 0, 0, 0.0, 0.002),)
 
 
 def tasks(name, stages, micro_batches, chunks=1, times=None):
-    return simulation.timeline(name, stages, micro_batches, chunks, times).tasks
+    return simulation.timeline(name, stages, micro_batches, chunks, times=times).tasks
 
 
 # Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
@@ -36,7 +36,8 @@ FIGURES = {
         ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 16384), 8, HDR), "GPT"
     ),
     "buckets, nothing hidden": lambda: figures.bucket_timeline(
-        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 512), 1024, HDR, 2**20), "GPT"
+        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 512), 1024, HDR, cap_bytes=2**20),
+        "GPT",
     ),
     "buckets of a large model": lambda: figures.bucket_timeline(
         ddp_timeline(model_gradients(MODELS["llama2-70b"], A100, 131072), 2, HDR), "GPT"

@@ -174,7 +174,9 @@ def test_buckets_are_the_theorys() -> None:
     panel = panels.buckets("gpt2-1.5b", "H100-SXM", PCIE4.name, 64, 512, 100, overlap=False)
     gradients = model_gradients(MODELS["gpt2-1.5b"], ACCELERATORS["H100-SXM"], 512)
     cap = 100 * 2**20
-    assert panel.result == ddp_timeline(gradients, 64, PCIE4, cap, cap, overlap=False)
+    assert panel.result == ddp_timeline(
+        gradients, 64, PCIE4, cap_bytes=cap, first_bytes=cap, overlap=False
+    )
     assert "0 ms hidden behind backward" in panel.sentence
 
 

@@ -15,6 +15,7 @@ from course_lib.theory.compute import budget, flops, roofline
 from course_lib.theory.inputs import hardware, models, parameter_count, schedule_rules, units
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import PCIE4, Accelerator, Link, accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, Matrix, TransformerShape
@@ -67,7 +68,8 @@ LATENT = replace(MIXTURE, kv_heads=8, mla=LatentAttention(96, 64, 32, 16, 32))
 PLAIN, STANDARD = Recipe(), Recipe(attention="standard", dropout=True)
 FULL = Recipe(recompute="full")
 TERMS = [
-    activation_terms.activation_terms(DENSE, recipe, 1, 512) for recipe in (STANDARD, PLAIN, FULL)
+    activation_terms.activation_terms(Job(DENSE, recipe, sequence=512))
+    for recipe in (STANDARD, PLAIN, FULL)
 ]
 SPREAD = Layout(dp=2, tp=2, pp=2, cp=2, accumulation=4)
 ZERO_3 = Layout(dp=4, zero_stage=3)
@@ -132,21 +134,28 @@ def check(call: Callable, base: dict, changes: dict) -> Probe:
 
 def steps_and_memory(recipe: Recipe, layouts: tuple[Layout, ...] = (Layout(dp=4), ZERO_3)) -> list:
     """What a recipe leads to, with copies of the gradients and with gathered layers."""
-    return [peak.gpu_memory(MIXTURE, recipe, layout, 512) for layout in layouts]
+    return [peak.gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
 
 
 def everything(layout: Layout) -> tuple:
     """Memory of all stages, time and batch of a layout."""
-    bills = [peak.gpu_memory(MIXTURE, PLAIN, layout, 512, stage) for stage in range(layout.pp)]
-    step = step_time.step_time(MIXTURE, PLAIN, layout, Cluster(H100, nodes=16), 512, GUESS)
+    bills = [
+        peak.gpu_memory(Job(MIXTURE, PLAIN, layout, sequence=512), stage)
+        for stage in range(layout.pp)
+    ]
+    step = step_time.step_time(
+        Job(MIXTURE, PLAIN, layout, Cluster(H100, nodes=16), sequence=512), GUESS
+    )
     return bills, step.leaves(), layout.global_batch
 
 
 def seen_shape(shape: TransformerShape) -> tuple:
     """Parameters, FLOPs and activations of a shape, with the sequence it can take."""
     sequence = min(shape.context, 512)
-    kept = activations.head_activation_bytes(shape, PLAIN, 1, sequence)
-    layer = activations.layer_activation_bytes(shape, PLAIN, 1, sequence, layer=shape.layers - 1)
+    kept = activations.head_activation_bytes(Job(shape, PLAIN, sequence=sequence))
+    layer = activations.layer_activation_bytes(
+        Job(shape, PLAIN, sequence=sequence), shape.layers - 1
+    )
     return shape.parameters(), flops.training_flops(shape, 1, sequence), kept, layer, shape.context
 
 
@@ -155,7 +164,9 @@ def seen_traffic(habits: CommunicationPolicy) -> list[float]:
     tensor = Layout(tp=2, sequence_parallel=True)
     layouts = (Layout(dp=4, accumulation=2), replace(ZERO_3, accumulation=2), tensor)
     return [
-        step_traffic.step_traffic(DENSE, PLAIN, layout, 512, CLUSTER, habits=habits).seconds
+        step_traffic.step_traffic(
+            Job(DENSE, PLAIN, layout, CLUSTER, sequence=512), policy=habits
+        ).seconds
         for layout in layouts
     ]
 
@@ -165,7 +176,7 @@ def seen_times(assumptions: Assumptions) -> list:
     layout = Layout(dp=2, cp=2)
     recipes = (PLAIN, Recipe(offload="optimizer"))
     return [
-        step_time.step_time(DENSE, recipe, layout, CLUSTER, 512, assumptions).leaves()
+        step_time.step_time(Job(DENSE, recipe, layout, CLUSTER, sequence=512), assumptions).leaves()
         for recipe in recipes
     ]
 
@@ -174,14 +185,14 @@ def seen_chip(chip: Accelerator) -> tuple:
     """Name, ridge, and the memory, rate and links of a cluster of such chips."""
     cluster = Cluster(chip, nodes=2)
     links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
-    fits = planner.plan(DENSE, PLAIN, cluster, 16, 512).capacity_bytes
+    fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
     name = chip.explain().split(":")[0]
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links
 
 
 def seen_cluster(cluster: Cluster) -> tuple:
     """Size, links of a small and of a large group, rate, and the price of a step."""
-    step = step_time.step_time(DENSE, PLAIN, Layout(dp=8), cluster, 512)
+    step = step_time.step_time(Job(DENSE, PLAIN, Layout(dp=8), cluster, sequence=512))
     links = cluster.link(2).bytes_per_s, cluster.link(cluster.world).bytes_per_s
     return cluster.world, links, cluster.matmul_flop_per_s, step.cost_usd(1e9)
 
@@ -645,7 +656,7 @@ LAYOUT = {
     "Layout.in_flight": Probe(SPREAD.in_flight, {"stage": 0}, {"stage": 1}),
 }
 
-BILL = peak.gpu_memory(MIXTURE, PLAIN, SPREAD, 512)
+BILL = peak.gpu_memory(Job(MIXTURE, PLAIN, SPREAD, sequence=512))
 MEMORY = {
     "training_memory": Probe(
         peak.training_memory,
@@ -717,7 +728,7 @@ PIPELINE = {
 }
 
 SMALL_CLUSTER = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=2)
-PLAN = planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 8, 512)
+PLAN = planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 8, sequence=512)
 FIRST, SECOND = PLAN.best(2)
 PLANNER = {
     "plan": Probe(
@@ -984,7 +995,7 @@ STATES = {
     ),
 }
 
-STEP = step_time.step_time(DENSE, PLAIN, TWO_STAGES, CLUSTER, 512)
+STEP = step_time.step_time(Job(DENSE, PLAIN, TWO_STAGES, CLUSTER, sequence=512))
 AMOUNT = ({"tokens": 1e9}, {"tokens": 2e9})
 STEPTIME = {
     "StepTime.run": Probe(STEP.run, *AMOUNT),
@@ -1392,15 +1403,19 @@ LATE = Cluster(SLOW.accelerator, nodes=4, gpu_hour_usd=3.0)
 STEPS = [
     STEP,
     step_time.step_time(
-        MIXTURE, FULL, replace(ZERO_1, pp=2, accumulation=4), LATE, 512, WITH_TRAFFIC
+        Job(MIXTURE, FULL, replace(ZERO_1, pp=2, accumulation=4), LATE, sequence=512), WITH_TRAFFIC
     ),
-    step_time.step_time(DENSE, PLAIN, Layout(pp=2, stage_layers=(5, 1)), CLUSTER, 512),
+    step_time.step_time(
+        Job(DENSE, PLAIN, Layout(pp=2, stage_layers=(5, 1)), CLUSTER, sequence=512)
+    ),
 ]
 ROOFLINES = [
     roofline.model_roofline(DENSE, accelerator(name), tokens)
     for name, tokens in (("H100-SXM", 64), ("RTX4090", 128))
 ]
-STEPPED = [bucket_timeline.ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap) for cap in (10**6, 10**9)]
+STEPPED = [
+    bucket_timeline.ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)
+]
 GATHERS = [
     gather_timeline.gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)
 ]
@@ -1423,8 +1438,8 @@ RECORDS = {
     "batching.BatchCost": [batching.batch_cost(1, 2), batching.batch_cost(3, 2)],
     "breakdown.MemoryBreakdown": BILLS,
     "experts.ExpertLoad": [
-        experts.expert_load(1024, 8, 1, 1.25, 2, 64, 0.5),
-        experts.expert_load(1024, 8, 2, 2.0, 4, 128, 1.0),
+        experts.expert_load(1024, 8, 1, capacity_factor=1.25, ranks=2, row_bytes=64, skew=0.5),
+        experts.expert_load(1024, 8, 2, capacity_factor=2.0, ranks=4, row_bytes=128, skew=1.0),
     ],
     "fitting.FittedLink": [
         fitting.fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], seconds, 4)
@@ -1443,7 +1458,7 @@ RECORDS = {
     "pipeline.Task": list(DUAL.tasks),
     "pipeline.Timeline": [DUAL, timeline("1f1b", 2, 4)],
     "planner.PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
-    "planner.Plan": [PLAN, planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 16, 512)],
+    "planner.Plan": [PLAN, planner.plan(DENSE, PLAIN, SMALL_CLUSTER, 16, sequence=512)],
     "ring_or_tree.RingOrTree": [
         ring_or_tree.ring_or_tree(*case)
         for case in (
@@ -1456,7 +1471,9 @@ RECORDS = {
     "schedules.Pass": [one for order in DUAL.schedule.orders for one in order],
     "schedules.Schedule": [DUAL.schedule, schedules.schedule("1f1b", 2, 4)],
     "stagetime.StageTime": [
-        stage.stage_busy_time(MIXTURE, PLAIN, layout, SLOW, 512, WITH_TRAFFIC, layout.pp - 1)
+        stage.stage_busy_time(
+            Job(MIXTURE, PLAIN, layout, SLOW, sequence=512), WITH_TRAFFIC, layout.pp - 1
+        )
         for layout in (ALONE, replace(ZERO_1, pp=2, accumulation=4))
     ],
     "stagetime.Work": [

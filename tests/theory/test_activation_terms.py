@@ -3,13 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from course_lib.theory.memory.activation_terms import activation_terms
 from hypothesis import given
 from hypothesis import strategies as st
 
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.memory.activation_terms import activation_terms
 from course_lib.theory.memory.activations import layer_activation_bytes
 
 GPT3 = MODELS["gpt3-175b"]
@@ -18,7 +19,7 @@ PAPER = Recipe(dropout=True, attention="standard")
 
 def test_the_papers_34_and_5as_over_h():
     """Korthikanti et al. 2022, section 4.1: attention 11, MLP 19, norms 4, and the scores."""
-    terms = activation_terms(GPT3, PAPER, micro_batch=1, sequence=2048)
+    terms = activation_terms(Job(GPT3, PAPER, sequence=2048))
     sbh = 2048 * GPT3.hidden
     sizes = {name: size / sbh for name, size in terms.leaves().items() if size}
     assert sizes == {
@@ -66,7 +67,9 @@ def test_the_terms_sum_to_the_formula(
 
 
 def test_full_recomputation_keeps_the_input_alone():
-    terms = activation_terms(GPT3, replace(PAPER, recompute="full"), 2, 2048)
+    terms = activation_terms(
+        Job(GPT3, replace(PAPER, recompute="full"), Layout(micro_batch=2), sequence=2048)
+    )
     assert terms.total_bytes == terms.layer_input_bytes == 2 * 2 * 2048 * 12288
     assert terms.explain("GiB").splitlines() == [
         f"{'layer input':<18}{'96.00 MiB':>12}",
@@ -77,4 +80,4 @@ def test_full_recomputation_keeps_the_input_alone():
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v3"])
 def test_experts_are_refused(name):
     with pytest.raises(ValueError, match="the terms are those of a dense layer"):
-        activation_terms(MODELS[name], PAPER, 1, 512)
+        activation_terms(Job(MODELS[name], PAPER, sequence=512))

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -189,7 +190,9 @@ def measured(block, dtype, samples, sequence, hidden):
 def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision):
     sequence, dtype = 32, {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     recipe = Recipe(precision, master_copy=False, fused_norms=fused, repeat_kv=repeat_kv)
-    predicted = layer_activation_bytes(LLAMA, recipe, samples, sequence)
+    predicted = layer_activation_bytes(
+        Job(LLAMA, recipe, Layout(micro_batch=samples), sequence=sequence)
+    )
     block = Block(LLAMA, written_out=not fused, repeat_kv=repeat_kv)
     found = measured(block, dtype, samples, sequence, LLAMA.hidden)
     tokens = samples * sequence
@@ -203,7 +206,9 @@ def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision
 def test_layer_with_experts_equals_autograd_s_list(top_k):
     samples, sequence, experts = 2, 32, {**EXPERTS, "top_k": top_k}
     shape = dataclasses.replace(LLAMA, **experts, ffn=experts["expert_ffn"])
-    predicted = layer_activation_bytes(shape, FP32, samples, sequence)
+    predicted = layer_activation_bytes(
+        Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
+    )
     found = measured(Block(LLAMA, experts=experts), torch.float32, samples, sequence, LLAMA.hidden)
     tokens = samples * sequence
     statistics = (2 + LLAMA.heads) * tokens * 4
@@ -215,7 +220,9 @@ def test_latent_attention_equals_autograd_s_list():
     samples, sequence = 2, 32
     mla = LatentAttention(q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=12)
     shape = dataclasses.replace(LLAMA, kv_heads=8, mla=mla)
-    without_mlp = layer_activation_bytes(shape, FP32, samples, sequence) - (
+    without_mlp = layer_activation_bytes(
+        Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
+    ) - (
         # Its MLP, the two norms' inputs and what goes into the MLP are measured above.
         samples * sequence * 4 * (4 * shape.ffn + 3 * shape.hidden)
     )
@@ -243,7 +250,9 @@ def test_layer_is_korthikanti_s_formula(heads, width, tp, micro_batch, sequence)
 
     def kept(recompute="none", **layout):
         recipe = dataclasses.replace(GELU, recompute=recompute)
-        return layer_activation_bytes(shape, recipe, b, s, Layout(**layout))
+        return layer_activation_bytes(
+            Job(shape, recipe, Layout(**layout, micro_batch=b), sequence=s)
+        )
 
     both = {"tp": t, "sequence_parallel": True}
     assert kept() == pytest.approx(s * b * h * (34 + 5 * a * s / h))
@@ -256,14 +265,18 @@ def test_layer_is_korthikanti_s_formula(heads, width, tp, micro_batch, sequence)
 
 
 def test_context_parallelism_divides_what_the_sequence_has():
-    one, four = (layer_activation_bytes(LLAMA, Recipe(), 1, 32, Layout(cp=cp)) for cp in (1, 4))
+    one, four = (
+        layer_activation_bytes(Job(LLAMA, Recipe(), Layout(cp=cp), sequence=32)) for cp in (1, 4)
+    )
     assert four * 4 == one
-    assert logits_bytes(LLAMA, 1, 32, Layout(cp=4)) * 4 == logits_bytes(LLAMA, 1, 32)
+    assert logits_bytes(Job(LLAMA, layout=Layout(cp=4), sequence=32)) * 4 == logits_bytes(
+        Job(LLAMA, sequence=32)
+    )
 
 
 def test_standard_attention_under_context_parallelism_sees_all_keys():
     scores = [
-        layer_activation_bytes(LLAMA, Recipe(attention=attention), 1, 32, Layout(cp=4))
+        layer_activation_bytes(Job(LLAMA, Recipe(attention=attention), Layout(cp=4), sequence=32))
         for attention in ("standard", "flash")
     ]
     assert scores[0] - scores[1] == LLAMA.heads * (32 // 4) * 32 * 2
@@ -271,7 +284,9 @@ def test_standard_attention_under_context_parallelism_sees_all_keys():
 
 def test_tensor_ranks_beyond_the_key_value_heads_keep_a_whole_head_each():
     kept = [
-        layer_activation_bytes(LLAMA, Recipe(), 1, 32, Layout(tp=tp, sequence_parallel=True))
+        layer_activation_bytes(
+            Job(LLAMA, Recipe(), Layout(tp=tp, sequence_parallel=True), sequence=32)
+        )
         for tp in (2, 4, 8)
     ]
     head = 2 * 32 * 2 * LLAMA.head_width  # keys and values of one head
@@ -283,16 +298,16 @@ def test_routed_tokens_not_experts_decide():
     base = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
     more = dataclasses.replace(base, experts=64)
     router = 32 * 4 * 60  # fp32 probabilities
-    kept = [layer_activation_bytes(shape, Recipe(), 1, 32) for shape in (base, more)]
+    kept = [layer_activation_bytes(Job(shape, Recipe(), sequence=32)) for shape in (base, more)]
     assert kept[1] - kept[0] == router
-    spread = layer_activation_bytes(base, Recipe(), 1, 32, Layout(dp=4, ep=4))
+    spread = layer_activation_bytes(Job(base, Recipe(), Layout(dp=4, ep=4), sequence=32))
     assert spread == kept[0]
 
 
 def test_sequence_parallelism_cuts_a_layer_with_experts_altogether():
     shape = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
     whole, split, shared = (
-        layer_activation_bytes(shape, Recipe(), 1, 32, layout)
+        layer_activation_bytes(Job(shape, Recipe(), layout, sequence=32))
         for layout in (Layout(), Layout(tp=2, sequence_parallel=True), Layout(tp=2))
     )
     assert split * 2 == whole
@@ -304,7 +319,7 @@ def test_sequence_parallelism_cuts_a_layer_with_experts_altogether():
 def test_imbalance_scales_the_routed_part_alone():
     shape = dataclasses.replace(LLAMA, **EXPERTS, ffn=48)
     kept = [
-        layer_activation_bytes(shape, Recipe(imbalance=imbalance), 1, 32)
+        layer_activation_bytes(Job(shape, Recipe(imbalance=imbalance), sequence=32))
         for imbalance in (1.0, 1.5)
     ]
     assert kept[1] - kept[0] == 0.5 * 32 * 2 * 2 * (2 * 64 + 4 * 48)
@@ -312,21 +327,21 @@ def test_imbalance_scales_the_routed_part_alone():
 
 def test_leading_dense_layers_keep_a_dense_mlp():
     shape = MODELS["deepseek-v3"]
-    kept = [layer_activation_bytes(shape, Recipe(), 1, 1024, layer=n) for n in (0, 2, 3, 60)]
+    kept = [layer_activation_bytes(Job(shape, Recipe(), sequence=1024), n) for n in (0, 2, 3, 60)]
     assert kept[0] == kept[1] != kept[2] == kept[3]
 
 
 def test_recomputation_brings_back_what_was_not_kept():
     for recompute in ("selective", "full"):
         recipe = dataclasses.replace(GELU, recompute=recompute)
-        kept = layer_activation_bytes(GPT3, recipe, 1, 2048)
-        back = recomputed_bytes(GPT3, recipe, 1, 2048)
-        assert kept + back == layer_activation_bytes(GPT3, GELU, 1, 2048)
-    assert recomputed_bytes(GPT3, GELU, 1, 2048) == 0
+        kept = layer_activation_bytes(Job(GPT3, recipe, sequence=2048))
+        back = recomputed_bytes(Job(GPT3, recipe, sequence=2048))
+        assert kept + back == layer_activation_bytes(Job(GPT3, GELU, sequence=2048))
+    assert recomputed_bytes(Job(GPT3, GELU, sequence=2048)) == 0
 
 
 def test_vocabulary_is_cut_and_rounded_up_over_tensor_ranks():
-    assert logits_bytes(GPT3, 1, 2048, Layout(tp=8)) == 4 * 2048 * -(-50257 // 8)
+    assert logits_bytes(Job(GPT3, layout=Layout(tp=8), sequence=2048)) == 4 * 2048 * -(-50257 // 8)
 
 
 def test_head_is_korthikanti_s_under_tensor_and_sequence_parallelism():
@@ -355,7 +370,7 @@ def test_head_is_korthikanti_s_under_tensor_and_sequence_parallelism():
 )
 def test_each_part_of_a_recipe_changes_a_layer(change):
     recipes = Recipe(), dataclasses.replace(Recipe(), **change)
-    kept = [layer_activation_bytes(LLAMA, recipe, 1, 32) for recipe in recipes]
+    kept = [layer_activation_bytes(Job(LLAMA, recipe, sequence=32)) for recipe in recipes]
     assert kept[0] != kept[1]
 
 

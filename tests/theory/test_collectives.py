@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.theory.network.collectives import OPERATIONS, crossover_bytes, seconds
 
@@ -109,7 +110,7 @@ def test_an_all_reduce_is_its_two_halves(n, size):
 def test_one_rank_sends_nothing(operation):
     assert collectives.sent_bytes(operation, 100, 1) == 0
     assert collectives.steps(operation, 1) == collectives.messages(operation, 1) == 0
-    assert seconds(operation, 100, 1, 1.0, 1.0) == 0
+    assert seconds(operation, 100, 1, Link("link", 1.0, 1.0)) == 0
 
 
 def test_steps_and_messages_by_hand():
@@ -124,10 +125,16 @@ def test_steps_and_messages_by_hand():
 
 def test_time_is_latency_and_bandwidth():
     # 14 steps of 5 us, and 1.75 GB at 50 GB/s.
-    assert seconds("all-reduce", 1e9, 8, 5e-6, 50e9) == pytest.approx(70e-6 + 35e-3)
-    assert seconds("all-reduce", 1e9, 8, 5e-6, 50e9, "double-tree") == pytest.approx(30e-6 + 35e-3)
+    assert seconds(
+        "all-reduce", 1000000000.0, 8, Link("link", 50000000000.0, 5e-06)
+    ) == pytest.approx(70e-6 + 35e-3)
+    assert seconds(
+        "all-reduce", 1000000000.0, 8, Link("link", 50000000000.0, 5e-06), algorithm="double-tree"
+    ) == pytest.approx(30e-6 + 35e-3)
     # The plain tree sends the whole tensor 2 x 3 times, one after the other.
-    assert seconds("all-reduce", 1e9, 8, 5e-6, 50e9, "tree") == pytest.approx(30e-6 + 120e-3)
+    assert seconds(
+        "all-reduce", 1000000000.0, 8, Link("link", 50000000000.0, 5e-06), algorithm="tree"
+    ) == pytest.approx(30e-6 + 120e-3)
 
 
 @given(
@@ -138,38 +145,54 @@ def test_time_is_latency_and_bandwidth():
     efficiency=st.floats(0.1, 0.99),
 )
 def test_ring_and_tree_take_as_long_at_the_crossover(n, latency, bandwidth, tree, efficiency):
-    size = crossover_bytes(n, latency, bandwidth, tree, efficiency)
+    size = crossover_bytes(
+        "all-reduce", n, Link("link", bandwidth, latency), tree=tree, efficiency=efficiency
+    )
     if size == 0:
         assert collectives.steps("all-reduce", n) == collectives.steps("all-reduce", n, tree)
         return
 
     def gap(factor):
-        slow = seconds("all-reduce", factor * size, n, latency, bandwidth * efficiency, tree)
-        return slow / seconds("all-reduce", factor * size, n, latency, bandwidth)
+        slow = seconds(
+            "all-reduce",
+            factor * size,
+            n,
+            Link("link", bandwidth * efficiency, latency),
+            algorithm=tree,
+        )
+        return slow / seconds("all-reduce", factor * size, n, Link("link", bandwidth, latency))
 
     assert gap(1) == pytest.approx(1)
     assert gap(0.5) < 1 < gap(2)
 
 
 def test_crossover_of_equal_bandwidths_never_comes():
-    assert crossover_bytes(64, 5e-6, 50e9, efficiency=1.0) == inf
-    assert crossover_bytes(2, 5e-6, 50e9) == 0
+    assert (
+        crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 5e-06), efficiency=1.0) == inf
+    )
+    assert crossover_bytes("all-reduce", 2, Link("link", 50000000000.0, 5e-06)) == 0
 
 
 def test_every_parameter_moves_the_crossover():
-    base = crossover_bytes(64, 5e-6, 50e9)
-    assert crossover_bytes(128, 5e-6, 50e9) > base
-    assert crossover_bytes(64, 10e-6, 50e9) == pytest.approx(2 * base)
-    assert crossover_bytes(64, 5e-6, 100e9) == pytest.approx(2 * base)
-    assert crossover_bytes(64, 5e-6, 50e9, efficiency=0.5) < base
-    assert crossover_bytes(64, 5e-6, 50e9, "tree") < base
+    base = crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 5e-06))
+    assert crossover_bytes("all-reduce", 128, Link("link", 50000000000.0, 5e-06)) > base
+    assert crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 1e-05)) == pytest.approx(
+        2 * base
+    )
+    assert crossover_bytes("all-reduce", 64, Link("link", 100000000000.0, 5e-06)) == pytest.approx(
+        2 * base
+    )
+    assert (
+        crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 5e-06), efficiency=0.5) < base
+    )
+    assert crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 5e-06), tree="tree") < base
 
 
 @given(n=st.integers(2, 512), size=st.floats(1, 1e12), bandwidth=st.floats(1, 1e13))
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_bus_bandwidth_is_the_links(operation, n, size, bandwidth):
     """What nccl-tests reports for an ideal collective is the bandwidth of the link."""
-    time_s = seconds(operation, size, n, 0.0, bandwidth)
+    time_s = seconds(operation, size, n, Link("link", bandwidth))
     assert collectives.bus_bandwidth(operation, size, n, time_s) == pytest.approx(bandwidth)
 
 
@@ -218,7 +241,7 @@ def test_layer_intensity_is_work_over_bytes():
 )
 def test_reach_is_the_last_t_that_is_fast_enough(hidden, peak, bandwidth, element_bytes):
     ridge = collectives.ridge(peak, bandwidth)
-    reach = collectives.layer_tp_reach(hidden, peak, bandwidth, element_bytes)
+    reach = collectives.layer_tp_reach(hidden, peak, bandwidth, element_bytes=element_bytes)
     assert collectives.layer_intensity(hidden, reach, element_bytes) >= ridge * (1 - 1e-9)
     assert collectives.layer_intensity(hidden, reach + 1, element_bytes) < ridge * (1 + 1e-9)
     real = collectives.qkv_tp_reach(hidden, peak, bandwidth, element_bytes)
@@ -241,11 +264,20 @@ def test_reach_counts_the_parameters_of_the_layer():
         (lambda: collectives.sent_bytes("all-reduce", 1, 0), "ranks must be at least 1"),
         (lambda: collectives.steps("all-gather", 2, "tree"), "'tree' does not do all-gather"),
         (lambda: collectives.steps("all-reduce", 2, "rings"), "did you mean 'ring'"),
-        (lambda: seconds("all-reduce", 1, 2, -1, 1), "latency_s must be at least 0"),
-        (lambda: seconds("all-reduce", 1, 2, 0, 0), "bytes_per_s must be above 0"),
-        (lambda: crossover_bytes(2, 1, 1, "ring"), "tree 'ring' is not one of"),
-        (lambda: crossover_bytes(2, 1, 1, efficiency=0), "efficiency must be above 0"),
-        (lambda: crossover_bytes(2, float("nan"), 1), "latency_s must be finite"),
+        (lambda: seconds("all-reduce", 1, 2, Link("link", 1, -1)), "latency_s must be at least 0"),
+        (lambda: seconds("all-reduce", 1, 2, Link("link", 0)), "bytes_per_s must be above 0"),
+        (
+            lambda: crossover_bytes("all-reduce", 2, Link("link", 1, 1), tree="ring"),
+            "tree 'ring' is not one of",
+        ),
+        (
+            lambda: crossover_bytes("all-reduce", 2, Link("link", 1, 1), efficiency=0),
+            "efficiency must be above 0",
+        ),
+        (
+            lambda: crossover_bytes("all-reduce", 2, Link("link", 1, float("nan"))),
+            "latency_s must be finite",
+        ),
         (lambda: collectives.algorithm_bandwidth(1, 0), "time_s must be above 0"),
         (lambda: collectives.zero_volume(1, 4), "zero_stage must be at most 3"),
         (lambda: collectives.tensor_parallel_bytes(0, 1, 1, 1), "micro_batch must be at least 1"),
@@ -253,7 +285,10 @@ def test_reach_counts_the_parameters_of_the_layer():
         (lambda: collectives.qkv_intensity(8, 0), "tp must be above 0"),
         (lambda: collectives.ridge(1e12, 0), "bytes_per_s must be above 0"),
         (lambda: collectives.needed_bytes_per_s(1e12, 0), "flop_per_byte must be above 0"),
-        (lambda: collectives.layer_tp_reach(8, 1, 1, 2, 0), "layer_parameters must be at least 1"),
+        (
+            lambda: collectives.layer_tp_reach(8, 1, 1, element_bytes=2, layer_parameters=0),
+            "layer_parameters must be at least 1",
+        ),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -21,7 +21,7 @@ def test_visible_pairs_against_a_table(zigzag):
         mine = context.chunks(rank, ranks, zigzag)
         queries = [chunk * size + i for chunk in mine for i in range(size)]
         expected = sum(query + 1 for query in queries)  # a token sees all before it, and itself
-        assert context.rank_scores(sequence, rank, ranks, zigzag, masked=False) == expected
+        assert context.rank_scores(sequence, rank, ranks, zigzag=zigzag, masked=False) == expected
 
 
 def test_all_ranks_together_have_all_chunks():

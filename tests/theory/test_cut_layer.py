@@ -61,12 +61,12 @@ def test_rows_of_all_ranks_are_those_of_the_scratch_attention(ranks):
     by_head = whole.view(3, 4, 4, 16)  # q, k, v; heads; width; hidden
     for rank in range(ranks):
         mine = by_head[:, rank * 4 // ranks : (rank + 1) * 4 // ranks].reshape(-1, 16)
-        assert torch.equal(whole[qkv_rows(4, 4, 4, ranks, rank)], mine)
+        assert torch.equal(whole[qkv_rows(4, 4, 4, tp=ranks, rank=rank)], mine)
 
 
 def test_rows_with_shared_and_with_copied_heads():
-    assert qkv_rows(4, 2, 1, 2, 1) == [2, 3, 5, 7]
-    assert [qkv_rows(4, 2, 1, 4, rank) for rank in range(4)] == [
+    assert qkv_rows(4, 2, 1, tp=2, rank=1) == [2, 3, 5, 7]
+    assert [qkv_rows(4, 2, 1, tp=4, rank=rank) for rank in range(4)] == [
         [0, 4, 6], [1, 4, 6], [2, 5, 7], [3, 5, 7],
     ]  # fmt: skip
 
@@ -81,9 +81,9 @@ def test_copies(kv_heads, tp, copies):
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        (lambda: qkv_rows(64, 8, 128, 12, 0), "heads 64 is not divisible by tp 12"),
-        (lambda: qkv_rows(6, 4, 1, 2, 0), "heads 6 is not divisible by kv_heads 4"),
-        (lambda: qkv_rows(4, 4, 1, 2, 2), "rank must be at most 1"),
+        (lambda: qkv_rows(64, 8, 128, tp=12, rank=0), "heads 64 is not divisible by tp 12"),
+        (lambda: qkv_rows(6, 4, 1, tp=2, rank=0), "heads 6 is not divisible by kv_heads 4"),
+        (lambda: qkv_rows(4, 4, 1, tp=2, rank=2), "rank must be at most 1"),
         (lambda: kv_copies(8, 12), "tp 12 is not divisible by kv_heads 8"),
         (lambda: kv_copies(8, 3), "kv_heads 8 is not divisible by tp 3"),
         (lambda: CutLayer(8192, 0, 1e12, NDR), "tp must be at least 1"),

@@ -51,7 +51,7 @@ def test_a_fast_link_leaves_the_last_bucket():
 
 def test_latency_is_paid_for_each_bucket():
     link = Link("far", 1e9, 1.0)
-    many, one = (ddp_timeline(THREE, 4, link, cap, cap) for cap in (10, 30))
+    many, one = (ddp_timeline(THREE, 4, link, cap_bytes=cap, first_bytes=cap) for cap in (10, 30))
     assert many.communication_s - one.communication_s == pytest.approx(2 * 2 * 3)
 
 
@@ -61,14 +61,14 @@ def test_one_rank_sends_nothing():
 
 def test_a_step_without_a_gradient_only_takes_time():
     steps = [Gradient("head", 0, 7.0), *THREE]
-    assert spans(ddp_timeline(steps, 2, SLOW, 10))[0] == (10, 12, 22)
+    assert spans(ddp_timeline(steps, 2, SLOW, cap_bytes=10))[0] == (10, 12, 22)
 
 
 @pytest.mark.parametrize("name", ["gpt2-124m", "llama2-7b"])
 @pytest.mark.parametrize("cap", [10**6, 25 * 2**20, 10**12])
 def test_all_gradients_travel_in_the_buckets_of_ddp(name, cap):
     gradients = model_gradients(MODELS[name], A100, tokens=1024)
-    result = ddp_timeline(gradients, 8, HDR, cap, cap)
+    result = ddp_timeline(gradients, 8, HDR, cap_bytes=cap, first_bytes=cap)
     sizes = [gradient.size_bytes for gradient in gradients if gradient.size_bytes]
     assert [each.size_bytes for each in result.exchanges] == ddp_buckets(sizes, cap, cap)
     assert result.size_bytes == 4 * MODELS[name].parameters().total

@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -49,13 +50,17 @@ def test_erratum_18_states_of_70b_depend_on_the_convention():
 
 def test_erratum_19_730_gb_is_a_gelu_model_with_selective_recomputation():
     """Claim: LLaMA-2 70B keeps 4096·8·8192·80·34 = 730 GB. It has SwiGLU, GQA and no dropout."""
-    notes = 80 * layer_activation_bytes(gpt_shaped_seventy(), NOTES, 8, 4096)
+    notes = 80 * layer_activation_bytes(
+        Job(gpt_shaped_seventy(), NOTES, Layout(micro_batch=8), sequence=4096)
+    )
     assert notes == 4096 * 8 * 8192 * 80 * 34 == 730_144_440_320
     llama = training_memory(SEVENTY, Recipe(), 8, 4096).activations_bytes
     # Four norm and matrix inputs, queries, output; keys and values; four tensors of SwiGLU.
     assert llama == 80 * 4096 * 8 * 2 * (6 * 8192 + 2 * 1024 + 4 * 28672) != notes
     everything = Recipe(attention="standard", dropout=True)
-    whole = 80 * layer_activation_bytes(gpt_shaped_seventy(), everything, 8, 4096)
+    whole = 80 * layer_activation_bytes(
+        Job(gpt_shaped_seventy(), everything, Layout(micro_batch=8), sequence=4096)
+    )
     assert whole / GB == pytest.approx(4166, abs=1)
 
 
@@ -64,7 +69,7 @@ def test_erratum_20_24_gpus_are_a_lower_bound():
     assert fewest_gpus(1850 * GB, 80 * GB) == 24
     assert fewest_gpus(1850 * GB, 24 * GB) == 78
     layout = Layout(dp=24, zero_stage=3)
-    real = gpu_memory(SEVENTY, Recipe(recompute="selective"), layout, 4096)
+    real = gpu_memory(Job(SEVENTY, Recipe(recompute="selective"), layout, sequence=4096))
     assert real.total_bytes > 80 * GB  # and that with a micro-batch of one sequence
 
 
@@ -78,14 +83,16 @@ def test_erratum_22_stages_do_not_multiply_activations():
     """Claim: 80 stages keep 160 times the activations. Stage 0 keeps one whole micro-batch."""
     shape = gpt_shaped_seventy()
     held = {
-        pp: gpu_memory(shape, NOTES, Layout(pp=pp, accumulation=160, micro_batch=8), 4096)
+        pp: gpu_memory(
+            Job(shape, NOTES, Layout(pp=pp, accumulation=160, micro_batch=8), sequence=4096)
+        )
         for pp in (1, 8, 80)
     }
     whole = 730_144_440_320
     assert [bill.activations_bytes for bill in held.values()] == [whole, whole, whole]
-    one_layer = layer_activation_bytes(shape, NOTES, 8, 4096)
+    one_layer = layer_activation_bytes(Job(shape, NOTES, Layout(micro_batch=8), sequence=4096))
     assert held[80].activations_bytes == 80 * one_layer != 160 * one_layer
-    small = gpu_memory(shape, NOTES, Layout(pp=80, accumulation=160), 4096)
+    small = gpu_memory(Job(shape, NOTES, Layout(pp=80, accumulation=160), sequence=4096))
     assert small.activations_bytes == whole // 8  # micro-batch 1: 91 GB
 
 
@@ -93,12 +100,14 @@ def test_erratum_23_selective_recomputation_drops_the_attention_core():
     """Claim: selective recomputation keeps 8 groups of 10 layers. That is full checkpointing."""
     shape = gpt_shaped_seventy()
     everything = Recipe(attention="standard", dropout=True)
-    kept = layer_activation_bytes(shape, NOTES, 1, 4096)
-    dropped = layer_activation_bytes(shape, everything, 1, 4096) - kept
+    kept = layer_activation_bytes(Job(shape, NOTES, sequence=4096))
+    dropped = layer_activation_bytes(Job(shape, everything, sequence=4096)) - kept
     assert dropped == 5 * shape.heads * 4096**2
     assert kept == 34 * 4096 * shape.hidden
     full = Recipe(attention="standard", dropout=True, recompute="full")
-    assert layer_activation_bytes(shape, full, 1, 4096) == 2 * 4096 * shape.hidden != kept
+    assert (
+        layer_activation_bytes(Job(shape, full, sequence=4096)) == 2 * 4096 * shape.hidden != kept
+    )
 
 
 def test_erratum_24_full_recomputation_keeps_every_layer_s_input():
@@ -147,7 +156,8 @@ def test_erratum_34_tensor_ranks_beyond_the_key_value_heads_copy_them():
 def test_erratum_41_zero_shards_storage():
     """Claim: ZeRO reduces redundant computation. It divides states; activations stay."""
     before, after = (
-        gpu_memory(SEVENTY, Recipe(), Layout(dp=64, zero_stage=stage), 4096) for stage in (0, 3)
+        gpu_memory(Job(SEVENTY, Recipe(), Layout(dp=64, zero_stage=stage), sequence=4096))
+        for stage in (0, 3)
     )
     assert after.model_states_bytes * 64 == before.model_states_bytes
     assert after.activations_bytes == before.activations_bytes
@@ -200,10 +210,10 @@ def test_erratum_48_other_axes_go_beyond_one_sample_per_gpu():
 
 def test_erratum_51_sharded_ranks_compute_whole_layers():
     """Claim: under FSDP each GPU processes another shard of the model. It gathers full layers."""
-    bill = gpu_memory(SEVENTY, Recipe(), Layout(dp=64, zero_stage=3), 4096)
+    bill = gpu_memory(Job(SEVENTY, Recipe(), Layout(dp=64, zero_stage=3), sequence=4096))
     layer = 2 * SEVENTY.layer_parameters(0).total
     assert bill.gathered_parameters_bytes > 2 * layer > bill.parameters_bytes
-    alone = gpu_memory(SEVENTY, Recipe(), Layout(), 4096)
+    alone = gpu_memory(Job(SEVENTY, Recipe(), sequence=4096))
     assert bill.activations_bytes == alone.activations_bytes  # of its own data
 
 
@@ -218,7 +228,7 @@ def test_erratum_53_layer_inputs_alone_are_over_10_gb():
 def test_erratum_55_sharding_combines_with_the_other_axes():
     """Claim: FSDP is hard to combine with tensor and pipeline parallelism. FSDP2 does, with CP."""
     layout = Layout(dp=8, tp=8, pp=4, cp=2, zero_stage=3, accumulation=8)
-    bill = gpu_memory(MODELS["llama3-405b"], Recipe(), layout, 8192, stage=1)
+    bill = gpu_memory(Job(MODELS["llama3-405b"], Recipe(), layout, sequence=8192), 1)
     local = local_parameters(MODELS["llama3-405b"], layout, 1).total
     assert bill.parameters_bytes == 2 * math.ceil(local / 16)
 
@@ -228,7 +238,7 @@ def test_erratum_57_gpt2_xl_overflows_with_one_sample():
     shape, recipe = MODELS["gpt2-1.5b"], RECIPES["fp32-16"]
     alone = training_memory(shape, recipe, 1)
     assert alone.model_states_bytes == 24_921_779_200 < 23.65 * GIB < alone.total_bytes
-    sharded = gpu_memory(shape, recipe, Layout(dp=2, zero_stage=3))
+    sharded = gpu_memory(Job(shape, recipe, Layout(dp=2, zero_stage=3)))
     assert sharded.total_bytes < 23.65 * GIB
     # In mixed precision with an fp32 master copy the states are no smaller: 16 bytes as well.
     assert training_memory(shape, Recipe(), 1).model_states_bytes == alone.model_states_bytes

@@ -7,7 +7,8 @@ import pytest
 
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import HDR, PCIE4, accelerator
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
@@ -139,17 +140,17 @@ def test_erratum_26():
     layout = Layout(dp=25, pp=80, accumulation=80)
     with pytest.raises(ValueError, match="world 2048"):
         layout.check_world(2048)
-    traffic = step_traffic(LLAMA, Recipe(), layout, 4096, Cluster(H100, nodes=250))
+    traffic = step_traffic(Job(LLAMA, Recipe(), layout, Cluster(H100, nodes=250), sequence=4096))
     assert layout.world == 2000
     assert {item.ranks for item in traffic.collectives if item.axis == "dp"} == {25}
 
 
 def test_erratum_28():
     """Claim: "4 GB over PCIe": 0.125 s at 32 GB/s one way, 0.25 s for two passes."""
-    once = collectives.seconds("send-recv", 4e9, 2, 0.0, 32e9)
+    once = collectives.seconds("send-recv", 4000000000.0, 2, Link("link", 32000000000.0))
     assert once == 0.125
     assert 2 * once == 0.25
-    assert collectives.seconds("send-recv", 4e9, 2, 0.0, PCIE4.bytes_per_s) > once
+    assert collectives.seconds("send-recv", 4000000000.0, 2, Link("link", PCIE4.bytes_per_s)) > once
 
 
 def test_erratum_29():
@@ -166,7 +167,9 @@ def test_erratum_34():
     """
 
     def keys_and_values(tp):
-        traffic = step_traffic(LLAMA, Recipe(), Layout(tp=tp, cp=2), 4096, Cluster(H100, 4))
+        traffic = step_traffic(
+            Job(LLAMA, Recipe(), Layout(tp=tp, cp=2), Cluster(H100, 4), sequence=4096)
+        )
         return sum(
             item.size_bytes for item in traffic.collectives if item.what == "keys and values"
         )

@@ -14,6 +14,7 @@ import torch
 
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
@@ -158,7 +159,8 @@ def test_erratum_46():
     assert torch.relu(values).data_ptr() != values.data_ptr()
     assert torch.relu_(values).data_ptr() == values.data_ptr()
     kept, again = (
-        layer_activation_bytes(LLAMA, Recipe(recompute=how), 1, 4096) for how in ("none", "full")
+        layer_activation_bytes(Job(LLAMA, Recipe(recompute=how), sequence=4096))
+        for how in ("none", "full")
     )
     assert again < kept / 10
 

@@ -6,6 +6,7 @@ import pytest
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -64,12 +65,14 @@ def test_capacity(choices, count, factor, expected):
 
 
 def test_the_capacity_drops_more_with_more_skew():
-    lost = [expert_load(4096, 8, 2, 1.25, skew=skew).dropped for skew in (0, 0.5, 1, 2)]
+    lost = [
+        expert_load(4096, 8, 2, capacity_factor=1.25, skew=skew).dropped for skew in (0, 0.5, 1, 2)
+    ]
     assert lost[0] == 0 and lost == sorted(lost) and lost[1] > 0
 
 
 def test_without_a_limit_nothing_is_dropped():
-    assert expert_load(4096, 8, 2, None, skew=2).dropped == 0
+    assert expert_load(4096, 8, 2, capacity_factor=None, skew=2).dropped == 0
 
 
 def test_balanced_bytes_are_those_of_the_traffic():
@@ -77,7 +80,7 @@ def test_balanced_bytes_are_those_of_the_traffic():
     mixtral, ranks, tokens = MODELS["mixtral-8x7b"], 8, 4096
     load = expert_load(ranks * tokens, 8, 2, ranks=ranks, row_bytes=2 * mixtral.hidden)
     cluster = Cluster(ACCELERATORS["H100-SXM"])
-    traffic = step_traffic(mixtral, Recipe(), Layout(dp=8, ep=8), tokens, cluster)
+    traffic = step_traffic(Job(mixtral, Recipe(), Layout(dp=8, ep=8), cluster, sequence=tokens))
     assert 4 * 32 * load.travelling_bytes == traffic.bytes_by_axis["ep"]
     kept = [[2 * tokens // 8] * 8] * ranks
     one_layer = experts.routed_bytes(kept, 3, 2 * mixtral.hidden)

@@ -4,6 +4,7 @@ import random
 
 import pytest
 
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
 from course_lib.theory.network.fitting import fit_alpha_beta
 
@@ -11,7 +12,10 @@ SIZES = [4.0**power for power in range(5, 13)]
 
 
 def times(operation="all-reduce", ranks=4, alpha=2e-5, beta=1.2e10, algorithm="ring"):
-    return [seconds(operation, size, ranks, alpha, beta, algorithm) for size in SIZES]
+    return [
+        seconds(operation, size, ranks, Link("link", beta, alpha), algorithm=algorithm)
+        for size in SIZES
+    ]
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 8, 1024])
@@ -29,7 +33,7 @@ def times(operation="all-reduce", ranks=4, alpha=2e-5, beta=1.2e10, algorithm="r
 )
 def test_it_recovers_the_link_that_made_the_times(operation, algorithm, alpha, beta, ranks):
     made = times(operation, ranks, alpha, beta, algorithm)
-    fit = fit_alpha_beta(operation, SIZES, made, ranks, algorithm)
+    fit = fit_alpha_beta(operation, SIZES, made, ranks, algorithm=algorithm)
     assert fit.latency_s == pytest.approx(alpha, rel=1e-9, abs=1e-15)
     assert fit.bytes_per_s == pytest.approx(beta, rel=1e-9)
     assert fit.residual < 1e-9
@@ -59,7 +63,7 @@ def test_no_nearby_link_is_better():
     fit = fit_alpha_beta("all-reduce", SIZES, made, 4)
 
     def error(alpha, beta):
-        model = [seconds("all-reduce", size, 4, alpha, beta) for size in SIZES]
+        model = [seconds("all-reduce", size, 4, Link("link", beta, alpha)) for size in SIZES]
         return sum(((m - t) / t) ** 2 for m, t in zip(model, made, strict=True))
 
     best = error(fit.latency_s, fit.bytes_per_s)

@@ -167,7 +167,9 @@ def test_megatron_s_formulas_are_the_exact_count():
 def test_palm_s_formula_is_the_exact_count_up_to_norms():
     shape = MODELS["llama2-7b"]
     n = shape.parameters().without_embedding - shape.parameters().norms
-    predicted = 4096 * flops.palm_flop_per_token(n, 32, 32, 128, 4096)
+    predicted = 4096 * flops.palm_flop_per_token(
+        n, layers=32, heads=32, head_dim=128, sequence=4096
+    )
     assert predicted == training_flops(shape, 1, 4096).model_flop
 
 
@@ -341,8 +343,14 @@ def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
         (lambda: flops.six_nd(float("nan"), 1), "parameters must be finite"),
         (lambda: flops.six_nd(1, -1), "tokens must be at least 0"),
         (lambda: flops.six_nd(1, 1, "selective"), "recompute 'selective' is not one of"),
-        (lambda: flops.palm_flop_per_token(1, 0, 1, 1, 1), "layers must be at least 1"),
-        (lambda: flops.megatron_flop(1, 1, 1, 1, 0), "vocab must be at least 1"),
+        (
+            lambda: flops.palm_flop_per_token(1, layers=0, heads=1, head_dim=1, sequence=1),
+            "layers must be at least 1",
+        ),
+        (
+            lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0),
+            "vocab must be at least 1",
+        ),
         (lambda: budget.training_run(1, 1, 0), "flop_per_s_per_gpu must be above 0"),
         (lambda: budget.training_run(1e50, 1, 1), "flop must be at most 1e"),
         (lambda: budget.training_run(1, 0, 1), "gpus must be at least 1"),

@@ -48,7 +48,7 @@ def test_two_layers_by_hand():
 def test_peaks_are_those_of_the_formula(name, recipe, reshard, prefetch):
     shape = MODELS[name]
     units = (2 if prefetch else 1) if reshard else shape.layers
-    found = gather_timeline(shape, recipe, 8, bool(reshard), bool(prefetch))
+    found = gather_timeline(shape, recipe, 8, reshard=bool(reshard), prefetch=bool(prefetch))
     expected = sharding_buffers(
         local_parameters(shape),
         replace(recipe, gathered_units=units),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib.theory.inputs import units
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
@@ -33,14 +34,22 @@ def test_layer_formula_is_korthikanti_s():
     shape, s, b = MODELS["gpt3-175b"], 2048, 1
     recipe = Recipe(attention="standard", dropout=True)
     expected = s * b * shape.hidden * (34 + 5 * shape.heads * s / shape.hidden)
-    assert activations.layer_activation_bytes(shape, recipe, b, s) == expected
+    assert (
+        activations.layer_activation_bytes(Job(shape, recipe, Layout(micro_batch=b), sequence=s))
+        == expected
+    )
 
 
 def test_selective_and_full_recomputation_are_korthikanti_s():
     shape, s, b = MODELS["gpt3-175b"], 2048, 4
     kept = {
         recompute: activations.layer_activation_bytes(
-            shape, Recipe(attention="standard", dropout=True, recompute=recompute), b, s
+            Job(
+                shape,
+                Recipe(attention="standard", dropout=True, recompute=recompute),
+                Layout(micro_batch=b),
+                sequence=s,
+            )
         )
         for recompute in ("selective", "full")
     }
@@ -51,7 +60,9 @@ def test_head_formula_is_korthikanti_s():
     # 4·s·b·h·(1 + v/h) and s·b·h of dropout mask, arXiv:2205.05198 section 4.3.
     shape, s, b = MODELS["gpt3-175b"], 2048, 1
     h, v = shape.hidden, shape.vocab
-    kept = activations.head_activation_bytes(shape, Recipe(dropout=True), b, s)
+    kept = activations.head_activation_bytes(
+        Job(shape, Recipe(dropout=True), Layout(micro_batch=b), sequence=s)
+    )
     assert kept == 4 * s * b * h * (1 + v / h) + s * b * h
 
 
@@ -103,7 +114,7 @@ def test_each_part_of_a_recipe_changes_the_bill(change):
 def test_each_part_of_a_recipe_that_needs_sharding_changes_the_bill(change):
     layout = Layout(dp=4, zero_stage=3)
     bills = [
-        gpu_memory(MODELS["mixtral-8x7b"], recipe, layout, 4096).total_bytes
+        gpu_memory(Job(MODELS["mixtral-8x7b"], recipe, layout, sequence=4096)).total_bytes
         for recipe in (Recipe(), dataclasses.replace(Recipe(), **change))
     ]
     assert bills[0] != bills[1]
@@ -182,21 +193,25 @@ SPREAD = Layout(dp=8, tp=8, pp=4, zero_stage=1, sequence_parallel=True, accumula
 def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
     shape, recipe = MODELS[name], Recipe(attention="standard", dropout=True)
     alone = training_memory(shape, recipe, micro_batch, 1024)
-    assert alone == gpu_memory(shape, recipe, Layout(micro_batch=micro_batch), 1024)
+    assert alone == gpu_memory(Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024))
     states = model_states(shape.parameters().total, recipe)
     assert alone.model_states_bytes == states.model_states_bytes
     layers = [
-        activations.layer_activation_bytes(shape, recipe, micro_batch, 1024, layer=layer)
+        activations.layer_activation_bytes(
+            Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024), layer
+        )
         for layer in range(shape.layers)
     ]
     assert alone.activations_bytes == sum(layers)
-    assert alone.head_bytes == activations.head_activation_bytes(shape, recipe, micro_batch, 1024)
+    assert alone.head_bytes == activations.head_activation_bytes(
+        Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024)
+    )
     assert alone.inputs_bytes == 2 * 8 * micro_batch * 1024
     assert alone.temporary_bytes == 4 * micro_batch * 1024 * shape.vocab
 
 
 def test_first_and_last_stage_have_what_is_theirs():
-    bills = [gpu_memory(SEVENTY, Recipe(), SPREAD, 8192, stage) for stage in range(4)]
+    bills = [gpu_memory(Job(SEVENTY, Recipe(), SPREAD, sequence=8192), stage) for stage in range(4)]
     tokens, parts = 8192, 8
     assert [bill.inputs_bytes for bill in bills] == [4 * 8 * tokens, 0, 0, 8 * tokens]
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
@@ -209,7 +224,9 @@ def test_first_and_last_stage_have_what_is_theirs():
 
 def test_the_last_stage_keeps_the_loss_of_every_micro_batch_in_flight():
     one, all_of_them = (
-        gpu_memory(SEVENTY, Recipe(), dataclasses.replace(SPREAD, schedule=schedule), 8192, 3)
+        gpu_memory(
+            Job(SEVENTY, Recipe(), dataclasses.replace(SPREAD, schedule=schedule), sequence=8192), 3
+        )
         for schedule in ("1f1b", "gpipe")
     )
     assert all_of_them.head_bytes == 16 * one.head_bytes
@@ -218,7 +235,7 @@ def test_the_last_stage_keeps_the_loss_of_every_micro_batch_in_flight():
 
 def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     layout = Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=2)
-    bills = [gpu_memory(SEVENTY, Recipe(), layout, 8192, stage) for stage in range(4)]
+    bills = [gpu_memory(Job(SEVENTY, Recipe(), layout, sequence=8192), stage) for stage in range(4)]
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
     logits = 4 * 8192 * SEVENTY.vocab
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
@@ -229,7 +246,7 @@ def test_stages_of_a_pipeline_hold_one_micro_batch_of_the_whole_model():
     pipeline = dataclasses.replace(SPREAD, pp=4)
     alone = dataclasses.replace(SPREAD, pp=1)
     held = [
-        gpu_memory(SEVENTY, Recipe(), layout, 8192).activations_bytes
+        gpu_memory(Job(SEVENTY, Recipe(), layout, sequence=8192)).activations_bytes
         for layout in (pipeline, alone)
     ]
     assert held[0] == held[1]
@@ -237,7 +254,10 @@ def test_stages_of_a_pipeline_hold_one_micro_batch_of_the_whole_model():
 
 def test_uneven_stages_hold_their_own_layers():
     even, uneven = (
-        gpu_memory(SEVENTY, Recipe(), dataclasses.replace(SPREAD, stage_layers=layers), 8192, 3)
+        gpu_memory(
+            Job(SEVENTY, Recipe(), dataclasses.replace(SPREAD, stage_layers=layers), sequence=8192),
+            3,
+        )
         for layers in (None, (21, 21, 20, 18))
     )
     assert uneven.activations_bytes == even.activations_bytes * 18 / 20
@@ -246,21 +266,24 @@ def test_uneven_stages_hold_their_own_layers():
 def test_worst_stage_is_the_largest_of_all():
     recipe = Recipe(recompute="full")
     for layout in (SPREAD, dataclasses.replace(SPREAD, schedule="gpipe")):
-        stage, bill = worst_stage(SEVENTY, recipe, layout, 8192)
-        totals = [gpu_memory(SEVENTY, recipe, layout, 8192, each).total_bytes for each in range(4)]
+        stage, bill = worst_stage(Job(SEVENTY, recipe, layout, sequence=8192))
+        totals = [
+            gpu_memory(Job(SEVENTY, recipe, layout, sequence=8192), each).total_bytes
+            for each in range(4)
+        ]
         assert bill.total_bytes == max(totals) == totals[stage]
 
 
 def test_the_last_stage_can_be_the_worst():
     # A small model with a large vocabulary: the logits weigh more than what waits on stage 0.
     layout = Layout(pp=4, micro_batch=8, accumulation=8)
-    assert worst_stage(MODELS["gpt2-124m"], Recipe(recompute="full"), layout)[0] == 3
-    assert worst_stage(SEVENTY, Recipe(), SPREAD, 8192)[0] == 0
+    assert worst_stage(Job(MODELS["gpt2-124m"], Recipe(recompute="full"), layout))[0] == 3
+    assert worst_stage(Job(SEVENTY, Recipe(), SPREAD, sequence=8192))[0] == 0
 
 
 def test_full_recomputation_needs_one_layer_for_a_moment():
-    middle = gpu_memory(SEVENTY, Recipe(recompute="full"), SPREAD, 8192, 1)
-    layer = activations.layer_activation_bytes(SEVENTY, Recipe(), 1, 8192, SPREAD)
+    middle = gpu_memory(Job(SEVENTY, Recipe(recompute="full"), SPREAD, sequence=8192), 1)
+    layer = activations.layer_activation_bytes(Job(SEVENTY, Recipe(), SPREAD, sequence=8192))
     stored = 2 * 8192 * SEVENTY.hidden // 8
     assert middle.temporary_bytes == layer - stored
     assert middle.activations_bytes == 3 * 20 * stored
@@ -270,15 +293,17 @@ def test_dualpipe_holds_p_plus_one_micro_batches():
     # DeepSeek-V3, arXiv:2412.19437, table 2: activations p + 1 against p, parameters twice.
     shape = MODELS["mt-nlg-530b"]
     sizes = {"pp": 4, "accumulation": 16, "stage_layers": (26, 26, 26, 27)}
-    plain = gpu_memory(shape, Recipe(), Layout(**sizes), 2048, 1)
-    both = gpu_memory(shape, Recipe(), Layout(**sizes, schedule="dualpipe"), 2048, 1)
+    plain = gpu_memory(Job(shape, Recipe(), Layout(**sizes), sequence=2048), 1)
+    both = gpu_memory(Job(shape, Recipe(), Layout(**sizes, schedule="dualpipe"), sequence=2048), 1)
     assert both.activations_bytes * 3 == plain.activations_bytes * 5  # stage 1 of 4 holds 3
     assert both.parameters_bytes == 2 * plain.parameters_bytes
 
 
 def test_expert_ranks_keep_their_experts_alone():
     layouts = [Layout(dp=8, ep=ep, zero_stage=1) for ep in (1, 8)]
-    alone, spread = (gpu_memory(MIXTRAL, Recipe(), layout, 4096) for layout in layouts)
+    alone, spread = (
+        gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=4096)) for layout in layouts
+    )
     experts = MIXTRAL.parameters().experts
     assert alone.parameters_bytes - spread.parameters_bytes == 2 * experts * 7 / 8
     # Optimizer states: experts over ep·1 = 8 ranks, as over dp = 8 before.
@@ -305,7 +330,7 @@ def test_expert_ranks_keep_their_experts_alone():
 def test_each_part_of_a_layout_changes_the_bill(field, value):
     base = Layout(dp=2, tp=2, pp=4, zero_stage=1, accumulation=2)
     bills = [
-        worst_stage(MIXTRAL, Recipe(), layout, 4096)[1].total_bytes
+        worst_stage(Job(MIXTRAL, Recipe(), layout, sequence=4096))[1].total_bytes
         for layout in (base, dataclasses.replace(base, **{field: value}))
     ]
     assert bills[0] != bills[1]
@@ -314,10 +339,12 @@ def test_each_part_of_a_layout_changes_the_bill(field, value):
 def test_virtual_stages_change_the_bill():
     bills = {
         gpu_memory(
-            MIXTRAL,
-            Recipe(),
-            Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=v),
-            4096,
+            Job(
+                MIXTRAL,
+                Recipe(),
+                Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=v),
+                sequence=4096,
+            )
         ).total_bytes
         for v in (2, 4, 8)
     }
@@ -336,7 +363,7 @@ def test_virtual_stages_change_the_bill():
 )
 def test_layouts_that_do_not_fit_are_explained(layout, sequence, message):
     with pytest.raises(ValueError, match=message):
-        gpu_memory(MIXTRAL, Recipe(), layout, sequence)
+        gpu_memory(Job(MIXTRAL, Recipe(), layout, sequence=sequence))
 
 
 def test_fewest_gpus_is_a_rounded_up_share():
@@ -383,7 +410,7 @@ SHAPES = st.sampled_from(
 @given(shape=SHAPES, recipe=RECIPE_CHOICES, layout=layouts())
 def test_no_leaf_is_negative_and_the_leaves_are_the_total(shape, recipe, layout):
     for stage in range(layout.pp):
-        bill = gpu_memory(shape, recipe, layout, 2048, stage)
+        bill = gpu_memory(Job(shape, recipe, layout, sequence=2048), stage)
         leaves = [getattr(bill, leaf.name) for leaf in dataclasses.fields(MemoryBreakdown)]
         assert all(isinstance(leaf, int) and leaf >= 0 for leaf in leaves)
         assert sum(leaves) == bill.total_bytes == sum(bill.consumers.values())
@@ -394,7 +421,9 @@ def test_no_leaf_is_negative_and_the_leaves_are_the_total(shape, recipe, layout)
 def test_more_ranks_for_a_micro_batch_never_need_more_activations(shape, recipe, layout, axis):
     more = dataclasses.replace(layout, **{axis: 2 * getattr(layout, axis)})
     for stage in range(layout.pp):
-        before, after = (gpu_memory(shape, recipe, x, 2048, stage) for x in (layout, more))
+        before, after = (
+            gpu_memory(Job(shape, recipe, x, sequence=2048), stage) for x in (layout, more)
+        )
         assert after.activations_bytes <= before.activations_bytes
         assert after.head_bytes <= before.head_bytes
 
@@ -403,7 +432,7 @@ def test_more_ranks_for_a_micro_batch_never_need_more_activations(shape, recipe,
 def test_recomputing_more_never_keeps_more(shape, recipe, layout):
     kept = [
         gpu_memory(
-            shape, dataclasses.replace(recipe, recompute=recompute), layout, 2048
+            Job(shape, dataclasses.replace(recipe, recompute=recompute), layout, sequence=2048)
         ).activations_bytes
         for recompute in ("full", "selective", "none")
     ]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -14,8 +15,8 @@ LAYOUT = Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4)
 
 def test_every_part_is_in_the_derivation():
     shape = MODELS["mixtral-8x7b"]
-    text = explain_memory(shape, Recipe(), LAYOUT, 4096, unit="GiB")
-    bill = gpu_memory(shape, Recipe(), LAYOUT, 4096)
+    text = explain_memory(Job(shape, Recipe(), LAYOUT, sequence=4096), unit="GiB")
+    bill = gpu_memory(Job(shape, Recipe(), LAYOUT, sequence=4096))
     assert (
         "adamw: weights 2 (bf16) + gradients 2 (bf16) + fp32 master copy 4 + states 8 = 16" in text
     )
@@ -28,17 +29,17 @@ def test_every_part_is_in_the_derivation():
 
 
 def test_leading_dense_layers_have_a_line_of_their_own():
-    text = explain_memory(MODELS["deepseek-v3"], Recipe(), Layout(), 4096)
+    text = explain_memory(Job(MODELS["deepseek-v3"], Recipe(), sequence=4096))
     assert "1 micro-batches × 3 layers ×" in text
     assert "1 micro-batches × 58 layers with experts ×" in text
 
 
 def test_a_gradient_buffer_is_named_in_the_convention():
-    text = explain_memory(MODELS["gpt2-124m"], Recipe(gradient_buffer=True), Layout())
+    text = explain_memory(Job(MODELS["gpt2-124m"], Recipe(gradient_buffer=True)))
     assert "fp32 gradient buffer 4" in text
     assert "= 20 B per parameter" in text
 
 
 def test_another_unit_is_refused():
     with pytest.raises(ValueError, match="did you mean 'GB'"):
-        explain_memory(MODELS["gpt2-124m"], Recipe(), Layout(), unit="Gb")
+        explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")

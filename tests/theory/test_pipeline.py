@@ -35,8 +35,8 @@ def sizes(draw, name):
 @settings(deadline=None)
 def test_bubble_is_the_closed_form(name, data, forward, backward):
     p, m, v = data.draw(sizes(name))
-    line = timeline(name, p, m, v, PassTimes(forward, backward))
-    closed = bubble.bubble_time(name, p, m, v, PassTimes(forward, backward))
+    line = timeline(name, p, m, v, times=PassTimes(forward, backward))
+    closed = bubble.bubble_time(name, p, m, v, times=PassTimes(forward, backward))
     assert line.idle == pytest.approx([closed] * p)
     assert line.makespan == pytest.approx(m * (forward + backward) + closed)
     if name != "naive":
@@ -95,7 +95,9 @@ def test_in_flight_is_the_closed_form(name, data):
     p, m, v = data.draw(sizes(name))
     line = timeline(name, p, m, v)
     for stage in range(p):
-        assert line.in_flight(stage) == pytest.approx(bubble.in_flight(name, p, m, stage, v))
+        assert line.in_flight(stage) == pytest.approx(
+            bubble.in_flight(name, p, m, stage, virtual_stages=v)
+        )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
@@ -126,7 +128,7 @@ def test_every_timeline_is_possible(name, data, transfer, skew):
     """Each pass once; no two at a time on one stage; nothing before what it needs has arrived."""
     p, m, v = data.draw(sizes(name))
     times = PassTimes((*[1.0] * (p - 1), skew), 2.0, transfer=transfer)
-    line = timeline(name, p, m, v, times)
+    line = timeline(name, p, m, v, times=times)
     ends = {}
     for tasks in line.by_stage:
         for before, after in pairwise(tasks):

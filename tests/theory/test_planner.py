@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -102,9 +103,9 @@ def test_fast_and_readable_are_equal(shape, recipe, cluster, batch, assumptions,
         kind = data.draw(st.integers(0, len(question.recipes) - 1))
         zero = data.draw(st.integers(0, 3))
         layout, chosen = Row(*found.rows[row]).layout(zero), question.recipes[kind]
-        _, bill = worst_stage(shape, chosen, layout, 384, 12345)
+        _, bill = worst_stage(Job(shape, chosen, layout, sequence=384), overhead_bytes=12345)
         assert found.memory_bytes[row, kind, zero] == bill.total_bytes
-        step = step_time(shape, chosen, layout, cluster, 384, assumptions)
+        step = step_time(Job(shape, chosen, layout, cluster, sequence=384), assumptions)
         assert found.step_s[row, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
 
 
@@ -124,8 +125,8 @@ def test_fast_and_readable_are_equal_at_scale(name, chip, nodes, batch, sequence
     for number in range(0, len(found.rows), len(found.rows) // 40):
         kind, zero = number % 3, number // 3 % 4
         layout, chosen = Row(*found.rows[number]).layout(zero), question.recipes[kind]
-        _, bill = worst_stage(question.shape, chosen, layout, sequence)
-        step = step_time(question.shape, chosen, layout, cluster, sequence)
+        _, bill = worst_stage(Job(question.shape, chosen, layout, sequence=sequence))
+        step = step_time(Job(question.shape, chosen, layout, cluster, sequence=sequence))
         assert found.memory_bytes[number, kind, zero] == bill.total_bytes
         assert found.step_s[number, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
 
@@ -192,7 +193,7 @@ def test_each_rejected_layout_has_a_true_reason_and_the_remedy_works():
     for option, reason in rejected[:: max(1, len(rejected) // 150)]:
         said = re.match(r"stage (\d+) needs ([\d.]+) GB of 2 GB: ([\w ]+) ([\d.]+) [MG]B; ", reason)
         assert said, reason
-        stage, bill = worst_stage(SMALL, option.recipe, option.layout, 1024)
+        stage, bill = worst_stage(Job(SMALL, option.recipe, option.layout, sequence=1024))
         assert int(said[1]) == stage
         assert float(said[2]) == pytest.approx(bill.total_bytes / 1e9, abs=0.051)
         assert bill.total_bytes == option.memory_bytes > 2e9

@@ -14,6 +14,7 @@ from course_lib.theory.compute.budget import hfu, mfu
 from course_lib.theory.compute.flops import head_flops, layer_flops, training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS, Link
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
@@ -223,7 +224,7 @@ def test_memory_is_the_sum_of_its_leaves_on_every_stage(training, unit):
         assert all(isinstance(leaf, int) for leaf in leaves)
         assert sum(leaves) == bill.total_bytes == sum(bill.consumers.values())
         assert bill.model_states_bytes <= bill.total_bytes
-        check_amounts(host_bytes(shape, recipe, layout, stage))
+        check_amounts(host_bytes(Job(shape, recipe, layout), stage))
         check_text(bill.explain(unit) + explain_memory(*training, stage, unit))
     worst, bill = worst_stage(*training)
     assert bill == bills[worst]
@@ -262,7 +263,7 @@ def test_cutting_the_sequence_or_the_layers_never_keeps_more_activations(trainin
     if axis == "tp":
         more = replace(layout, tp=2 * layout.tp)
     assume(fits(shape, **vars(more)) and sequence % (more.cp * more.tp) == 0)
-    kept = [gpu_memory(shape, recipe, one, sequence) for one in (layout, more)]
+    kept = [gpu_memory(Job(shape, recipe, one, sequence=sequence)) for one in (layout, more)]
     # Routed tokens are rounded up: one token more for each layer and micro-batch in flight.
     token = 64 * (shape.hidden + (shape.expert_ffn or 0)) if shape.experts else 0
     slack = shape.layers * sum(layout.in_flight(0).values()) * token
@@ -315,7 +316,9 @@ def test_flops_are_the_sum_of_layers_and_head(shape, sequences, sequence, conven
 @given(shapes(), st.integers(1, 64), st.sampled_from(["standard", "flash"]))
 def test_conventions_are_ordered(shape, sequence, attention):
     def flop(mask, recompute):
-        return training_flops(shape, 1, sequence, mask, recompute, attention).hardware_flop
+        return training_flops(
+            shape, 1, sequence, mask=mask, recompute=recompute, attention=attention
+        ).hardware_flop
 
     for mask in ("full", "causal"):
         assert flop(mask, "none") <= flop(mask, "selective") <= flop(mask, "full")
@@ -352,7 +355,7 @@ def test_traffic_is_the_sum_of_its_collectives(data, training, habits, overlap):
 def test_step_time_is_the_sum_of_its_leaves(data, training, assumptions):
     shape, recipe, layout, sequence = training
     cluster = data.draw(clusters(layout.world))
-    step = step_time(shape, recipe, layout, cluster, sequence, assumptions)
+    step = step_time(Job(shape, recipe, layout, cluster, sequence=sequence), assumptions)
     check_amounts(*step.leaves().values(), step.communication_s, step.tokens_per_s)
     assert step.total_s == sum(step.leaves().values()) > 0
     assert step.communication_s <= step.total_s
@@ -380,7 +383,9 @@ def test_collectives_take_time_that_grows_with_size(
         algorithm = "ring"
 
     def seconds(size_bytes):
-        return collectives.seconds(operation, size_bytes, ranks, latency, bandwidth, algorithm)
+        return collectives.seconds(
+            operation, size_bytes, ranks, Link("link", bandwidth, latency), algorithm=algorithm
+        )
 
     check_amounts(seconds(size), collectives.sent_bytes(operation, size, ranks))
     assert seconds(0) <= seconds(size) <= seconds(2 * size)
@@ -397,7 +402,7 @@ def test_collectives_take_time_that_grows_with_size(
 def test_pipelines_are_busy_or_idle(data, stages, forward, backward, part):
     name, micro_batches, virtual = data.draw(schedules(stages))
     times = PassTimes(forward, backward, weight=part * backward, transfer=0.5 * part)
-    run = timeline(name, stages, micro_batches, virtual, times)
+    run = timeline(name, stages, micro_batches, virtual, times=times)
     check_amounts(*run.idle, *run.busy)
     for busy, idle in zip(run.busy, run.idle, strict=True):
         assert busy + idle == pytest.approx(run.makespan)
@@ -407,5 +412,5 @@ def test_pipelines_are_busy_or_idle(data, stages, forward, backward, part):
         held = run.in_flight(stage)
         # DualPipe holds one whole micro-batch of each direction more than the stages.
         assert 0 < held <= max(micro_batches, 1)
-        assert held <= bubble.in_flight(name, stages, micro_batches, stage, virtual)
+        assert held <= bubble.in_flight(name, stages, micro_batches, stage, virtual_stages=virtual)
     check_text(run.explain())

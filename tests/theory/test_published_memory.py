@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.theory.compute.flops import megatron_flop
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -85,8 +86,12 @@ def selective_flops(inputs):
     """Extra FLOPs over those of the model without its head, as the paper counts them."""
     plain, selective = (
         # The head's FLOPs do not grow with the layers, so that two layer counts cancel it.
-        megatron_flop(1, inputs["seq"], 2, inputs["hidden"], 1, recompute)
-        - megatron_flop(1, inputs["seq"], 1, inputs["hidden"], 1, recompute)
+        megatron_flop(
+            1, inputs["seq"], layers=2, hidden=inputs["hidden"], vocab=1, recompute=recompute
+        )
+        - megatron_flop(
+            1, inputs["seq"], layers=1, hidden=inputs["hidden"], vocab=1, recompute=recompute
+        )
         for recompute in ("none", "selective")
     )
     return selective / plain - 1
@@ -95,7 +100,7 @@ def selective_flops(inputs):
 def checkpointed(inputs):
     shape = block(inputs)
     return inputs["layers"] * layer_activation_bytes(
-        shape, Recipe(recompute="full"), 1, inputs["tokens"]
+        Job(shape, Recipe(recompute="full"), sequence=inputs["tokens"])
     )
 
 
@@ -112,7 +117,9 @@ def copies_in_hugging_face(inputs):
         tied_embeddings=False,
     )
     recipe = Recipe(fused_norms=False, repeat_kv=True)
-    kept = layer_activation_bytes(shape, recipe, inputs["micro_batch"], inputs["seq"])
+    kept = layer_activation_bytes(
+        Job(shape, recipe, Layout(micro_batch=inputs["micro_batch"]), sequence=inputs["seq"])
+    )
     return kept / (2 * inputs["micro_batch"] * inputs["seq"] * inputs["hidden"])
 
 
@@ -127,12 +134,14 @@ def first_stage(inputs):
     shape = TransformerShape(
         inputs["layers"], inputs["hidden"], 96, 4 * inputs["hidden"], 50257, inputs["seq"]
     )
-    return gpu_memory(shape, recipe, layout, inputs["seq"]).activations_bytes
+    return gpu_memory(Job(shape, recipe, layout, sequence=inputs["seq"])).activations_bytes
 
 
 def logits(inputs):
     shape = TransformerShape(1, 1, 1, 4, inputs["vocab"], inputs["seq"])
-    return logits_bytes(shape, inputs["micro_batch"], inputs["seq"])
+    return logits_bytes(
+        Job(shape, layout=Layout(micro_batch=inputs["micro_batch"]), sequence=inputs["seq"])
+    )
 
 
 def activations(case):

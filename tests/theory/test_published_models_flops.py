@@ -126,7 +126,9 @@ def days(case):
         ).days
     if "mfu" in inputs:
         rate = inputs["peak"] * inputs["mfu"]
-        return budget.training_days(inputs["D"], inputs["N"], inputs["gpus"], rate, "none")
+        return budget.training_days(
+            inputs["D"], inputs["N"], inputs["gpus"], rate, recompute="none"
+        )
     names = ("tokens", "params", "gpus", "flops_per_gpu")
     return budget.training_days(*(inputs[name] for name in names))
 

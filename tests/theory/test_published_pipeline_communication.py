@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.theory.compute import budget
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.theory.pipelines import bubble
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -53,7 +54,9 @@ def volumes(case):
     if name == "zero3-vs-ddp":
         return collectives.zero_volume(1.0, 3) / collectives.zero_volume(1.0, 0)
     if name == "seed.pcie-4gb":
-        return collectives.seconds("send-recv", inputs["bytes"], 2, 0.0, inputs["bytes_per_s"])
+        return collectives.seconds(
+            "send-recv", inputs["bytes"], 2, Link("link", inputs["bytes_per_s"])
+        )
     sizes = inputs["micro_batch"], inputs["seq"], inputs["hidden"]
     if "tp" in inputs:
         return collectives.tensor_parallel_bytes(*sizes, inputs["tp"], inputs["bytes"])

@@ -28,8 +28,14 @@ def test_eight_ranks_by_hand():
 def test_the_crossover_of_all_reduce_is_the_theorys(tree, ranks, latency):
     link = Link("any", 1e9, latency)
     part = collectives.TREE_EFFICIENCY if tree == "double-tree" else 1.0
-    expected = collectives.crossover_bytes(ranks, latency, 1e9, tree, part) if ranks > 1 else 0
-    found = ring_or_tree("all-reduce", 1e6, ranks, link, tree).crossover_bytes
+    expected = (
+        collectives.crossover_bytes(
+            "all-reduce", ranks, Link("link", 1000000000.0, latency), tree=tree, efficiency=part
+        )
+        if ranks > 1
+        else 0
+    )
+    found = ring_or_tree("all-reduce", 1000000.0, ranks, link, tree=tree).crossover_bytes
     assert found == pytest.approx(expected)
 
 
@@ -37,11 +43,11 @@ def test_the_crossover_of_all_reduce_is_the_theorys(tree, ranks, latency):
 @pytest.mark.parametrize("operation", ["all-reduce", "broadcast", "reduce"])
 @given(ranks=st.integers(4, 1000))
 def test_both_take_as_long_at_the_crossover(operation, tree, ranks):
-    size = ring_or_tree(operation, 1, ranks, LINK, tree).crossover_bytes
-    equal = ring_or_tree(operation, size, ranks, LINK, tree)
+    size = ring_or_tree(operation, 1, ranks, LINK, tree=tree).crossover_bytes
+    equal = ring_or_tree(operation, size, ranks, LINK, tree=tree)
     assert equal.ring_s == pytest.approx(equal.tree_s)
-    assert ring_or_tree(operation, size / 2, ranks, LINK, tree).faster == "tree"
-    assert ring_or_tree(operation, size * 2, ranks, LINK, tree).faster == "ring"
+    assert ring_or_tree(operation, size / 2, ranks, LINK, tree=tree).faster == "tree"
+    assert ring_or_tree(operation, size * 2, ranks, LINK, tree=tree).faster == "ring"
 
 
 @pytest.mark.parametrize("operation", collectives.OPERATIONS)
@@ -76,7 +82,7 @@ def test_explain_names_both_terms():
     [
         (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
         (lambda: ring_or_tree("all-reduce", 1, 0, LINK), "ranks must be at least 1"),
-        (lambda: ring_or_tree("all-gather", 1, 2, LINK, "ring"), "tree 'ring' is not one of"),
+        (lambda: ring_or_tree("all-gather", 1, 2, LINK, tree="ring"), "tree 'ring' is not one of"),
         (lambda: ring_or_tree("allreduce", 1, 2, LINK), "did you mean 'all-reduce'"),
     ],
 )

@@ -14,6 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_lib.scratch.gpt import GPT
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -194,8 +195,8 @@ def test_offloaded_states_are_in_the_host_s_memory():
     recipe = Recipe(offload="optimizer")
     states = sharded_states(local_parameters(shape, layout), recipe, layout)
     assert states.optimizer_state_bytes == states.master_copy_bytes == 0
-    assert host_bytes(shape, recipe, layout) == 12 * shape.parameters().total / 8
-    assert host_bytes(shape, Recipe(), layout) == 0
+    assert host_bytes(Job(shape, recipe, layout)) == 12 * shape.parameters().total / 8
+    assert host_bytes(Job(shape, Recipe(), layout)) == 0
 
 
 LOCAL = LocalParameters(1000, 400, layer_dense=90, layer_experts=40, ends_dense=100, table=50)

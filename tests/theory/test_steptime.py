@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
@@ -32,11 +33,13 @@ IDEAL = Link("ideal", 1e17)
 
 def seconds(shape=SHAPE, recipe=None, layout=LAYOUT, cluster=FOUR, sequence=2048, **more):
     recipe = recipe or Recipe()
-    return step_time(shape, recipe, layout, cluster, sequence, Assumptions(**more)).total_s
+    return step_time(
+        Job(shape, recipe, layout, cluster, sequence=sequence), Assumptions(**more)
+    ).total_s
 
 
 def test_leaves_sum_to_the_total_and_are_all_explained():
-    step = step_time(SHAPE, Recipe(), LAYOUT, FOUR)
+    step = step_time(Job(SHAPE, Recipe(), LAYOUT, FOUR))
     assert step.total_s == pytest.approx(sum(step.leaves().values()))
     assert len(step.leaves()) == 9 and all(value >= 0 for value in step.leaves().values())
     for name in step.leaves():
@@ -46,12 +49,12 @@ def test_leaves_sum_to_the_total_and_are_all_explained():
 
 
 def test_what_people_ask_for_follows_from_the_time():
-    step = step_time(SHAPE, Recipe(recompute="full"), LAYOUT, FOUR)
+    step = step_time(Job(SHAPE, Recipe(recompute="full"), LAYOUT, FOUR))
     tokens = 2 * 4 * 2 * 2048
     assert step.tokens == tokens and step.gpus == 32
     assert step.tokens_per_s == pytest.approx(tokens / step.total_s)
     assert step.tokens_per_s_per_gpu == pytest.approx(tokens / step.total_s / 32)
-    flops = training_flops(SHAPE, 16, 2048, "causal", "full", "flash")
+    flops = training_flops(SHAPE, 16, 2048, mask="causal", recompute="full", attention="flash")
     assert step.mfu == pytest.approx(flops.model_flop / step.total_s / 32 / 989.4e12)
     assert step.hfu == pytest.approx(flops.hardware_flop / step.total_s / 32 / 989.4e12)
     assert step.days(1e9) == pytest.approx(1e9 / step.tokens_per_s / 86400)
@@ -64,7 +67,9 @@ def test_computing_is_all_flops_over_the_rate(recompute, attention):
     """The stages of one pipeline, and all GPUs, share the FLOPs that flops.py counts."""
     recipe = Recipe(recompute=recompute, attention=attention)
     mask = "causal" if attention == "flash" else "full"
-    flops = training_flops(SHAPE, LAYOUT.global_batch, 2048, mask, recompute, attention)
+    flops = training_flops(
+        SHAPE, LAYOUT.global_batch, 2048, mask=mask, recompute=recompute, attention=attention
+    )
     where = (SHAPE, recipe, LAYOUT, FOUR, 2048, Assumptions())
     each = sum(stage_busy_time(*where, stage).compute_s for stage in range(2))
     rate = 0.8 * FOUR.matmul_flop_per_s
@@ -77,7 +82,7 @@ def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
     layout = Layout(pp=4, accumulation=8, schedule=schedule)
     where = (SHAPE, Recipe(), layout, Cluster(H100), 2048, Assumptions())
     each = [stage_busy_time(*where, stage).compute_s for stage in range(4)]
-    flops = training_flops(SHAPE, 8, 2048, "causal", attention="flash")
+    flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
     assert sum(each) * 0.8 * FOUR.matmul_flop_per_s == pytest.approx(flops.hardware_flop)
     assert (each[0] == each[3]) == (schedule == "dualpipe")
 
@@ -88,7 +93,7 @@ def test_the_busiest_experts_compute_more(recompute, passes):
     layout = Layout(dp=8, ep=8, micro_batch=2)
     times = [
         step_time(
-            MIXTURE, Recipe(recompute=recompute, imbalance=busy), layout, Cluster(H100)
+            Job(MIXTURE, Recipe(recompute=recompute, imbalance=busy), layout, Cluster(H100))
         ).compute_s
         for busy in (1.0, 1.5)
     ]
@@ -102,8 +107,10 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
     layout = replace(LAYOUT, zero_stage=1, ep=2)
     habits = naked.habits
     for stage in range(2):
-        time = stage_busy_time(MIXTURE, Recipe(), layout, FOUR, 2048, naked, stage)
-        traffic = step_traffic(MIXTURE, Recipe(), layout, 2048, FOUR, stage, habits=habits)
+        time = stage_busy_time(Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), naked, stage)
+        traffic = step_traffic(
+            Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), stage, policy=habits
+        )
         for axis, expected in traffic.seconds_by_axis.items():
             assert getattr(time, f"{axis}_s") == pytest.approx(expected)
         assert set(traffic.seconds_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
@@ -116,7 +123,7 @@ def test_messages_hide_no_longer_than_there_is_computing():
     slow = Cluster(H100, 4, between=Link("slow", 1e9))
     shown = {
         (zero, steps): step_time(
-            SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow
+            Job(SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow)
         ).dp_s
         for zero in (1, 2)
         for steps in (4, 8)
@@ -136,10 +143,10 @@ def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
     shape = TransformerShape(8, 1024, 16, 4096, 1, 2048)
     layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
     cluster = Cluster(H100, 1, inside=IDEAL)
-    step = step_time(shape, recipe, layout, cluster, 2048, Assumptions(touches=0))
+    step = step_time(Job(shape, recipe, layout, cluster, sequence=2048), Assumptions(touches=0))
     each = (step.compute_s + step.pp_s) / 8
     times = PassTimes(each / 3, 2 * each / 3)
-    simulated = timeline(schedule, 4, 8, virtual, times)
+    simulated = timeline(schedule, 4, 8, virtual, times=times)
     # dualpipe: the closed form is of the middle stages
     waiting = simulated.idle[1] if schedule == "dualpipe" else simulated.bubble_time
     assert step.bubble_s == pytest.approx(waiting, rel=1e-3)
@@ -206,8 +213,8 @@ def test_parameters_that_matter_elsewhere():
     spread = dict(shape=MIXTURE, layout=replace(LAYOUT, ep=4))
     assert seconds(**spread, overlap={"ep": 1.0}) < seconds(**spread)
     assert seconds(**spread, recipe=Recipe(imbalance=1.5)) > seconds(**spread)
-    cheap = step_time(SHAPE, Recipe(), LAYOUT, replace(FOUR, gpu_hour_usd=1.0))
-    dear = step_time(SHAPE, Recipe(), LAYOUT, FOUR)
+    cheap = step_time(Job(SHAPE, Recipe(), LAYOUT, replace(FOUR, gpu_hour_usd=1.0)))
+    dear = step_time(Job(SHAPE, Recipe(), LAYOUT, FOUR))
     assert dear.cost_usd(1e9) == pytest.approx(2 * cheap.cost_usd(1e9))
 
 
@@ -232,7 +239,7 @@ def test_no_leaf_is_ever_negative_or_not_a_number(tp, pp, cp, zero, micro_batch,
         micro_batch=micro_batch,
         accumulation=rounds * pp,
     )
-    step = step_time(SHAPE, Recipe(recompute=recompute), layout, FOUR)
+    step = step_time(Job(SHAPE, Recipe(recompute=recompute), layout, FOUR))
     assert all(value >= 0 and math.isfinite(value) for value in step.leaves().values())
     assert 0 < step.mfu <= step.hfu < FOUR.accelerator.matmul_efficiency
 
@@ -256,12 +263,12 @@ def test_bad_assumptions_get_one_sentence(wrong, sentence):
 
 def test_layouts_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="heads 16 is not divisible by tp 3"):
-        step_time(SHAPE, Recipe(), Layout(tp=3), FOUR)
+        step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR))
     with pytest.raises(ValueError, match="world 32 is not"):
-        step_time(SHAPE, Recipe(), Layout(dp=64), FOUR)
+        step_time(Job(SHAPE, Recipe(), Layout(dp=64), FOUR))
     with pytest.raises(ValueError, match="sequence"):
-        step_time(SHAPE, Recipe(), Layout(), FOUR, sequence=4096)
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=4096))
     with pytest.raises(ValueError, match="sequence must be at least 1, got 0"):
-        step_time(SHAPE, Recipe(), Layout(), FOUR, sequence=0)
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0))
     with pytest.raises(ValueError, match="tokens must be at least 0"):
-        step_time(SHAPE, Recipe(), Layout(), FOUR).days(-1)
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1)

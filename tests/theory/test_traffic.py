@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
@@ -330,7 +331,7 @@ def test_grouped_and_latent_attention_change_the_ring():
     copied = traffic(Layout(cp=2, tp=8))
     assert copied.bytes_by_axis["cp"] == grouped.bytes_by_axis["cp"] / 4
     latent = step_traffic(
-        model("deepseek-v3"), Recipe(), Layout(cp=2), 4096, Cluster(H100, nodes=1)
+        Job(model("deepseek-v3"), Recipe(), Layout(cp=2), Cluster(H100, nodes=1), sequence=4096)
     )
     # 128 heads with keys of 128 + 64 and values of 128.
     assert entry(latent, "cp", "their gradients").size_bytes == 2048 * 128 * 320 * 2

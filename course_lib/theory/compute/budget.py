@@ -84,6 +84,7 @@ def training_days(
     parameters: float,
     gpus: int,
     flop_per_s_per_gpu: float,
+    *,
     recompute: str = "full",
 ) -> float:
     """8·T·P/(n·X) in days with full recomputation, 6·T·P/(n·X) with recompute="none".

@@ -41,11 +41,15 @@ class FlopBreakdown:
                 f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
             )
         its = other.leaves()
-        return replace(self, **{name: flop + its[name] for name, flop in self.leaves().items()})
+        return self.with_leaves({name: flop + its[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: int) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
-        return replace(self, **{name: layers * flop for name, flop in self.leaves().items()})
+        return self.with_leaves({name: layers * flop for name, flop in self.leaves().items()})
+
+    def with_leaves(self, leaves: dict[str, int]) -> "FlopBreakdown":
+        """The same tokens and convention with other leaves."""
+        return FlopBreakdown(self.tokens, convention=self.convention, **leaves)
 
     def leaves(self) -> dict[str, int]:
         """The leaves by name."""
@@ -105,6 +109,7 @@ def training_flops(
     shape: TransformerShape,
     sequences: int = 1,
     sequence: int | None = None,
+    *,
     mask: str = "full",
     recompute: str = "none",
     attention: str = "standard",
@@ -121,9 +126,13 @@ def training_flops(
     nothing. Raises ValueError for counts below 1 and unknown conventions.
     """
     sequence = shape.context if sequence is None else sequence
-    batch = (sequences, sequence, mask, recompute, attention)
-    kinds = [layer_flops(shape, layer, *batch).times(n) for layer, n in shape.layer_kinds()]
-    return sum([*kinds[1:], head_flops(shape, sequences, sequence)], start=kinds[0])
+    total = head_flops(shape, sequences, sequence)
+    for layer, count in shape.layer_kinds():
+        one = layer_flops(
+            shape, layer, sequences, sequence, mask=mask, recompute=recompute, attention=attention
+        )
+        total = one.times(count) + total
+    return total
 
 
 def layer_flops(
@@ -131,6 +140,7 @@ def layer_flops(
     layer: int,
     sequences: int,
     sequence: int,
+    *,
     mask: str = "full",
     recompute: str = "none",
     attention: str = "standard",
@@ -151,7 +161,7 @@ def layer_flops(
     again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
     if attention == "flash":
         again = (again if recompute == "full" else 0) + multiply * shape.head_width
-    return replace(result, **{**leaves, "recompute_flop": again})
+    return result.with_leaves({**leaves, "recompute_flop": again})
 
 
 def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
@@ -188,7 +198,7 @@ def six_nd(parameters: float, tokens: float, recompute: str = "none") -> float:
 
 
 def palm_flop_per_token(
-    parameters: float, layers: int, heads: int, head_dim: int, sequence: int
+    parameters: float, *, layers: int, heads: int, head_dim: int, sequence: int
 ) -> float:
     """6·N + 12·L·H·Q·T: model FLOPs of one token with attention over all T tokens.
 
@@ -203,7 +213,7 @@ def palm_flop_per_token(
 
 
 def megatron_flop(
-    batch: int, sequence: int, layers: int, hidden: int, vocab: int, recompute: str = "full"
+    batch: int, sequence: int, *, layers: int, hidden: int, vocab: int, recompute: str = "full"
 ) -> int:
     """FLOP of one step of a GPT with 4h GELU MLPs, as Megatron-LM's papers count them.
 

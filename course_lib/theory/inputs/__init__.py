@@ -1,1 +1,22 @@
 """What is trained, how and on what: the inputs of all other rooms."""
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+
+__all__ = [
+    "MODELS",
+    "RECIPES",
+    "Accelerator",
+    "Cluster",
+    "Job",
+    "LatentAttention",
+    "Layout",
+    "Link",
+    "Recipe",
+    "TransformerShape",
+]

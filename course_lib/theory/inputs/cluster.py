@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 
 from course_lib.theory.inputs.hardware import Accelerator, Link
-from course_lib.validation import fraction, number, whole
+from course_lib.validation import DERIVED, derive, fraction, number, whole
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """`nodes` machines with `gpus_per_node` accelerators; None takes the accelerator's own value.
+    """`nodes` machines with `gpus_per_node` accelerators.
+
+    `inside`, `between` and `matmul_efficiency` are the accelerator's own unless they are given.
 
     `matmul_efficiency`: part of the peak that large matmuls reach. `gpu_hour_usd`: price of one
     accelerator for an hour; 2 USD is what DeepSeek-V3 (arXiv:2412.19437, table 1) assumes.
@@ -18,17 +20,17 @@ class Cluster:
     accelerator: Accelerator
     nodes: int = 1
     gpus_per_node: int = 8
-    inside: Link | None = None
+    inside: Link = DERIVED
     between: Link | None = None
-    matmul_efficiency: float | None = None
+    matmul_efficiency: float = DERIVED
     gpu_hour_usd: float = 2.0
 
     def __post_init__(self) -> None:
         whole("nodes", self.nodes)
         whole("gpus_per_node", self.gpus_per_node)
-        for name in ("inside", "between", "matmul_efficiency"):
-            if getattr(self, name) is None:
-                object.__setattr__(self, name, getattr(self.accelerator, name))
+        chip = self.accelerator
+        derive(self, inside=chip.inside, between=chip.between)
+        derive(self, matmul_efficiency=chip.matmul_efficiency)
         fraction("matmul_efficiency", self.matmul_efficiency)
         number("gpu_hour_usd", self.gpu_hour_usd, least=0)
         if self.nodes > 1 and self.between is None:
@@ -61,7 +63,7 @@ class Cluster:
                 f"cluster has {self.world}: take a smaller group or more nodes"
             )
         within = group == 1 or self.nodes == 1 or self.gpus_per_node % (group * stride) == 0
-        return self.inside if within else self.between
+        return self.inside if within or self.between is None else self.between
 
     def explain(self) -> str:
         """The cluster in one line, and the data sheet of its accelerator."""

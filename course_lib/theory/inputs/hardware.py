@@ -1,6 +1,7 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from course_lib.validation import choice, fraction, number, whole
 
@@ -125,7 +126,7 @@ HDR = Link("InfiniBand HDR 200 Gb/s", 25e9, NETWORK_LATENCY_S)
 
 
 def _chip(
-    name: str, tflops: float, memory_gb: int, memory_gb_per_s: float, inside: Link, **more
+    name: str, tflops: float, memory_gb: int, memory_gb_per_s: float, inside: Link, **more: Any
 ) -> Accelerator:
     return Accelerator(
         name, tflops * 1e12, memory_gb * 10**9, memory_gb_per_s * 1e9, inside, **more

@@ -51,7 +51,8 @@ class Layout:
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
                 f"{self.schedule!r}: interleaved needs 2 or more, every other schedule 1"
             )
-        check_schedule(self.schedule, self.pp, self.accumulation, self.virtual_stages)
+        sizes = (self.pp, self.accumulation, self.virtual_stages)
+        check_schedule(self.schedule, *sizes, words=("pp", "accumulation"))
 
     def _check_stage_layers(self) -> None:
         if self.stage_layers is None:
@@ -103,7 +104,7 @@ class Layout:
             divisible("kv_heads", shape.kv_heads, "tp", self.tp)
         divisible("ffn", shape.ffn, "tp", self.tp)
         self._check_experts(shape)
-        self.chunk_layers(shape)
+        self.check_chunks(shape)
         if sequence is not None:
             self.check_sequence(sequence)
 
@@ -120,7 +121,7 @@ class Layout:
                 raise ValueError(f"ep {self.ep} has no experts to spread in this model: set ep=1")
             return
         divisible("experts", shape.experts, "ep", self.ep)
-        divisible("expert_ffn", shape.expert_ffn, "tp", self.tp)
+        divisible("expert_ffn", shape.expert_width, "tp", self.tp)
 
     def check_world(self, world: int) -> None:
         """Raise ValueError unless dp·tp·pp·cp is exactly `world` GPUs."""
@@ -131,22 +132,37 @@ class Layout:
                 f"{self.world}: change a degree, or take {self.world} GPUs"
             )
 
-    def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
-        """Layers of each chunk, in the order of the model; their sum is shape.layers."""
-        if self.stage_layers is not None:
-            if sum(self.stage_layers) != shape.layers:
-                raise ValueError(
-                    f"stage_layers {self.stage_layers} sum to {sum(self.stage_layers)}: "
-                    f"make them sum to the model's {shape.layers} layers"
-                )
-            return self.stage_layers
+    def check_chunks(self, shape: TransformerShape) -> None:
+        """Raise ValueError unless every chunk gets a layer and all of them are dealt out."""
+        if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
+            raise ValueError(
+                f"stage_layers {self.stage_layers} sum to {sum(self.stage_layers)}: "
+                f"make them sum to the model's {shape.layers} layers"
+            )
         if self.chunks > shape.layers:
             raise ValueError(
                 f"pp*virtual_stages {self.chunks} leaves a stage without a layer: "
                 f"take at most {shape.layers}, the model's layers"
             )
+
+    def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
+        """Layers of each chunk, in the order of the model; their sum is shape.layers."""
+        slices = [self.layer_slice(shape, chunk) for chunk in range(self.chunks)]
+        return tuple(stop - start for start, stop in slices)
+
+    def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
+        """First layer of a chunk, and the first one behind it."""
+        self.check_chunks(shape)
+        if self.stage_layers is not None:
+            start = sum(self.stage_layers[:chunk])
+            return start, start + self.stage_layers[chunk]
         each, extra = divmod(shape.layers, self.chunks)
-        return tuple(each + (chunk < extra) for chunk in range(self.chunks))
+        start = chunk * each + min(chunk, extra)
+        return start, start + each + (chunk < extra)
+
+    def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
+        """The layers of one chunk by kind, (a layer, how many are like it)."""
+        return shape.layer_kinds(*self.layer_slice(shape, chunk))
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
         """Chunks held by one pipeline rank: stage, stage + pp, … ; two mirrored ones in DualPipe.
@@ -158,6 +174,16 @@ class Layout:
         if self.schedule == "dualpipe":
             return stage, self.pp - 1 - stage
         return tuple(range(stage, self.chunks, self.pp))
+
+    def holds_ends(self, stage: int) -> tuple[bool, bool]:
+        """Whether pipeline rank `stage` has the embedding, and whether it has the head."""
+        chunks = self.stage_chunks(stage)
+        return 0 in chunks, self.chunks - 1 in chunks
+
+    @property
+    def passes(self) -> int:
+        """Micro-batches through each chunk in an update; DualPipe sends half of them each way."""
+        return self.accumulation // (2 if self.schedule == "dualpipe" else 1)
 
     def in_flight(self, stage: int) -> dict[int, int]:
         """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.

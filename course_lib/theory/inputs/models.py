@@ -1,7 +1,9 @@
 """Shapes of published transformers. `TransformerShape` and its matrices are in shape.py."""
 
+from typing import Any
+
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import choice
+from course_lib.validation import DERIVED, choice
 
 
 def model(name: str) -> TransformerShape:
@@ -27,9 +29,9 @@ def _llama(
     heads: int,
     ffn: int,
     context: int,
-    kv_heads: int | None = None,
+    kv_heads: int = DERIVED,
     vocab: int = 32000,
-    **more,
+    **more: Any,
 ) -> TransformerShape:
     return TransformerShape(
         layers,

@@ -100,10 +100,12 @@ class Recipe:
         return self.weight_bytes + self.gradient_bytes + copies + moments
 
 
+MIXED_16 = Recipe()
+
 # The conventions that tools and papers disagree on, by bytes per parameter.
 RECIPES = {
     # ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1): 2 + 2 + K with K = 12.
-    "mixed-16": Recipe(),
+    "mixed-16": MIXED_16,
     # Megatron-LM, theoretical_memory_usage.py: 18 bytes, since the gradients are kept in fp32.
     "megatron-18": Recipe(gradients="fp32"),
     # DeepSpeed's estimator and the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.

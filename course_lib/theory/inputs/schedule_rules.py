@@ -5,28 +5,36 @@ from course_lib.validation import choice, divisible, whole
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "dualpipe")
 
 
-def check_schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
+def check_schedule(
+    name: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    *,
+    words: tuple[str, str] = ("stages", "micro_batches"),
+) -> None:
     """Raise ValueError unless schedule `name` exists for these sizes.
 
-    "interleaved" sends groups of pp micro-batches through each of its `virtual_stages` chunks in
-    turn (Megatron-LM); "dualpipe" feeds half of the micro-batches in from either end. Of a Layout
-    the stages are pp and the micro-batches accumulation.
+    "interleaved" sends groups of `stages` micro-batches through each of its `virtual_stages` chunks
+    in turn (Megatron-LM); "dualpipe" feeds half of the micro-batches in from either end. `words`:
+    what the caller calls stages and micro-batches.
     """
+    stages_word, batches_word = words
     choice("schedule", name, SCHEDULES)
-    whole("stages", stages)
-    whole("micro_batches", micro_batches)
+    whole(stages_word, stages)
+    whole(batches_word, micro_batches)
     whole("virtual_stages", virtual_stages)
     if name == "interleaved":
-        divisible("micro_batches (accumulation)", micro_batches, "stages (pp)", stages)
+        divisible(batches_word, micro_batches, stages_word, stages)
     elif virtual_stages != 1:
         raise ValueError(
             f"virtual_stages {virtual_stages} has no meaning for schedule {name!r}: "
             "take schedule 'interleaved' or virtual_stages 1"
         )
     if name == "dualpipe":
-        divisible("stages (pp)", stages, "the two directions", 2)
-        divisible("micro_batches (accumulation)", micro_batches, "the two directions", 2)
-        whole("micro_batches (accumulation) of dualpipe", micro_batches, least=2 * stages)
+        divisible(stages_word, stages, "the two directions", 2)
+        divisible(batches_word, micro_batches, "the two directions", 2)
+        whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
 
 
 def chunks_in_flight(

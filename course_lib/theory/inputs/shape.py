@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
-from course_lib.validation import choice, divisible, flag, whole
+from course_lib.validation import DERIVED, choice, derive, divisible, flag, whole
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TransformerShape:
     `kv_heads` below `heads` means grouped-query attention; `head_dim` None means hidden / heads.
     `mlp` is "gelu" (two matrices) or "swiglu" (three); `norm` is "layernorm" (weight and bias) or
     "rmsnorm" (weight); `biases` gives one to every matrix but router and head. With `experts` each
-    layer after the first `dense_layers` has a router, `experts` MLPs of width `expert_ffn` (None:
+    layer after the first `dense_layers` has a router, `experts` MLPs of width `expert_ffn` (0:
     ffn) of which a token uses `top_k`, and `shared_experts` more that all tokens use. `mla`
     replaces attention's matrices. Raises ValueError for sizes that do not fit each other.
     """
@@ -70,7 +70,7 @@ class TransformerShape:
     ffn: int
     vocab: int
     context: int
-    kv_heads: int | None = None  # None: as many as heads
+    kv_heads: int = DERIVED  # as many as heads
     mlp: str = "gelu"
     norm: str = "layernorm"
     biases: bool = True
@@ -80,15 +80,14 @@ class TransformerShape:
     experts: int = 0
     top_k: int = 0
     shared_experts: int = 0
-    expert_ffn: int | None = None
+    expert_ffn: int = 0  # as wide as ffn
     dense_layers: int = 0
     mla: LatentAttention | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "ffn", "vocab", "context"):
             whole(name, getattr(self, name))
-        if self.kv_heads is None:
-            object.__setattr__(self, "kv_heads", self.heads)
+        derive(self, kv_heads=self.heads)
         whole("kv_heads", self.kv_heads)
         choice("mlp", self.mlp, ("gelu", "swiglu"))
         choice("norm", self.norm, ("layernorm", "rmsnorm"))
@@ -118,22 +117,20 @@ class TransformerShape:
         if not self.experts:
             self._refuse_expert_sizes()
             return
-        if self.expert_ffn is None:
-            object.__setattr__(self, "expert_ffn", self.ffn)
-        whole("expert_ffn", self.expert_ffn)
+        whole("expert_ffn", self.expert_ffn, least=0)
         whole("top_k", self.top_k)
         whole("shared_experts", self.shared_experts, least=0)
         whole("dense_layers", self.dense_layers, least=0)
         _at_most("top_k", self.top_k, "experts", self.experts)
         _at_most("dense_layers", self.dense_layers, "layers - 1", self.layers - 1)
-        if not self.dense_layers and self.ffn != self.expert_ffn:
+        if not self.dense_layers and self.ffn != self.expert_width:
             raise ValueError(
                 f"ffn {self.ffn} is used by no layer, since all have experts of width "
-                f"{self.expert_ffn}: set ffn={self.expert_ffn}, or dense_layers"
+                f"{self.expert_width}: set ffn={self.expert_width}, or dense_layers"
             )
 
     def _refuse_expert_sizes(self) -> None:
-        unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": None}
+        unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
         for name, nothing in unused.items():
             if getattr(self, name) != nothing:
                 raise ValueError(
@@ -152,6 +149,11 @@ class TransformerShape:
     def value_width(self) -> int:
         """Numbers in one head's value: as many as in its query, but value_dim under `mla`."""
         return self.head_width if self.mla is None else self.mla.value_dim
+
+    @property
+    def expert_width(self) -> int:
+        """Width of one expert's MLP: expert_ffn, or ffn where that is 0."""
+        return self.expert_ffn or self.ffn
 
     @property
     def kv_width(self) -> int:
@@ -175,13 +177,13 @@ class TransformerShape:
 
     def layer_matrices(self, layer: int) -> tuple[Matrix, ...]:
         """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
-        attention = self._attention_matrices() if self.mla is None else self._latent_matrices()
+        attention = self._attention_matrices() if self.mla is None else self._latent(self.mla)
         if not self.has_experts(layer):
             return (*attention, *self._mlp_matrices("mlp", self.ffn))
         router = Matrix("router", self.hidden, self.experts, bias=False)
-        routed = self._mlp_matrices("experts", self.expert_ffn, self.experts, self.top_k)
+        routed = self._mlp_matrices("experts", self.expert_width, self.experts, self.top_k)
         shared = self.shared_experts
-        common = self._mlp_matrices("shared_experts", self.expert_ffn, shared, shared)
+        common = self._mlp_matrices("shared_experts", self.expert_width, shared, shared)
         return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
 
     def _attention_matrices(self) -> tuple[Matrix, ...]:
@@ -194,11 +196,11 @@ class TransformerShape:
             Matrix("attention", queries, h, bias),
         )
 
-    def _latent_matrices(self) -> tuple[Matrix, ...]:
-        h, mla, heads, bias = self.hidden, self.mla, self.heads, self.biases
-        queries = (Matrix("attention", mla.q_rank or h, heads * self.head_width, bias),)
+    def _latent(self, mla: LatentAttention) -> tuple[Matrix, ...]:
+        h, heads, bias = self.hidden, self.heads, self.biases
+        queries = [Matrix("attention", mla.q_rank or h, heads * self.head_width, bias)]
         if mla.q_rank is not None:
-            queries = (Matrix("attention", h, mla.q_rank, bias), *queries)
+            queries.insert(0, Matrix("attention", h, mla.q_rank, bias))
         return (
             *queries,
             Matrix("attention", h, mla.kv_rank + mla.rope_dim, bias),
@@ -242,10 +244,16 @@ class TransformerShape:
     def _norm(self, width: int) -> int:
         return width * (2 if self.norm == "layernorm" else 1)
 
-    def layer_kinds(self) -> tuple[tuple[int, int], ...]:
-        """(one layer of a kind, how many there are): leading dense layers, then all others."""
-        others = (self.layers - 1, self.layers - self.dense_layers)
-        return ((0, self.dense_layers), others) if self.dense_layers else (others,)
+    def layer_kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
+        """Layers start … stop-1 as (a layer, how many are like it): dense, then with experts.
+
+        Every layer of a kind has the same sizes, so that nothing is summed layer by layer. `stop`
+        None: to the last layer.
+        """
+        stop = self.layers if stop is None else stop
+        split = min(max(self.dense_layers, start), stop)
+        kinds = [(0, split - start), (self.layers - 1, stop - split)]
+        return [(layer, count) for layer, count in kinds if count]
 
     def parameters(self) -> ParameterCount:
         """Exact count of the whole model: embedding, layers and head, each as leaves."""

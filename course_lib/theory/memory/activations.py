@@ -1,4 +1,4 @@
-"""What the forward pass keeps for the backward pass, in bytes on one GPU.
+"""What one layer's forward pass keeps for its backward pass, term by term, in bytes on one GPU.
 
 A tensor is cut in one of two ways. Outside the tensor-parallel region (norms, residuals, the
 inputs of the first matrices) every tp rank keeps all of it, or 1/tp under sequence parallelism;
@@ -8,42 +8,75 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
-from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Tokens of one micro-batch on one GPU: inside and outside the tensor-parallel region."""
+class ActivationTerms:
+    """Bytes of one layer and micro-batch on one GPU, by what needs them in the backward pass.
 
-    inside: int
-    outside: int
-
-
-def local_tokens(layout: Layout, micro_batch: int, sequence: int) -> Tokens:
-    """inside = micro_batch·sequence/cp; outside = inside, or inside/tp under sequence parallelism.
-
-    Raises ValueError for a sequence that cp (and tp) do not divide.
+    Under full recomputation only `layer_input_bytes` is kept; the other terms are 0.
     """
-    whole("micro_batch", micro_batch)
-    layout.check_sequence(sequence)
-    inside = micro_batch * sequence // layout.cp
-    return Tokens(inside, inside // layout.tp if layout.sequence_parallel else inside)
+
+    layer_input_bytes: int = 0
+    norms_bytes: int = 0  # inputs of the two norms
+    matrix_inputs_bytes: int = 0  # what the norms hand to attention and to the MLP
+    latents_bytes: int = 0  # latent attention's two latents and the inputs of their norms
+    queries_bytes: int = 0
+    keys_values_bytes: int = 0
+    scores_bytes: int = 0  # softmax's output, dropout's mask and output: s × s for each head
+    attention_output_bytes: int = 0
+    mlp_inside_bytes: int = 0  # between the MLP's matrices
+    routed_experts_bytes: int = 0  # copies of the tokens, their results, and what lies between
+    shared_experts_bytes: int = 0
+    router_bytes: int = 0  # fp32 probabilities
+    dropout_masks_bytes: int = 0  # of the two dropouts on the residual stream
+
+    @property
+    def total_bytes(self) -> int:
+        """All that the layer keeps."""
+        return sum(self.leaves().values())
+
+    def leaves(self) -> dict[str, int]:
+        """Bytes by term, in words."""
+        return {
+            field.name.removesuffix("_bytes").replace("_", " "): getattr(self, field.name)
+            for field in fields(self)
+        }
+
+    def explain(self, unit: str = "GB") -> str:
+        """One line for each term that is not 0, and the total."""
+        sizes = {**self.leaves(), "total": self.total_bytes}
+        return "\n".join(
+            f"{name:<18}{format_bytes(size, unit):>12}" for name, size in sizes.items() if size
+        )
 
 
-def layer_activation_bytes(
-    shape: TransformerShape,
-    recipe: Recipe,
-    micro_batch: int,
-    sequence: int,
-    layout: Layout = ALONE,
-    layer: int = 0,
-) -> int:
-    """Bytes that layer number `layer` keeps of one micro-batch.
+def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
+    """What layer number `layer` keeps of one micro-batch until its backward pass.
+
+    16-bit, GELU with ffn = 4h, dropout, standard attention, in units of s·b·h bytes: norms 4,
+    inputs of matrices 4, queries 2, keys and values 4, attention output 2, MLP 16, masks 2, which
+    is 34; scores 5·a·s/h, dropped by selective recomputation. Full recomputation keeps 2, the
+    layer's input. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
+    Raises ValueError for a layer that is not there.
+    """
+    if job.recipe.recompute == "full":
+        whole("layer", layer, least=0, most=job.shape.layers - 1)
+        width = job.shape.hidden * job.recipe.weight_bytes
+        return ActivationTerms(layer_input_bytes=job.local_tokens.outside * width)
+    terms = needed_terms(job, layer)
+    return replace(terms, scores_bytes=0) if job.recipe.recompute == "selective" else terms
+
+
+def layer_activation_bytes(job: Job, layer: int = 0) -> int:
+    """Bytes that layer number `layer` keeps of one micro-batch: the sum of `activation_terms`.
 
     16-bit, GELU with ffn = 4h, dropout, standard attention (s sequence, b micro-batch, h hidden,
     a heads, t = tp): s·b·h·(10 + 24/t + 5·a·s/(h·t)), and s·b·h/t·(34 + 5·a·s/h) with sequence
@@ -52,107 +85,39 @@ def layer_activation_bytes(
     to 6). The same inventory serves SwiGLU, grouped-query and latent attention, experts, no
     dropout, flash attention and fp32, where everything but the one-byte dropout masks doubles.
     """
-    check_batch(shape, micro_batch, sequence)
-    whole("layer", layer, least=0, most=shape.layers - 1)
-    tokens = local_tokens(layout, micro_batch, sequence)
-    if recipe.recompute == "full":
-        return tokens.outside * shape.hidden * recipe.weight_bytes
-    kept = _layer_bytes(shape, recipe, tokens, layout, layer)
-    if recipe.recompute == "none":
-        kept += score_bytes(shape, recipe, tokens, sequence, layout)
-    return kept
+    return activation_terms(job, layer).total_bytes
 
 
-def recomputed_bytes(
-    shape: TransformerShape,
-    recipe: Recipe,
-    micro_batch: int,
-    sequence: int,
-    layout: Layout = ALONE,
-    layer: int = 0,
-) -> int:
-    """Bytes that come back while one layer is recomputed: everything that was not kept.
+def recomputed_bytes(job: Job, layer: int = 0) -> int:
+    """Bytes that come back while one layer is recomputed: everything needed that was not kept.
 
     Selective: the attention core. Full: all of one layer but its stored input. None: 0.
     """
-    tokens = local_tokens(layout, micro_batch, sequence)
-    if recipe.recompute == "none":
-        return 0
-    scores = score_bytes(shape, recipe, tokens, sequence, layout)
-    if recipe.recompute == "selective":
-        return scores
-    stored = tokens.outside * shape.hidden * recipe.weight_bytes
-    return _layer_bytes(shape, recipe, tokens, layout, layer) + scores - stored
+    return needed_terms(job, layer).total_bytes - layer_activation_bytes(job, layer)
 
 
-def embedding_activation_bytes(
-    shape: TransformerShape,
-    recipe: Recipe,
-    micro_batch: int,
-    sequence: int,
-    layout: Layout = ALONE,
-) -> int:
-    """Bytes kept before the first layer: s·b·h for the mask of the embedding's dropout, or 0."""
-    tokens = local_tokens(layout, micro_batch, sequence)
-    return tokens.outside * shape.hidden * recipe.dropout
-
-
-def output_activation_bytes(
-    shape: TransformerShape,
-    recipe: Recipe,
-    micro_batch: int,
-    sequence: int,
-    layout: Layout = ALONE,
-) -> int:
-    """Bytes kept after the last layer: inputs of the last norm and of the head, and the loss.
-
-    16-bit: 4·s·b·h outside the tensor-parallel region, and 4·s·b·v/t of fp32 log-probabilities,
-    v the vocabulary, of which each tp rank has its part (Korthikanti et al. 2022,
-    arXiv:2205.05198, section 4.3).
-    """
-    tokens = local_tokens(layout, micro_batch, sequence)
-    width = shape.hidden
-    inputs = norm_bytes(recipe, width) + width * recipe.weight_bytes
-    return tokens.outside * inputs + logits_bytes(shape, micro_batch, sequence, layout)
-
-
-def head_activation_bytes(
-    shape: TransformerShape,
-    recipe: Recipe,
-    micro_batch: int,
-    sequence: int,
-    layout: Layout = ALONE,
-) -> int:
-    """Bytes kept outside the layers: `embedding_activation_bytes` and `output_activation_bytes`.
-
-    In 16 bits 4·s·b·h + 4·s·b·v with v the vocabulary, and s·b·h for the mask of the embedding's
-    dropout (Korthikanti et al. 2022, arXiv:2205.05198, section 4.3).
-    """
-    check_batch(shape, micro_batch, sequence)
-    where = (shape, recipe, micro_batch, sequence, layout)
-    return embedding_activation_bytes(*where) + output_activation_bytes(*where)
-
-
-def logits_bytes(
-    shape: TransformerShape, micro_batch: int, sequence: int, layout: Layout = ALONE
-) -> int:
-    """One fp32 tensor as large as the logits: 4·s·b·v/t, the vocabulary rounded up over t = tp."""
-    tokens = local_tokens(layout, micro_batch, sequence)
-    return 4 * tokens.inside * -(-shape.vocab // layout.tp)
-
-
-def score_bytes(
-    shape: TransformerShape, recipe: Recipe, tokens: Tokens, sequence: int, layout: Layout
-) -> int:
-    """The s × s attention core of one layer: softmax output, and dropout's mask and output.
-
-    16-bit with dropout: 5·a·s²·b/t; flash attention keeps none of it.
-    """
-    if recipe.attention == "flash":
-        return 0
-    size = recipe.weight_bytes
-    pairs = shape.heads // layout.tp * tokens.inside * sequence
-    return pairs * (size + (size + 1) * recipe.dropout)
+def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
+    """What the backward pass of one layer needs, whether it was kept or is recomputed."""
+    shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
+    whole("layer", layer, least=0, most=shape.layers - 1)
+    size, h = recipe.weight_bytes, shape.hidden
+    heads = shape.heads // tp
+    # With more tp ranks than key-value heads each rank has a whole one, copied.
+    kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
+    number = tokens.inside * size  # bytes of one number per token inside
+    terms = ActivationTerms(
+        norms_bytes=tokens.outside * 2 * norm_bytes(recipe, h),
+        matrix_inputs_bytes=tokens.outside * 2 * h * size,
+        latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
+        queries_bytes=number * heads * shape.head_width,
+        keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
+        scores_bytes=_score_bytes(job),
+        attention_output_bytes=number * heads * shape.value_width,
+        dropout_masks_bytes=tokens.outside * 2 * h * recipe.dropout,
+    )
+    if shape.has_experts(layer):
+        return _with_experts(terms, job)
+    return replace(terms, mlp_inside_bytes=number * _mlp_width(shape, recipe, shape.ffn // tp))
 
 
 def norm_bytes(recipe: Recipe, width: int) -> int:
@@ -164,32 +129,16 @@ def norm_bytes(recipe: Recipe, width: int) -> int:
     return width * (recipe.weight_bytes + (0 if recipe.fused_norms else 4))
 
 
-def check_batch(shape: TransformerShape, micro_batch: int, sequence: int) -> None:
-    """Raise ValueError for counts below 1 and a sequence longer than the learned positions."""
-    whole("micro_batch", micro_batch)
-    shape.check_sequence(sequence)
+def _score_bytes(job: Job) -> int:
+    """The s × s attention core of one layer: softmax output, and dropout's mask and output.
 
-
-def _layer_bytes(
-    shape: TransformerShape, recipe: Recipe, tokens: Tokens, layout: Layout, layer: int
-) -> int:
-    """One layer without its attention core and without any recomputation."""
-    h, size = shape.hidden, recipe.weight_bytes
-    # Two norms, and what they hand to attention and to the MLP; two dropouts on the residuals.
-    outside = 2 * norm_bytes(recipe, h) + 2 * h * size + 2 * h * recipe.dropout
-    kept = tokens.outside * (outside + _latent_bytes(shape, recipe))
-    kept += tokens.inside * size * _attention_width(shape, recipe, layout.tp)
-    if shape.has_experts(layer):
-        return kept + _expert_bytes(shape, recipe, tokens, layout)
-    return kept + tokens.inside * size * mlp_width(shape, recipe, shape.ffn // layout.tp)
-
-
-def _attention_width(shape: TransformerShape, recipe: Recipe, tp: int) -> int:
-    """Elements per token of queries, keys, values and attention's output, on one tp rank."""
-    heads = shape.heads // tp
-    # With more tp ranks than key-value heads each rank has a whole one, copied.
-    kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
-    return (heads + kv_heads) * (shape.head_width + shape.value_width)
+    16-bit with dropout: 5·a·s²·b/t; flash attention keeps none of it.
+    """
+    if job.recipe.attention == "flash":
+        return 0
+    size = job.recipe.weight_bytes
+    pairs = job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
+    return pairs * (size + (size + 1) * job.recipe.dropout)
 
 
 def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
@@ -203,29 +152,32 @@ def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
     return sum(norm_bytes(recipe, width) + width * recipe.weight_bytes for width in widths)
 
 
-def mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
+def _mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
     """Elements per token inside an MLP: input of the activation and of the last matrix.
 
     GELU keeps 2·ffn; SwiGLU gate, silu(gate), up and their product, 4·ffn, or 3·ffn when a fused
-    kernel computes silu(gate) again. Raises ValueError for ffn below 1.
+    kernel computes silu(gate) again.
     """
-    whole("ffn", ffn)
     if shape.mlp == "gelu":
         return 2 * ffn
     return (3 if recipe.fused_swiglu else 4) * ffn
 
 
-def _expert_bytes(shape: TransformerShape, recipe: Recipe, tokens: Tokens, layout: Layout) -> int:
+def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
     """Routed experts, shared experts and router of one layer, on the busiest rank.
 
     Routed tokens = tokens × top_k × imbalance, wherever the experts are: ep moves tokens, it does
     not change how many a rank has on average. Each keeps its copy of the expert's input and the
     expert's output, which the router's weight multiplies; the router keeps fp32 probabilities.
     """
-    size, h = recipe.weight_bytes, shape.hidden
-    routed_inside = math.ceil(tokens.inside * shape.top_k * recipe.imbalance)
-    routed_outside = math.ceil(tokens.outside * shape.top_k * recipe.imbalance)
-    width = mlp_width(shape, recipe, shape.expert_ffn // layout.tp)
-    routed = routed_outside * 2 * h * size + routed_inside * width * size
-    shared = tokens.inside * shape.shared_experts * width * size
-    return routed + shared + tokens.outside * 4 * shape.experts
+    shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
+    size = recipe.weight_bytes
+    inside = math.ceil(tokens.inside * shape.top_k * recipe.imbalance)
+    outside = math.ceil(tokens.outside * shape.top_k * recipe.imbalance)
+    width = _mlp_width(shape, recipe, shape.expert_width // job.layout.tp)
+    return replace(
+        terms,
+        routed_experts_bytes=outside * 2 * shape.hidden * size + inside * width * size,
+        shared_experts_bytes=tokens.inside * shape.shared_experts * width * size,
+        router_bytes=tokens.outside * 4 * shape.experts,
+    )

@@ -88,6 +88,7 @@ def gather_timeline(
     shape: TransformerShape,
     recipe: Recipe,
     ranks: int,
+    *,
     reshard: bool = True,
     prefetch: bool = True,
 ) -> GatherTimeline:

@@ -2,36 +2,27 @@
 
 from dataclasses import fields
 
-from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.memory.states import layer_kinds, local_parameters
+from course_lib.theory.memory.states import local_parameters
 
 
-def explain_memory(
-    shape: TransformerShape,
-    recipe: Recipe,
-    layout: Layout,
-    sequence: int | None = None,
-    stage: int = 0,
-    unit: str = "GB",
-) -> str:
+def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
     """The derivation of `gpu_memory` for one stage: convention, shares, then every leaf and total.
 
     Raises ValueError as `gpu_memory` does, and for a `unit` other than "GB" and "GiB".
     """
-    sequence = shape.context if sequence is None else sequence
-    bill = gpu_memory(shape, recipe, layout, sequence, stage)
+    bill = gpu_memory(job, stage)
     leaves = {leaf.name.removesuffix("_bytes"): getattr(bill, leaf.name) for leaf in fields(bill)}
     sizes = [f"{name:<20}{format_bytes(size, unit):>12}" for name, size in leaves.items() if size]
     return "\n".join(
         [
-            _convention(recipe),
-            *_parameter_lines(shape, layout, stage),
-            *_activation_lines(shape, recipe, layout, sequence, stage, unit),
+            _convention(job.recipe),
+            *_parameter_lines(job, stage),
+            *_activation_lines(job, stage, unit),
             *sizes,
             f"{'total':<20}{format_bytes(bill.total_bytes, unit):>12}",
         ]
@@ -43,51 +34,44 @@ def _convention(recipe: Recipe) -> str:
     parts = [
         f"weights {recipe.weight_bytes} ({recipe.parameters})",
         f"gradients {recipe.gradient_bytes} ({recipe.gradients})",
-        *["fp32 gradient buffer 4"] * recipe.gradient_buffer,
-        *["fp32 master copy 4"] * recipe.master_copy,
-        f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}",
     ]
+    if recipe.gradient_buffer:
+        parts.append("fp32 gradient buffer 4")
+    if recipe.master_copy:
+        parts.append("fp32 master copy 4")
+    parts.append(f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}")
     total = recipe.bytes_per_parameter
     return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
 
 
-def _parameter_lines(shape: TransformerShape, layout: Layout, stage: int) -> list[str]:
+def _parameter_lines(job: Job, stage: int) -> list[str]:
     """What pipeline, tensor and expert parallelism leave this GPU, and over how many ZeRO cuts."""
-    local = local_parameters(shape, layout, stage)
+    layout, local = job.layout, local_parameters(job.shape, job.layout, stage)
     shards = {"optimizer": 1, "gradients": 2, "parameters": 3}
     cut = [name for name, least in shards.items() if layout.zero_stage >= least]
     lines = [
         f"stage {stage} of pp {layout.pp}, 1/{layout.tp} by tp: {local.dense:,} dense parameters"
-        f" (of {shape.parameters().total:,} in the model)"
+        f" (of {job.shape.parameters().total:,} in the model)"
     ]
     if local.experts:
         lines.append(f"1/{layout.ep} of the experts by ep: {local.experts:,} parameters")
     if cut:
-        lines.append(
-            f"ZeRO-{layout.zero_stage} cuts {', '.join(cut)} over dp·cp = {layout.shard_ranks}"
-            + (f", of experts over dp·cp/ep = {layout.expert_shard_ranks}" * bool(local.experts))
-        )
+        line = f"ZeRO-{layout.zero_stage} cuts {', '.join(cut)} over dp·cp = {layout.shard_ranks}"
+        if local.experts:
+            line += f", of experts over dp·cp/ep = {layout.expert_shard_ranks}"
+        lines.append(line)
     return lines
 
 
-def _activation_lines(
-    shape: TransformerShape,
-    recipe: Recipe,
-    layout: Layout,
-    sequence: int,
-    stage: int,
-    unit: str,
-) -> list[str]:
+def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
-    lines, sizes = [], layout.chunk_layers(shape)
-    for chunk, held in layout.in_flight(stage).items():
-        start = sum(sizes[:chunk])
-        for layer, count in layer_kinds(shape, start, start + sizes[chunk]):
-            where = (shape, recipe, layout.micro_batch, sequence, layout, layer)
-            each = format_bytes(layer_activation_bytes(*where), unit)
-            kind = " with experts" * shape.has_experts(layer)
+    lines = []
+    for chunk, held in job.layout.in_flight(stage).items():
+        for layer, count in job.layout.layers_of(job.shape, chunk):
+            each = format_bytes(layer_activation_bytes(job, layer), unit)
+            kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
-                f"{layout.schedule}, recompute {recipe.recompute}: {held} micro-batches × {count} "
-                f"layers{kind} × {each}"
+                f"{job.layout.schedule}, recompute {job.recipe.recompute}: {held} micro-batches × "
+                f"{count} layers{kind} × {each}"
             )
     return lines

@@ -42,26 +42,14 @@ def local_parameters(
     holds its own copy of a tied embedding, unless it is the first as well.
     Source: Megatron-LM, core/tensor_parallel and core/transformer.
     """
-    chunks, sizes = layout.stage_chunks(stage), layout.chunk_layers(shape)
-    table, ends = _end_parameters(shape, layout, chunks)
+    table, ends = _end_parameters(shape, layout, stage)
     dense, experts, largest = ends, 0, (0, 0)
-    for chunk in chunks:
-        start = sum(sizes[:chunk])
-        for layer, count in layer_kinds(shape, start, start + sizes[chunk]):
+    for chunk in layout.stage_chunks(stage):
+        for layer, count in layout.layers_of(shape, chunk):
             cut = _layer_parameters(shape, layout, layer)
             dense, experts = dense + count * cut[0], experts + count * cut[1]
             largest = max(largest, cut, key=sum)
     return LocalParameters(dense, experts, *largest, ends, table)
-
-
-def layer_kinds(shape: TransformerShape, start: int, stop: int) -> list[tuple[int, int]]:
-    """Layers start..stop-1 as (a layer, how many are like it): dense ones, then those with experts.
-
-    Every layer of a kind has the same sizes, so that a stage need not be summed layer by layer.
-    """
-    split = min(max(shape.dense_layers, start), stop)
-    kinds = [(0, split - start), (shape.layers - 1, stop - split)]
-    return [(layer, count) for layer, count in kinds if count]
 
 
 def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
@@ -83,7 +71,7 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     Stage 1 shards optimizer states and master copy, stage 2 also gradients, stage 3 also
     parameters; dense ones over dp·cp ranks, experts over dp·cp/ep. Offloaded states are not here.
     """
-    part = -(-local.dense // layout.shard_ranks) + -(-local.experts // layout.expert_shard_ranks)
+    part = shard_parameters(local, layout)
 
     def kept(stage: int, each_bytes: int) -> int:
         return (part if layout.zero_stage >= stage else local.total) * each_bytes
@@ -98,6 +86,17 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     )
 
 
+def shard_parameters(local: LocalParameters, layout: Layout) -> int:
+    """Parameters in one ZeRO shard, rounded up: dense / (dp·cp) + experts / (dp·cp/ep)."""
+    dense = -(-local.dense // layout.shard_ranks)
+    return dense + -(-local.experts // layout.expert_shard_ranks)
+
+
+def updated_parameters(local: LocalParameters, layout: Layout) -> int:
+    """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
+    return shard_parameters(local, layout) if layout.zero_stage else local.total
+
+
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 
@@ -107,18 +106,20 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     """
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     layer = local.layer_dense * dense + local.layer_experts * experts
-    gathered = _yafsdp_bytes if recipe.gathering == "yafsdp" else _fsdp_bytes
-    weights, gradients = gathered(recipe, layer, local.ends_dense * dense, local.table * dense)
+    if recipe.gathering == "yafsdp":
+        weights, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
+    else:
+        weights, gradients = _fsdp_bytes(recipe, layer, local.ends_dense * dense)
     copied = layout.zero_stage == 0 and not recipe.gradient_as_bucket_view
     sent = local.dense * dense + local.experts * experts
     return {
-        "gathered_parameters_bytes": weights * (layout.zero_stage == 3),
-        "gathered_gradients_bytes": gradients * (layout.zero_stage >= 2),
-        "bucket_bytes": sent * recipe.gradient_bytes * copied,
+        "gathered_parameters_bytes": weights if layout.zero_stage == 3 else 0,
+        "gathered_gradients_bytes": gradients if layout.zero_stage >= 2 else 0,
+        "bucket_bytes": sent * recipe.gradient_bytes if copied else 0,
     }
 
 
-def _fsdp_bytes(recipe: Recipe, layer: int, ends: int, table: int) -> tuple[int, int]:
+def _fsdp_bytes(recipe: Recipe, layer: int, ends: int) -> tuple[int, int]:
     """Gathered weights and gradients of FSDP2.
 
     `gathered_units` layers, and what is outside the layers from forward to backward; one layer's
@@ -130,15 +131,15 @@ def _fsdp_bytes(recipe: Recipe, layer: int, ends: int, table: int) -> tuple[int,
     return weights, gradients
 
 
-def _yafsdp_bytes(recipe: Recipe, layer: int, ends: int, table: int) -> tuple[int, int]:
+def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
     """Two weight and two gradient buffers of the largest unit, where embedding and head are units.
 
     With fp32 gradients one fp32 buffer more, in which they are reduced.
     Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1.
     """
-    unit = max(layer, table)
-    wide = 4 * unit * (recipe.gradient_bytes > recipe.weight_bytes)
-    return 2 * unit * recipe.weight_bytes, 2 * unit * recipe.weight_bytes + wide
+    weights = 2 * unit * recipe.weight_bytes
+    wide = 4 * unit if recipe.gradient_bytes > recipe.weight_bytes else 0
+    return weights, weights + wide
 
 
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
@@ -162,13 +163,17 @@ def _copied_attention(shape: TransformerShape) -> int:
     return output_bias + widths * (shape.hidden + shape.biases)
 
 
-def _end_parameters(
-    shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]
-) -> tuple[int, int]:
+def _end_parameters(shape: TransformerShape, layout: Layout, stage: int) -> tuple[int, int]:
     """One vocabulary table here, and all: embedding and positions, last norm and head."""
-    first, last = 0 in chunks, layout.chunks - 1 in chunks
+    first, last = layout.holds_ends(stage)
+    if not (first or last):
+        return 0, 0
     table = -(-shape.vocab // layout.tp) * shape.hidden
-    before, after = shape.embedding_parameters(), shape.head_parameters()
-    own_head = not (shape.tied_embeddings and first)
-    ends = first * (table + before.positions) + last * (after.norms + own_head * table)
-    return (first or last) * table, ends
+    ends = 0
+    if first:
+        ends += table + shape.embedding_parameters().positions
+    if last:
+        ends += shape.head_parameters().norms
+    if last and not (shape.tied_embeddings and first):  # a head of its own, or a copy of a tied one
+        ends += table
+    return table, ends

@@ -45,7 +45,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class BucketTimeline:
-    """One backward pass of one rank, in seconds from its begin."""
+    """One backward pass of one rank, in seconds from its start."""
 
     gradients: tuple[Gradient, ...]
     exchanges: tuple[Exchange, ...]
@@ -109,6 +109,7 @@ def ddp_timeline(
     gradients: Sequence[Gradient],
     ranks: int,
     link: Link,
+    *,
     cap_bytes: int = BUCKET_CAP_BYTES,
     first_bytes: int = FIRST_BUCKET_BYTES,
     overlap: bool = True,
@@ -132,7 +133,7 @@ def ddp_timeline(
         while there[step] < full:
             step += 1
         start = max(times[step], free_s)
-        free_s = start + seconds("all-reduce", size, ranks, link.latency_s, link.bytes_per_s)
+        free_s = start + seconds("all-reduce", size, ranks, link)
         exchanges.append(Exchange(size, times[step], start, free_s))
     return BucketTimeline(tuple(gradients), tuple(exchanges))
 

@@ -37,7 +37,8 @@ def ddp_buckets(
     """
     whole("cap_bytes", cap_bytes)
     whole("first_bytes", first_bytes)
-    buckets, size = [], 0
+    buckets: list[int] = []
+    size = 0
     for count, piece in enumerate(gradient_bytes):
         whole(f"gradient_bytes[{count}]", piece)
         size += piece

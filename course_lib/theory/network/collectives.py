@@ -8,6 +8,7 @@ reduce-scatter, all n pieces of one GPU in all-to-all.
 
 from math import ceil, inf, log2
 
+from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.validation import choice, number, whole
 
 OPERATIONS = (
@@ -24,6 +25,10 @@ OPERATIONS = (
 ALGORITHMS = ("ring", "tree", "double-tree")
 # The share of the link that NCCL expects a tree to reach (nccl, src/graph/tuning.cc: busBw * .92).
 TREE_EFFICIENCY = 0.92
+TREES = ALGORITHMS[1:]
+TREE_SHARES = {"tree": 1.0, "double-tree": TREE_EFFICIENCY}  # of the link's bandwidth
+# What trees can do; every other operation has a ring only.
+WITH_TREES = ("all-reduce", "broadcast", "reduce")
 
 
 def bus_factor(operation: str, ranks: int) -> float:
@@ -84,46 +89,52 @@ def seconds(
     operation: str,
     size_bytes: float,
     ranks: int,
-    latency_s: float,
-    bytes_per_s: float,
+    link: Link,
+    *,
     algorithm: str = "ring",
 ) -> float:
-    """Time of one collective: steps · latency + bytes / bandwidth (one way).
-
-    Bytes are what one GPU sends; in the plain "tree" the whole size at each level, since no level
-    starts before the one below has ended.
-    """
-    number("latency_s", latency_s, least=0)
-    number("bytes_per_s", bytes_per_s, above=0)
+    """Time of one collective: steps · latency + bytes / bandwidth, one way, of each GPU's link."""
     count = steps(operation, ranks, algorithm)
-    sent = sent_bytes(operation, size_bytes, ranks)
-    return count * latency_s + (count * size_bytes if algorithm == "tree" else sent) / bytes_per_s
+    moved = moved_bytes(operation, size_bytes, ranks, algorithm)
+    return count * link.latency_s + moved / link.bytes_per_s
+
+
+def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = "ring") -> float:
+    """Bytes behind each other on the slowest way: what `seconds` divides by the bandwidth.
+
+    What one GPU sends; in the plain "tree" the whole size at each level, since no level starts
+    before the one below has ended.
+    """
+    if algorithm == "tree":
+        number("size_bytes", size_bytes, least=0)
+        return steps(operation, ranks, algorithm) * size_bytes
+    _check(operation, ranks, algorithm)
+    return sent_bytes(operation, size_bytes, ranks)
 
 
 def crossover_bytes(
+    operation: str,
     ranks: int,
-    latency_s: float,
-    bytes_per_s: float,
+    link: Link,
+    *,
     tree: str = "double-tree",
-    efficiency: float = TREE_EFFICIENCY,
+    efficiency: float | None = None,
 ) -> float:
-    """Size below which a tree all-reduce is faster than a ring: equal times, solved for size.
+    """Size below which a tree is faster than a ring: equal times, solved for size.
 
-    α (2(n-1) - 2 ceil(log2 n)) = size/β (f/efficiency - 2(n-1)/n), with f = 2 ceil(log2 n) for the
-    plain tree and 2(n-1)/n for the double one. Infinite where the tree never loses, 0 where it
-    saves no step. `efficiency` is the share of the bandwidth that the tree reaches.
+    For an all-reduce: α (2(n-1) - 2 ceil(log2 n)) = size/β (f/efficiency - 2(n-1)/n), with
+    f = 2 ceil(log2 n) for the plain tree and 2(n-1)/n for the double one. Infinite where the tree
+    never loses, 0 where it saves no step. `efficiency`: the share of the bandwidth that the tree
+    reaches; None: TREE_SHARES.
     """
-    choice("tree", tree, ALGORITHMS[1:])
-    number("efficiency", efficiency, above=0)
-    number("latency_s", latency_s, least=0)
-    number("bytes_per_s", bytes_per_s, above=0)
-    saved = steps("all-reduce", ranks) - steps("all-reduce", ranks, tree)
-    # With no latency and a bandwidth of 1, the time of one byte is what it costs per byte.
-    extra = seconds("all-reduce", 1, ranks, 0, efficiency, tree)
-    extra -= seconds("all-reduce", 1, ranks, 0, 1)
+    choice("tree", tree, TREES)
+    share = TREE_SHARES[tree] if efficiency is None else efficiency
+    number("efficiency", share, above=0)
+    saved = steps(operation, ranks) - steps(operation, ranks, tree)
     if saved == 0:
         return 0.0
-    return inf if extra <= 0 else saved * latency_s * bytes_per_s / extra
+    extra = moved_bytes(operation, 1, ranks, tree) / share - moved_bytes(operation, 1, ranks)
+    return inf if extra <= 0 else saved * link.latency_s * link.bytes_per_s / extra
 
 
 def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
@@ -153,7 +164,7 @@ def zero_volume(size_bytes: float, zero_stage: int, ranks: int | None = None) ->
 
 
 def tensor_parallel_bytes(
-    micro_batch: int, sequence: int, hidden: int, tp: int, element_bytes: int = 2
+    micro_batch: int, sequence: int, hidden: int, tp: int, *, element_bytes: int = 2
 ) -> float:
     """Bytes a GPU sends for one layer and micro-batch, forward and backward: 8bsh(t-1)/t elements.
 
@@ -215,6 +226,7 @@ def layer_tp_reach(
     hidden: int,
     peak_flop_per_s: float,
     bytes_per_s: float,
+    *,
     element_bytes: int = 2,
     layer_parameters: int | None = None,
 ) -> int:
@@ -225,13 +237,6 @@ def layer_tp_reach(
     parameters = _layer_parameters(hidden, element_bytes, layer_parameters)
     reach = 6 * parameters / (8 * hidden * element_bytes)
     return int(1 + reach / ridge(peak_flop_per_s, bytes_per_s))
-
-
-def ridge(peak_flop_per_s: float, bytes_per_s: float) -> float:
-    """FLOP per byte at which computing takes as long as moving: peak / bandwidth (one way)."""
-    number("peak_flop_per_s", peak_flop_per_s, above=0)
-    number("bytes_per_s", bytes_per_s, above=0)
-    return peak_flop_per_s / bytes_per_s
 
 
 def needed_bytes_per_s(peak_flop_per_s: float, flop_per_byte: float) -> float:
@@ -254,7 +259,7 @@ def _check(operation: str, ranks: int, algorithm: str = "ring") -> None:
     choice("operation", operation, OPERATIONS)
     whole("ranks", ranks)
     choice("algorithm", algorithm, ALGORITHMS)
-    if algorithm != "ring" and operation not in ("all-reduce", "broadcast", "reduce"):
+    if algorithm != "ring" and operation not in WITH_TREES:
         raise ValueError(
             f"algorithm {algorithm!r} does not do {operation}: take 'ring', or all-reduce, "
             "broadcast or reduce"

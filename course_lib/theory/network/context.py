@@ -17,7 +17,7 @@ def chunks(rank: int, ranks: int, zigzag: bool = False) -> tuple[int, ...]:
 
 
 def rank_scores(
-    sequence: int, rank: int, ranks: int, zigzag: bool = False, masked: bool = True
+    sequence: int, rank: int, ranks: int, *, zigzag: bool = False, masked: bool = True
 ) -> int:
     """Causal scores (query times key) of one head and one sequence that `rank` computes.
 
@@ -34,7 +34,7 @@ def rank_scores(
 
 
 def hidden_ring_tokens(
-    flop_per_s: float, bytes_per_s: float, hidden: int, kv_width: int, element_bytes: int = 2
+    flop_per_s: float, bytes_per_s: float, hidden: int, kv_width: int, *, element_bytes: int = 2
 ) -> float:
     """Tokens on a rank from which on computing a block takes as long as the next one's way.
 

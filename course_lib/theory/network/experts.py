@@ -158,6 +158,7 @@ def expert_load(
     tokens: int,
     experts: int,
     top_k: int = 1,
+    *,
     capacity_factor: float | None = None,
     ranks: int = 1,
     row_bytes: int = 2,

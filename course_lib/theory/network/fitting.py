@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.validation import number
 
@@ -19,6 +20,11 @@ class FittedLink:
     bytes_per_s: float
     residual: float
 
+    @property
+    def link(self) -> Link:
+        """The fit as a link."""
+        return Link("fitted", self.bytes_per_s, self.latency_s)
+
     def explain(self) -> str:
         """The fit in one line."""
         return (
@@ -32,6 +38,7 @@ def fit_alpha_beta(
     sizes_bytes: Sequence[float],
     seconds: Sequence[float],
     ranks: int,
+    *,
     algorithm: str = "ring",
 ) -> FittedLink:
     """Least squares of the relative errors: sum of ((steps · α + sent / β - t) / t)².
@@ -44,8 +51,7 @@ def fit_alpha_beta(
     steps = collectives.steps(operation, ranks, algorithm)
     if steps == 0:
         raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
-    # With no latency and a bandwidth of 1 the time is what the slowest rank sends.
-    sent = [collectives.seconds(operation, size, ranks, 0, 1, algorithm) for size in sizes_bytes]
+    sent = [collectives.moved_bytes(operation, size, ranks, algorithm) for size in sizes_bytes]
     level, slope = _line(sent, seconds, [1 / time**2 for time in seconds])
     if slope <= 0:
         raise ValueError(

@@ -22,7 +22,7 @@ def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) ->
     members = min(ranks, max(1, cluster.gpus_per_node // stride))
     crossing = (-(-ranks // members) - 1) / (ranks - 1)
     latency = cluster.inside.latency_s + crossing * (slowest.latency_s - cluster.inside.latency_s)
-    ports = members
+    ports: float = members
     if operation == "all-to-all":
         ports = (ranks - 1) / (ranks - members) if ranks > members else 1
     rate = min(cluster.inside.bytes_per_s, ports * slowest.bytes_per_s)

@@ -1,16 +1,12 @@
 """A collective by ring and by tree on one link: which is faster, and from which size on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number
-
-# What all-reduce, broadcast and reduce can follow; the other operations have a ring only.
-TREES = collectives.ALGORITHMS[1:]
-_WITH_TREES = ("all-reduce", "broadcast", "reduce")
+from course_lib.validation import choice
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ class RingOrTree:
             f"ring: {self.ring_steps} steps · α = {format_seconds(self.ring_latency_s)}, "
             f"bytes / β = {format_seconds(sent_s)}, together {format_seconds(self.ring_s)}",
         ]
-        if self.tree_s is not None:
+        if self.tree_s is not None and self.crossover_bytes is not None:
             below = format_bytes(self.crossover_bytes, "GiB")
             lines.append(
                 f"{self.tree}: {self.tree_steps} steps, together {format_seconds(self.tree_s)}; "
@@ -89,31 +85,20 @@ class RingOrTree:
 
 
 def ring_or_tree(
-    operation: str, size_bytes: float, ranks: int, link: Link, tree: str = "tree"
+    operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
 ) -> RingOrTree:
     """One collective on `ranks` GPUs that have a `link` each, by ring and by tree.
 
     `tree` "tree" sends the whole tensor level by level, "double-tree" in pieces through two trees
-    and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal:
-    α · (steps saved) · β / (extra bytes on the way for each byte of the tensor). Source: Thakur,
-    Rabenseifner, Gropp 2005, section 4. Raises ValueError for a size below 0 and fewer than 1 rank.
+    and reaches TREE_EFFICIENCY of the bandwidth. The crossover is where the times are equal.
+    Source: Thakur, Rabenseifner, Gropp 2005, section 4. Raises ValueError for a size below 0 and
+    fewer than 1 rank.
     """
-    number("size_bytes", size_bytes, least=0)
-    choice("tree", tree, TREES)
-    pair = (link.latency_s, link.bytes_per_s)
-    ring_s = collectives.seconds(operation, size_bytes, ranks, *pair)
-    if operation not in _WITH_TREES:
+    choice("tree", tree, collectives.TREES)
+    ring_s = collectives.seconds(operation, size_bytes, ranks, link)
+    if operation not in collectives.WITH_TREES:
         return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, None, None)
-    part = collectives.TREE_EFFICIENCY if tree == "double-tree" else 1.0
-    slower = (link.latency_s, link.bytes_per_s * part)
-    tree_s = collectives.seconds(operation, size_bytes, ranks, *slower, tree)
-    crossover = _crossover(operation, ranks, link, tree, part)
+    slower = replace(link, bytes_per_s=link.bytes_per_s * collectives.TREE_SHARES[tree])
+    tree_s = collectives.seconds(operation, size_bytes, ranks, slower, algorithm=tree)
+    crossover = collectives.crossover_bytes(operation, ranks, link, tree=tree)
     return RingOrTree(operation, size_bytes, ranks, link, tree, ring_s, tree_s, crossover)
-
-
-def _crossover(operation: str, ranks: int, link: Link, tree: str, part: float) -> float:
-    saved = collectives.steps(operation, ranks) - collectives.steps(operation, ranks, tree)
-    # With no latency and a bandwidth of 1 the time of one byte is what it costs per byte.
-    extra = collectives.seconds(operation, 1, ranks, 0, part, tree)
-    extra -= collectives.seconds(operation, 1, ranks, 0, 1)
-    return saved * link.latency_s * link.bytes_per_s / extra if saved else 0.0

@@ -8,12 +8,8 @@ of all gradients, the loss itself.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import local_tokens
-from course_lib.theory.memory.states import layer_kinds, local_parameters
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
@@ -21,14 +17,10 @@ from course_lib.theory.network.traffic import Collective, Traffic
 
 
 def step_traffic(
-    shape: TransformerShape,
-    recipe: Recipe,
-    layout: Layout,
-    sequence: int,
-    cluster: Cluster,
+    job: Job,
     stage: int = 0,
     *,
-    habits: CommunicationPolicy | None = None,
+    policy: CommunicationPolicy | None = None,
     overlap: Mapping[str, float] | None = None,
 ) -> Traffic:
     """Every collective of one update on a GPU of pipeline rank `stage`.
@@ -39,115 +31,147 @@ def step_traffic(
     all-gather and reduce-scatter. cp: keys and values around a ring, their gradients back. ep:
     all-to-all of routed tokens, there and back, forward and backward. pp: b·s·h per boundary.
     Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
-    Raises ValueError for a layout that doesn't fit the model, the sequence or the cluster.
+    Raises ValueError for a stage that is not there.
     """
-    layout.check(shape, sequence)
-    if layout.world > cluster.world:
-        layout.check_world(cluster.world)
-    step = _Step(shape, recipe, layout, sequence, cluster, stage, habits or CommunicationPolicy())
+    step = _Step(job, stage, policy or CommunicationPolicy())
     entries = (*_tensor(step), *_context(step), *_expert(step), *_data(step), *_pipeline(step))
     return Traffic(tuple(entry for entry in entries if entry.count), dict(overlap or {}))
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The ranks r, r + stride, … that talk to each other along one axis."""
+
+    step: "_Step"
+    axis: str
+    ranks: int
+    stride: int
+
+    def calls(
+        self,
+        what: str,
+        operation: str,
+        count: int,
+        size_bytes: float,
+        *,
+        kind: str = "activations",
+        place: str = "layers",
+    ) -> Collective:
+        """`count` calls of one kind, on the link of this group."""
+        return Collective(
+            self.axis,
+            what,
+            operation,
+            count,
+            size_bytes,
+            self.ranks,
+            group_link(self.step.job.cluster, operation, self.ranks, self.stride),
+            self.step.policy.algorithm,
+            kind,
+            place,
+        )
 
 
 @dataclass(frozen=True)
 class _Step:
     """The inputs of `step_traffic`, and the counts that several axes need."""
 
-    shape: TransformerShape
-    recipe: Recipe
-    layout: Layout
-    sequence: int
-    cluster: Cluster
+    job: Job
     stage: int
-    habits: CommunicationPolicy
+    policy: CommunicationPolicy
 
     @property
     def passes(self) -> int:
-        """Micro-batches that go through each chunk; DualPipe sends half of them each way."""
-        return self.layout.accumulation // (2 if self.layout.schedule == "dualpipe" else 1)
+        """Micro-batches that go through each chunk."""
+        return self.job.layout.passes
 
     @property
     def forwards(self) -> int:
         """Forward passes per micro-batch: full recomputation makes it two."""
-        return 2 if self.recipe.recompute == "full" else 1
+        return 2 if self.job.recipe.recompute == "full" else 1
 
+    @property
     def layers(self) -> tuple[int, int]:
         """Layers on this rank: those with one MLP, and those with experts."""
-        sizes, counts = self.layout.chunk_layers(self.shape), [0, 0]
-        for chunk in self.layout.stage_chunks(self.stage):
-            start = sum(sizes[:chunk])
-            for layer, count in layer_kinds(self.shape, start, start + sizes[chunk]):
-                counts[self.shape.has_experts(layer)] += count
+        shape, layout, counts = self.job.shape, self.job.layout, [0, 0]
+        for chunk in layout.stage_chunks(self.stage):
+            for layer, count in layout.layers_of(shape, chunk):
+                counts[shape.has_experts(layer)] += count
         return counts[0], counts[1]
 
+    @property
     def ends(self) -> tuple[bool, bool]:
         """Whether this rank has the embedding, and whether it has the head."""
-        chunks = self.layout.stage_chunks(self.stage)
-        return 0 in chunks, self.layout.chunks - 1 in chunks
+        return self.job.layout.holds_ends(self.stage)
 
-    def activation_bytes(self, inside: bool) -> int:
+    def activation_bytes(self, *, inside: bool) -> int:
         """b·s·h of one micro-batch on this GPU, inside or outside the tensor-parallel region."""
-        tokens = local_tokens(self.layout, self.layout.micro_batch, self.sequence)
+        tokens = self.job.local_tokens
         count = tokens.inside if inside else tokens.outside
-        return count * self.shape.hidden * self.recipe.weight_bytes
+        return count * self.job.shape.hidden * self.job.recipe.weight_bytes
 
-    def routed_bytes(self, inside: bool) -> float:
+    def routed_bytes(self, *, inside: bool) -> float:
         """The same for tokens on their way to the busiest experts: top_k · imbalance times."""
-        return self.activation_bytes(inside) * self.shape.top_k * self.recipe.imbalance
+        routes = self.job.shape.top_k * self.job.recipe.imbalance
+        return self.activation_bytes(inside=inside) * routes
 
-    def entry(
-        self,
-        axis: str,
-        what: str,
-        operation: str,
-        count: int,
-        size_bytes: float,
-        ranks: int,
-        stride: int,
-    ) -> Collective:
-        """One entry, on the link of its group."""
-        link = group_link(self.cluster, operation, ranks, stride)
-        algorithm = self.habits.algorithm
-        return Collective(axis, what, operation, count, size_bytes, ranks, link, algorithm)
+    def group(self, axis: str, ranks: int, stride: int) -> _Group:
+        """A group of this GPU."""
+        return _Group(self, axis, ranks, stride)
 
 
 def _tensor(step: _Step) -> Iterator[Collective]:
     """Tensor parallelism; Narayanan et al. 2021, arXiv:2104.04473, section 3.2."""
-    if step.layout.tp == 1:
+    shape, layout = step.job.shape, step.job.layout
+    if layout.tp == 1:
         return
-    dense, experts = step.layers()
+    dense, experts = step.layers
     size, routed = step.activation_bytes(inside=True), step.routed_bytes(inside=True)
-    blocks = [("attention", dense + experts, size)]
-    if step.layout.sequence_parallel:
-        shared = experts if step.shape.shared_experts else 0
+    blocks: list[tuple[str, int, float]] = [("attention", dense + experts, size)]
+    if layout.sequence_parallel:
+        shared = experts if shape.shared_experts else 0
         blocks += [("MLP", dense, size), ("experts", experts, routed)]
         blocks += [("shared experts", shared, size)]
     else:  # every rank has all tokens, and one sum at the end does for all experts
         blocks += [("MLP", dense, size), ("experts", experts, size)]
     for what, layers, block_bytes in blocks:
-        yield from _sums(step, what, layers * step.passes, block_bytes, step.forwards)
-    embedding, head = step.ends()
-    yield from _sums(step, "embedding", embedding * step.passes, size, 1, backward=0)
-    yield from _sums(step, "head", head * step.passes, size, 0)
+        yield from _sums(_Block(step, what, layers, block_bytes), step.forwards, 1)
+    embedding, head = step.ends
+    yield from _sums(_Block(step, "embedding", int(embedding), size, "embedding"), 1, 0)
+    yield from _sums(_Block(step, "head", int(head), size, "head"), 0, 1)
     # The loss over a split vocabulary: maximum, sum and right logit of each token, in fp32.
-    loss = size // step.recipe.weight_bytes // step.shape.hidden * 4
-    yield step.entry("tp", "loss", "all-reduce", 3 * head * step.passes, loss, step.layout.tp, 1)
+    loss = step.job.local_tokens.inside * 4
+    group, count = step.group("tp", layout.tp, 1), 3 * head * step.passes
+    yield group.calls("loss", "all-reduce", count, loss, place="head")
 
 
-def _sums(
-    step: _Step, what: str, calls: int, size_bytes: float, forward: int, backward: int = 1
-) -> Iterator[Collective]:
+@dataclass(frozen=True)
+class _Block:
+    """`layers` equal blocks whose input or output is summed over tp."""
+
+    step: _Step
+    what: str
+    layers: int
+    size_bytes: float
+    place: str = "layers"
+
+
+def _sums(block: _Block, forward: int, backward: int) -> Iterator[Collective]:
     """Sums over tp around one block: all-reduces, or all-gathers and reduce-scatters.
 
     With sequence parallelism each pass of a block needs both, and each is half of an all-reduce.
     """
-    ranks, count = step.layout.tp, calls * (forward + backward)
-    if not step.layout.sequence_parallel:
-        yield step.entry("tp", what, "all-reduce", count, size_bytes, ranks, 1)
+    step, layout = block.step, block.step.job.layout
+    group = step.group("tp", layout.tp, 1)
+    calls = block.layers * step.passes
+    count = calls * (forward + backward)
+    if not layout.sequence_parallel:
+        yield group.calls(block.what, "all-reduce", count, block.size_bytes, place=block.place)
         return
-    again = calls * (step.habits.gather_inputs_again and backward)
-    yield step.entry("tp", what, "all-gather", count + again, size_bytes, ranks, 1)
-    yield step.entry("tp", what, "reduce-scatter", count, size_bytes, ranks, 1)
+    again = calls * backward if step.policy.gather_inputs_again else 0
+    gathers = count + again
+    yield group.calls(block.what, "all-gather", gathers, block.size_bytes, place=block.place)
+    yield group.calls(block.what, "reduce-scatter", count, block.size_bytes, place=block.place)
 
 
 def _context(step: _Step) -> Iterator[Collective]:
@@ -158,17 +182,16 @@ def _context(step: _Step) -> Iterator[Collective]:
     gathers again, and two thirds of them if the gathered keys and values are kept.
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
-    ranks = step.layout.cp
-    shape, tokens = step.shape, local_tokens(step.layout, step.layout.micro_batch, step.sequence)
-    heads = shape.kv_heads // min(step.layout.tp, shape.kv_heads)
+    shape, layout, recipe = step.job.shape, step.job.layout, step.job.recipe
+    heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
-    size = tokens.inside * width * step.recipe.weight_bytes
-    hops = (ranks - 1) * sum(step.layers()) * step.passes
+    size = step.job.local_tokens.inside * width * recipe.weight_bytes
+    hops = (layout.cp - 1) * sum(step.layers) * step.passes
     # Selective recomputation repeats attention, and so the ring.
-    rounds = 2 + (step.recipe.recompute != "none")
-    stride = step.layout.tp
-    yield step.entry("cp", "keys and values", "send-recv", hops * rounds, size, ranks, stride)
-    yield step.entry("cp", "their gradients", "send-recv", hops, size, ranks, stride)
+    rounds = 2 if recipe.recompute == "none" else 3
+    group = step.group("cp", layout.cp, layout.tp)
+    yield group.calls("keys and values", "send-recv", hops * rounds, size)
+    yield group.calls("their gradients", "send-recv", hops, size, kind="gradients")
 
 
 def _expert(step: _Step) -> Iterator[Collective]:
@@ -176,85 +199,103 @@ def _expert(step: _Step) -> Iterator[Collective]:
 
     Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
-    ranks = step.layout.ep
-    calls = (ranks > 1) * step.layers()[1] * step.passes * (step.forwards + 1)
-    size = step.routed_bytes(inside=False)
+    layout = step.job.layout
+    if layout.ep == 1:
+        return
+    count = step.layers[1] * step.passes * (step.forwards + 1)
+    group, size = step.group("ep", layout.ep, layout.tp), step.routed_bytes(inside=False)
     for what in ("dispatch", "combine"):
-        yield step.entry("ep", what, "all-to-all", calls, size, ranks, step.layout.tp)
+        yield group.calls(what, "all-to-all", count, size, place="experts")
 
 
 def _data(step: _Step) -> Iterator[Collective]:
     """Gradients and, under ZeRO, parameters; ZeRO, arXiv:1910.02054, section 7."""
-    layout = step.layout
-    local = local_parameters(step.shape, layout, step.stage)
-    dense, experts = step.layers()
-    layers = local.dense - local.ends_dense
-    groups = [
-        ("layers", layers, dense + experts, layout.shard_ranks, layout.tp),
-        ("ends", local.ends_dense, 1, layout.shard_ranks, layout.tp),
-        ("experts", local.experts, experts, layout.expert_shard_ranks, layout.tp * layout.ep),
+    layout = step.job.layout
+    local = local_parameters(step.job.shape, layout, step.stage)
+    dense, experts = step.layers
+    alike = step.group("dp", layout.shard_ranks, layout.tp)
+    same_experts = step.group("dp", layout.expert_shard_ranks, layout.tp * layout.ep)
+    shares = [
+        _Share(alike, "layers", local.dense - local.ends_dense, dense + experts),
+        _Share(alike, "ends", local.ends_dense, 1),
+        _Share(same_experts, "experts", local.experts, experts),
     ]
-    for what, parameters, units, ranks, stride in groups:
-        if ranks > 1 and parameters:
-            exchange = _sharded if layout.zero_stage == 3 else _bucketed
-            yield from exchange(step, what, parameters, units, ranks, stride)
+    for share in shares:
+        if share.group.ranks > 1 and share.parameters:
+            yield from _sharded(share) if layout.zero_stage == 3 else _bucketed(share)
 
 
-def _bucketed(
-    step: _Step, what: str, parameters: int, units: int, ranks: int, stride: int
-) -> Iterator[Collective]:
+@dataclass(frozen=True)
+class _Share:
+    """Parameters that all ranks of `group` hold or shard alike, in `units` equal pieces."""
+
+    group: _Group
+    place: str
+    parameters: int
+    units: int
+
+
+def _bucketed(share: _Share) -> Iterator[Collective]:
     """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
-    stage, cap = step.layout.zero_stage, step.habits.bucket_bytes
-    sums = gradient_syncs(step.passes, step.passes, step.habits.no_sync and stage < 2)
-    size = parameters * step.recipe.gradient_bytes
-    buckets = -(-size // cap)
-    name, operation = f"gradients of {what}", "reduce-scatter" if stage else "all-reduce"
-    yield step.entry("dp", name, operation, sums * buckets, size / buckets, ranks, stride)
+    step, place = share.group.step, share.place
+    recipe, stage = step.job.recipe, step.job.layout.zero_stage
+    syncs = gradient_syncs(step.passes, step.passes, step.policy.no_sync and stage < 2)
+    size = share.parameters * recipe.gradient_bytes
+    buckets = -(-size // step.policy.bucket_bytes)
+    operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
+    what, kind = f"gradients of {place}", "gradients"
+    yield share.group.calls(what, operation, syncs * buckets, sent, kind=kind, place=place)
     if stage:
-        size = parameters * step.recipe.weight_bytes
-        buckets = -(-size // cap)
-        name = f"parameters of {what}"
-        yield step.entry("dp", name, "all-gather", buckets, size / buckets, ranks, stride)
+        size = share.parameters * recipe.weight_bytes
+        buckets = -(-size // step.policy.bucket_bytes)
+        what, kind = f"parameters of {place}", "parameters"
+        yield share.group.calls(what, "all-gather", buckets, size / buckets, kind=kind, place=place)
 
 
-def _sharded(
-    step: _Step, what: str, parameters: int, units: int, ranks: int, stride: int
-) -> Iterator[Collective]:
+def _sharded(share: _Share) -> Iterator[Collective]:
     """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered."""
-    calls, each = units * step.passes, parameters / units
-    gathers = calls * (2 if step.habits.reshard and what != "ends" else 1)
-    size = each * step.recipe.weight_bytes
-    yield step.entry("dp", f"parameters of {what}", "all-gather", gathers, size, ranks, stride)
-    size = each * step.recipe.gradient_bytes
-    yield step.entry("dp", f"gradients of {what}", "reduce-scatter", calls, size, ranks, stride)
+    step, place = share.group.step, share.place
+    recipe, calls = step.job.recipe, share.units * step.passes
+    each = share.parameters / share.units
+    gathers = calls * (2 if step.policy.reshard and place != "ends" else 1)
+    what, size = f"parameters of {place}", each * recipe.weight_bytes
+    yield share.group.calls(what, "all-gather", gathers, size, kind="parameters", place=place)
+    what, size = f"gradients of {place}", each * recipe.gradient_bytes
+    yield share.group.calls(what, "reduce-scatter", calls, size, kind="gradients", place=place)
 
 
 def _pipeline(step: _Step) -> Iterator[Collective]:
     """Activations to the next stage, gradients to the one before, and copies of parameters.
 
-    Under sequence parallelism each tp rank sends its own part. Sources: Narayanan et al. 2021,
-    arXiv:2104.04473, section 2.2; DeepSeek-V3, arXiv:2412.19437, section 3.2.1 (two copies).
+    Under sequence parallelism each tp rank sends its own part. Source: Narayanan et al. 2021,
+    arXiv:2104.04473, section 2.2.
     """
-    layout = step.layout
+    layout = step.job.layout
     if layout.pp == 1:
         return
-    stride = layout.tp * layout.cp * layout.dp
+    group = step.group("pp", layout.pp, layout.tp * layout.cp * layout.dp)
     size = step.activation_bytes(inside=False)
-    embedding, head = step.ends()
+    embedding, head = step.ends
     chunks = len(layout.stage_chunks(step.stage))
-    for what, ends in (("activations", head), ("gradients", embedding)):
-        count = (chunks - ends) * step.passes
-        yield step.entry("pp", what, "send-recv", count, size, layout.pp, stride)
-    local = local_parameters(step.shape, layout, step.stage)
+    there, back = (chunks - head) * step.passes, (chunks - embedding) * step.passes
+    yield group.calls("activations", "send-recv", there, size)
+    yield group.calls("gradients", "send-recv", back, size, kind="gradients")
+    what, copies = _copied_parameters(step)
+    if copies:
+        # The two copies lie on two stages: as far apart as the whole pipeline, for the link.
+        link = group_link(step.job.cluster, "send-recv", layout.pp, group.stride)
+        size = copies * step.job.recipe.gradient_bytes
+        yield Collective("pp", what, "all-reduce", 1, size, 2, link, kind="gradients", place="ends")
+
+
+def _copied_parameters(step: _Step) -> tuple[str, int]:
+    """Parameters of this stage of which another stage has a copy, with the name of their sum.
+
+    Source: DeepSeek-V3, arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies).
+    """
+    shape, layout = step.job.shape, step.job.layout
     if layout.schedule == "dualpipe":
-        copies, what = local.total, "gradients of both copies"
-    else:
-        tied = step.shape.tied_embeddings and (embedding or head)
-        copies, what = (
-            tied * -(-step.shape.vocab // layout.tp) * step.shape.hidden,
-            "tied embedding",
-        )
-    size = copies * step.recipe.gradient_bytes
-    # The two copies lie on two stages: as far apart as the whole pipeline, for the link.
-    link = group_link(step.cluster, "send-recv", layout.pp, stride)
-    yield Collective("pp", what, "all-reduce", int(copies > 0), size, 2, link)
+        return "gradients of both copies", local_parameters(shape, layout, step.stage).total
+    if shape.tied_embeddings and any(step.ends):
+        return "tied embedding", -(-shape.vocab // layout.tp) * shape.hidden
+    return "tied embedding", 0

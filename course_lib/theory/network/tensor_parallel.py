@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.theory.inputs.units import format_flop
 from course_lib.theory.network import collectives
 from course_lib.validation import divisible, number, whole
@@ -44,7 +44,7 @@ class CutLayer:
     def sent_bytes(self) -> float:
         """Bytes that one GPU sends: 8 b·s·h (t-1)/t elements, four all-reduces."""
         return collectives.tensor_parallel_bytes(
-            1, self.tokens, self.hidden, self.tp, self.element_bytes
+            1, self.tokens, self.hidden, self.tp, element_bytes=self.element_bytes
         )
 
     @property
@@ -55,7 +55,7 @@ class CutLayer:
     @property
     def ridge_flop_per_byte(self) -> float:
         """FLOP per byte at which the link takes as long as the arithmetic."""
-        return collectives.ridge(self.peak_flop_per_s, self.link.bytes_per_s)
+        return ridge(self.peak_flop_per_s, self.link.bytes_per_s)
 
     @property
     def compute_s(self) -> float:
@@ -65,9 +65,7 @@ class CutLayer:
     @property
     def communication_s(self) -> float:
         """Seconds of four ring all-reduces one after the other: latency and bytes."""
-        return 4 * collectives.seconds(
-            "all-reduce", self.summed_bytes, self.tp, self.link.latency_s, self.link.bytes_per_s
-        )
+        return 4 * collectives.seconds("all-reduce", self.summed_bytes, self.tp, self.link)
 
     @property
     def seconds(self) -> float:
@@ -84,9 +82,8 @@ class CutLayer:
     @property
     def layer_reach(self) -> int:
         """Largest t by the bytes of a layer: see `collectives.layer_tp_reach`."""
-        return collectives.layer_tp_reach(
-            self.hidden, self.peak_flop_per_s, self.link.bytes_per_s, self.element_bytes
-        )
+        rates = (self.peak_flop_per_s, self.link.bytes_per_s)
+        return collectives.layer_tp_reach(self.hidden, *rates, element_bytes=self.element_bytes)
 
     def explain(self) -> str:
         """Compute, communication and both reaches, one line each."""
@@ -104,7 +101,7 @@ class CutLayer:
         )
 
 
-def qkv_rows(heads: int, kv_heads: int, width: int, tp: int, rank: int) -> list[int]:
+def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> list[int]:
     """Rows of a fused (q, k, v) matrix that `rank` of `tp` needs: its heads of each part.
 
     Rows lie q first, heads·width of them, then k, then v, kv_heads·width each. With tp above

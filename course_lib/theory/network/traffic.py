@@ -10,13 +10,17 @@ from course_lib.validation import choice, number, whole
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
+# What a message carries, and of which part of the model.
+KINDS = ("activations", "gradients", "parameters")
+PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
 @dataclass(frozen=True)
 class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
 
-    `what` says which tensor, `size_bytes` is the whole tensor as in `collectives`.
+    `what` says in words which tensor, `kind` and `place` what it is and of which part of the model;
+    `size_bytes` is the whole tensor as in `collectives`.
     """
 
     axis: str
@@ -27,9 +31,13 @@ class Collective:
     ranks: int
     link: Link
     algorithm: str = "ring"
+    kind: str = "activations"
+    place: str = "layers"
 
     def __post_init__(self) -> None:
         choice("axis", self.axis, AXES)
+        choice("kind", self.kind, KINDS)
+        choice("place", self.place, PLACES)
         choice("operation", self.operation, collectives.OPERATIONS)
         choice("algorithm", self.algorithm, collectives.ALGORITHMS)
         whole("count", self.count, least=0)
@@ -54,9 +62,8 @@ class Collective:
             self.operation,
             self.size_bytes,
             self.ranks,
-            self.link.latency_s,
-            self.link.bytes_per_s,
-            self.algorithm if trees else "ring",
+            self.link,
+            algorithm=self.algorithm if trees else "ring",
         )
 
 

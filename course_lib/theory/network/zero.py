@@ -102,7 +102,7 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
 
 
 def sent_bytes(
-    parameters: int, zero_stage: int, ranks: int, recipe: Recipe, accumulation: int = 1
+    parameters: int, zero_stage: int, ranks: int, recipe: Recipe, *, accumulation: int = 1
 ) -> float:
     """Bytes that one GPU sends in an update of `accumulation` micro-batches.
 
@@ -136,5 +136,5 @@ def _bill(parameters: int, ranks: int, recipe: Recipe, stage: int) -> StageBill:
         optimizer_bytes=kept.consumers["optimizer"],
         host_bytes=everything.total_bytes - kept.total_bytes,
         sent_bytes=sent_bytes(parameters, stage, ranks, recipe),
-        bus_bytes=offloaded * part * (recipe.gradient_bytes + recipe.weight_bytes),
+        bus_bytes=part * (recipe.gradient_bytes + recipe.weight_bytes) if offloaded else 0,
     )

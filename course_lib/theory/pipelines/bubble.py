@@ -35,6 +35,7 @@ def bubble_time(
     stages: int,
     micro_batches: int,
     virtual_stages: int = 1,
+    *,
     times: PassTimes | None = None,
 ) -> float:
     """Idle time of a stage, with F forward, B whole backward, W its weight part, F&B both at once.

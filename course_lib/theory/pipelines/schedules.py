@@ -22,6 +22,13 @@ class Pass(NamedTuple):
     chunk: int = 0
     backward: "Pass | None" = None
 
+    @property
+    def parts(self) -> "tuple[Pass, ...]":
+        """The pass itself, or both halves of an "F&B"."""
+        if self.backward is None:
+            return (self,)
+        return Pass(FORWARD, self.micro_batch, self.chunk), self.backward
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -54,12 +61,12 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     check_schedule(name, stages, micro_batches, virtual_stages)
     sizes = (stages, micro_batches)
     if name == "interleaved":
-        orders = [interleaved_order(stage, *sizes, virtual_stages) for stage in range(stages)]
-        return Schedule(name, micro_batches, tuple(orders), virtual_stages)
-    order = _ORDERS[name]
-    orders = tuple(order(stage, *sizes) for stage in range(stages))
-    both_ways = name == "dualpipe"
-    return Schedule(name, micro_batches, orders, 1 + both_ways, both_ways)
+        cut = [interleaved_order(stage, *sizes, virtual_stages) for stage in range(stages)]
+        return Schedule(name, micro_batches, tuple(cut), virtual_stages)
+    orders = tuple(_ORDERS[name](stage, *sizes) for stage in range(stages))
+    if name == "dualpipe":
+        return Schedule(name, micro_batches, orders, chunks=2, both_ways=True)
+    return Schedule(name, micro_batches, orders)
 
 
 def naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:

@@ -14,7 +14,7 @@ from course_lib.theory.pipelines.timeline import Task, Timeline
 
 
 class Deadlock(ValueError):
-    """Orders in which stages wait for each other for ever."""
+    """Orders in which stages wait for each other without end."""
 
 
 def timeline(
@@ -22,6 +22,7 @@ def timeline(
     stages: int,
     micro_batches: int,
     virtual_stages: int = 1,
+    *,
     times: PassTimes | None = None,
 ) -> Timeline:
     """The timeline of schedule `name` (one of SCHEDULES); `times` None: forward 1, backward 2."""
@@ -96,23 +97,23 @@ class _Simulation:
 
     def _needs(self, stage: int, work: Pass) -> list[tuple[tuple[str, int, int], float]]:
         """The passes that `work` needs, each with the time until its result is here."""
-        kind, i, chunk, other = work
+        if work.kind == OVERLAPPED:
+            return [need for part in work.parts for need in self._needs(stage, part)]
+        kind, i, chunk, _ = work
         place = self._place(stage, chunk)
         if kind == WEIGHT:
             return [((BACKWARD, i, place), 0.0)]
         if kind == FORWARD:
             return [((FORWARD, i, place - 1), self.hop)] if place else []
-        if kind == OVERLAPPED:
-            return self._needs(stage, Pass(FORWARD, i, chunk)) + self._needs(stage, other)
         own = ((FORWARD, i, place), 0.0)
         after = place + 1
         return [own, ((BACKWARD, i, after), self.hop)] if after < self.depth else [own]
 
     def _makes(self, stage: int, work: Pass) -> list[tuple[str, int, int]]:
         """The results that others wait for; I and B make the same gradient of the input."""
-        kind, i, chunk, other = work
-        if kind == OVERLAPPED:
-            return [*self._makes(stage, Pass(FORWARD, i, chunk)), *self._makes(stage, other)]
+        if work.kind == OVERLAPPED:
+            return [made for part in work.parts for made in self._makes(stage, part)]
+        kind, i, chunk, _ = work
         if kind == WEIGHT:
             return []
         return [(FORWARD if kind == FORWARD else BACKWARD, i, self._place(stage, chunk))]

@@ -1,13 +1,13 @@
 """The planner: every layout of a cluster for a model and a global batch, which fit, which is best.
 
 `planner.space` lists the layouts, `planner.tables` fills small tables with the formulas of `memory`
-and `steptime`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
+and `step`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
 """
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
@@ -20,10 +20,14 @@ from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.planner.causes import excluded, remedies
 from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
 from course_lib.theory.planner.search import Found, search
-from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
+from course_lib.theory.planner.space import ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
 from course_lib.validation import whole
+
+if TYPE_CHECKING:
+    from numpy import bool_, float64, intp
+    from numpy.typing import NDArray
 
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
@@ -37,7 +41,7 @@ class PlannedLayout:
     memory_bytes: int
     step_s: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, int | float | str]:
         """The numbers that tell layouts apart, by name."""
         degrees = {name: getattr(self.layout, name) for name in COLUMNS}
         more = {"virtual_stages": self.layout.virtual_stages, "recompute": self.recipe.recompute}
@@ -45,10 +49,10 @@ class PlannedLayout:
 
     def explain(self) -> str:
         """One line: degrees, memory and time."""
-        numbers = self.as_dict()
-        size, time = format_bytes(numbers.pop("memory_bytes"), digits=1), numbers.pop("step_s")
-        degrees = " ".join(f"{name}={value}" for name, value in numbers.items())
-        return f"{degrees}: {size}, {time:.4g} s a step"
+        results = ("memory_bytes", "step_s")
+        settings = [f"{k}={v}" for k, v in self.as_dict().items() if k not in results]
+        size = format_bytes(self.memory_bytes, digits=1)
+        return f"{' '.join(settings)}: {size}, {self.step_s:.4g} s a step"
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ class Plan:
         whole("count", count)
         first: dict[tuple[int, ...], int] = {}
         for index in map(int, self._fits):
-            first.setdefault(self.found.rows[index // self._per_row][:4], index)
+            first.setdefault(self.found.rows[index // self._per_row].mesh, index)
             if len(first) == count:
                 break
         return tuple(map(self._option, first.values()))
@@ -98,9 +102,11 @@ class Plan:
         import numpy
 
         size = self._memory[self._fits]
-        before = numpy.minimum.accumulate(size)
-        front = numpy.concatenate([[True], size[1:] < before[:-1]]) if len(size) else []
-        return tuple(map(self._option, self._fits[front].tolist())) if len(size) else ()
+        if not len(size):
+            return ()
+        smallest_before = numpy.minimum.accumulate(size)[:-1]
+        front = numpy.concatenate([[True], size[1:] < smallest_before])
+        return tuple(map(self._option, self._fits[front].tolist()))
 
     def rejected(self) -> Iterator[tuple[PlannedLayout, str]]:
         """Each layout that does not fit with the reason, the smallest first."""
@@ -173,9 +179,8 @@ class Plan:
     def _model_flop(self) -> float:
         question = self.question
         mask = question.assumptions.attention_mask(question.recipe)
-        return training_flops(
-            question.shape, question.global_batch, question.sequence, mask
-        ).model_flop
+        flops = training_flops(question.shape, question.global_batch, question.sequence, mask=mask)
+        return flops.model_flop
 
     @property
     def _peak(self) -> float:
@@ -187,9 +192,7 @@ class Plan:
         return recipe if recompute is None else replace(recipe, recompute=recompute)
 
     def _step(self, layout: Layout, recipe: Recipe) -> StepTime:
-        question = self.question
-        where = (layout, question.cluster, question.sequence, question.assumptions)
-        return step_time(question.shape, recipe, *where)
+        return step_time(self.question.job(layout, recipe), self.question.assumptions)
 
     @property
     def _per_row(self) -> int:
@@ -199,31 +202,33 @@ class Plan:
         row, rest = divmod(index, self._per_row)
         recipe, zero = divmod(rest, len(ZERO_STAGES))
         return PlannedLayout(
-            Row(*self.found.rows[row]).layout(ZERO_STAGES[zero]),
+            self.found.rows[row].layout(ZERO_STAGES[zero]),
             self.question.recipes[recipe],
             int(self._memory[index]),
             float(self._time[index]),
         )
 
     @cached_property
-    def _memory(self) -> Any:
+    def _memory(self) -> "NDArray[float64]":
         return self.found.memory_bytes.ravel()
 
     @cached_property
-    def _time(self) -> Any:
+    def _time(self) -> "NDArray[float64]":
         return self.found.step_s.ravel()
 
     @cached_property
-    def _fits(self) -> Any:
+    def _fits(self) -> "NDArray[intp]":
         """Numbers of the layouts that fit, by time and then by memory."""
         return self._ordered(self._memory <= self.capacity_bytes, self._memory, self._time)
 
     @cached_property
-    def _unfit(self) -> Any:
+    def _unfit(self) -> "NDArray[intp]":
         """Numbers of the layouts that do not fit, by memory and then by time."""
         return self._ordered(self._memory > self.capacity_bytes, self._time, self._memory)
 
-    def _ordered(self, which: Any, second: Any, first: Any) -> Any:
+    def _ordered(
+        self, which: "NDArray[bool_]", second: "NDArray[float64]", first: "NDArray[float64]"
+    ) -> "NDArray[intp]":
         import numpy
 
         shape = self.found.memory_bytes.shape
@@ -237,8 +242,8 @@ def plan(
     recipe: Recipe,
     cluster: Cluster,
     global_batch: int,
-    sequence: int | None = None,
     *,
+    sequence: int | None = None,
     assumptions: Assumptions | None = None,
     overhead_bytes: float = OVERHEAD_BYTES,
     only: Mapping[str, Collection[int | str]] | None = None,
@@ -254,7 +259,15 @@ def plan(
     """
     sequence = shape.context if sequence is None else sequence
     assumptions = assumptions or Assumptions()
-    where = (cluster, global_batch, sequence, assumptions, overhead_bytes)
-    question = Question(shape, recipe, *where, only=dict(only or {}))
+    question = Question(
+        shape=shape,
+        recipe=recipe,
+        cluster=cluster,
+        global_batch=global_batch,
+        sequence=sequence,
+        assumptions=assumptions,
+        overhead_bytes=overhead_bytes,
+        only=dict(only or {}),
+    )
     check_one_layer(question)
     return Plan(question, search(question))

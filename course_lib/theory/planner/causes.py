@@ -1,7 +1,7 @@
 """Why layouts are rejected, counted: rules that meshes break, and what would make layouts fit."""
 
 from collections import Counter
-from typing import Any
+from collections.abc import Iterator
 
 from course_lib.theory.planner.search import Found
 from course_lib.theory.planner.space import Question, divisors, tensor_degrees
@@ -44,14 +44,15 @@ def excluded(question: Question) -> dict[str, int]:
     return dict(broken)
 
 
-def _meshes(question: Question) -> Any:
+def _meshes(question: Question) -> Iterator[tuple[int, int, int, int]]:
     world = question.cluster.world
     for tp in divisors(world):
         for pp in divisors(world // tp):
             for cp in divisors(world // tp // pp):
-                degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": world // tp // pp // cp}
+                dp = world // tp // pp // cp
+                degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp}
                 if all(question.allows(name, value) for name, value in degrees.items()):
-                    yield tuple(degrees.values())
+                    yield tp, pp, cp, dp
 
 
 def _first_rule(question: Question, tp: int, pp: int, cp: int, dp: int) -> str | None:

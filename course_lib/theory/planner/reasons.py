@@ -62,8 +62,7 @@ def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
 
 def need(question: Question, layout: Layout, recipe: Recipe) -> tuple[int, MemoryBreakdown]:
     """The worst stage and its breakdown."""
-    sequence, overhead = question.sequence, question.overhead_bytes
-    return worst_stage(question.shape, recipe, layout, sequence, overhead)
+    return worst_stage(question.job(layout, recipe), overhead_bytes=question.overhead_bytes)
 
 
 def largest_part(bill: MemoryBreakdown) -> tuple[str, int]:

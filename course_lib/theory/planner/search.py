@@ -1,15 +1,21 @@
 """Memory and time of all layouts of a search: numpy multiplies by counts, adds and compares.
 
 Arrays have the axes [row, recompute] or [row, recompute, ZeRO stage]; a loop goes over the kinds of
-stages. A test proves both results equal to `memory.worst_stage` and `steptime.step_time`.
+stages. A test proves both results equal to `memory.peak.worst_stage` and `step.step_time`.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from course_lib.theory.planner.fast import Tables
-from course_lib.theory.planner.space import ZERO_STAGES, Question, rows
+from course_lib.theory.planner.arrays import Tables
+from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
 from course_lib.theory.step.stage import layer_rate
+
+if TYPE_CHECKING:
+    from numpy import bool_, float64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
 
 CHUNK_ROWS = 4096  # arrays of so many rows stay in a processor's cache
 
@@ -23,15 +29,16 @@ class Found:
     the question does not allow.
     """
 
-    rows: list[tuple[int, ...]]
-    memory_bytes: Any
-    step_s: Any
-    differs: Any
+    rows: list[Row]
+    memory_bytes: "Array"
+    step_s: "Array"
+    differs: "NDArray[bool_]"
 
     @property
     def count(self) -> int:
         """Layouts with their kinds of recomputation."""
-        return int(self.differs.sum()) * self.memory_bytes.shape[1]
+        kinds: int = self.memory_bytes.shape[1]
+        return int(self.differs.sum()) * kinds
 
 
 def search(question: Question) -> Found:
@@ -40,12 +47,7 @@ def search(question: Question) -> Found:
 
     found = rows(question)
     if not found:
-        raise ValueError(
-            f"global_batch {question.global_batch} and sequence {question.sequence} cannot be "
-            f"shared out over {question.cluster.world} GPUs: take a global_batch that the number "
-            "of GPUs divides"
-            + (f", or allow more than only {dict(question.only)}" if question.only else "")
-        )
+        raise ValueError(_nothing_to_search(question))
     tables = Tables(question, found)
     size = (len(found), len(question.recipes), len(ZERO_STAGES))
     memory, time = numpy.empty(size), numpy.empty(size)
@@ -60,123 +62,145 @@ def search(question: Question) -> Found:
     return Found(found, memory, time, differs)
 
 
+def _nothing_to_search(question: Question) -> str:
+    sentence = (
+        f"global_batch {question.global_batch} and sequence {question.sequence} cannot be "
+        f"shared out over {question.cluster.world} GPUs: take a global_batch that the number "
+        "of GPUs divides"
+    )
+    if question.only:
+        sentence += f", or allow more than only {dict(question.only)}"
+    return sentence
+
+
 class _Chunk:
     """Some rows of a search, with what they look up."""
 
     def __init__(self, tables: Tables, part: slice) -> None:
         self.question = tables.question
-        column = {name: values[part] for name, values in tables.columns.items()}
+        column = {name: values[part].astype(float) for name, values in tables.columns.items()}
         self.steps = column["accumulation"][:, None]
-        self.virtual = column["virtual_stages"]
-        self.stages, self.micro_batch = column["pp"], column["micro_batch"][:, None]
-        self.x = self.micro_batch / column["cp"][:, None]
-        self.kinds, self.held = tables.kinds.of(part), tables.held.of(part)
-        activations = tables.activations.of(part)
-        self.parts = {name: activations[..., i] for i, name in enumerate(tables.parts)}
+        self.virtual = column["virtual_stages"][:, None]
+        self.micro_batch = column["micro_batch"][:, None]
+        self.share = self.micro_batch / column["cp"][:, None]  # of a micro-batch on one rank
+        self.counts = _by_kind(tables.kinds.of(part))
+        self.held = _by_kind(tables.held.of(part))
+        self.activations = tables.activations.of(part)
         self.states = tables.states.of(part)
         self.messages = {name: table.of(part) for name, table in tables.messages.items()}
 
-    def memory(self) -> Any:
+    def memory(self) -> "Array":
         """Bytes of the worst stage."""
         import numpy
 
-        worst = 0.0
-        for kind in range(self.kinds.shape[1]):
-            total = self._sum(self.held[:, kind], "bytes") + self._temporary(kind)
-            states = self.states[:, None, kind, :, 0]
+        worst = numpy.zeros(1)
+        for kind, (counts, held) in enumerate(zip(self.counts, self.held, strict=True)):
+            total = self._sum(held, "bytes") + self._temporary(counts)
+            states = self.states["bytes"][:, None, kind]
             worst = numpy.maximum(worst, total[:, :, None] + states)
         return worst + int(self.question.overhead_bytes)
 
-    def _temporary(self, kind: int) -> Any:
+    def _temporary(self, counts: "dict[str, Array]") -> "Array":
         """The largest temporary of the layers and the head of one kind of stage."""
         import numpy
 
-        has, largest = self.kinds[:, kind] > 0, 0.0
-        for place, name in enumerate(("dense", "expert", None, "last")):
-            size = self.parts.get(f"{name}_temporary")
+        largest = numpy.zeros(1)
+        for name in ("dense", "experts", "last"):
+            size = self.activations.get(f"{name}_temporary")
             if size is not None:
-                largest = numpy.maximum(largest, has[:, place, None] * size)
+                largest = numpy.maximum(largest, (counts[name] > 0) * size)
         return largest
 
-    def _sum(self, counts: Any, leaf: str) -> Any:
+    def _sum(self, counts: "dict[str, Array]", leaf: str) -> "Array":
         """counts · parts: dense and expert layers, embedding and head; parts that exist."""
-        total = 0.0
-        for place, name in enumerate(("dense", "expert", "first", "last")):
-            part = self.parts.get(f"{name}_{leaf}")
-            if part is not None:
-                total = total + counts[:, place, None] * part
-        return total
+        parts = ((name, self.activations.get(f"{name}_{leaf}")) for name in _PARTS)
+        return _added([counts[name] * part for name, part in parts if part is not None])
 
-    def time(self) -> Any:
+    def time(self) -> "Array":
         """Seconds of a step: on the stage that ends last, with the passes of the others."""
         import numpy
 
-        kinds = range(self.kinds.shape[1])
-        work = [self._passes(kind) for kind in kinds]
-        count = self.kinds[:, :, 4]
-        everyone = sum(count[:, kind, None] * work[kind][1] for kind in kinds)
-        slowest = 0.0
-        for kind in kinds:
-            compute, passes = work[kind]
-            waiting = (everyone - passes) / (self.steps * self.virtual[:, None])
-            data = self._data(kind, compute)
-            total = (passes + waiting)[:, :, None] + data + self.states[:, None, kind, :, 1]
+        work = [self._passes(counts) for counts in self.counts]
+        pairs = zip(self.counts, work, strict=True)
+        everyone = _added([counts["stages"] * passes for counts, (_, passes) in pairs])
+        slowest = numpy.zeros(1)
+        for kind, (compute, passes) in enumerate(work):
+            waiting = (everyone - passes) / (self.steps * self.virtual)
+            update = self.states["update_s"][:, None, kind]
+            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update
             slowest = numpy.maximum(slowest, total)
         return slowest
 
-    def _passes(self, kind: int) -> tuple[Any, Any]:
+    def _passes(self, counts: "dict[str, Array]") -> "tuple[Array, Array]":
         """Seconds of matmuls, and of all that repeats with every micro-batch, in a step."""
-        question, counts, steps = self.question, self.kinds[:, kind], self.steps
+        question, steps = self.question, self.steps
         rate = layer_rate(question.cluster, question.assumptions)
         compute = steps * self._sum(counts, "flop") / rate
         scores = steps * self._sum(counts, "scores") / rate
         bandwidth = question.cluster.accelerator.memory_bytes_per_s
         total = compute + steps * self._sum(counts, "touched") / bandwidth
-        total = total + self._shown("tp", self._tensor(counts), compute)
-        ring = self._line("cp", 1, self.micro_batch)
-        layers = counts[:, 0, None] + counts[:, 1, None]
-        total = total + self._shown("cp", steps * layers * ring[0], scores)
+        total = total + self._shown("tp", steps * self._tensor(counts), compute)
+        layers = counts["dense"] + counts["experts"]
+        ring = steps * layers * self._line("cp", "layers", self.micro_batch)
+        total = total + self._shown("cp", ring, scores)
         if "ep" in self.messages:
-            experts = self._line("ep", 1, self.x)[0]
-            total = total + self._shown("ep", steps * counts[:, 1, None] * experts, compute)
+            routed = steps * counts["experts"] * self._line("ep", "layers", self.share)
+            total = total + self._shown("ep", routed, compute)
         return compute, total + self._shown("pp", self._boundary(counts), compute)
 
-    def _line(self, name: str, count: int, x: Any) -> list[Any]:
-        """The first `count` straight lines of a table at x."""
-        table = self.messages[name]
-        return [table[..., 2 * i] + table[..., 2 * i + 1] * x for i in range(count)]
+    def _line(self, table: str, name: str, x: "Array") -> "Array":
+        """The straight line `name` of a table at x."""
+        numbers = self.messages[table]
+        return numbers[f"{name}_0"] + numbers[f"{name}_x"] * x
 
-    def _tensor(self, counts: Any) -> Any:
-        """Seconds of tp: layers of both kinds, embedding and head."""
-        total, ends = 0.0, None
-        for place, kind in enumerate(("dense", "expert")):
-            if f"tp {kind}" in self.messages:
-                layer, *ends = self._line(f"tp {kind}", 3, self.x)
-                total = total + counts[:, place, None] * layer
-        total = total + counts[:, 2, None] * ends[0] + counts[:, 3, None] * ends[1]
-        return self.steps * total
+    def _tensor(self, counts: "dict[str, Array]") -> "Array":
+        """Seconds of tp for a micro-batch: layers of both kinds, embedding and head."""
+        kinds = [kind for kind in ("dense", "experts") if f"tp_{kind}" in self.messages]
+        terms = [counts[kind] * self._line(f"tp_{kind}", "layers", self.share) for kind in kinds]
+        ends = f"tp_{kinds[-1]}"  # both tables have the same ends
+        terms.append(counts["first"] * self._line(ends, "embedding", self.share))
+        terms.append(counts["last"] * self._line(ends, "head", self.share))
+        return _added(terms)
 
-    def _boundary(self, counts: Any) -> Any:
+    def _boundary(self, counts: "dict[str, Array]") -> "Array":
         """Seconds of pp: every chunk sends both ways, but for both ends; a tied embedding once."""
-        send, tied = self._line("pp", 2, self.x[:, 0])
-        first, last = counts[:, 2], counts[:, 3]
-        sends = self.steps[:, 0] * (2 * self.virtual - first - last) * send
-        return (sends + (first + last > 0) * tied)[:, None]
+        share = self.share[:, 0]
+        send = self._line("pp", "send", share)[:, None]
+        tied = self._line("pp", "tied", share)[:, None]
+        ends = counts["first"] + counts["last"]
+        return self.steps * (2 * self.virtual - ends) * send + (ends > 0) * tied
 
-    def _data(self, kind: int, compute: Any) -> Any:
+    def _data(self, kind: int, compute: "Array") -> "Array":
         """Seconds of dp that show, by ZeRO stage."""
         import numpy
 
-        once, often = self.states[:, kind, :, 2], self.states[:, kind, :, 3]
-        seconds = once + often * self.steps
+        once, each = self.states["once_s"][:, kind], self.states["each_s"][:, kind]
+        seconds = once + each * self.steps
         assumptions = self.question.assumptions
         each_pass = numpy.array([assumptions.exchanges_each_pass(zero) for zero in ZERO_STAGES])
         behind = compute[:, :, None] / numpy.where(each_pass, 1, self.steps)[:, None, :]
         return self._shown("dp", seconds[:, None, :], behind)
 
-    def _shown(self, axis: str, seconds: Any, window_s: Any) -> Any:
-        """`stagetime.exposed` for arrays."""
+    def _shown(self, axis: str, seconds: "Array", window_s: "Array") -> "Array":
+        """`step.stage.exposed` for arrays."""
         import numpy
 
         overlap = self.question.assumptions.overlap[axis]
         return seconds - numpy.minimum(overlap * seconds, window_s)
+
+
+_PARTS = ("dense", "experts", "first", "last")
+
+
+def _by_kind(numbers: "dict[str, Array]") -> "list[dict[str, Array]]":
+    """[row, kind] by name to one dictionary of columns [row, 1] for each kind of stage."""
+    kinds = next(iter(numbers.values())).shape[1]
+    return [{name: each[:, kind, None] for name, each in numbers.items()} for kind in range(kinds)]
+
+
+def _added(terms: "list[Array]") -> "Array":
+    """The sum of arrays, from left to right; there is at least one."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

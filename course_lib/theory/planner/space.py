@@ -2,8 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -38,9 +40,15 @@ class Question:
         self.shape.check_sequence(self.sequence)
         number("overhead_bytes", self.overhead_bytes, least=0)
         for name, values in self.only.items():
-            choice("only", name, (*Row.__dataclass_fields__, "zero_stage", "recompute"))
+            choice("only", name, (*Row._fields, "zero_stage", "recompute"))
             if not values:
                 raise ValueError(f"only {name!r} allows no value: name one, or leave it out")
+
+    def job(
+        self, layout: Layout, recipe: Recipe | None = None, shape: TransformerShape | None = None
+    ) -> Job:
+        """One step of the question with this layout; `recipe` and `shape` None: the question's."""
+        return Job(shape or self.shape, recipe or self.recipe, layout, self.cluster, self.sequence)
 
     def allows(self, name: str, value: int | str) -> bool:
         """Whether `only` lets `name` have this value."""
@@ -60,23 +68,34 @@ class Question:
         return tuple(replace(self.recipe, recompute=kind) for kind in allowed)
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One layout but for its ZeRO stage. `virtual_stages` above 1 means interleaved 1F1B."""
 
-    tp: int
-    pp: int
-    cp: int
-    ep: int
-    dp: int
-    micro_batch: int
-    accumulation: int
-    virtual_stages: int
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    dp: int = 1
+    micro_batch: int = 1
+    accumulation: int = 1
+    virtual_stages: int = 1
+
+    @property
+    def mesh(self) -> tuple[int, int, int, int]:
+        """tp, pp, cp and ep."""
+        return self[:4]
 
     def layout(self, zero_stage: int = 0) -> Layout:
         """The validated Layout; sequence parallelism comes with tensor parallelism."""
         return Layout(
-            **vars(self),
+            tp=self.tp,
+            pp=self.pp,
+            cp=self.cp,
+            ep=self.ep,
+            dp=self.dp,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            virtual_stages=self.virtual_stages,
             zero_stage=zero_stage,
             sequence_parallel=self.tp > 1,
             schedule="interleaved" if self.virtual_stages > 1 else "1f1b",
@@ -92,7 +111,7 @@ def divisors(number: int) -> list[int]:
 def tensor_degrees(question: Question) -> list[int]:
     """Degrees that stay within a node and divide the model's heads and widths."""
     degrees = divisors(question.cluster.gpus_per_node)
-    return [tp for tp in degrees if _accepts(question.shape, tp=tp)]
+    return [tp for tp in degrees if _accepts(question.shape, tp)]
 
 
 def expert_degrees(question: Question) -> list[int]:
@@ -101,30 +120,31 @@ def expert_degrees(question: Question) -> list[int]:
     return divisors(shape.experts) if shape.experts else [1]
 
 
-def _accepts(shape: TransformerShape, **degrees: int) -> bool:
+def _accepts(shape: TransformerShape, tp: int) -> bool:
     try:
-        Layout(**degrees).check(shape)
+        Layout(tp=tp).check(shape)
     except ValueError:
         return False
     return True
 
 
-def rows(question: Question) -> list[tuple[int, ...]]:
-    """All layouts with dp·tp·pp·cp = world, each in the order of Row's fields."""
-    world, found = question.cluster.world, []
+def rows(question: Question) -> list[Row]:
+    """All layouts with dp·tp·pp·cp = world."""
+    world = question.cluster.world
+    found: list[Row] = []
     for tp in tensor_degrees(question):
         for pp in divisors(world // tp):
             if pp <= question.shape.layers:
                 found.extend(_with_batches(question, tp, pp, world // tp // pp))
     allowed = [
         (place, question.only[name])
-        for place, name in enumerate(Row.__dataclass_fields__)
+        for place, name in enumerate(Row._fields)
         if name in question.only
     ]
     return [row for row in found if all(row[place] in values for place, values in allowed)]
 
 
-def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[tuple[int, ...]]:
+def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[Row]:
     """cp and dp that share `ranks`, and how each replica's sequences are cut."""
     experts = [ep for ep in expert_degrees(question) if ranks % ep == 0]
     most_chunks = question.shape.layers // pp
@@ -138,4 +158,4 @@ def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[
             interleaved = pp > 1 and steps % pp == 0
             chunks = range(1, most_chunks + 1) if interleaved else (1,)
             for ep in experts:
-                yield from ((tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)
+                yield from (Row(tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)

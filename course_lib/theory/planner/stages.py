@@ -6,9 +6,19 @@ looks at one stage of each kind.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.shape import TransformerShape
+
+
+class Held(NamedTuple):
+    """Layers of either kind times micro-batches in flight; micro-batches of both ends."""
+
+    dense: int
+    experts: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -31,19 +41,22 @@ class StageKind:
         """Layers with routed experts."""
         return sum(experts for _, experts in self.chunks)
 
-    def held(self, layout: Layout) -> tuple[int, int, int, int]:
-        """Dense and expert layers times micro-batches in flight; micro-batches of both ends."""
+    def held(self, layout: Layout) -> Held:
+        """What a stage of this kind holds at its peak."""
         in_flight = tuple(layout.in_flight(self.stage).values())
         pairs = list(zip(in_flight, self.chunks, strict=True))
-        dense = sum(held * dense for held, (dense, _) in pairs)
-        experts = sum(held * experts for held, (_, experts) in pairs)
-        return dense, experts, in_flight[0] * self.first, in_flight[-1] * self.last
+        return Held(
+            dense=sum(held * dense for held, (dense, _) in pairs),
+            experts=sum(held * experts for held, (_, experts) in pairs),
+            first=in_flight[0] if self.first else 0,
+            last=in_flight[-1] if self.last else 0,
+        )
 
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
     """The kinds of stages of one pipeline, by their first stages."""
     chunks, pp = _chunks(shape, layout), layout.pp
-    found: dict[tuple, list[int]] = {}
+    found: dict[tuple[tuple[tuple[int, int], ...], bool, bool], list[int]] = {}
     for stage in range(pp):
         key = (tuple(chunks[stage::pp]), stage == 0, stage == pp - 1)
         found.setdefault(key, []).append(stage)
@@ -52,12 +65,10 @@ def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:
 
 def _chunks(shape: TransformerShape, layout: Layout) -> list[tuple[int, int]]:
     """Dense and expert layers of each chunk, in the order of the model."""
-    dense_layers = shape.dense_layers if shape.experts else shape.layers
-    counts, start = [], 0
-    for size in layout.chunk_layers(shape):
-        dense = min(max(dense_layers - start, 0), size)
-        counts.append((dense, size - dense))
-        start += size
+    counts = []
+    for chunk in range(layout.chunks):
+        kinds = {shape.has_experts(layer): n for layer, n in layout.layers_of(shape, chunk)}
+        counts.append((kinds.get(False, 0), kinds.get(True, 0)))
     return counts
 
 

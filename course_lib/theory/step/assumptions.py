@@ -42,7 +42,7 @@ class Assumptions:
     touches: float = TOUCHES
     mask: str | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
-    habits: CommunicationPolicy = BUCKETS
+    policy: CommunicationPolicy = BUCKETS
     host_link: Link = PCIE4
 
     def __post_init__(self) -> None:
@@ -59,6 +59,11 @@ class Assumptions:
         """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
         return self.mask or ("causal" if recipe.attention == "flash" else "full")
 
+    def flop_conventions(self, recipe: Recipe) -> dict[str, str]:
+        """mask, recompute and attention, as the functions of `flops` want them."""
+        mask = self.attention_mask(recipe)
+        return {"mask": mask, "recompute": recipe.recompute, "attention": recipe.attention}
+
     def exchanges_each_pass(self, zero_stage: int) -> bool:
         """Whether dp sends with every micro-batch, and so hides behind all of them."""
-        return zero_stage >= 2 or not self.habits.no_sync
+        return zero_stage >= 2 or not self.policy.no_sync

@@ -1,23 +1,32 @@
 """The time of one training step: computing, waiting for messages, waiting for the pipeline."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from course_lib.theory.compute.budget import TrainingRun, utilisation
-from course_lib.theory.compute.flops import FlopBreakdown, training_flops
-from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.pipelines.bubble import bubble_time
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import StageBusyTime, flop_conventions, stage_busy_time
+from course_lib.theory.step.stage import StageBusyTime, stage_busy_time
 from course_lib.validation import number
 
-__all__ = ["Assumptions", "StepTime", "step_time"]
+# What the time of a step is made of, in the order in which it is told.
+LEAVES = (
+    "compute_s",
+    "elementwise_s",
+    "tp_s",
+    "cp_s",
+    "ep_s",
+    "pp_s",
+    "dp_s",
+    "bubble_s",
+    "optimizer_s",
+)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepTime:
     """Seconds of one training step on the slowest stage, by leaf; totals are properties.
 
@@ -46,8 +55,7 @@ class StepTime:
 
     def leaves(self) -> dict[str, float]:
         """The leaves in seconds, by name."""
-        names = [leaf.name for leaf in fields(self) if leaf.name.endswith("_s")]
-        return {name: getattr(self, name) for name in names if name != "peak_flop_per_s"}
+        return {name: getattr(self, name) for name in LEAVES}
 
     @property
     def total_s(self) -> float:
@@ -112,66 +120,37 @@ class StepTime:
         return "\n".join([*lines, where, rates, f"convention {self.convention}"])
 
 
-def step_time(
-    shape: TransformerShape,
-    recipe: Recipe,
-    layout: Layout,
-    cluster: Cluster,
-    sequence: int | None = None,
-    assumptions: Assumptions | None = None,
-) -> StepTime:
+def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
 
     Computing: FLOP of the stage / (tp · cp) / (matmul rate · layer_efficiency), and elementwise:
     touches · bytes of activations / memory bandwidth. Messages: the α–β time of `step_traffic`,
     less what hides. Bubble: the closed form of the schedule with the other stages' mean pass; for
     1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
-    `sequence` None: the model's context. Raises ValueError for a layout that doesn't fit.
     """
-    sequence = shape.context if sequence is None else sequence
     assumptions = assumptions or Assumptions()
-    args = (shape, recipe, layout, cluster, sequence, assumptions)
-    stages = [stage_busy_time(*args, stage) for stage in range(layout.pp)]
-    conventions = flop_conventions(recipe, assumptions)
-    flops = training_flops(shape, layout.global_batch, sequence, *conventions)
-    slowest, bubble_s = _slowest(layout, stages, flops.forward_flop / flops.hardware_flop)
-    return _summed(slowest, bubble_s, flops, layout, cluster, assumptions)
-
-
-def _summed(
-    slowest: StageBusyTime,
-    bubble_s: float,
-    flops: FlopBreakdown,
-    layout: Layout,
-    cluster: Cluster,
-    assumptions: Assumptions,
-) -> StepTime:
-    """The slowest stage's leaves, the bubble, and what the rates are computed from."""
+    conventions = assumptions.flop_conventions(job.recipe)
+    flops = training_flops(job.shape, job.layout.global_batch, job.sequence, **conventions)
+    stages = [stage_busy_time(job, assumptions, stage) for stage in range(job.layout.pp)]
+    forward = flops.forward_flop / flops.hardware_flop
+    bubbles = [_bubble_s(job.layout, stages, stage, forward) for stage in stages]
+    ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
+    slowest = ends.index(max(ends))  # the earliest of equals
     return StepTime(
-        **vars(slowest),
-        bubble_s=bubble_s,
+        **vars(stages[slowest]),
+        bubble_s=bubbles[slowest],
         tokens=flops.tokens,
-        gpus=layout.world,
+        gpus=job.layout.world,
         model_flop=flops.model_flop,
         hardware_flop=flops.hardware_flop,
-        peak_flop_per_s=cluster.accelerator.peak_flop_per_s,
-        gpu_hour_usd=cluster.gpu_hour_usd,
+        peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
+        gpu_hour_usd=job.cluster.gpu_hour_usd,
         convention=f"{flops.convention}; matmuls reach {assumptions.layer_efficiency:.0%} of the "
-        f"best matmul's {cluster.matmul_flop_per_s / 1e12:.0f} TFLOP/s",
+        f"best matmul's {job.cluster.matmul_flop_per_s / 1e12:.0f} TFLOP/s",
     )
 
 
-def _slowest(
-    layout: Layout, stages: list[StageBusyTime], forward: float
-) -> tuple[StageBusyTime, float]:
-    """The stage that ends last, the earliest of equals, and its bubble."""
-    bubbles = [_bubble(layout, stages, stage, forward) for stage in stages]
-    ends = [s.passes_s + s.dp_s + s.optimizer_s + b for s, b in zip(stages, bubbles, strict=True)]
-    slowest = ends.index(max(ends))
-    return stages[slowest], bubbles[slowest]
-
-
-def _bubble(
+def _bubble_s(
     layout: Layout, stages: list[StageBusyTime], this: StageBusyTime, forward: float
 ) -> float:
     """Seconds that one stage waits for the others; `forward`: the forward pass' part of a pass.
@@ -184,4 +163,4 @@ def _bubble(
     mean = others / (layout.pp - 1) / layout.accumulation
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
-    return bubble_time(layout.schedule, *sizes, times)
+    return bubble_time(layout.schedule, *sizes, times=times)

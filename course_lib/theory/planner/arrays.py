@@ -1,0 +1,177 @@
+"""The tables of one search as arrays: each row of the search looks up its line in each table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.planner import tables
+from course_lib.theory.planner.space import Question, Row
+from course_lib.theory.planner.stages import StageKind, pad, stage_kinds
+from course_lib.theory.planner.tables import Numbers
+
+if TYPE_CHECKING:
+    from numpy import float64, int64
+    from numpy.typing import NDArray
+
+    Array = NDArray[float64]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines of named numbers, and for each row of the search the line that it has.
+
+    `values` is [line, …, name]: what lies between depends on the table.
+    """
+
+    names: tuple[str, ...]
+    values: "Array"
+    lines: "NDArray[int64]"
+
+    def of(self, part: slice) -> "dict[str, Array]":
+        """The numbers of some rows by name, each [row, …]."""
+        values = self.values[self.lines[part]]
+        return {name: values[..., place] for place, name in enumerate(self.names)}
+
+
+class Tables:
+    """All tables of one question."""
+
+    def __init__(self, question: Question, rows: list[Row]) -> None:
+        import numpy
+
+        self.question, self.rows = question, rows
+        columns = numpy.array(rows).T
+        self.columns: dict[str, NDArray[int64]] = dict(zip(Row._fields, columns, strict=True))
+        self.pipelines = self._pipelines()
+        self.kinds = self._table(("pp", "virtual_stages"), self._counts)
+        self.held = self._held()
+        self.activations = self._activations()
+        self.states = self._states()
+        self.messages = self._messages()
+
+    def _table(
+        self, names: tuple[str, ...], fill: Callable[[Row], Any], *more: "NDArray[int64]"
+    ) -> Table:
+        """A table whose key is made of columns, and of `more` arrays of whole numbers.
+
+        `fill` gives the line of a row: named numbers, or lists of them.
+        """
+        import numpy
+
+        keys = [self.columns[name] for name in names] + list(more)
+        code = numpy.zeros(len(self.rows), dtype=numpy.int64)
+        for key in keys:
+            code = code * (int(key.max()) + 1) + key
+        _, examples, lines = numpy.unique(code, return_index=True, return_inverse=True)
+        filled = [fill(self.rows[example]) for example in examples.tolist()]
+        return Table(_names(filled), numpy.array(_values(filled), dtype=float), lines)
+
+    def _pipelines(self) -> dict[tuple[int, int], list[StageKind]]:
+        """Kinds of stages by (pp, virtual_stages), equally many of each."""
+        shape = self.question.shape
+        pairs = sorted({(row.pp, row.virtual_stages) for row in self.rows})
+        rows = [Row(pp=pp, accumulation=pp, virtual_stages=virtual) for pp, virtual in pairs]
+        padded = pad([stage_kinds(shape, row.layout()) for row in rows])
+        return dict(zip(pairs, padded, strict=True))
+
+    def _kinds(self, row: Row) -> list[StageKind]:
+        return self.pipelines[row.pp, row.virtual_stages]
+
+    def _counts(self, row: Row) -> list[Numbers]:
+        """[kind]: how many layers and ends a stage has, and how many such stages there are."""
+        return [
+            {
+                "dense": kind.dense,
+                "experts": kind.experts,
+                "first": kind.first,
+                "last": kind.last,
+                "stages": kind.count,
+            }
+            for kind in self._kinds(row)
+        ]
+
+    def _held(self) -> Table:
+        """[kind]: layers and ends times micro-batches in flight."""
+        import numpy
+
+        # No schedule of the search holds more than with 2·pp micro-batches.
+        steps = numpy.minimum(self.columns["accumulation"], 2 * self.columns["pp"])
+
+        def fill(row: Row) -> list[Numbers]:
+            layout = row.layout()
+            return [dict(kind.held(layout)._asdict()) for kind in self._kinds(row)]
+
+        return self._table(("pp", "virtual_stages"), fill, steps)
+
+    def _for_recipes(self, fill: Callable[[Recipe, Row], Numbers]) -> Callable[[Row], Any]:
+        """[recompute]: the numbers of `fill` for each recipe."""
+        return lambda row: [fill(recipe, row) for recipe in self.question.recipes]
+
+    def _activations(self) -> Table:
+        """[recompute]: the numbers of `activation_parts`."""
+        tokens = self.columns["micro_batch"] * self.question.sequence // self.columns["cp"]
+
+        def fill(recipe: Recipe, row: Row) -> Numbers:
+            return tables.activation_parts(self.question, recipe, row)
+
+        return self._table(("tp",), self._for_recipes(fill), tokens)
+
+    def _states(self) -> Table:
+        """[kind, ZeRO stage]: the numbers of `state_parts`."""
+        question = self.question
+        alike: dict[tuple[int, ...], list[Numbers]] = {}
+
+        def fill(row: Row) -> list[list[Numbers]]:
+            lines = []
+            for kind in self._kinds(row):
+                key = (row.tp, row.pp, row.ep, kind.dense, kind.experts, kind.first, kind.last)
+                if key not in alike:
+                    alike[key] = tables.state_parts(question, row, kind)
+                lines.append(alike[key])
+            return lines
+
+        return self._table(("tp", "pp", "ep", "virtual_stages"), fill)
+
+    def _messages(self) -> dict[str, Table]:
+        """Seconds per micro-batch by axis, [recompute] but for pp: the straight lines of `tables`.
+
+        Tensor parallelism has one table for each kind of layer.
+        """
+        question = self.question
+        kinds = tables.layer_numbers(question.shape)
+        either = list(kinds)[-1]  # rings do not care what follows attention
+
+        def ring(recipe: Recipe, row: Row) -> Numbers:
+            return tables.ring_parts(question, recipe, row, either)
+
+        def routed(recipe: Recipe, row: Row) -> Numbers:
+            return tables.expert_parts(question, recipe, row)
+
+        found = {
+            "cp": self._table(("tp", "cp"), self._for_recipes(ring)),
+            "pp": self._table(
+                ("tp", "pp"),
+                lambda row: tables.boundary_parts(question, question.recipes[0], row),
+            ),
+        }
+        for kind in kinds:
+            found[f"tp_{kind}"] = self._table(("tp",), self._tensor(kind))
+        if "experts" in kinds:
+            found["ep"] = self._table(("tp", "ep"), self._for_recipes(routed))
+        return found
+
+    def _tensor(self, kind: str) -> Callable[[Row], Any]:
+        return self._for_recipes(
+            lambda recipe, row: tables.tensor_parts(self.question, recipe, row, kind)
+        )
+
+
+def _names(filled: Any) -> tuple[str, ...]:
+    """The names of the numbers in nested lists of named numbers."""
+    return tuple(filled) if isinstance(filled, dict) else _names(filled[0])
+
+
+def _values(filled: Any) -> Any:
+    """The same lists with the numbers alone."""
+    return list(filled.values()) if isinstance(filled, dict) else [_values(one) for one in filled]
