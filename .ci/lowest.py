@@ -1,6 +1,6 @@
 """Prints the lowest version that pyproject.toml allows of each package, as constraints for pip.
 
-    python .ci/lowest.py > lowest.txt && PIP_CONSTRAINT=lowest.txt .ci/run
+python .ci/lowest.py > lowest.txt && PIP_CONSTRAINT=lowest.txt .ci/run
 """
 
 import re

@@ -11,6 +11,7 @@ from course_lib.theory import planner
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware, layout, models
 from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory import report
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
@@ -49,7 +50,7 @@ def test_memory_is_that_of_the_theory(data):
     printed = data("memory", "llama3-70b", *layouts, "--accumulation", "16", "--sequence", "4096")
     spread = layout.Layout(dp=2, tp=8, pp=4, zero_stage=1, sequence_parallel=True, accumulation=16)
     shape = models.model("llama3-70b")
-    stage, bill = worst_stage(shape, RECIPES["mixed-16"], spread, 4096)
+    stage, bill = worst_stage(Job(shape, RECIPES["mixed-16"], spread, sequence=4096))
     assert printed["leaves"] == asdict(bill)
     assert printed["layout"] == json.loads(json.dumps(asdict(spread)))
     assert (printed["gpus"], printed["stage"], printed["sequence_tokens"]) == (64, stage, 4096)
@@ -64,10 +65,10 @@ def test_memory_of_model_states_is_the_papers(data):
 
 def test_memory_prints_the_breakdowns_own_table(text):
     shape, recipe = models.model("llama3-8b"), RECIPES["mixed-16"]
-    bill = gpu_memory(shape, recipe, layout.ALONE)
+    bill = gpu_memory(Job(shape, recipe, layout.ALONE))
     assert text(*MEMORY).endswith(f":\n{bill.explain()}\n")
     assert text(*MEMORY, "--unit", "gib").endswith(f":\n{bill.explain('GiB')}\n")
-    derived = report.explain_memory(shape, recipe, layout.ALONE, unit="GiB")
+    derived = report.explain_memory(Job(shape, recipe, layout.ALONE), unit="GiB")
     assert text(*MEMORY, "--unit", "GiB", "--derive").endswith(f":\n{derived}\n")
 
 
@@ -127,7 +128,9 @@ def test_flops_are_those_of_the_theory(data):
     options = ["--sequences", "4", "--sequence", "2048", "--mask", "causal", "--recompute", "full"]
     printed = data(*FLOPS, *options, "--attention", "flash")
     shape = models.model("llama3-8b")
-    expected = flops.training_flops(shape, 4, 2048, "causal", "full", "flash")
+    expected = flops.training_flops(
+        shape, 4, 2048, mask="causal", recompute="full", attention="flash"
+    )
     assert printed["leaves"] == expected.leaves()
     assert printed["tokens"] == 4 * 2048
     totals = printed["totals"]

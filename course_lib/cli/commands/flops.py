@@ -64,9 +64,9 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         shape,
         count(arguments, "sequences", 1),
         inputs.sequence(arguments, shape),
-        arguments.mask or "full",
-        arguments.recompute or "none",
-        arguments.attention or "standard",
+        mask=arguments.mask or "full",
+        recompute=arguments.recompute or "none",
+        attention=arguments.attention or "standard",
     )
     asked, active = _run_options(arguments), shape.parameters().active
     simple = six_nd(active, flops.tokens)

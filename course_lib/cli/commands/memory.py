@@ -50,24 +50,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> Answer:
+    from course_lib.theory.inputs.job import Job
     from course_lib.theory.memory.peak import gpu_memory, worst_stage
     from course_lib.theory.memory.report import explain_memory
 
     name, shape = inputs.model(arguments)
-    recipe, layout = inputs.recipe(arguments), _layout(arguments)
-    sequence, unit = inputs.sequence(arguments, shape), _unit(arguments)
-    where = (shape, recipe, layout, sequence)
+    layout, unit = _layout(arguments), _unit(arguments)
+    length = inputs.sequence(arguments, shape)
+    job = Job(shape, inputs.recipe(arguments), layout, sequence=length)
     stage, which = _stage(arguments), ""
     if stage is None:
-        stage, which = worst_stage(*where)[0], ", the fullest" * (layout.pp > 1)
-    bill = gpu_memory(*where, stage)
-    table = explain_memory(*where, stage, unit) if arguments.derive else bill.explain(unit)
+        stage, which = worst_stage(job)[0], ", the fullest" if layout.pp > 1 else ""
+    bill = gpu_memory(job, stage)
+    table = explain_memory(job, stage, unit=unit) if arguments.derive else bill.explain(unit)
     title = (
-        f"{name}, sequences of {sequence:,} tokens, {_words(layout)}\n"
+        f"{name}, sequences of {length:,} tokens, {_words(layout)}\n"
         f"each GPU of pipeline rank {stage}{which}:"
     )
-    asked: dict[str, Any] = {"model": name, "recipe": asdict(recipe), "layout": asdict(layout)}
-    asked |= {"gpus": layout.world, "sequence_tokens": sequence, "stage": stage}
+    asked: dict[str, Any] = {"model": name, "recipe": asdict(job.recipe), "layout": asdict(layout)}
+    asked |= {"gpus": layout.world, "sequence_tokens": length, "stage": stage}
     totals = {"model_states_bytes": bill.model_states_bytes, "total_bytes": bill.total_bytes}
     return Answer(f"{title}\n{table}", {**asked, "leaves": asdict(bill), "totals": totals})
 

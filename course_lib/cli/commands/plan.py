@@ -48,8 +48,8 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     name, shape = inputs.model(arguments)
     batch = count(arguments, "batch", most=MOST_SEQUENCES)
     top, rejected = count(arguments, "top", 10, least=1), count(arguments, "rejected", 5)
-    where = (_cluster(arguments), batch, inputs.sequence(arguments, shape))
-    found = plan(shape, inputs.recipe(arguments), *where)
+    recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, shape)
+    found = plan(shape, recipe, _cluster(arguments), batch, sequence=length)
     unfit = list(islice(found.rejected(), rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
