@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB
+from course_lib.demos.shared.text import VOCAB
 from course_lib.theory.memory import activation_terms
 from course_lib.theory.network import collectives, links
 from course_lib.theory.inputs import hardware, models, units
@@ -775,7 +775,7 @@ assert 2 * sharded.stored["weights"] == copies.stored["weights"]
 # stored weights halve once more.
 #
 # In a terminal: `course demo tp --ranks 2 --sequence-parallel`, `course demo fsdp_tp --ranks 4 --tp 2`. Under torchrun, as on a real
-# server: `torchrun --nproc-per-node=8 -m course_lib.demos.tp --model 2x512x8`.
+# server: `torchrun --nproc-per-node=8 -m course_lib.demos tp --model 2x512x8`.
 
 # %% [markdown]
 # ## What to remember

@@ -1,13 +1,13 @@
-"""Collectives made of messages beside the library's: counted, timed, and the machine's α and β.
+"""Ring and tree all-reduce and other collectives from messages; this machine's α and β.
 
-Every operation is compared with gloo's or NCCL's bit by bit; steps, messages and bytes are counted
+Every operation is compared bit by bit with gloo's or NCCL's; steps, messages and bytes are counted
 and must be the theory's. The times of the ring give α and β, which predict all the others.
 Run it with `course demo collectives --ranks 4`, with `--link-mbit 200` behind slow links, or under
 torchrun.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,9 +15,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
@@ -32,7 +31,7 @@ from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory.inputs.units import KIB, MIB, format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta
-from course_lib.validation import choice, flag, number, whole
+from course_lib.validation import choice, number, whole
 
 NUMBER_BYTES = 4  # everything here is float32
 
@@ -64,7 +63,7 @@ OPERATIONS = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(DemoOptions):
     """What the demo can be asked for."""
 
     operations: str = option("all", f"some of {','.join(OPERATIONS)}")
@@ -76,9 +75,9 @@ class Options:
     link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not")
     link_latency_us: float = option(0.0, "add this latency in µs to each message")
     seed: int = option(0, "seed of the numbers that are sent")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.names:
             choice("operations", name, OPERATIONS)
         whole("smallest", self.smallest, least=NUMBER_BYTES, most=2**32)
@@ -88,8 +87,6 @@ class Options:
         number("link_mbit", self.link_mbit, least=0)
         number("link_latency_us", self.link_latency_us, least=0, most=1e7)
         whole("seed", self.seed, least=0, most=2**31)
-        for name in ("times", "json"):
-            flag(name, getattr(self, name))
 
     @property
     def names(self) -> list[str]:
@@ -159,7 +156,7 @@ class Fit:
     problem: str = ""
 
     def report(self) -> str:
-        """In one line."""
+        """One line: the fit, or why there is none."""
         found = self.link.explain() if self.link else f"none, {self.problem}"
         return f"fit of {self.name}: {found}"
 
@@ -310,7 +307,7 @@ def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
         ours = operation.scratch(tensor, peers)
     messages, sent_bytes = log.sent().get("send-recv", [0, 0])
     equal = torch.equal(ours, operation.library(tensor))
-    found = _from_all_ranks((peers.rounds - before, messages, sent_bytes, equal), ranks)
+    found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
     rounds, messages, sent_bytes, equals = zip(*found, strict=True)
     return Row(
         operation=name,
@@ -333,12 +330,6 @@ def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
     if operation.kind == "all-gather":
         count //= rank.world  # the size is that of the result
     return torch.randint(-100, 101, (count,), generator=generator).float().to(rank.device)
-
-
-def _from_all_ranks(mine: tuple, ranks: int) -> list[tuple]:
-    everyone: list[tuple] = [()] * ranks
-    dist.all_gather_object(everyone, mine)
-    return everyone
 
 
 def _fits(rows: list[Row], ranks: int) -> list[Fit]:
@@ -379,12 +370,3 @@ def _milliseconds(seconds: float | None) -> str:
 def _same(what: str, counted: object, predicted: object) -> None:
     if counted != predicted:
         raise AssertionError(f"{what}: counted {counted}, predicted {predicted}")
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from course_lib import demos, launch
-from course_lib.demos import checkpoint
-from course_lib.demos.parts import recovery
-from course_lib.demos.parts.training import Training, one_process
+from course_lib.demos.checkpoint import program as checkpoint
+from course_lib.demos.checkpoint import versions as recovery
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.recovery.checkpoint import complete
 
 

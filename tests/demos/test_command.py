@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from course_lib.demos import DEMOS, ddp, load, samples
-from course_lib.demos.text import VOCAB, Windows, load_text
+from course_lib.demos.shared.text import VOCAB, Windows, load_text
 
 
 def test_fields_become_arguments():

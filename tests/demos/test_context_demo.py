@@ -8,8 +8,8 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import context
-from course_lib.demos.parts.training import one_process
-from course_lib.demos.parts.versions import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.training import one_process
 
 SMALL = {"model": "2x32x4", "steps": 3, "sequence": 24, "batch": 3}
 

@@ -7,10 +7,11 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from course_lib.demos.launchers import LAUNCHERS, Options, attempt
-from course_lib.demos.parts import launchers_job, lifeline
-from course_lib.demos.parts.deepspeed_config import deepspeed_config
-from course_lib.demos.parts.training import one_process
+from course_lib.demos.launchers import job as launchers_job
+from course_lib.demos.launchers import lifeline
+from course_lib.demos.launchers.deepspeed_config import deepspeed_config
+from course_lib.demos.launchers.program import LAUNCHERS, Options, attempt
+from course_lib.demos.shared.training import one_process
 from course_lib.theory.step.batching import Batching
 
 

@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos import elastic
-from course_lib.demos.elastic import Options, Result
+from course_lib.demos.elastic import program as elastic
+from course_lib.demos.elastic.program import Options, Result
 
 QUICK = {"model": "1x16x2", "steps": 6, "every": 2, "kill_after": 3, "batch": 4}
 
@@ -135,7 +135,7 @@ def test_the_worker_ends_when_its_agent_or_its_folder_is_not_there(tmp_path):
     for folder, agent in ((tmp_path, 1), (tmp_path / "gone", None)):
 
         def watch(folder=folder, agent=agent):
-            from course_lib.demos.parts import elastic_worker
+            from course_lib.demos.elastic import worker as elastic_worker
 
             elastic_worker._watch(folder, agent or os.getppid())
 

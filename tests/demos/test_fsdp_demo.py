@@ -8,9 +8,9 @@ from functools import cache
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos import fsdp
-from course_lib.demos.parts.fsdp_prediction import flat_units, tensor_units
-from course_lib.demos.parts.training import Training
+from course_lib.demos.fsdp import program as fsdp
+from course_lib.demos.fsdp.prediction import flat_units, tensor_units
+from course_lib.demos.shared.training import Training
 
 MODEL = "2x32x4"
 

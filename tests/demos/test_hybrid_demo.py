@@ -10,7 +10,7 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import hybrid
-from course_lib.demos.parts.versions import LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE, loss_gaps
 
 SMALL = {"model": "128x2", "steps": 4, "batch": 5}  # trainers with 3 and 2 samples
 

@@ -8,9 +8,9 @@ from importlib.util import find_spec
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos import launchers
-from course_lib.demos.launchers import LAUNCHERS, Attempt, Options, Result, attempt
-from course_lib.demos.parts import lifeline
+from course_lib.demos.launchers import lifeline
+from course_lib.demos.launchers import program as launchers
+from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, Result, attempt
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
 with_accelerate = pytest.mark.skipif(
@@ -75,7 +75,7 @@ def test_other_losses_and_other_ranks_are_refused():
 # A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.
 WORKER = """
 import os, sys, time
-from course_lib.demos.parts import lifeline
+from course_lib.demos.launchers import lifeline
 lifeline.hold()
 open(sys.argv[1], "w").write(str(os.getpid()))
 time.sleep(600)

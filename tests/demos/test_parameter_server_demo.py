@@ -8,8 +8,8 @@ import pytest
 
 from course_lib import demos, launch
 from course_lib.demos import parameter_server
-from course_lib.demos.parts.training import one_process
-from course_lib.demos.parts.versions import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.training import one_process
 from course_lib.theory.network.collectives import sent_bytes
 
 SMALL = {"model": "512x2", "steps": 4, "sequence": 16}

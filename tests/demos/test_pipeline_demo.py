@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from course_lib import demos, figures, launch
-from course_lib.demos import pipeline
+from course_lib.demos.pipeline import program as pipeline
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.layout import Layout

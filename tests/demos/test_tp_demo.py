@@ -8,8 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos import tp
-from course_lib.demos.parts.megatron_tp import missing
+from course_lib.demos.tp import program as tp
+from course_lib.demos.tp.megatron import missing
 from course_lib.scratch.tensor import region as tensor_region
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 2, "sequence": 8}
@@ -104,7 +104,7 @@ def test_megatron_core_is_equal_and_sends_what_we_send():
 
 
 def test_what_megatron_core_cannot_do_is_said(monkeypatch):
-    monkeypatch.setattr("course_lib.demos.parts.megatron_tp.find_spec", lambda name: object())
+    monkeypatch.setattr("course_lib.demos.tp.megatron.find_spec", lambda name: object())
     assert missing(False, 128, 2) is None
     assert "CUDA" in missing(True, 128, 2)
     assert "vocabulary 128, 3 ranks" in missing(False, 128, 3)

@@ -6,7 +6,7 @@ import pytest
 
 from course_lib import demos
 from course_lib.demos import yafsdp
-from course_lib.demos.parts.training import Training
+from course_lib.demos.shared.training import Training
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import local_parameters, sharding_buffers

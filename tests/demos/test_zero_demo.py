@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from course_lib import demos, launch
-from course_lib.demos import zero
-from course_lib.demos.parts.training import Training
-from course_lib.demos.parts.zero_prediction import (
+from course_lib.demos.shared.training import Training
+from course_lib.demos.zero import program as zero
+from course_lib.demos.zero.prediction import (
     ZeroPrediction,
     redundancy_optimizer_parts,
     sent_volume,
