@@ -6,6 +6,7 @@ import time
 from importlib.util import find_spec
 
 import pytest
+from together import explained
 
 from course_lib import demos, launch
 from course_lib.demos.launchers import lifeline
@@ -155,16 +156,14 @@ def test_a_launcher_that_is_too_slow_is_told():
     assert found.line(2, []) == "failed: no end within 0.5 s: raise limit_s"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"only": "slurm"}, "only"),
-        ({"limit_s": 0}, "limit_s must be above 0"),
-        ({"micro_batch": 0}, "micro_batch must be at least 1"),
-        ({"stage": 4}, "stage must be at most 3"),
-        ({"steps": 1}, "steps must be at least 3"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        Options(**options)
+def test_bad_options_are_explained():
+    explained(
+        Options,
+        [
+            ({"only": "slurm"}, "only"),
+            ({"limit_s": 0}, "limit_s must be above 0"),
+            ({"micro_batch": 0}, "micro_batch must be at least 1"),
+            ({"stage": 4}, "stage must be at most 3"),
+            ({"steps": 1}, "steps must be at least 3"),
+        ],
+    )
