@@ -117,7 +117,7 @@ class Result(Comparison):
 
     def verify(self) -> Self:
         """Return itself; raises AssertionError where training was not equal to one process."""
-        check_gap("the last weights", self.weight_difference, WEIGHT_TOLERANCE)
+        check_gap("the model after the last update", self.weight_difference, WEIGHT_TOLERANCE)
         return super().verify()
 
 

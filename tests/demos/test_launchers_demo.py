@@ -66,7 +66,8 @@ def test_other_losses_and_other_ranks_are_refused():
     good = Result(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
     assert good.verify() is good
     assert "failed: broken" in good.report()
-    with pytest.raises(AssertionError, match=r"x: losses differ from one process by 4\.0e-02"):
+    message = r"x: the loss of update 1 differs from one process by 4\.0e-02"
+    with pytest.raises(AssertionError, match=message):
         Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])]).verify()
     with pytest.raises(AssertionError, match="x started 1 ranks, expected 2"):
         Result(2, [1.0, 0.5], [finding(world=1)]).verify()
