@@ -107,7 +107,8 @@ class LibrarySegment(nn.Sequential):
     """Layers that torch.utils.checkpoint runs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=False)
+        result: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return result
 
 
 VERSIONS: dict[str, type[nn.Module] | None] = {

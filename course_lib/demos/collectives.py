@@ -8,7 +8,7 @@ torchrun.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
@@ -241,8 +241,8 @@ class Result:
     def _crossover_lines(self) -> list[str]:
         if self.crossover_bytes is None:
             return []
-        pairs = zip(self.of(RING), self.of(TREE), strict=True)
-        won = [tree.size_bytes for ring, tree in pairs if tree.seconds < ring.seconds]
+        ring, tree = _seconds(self.of(RING)), _seconds(self.of(TREE))
+        won = [size for size in ring if tree[size] < ring[size]]
         sizes = ", ".join(format_bytes(size, "GiB", 1) for size in won) or "no size"
         below = f"below {format_bytes(self.crossover_bytes, 'GiB', 1)}"
         if self.crossover_bytes == 0:
@@ -295,7 +295,7 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
         library_seconds = collective_seconds(
             lambda: operation.library(tensor), options.repeats, device
         )
-    return Row(**vars(row) | {"seconds": seconds, "library_seconds": library_seconds})
+    return replace(row, seconds=seconds, library_seconds=library_seconds)
 
 
 def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
@@ -308,16 +308,16 @@ def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
     messages, sent_bytes = log.sent().get("send-recv", [0, 0])
     equal = torch.equal(ours, operation.library(tensor))
     found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
-    rounds, messages, sent_bytes, equals = zip(*found, strict=True)
+    rounds, counts, sizes, equals = zip(*found, strict=True)
     return Row(
         operation=name,
         size_bytes=size_bytes,
         equal=all(equals),
         steps=max(rounds),
         predicted_steps=collectives.steps(operation.kind, ranks, operation.algorithm),
-        messages=sum(messages),
+        messages=sum(counts),
         predicted_messages=collectives.messages(operation.kind, ranks, operation.algorithm),
-        sent_bytes=list(sent_bytes),
+        sent_bytes=list(sizes),
         predicted_sent_bytes=collectives.sent_bytes(operation.kind, size_bytes, ranks),
     )
 
@@ -332,23 +332,23 @@ def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
     return torch.randint(-100, 101, (count,), generator=generator).float().to(rank.device)
 
 
+def _seconds(rows: list[Row]) -> dict[int, float]:
+    """Times of the scratch version by size, where they were taken."""
+    return {row.size_bytes: row.seconds for row in rows if row.seconds is not None}
+
+
 def _fits(rows: list[Row], ranks: int) -> list[Fit]:
     """Of the ring all-reduce, and of the library's by the same formula."""
-    ring = [row for row in rows if row.operation == RING and row.seconds is not None]
-    if not ring or ranks == 1:
-        return []
-    fits = [_fit(RING, ring, [row.seconds for row in ring], ranks)]
-    if ring[0].library_seconds is not None:
-        fits.append(
-            _fit("the library's all-reduce", ring, [row.library_seconds for row in ring], ranks)
-        )
-    return fits
+    ring = [row for row in rows if row.operation == RING]
+    library = [replace(row, seconds=row.library_seconds) for row in ring]
+    times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}
+    return [_fit(name, seconds, ranks) for name, seconds in times.items() if seconds and ranks > 1]
 
 
-def _fit(name: str, rows: list[Row], seconds: list[float], ranks: int) -> Fit:
+def _fit(name: str, seconds: dict[int, float], ranks: int) -> Fit:
     try:
-        sizes = [row.size_bytes for row in rows]
-        return Fit(name, fit_alpha_beta("all-reduce", sizes, seconds, ranks))
+        link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
+        return Fit(name, link)
     except ValueError as problem:  # a busy machine, or a single size
         return Fit(name, None, str(problem))
 

@@ -8,7 +8,7 @@ Run it with `course demo context --ranks 2`, or under torchrun.
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,7 @@ from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_stored, traffic
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
@@ -63,7 +63,7 @@ class Ring(Trainee):
         model = training.build(rank.device)
         super().__init__(model, training.optimizer(model.parameters()))
         self.rank, self.layers = rank, model.blocks
-        self.ring = SequenceRing(dist.group.WORLD, self.zigzag)
+        self.ring = SequenceRing(world(), self.zigzag)
         self.places = self.ring.places(training.sequence).to(rank.device)
         spread_sequence(model, self.ring)
 
@@ -110,7 +110,8 @@ class Library(Ring):
         super().__init__(training, rank)
         mask = self.places[:, None] >= torch.arange(training.sequence, device=rank.device)
         for block in self.layers:
-            block.attention = GatheredAttention(block.attention, self.ring, mask)
+            attention = cast(Attention, block.attention)
+            block.attention = GatheredAttention(attention, self.ring, mask)
         self.ddp = DistributedDataParallel(self.model)
 
     def backward(self, batch: Batch) -> Tensor:

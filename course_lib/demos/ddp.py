@@ -10,6 +10,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -178,8 +179,8 @@ class _Library(_Version):
     def __init__(self, rank: launch.Rank, options: Options) -> None:
         super().__init__(rank, options)
         # Given a cap, torch takes it for the first bucket too; without one it has 1 and 25 MiB.
-        cap = {"bucket_cap_mb": options.bucket_cap_mb} if options.bucket_cap_mb else {}
-        self.ddp = DistributedDataParallel(self.model, **cap)
+        cap_mb = options.bucket_cap_mb or None
+        self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=cap_mb)
         self.log = log_buckets(self.ddp)
         gradient_bytes = _gradient_bytes(options)
         self.predicted = predict_all_reduces(options, gradient_bytes)
@@ -205,7 +206,8 @@ class _Scratch(_Version):
 
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
         with log_wire() as wire:
-            loss = accumulate_ddp(self.ddp, window, no_sync)
+            # It has the interface that is asked for.
+            loss = accumulate_ddp(cast(DistributedDataParallel, self.ddp), window, no_sync)
         # The first call sums the tokens of all ranks, the last one their losses.
         self.log.bucket_bytes += [call.size_bytes for call in wire.calls[1:-1]]
         return loss
@@ -254,7 +256,9 @@ def _endless(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
-    sampler = DistributedSampler(windows, seed=options.seed, drop_last=True)
+    sampler: DistributedSampler[Batch] = DistributedSampler(
+        windows, seed=options.seed, drop_last=True
+    )
     loader = DataLoader(windows, options.micro_batch, sampler=sampler, drop_last=True)
     for pass_number in itertools.count():
         sampler.set_epoch(pass_number)

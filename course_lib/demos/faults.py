@@ -101,7 +101,8 @@ def _leave_a_parameter_unused(ones: Tensor) -> None:
             self.used, self.forgotten = nn.Linear(4, 4), nn.Linear(4, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.used(x)
+            used: Tensor = self.used(x)
+            return used
 
     model = DistributedDataParallel(Forgetful().to(ones.device))
     for _ in range(2):

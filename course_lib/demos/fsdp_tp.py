@@ -136,7 +136,7 @@ class Sharded(InRegion):
         model = cut_gpt(training.build(device), region)
         named = model.named_parameters()
         self.cuts = {name: p.cut for name, p in named if hasattr(p, "cut")}
-        self.units = FSDP(model, model.blocks, group=mesh["dp"].get_group()).units
+        self.units = FSDP(model, list(model.blocks), group=mesh["dp"].get_group()).units
         super().__init__(model, training, mesh, region)
 
     def gradients(self) -> Mapping[str, Tensor]:
@@ -214,6 +214,6 @@ def torch_sent(training: Training, layout: Layout) -> Sent:
 
 def _average(gradients: Sequence[Tensor], group: ProcessGroup) -> None:
     mean = all_reduce(torch.cat([g.flatten() for g in gradients]), group) / group.size()
-    pieces = mean.split([g.numel() for g in gradients])
+    pieces = torch.split(mean, [g.numel() for g in gradients])
     for gradient, piece in zip(gradients, pieces, strict=True):
         gradient.copy_(piece.view_as(gradient))

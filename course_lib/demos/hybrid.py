@@ -96,7 +96,8 @@ class OneModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids (batch, sequence) in, logits (batch, sequence, vocab) out."""
         bags = bags_of(tokens, self.training_run)
-        return self.dense(self.table(bags)).view(*tokens.shape, VOCAB)
+        scores: Tensor = self.dense(self.table(bags))
+        return scores.view(*tokens.shape, VOCAB)
 
 
 def bags_of(tokens: Tensor, training: HybridTraining) -> Tensor:

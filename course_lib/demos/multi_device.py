@@ -5,8 +5,10 @@ stay None: the demo shows what torch says otherwise.
 Run it with `course demo multi_device --ranks 2`, or under torchrun.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
@@ -45,7 +47,11 @@ def main(options: Options) -> Comparison:
     reference = one_process(training, rank.device)
     exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
     versions = []
-    for name, wrap in {"DDP by hand": DDP, "DistributedDataParallel": _library}.items():
+    kinds: dict[str, Callable[[Spread], nn.Module]] = {
+        "DDP by hand": DDP,
+        "DistributedDataParallel": _library,
+    }
+    for name, wrap in kinds.items():
         model = training.build()
         trainee = Replica(name, training, model, wrap(Spread(model, devices)))
         versions.append(follow(trainee, training, reference, exchange, states))

@@ -9,6 +9,7 @@ at chrome://tracing or ui.perfetto.dev.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +92,8 @@ def main(options: Options) -> Result:
     for cap_mb in (sum(sizes) / MIB, options.bucket_cap_mb):
         cap = round(cap_mb * MIB)
         versions: dict[str, Callable[[nn.Module], nn.Module]] = {
-            "DDP by hand": lambda model, cap=cap: DDP(model, cap, first_bytes=cap),
-            "DistributedDataParallel": lambda model, cap_mb=cap_mb: DistributedDataParallel(
-                model, bucket_cap_mb=cap_mb
-            ),
+            "DDP by hand": partial(DDP, cap_bytes=cap, first_bytes=cap),
+            "DistributedDataParallel": partial(DistributedDataParallel, bucket_cap_mb=cap_mb),
         }
         for name, wrap in versions.items():
             trace = _profiled(wrap, training, rank)

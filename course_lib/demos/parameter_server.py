@@ -105,6 +105,7 @@ class Served(Trainee):
         total = cross_entropy(logits.flatten(0, 1), labels.cpu().flatten(), reduction="sum")
         loss = total / batch[1].numel()
         loss.backward()
+        assert self.rows.grad is not None  # of the backward pass just made
         self.remote.push(self.rows.grad)
         return loss.detach()
 

@@ -5,8 +5,10 @@ Run it with `course demo samples --ranks 2`, or under torchrun.
 
 import itertools
 from dataclasses import dataclass
+from typing import cast
 
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch
@@ -72,9 +74,13 @@ def main(options: Options) -> Result:
     rank = launch.init()
     # Raises, on every rank alike, when drop_last would leave nothing.
     Batching(options.samples, options.batch, gpus_per_node=rank.world, drop_last=options.drop_last)
-    dataset = range(options.samples)
-    sampler = DistributedSampler(dataset, shuffle=options.shuffle, drop_last=options.drop_last)
-    loader = DataLoader(dataset, options.batch, sampler=sampler, drop_last=options.drop_last)
+    dataset = cast(Dataset[Tensor], range(options.samples))  # DataLoader makes tensors of numbers
+    sampler: DistributedSampler[Tensor] = DistributedSampler(
+        dataset, shuffle=options.shuffle, drop_last=options.drop_last
+    )
+    loader: DataLoader[Tensor] = DataLoader(
+        dataset, options.batch, sampler=sampler, drop_last=options.drop_last
+    )
     seen = []
     for epoch in range(options.epochs):
         if options.set_epoch:

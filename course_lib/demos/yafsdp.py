@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_lib import launch
 from course_lib.demos.fsdp import prediction, versions
-from course_lib.demos.fsdp.versions import FullyShard, MiniFSDP, Sharded, Whole, Ya
+from course_lib.demos.fsdp.versions import FullyShard, Kind, MiniFSDP, Whole, Ya
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.training import one_process
@@ -80,11 +80,11 @@ def main(options: Options) -> Result:
         loss_tolerance=loss_tolerance,
         gradient_tolerance=gradient_tolerance,
     )
-    kinds = (Whole, MiniFSDP, Ya, FullyShard)
+    kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
     return Result(comparison, [measure_memory(kind, options, rank) for kind in kinds])
 
 
-def measure_memory(kind: type[Sharded], options: Options, rank: launch.Rank) -> Memory:
+def measure_memory(kind: Kind, options: Options, rank: launch.Rank) -> Memory:
     """Build a version, train two updates, and follow its tensors through the third's backward."""
     gc.collect()
     batches = options.training().batches(rank.device)

@@ -2,13 +2,17 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
@@ -142,29 +146,29 @@ class Dcp(Saver):
         """Every rank writes its shards; rank 0 the metadata."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "step": step}
-        dcp.save(state, checkpoint_id=folder, process_group=self.group)
+        save(state, checkpoint_id=folder, process_group=self.group)
 
     def load(self, folder: Path) -> int:
         """Read into the shards of this group, whoever wrote them."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        state = {"model": model, "optimizer": optimizer, "step": 0}
-        dcp.load(state, checkpoint_id=folder, process_group=self.group)
+        state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
+        load(state, checkpoint_id=folder, process_group=self.group)
         set_state_dict(
             self.model,
             self.optimizer,
             model_state_dict=state["model"],
             optim_state_dict=state["optimizer"],
         )
-        return state["step"]
+        return int(state["step"])
 
     def stored(self, folder: Path) -> dict[str, int]:
         """Bytes of the tensors that the metadata names, without the files' headers."""
-        entries = dcp.FileSystemReader(folder).read_metadata().state_dict_metadata
+        entries = FileSystemReader(folder).read_metadata().state_dict_metadata
         return {
             "tensors": sum(
                 entry.size.numel() * entry.properties.dtype.itemsize
                 for entry in entries.values()
-                if hasattr(entry, "properties")
+                if isinstance(entry, TensorStorageMetadata)
             )
         }
 

@@ -11,10 +11,9 @@ import threading
 import time
 from pathlib import Path
 
-import torch.distributed as dist
-
 from course_lib import launch
 from course_lib.demos.checkpoint.versions import Sharded
+from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.training import Training
 from course_lib.scratch.recovery import checkpoint
 
@@ -28,7 +27,7 @@ def main(folder: Path) -> None:
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
     rank = launch.init().rank
     training = Training(**job["training"])
-    trainee = Sharded(training, dist.group.WORLD)
+    trainee = Sharded(training, world())
     saves = folder / "checkpoints"
     done = trainee.load(saves) if checkpoint.complete(saves) else 0
     for step, batch in enumerate(training.batches(launch.init().device)[done:], start=done):

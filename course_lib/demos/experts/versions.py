@@ -1,5 +1,7 @@
 """The versions that the demo experts trains: by hand, and with what torch has."""
 
+from typing import Any, cast
+
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -8,8 +10,9 @@ from course_lib import launch
 from course_lib.demos.experts.training import ExpertTraining, mixtures
 from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, own_rows
-from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import gradients_of
 from course_lib.theory.network.buckets import ddp_buckets
 
 
@@ -22,7 +25,7 @@ class ByHand(Trainee):
         self.training, self.rank = training, rank
         model = training.build(rank.device)
         for moe in mixtures(model):
-            moe.spread(dist.group.WORLD)
+            moe.spread(world())
         super().__init__(model, training.optimizer(model.parameters()))
         self.load: list[list[list[int]]] = []
         self.dropped: list[int] = []
@@ -31,7 +34,7 @@ class ByHand(Trainee):
         """Passes of this rank's rows; then all gradients but the experts' are summed."""
         loss = self.share(self.model, batch)
         loss.backward()
-        for name, gradient in super().gradients().items():
+        for name, gradient in gradients_of(self.model).items():
             if ".experts." not in name:
                 dist.all_reduce(gradient)
         return loss
@@ -47,7 +50,7 @@ class ByHand(Trainee):
 
     def gradients(self) -> dict[str, Tensor]:
         """The gradients of all ranks: each has some of the experts."""
-        mine = {name: gradient.cpu() for name, gradient in super().gradients().items()}
+        mine = {name: gradient.cpu() for name, gradient in gradients_of(self.model).items()}
         return {name: gradient for one in from_all_ranks(mine) for name, gradient in one.items()}
 
     def sums(self) -> list[int]:
@@ -66,17 +69,16 @@ class Library(ByHand):
         for moe in mixtures(self.model):
             moe.all_to_all = functional.all_to_all
         # The attribute by which DDP learns which parameters are none of its business.
-        self.model._ddp_params_and_buffers_to_ignore = [
-            name for name, _ in self.model.named_parameters() if ".experts." in name
-        ]
+        names = [name for name, _ in self.model.named_parameters() if ".experts." in name]
+        cast(Any, self.model)._ddp_params_and_buffers_to_ignore = names
         self.ddp = DistributedDataParallel(self.model)
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self.share(self.ddp, batch)
         (loss * self.rank.world).backward()  # DDP takes the mean, not the sum
-        for name, parameter in self.model.named_parameters():
+        for name, gradient in gradients_of(self.model).items():
             if ".experts." in name:
-                parameter.grad /= self.rank.world
+                gradient /= self.rank.world
         return loss
 
     def sums(self) -> list[int]:

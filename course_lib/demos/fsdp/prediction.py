@@ -5,6 +5,7 @@ multiple of n ranks: by -P mod n. `fully_shard` pads each tensor along its first
 """
 
 from dataclasses import dataclass, replace
+from typing import cast
 
 from torch import nn
 
@@ -63,7 +64,7 @@ def tensor_units(training: Training, ranks: int) -> Units:
 
 def without_memory(training: Training) -> GPT:
     """The model on the meta device: shapes, and ties between them."""
-    return defer(lambda: training.build("meta")).model
+    return cast(GPT, defer(lambda: training.build("meta")).model)
 
 
 def _padding(parameters: list[nn.Parameter], ranks: int) -> int:

@@ -7,7 +7,7 @@ Run it with `course demo fsdp --ranks 2`, or under torchrun.
 
 from course_lib import launch
 from course_lib.demos.fsdp import prediction
-from course_lib.demos.fsdp.versions import TOLERANCES, FullyShard, MiniFSDP, Options, Sharded
+from course_lib.demos.fsdp.versions import TOLERANCES, FullyShard, Kind, MiniFSDP, Options
 from course_lib.demos.shared.comparison import Comparison, Version, follow
 from course_lib.demos.shared.training import OneProcess, Training, one_process
 
@@ -16,7 +16,8 @@ def main(options: Options) -> Comparison:
     """Train both versions; every rank returns what it did, beside one process and the theory."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device, clip=options.clip)
-    versions = [_version(kind, options, rank, reference) for kind in (MiniFSDP, FullyShard)]
+    kinds: tuple[Kind, ...] = (MiniFSDP, FullyShard)
+    versions = [_version(kind, options, rank, reference) for kind in kinds]
     loss_tolerance, gradient_tolerance = TOLERANCES[options.precision]
     return Comparison.verified(
         "FSDP",
@@ -30,9 +31,7 @@ def main(options: Options) -> Comparison:
     )
 
 
-def _version(
-    kind: type[Sharded], options: Options, rank: launch.Rank, reference: OneProcess
-) -> Version:
+def _version(kind: Kind, options: Options, rank: launch.Rank, reference: OneProcess) -> Version:
     training, ranks = options.training(), rank.world
     if kind is MiniFSDP:
         units = prediction.flat_units(training, ranks)

@@ -1,13 +1,15 @@
 """The versions that the demos fsdp and yafsdp train: our own two, and torch's `fully_shard`."""
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
@@ -85,6 +87,9 @@ class Sharded(Trainee):
         }
 
 
+Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
+
+
 class MiniFSDP(Sharded):
     """scratch/fsdp/mini.py."""
 
@@ -94,7 +99,7 @@ class MiniFSDP(Sharded):
         model, weights = first_model(options, rank)
         self.fsdp = FSDP(
             model,
-            model.blocks,
+            list(model.blocks),
             device=rank.device,
             reshard=options.reshard,
             prefetch=options.prefetch,
@@ -145,7 +150,7 @@ class FullyShard(Sharded):
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
         model, weights = first_model(options, rank)
-        names = {p: name for name, p in model.named_parameters()}
+        names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
         mesh = init_device_mesh(rank.device.type, (rank.world,))
         policy = MixedPrecisionPolicy()
         if options.precision != "fp32":
@@ -154,8 +159,9 @@ class FullyShard(Sharded):
             fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=options.reshard)
         fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
         if options.prefetch:  # torch itself fetches ahead in backward only
-            for block, following in itertools.pairwise(model.blocks):
-                block.set_modules_to_forward_prefetch([following])
+            blocks = [cast(FSDPModule, block) for block in model.blocks]
+            for one, following in itertools.pairwise(blocks):
+                one.set_modules_to_forward_prefetch([following])
         if weights:
             whole = ((names[p], value) for p, value in weights if p in names)
             _fill(model, whole, rank)
@@ -163,7 +169,8 @@ class FullyShard(Sharded):
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards of all ranks, joined."""
-        return {name: g.full_tensor() for name, g in gradients_of(self.model).items()}
+        named = gradients_of(self.model).items()
+        return {name: cast(DTensor, gradient).full_tensor() for name, gradient in named}
 
     def clip(self) -> None:
         """Clip by torch's own function."""
@@ -176,7 +183,7 @@ def _fill(model: GPT, weights: Iterable[tuple[str, Tensor]], rank: launch.Rank) 
     shards = dict(model.named_parameters())
     for name, value in weights:
         rows = -(-len(value) // rank.world)
-        shards[name].to_local().data.copy_(value[rank.rank * rows :][:rows])
+        cast(DTensor, shards[name]).to_local().data.copy_(value[rank.rank * rows :][:rows])
 
 
 class Whole(Sharded):

@@ -4,17 +4,22 @@ torch 2.13 deprecates the public ones of torch.distributed.nn in their favour, a
 all-gather.
 """
 
+from collections.abc import Callable
+
 from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.distributed import _functional_collectives as collectives
 
-_gather = getattr(collectives, "all_gather_single_autograd", None)
-_gather = _gather or collectives.all_gather_tensor_autograd
+_NEW, _OLD = "all_gather_single_autograd", "all_gather_tensor_autograd"
+_gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
+    collectives, _NEW if hasattr(collectives, _NEW) else _OLD
+)
 
 
 def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
     """Rows to other ranks, `sent[r]` to rank r; their gradients come back."""
-    return collectives.all_to_all_single_autograd(rows, received, sent, group)
+    arrived: Tensor = collectives.all_to_all_single_autograd(rows, received, sent, group)
+    return arrived
 
 
 def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:

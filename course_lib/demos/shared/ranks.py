@@ -9,6 +9,14 @@ from torch.distributed import ProcessGroup
 T = TypeVar("T")
 
 
+def world() -> ProcessGroup:
+    """The group of all ranks; RuntimeError outside of one."""
+    group = dist.group.WORLD
+    if group is None:
+        raise RuntimeError("there is no process group yet: call launch.init() first")
+    return group
+
+
 def from_all_ranks(value: T) -> list[T]:
     """What every rank gives, by rank. Tensors must be on the CPU; all ranks call this together."""
     everyone: list[T | None] = [None] * dist.get_world_size()

@@ -6,12 +6,12 @@ Its GPTModel and its sequence parallelism ask for CUDA; these layers and the los
 import os
 import warnings
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.scratch.gpt import GPT
+from course_lib.scratch.gpt import GPT, Block
 from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.vocabulary import cut_gpt
 
@@ -32,25 +32,25 @@ def parallelize(model: GPT, region: TensorParallel) -> GPT:
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # its advice, or it warns each rank
     tp, config = _package(), _config(region.ranks)
     cut_gpt(model, region)
-    for block in model.blocks:
-        attention, mlp = block.attention, block.mlp
-        attention.qkv, mlp[0] = (
-            _column(tp, config, one, region.ranks) for one in (attention.qkv, mlp[0])
-        )
-        attention.out, mlp[2] = (
-            _row(tp, config, one, region.ranks) for one in (attention.out, mlp[2])
-        )
+    for block in (cast(Block, block) for block in model.blocks):
+        pairs = ((block.attention, ("qkv", "out")), (block.mlp, ("0", "2")))
+        for module, (first, second) in pairs:
+            column = _column(tp, config, module.get_submodule(first), region.ranks)
+            row = _row(tp, config, module.get_submodule(second), region.ranks)
+            module.add_module(first, column)
+            module.add_module(second, row)
     rows, hidden = model.embedding.weight.shape
     size = (rows * region.ranks, hidden)
     table = tp.VocabParallelEmbedding(*size, init_method=nn.init.normal_, config=config)
-    model.embedding = _filled(table, model.embedding)
-    model.head = _Head(tp, config, model.embedding.weight, size)
+    model.add_module("embedding", _filled(table, model.embedding))
+    model.add_module("head", _Head(tp, config, table.weight, size))
     return model
 
 
 def loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Megatron-core's loss of each token; it overwrites the logits."""
-    return _package().vocab_parallel_cross_entropy(logits, labels)
+    losses: Tensor = _package().vocab_parallel_cross_entropy(logits, labels)
+    return losses
 
 
 class _Head(nn.Module):
@@ -66,11 +66,12 @@ class _Head(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x, self.weight)[0]
+        logits: Tensor = self.layer(x, self.weight)[0]
+        return logits
 
 
 def _column(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
-    outputs, inputs = ours.weight.shape
+    outputs, inputs = ours.get_parameter("weight").shape
     theirs = tp.ColumnParallelLinear(
         inputs, outputs * ranks, config=config, init_method=nn.init.normal_
     )
@@ -78,7 +79,7 @@ def _column(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
 
 
 def _row(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
-    outputs, inputs = ours.weight.shape
+    outputs, inputs = ours.get_parameter("weight").shape
     theirs = tp.RowParallelLinear(
         inputs * ranks, outputs, config=config, init_method=nn.init.normal_, bias=True,
         input_is_parallel=True, skip_bias_add=False,

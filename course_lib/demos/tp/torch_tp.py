@@ -1,6 +1,7 @@
 """A GPT cut by torch's `parallelize_module`: what the demos tp and fsdp_tp compare with."""
 
 from collections.abc import Mapping
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.functional import scaled_dot_product_attention
 from torch.optim import Optimizer
 
-from course_lib.scratch.gpt import GPT, Attention
+from course_lib.scratch.gpt import GPT, Attention, Block
 
 _QKV = ("q", "k", "v")
 
@@ -45,7 +46,8 @@ class SeparateAttention(nn.Module):
             getattr(self, name)(x).unflatten(-1, (-1, self.width)).transpose(1, 2) for name in _QKV
         )
         mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        result: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return result
 
 
 def parallelize(model: GPT, mesh: DeviceMesh, sequence_parallel: bool = False) -> GPT:
@@ -53,11 +55,12 @@ def parallelize(model: GPT, mesh: DeviceMesh, sequence_parallel: bool = False) -
 
     Raises ValueError if heads do not divide, where torch would fail inside an attention.
     """
-    heads = model.blocks[0].attention.heads
+    blocks = [cast(Block, block) for block in model.blocks]
+    heads = blocks[0].attention.heads
     if heads % mesh.size():
         raise ValueError(f"heads {heads} is not divisible by tp {mesh.size()}: take fewer ranks")
-    for block in model.blocks:
-        block.attention = SeparateAttention(block.attention)
+    for block in blocks:
+        block.add_module("attention", SeparateAttention(block.attention))
     parallelize_module(model, mesh, _plan(sequence_parallel))
     model.head.weight = model.embedding.weight  # each was cut for itself: tie them again
     return model
@@ -114,7 +117,8 @@ def sum_pending_gradients(model: nn.Module) -> None:
     """
     for parameter in model.parameters():
         if isinstance(parameter.grad, DTensor):
-            parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+            placements = cast(DTensor, parameter).placements
+            parameter.grad = parameter.grad.redistribute(placements=placements)
 
 
 def fused(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

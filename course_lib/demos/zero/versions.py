@@ -58,6 +58,7 @@ class ScratchZero(Trainee):
         self.zero.reduce()
         by_parameter: dict[Tensor, Tensor] = {}
         for unit in self.zero.units.values():
+            assert unit.gradient is not None  # reduced just now
             whole = wire.all_gather(unit.gradient) if self.zero.ranks > 1 else unit.gradient
             by_parameter |= dict(views(whole, unit.parameters))
         return {name: by_parameter[p] for name, p in self.model.named_parameters()}
