@@ -136,7 +136,7 @@ def main(options: Options) -> Result:
         versions,
     )
     rows = own_rows(training.batches(rank.device)[0], rank)
-    rows = both(Tensor.clone, rows)  # a view would keep everybody's rows
+    rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
     costs = [_cost(name, kind, options, rows) for name, kind in VERSIONS.items()]
     return Result(comparison, segments(options), _verified(costs))
 

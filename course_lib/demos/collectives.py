@@ -38,7 +38,7 @@ NUMBER_BYTES = 4  # everything here is float32
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective from scratch and by the library, and what the theory calls it."""
+    """A collective from scratch and from the library, and what the theory calls it."""
 
     kind: str
     algorithm: str
@@ -299,7 +299,7 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
 
 
 def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
-    """One call, compared with the library's, all that it sends counted."""
+    """Make one call, compare it with the library's, and count all that it sends."""
     operation, ranks = OPERATIONS[name], peers.ranks
     tensor = _argument(operation, size_bytes, seed)
     before = peers.rounds
@@ -338,7 +338,7 @@ def _seconds(rows: list[Row]) -> dict[int, float]:
 
 
 def _fits(rows: list[Row], ranks: int) -> list[Fit]:
-    """Of the ring all-reduce, and of the library's by the same formula."""
+    """Fit the ring all-reduce, and the library's by the same formula."""
     ring = [row for row in rows if row.operation == RING]
     library = [replace(row, seconds=row.library_seconds) for row in ring]
     times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}

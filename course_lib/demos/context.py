@@ -75,7 +75,7 @@ class Ring(Trainee):
         return loss
 
     def share(self, model: nn.Module, batch: Batch) -> Tensor:
-        """This slice's share of the loss: slices are equally long."""
+        """This slice's share of the loss; all slices are equally long."""
         inputs, labels = both(lambda part: part[:, self.places], batch)
         logits = model(inputs, self.places)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) / self.rank.world
@@ -95,7 +95,7 @@ class Ring(Trainee):
 
 
 class ZigZag(Ring):
-    """The same with an early and a late chunk on each rank: equal work."""
+    """The same with an early and a late chunk on each rank, which makes their work equal."""
 
     name = "zig-zag ring"
     zigzag = True
@@ -184,7 +184,7 @@ def main(options: Options) -> Result:
 
 
 def _notes(scores: dict[str, list[int]]) -> list[str]:
-    """Who has how much to do."""
+    """How much each rank computes."""
     return [
         f"  scores per head and sample on each rank, {name}: "
         + ", ".join(f"{count:,}" for count in counts)

@@ -95,7 +95,7 @@ def _notes(gpus: int, devices: int, size: int) -> list[str]:
     ring = round(sent_bytes("all-reduce", size, devices))
     notes = [
         f"each update of DataParallel takes {(devices - 1) * size:,} B of weights from the first "
-        f"device and brings as many of gradients back to it; a ring all-reduce among {devices} "
+        f"device and brings as many of gradients back to it; a ring all-reduce over {devices} "
         f"ranks of DDP sends {ring:,} B from every one"
     ]
     if gpus < 2:

@@ -94,7 +94,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result(Run):
-    """What DistributedDataParallel did, and beside it one process and DDP written out."""
+    """What DistributedDataParallel did, beside one process and DDP written out."""
 
     ranks: int
     backend: str
@@ -252,7 +252,7 @@ def _updates(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
 
 
 def _endless(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
-    """Epochs without end, cut into windows; no ragged tails."""
+    """Windows of endless epochs; samples that fill no window are dropped."""
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()

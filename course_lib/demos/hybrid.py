@@ -168,7 +168,7 @@ def main(options: Options) -> Result:
 
 @contextmanager
 def _rpc(rank: launch.Rank) -> Iterator[None]:
-    """RPC among all ranks; leaving waits until all calls are done."""
+    """RPC between all ranks; leaving waits until all calls are done."""
     options = rpc.TensorPipeRpcBackendOptions(init_method=_meeting_point())
     with warnings.catch_warnings():
         # torch's RPC asks for the kind of a group that torch itself deprecates.

@@ -52,7 +52,7 @@ class Options(BatchOptions):
         whole("virtual_stages", self.virtual_stages, least=2)
 
     def layout(self, ranks: int) -> Layout:
-        """How the ranks stand; ValueError where degrees, ranks, model and batch do not fit."""
+        """The layout of the ranks; ValueError where degrees, ranks, model and batch do not fit."""
         dp, tp, pp = self.degrees(ranks)
         divisible("batch", self.batch, "dp*micro_batches", dp * self.micro_batches)
         layout = Layout(
@@ -69,7 +69,7 @@ class Options(BatchOptions):
         return layout
 
     def degrees(self, ranks: int) -> tuple[int, int, int]:
-        """dp, tp, pp: those that were given, the others so that they fill the ranks."""
+        """dp, tp and pp; those that were not given are chosen to fill the ranks."""
         pp = self.pp or _two(ranks // (max(1, self.dp) * max(1, self.tp)))
         tp = self.tp or _two(ranks // (max(1, self.dp) * pp))
         return self.dp or max(1, ranks // (pp * tp)), tp, pp

@@ -1,9 +1,12 @@
 """The launchers' demo: what runs has the same losses, what is missing is said, nothing remains."""
 
 import os
+import signal
 import sys
+import threading
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from together import explained
@@ -105,22 +108,33 @@ def ended(path, within_s=10.0):
 def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
     number = tmp_path / "pid"
     command = [sys.executable, "-c", STUBBORN, WORKER, str(number)]
-    start = time.monotonic()
-    code, text = lifeline.run(command, limit_s=6.0)
+    for limit_s in (1.0, 4.0, 12.0):  # a busy machine starts the worker late
+        start = time.monotonic()
+        code, text = lifeline.run(command, limit_s)
+        assert time.monotonic() - start < limit_s + 9
+        if number.exists():
+            break
     assert (code, text) == (None, "started\n")
-    assert time.monotonic() - start < 15
     assert number.exists(), "the worker never started: this test shows nothing"
     assert ended(number)
 
 
 def waits_for_a_launcher(number):
+    """A rank that is killed as soon as the worker is there."""
+
+    def kill():
+        while not Path(number).exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
     lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], limit_s=600.0)
 
 
 def test_when_the_rank_is_killed_its_workers_end(tmp_path):
     number = tmp_path / "pid"
-    with pytest.raises(launch.RankFailed):
-        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=7.0)
+    with pytest.raises(launch.RankFailed, match="was killed by SIGKILL"):
+        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=60.0)
     assert number.exists(), "the worker never started: this test shows nothing"
     assert ended(number)
 

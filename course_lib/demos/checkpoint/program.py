@@ -50,7 +50,7 @@ class Options(BatchOptions):
 
 
 def main(options: Options) -> Comparison:
-    """Both versions; every rank returns the same."""
+    """Train, save and load with both versions; every rank returns the same."""
     rank = launch.init()
     training = options.training()
     savers = _ranks("save_ranks", options.save_ranks, rank.world)
@@ -81,7 +81,7 @@ def _follow(
     groups: tuple[ProcessGroup, ProcessGroup],
     folder: Path,
 ) -> tuple[Version, str]:
-    """Train, save, load elsewhere, train on; rank 0 is in both groups and tells the others."""
+    """Train and save on one group, load and train on with the other; rank 0 is in both."""
     device = launch.init().device
     batches = training.batches(device)
     before, after = batches[: options.save_after], batches[options.save_after :]

@@ -50,11 +50,11 @@ class Saver(ABC):
 
     @abstractmethod
     def save(self, folder: Path, step: int) -> None:
-        """Write what the update after `step` needs."""
+        """Write everything that the update after `step` needs."""
 
     @abstractmethod
     def load(self, folder: Path) -> int:
-        """Take over the checkpoint in `folder`, whoever wrote it; returns the updates before it."""
+        """Continue from the checkpoint in `folder`; returns the number of updates before it."""
 
     @abstractmethod
     def stored(self, folder: Path) -> dict[str, int]:
@@ -90,13 +90,13 @@ class Sharded(Saver):
         self.model.zero_grad()
 
     def save(self, folder: Path, step: int) -> None:
-        """Weights and moments of this rank's columns."""
+        """Write the weights and moments of this rank's columns."""
         moments = [self.optimizer.state[self.mine][name] for name in MOMENTS]
         shard = torch.stack([self.mine.detach(), *moments])  # (3, columns)
         checkpoint.save(folder, step, shard, self.layout, self.group)
 
     def load(self, folder: Path) -> int:
-        """The newest complete checkpoint, cut for this group's ranks."""
+        """Read the newest complete checkpoint, cut for this group's ranks."""
         step, shard = checkpoint.load(checkpoint.newest(folder), self.layout, self.group)
         weights, *moments = shard.to(self.mine.device)
         self.mine.data.copy_(weights)
@@ -110,11 +110,11 @@ class Sharded(Saver):
         return {"shards": sum(file.stat().st_size for file in folder.rglob("*.shard"))}
 
     def predicted_stored(self, parameters: int) -> dict[str, int]:
-        """fp32 weights and two moments: 12 bytes a parameter."""
+        """fp32 weights and two moments: 12 bytes per parameter."""
         return {"shards": checkpoint_bytes(parameters, FP32)}
 
     def _spread(self) -> None:
-        """Every rank's columns into every rank's model."""
+        """Copy every rank's columns into every rank's model."""
         total = sum(p.numel() for p in self.model.parameters())
         flat = self.mine.new_zeros(total)
         flat[self.start : self.stop] = self.mine.detach()
@@ -137,19 +137,19 @@ class Dcp(Saver):
         self.optimizer = training.optimizer(self.model.parameters())
 
     def update(self, share: Tensor) -> None:
-        """The passes and the update as fully_shard makes them."""
+        """Let fully_shard average the gradients, and update the shards."""
         (share * dist.get_world_size(self.group)).backward()  # it averages over ranks
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def save(self, folder: Path, step: int) -> None:
-        """Every rank writes its shards; rank 0 the metadata."""
+        """Every rank writes its shards, rank 0 also the metadata."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state = {"model": model, "optimizer": optimizer, "step": step}
         save(state, checkpoint_id=folder, process_group=self.group)
 
     def load(self, folder: Path) -> int:
-        """Read into the shards of this group, whoever wrote them."""
+        """Read the shards that this group needs, however many ranks wrote them."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
         state: dict[str, Any] = {"model": model, "optimizer": optimizer, "step": 0}
         load(state, checkpoint_id=folder, process_group=self.group)
@@ -173,7 +173,7 @@ class Dcp(Saver):
         }
 
     def predicted_stored(self, parameters: int) -> dict[str, int]:
-        """12 bytes a parameter, and AdamW's step number, 4 bytes for each tensor.
+        """12 bytes per parameter, and AdamW's step number: 4 bytes for each tensor.
 
         Weights that embedding and head share are saved under both names.
         """

@@ -1,8 +1,8 @@
 """A rank killed in mid-training: torchrun starts all again, from the last checkpoint.
 
-Recovery, part 2. torchrun's elastic agent ends the other ranks, starts all of them anew
-(`--max-restarts`), and they resume from the last checkpoint (scratch.recovery.checkpoint). Updates
-since then are done again; the loss curve is that of one process that nobody disturbed.
+Recovery, part 2. torchrun's elastic agent ends the other ranks and starts all of them again
+(`--max-restarts`); they resume from the last checkpoint (scratch.recovery.checkpoint). Updates
+since then are done again; the loss curve is that of one undisturbed process.
 Run it with `course demo elastic --ranks 2`: rank 0 starts torchrun with as many ranks.
 """
 
@@ -103,13 +103,13 @@ class Result:
                 f"predicted {self.predicted_repeated} (on average "
                 f"{mean_lost_steps(self.every):g}); {self.recovery_s:.1f} s until the next update",
                 f"loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}, off by {gap:.0e} from one "
-                "process that nobody disturbed",
+                "undisturbed process",
             ]
         )
 
 
 def main(options: Options) -> Result:
-    """Rank 0 starts torchrun with as many ranks as this launch has; every rank returns the same."""
+    """Rank 0 starts torchrun with as many ranks as this launch has; all ranks return its result."""
     rank = launch.init()
     if options.kill_rank >= rank.world:
         raise ValueError(
@@ -158,7 +158,7 @@ def _command(folder: Path, ranks: int, max_restarts: int) -> list[str]:
 
 
 def _run(command: list[str], folder: Path, limit_s: float) -> None:
-    """RuntimeError with the last words if it does not end well in time; nothing is left."""
+    """Run torchrun to its end and leave no process; RuntimeError if it fails."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
     }

@@ -45,7 +45,7 @@ def main(folder: Path) -> None:
 def _watch(folder: Path, agent: int) -> None:
     """End this rank when its agent has died or the folder is gone.
 
-    torchrun starts it in a session of its own: nobody else may know of it.
+    torchrun starts it in a session of its own, so that no other process would end it.
     """
     while os.getppid() == agent and folder.exists():
         time.sleep(_WATCH_S)

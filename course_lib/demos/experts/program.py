@@ -100,7 +100,7 @@ def main(options: Options) -> Result:
 
 
 def _check_routes(options: Options, ranks: int) -> None:
-    """Raise ValueError unless tokens that are dealt out in turn give every expert as many."""
+    """Raise ValueError unless dealing tokens out in turn gives all experts equally many."""
     if options.fixed_routes:  # each rank's turn starts with expert 0
         divisible("batch", options.batch, "ranks", ranks)
         choices = options.batch // ranks * options.sequence * options.top_k

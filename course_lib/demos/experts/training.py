@@ -14,7 +14,7 @@ from course_lib.theory.inputs.shape import TransformerShape
 
 
 class FixedRouter(Router):
-    """Deals the tokens out in turn, so that every expert gets as many."""
+    """Deals the tokens out in turn, so that all experts get equally many."""
 
     def choose(self, probabilities: Tensor) -> Tensor:
         tokens, experts = probabilities.shape

@@ -96,7 +96,7 @@ def stored(units: Units, ranks: int) -> Stored:
 
 
 def tensor_stored(training: Training, rank: int, ranks: int) -> Stored:
-    """The same for `fully_shard`, whose optimizer has states for its own rows, not for padding."""
+    """The same for `fully_shard`, whose optimizer has no states for padding."""
     own = 0
     for parameter in without_memory(training).parameters():
         rows = -(-len(parameter) // ranks)

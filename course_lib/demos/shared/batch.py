@@ -11,13 +11,13 @@ Batch = tuple[Tensor, Tensor]  # inputs, labels: (batch, sequence)
 
 
 def both(change: Callable[[Tensor], Tensor], batch: Batch) -> Batch:
-    """Inputs and labels, changed alike."""
+    """The same change made to inputs and labels."""
     inputs, labels = batch
     return change(inputs), change(labels)
 
 
 def rows_of(batch: Batch, number: int, parts: int) -> Batch:
-    """Rows of part `number` of `parts`; the first parts have one more where they are uneven.
+    """The rows of part `number`; where they do not divide, the first parts have one row more.
 
     Raises ValueError for fewer rows than parts.
     """
@@ -30,7 +30,7 @@ def rows_of(batch: Batch, number: int, parts: int) -> Batch:
 
 
 def own_rows(batch: Batch, rank: launch.Rank) -> Batch:
-    """This rank's rows, of all ranks'; ValueError for fewer rows than ranks."""
+    """The rows of this rank; ValueError for a batch with fewer rows than ranks."""
     return rows_of(batch, rank.rank, rank.world)
 
 
@@ -41,5 +41,5 @@ def mean_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def loss_share(model: nn.Module, rows: Batch, batch: Batch) -> Tensor:
-    """The share of some rows in the mean loss of a batch: the shares of all rows add up to it."""
+    """What some rows contribute to the mean loss of a batch: the shares of all rows are its sum."""
     return mean_loss(model, rows) * (len(rows[0]) / len(batch[0]))

@@ -1,4 +1,4 @@
-"""Several versions of one technique beside one process: equal, as much sent, stored, how fast."""
+"""Compares the versions of a technique with one process and with what the theory predicts."""
 
 import statistics
 import time
@@ -69,7 +69,7 @@ class Comparison:
         versions: list[Version],
         **more: Any,
     ) -> Self:
-        """What `rank` took part in, once `verify` has passed; `more` are the other fields."""
+        """The comparison that `rank` took part in, verified; `more` are the other fields."""
         where = (rank.world, rank.backend, device_name(rank.device), model)
         return cls(technique, *where, reference.losses, versions, **more).verify()
 
@@ -87,7 +87,7 @@ class Comparison:
         return self
 
     def report(self) -> str:
-        """The findings: one block a version, one line a fact."""
+        """The findings: a block for each version, a line for each fact."""
         first, last = self.losses_one_process[0], self.losses_one_process[-1]
         lines = [
             f"{self.technique}: {self.ranks} ranks, {self.backend} on {self.device}, model "
@@ -169,7 +169,7 @@ def tensor_gap(tensors: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -
 def check_losses(
     name: str, losses: list[float], reference: list[float], tolerance: float = LOSS_TOLERANCE
 ) -> None:
-    """Raise AssertionError, with its number, for an update whose loss is not one process's."""
+    """Raise AssertionError for the first update whose loss is not that of one process."""
     for number, gap in enumerate(loss_gaps(losses, reference)):
         check_gap(f"{name}: the loss of update {number}", gap, tolerance)
 
@@ -183,7 +183,7 @@ def check_gap(what: str, gap: float, tolerance: float) -> None:
 
 
 def check_equal(what: str, measured: Mapping[str, object], predicted: Mapping[str, object]) -> None:
-    """Raise AssertionError, with its name, for an entry that is not as predicted."""
+    """Raise AssertionError for the first entry that is not as predicted."""
     for key in sorted({*measured, *predicted}):
         if measured.get(key) != predicted.get(key):
             raise AssertionError(

@@ -17,13 +17,13 @@ _gather: Callable[[Tensor, int, ProcessGroup], Tensor] = getattr(
 
 
 def all_to_all(rows: Tensor, sent: list[int], received: list[int], group: ProcessGroup) -> Tensor:
-    """Rows to other ranks, `sent[r]` to rank r; their gradients come back."""
+    """Send `sent[r]` rows to rank r; in the backward pass their gradients come back."""
     arrived: Tensor = collectives.all_to_all_single_autograd(rows, received, sent, group)
     return arrived
 
 
 def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
-    """(s, …) -> (n·s, …); backward: the sum of all ranks' gradients, scattered."""
+    """(s, …) -> (n·s, …); the backward pass scatters the sum of all ranks' gradients."""
     whole = _gather(shard, 0, group)
     if whole.requires_grad:
         whole.register_hook(Tensor.contiguous)  # torch 2.10 scatters nothing else

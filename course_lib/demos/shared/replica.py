@@ -53,7 +53,7 @@ def predicted_exchange(training: Training, rank: launch.Rank) -> Sent:
 
 
 def own_devices(rank: launch.Rank, count: int) -> list[torch.device]:
-    """`count` devices of this rank: GPUs where there are enough, else its own one several times."""
+    """`count` devices for this rank: GPUs where there are enough, else its own device repeated."""
     first = rank.local_rank * count
     if torch.cuda.device_count() >= rank.world * count:
         return [torch.device("cuda", first + number) for number in range(count)]

@@ -104,7 +104,7 @@ class Training(Run):
 
 @dataclass(frozen=True)
 class OneProcess:
-    """What one process finds: the loss of each update, the first gradient, the last weights."""
+    """The losses of one process, its gradients at the first update, and its last weights."""
 
     losses: list[float]
     gradients: dict[str, Tensor]

@@ -28,7 +28,7 @@ def missing(sequence_parallel: bool, vocab: int, ranks: int) -> str | None:
 
 
 def parallelize(model: GPT, region: TensorParallel) -> GPT:
-    """Cut a whole GPT in place with Megatron-core's layers; the region must be all ranks."""
+    """Cut a whole GPT in place with Megatron-core's layers; the region must have all ranks."""
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # its advice, or it warns each rank
     tp, config = _package(), _config(region.ranks)
     cut_gpt(model, region)
@@ -88,7 +88,7 @@ def _row(tp: Any, config: Any, ours: nn.Module, ranks: int) -> nn.Module:
 
 
 def _filled(theirs: nn.Module, ours: nn.Module) -> nn.Module:
-    """Their layer with our weights, which are cut in the same way; joined in the same way."""
+    """Their layer, filled with our weights: both are cut, and joined again, in the same way."""
     for name, parameter in ours.named_parameters():
         own = getattr(theirs, name)
         own.data.copy_(parameter.data)

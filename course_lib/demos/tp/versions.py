@@ -55,7 +55,7 @@ class Scratch(Cut):
         super().__init__(cut_gpt(training.build(device), region), training, region)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Of logits of which each rank has its own words."""
+        """The mean loss, from logits of which each rank has its own words."""
         inputs, labels = batch
         return vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
 
@@ -70,7 +70,7 @@ class Megatron(Cut):
         super().__init__(model, training, region)
 
     def loss(self, batch: Batch) -> Tensor:
-        """Megatron-core's own, of logits of which each rank has its own words."""
+        """Megatron-core's mean loss, from logits of which each rank has its own words."""
         inputs, labels = batch
         return megatron.loss(self.model(inputs), labels).mean()
 

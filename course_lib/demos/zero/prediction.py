@@ -40,7 +40,7 @@ class ZeroPrediction:
         return Layout(dp=self.ranks, zero_stage=self.stage, accumulation=self.accumulation)
 
     def units(self) -> dict[str, tuple[int, int]]:
-        """How many units, and parameters in each: of the layers and of the ends."""
+        """The number of units, and the parameters of each, for the layers and for the ends."""
         local = local_parameters(self.training.shape())
         layers = self.training.size[0]
         return {"layers": (layers, local.layer_dense), "ends": (1, local.ends_dense)}
@@ -129,7 +129,7 @@ def redundancy_optimizer_stored(sizes: list[int], rank: int, ranks: int) -> Stor
 
 
 def redundancy_optimizer_sent(sizes: list[int], ranks: int) -> Sent:
-    """Its collectives: DDP's all-reduce of whole gradients, then each rank broadcasts its part."""
+    """Its collectives: DDP all-reduces whole gradients, then each rank broadcasts its part."""
     if ranks == 1:
         return {}
     buckets = ddp_buckets([BYTES * size for size in reversed(sizes)])

@@ -117,6 +117,6 @@ class LibraryZero(Trainee):
         return share
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the states; of the optimizer's only those that are kept here."""
+        """Bytes of the states; the optimizer's are only those that this rank keeps."""
         found = ledger(self.model, self.sharded.optim)
         return {name: found[name] for name in ("weights", "gradients", "optimizer")}
