@@ -9,8 +9,7 @@ import statistics
 import time
 
 from course_lib import launch
-from course_lib.demos.fsdp import Options
-from course_lib.demos.parts.fsdp_versions import FullyShard, MiniFSDP, Ya
+from course_lib.demos.fsdp.versions import FullyShard, MiniFSDP, Options, Ya
 from course_lib.demos.yafsdp import Memory, measure_memory
 
 KINDS = (FullyShard, MiniFSDP, Ya)

@@ -27,7 +27,7 @@ def seconds(action: Callable[[], object]) -> float:
 def ways(ranks: int) -> dict[str, Callable[[], object]]:
     """The three ways to start the same program."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += [f"--nproc-per-node={ranks}", "-m", "course_lib.demos.samples", "--json"]
+    torchrun += [f"--nproc-per-node={ranks}", "-m", "course_lib.demos", "samples", "--json"]
     cold = [sys.executable, "-c", COLD.format(ranks=ranks)]
     return {
         "torchrun": lambda: subprocess.run(torchrun, check=True, capture_output=True),

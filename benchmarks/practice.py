@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from course_lib import demos
-from course_lib.demos.parts.versions import Comparison, Version, loss_gaps
+from course_lib.demos.shared.comparison import Comparison, Version, loss_gaps
 
 
 class Pair(NamedTuple):

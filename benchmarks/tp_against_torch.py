@@ -8,16 +8,17 @@ noisy machine disturbs all alike: quote the ratios.
 import argparse
 import statistics
 import time
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos import tp
-from course_lib.demos.parts import megatron_tp
-from course_lib.demos.parts.training import Batch
-from course_lib.demos.text import VOCAB
+from course_lib.demos.shared.batch import Batch
+from course_lib.demos.shared.text import VOCAB
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.tp import megatron
+from course_lib.demos.tp.program import Options
+from course_lib.demos.tp.versions import Megatron, Scratch, Torch
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.sequence import SequenceParallel
@@ -29,16 +30,16 @@ CASES = [  # model, batch, sequence
 ]
 
 
-def measure(options: tp.Options, rounds: int) -> dict[str, tuple[list[float], int]]:
+def measure(options: Options, rounds: int) -> dict[str, tuple[list[float], int]]:
     """By version, the seconds of each update and the peak of live tensor bytes, on this rank."""
     rank, training = launch.init(), options.training()
     region = (SequenceParallel if options.sequence_parallel else TensorParallel)()
-    versions: list[Any] = [
-        tp.Torch(training, options, rank),
-        tp.Scratch(training, region, rank.device),
+    versions: list[Trainee] = [
+        Torch(training, rank, options.sequence_parallel),
+        Scratch(training, region, rank.device),
     ]
-    if megatron_tp.missing(options.sequence_parallel, VOCAB, rank.world) is None:
-        versions.append(tp.Megatron(training, region, rank.device))
+    if megatron.missing(options.sequence_parallel, VOCAB, rank.world) is None:
+        versions.append(Megatron(training, region, rank.device))
     batch = training.batches(rank.device)[0]
     for version in versions:
         update(version, batch)  # makes the optimizer's state
@@ -55,13 +56,13 @@ def measure(options: tp.Options, rounds: int) -> dict[str, tuple[list[float], in
     return {name: (seconds[name], peaks[name]) for name in peaks}
 
 
-def update(version: Any, batch: Batch) -> None:
+def update(version: Trainee, batch: Batch) -> None:
     """One update."""
     version.backward(batch)
     version.update()
 
 
-def peak(version: Any, batch: Batch) -> int:
+def peak(version: Trainee, batch: Batch) -> int:
     """Most bytes of tensors alive at once in one update: states, gradients, activations."""
     parameters = list(version.model.parameters())
     states = [value for state in version.optimizer.state.values() for value in state.values()]
@@ -85,14 +86,14 @@ def main() -> None:
         for sequence_parallel in (False, True):
             if model not in arguments.models:
                 continue
-            options = tp.Options(
+            options = Options(
                 model=model, batch=batch, sequence=sequence, sequence_parallel=sequence_parallel
             )
             found = launch.run(
                 measure, options, arguments.rounds, ranks=arguments.ranks, timeout_s=600.0
             )[0]
             print(f"{model}, {arguments.ranks} ranks" + ", sequence parallel" * sequence_parallel)
-            theirs, most = found[tp.Torch.name]
+            theirs, most = found[Torch.name]
             for name, (seconds, bytes_) in found.items():
                 median, ratio = (
                     statistics.median(seconds),

@@ -313,7 +313,7 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # ```
 # course demo samples --ranks 2 --samples 11 --epochs 3
 # python -m torch.distributed.run --standalone --nproc-per-node 2 \
-#     -m course_lib.demos.samples --samples 11 --epochs 3
+#     -m course_lib.demos samples --samples 11 --epochs 3
 # ```
 
 # %% [markdown]

@@ -19,7 +19,7 @@ import torch
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.accumulation import IGNORE, accumulate
 from course_lib.scratch.accumulation import accumulate_by_means, loss_sum
 from course_lib.theory.inputs import TransformerShape
@@ -409,7 +409,7 @@ assert largest < 1e-2
 #
 # ```
 # course demo ddp --ranks 2 --accumulation 2
-# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos.ddp --accumulation 2
+# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos ddp --accumulation 2
 # ```
 
 # %% [markdown]

@@ -19,7 +19,7 @@ import torch
 
 from course_lib import expect, figures, measure, panels
 from course_lib import predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states

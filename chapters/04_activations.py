@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import demos, expect, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (

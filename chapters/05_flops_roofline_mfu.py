@@ -20,7 +20,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import TransformerShape, hardware, models, units
 

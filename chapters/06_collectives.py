@@ -718,7 +718,7 @@ assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 #
 # ```
 # course demo collectives --ranks 4
-# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.collectives
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos collectives
 # ```
 #
 # Sleeping imitates a network. On Linux you can have a real one: `course demo collectives --two-nodes 200` builds two nodes inside your machine, each with its own network address, and joins them by a

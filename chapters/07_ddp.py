@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import hardware, models, units
@@ -740,7 +740,7 @@ figures.loss(
 # ```
 # course demo ddp --ranks 2 --accumulation 1 --bucket-cap-mb 0.1
 # python -m torch.distributed.run --standalone --nproc-per-node 2 \
-#     -m course_lib.demos.ddp --accumulation 1 --bucket-cap-mb 0.1
+#     -m course_lib.demos ddp --accumulation 1 --bucket-cap-mb 0.1
 # ```
 
 # %% [markdown]

@@ -24,9 +24,9 @@ import torch
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.parts import deepspeed_config as deepspeed
-from course_lib.demos.parts.zero_prediction import sent_volume as volume
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.launchers import deepspeed_config as deepspeed
+from course_lib.demos.zero.prediction import sent_volume as volume
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
 from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
@@ -739,7 +739,7 @@ figures.stored_by_version(
 # ```
 # course demo zero --ranks 4 --accumulation 4 --batch 16
 # course demo zero --ranks 2 --stage 2 --offload
-# torchrun --standalone --nproc-per-node=2 -m course_lib.demos.zero
+# torchrun --standalone --nproc-per-node=2 -m course_lib.demos zero
 # ```
 
 # %% [markdown]

@@ -25,7 +25,8 @@ from torch.distributed.fsdp import fully_shard
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.parts.training import Training, mean_loss
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import RECIPES, Job, Layout, Recipe, models, units
@@ -825,7 +826,7 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 # ```
 # course demo fsdp --ranks 2 --no-reshard
 # course demo yafsdp --ranks 2 --precision bf16
-# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos.fsdp
+# python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos fsdp
 # ```
 
 # %% [markdown]
@@ -854,7 +855,8 @@ import torch
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import check, hint, launch
-from course_lib.demos.parts.training import Training, mean_loss
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs import Layout, Recipe, models
 from course_lib.theory.memory.gather_timeline import gather_timeline

@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy, linear
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.text import VOCAB
+from course_lib.demos.shared.text import VOCAB
 from course_lib.theory.inputs import (
     Cluster,
     Job,

@@ -20,8 +20,8 @@ import torch
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.demos.parts import pipeline_versions
-from course_lib.demos.text import VOCAB, Windows
+from course_lib.demos.pipeline import versions as pipeline_versions
+from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Cluster,
@@ -704,7 +704,7 @@ assert again.sent["send-recv"] == [16, volume.course]
 #
 # ```
 # course demo pipeline --ranks 4 --schedule 1f1b --micro-batches 16
-# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.pipeline --schedule zb1p
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos pipeline --schedule zb1p
 # ```
 
 # %% [markdown]

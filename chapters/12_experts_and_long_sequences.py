@@ -759,7 +759,7 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 #
 # ```
 # course demo experts --ranks 4 --capacity-factor 1.25
-# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos.experts
+# python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos experts
 # course demo context --ranks 4 --sequence 256
 # ```
 

@@ -537,7 +537,7 @@ assert not any(name.startswith("dp") for name in four.sent)
 # **Explain.** dp does not change what a rank stores (without ZeRO), so rank 0 has the same weights, gradients and optimizer states. The one replica takes the whole batch, so its messages are twice as large, in as
 # many calls. And dp, alone, is silent.
 #
-# The same in a terminal: `course demo three_d --ranks 8`, or `torchrun --standalone --nproc-per-node=8 -m course_lib.demos.three_d`. Try `--schedule interleaved` too.
+# The same in a terminal: `course demo three_d --ranks 8`, or `torchrun --standalone --nproc-per-node=8 -m course_lib.demos three_d`. Try `--schedule interleaved` too.
 
 # %% [markdown]
 # ## What to remember

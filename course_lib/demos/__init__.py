@@ -1,42 +1,55 @@
-"""Programs, one per technique: run from a cell, by `course demo`, `python -m`, or torchrun."""
+"""Programs, one per technique: run from a cell, by `course demo`, or by torchrun.
 
+A demo is a module NAME.py in this folder, or a folder NAME with a `program.py`. It has `Options`
+(shared.options), `main(options)`, and a result with `report()`; the first line of its docstring is
+its line in `course demo --list`.
+"""
+
+from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from course_lib import launch
 from course_lib.validation import choice
 
-DEMOS = {
-    "samples": "which samples each rank sees: DataLoader and DistributedSampler",
-    "collectives": "ring and tree all-reduce and others from messages; this machine's α and β",
-    "ddp": "DDP training with gradient accumulation, proven equal to one process",
-    "data_parallel": "nn.DataParallel by hand: scatter, replicate, gather in one process",
-    "multi_device": "DDP around a model whose layers lie on several devices of each rank",
-    "checkpointing": "activation checkpointing: bytes kept and FLOPs computed again, with dropout",
-    "overlap": "a profiler's trace of DDP: one large bucket, and small ones that travel meanwhile",
-    "zero": "ZeRO 1, 2, 3 and offload: who stores and sends what, beside ZeroRedundancyOptimizer",
-    "fsdp": "fully sharded data parallelism: mini-FSDP beside fully_shard",
-    "yafsdp": "YaFSDP's preallocated buffers, and their memory beside FSDP's",
-    "tp": "tensor and sequence parallelism: f and g, parallelize_module, Megatron-core's layers",
-    "fsdp_tp": "a mesh of data and tensor parallelism: fully_shard over parallelize_module",
-    "experts": "expert parallelism: a GPT with mixtures of experts, tokens routed by all-to-all",
-    "context": "context parallelism: ring attention over slices of the sequence",
-    "parameter_server": "a large table on a server, in step or not, beside an all-reduced one",
-    "hybrid": "RPC HybridModel: remote embedding, DDP dense part, distributed autograd (legacy)",
-    "pipeline": "pipeline parallelism: every schedule from theory, bubble and messages measured",
-    "three_d": "data, tensor and pipeline parallelism together on a mesh of up to 8 ranks",
-    "launchers": "the same job under torchrun, accelerate and DeepSpeed",
-    "checkpoint": "a sharded checkpoint saved on some ranks and loaded on others, beside torch's",
-    "elastic": "a rank killed in mid-training: torchrun starts all again, from the last checkpoint",
-    "faults": "what is said when a rank is killed, hangs, or calls another collective",
-}
+_FOLDER = Path(__file__).parent
+
+
+def _found() -> dict[str, str]:
+    """Every demo with its line, in the order of their names; nothing is imported to find them."""
+    files = {path.stem: path for path in _FOLDER.glob("[a-z]*.py")}
+    files |= {path.parent.name: path for path in _FOLDER.glob("*/program.py")}
+    return {name: _first_line(files[name]) for name in sorted(files)}
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a module's docstring; the module is not even parsed."""
+    with path.open(encoding="utf-8") as file:
+        return file.readline().strip().strip('".')
+
+
+DEMOS = _found()
 
 
 def load(name: str) -> ModuleType:
-    """The module of demo `name`; ValueError with the nearest name for an unknown one."""
+    """The program of demo `name`; ValueError with the nearest name for an unknown one."""
     choice("demo", name, DEMOS)
-    return import_module(f"{__name__}.{name}")
+    inside = ".program" if (_FOLDER / name / "program.py").exists() else ""
+    return import_module(f"{__name__}.{name}{inside}")
+
+
+def parse(name: str, argv: Sequence[str]) -> Any:
+    """The Options of demo `name` from command-line arguments.
+
+    Raises ValueError for an unknown demo. A bad argument ends the program with argparse's usage
+    message and exit code 2.
+    """
+    from course_lib.demos.shared import command
+
+    module = load(name)
+    return command.parse(name, module.Options, argv, module.__doc__)
 
 
 def run(

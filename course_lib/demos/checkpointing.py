@@ -1,4 +1,4 @@
-"""Activation checkpointing: fewer intermediate results kept, one more forward pass of the layers.
+"""Activation checkpointing: bytes kept and FLOPs computed again, with dropout.
 
 Trains a GPT without it, with our own autograd Function, and with torch.utils.checkpoint. Counts the
 bytes that autograd keeps and the FLOPs of one forward and backward pass, and compares gradients
@@ -7,7 +7,7 @@ Run it with `course demo checkpointing --ranks 1`, on several ranks (by DDP), or
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.replica import Replica, own_rows, predicted_exchange, predicted_states
-from course_lib.demos.parts.training import Batch, TrainingOptions, mean_loss, one_process
-from course_lib.demos.parts.versions import FP32, Comparison, follow
+from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import FP32, predicted_stored
+from course_lib.demos.shared.replica import Replica, predicted_exchange
+from course_lib.demos.shared.training import one_process
 from course_lib.measure.flops import matmul_flops
 from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.saved_tensors import saved_bytes
@@ -27,7 +28,10 @@ from course_lib.scratch.checkpointing import Segment, cut
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.compute.flops import training_flops
-from course_lib.theory.memory.activations import head_activation_bytes, layer_activation_bytes
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.validation import number, whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.
@@ -35,7 +39,7 @@ TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
@@ -69,7 +73,7 @@ class Cost:
     dropout_difference: float  # |g - g_without| / |g_without| with dropout
 
     def line(self) -> str:
-        """One line."""
+        """What was kept and computed."""
         told = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
         return (
             f"  {self.name:<24}{self.kept_bytes:>12,} B{told}, {self.flop:,} FLOP "
@@ -105,7 +109,8 @@ class LibrarySegment(nn.Sequential):
     """Layers that torch.utils.checkpoint runs."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return checkpoint(super().forward, x, use_reentrant=False)
+        result: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return result
 
 
 VERSIONS: dict[str, type[nn.Module] | None] = {
@@ -119,11 +124,11 @@ def main(options: Options) -> Result:
     """Train every version, then count; AssertionError where a count is not as predicted."""
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device)
+    exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
     versions = []
     for name, kind in VERSIONS.items():
         model = _cut(training.build(rank.device), options, kind)
         trainee = Replica(name, training, model, DDP(model))
-        exchange, states = predicted_exchange(training, rank), predicted_states(training)
         versions.append(follow(trainee, training, reference, exchange, states))
     comparison = Comparison.verified(
         "activation checkpointing",
@@ -133,45 +138,43 @@ def main(options: Options) -> Result:
         versions,
     )
     rows = own_rows(training.batches(rank.device)[0], rank)
-    rows = tuple(part.clone() for part in rows)  # a view would keep everybody's rows
+    rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
     costs = [_cost(name, kind, options, rows) for name, kind in VERSIONS.items()]
     return Result(comparison, segments(options), _verified(costs))
 
 
 def segments(options: Options) -> int:
-    """Segments of the model, of which the last may be smaller."""
+    """Number of segments in the model; the last may be smaller."""
     layers, _, _ = options.training().size
     return -(-layers // options.size)
 
 
 def predicted_bytes(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
-    """What autograd keeps of `samples`: theory.activations and the small change that it names.
+    """Bytes that autograd keeps for `samples`: theory.memory.activations, and what it leaves out.
 
-    The small change: mean and scale of norms outside segments and, without segments, of all norms,
+    It leaves out: mean and scale of norms outside segments and, without segments, of all norms,
     with attention's log-sum-exp; indices of inputs, labels and positions; the loss's token count.
     """
     training, shape = options.training(), options.training().shape()
     sequence, tokens = training.sequence, samples * training.sequence
-    batch = (samples, sequence)
-    kept = head_activation_bytes(shape, FP32, *batch)
+    layout = Layout(micro_batch=samples)
+    job = Job(shape, FP32, layout, sequence=sequence)
+    kept = head_activation_bytes(job)
     indices = 2 * 8 * tokens + 8 * sequence + 4
     norms, log_sums = 1, 0
     if kind is None:
-        kept += sum(
-            layer_activation_bytes(shape, FP32, *batch, layer=layer)
-            for layer in range(shape.layers)
-        )
+        kept += sum(layer_activation_bytes(job, layer) for layer in range(shape.layers))
         norms, log_sums = 2 * shape.layers + 1, shape.layers * shape.heads
     else:
-        full = replace(FP32, recompute="full")
-        kept += segments(options) * layer_activation_bytes(shape, full, *batch)
+        full = replace(job, recipe=replace(FP32, recompute="full"))
+        kept += segments(options) * layer_activation_bytes(full)
     return kept + indices + (2 * norms + log_sums) * 4 * tokens
 
 
 def predicted_flop(options: Options, samples: int, kind: type[nn.Module] | None) -> int:
-    """FLOP of a forward and a backward pass: theory.flops, less what torch leaves out.
+    """FLOP of a forward and a backward pass: theory.compute.flops, less what torch leaves out.
 
-    torch.utils.checkpoint stops to recompute at the last result that backward needs: the second
+    torch.utils.checkpoint stops recomputing at the last result that backward needs: the second
     matrix of a segment's last MLP is not multiplied again.
     """
     training, shape = options.training(), options.training().shape()
@@ -240,12 +243,3 @@ def _verified(costs: list[Cost]) -> list[Cost]:
                 f"{cost.dropout_difference:.1e}, more than {TOLERANCE:.0e}"
             )
     return costs
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,23 +1,22 @@
-"""Collectives made of messages beside the library's: counted, timed, and the machine's α and β.
+"""Ring and tree all-reduce and other collectives from messages; this machine's α and β.
 
-Every operation is compared with gloo's or NCCL's bit by bit; steps, messages and bytes are counted
+Every operation is compared bit by bit with gloo's or NCCL's; steps, messages and bytes are counted
 and must be the theory's. The times of the ring give α and β, which predict all the others.
 Run it with `course demo collectives --ranks 4`, with `--link-mbit 200` behind slow links, or under
 torchrun.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
 from course_lib.scratch import wire
@@ -32,14 +31,14 @@ from course_lib.scratch.collectives.tree import tree_all_reduce
 from course_lib.theory.inputs.units import KIB, MIB, format_bytes
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink, fit_alpha_beta
-from course_lib.validation import choice, flag, number, whole
+from course_lib.validation import choice, number, whole
 
 NUMBER_BYTES = 4  # everything here is float32
 
 
 @dataclass(frozen=True)
 class Operation:
-    """A collective from scratch and by the library, and what the theory calls it."""
+    """A collective from scratch and from the library, and what the theory calls it."""
 
     kind: str
     algorithm: str
@@ -64,7 +63,7 @@ OPERATIONS = {
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(DemoOptions):
     """What the demo can be asked for."""
 
     operations: str = option("all", f"some of {','.join(OPERATIONS)}")
@@ -76,9 +75,9 @@ class Options:
     link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not")
     link_latency_us: float = option(0.0, "add this latency in µs to each message")
     seed: int = option(0, "seed of the numbers that are sent")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in self.names:
             choice("operations", name, OPERATIONS)
         whole("smallest", self.smallest, least=NUMBER_BYTES, most=2**32)
@@ -88,8 +87,6 @@ class Options:
         number("link_mbit", self.link_mbit, least=0)
         number("link_latency_us", self.link_latency_us, least=0, most=1e7)
         whole("seed", self.seed, least=0, most=2**31)
-        for name in ("times", "json"):
-            flag(name, getattr(self, name))
 
     @property
     def names(self) -> list[str]:
@@ -159,7 +156,7 @@ class Fit:
     problem: str = ""
 
     def report(self) -> str:
-        """In one line."""
+        """One line: the fit, or why there is none."""
         found = self.link.explain() if self.link else f"none, {self.problem}"
         return f"fit of {self.name}: {found}"
 
@@ -200,9 +197,10 @@ class Result:
         link = next((fit.link for fit in self.fits if fit.name == RING), None)
         if link is None:
             return None
-        kind, how = OPERATIONS[row.operation].kind, OPERATIONS[row.operation].algorithm
-        rates = (link.latency_s, link.bytes_per_s)
-        return collectives.seconds(kind, row.size_bytes, self.ranks, *rates, how)
+        operation = OPERATIONS[row.operation]
+        return collectives.seconds(
+            operation.kind, row.size_bytes, self.ranks, link.link, algorithm=operation.algorithm
+        )
 
     def report(self) -> str:
         """A table of what was sent and how long it took, and the findings."""
@@ -244,8 +242,8 @@ class Result:
     def _crossover_lines(self) -> list[str]:
         if self.crossover_bytes is None:
             return []
-        pairs = zip(self.of(RING), self.of(TREE), strict=True)
-        won = [tree.size_bytes for ring, tree in pairs if tree.seconds < ring.seconds]
+        ring, tree = _seconds(self.of(RING)), _seconds(self.of(TREE))
+        won = [size for size in ring if tree[size] < ring[size]]
         sizes = ", ".join(format_bytes(size, "GiB", 1) for size in won) or "no size"
         below = f"below {format_bytes(self.crossover_bytes, 'GiB', 1)}"
         if self.crossover_bytes == 0:
@@ -298,11 +296,11 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
         library_seconds = collective_seconds(
             lambda: operation.library(tensor), options.repeats, device
         )
-    return Row(**vars(row) | {"seconds": seconds, "library_seconds": library_seconds})
+    return replace(row, seconds=seconds, library_seconds=library_seconds)
 
 
 def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
-    """One call, compared with the library's, all that it sends counted."""
+    """Make one call, compare it with the library's, and count all that it sends."""
     operation, ranks = OPERATIONS[name], peers.ranks
     tensor = _argument(operation, size_bytes, seed)
     before = peers.rounds
@@ -310,17 +308,17 @@ def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
         ours = operation.scratch(tensor, peers)
     messages, sent_bytes = log.sent().get("send-recv", [0, 0])
     equal = torch.equal(ours, operation.library(tensor))
-    found = _from_all_ranks((peers.rounds - before, messages, sent_bytes, equal), ranks)
-    rounds, messages, sent_bytes, equals = zip(*found, strict=True)
+    found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
+    rounds, counts, sizes, equals = zip(*found, strict=True)
     return Row(
         operation=name,
         size_bytes=size_bytes,
         equal=all(equals),
         steps=max(rounds),
         predicted_steps=collectives.steps(operation.kind, ranks, operation.algorithm),
-        messages=sum(messages),
+        messages=sum(counts),
         predicted_messages=collectives.messages(operation.kind, ranks, operation.algorithm),
-        sent_bytes=list(sent_bytes),
+        sent_bytes=list(sizes),
         predicted_sent_bytes=collectives.sent_bytes(operation.kind, size_bytes, ranks),
     )
 
@@ -335,29 +333,23 @@ def _argument(operation: Operation, size_bytes: int, seed: int) -> Tensor:
     return torch.randint(-100, 101, (count,), generator=generator).float().to(rank.device)
 
 
-def _from_all_ranks(mine: tuple, ranks: int) -> list[tuple]:
-    everyone: list[tuple] = [()] * ranks
-    dist.all_gather_object(everyone, mine)
-    return everyone
+def _seconds(rows: list[Row]) -> dict[int, float]:
+    """Times of the scratch version by size, where they were taken."""
+    return {row.size_bytes: row.seconds for row in rows if row.seconds is not None}
 
 
 def _fits(rows: list[Row], ranks: int) -> list[Fit]:
-    """Of the ring all-reduce, and of the library's by the same formula."""
-    ring = [row for row in rows if row.operation == RING and row.seconds is not None]
-    if not ring or ranks == 1:
-        return []
-    fits = [_fit(RING, ring, [row.seconds for row in ring], ranks)]
-    if ring[0].library_seconds is not None:
-        fits.append(
-            _fit("the library's all-reduce", ring, [row.library_seconds for row in ring], ranks)
-        )
-    return fits
+    """Fit the ring all-reduce, and the library's by the same formula."""
+    ring = [row for row in rows if row.operation == RING]
+    library = [replace(row, seconds=row.library_seconds) for row in ring]
+    times = {RING: _seconds(ring), "the library's all-reduce": _seconds(library)}
+    return [_fit(name, seconds, ranks) for name, seconds in times.items() if seconds and ranks > 1]
 
 
-def _fit(name: str, rows: list[Row], seconds: list[float], ranks: int) -> Fit:
+def _fit(name: str, seconds: dict[int, float], ranks: int) -> Fit:
     try:
-        sizes = [row.size_bytes for row in rows]
-        return Fit(name, fit_alpha_beta("all-reduce", sizes, seconds, ranks))
+        link = fit_alpha_beta("all-reduce", list(seconds), list(seconds.values()), ranks)
+        return Fit(name, link)
     except ValueError as problem:  # a busy machine, or a single size
         return Fit(name, None, str(problem))
 
@@ -366,10 +358,8 @@ def _crossover(fits: list[Fit], options: Options, ranks: int) -> float | None:
     """Where the ring's α and β let ring and plain tree take the same time."""
     if not fits or fits[0].link is None or TREE not in options.names:
         return None
-    link = fits[0].link
-    return collectives.crossover_bytes(
-        ranks, link.latency_s, link.bytes_per_s, tree="tree", efficiency=1.0
-    )
+    link = fits[0].link.link
+    return collectives.crossover_bytes("all-reduce", ranks, link, tree="tree", efficiency=1.0)
 
 
 def _milliseconds(seconds: float | None) -> str:
@@ -379,12 +369,3 @@ def _milliseconds(seconds: float | None) -> str:
 def _same(what: str, counted: object, predicted: object) -> None:
     if counted != predicted:
         raise AssertionError(f"{what}: counted {counted}, predicted {predicted}")
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

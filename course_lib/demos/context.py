@@ -7,9 +7,8 @@ attention kernel with a mask, and DistributedDataParallel.
 Run it with `course demo context --ranks 2`, or under torchrun.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar, cast
 
 import torch
 import torch.distributed as dist
@@ -18,33 +17,29 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.parts import functional
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
-from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
+from course_lib.demos.shared import functional
+from course_lib.demos.shared.batch import Batch, both
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.ranks import from_all_ranks, world
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
-from course_lib.scratch.ledger import ledger
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network.buckets import ddp_buckets
-from course_lib.validation import divisible, flag, whole
+from course_lib.validation import divisible
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     batch: int = option(4, "samples in one update; every rank has a slice of each")
     sequence: int = option(64, "characters in a sample")
     zigzag: bool = option(True, "train with an early and a late chunk on each rank as well")
-
-    def __post_init__(self) -> None:
-        whole("sequence", self.sequence, least=2, most=8192)
-        flag("zigzag", self.zigzag)
-        super().__post_init__()
 
 
 @dataclass(frozen=True)
@@ -58,41 +53,32 @@ class Result(Comparison):
     scores: dict[str, list[int]] = field(default_factory=dict)
 
 
-class Ring:
+class Ring(Trainee):
     """scratch.context.ring_attention, with one chunk of the sequence on each rank."""
 
-    name: str = "ring"
+    name = "ring"
     zigzag: ClassVar[bool] = False
 
     def __init__(self, training: Training, rank: launch.Rank) -> None:
-        self.rank, self.model = rank, training.build(rank.device)
-        self.ring = SequenceRing(dist.group.WORLD, self.zigzag)
+        model = training.build(rank.device)
+        super().__init__(model, training.optimizer(model.parameters()))
+        self.rank, self.layers = rank, model.blocks
+        self.ring = SequenceRing(world(), self.zigzag)
         self.places = self.ring.places(training.sequence).to(rank.device)
-        spread_sequence(self.model, self.ring)
-        self.optimizer = training.optimizer(list(self.model.parameters()))
+        spread_sequence(model, self.ring)
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self.share(self.model, batch)
         loss.backward()
-        for parameter in self.model.parameters():
-            dist.all_reduce(parameter.grad)
+        for gradient in self.gradients().values():
+            dist.all_reduce(gradient)
         return loss
 
     def share(self, model: nn.Module, batch: Batch) -> Tensor:
-        """This slice's share of the loss: slices are equally long."""
-        inputs, labels = (part[:, self.places] for part in batch)
+        """This slice's share of the loss; all slices are equally long."""
+        inputs, labels = both(lambda part: part[:, self.places], batch)
         logits = model(inputs, self.places)
         return cross_entropy(logits.flatten(0, 1), labels.flatten()) / self.rank.world
-
-    def gradients(self) -> dict[str, Tensor]:
-        return {name: p.grad for name, p in self.model.named_parameters()}
-
-    def update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def stored(self) -> dict[str, int]:
-        return ledger(self.model, self.optimizer)
 
     def predicted(self, theory: Sent) -> Sent:
         """The theory's collectives, with one all-reduce for each tensor of gradients."""
@@ -109,7 +95,7 @@ class Ring:
 
 
 class ZigZag(Ring):
-    """The same with an early and a late chunk on each rank: equal work."""
+    """The same with an early and a late chunk on each rank, which makes their work equal."""
 
     name = "zig-zag ring"
     zigzag = True
@@ -123,8 +109,9 @@ class Library(Ring):
     def __init__(self, training: Training, rank: launch.Rank) -> None:
         super().__init__(training, rank)
         mask = self.places[:, None] >= torch.arange(training.sequence, device=rank.device)
-        for block in self.model.blocks:
-            block.attention = GatheredAttention(block.attention, self.ring, mask)
+        for block in self.layers:
+            attention = cast(Attention, block.attention)
+            block.attention = GatheredAttention(attention, self.ring, mask)
         self.ddp = DistributedDataParallel(self.model)
 
     def backward(self, batch: Batch) -> Tensor:
@@ -139,7 +126,7 @@ class Library(Ring):
         two thirds of the ring's bytes suffice.
         """
         gradients = [p.nbytes for p in self.model.parameters()][::-1]
-        layers, ranks = len(self.model.blocks), self.rank.world
+        layers, ranks = len(self.layers), self.rank.world
         hops, size = theory["send-recv"]
         all_slices = size // hops * ranks
         assert hops == 3 * layers * (ranks - 1)
@@ -176,51 +163,30 @@ def main(options: Options) -> Result:
     if options.zigzag:
         divisible("sequence", options.sequence, "2*ranks", 2 * rank.world)
     reference = one_process(training, rank.device)
-    theory = predicted_sent(training, layout)
-    states = sharded_states(local_parameters(training.shape(), layout), FP32, layout)
-    stored = {
-        "weights": states.parameters_bytes,
-        "gradients": states.gradients_bytes,
-        "optimizer": states.optimizer_state_bytes,
-        "inputs and labels": 0,
-    }
+    theory = predicted_sent(traffic(training, layout))
+    stored = predicted_stored(training, layout)
     versions, scores = [], {}
-    for kind in (Ring, ZigZag, Library) if options.zigzag else (Ring, Library):
+    kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
+    for kind in kinds:
         trainee = kind(training, rank)
         sent = trainee.predicted(theory) if rank.world > 1 else {}
         versions.append(follow(trainee, training, reference, sent, stored))
-        scores[trainee.name] = _from_all_ranks(trainee.scores(), rank)
-    result = Result.verified(
+        scores[trainee.name] = from_all_ranks(trainee.scores())
+    return Result.verified(
         "context parallelism",
         rank,
         options.model,
         reference,
         versions,
+        notes=_notes(scores),
         scores=scores,
     )
-    return replace(result, notes=_notes(result))
 
 
-def _from_all_ranks(value: int, rank: launch.Rank) -> list[int]:
-    values = torch.zeros(rank.world, dtype=torch.long, device=rank.device)
-    values[rank.rank] = value
-    dist.all_reduce(values)
-    return values.tolist()
-
-
-def _notes(result: Result) -> list[str]:
-    """Who has how much to do."""
+def _notes(scores: dict[str, list[int]]) -> list[str]:
+    """How much each rank computes."""
     return [
         f"  scores per head and sample on each rank, {name}: "
         + ", ".join(f"{count:,}" for count in counts)
-        for name, counts in result.scores.items()
+        for name, counts in scores.items()
     ]
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,40 +1,35 @@
-"""Data parallelism in one process, as nn.DataParallel does it, beside DDP.
+"""nn.DataParallel by hand: scatter, replicate, gather in one process.
 
 The batch is scattered over devices, the weights are copied to each of them in every update, and
 gradients are added up on the first one. On a CPU all devices are the CPU. With several ranks each
-of them does the same, and DDP on all ranks stands beside it.
+of them does the same, and DDP over all ranks is trained beside it.
 Run it with `course demo data_parallel --ranks 2`, under torchrun, or alone.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.replica import (
-    Replica,
-    own_devices,
-    predicted_exchange,
-    predicted_states,
-)
-from course_lib.demos.parts.training import Batch, TrainingOptions, mean_loss, one_process
-from course_lib.demos.parts.versions import Comparison, follow
+from course_lib.demos.shared.batch import Batch, mean_loss
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import predicted_stored
+from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
+from course_lib.demos.shared.training import one_process
 from course_lib.measure.copies import copied_bytes
 from course_lib.scratch.replicas.data_parallel import DataParallel
 from course_lib.scratch.replicas.ddp import DDP
+from course_lib.theory.inputs.layout import ALONE
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     devices: int = option(2, "devices of one process")
-    batch: int = option(8, "samples in one update")
 
     def __post_init__(self) -> None:
         whole("devices", self.devices, most=64)
@@ -63,7 +58,7 @@ def main(options: Options) -> Comparison:
     rank, training = launch.init(), options.training()
     devices = own_devices(rank, options.devices)
     reference = one_process(training, rank.device)
-    states = predicted_states(training)
+    states = predicted_stored(training, ALONE)
     copies = {"weights, copied": (options.devices - 1) * states["weights"]}
 
     model = training.build(devices[0])
@@ -100,7 +95,7 @@ def _notes(gpus: int, devices: int, size: int) -> list[str]:
     ring = round(sent_bytes("all-reduce", size, devices))
     notes = [
         f"each update of DataParallel takes {(devices - 1) * size:,} B of weights from the first "
-        f"device and brings as many of gradients back to it; a ring all-reduce among {devices} "
+        f"device and brings as many of gradients back to it; a ring all-reduce over {devices} "
         f"ranks of DDP sends {ring:,} B from every one"
     ]
     if gpus < 2:
@@ -109,12 +104,3 @@ def _notes(gpus: int, devices: int, size: int) -> list[str]:
             "on the whole batch"
         )
     return notes
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,8 +1,8 @@
-"""Data-parallel training of a small GPT on real text, with gradient accumulation.
+"""DDP training with gradient accumulation, proven equal to one process.
 
-Each rank takes its own samples; DistributedDataParallel, and then DDP written out
-(scratch/replicas/ddp.py), average the gradients. One process trains the same model on all samples,
-to prove them equal.
+A small GPT on real text: each rank takes its own samples; DistributedDataParallel, and then DDP
+written out (scratch/replicas/ddp.py), average the gradients. One process trains the same model on
+all samples, to prove them equal.
 Run it with `course demo ddp --ranks 2`, or under torchrun.
 """
 
@@ -10,24 +10,25 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
-from course_lib.demos.parts.training import Training
-from course_lib.demos.text import Windows
+from course_lib.demos.shared.batch import Batch, both
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE as TOLERANCE
+from course_lib.demos.shared.comparison import check_gap, tensor_gap
+from course_lib.demos.shared.options import MicroBatchOptions, option
+from course_lib.demos.shared.ranks import device_name, from_all_ranks
+from course_lib.demos.shared.text import Windows
+from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
 from course_lib.measure.collectives import BucketLog, log_buckets
-from course_lib.measure.gradients import flat_gradient, relative_difference
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.accumulation import MicroBatch, accumulate, accumulate_ddp
+from course_lib.scratch.accumulation import accumulate_ddp
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.buckets import (
@@ -38,46 +39,25 @@ from course_lib.theory.network.buckets import (
     gradient_syncs,
 )
 from course_lib.theory.step.batching import Batching
-from course_lib.validation import flag, number, whole
-
-# float32 sums in another order: |difference| / |gradient| was 2e-7 on 2 and 4 ranks.
-TOLERANCE = 1e-5
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(MicroBatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(30, "optimizer updates")
-    micro_batch: int = option(4, "samples in one forward pass of one rank")
     accumulation: int = option(2, "micro-batches in one update")
     no_sync: bool = option(True, "exchange gradients only in the last micro-batch of an update")
     compare: bool = option(True, "train the same model as one process beside it")
-    model: str = option("tiny", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(64, "characters in a sample")
     bucket_cap_mb: float = option(0.0, "limit of a bucket in MiB; 0: torch's 1 MiB, then 25 MiB")
-    learning_rate: float = option(3e-3, "AdamW's learning rate")
     seed: int = option(0, "seed of the weights and the shuffle")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "micro_batch", "accumulation"):
-            whole(name, getattr(self, name), most=100_000)
-        whole("sequence", self.sequence, least=2, most=4096)
+        whole("accumulation", self.accumulation, most=100_000)
         number("bucket_cap_mb", self.bucket_cap_mb, least=0)
-        for name in ("no_sync", "compare", "json"):
-            flag(name, getattr(self, name))
-        self.training()
-
-    def training(self) -> Training:
-        """The model and its optimizer; the batches are this demo's own."""
-        return Training(
-            self.model,
-            batch=1,
-            sequence=self.sequence,
-            learning_rate=self.learning_rate,
-            seed=self.seed,
-        )
+        super().__post_init__()
 
     def bucket_limits(self) -> tuple[int, int]:
         """Bytes at which a bucket is closed, and at which the first one is."""
@@ -114,7 +94,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Result(Run):
-    """What DistributedDataParallel did, and beside it one process and DDP written out."""
+    """What DistributedDataParallel did, beside one process and DDP written out."""
 
     ranks: int
     backend: str
@@ -140,7 +120,10 @@ class Result(Run):
 def main(options: Options) -> Result:
     """Train for `options.steps` updates; every rank returns the same losses and counts."""
     rank = launch.init()
-    one = _one_process(rank, options) if options.compare else None
+    one = None
+    if options.compare:
+        batches = _whole_batches(rank, options)
+        one = one_process(options.training(), rank.device, batches=batches)
     library = _train(_Library(rank, options), rank, options, one)
     scratch = _train(_Scratch(rank, options), rank, options, one)
     gradient_bytes = _gradient_bytes(options)
@@ -172,76 +155,76 @@ def _gradient_bytes(options: Options) -> list[int]:
     return [p.nbytes for p in reversed(list(options.training().build().parameters()))]
 
 
-class _Library:
-    """DistributedDataParallel; its communication hook writes down what it sends."""
+class _Version:
+    """A model that DDP trains; writes down what is sent."""
+
+    name: str
+    log: BucketLog
+    buckets: int  # of one exchange
+    predicted: int  # all-reduces of the whole run
 
     def __init__(self, rank: launch.Rank, options: Options) -> None:
         self.model = options.training().build(rank.device)
+
+    def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
+        """Forward and backward passes of one update; returns the mean loss of all ranks."""
+        raise NotImplementedError
+
+
+class _Library(_Version):
+    """DistributedDataParallel; its communication hook writes down what it sends."""
+
+    name = "DistributedDataParallel"
+
+    def __init__(self, rank: launch.Rank, options: Options) -> None:
+        super().__init__(rank, options)
         # Given a cap, torch takes it for the first bucket too; without one it has 1 and 25 MiB.
-        cap = {"bucket_cap_mb": options.bucket_cap_mb} if options.bucket_cap_mb else {}
-        self.ddp = DistributedDataParallel(self.model, **cap)
+        cap_mb = options.bucket_cap_mb or None
+        self.ddp = DistributedDataParallel(self.model, bucket_cap_mb=cap_mb)
         self.log = log_buckets(self.ddp)
         gradient_bytes = _gradient_bytes(options)
         self.predicted = predict_all_reduces(options, gradient_bytes)
         self.buckets = len(ddp_buckets(gradient_bytes, *options.bucket_limits()))
 
-    def accumulate(self, window: Sequence[MicroBatch], no_sync: bool) -> Tensor:
-        """Forward and backward passes of one update; returns the mean loss of all ranks."""
+    def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
         return accumulate_ddp(self.ddp, window, no_sync)
 
 
-class _Scratch:
+class _Scratch(_Version):
     """DDP written out: it has its buckets from the first exchange on."""
 
+    name = "DDP by hand"
+
     def __init__(self, rank: launch.Rank, options: Options) -> None:
-        self.model = options.training().build(rank.device)
+        super().__init__(rank, options)
         self.ddp = DDP(self.model, *options.bucket_limits())
         self.log = BucketLog()
         self.buckets = len(self.ddp.buckets)
         predicted = ddp_buckets(_gradient_bytes(options), *options.bucket_limits())
-        # Among one rank nothing is sent.
+        # One rank sends nothing.
         self.predicted = _syncs(options) * len(predicted) if rank.world > 1 else 0
 
-    def accumulate(self, window: Sequence[MicroBatch], no_sync: bool) -> Tensor:
-        """Forward and backward passes of one update; returns the mean loss of all ranks."""
+    def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
         with log_wire() as wire:
-            loss = accumulate_ddp(self.ddp, window, no_sync)
+            # It has the interface that is asked for.
+            loss = accumulate_ddp(cast(DistributedDataParallel, self.ddp), window, no_sync)
         # The first call sums the tokens of all ranks, the last one their losses.
         self.log.bucket_bytes += [call.size_bytes for call in wire.calls[1:-1]]
         return loss
 
 
-@dataclass(frozen=True)
-class _OneProcess:
-    losses: list[float]
-    first_gradient: Tensor
-
-
-def _one_process(rank: launch.Rank, options: Options) -> _OneProcess:
-    """The same training as one process would do it: the samples of all ranks in one batch."""
-    model = options.training().build(rank.device)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=options.learning_rate)
-    losses, first = [], None
-    for window in _updates(rank, options):
-        batch = [torch.cat(_from_all_ranks(torch.cat(part))) for part in zip(*window, strict=True)]
-        losses.append(float(accumulate(model, [tuple(batch)])))
-        first = flat_gradient(model) if first is None else first
-        optimizer.step()
-        optimizer.zero_grad()
-    return _OneProcess(losses, first)
-
-
-def _train(
-    version: _Library | _Scratch, rank: launch.Rank, options: Options, one: _OneProcess | None
-) -> Run:
+def _train(version: _Version, rank: launch.Rank, options: Options, one: OneProcess | None) -> Run:
     """Train one version; AssertionError if its first gradient is not that of one process."""
-    optimizer = torch.optim.AdamW(version.model.parameters(), lr=options.learning_rate)
-    losses, difference = [], None
+    optimizer = options.training().optimizer(version.model.parameters())
+    losses: list[float] = []
+    difference = None
     start = time.perf_counter()
     for window in _updates(rank, options):
+        window = [both(lambda part: part.to(rank.device), batch) for batch in window]
         losses.append(float(version.accumulate(window, options.no_sync)))
         if one and difference is None:
-            difference = _difference(version.model, one)
+            difference = tensor_gap(gradients_of(version.model), one.gradients)
+            check_gap(f"{version.name}: the gradient", difference, TOLERANCE)
         optimizer.step()
         optimizer.zero_grad()
     return Run(
@@ -255,46 +238,30 @@ def _train(
     )
 
 
-def _difference(model: nn.Module, one: _OneProcess) -> float:
-    difference = relative_difference(flat_gradient(model), one.first_gradient)
-    if not difference <= TOLERANCE:
-        raise AssertionError(
-            f"DDP's gradient differs from one process by {difference:.1e}, "
-            f"more than {TOLERANCE:.0e}"
-        )
-    return difference
+def _whole_batches(rank: launch.Rank, options: Options) -> Iterator[Batch]:
+    """The samples of all ranks in each update, as one process would see them."""
+    for window in _updates(rank, options):
+        batches = [batch for one in from_all_ranks(window) for batch in one]
+        inputs, labels = zip(*batches, strict=True)
+        yield torch.cat(inputs), torch.cat(labels)
 
 
-def _updates(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
+def _updates(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
     """The windows of `accumulation` micro-batches of all updates, over as many epochs as needed."""
     return itertools.islice(_endless(rank, options), options.steps)
 
 
-def _endless(rank: launch.Rank, options: Options) -> Iterator[list[MicroBatch]]:
-    """Epochs without end, cut into windows; no ragged tails."""
+def _endless(rank: launch.Rank, options: Options) -> Iterator[list[Batch]]:
+    """Windows of endless epochs; samples that fill no window are dropped."""
     windows = Windows(options.sequence)
     sizes = (len(windows), options.micro_batch, options.accumulation)
     epoch = Batching(*sizes, gpus_per_node=rank.world, drop_last=True).epoch()
-    sampler = DistributedSampler(windows, seed=options.seed, drop_last=True)
+    sampler: DistributedSampler[Batch] = DistributedSampler(
+        windows, seed=options.seed, drop_last=True
+    )
     loader = DataLoader(windows, options.micro_batch, sampler=sampler, drop_last=True)
     for pass_number in itertools.count():
         sampler.set_epoch(pass_number)
         batches = iter(loader)
         for _ in range(epoch.updates):
-            window = [next(batches) for _ in range(options.accumulation)]
-            yield [tuple(part.to(rank.device) for part in pair) for pair in window]
-
-
-def _from_all_ranks(tensor: Tensor) -> list[Tensor]:
-    everyone = [torch.empty_like(tensor) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, tensor)
-    return everyone
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())
+            yield [next(batches) for _ in range(options.accumulation)]

@@ -1,4 +1,6 @@
-"""What a fault looks like: one rank of the launch is broken on purpose, in the way asked for.
+"""What is said when a rank is killed, hangs, or calls another collective.
+
+One rank of the launch is broken on purpose, in the way asked for.
 
 The launch ends with one sentence that names the rank and the cause, and leaves no process behind.
 Run it with `course demo faults --kind hang --timeout 3`; a mismatch is explained by
@@ -8,7 +10,7 @@ Run it with `course demo faults --kind hang --timeout 3`; a mismatch is explaine
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,25 +19,23 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.validation import choice, flag, whole
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.validation import choice, whole
 
 HUGE = 10**15  # elements: no machine has 4 PB
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(DemoOptions):
     """What the demo can be asked for."""
 
     kind: str = option("none", "none, kill, hang, memory, collective, shape or unused")
     rank: int = option(1, "the rank that is broken")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         choice("kind", self.kind, KINDS)
         whole("rank", self.rank, least=0)
-        flag("json", self.json)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def _leave_a_parameter_unused(ones: Tensor) -> None:
             self.used, self.forgotten = nn.Linear(4, 4), nn.Linear(4, 4)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.used(x)
+            used: Tensor = self.used(x)
+            return used
 
     model = DistributedDataParallel(Forgetful().to(ones.device))
     for _ in range(2):
@@ -117,12 +118,3 @@ KINDS: dict[str, Callable[[Tensor], None]] = {
     "shape": _send_another_shape,
     "unused": _leave_a_parameter_unused,
 }
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,11 +1,12 @@
-"""Data and tensor parallelism on a mesh of ranks, dp x tp: each tp group is one copy of the model.
+"""A mesh of data and tensor parallelism: fully_shard over parallelize_module.
 
-Three ways to hold the copies: whole, with gradients averaged over dp; sharded over dp by our own
-FSDP; and sharded by torch, `fully_shard` over `parallelize_module`. Run it with
-`course demo fsdp_tp --ranks 4`, or under torchrun; 2 ranks are 1 x 2 with `--tp 2`, 2 x 1 with 1.
+Each group of tp ranks holds one copy of the model. Three ways to hold the copies: whole, with
+gradients averaged over dp; sharded over dp by our own FSDP; and sharded by torch, `fully_shard`
+over `parallelize_module`. Run it with `course demo fsdp_tp --ranks 4`, or under torchrun; 2 ranks
+are 1 x 2 with `--tp 2`, 2 x 1 with `--tp 1`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,16 +17,17 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import loss_parallel
 
 from course_lib import launch
-from course_lib.demos.parts import torch_tp
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, TrainingOptions, mean_loss, one_process
-from course_lib.demos.parts.versions import FP32, Comparison, Sent, follow, predicted_sent
-from course_lib.demos.text import VOCAB
-from course_lib.demos.tp import add_calls, whole_loss
+from course_lib.demos.shared.batch import Batch, mean_loss, rows_of
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.text import VOCAB
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Training, gradients_of, one_process
+from course_lib.demos.tp import torch_tp
+from course_lib.demos.tp.prediction import add_separate_qkv
 from course_lib.scratch.fsdp.flat_parameter import gathered
 from course_lib.scratch.fsdp.mini import FSDP
-from course_lib.scratch.ledger import ledger
 from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
@@ -34,22 +36,19 @@ from course_lib.scratch.tensor.vocabulary import (
 )
 from course_lib.scratch.wire import all_reduce
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.validation import divisible, flag, whole
+from course_lib.validation import divisible, whole
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     tp: int = option(2, "ranks that share each matrix; the others are copies")
     library: bool = option(True, "train torch's version beside it")
-    learning_rate: float = option(3e-3, "AdamW's learning rate")
 
     def __post_init__(self) -> None:
         whole("tp", self.tp)
-        flag("library", self.library)
         super().__post_init__()
 
     def layout(self, ranks: int, zero_stage: int) -> Layout:
@@ -71,74 +70,77 @@ class Options(TrainingOptions):
         return layout
 
 
-class _Trainee:
-    """What the versions share: a model on a mesh, its rows of the batch, and AdamW."""
-
-    name: str
+class OnMesh(Trainee):
+    """What the versions share: a model on a mesh, and its rows of the batch."""
 
     def __init__(self, model: nn.Module, training: Training, mesh: DeviceMesh) -> None:
-        self.model, self.mesh = model, mesh
-        self.optimizer = training.optimizer(list(model.parameters()))
-        for group in self.optimizer.param_groups:
-            group["foreach"] = False  # it refuses DTensors of different meshes
+        super().__init__(model, training.optimizer(model.parameters()))
+        torch_tp.update_one_by_one(self.optimizer)
+        self.mesh = mesh
 
     def rows(self, batch: Batch) -> Batch:
         """The samples of this copy of the model."""
         dp = self.mesh["dp"]
-        return tuple(part.chunk(dp.size())[dp.get_local_rank()] for part in batch)
-
-    def update(self) -> None:
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def stored(self) -> dict[str, int]:
-        return ledger(self.model, self.optimizer)
+        return rows_of(batch, dp.get_local_rank(), dp.size())
 
 
-class Copies(_Trainee):
+class InRegion(OnMesh):
+    """Tensor parallelism from scratch."""
+
+    def __init__(
+        self, model: nn.Module, training: Training, mesh: DeviceMesh, region: TensorParallel
+    ) -> None:
+        super().__init__(model, training, mesh)
+        self.region = region
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Forward and backward passes of this copy's rows."""
+        inputs, labels = self.rows(batch)
+        loss = vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
+        loss.backward()
+        return loss / self.mesh.size()
+
+
+class Copies(InRegion):
     """Tensor parallelism from scratch; whole copies, whose gradients are averaged over dp."""
 
     name = "f and g, averaged over dp"
 
     def __init__(self, training: Training, mesh: DeviceMesh, device: torch.device) -> None:
-        self.region = TensorParallel(mesh["tp"].get_group())
-        super().__init__(cut_gpt(training.build(device), self.region), training, mesh)
+        region = TensorParallel(mesh["tp"].get_group())
+        self.gpt = cut_gpt(training.build(device), region)
+        super().__init__(self.gpt, training, mesh, region)
 
     def backward(self, batch: Batch) -> Tensor:
-        inputs, labels = self.rows(batch)
-        loss = vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
-        loss.backward()
-        self.exchange()
-        return loss / self.mesh.size()
+        """Passes of this copy's rows; then the layers' gradients travel, and all others."""
+        share = super().backward(batch)
+        layers = list(self.gpt.blocks.parameters())
+        inside = set(layers)
+        for parameters in (layers, [p for p in self.gpt.parameters() if p not in inside]):
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            _average(gradients, self.mesh["dp"].get_group())
+        return share
 
-    def exchange(self) -> None:
-        """Average the gradients over dp: one all-reduce of the layers', one of all others."""
-        layers = list(self.model.blocks.parameters())
-        ends = set(self.model.parameters()) - set(layers)
-        for parameters in (layers, [p for p in self.model.parameters() if p in ends]):
-            _average([p.grad for p in parameters], self.mesh["dp"].get_group())
-
-    def gradients(self) -> dict[str, Tensor]:
-        return whole_gradients(self.model, self.region)
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The gradients of the tp ranks, joined."""
+        return whole_gradients(self.gpt, self.region)
 
 
-class Sharded(Copies):
-    """Tensor parallelism from scratch; our FSDP shards each copy over dp."""
+class Sharded(InRegion):
+    """Tensor parallelism from scratch; our FSDP shards each copy over dp, and its gradients."""
 
     name = "f and g, FSDP from scratch over dp"
 
     def __init__(self, training: Training, mesh: DeviceMesh, device: torch.device) -> None:
-        self.region = TensorParallel(mesh["tp"].get_group())
-        model = cut_gpt(training.build(device), self.region)
+        region = TensorParallel(mesh["tp"].get_group())
+        model = cut_gpt(training.build(device), region)
         named = model.named_parameters()
         self.cuts = {name: p.cut for name, p in named if hasattr(p, "cut")}
-        self.units = FSDP(model, model.blocks, group=mesh["dp"].get_group()).units
-        _Trainee.__init__(self, model, training, mesh)
+        self.units = FSDP(model, list(model.blocks), group=mesh["dp"].get_group()).units
+        super().__init__(model, training, mesh, region)
 
-    def exchange(self) -> None:
-        """Nothing: FSDP has scattered the gradients during the backward pass."""
-
-    def gradients(self) -> dict[str, Tensor]:
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The shards over dp gathered, then the tp ranks' parts joined."""
         shares = gathered([unit.flat for unit in self.units], gradients=True)
         return {
             name: self.region.join(share, **self.cuts[name]) if name in self.cuts else share
@@ -146,7 +148,7 @@ class Sharded(Copies):
         }
 
 
-class Torch(_Trainee):
+class Torch(OnMesh):
     """`fully_shard` over `parallelize_module`, on one mesh of two dimensions."""
 
     name = "fully_shard over parallelize_module"
@@ -158,13 +160,15 @@ class Torch(_Trainee):
         super().__init__(model, training, mesh)
 
     def backward(self, batch: Batch) -> Tensor:
+        """Forward and backward passes of this copy's rows."""
         with loss_parallel():
             loss = mean_loss(self.model, self.rows(batch))
             loss.backward()
-        return whole_loss(loss) / self.mesh.size()
+        return torch_tp.whole_loss(loss) / self.mesh.size()
 
-    def gradients(self) -> dict[str, Tensor]:
-        return torch_tp.fused({name: p.grad for name, p in self.model.named_parameters()})
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The whole gradients, from both dimensions of the mesh."""
+        return torch_tp.fused(gradients_of(self.model))
 
 
 def main(options: Options) -> Comparison:
@@ -174,16 +178,16 @@ def main(options: Options) -> Comparison:
     # The last dimension runs fastest: a tp group is made of neighbours, on the fastest links.
     mesh = init_device_mesh(rank.device.type, (copies.dp, copies.tp), mesh_dim_names=("dp", "tp"))
     reference = one_process(training, rank.device)
-    plan = [(Copies, predict_scratch(training, copies), copies)]
-    plan.append((Sharded, predict_scratch(training, sharded), sharded))
+    plan: list[tuple[type[Copies | Sharded | Torch], Sent, Layout]] = [
+        (Copies, scratch_sent(training, copies), copies),
+        (Sharded, scratch_sent(training, sharded), sharded),
+    ]
     if options.library:
-        plan.append((Torch, predict_torch(training, sharded), sharded))
+        plan.append((Torch, torch_sent(training, sharded), sharded))
     versions = []
     for kind, sent, layout in plan:
-        trainee = kind(training, mesh, rank.device)
-        versions.append(
-            follow(trainee, training, reference, sent, predict_stored(training, layout))
-        )
+        trainee, stored = kind(training, mesh, rank.device), predicted_stored(training, layout)
+        versions.append(follow(trainee, training, reference, sent, stored))
     return Comparison.verified(
         f"data x tensor parallelism {copies.dp} x {copies.tp}",
         rank,
@@ -194,44 +198,22 @@ def main(options: Options) -> Comparison:
     )
 
 
-def predict_scratch(training: Training, layout: Layout) -> Sent:
+def scratch_sent(training: Training, layout: Layout) -> Sent:
     """The theory's collectives of both axes; gradients of whole copies in one bucket a part."""
-    return predicted_sent(training, layout, habits=CommunicationPolicy(bucket_bytes=10**18))
+    policy = CommunicationPolicy(bucket_bytes=10**18)
+    return predicted_sent(traffic(training, layout, policy=policy))
 
 
-def predict_torch(training: Training, layout: Layout) -> Sent:
-    """The same, and 2 more all-reduces a layer for q, k and v; see the demo tp."""
-    sent = predict_scratch(training, layout)
-    layers, hidden, _ = training.size
+def torch_sent(training: Training, layout: Layout) -> Sent:
+    """The same, and what separate q, k and v cost; see the demo tp."""
+    sent = scratch_sent(training, layout)
     if layout.tp > 1:
-        size = 4 * layout.micro_batch * training.sequence * hidden
-        add_calls(sent, "all-reduce", 2 * layers, size)
+        add_separate_qkv(sent, training, layout)
     return sent
 
 
-def predict_stored(training: Training, layout: Layout) -> dict[str, int]:
-    """Bytes of each rank's states from theory, in a ledger's words."""
-    states = sharded_states(local_parameters(training.shape(), layout), FP32, layout)
-    return {
-        "weights": states.parameters_bytes,
-        "gradients": states.gradients_bytes,
-        "optimizer": states.optimizer_state_bytes,
-        "inputs and labels": 0,
-    }
-
-
-def _average(gradients: Iterable[Tensor], group: ProcessGroup) -> None:
-    gradients = list(gradients)
+def _average(gradients: Sequence[Tensor], group: ProcessGroup) -> None:
     mean = all_reduce(torch.cat([g.flatten() for g in gradients]), group) / group.size()
-    pieces = mean.split([g.numel() for g in gradients])
+    pieces = torch.split(mean, [g.numel() for g in gradients])
     for gradient, piece in zip(gradients, pieces, strict=True):
         gradient.copy_(piece.view_as(gradient))
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

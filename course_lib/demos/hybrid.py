@@ -1,4 +1,4 @@
-"""A hybrid of parameter server and data parallelism: torch's RPC with DistributedDataParallel.
+"""RPC HybridModel: remote embedding, DDP dense part, distributed autograd (legacy).
 
 Four processes: two trainers, a master that tells them to train, and a parameter server with the
 embedding table. Each trainer looks rows up on the server (RemoteModule) and runs a dense part that
@@ -11,10 +11,13 @@ Run it with `course demo hybrid --ranks 4`, or under torchrun with 4 processes.
 
 import logging
 import os
+import statistics
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -27,17 +30,17 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
-from course_lib.demos.parts.tables import TableTraining, ngrams
-from course_lib.demos.parts.training import Batch, one_process
-from course_lib.demos.parts.versions import LOSS_TOLERANCE, Sent, loss_gaps
-from course_lib.demos.text import VOCAB
+from course_lib.demos.shared.batch import Batch, rows_of
+from course_lib.demos.shared.comparison import Comparison, Version, check_gap, tensor_gap
+from course_lib.demos.shared.options import option
+from course_lib.demos.shared.prediction import Sent
+from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.tables import TableOptions, TableRun, ngrams
+from course_lib.demos.shared.text import VOCAB
+from course_lib.demos.shared.training import one_process
 from course_lib.launch.group import STORE_VARIABLE
-from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
-from course_lib.validation import flag, number, whole
+from course_lib.validation import whole
 
 ROLES = ("trainer0", "trainer1", "master", "server")  # by rank
 TRAINERS = [0, 1]
@@ -46,35 +49,27 @@ WEIGHT_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(TableOptions):
     """What the demo can be asked for."""
 
     steps: int = option(10, "optimizer updates")
     model: str = option("1024x3", "ROWSxORDER: rows of the table, characters in the longest n-gram")
     hidden: int = option(16, "width of a row")
-    batch: int = option(8, "samples of both trainers in one update")
     sequence: int = option(16, "characters in a sample")
     learning_rate: float = option(0.5, "SGD's learning rate")
-    seed: int = option(0, "seed of the weights")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
         whole("batch", self.batch, least=len(TRAINERS), most=10_000)
         whole("hidden", self.hidden, most=100_000)
-        number("learning_rate", self.learning_rate, above=0)
-        flag("json", self.json)
-        self.training()
+        super().__post_init__()
 
     def training(self) -> "HybridTraining":
-        """The training run that these options describe."""
-        return HybridTraining(
-            self.model, self.steps, self.batch, self.sequence, self.learning_rate, self.seed,
-            self.hidden,
-        )  # fmt: skip
+        """What is trained."""
+        return self.fill(HybridTraining)
 
 
 @dataclass(frozen=True)
-class HybridTraining(TableTraining):
+class HybridTraining(TableRun):
     """A training run of rows of `hidden` numbers with a dense part behind them."""
 
     hidden: int = 16
@@ -101,7 +96,8 @@ class OneModel(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Token ids (batch, sequence) in, logits (batch, sequence, vocab) out."""
         bags = bags_of(tokens, self.training_run)
-        return self.dense(self.table(bags)).view(*tokens.shape, VOCAB)
+        scores: Tensor = self.dense(self.table(bags))
+        return scores.view(*tokens.shape, VOCAB)
 
 
 def bags_of(tokens: Tensor, training: HybridTraining) -> Tensor:
@@ -110,54 +106,20 @@ def bags_of(tokens: Tensor, training: HybridTraining) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Comparison):
     """What the four processes did, beside one.
 
     `weight_difference` is |w - w_one| / |w_one| of table and dense part together after the last
-    update. `sent` are a trainer's collectives in the last update: DDP's, 4 bytes for each dense
+    update. The version's `sent` are a trainer's collectives: DDP's, 4 bytes for each dense
     parameter. What RPC sends is not among them: TensorPipe is no process group.
     """
 
-    ranks: int
-    backend: str
-    device: str
-    model: str
-    losses: list[float]
-    losses_one_process: list[float]
-    weight_difference: float
-    sent: Sent
-    predicted_sent: Sent
-    table_bytes: int
+    weight_difference: float = 0.0
 
-    def verify(self) -> "Result":
+    def verify(self) -> Self:
         """Return itself; raises AssertionError where training was not equal to one process."""
-        gap = max(loss_gaps(self.losses, self.losses_one_process))
-        if not gap <= LOSS_TOLERANCE:
-            raise AssertionError(
-                f"a loss differs from one process by {gap:.1e}, more than {LOSS_TOLERANCE:.0e}"
-            )
-        if not self.weight_difference <= WEIGHT_TOLERANCE:
-            raise AssertionError(
-                f"the weights differ from one process by {self.weight_difference:.1e}, "
-                f"more than {WEIGHT_TOLERANCE:.0e}"
-            )
-        if self.sent != self.predicted_sent:
-            raise AssertionError(f"sent {self.sent}, predicted {self.predicted_sent}")
-        return self
-
-    def report(self) -> str:
-        """The findings, one a line."""
-        gap = max(loss_gaps(self.losses, self.losses_one_process))
-        return "\n".join(
-            [
-                f"hybrid of RPC and DDP: {', '.join(ROLES)}; model {self.model}, "
-                f"{len(self.losses)} updates, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}",
-                f"  against one process: losses off by {gap:.0e}, "
-                f"last weights by {self.weight_difference:.0e}",
-                f"  DDP sends {self.sent} an update, predicted {self.predicted_sent}; "
-                f"the table of {self.table_bytes:,} B stays on the server",
-            ]
-        )
+        check_gap("the model after the last update", self.weight_difference, WEIGHT_TOLERANCE)
+        return super().verify()
 
 
 class PlainSGD(torch.optim.SGD):
@@ -174,6 +136,7 @@ class Trained:
     shares: list[float]  # of each update's mean loss: those of both trainers add up to it
     dense: dict[str, Tensor]
     sent: Sent  # in the last update
+    seconds: float  # median of the updates after the first
 
 
 def main(options: Options) -> Result:
@@ -184,15 +147,28 @@ def main(options: Options) -> Result:
             f"ranks {rank.world} is not {len(ROLES)}, one for each of {', '.join(ROLES)}: "
             f"take {len(ROLES)}"
         )
-    with _rpc(rank):
-        found = [_direct(options, rank) if rank.rank == MASTER else None]
-    dist.broadcast_object_list(found, MASTER)
-    return found[0].verify()
+    training = options.training()
+    reference = one_process(training)
+    with _rpc(rank):  # the others wait at its end, and the master's calls reach them
+        found = _direct(training) if rank.rank == MASTER else None
+    trained, table = from_rank(MASTER, found)
+    weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
+    weights["table.weight"] = table
+    gap = tensor_gap(weights, reference.weights)
+    return Result.verified(
+        "hybrid of RPC and DDP",
+        rank,
+        f"{options.model}, rows of {options.hidden}",
+        reference,
+        [_version(trained, training)],
+        notes=_notes(gap, table),
+        weight_difference=gap,
+    )
 
 
 @contextmanager
 def _rpc(rank: launch.Rank) -> Iterator[None]:
-    """RPC among all ranks; leaving waits until all calls are done."""
+    """RPC between all ranks; leaving waits until all calls are done."""
     options = rpc.TensorPipeRpcBackendOptions(init_method=_meeting_point())
     with warnings.catch_warnings():
         # torch's RPC asks for the kind of a group that torch itself deprecates.
@@ -210,10 +186,9 @@ def _meeting_point() -> str:
     return f"file://{store}_rpc" if store else "env://"
 
 
-def _direct(options: Options, rank: launch.Rank) -> Result:
-    """The master: make the remote table, let both trainers train, and compare."""
-    training = options.training()
-    reference, first = one_process(training), training.build()
+def _direct(training: HybridTraining) -> tuple[list[Trained], Tensor]:
+    """The master: make the remote table and let both trainers train; what they and it became."""
+    first = training.build()
     table = RemoteModule(
         ROLES[-1],
         nn.EmbeddingBag,
@@ -222,24 +197,26 @@ def _direct(options: Options, rank: launch.Rank) -> Result:
     )
     calls = [rpc.rpc_async(ROLES[number], _train, (training, table)) for number in TRAINERS]
     trained = torch.futures.wait_all(calls)  # raises what they raised
-    weights = {f"dense.{name}": value for name, value in trained[0].dense.items()}
-    weights["table.weight"] = table.remote_parameters()[0].to_here().detach()
-    return Result(
-        ranks=rank.world,
-        backend=rank.backend,
-        device=device_name(rank.device),
-        model=f"{options.model}, rows of {options.hidden}",
+    return trained, table.remote_parameters()[0].to_here().detach()
+
+
+def _version(trained: list[Trained], training: HybridTraining) -> Version:
+    dense = training.build().dense
+    return Version(
+        name=", ".join(ROLES),
         losses=[sum(shares) for shares in zip(*(one.shares for one in trained), strict=True)],
-        losses_one_process=reference.losses,
-        weight_difference=relative_difference(_flat(weights), _flat(reference.weights)),
+        gradient_difference=None,  # RPC's autograd updates before anybody sees a gradient
+        seconds=trained[0].seconds,
         sent=trained[0].sent,
-        predicted_sent={"all-reduce": [1, sum(p.nbytes for p in first.dense.parameters())]},
-        table_bytes=first.table.weight.nbytes,
+        predicted_sent={"all-reduce": [1, sum(p.nbytes for p in dense.parameters())]},
     )
 
 
-def _flat(weights: dict[str, Tensor]) -> Tensor:
-    return torch.cat([weights[name].cpu().double().flatten() for name in sorted(weights)])
+def _notes(gap: float, table: Tensor) -> list[str]:
+    return [
+        f"  the last weights are off by {gap:.0e}; "
+        f"the table of {table.nbytes:,} B stays on the server"
+    ]
 
 
 def _train(training: HybridTraining, table: RemoteModule) -> Trained:
@@ -258,8 +235,10 @@ def _train(training: HybridTraining, table: RemoteModule) -> Trained:
         DistributedOptimizer(PlainSGD, parameters, lr=rate)
         for parameters, rate in zip(remote, rates, strict=True)
     ]
-    shares = []
+    shares: list[float] = []
+    seconds: list[float] = []
     for batch in training.batches():
+        start = time.perf_counter()
         with dist_autograd.context() as context, log_wire() as log:
             share = _share(ddp, table, batch, training, rank)
             dist_autograd.backward(context, [share * trainers])
@@ -268,25 +247,17 @@ def _train(training: HybridTraining, table: RemoteModule) -> Trained:
                 optimizer.step(context)
         dist.barrier(group)  # or look the next ones up before the server has them
         shares.append(float(share.detach()))
+        seconds.append(time.perf_counter() - start)
     weights = {name: p.detach().cpu() for name, p in dense.named_parameters()}
-    return Trained(shares, weights, log.sent())
+    return Trained(shares, weights, log.sent(), statistics.median(seconds[1:]))
 
 
 def _share(
     ddp: nn.Module, table: RemoteModule, batch: Batch, training: HybridTraining, rank: launch.Rank
 ) -> Tensor:
     """This trainer's share of the mean loss; rows come from the server."""
-    inputs, labels = (part.tensor_split(len(TRAINERS))[rank.rank] for part in batch)
+    inputs, labels = rows_of(batch, rank.rank, len(TRAINERS))
     rows = table.forward(bags_of(inputs, training))
     logits = ddp(rows.to(rank.device))
     labels = labels.flatten().to(rank.device)
     return cross_entropy(logits, labels, reduction="sum") / batch[1].numel()
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,33 +1,30 @@
-"""DDP around a model that spans several devices of each rank.
+"""DDP around a model whose layers lie on several devices of each rank.
 
-The GPT's layers lie on a list of devices; on a CPU all of them are the CPU, with GPUs each rank
-takes its own ones. `device_ids` must then stay None: the demo shows what torch says otherwise.
+On a CPU all of the devices are the CPU; with GPUs each rank takes its own. `device_ids` must then
+stay None: the demo shows what torch says otherwise.
 Run it with `course demo multi_device --ranks 2`, or under torchrun.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.replica import (
-    Replica,
-    own_devices,
-    predicted_exchange,
-    predicted_states,
-)
-from course_lib.demos.parts.training import TrainingOptions, one_process
-from course_lib.demos.parts.versions import Comparison, follow
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import predicted_stored
+from course_lib.demos.shared.replica import Replica, own_devices, predicted_exchange
+from course_lib.demos.shared.training import one_process
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.scratch.replicas.spread import Spread
+from course_lib.theory.inputs.layout import ALONE
 from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     devices: int = option(2, "devices of each rank, over which its model is spread")
@@ -48,12 +45,16 @@ def main(options: Options) -> Comparison:
     rank, training = launch.init(), options.training()
     devices = own_devices(rank, options.devices)
     reference = one_process(training, rank.device)
+    exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
     versions = []
-    for name, wrap in {"DDP by hand": DDP, "DistributedDataParallel": _library}.items():
+    kinds: dict[str, Callable[[Spread], nn.Module]] = {
+        "DDP by hand": DDP,
+        "DistributedDataParallel": _library,
+    }
+    for name, wrap in kinds.items():
         model = training.build()
         trainee = Replica(name, training, model, wrap(Spread(model, devices)))
-        exchange = predicted_exchange(training, rank)
-        versions.append(follow(trainee, training, reference, exchange, predicted_states(training)))
+        versions.append(follow(trainee, training, reference, exchange, states))
     return Comparison.verified(
         "DDP around a model on several devices",
         rank,
@@ -79,12 +80,3 @@ def refusal(model: Spread) -> str:
     except ValueError as error:
         return " ".join(str(error).split())
     return "nothing: the model is on one GPU"
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

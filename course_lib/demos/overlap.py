@@ -1,4 +1,4 @@
-"""Where gradients travel during a backward pass: one large bucket beside several small ones.
+"""A profiler's trace of DDP: one large bucket, and small ones that travel meanwhile.
 
 Profiles one backward pass of DDP, the library's and the one written out, and counts how many
 milliseconds of communication hide behind computation.
@@ -7,8 +7,9 @@ at chrome://tracing or ui.perfetto.dev.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.device import device_name
-from course_lib.demos.parts.training import Training, TrainingOptions, mean_loss
+from course_lib.demos.shared.batch import mean_loss, own_rows
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.ranks import device_name
+from course_lib.demos.shared.training import Training
 from course_lib.measure.overlap import Interval, record, timeline
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.inputs.units import MIB
@@ -27,12 +28,11 @@ from course_lib.validation import number
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     steps: int = option(4, "backward passes of each version; the last is profiled")
     model: str = option("4x256x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
-    batch: int = option(8, "samples of all ranks")
     sequence: int = option(64, "characters in a sample")
     bucket_cap_mb: float = option(2.0, "size limit of the small buckets in MiB")
     trace: str = option("", "write the small buckets' trace of rank 0 to this file")
@@ -57,7 +57,7 @@ class Lanes:
 
     @property
     def title(self) -> str:
-        """What was measured, in one line."""
+        """What was measured."""
         buckets = f"{self.buckets} bucket{'s' if self.buckets > 1 else ''}"
         return (
             f"{self.name}, {buckets}: {self.overlapped_ms:.1f} of {self.communication_ms:.1f} ms "
@@ -92,10 +92,8 @@ def main(options: Options) -> Result:
     for cap_mb in (sum(sizes) / MIB, options.bucket_cap_mb):
         cap = round(cap_mb * MIB)
         versions: dict[str, Callable[[nn.Module], nn.Module]] = {
-            "DDP by hand": lambda model, cap=cap: DDP(model, cap, first_bytes=cap),
-            "DistributedDataParallel": lambda model, cap_mb=cap_mb: DistributedDataParallel(
-                model, bucket_cap_mb=cap_mb
-            ),
+            "DDP by hand": partial(DDP, cap_bytes=cap, first_bytes=cap),
+            "DistributedDataParallel": partial(DistributedDataParallel, bucket_cap_mb=cap_mb),
         }
         for name, wrap in versions.items():
             trace = _profiled(wrap, training, rank)
@@ -112,8 +110,7 @@ def _profiled(
     ddp = wrap(training.build(rank.device))
     trace: dict[str, Any] = {}
     for number_, batch in enumerate(training.batches(rank.device), start=1):
-        rows = tuple(part.tensor_split(rank.world)[rank.rank] for part in batch)
-        loss = mean_loss(ddp, rows)
+        loss = mean_loss(ddp, own_rows(batch, rank))
         if number_ == training.steps:
             trace = record(loss.backward)
         else:
@@ -133,12 +130,3 @@ def _lanes(name: str, trace: dict[str, Any]) -> Lanes:
         found.communication_ms,
         found.overlapped_ms,
     )
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,25 +1,25 @@
-"""Which samples does each rank see? DataLoader + DistributedSampler on a data set of numbers.
+"""Which samples each rank sees: DataLoader and DistributedSampler on a data set of numbers.
 
 Run it with `course demo samples --ranks 2`, or under torchrun.
 """
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
-import torch.distributed as dist
-from torch.utils.data import DataLoader
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.theory.step.batching import Batching
-from course_lib.validation import flag, whole
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(DemoOptions):
     """What the demo can be asked for."""
 
     samples: int = option(10, "samples in the data set")
@@ -28,13 +28,11 @@ class Options:
     shuffle: bool = option(True, "mix the samples")
     set_epoch: bool = option(True, "tell the sampler which epoch it is")
     drop_last: bool = option(False, "drop ragged tails instead of repeating samples")
-    json: bool = option(False, "print the result as JSON")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("samples", "batch", "epochs"):
             whole(name, getattr(self, name), most=1000)
-        for name in ("shuffle", "set_epoch", "drop_last", "json"):
-            flag(name, getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,13 @@ def main(options: Options) -> Result:
     rank = launch.init()
     # Raises, on every rank alike, when drop_last would leave nothing.
     Batching(options.samples, options.batch, gpus_per_node=rank.world, drop_last=options.drop_last)
-    dataset = range(options.samples)
-    sampler = DistributedSampler(dataset, shuffle=options.shuffle, drop_last=options.drop_last)
-    loader = DataLoader(dataset, options.batch, sampler=sampler, drop_last=options.drop_last)
+    dataset = cast(Dataset[Tensor], range(options.samples))  # DataLoader makes tensors of numbers
+    sampler: DistributedSampler[Tensor] = DistributedSampler(
+        dataset, shuffle=options.shuffle, drop_last=options.drop_last
+    )
+    loader: DataLoader[Tensor] = DataLoader(
+        dataset, options.batch, sampler=sampler, drop_last=options.drop_last
+    )
     seen = []
     for epoch in range(options.epochs):
         if options.set_epoch:
@@ -86,20 +88,5 @@ def main(options: Options) -> Result:
         batches = [batch.tolist() for batch in loader]
         if not options.json:
             print(f"epoch {epoch}: {batches}", flush=True)
-        seen.append(_from_all_ranks(batches, rank.world))
+        seen.append(from_all_ranks(batches))
     return Result(options.samples, seen)
-
-
-def _from_all_ranks(mine: list[list[int]], world: int) -> list[list[list[int]]]:
-    everyone: list[list[list[int]]] = [[]] * world
-    dist.all_gather_object(everyone, mine)
-    return everyone
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,28 +1,27 @@
-"""Data, tensor and pipeline parallelism together: a small GPT on a mesh of ranks.
+"""Data, tensor and pipeline parallelism together on a mesh of up to 8 ranks.
 
-Eight ranks stand as 2 x 2 x 2: neighbours share each matrix (tp), groups of neighbours hold copies
-(dp), and the two halves of the ranks hold different layers (pp). Everything equals one process, and
-what each axis sends equals the theory.
+A small GPT. Eight ranks stand as 2 x 2 x 2: neighbours share each matrix (tp), groups of neighbours
+hold copies (dp), and the two halves of the ranks hold different layers (pp). Everything equals one
+process, and what each axis sends equals the theory.
 Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torchrun.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib import launch
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.training import Batch, Training, TrainingOptions, one_process
-from course_lib.demos.parts.versions import FP32, Comparison, follow, predicted_sent
-from course_lib.scratch.ledger import ledger
+from course_lib.demos.shared.batch import Batch
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.pipelines.schedules import schedule
 from course_lib.validation import choice, divisible, whole
 
@@ -31,7 +30,7 @@ SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 
 
 @dataclass(frozen=True)
-class Options(TrainingOptions):
+class Options(BatchOptions):
     """What the demo can be asked for."""
 
     dp: int = option(0, "data-parallel degree; 0: the ranks that pp and tp leave")
@@ -43,7 +42,6 @@ class Options(TrainingOptions):
     schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}")
     virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
     sequence: int = option(16, "characters in a sample")
-    learning_rate: float = option(3e-3, "AdamW's learning rate")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,7 +52,7 @@ class Options(TrainingOptions):
         whole("virtual_stages", self.virtual_stages, least=2)
 
     def layout(self, ranks: int) -> Layout:
-        """How the ranks stand; ValueError where degrees, ranks, model and batch do not fit."""
+        """The layout of the ranks; ValueError where degrees, ranks, model and batch do not fit."""
         dp, tp, pp = self.degrees(ranks)
         divisible("batch", self.batch, "dp*micro_batches", dp * self.micro_batches)
         layout = Layout(
@@ -71,7 +69,7 @@ class Options(TrainingOptions):
         return layout
 
     def degrees(self, ranks: int) -> tuple[int, int, int]:
-        """dp, tp, pp: those that were given, the others so that they fill the ranks."""
+        """dp, tp and pp; those that were not given are chosen to fill the ranks."""
         pp = self.pp or _two(ranks // (max(1, self.dp) * max(1, self.tp)))
         tp = self.tp or _two(ranks // (max(1, self.dp) * pp))
         return self.dp or max(1, ranks // (pp * tp)), tp, pp
@@ -99,8 +97,8 @@ def main(options: Options) -> OnMesh:
         Mixed(training, layout, mesh, rank),
         training,
         reference,
-        predicted_sent(training, layout, stage=stage, by_axis=True),
-        _predicted_stored(training, layout, stage),
+        predicted_sent(traffic(training, layout, stage=stage), by_axis=True),
+        predicted_stored(training, layout, stage),
         axes=mesh.axes(),
     )
     return OnMesh.verified(
@@ -114,7 +112,7 @@ def main(options: Options) -> OnMesh:
     )
 
 
-class Mixed:
+class Mixed(Trainee):
     """`scratch.three_d` as one version of the training."""
 
     def __init__(self, training: Training, layout: Layout, mesh: Mesh, rank: launch.Rank) -> None:
@@ -123,8 +121,8 @@ class Mixed:
         order = schedule(layout.schedule, layout.pp, layout.accumulation, layout.virtual_stages)
         layers = layout.chunk_layers(training.shape())
         self.ours = ThreeD(training.build(rank.device), mesh, layers, order.orders)
-        self.model = nn.ModuleList(self.ours.parts)
-        self.optimizer = training.optimizer(list(self.model.parameters()))
+        model = nn.ModuleList(self.ours.parts)
+        super().__init__(model, training.optimizer(model.parameters()))
 
     def backward(self, batch: Batch) -> Tensor:
         """All that one update computes and sends."""
@@ -135,28 +133,8 @@ class Mixed:
         own: dict[str, Tensor] = {}
         for part in self.ours.parts:
             own |= {name: g.cpu() for name, g in whole_gradients(part, self.ours.region).items()}
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, own)
-        return {name: gradient for one in everyone for name, gradient in one.items()}
-
-    def update(self) -> None:
-        """One step of AdamW on this rank's own parameters."""
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-
-    def stored(self) -> dict[str, int]:
-        """Bytes of this rank's weights, gradients and optimizer states."""
-        return ledger(self.model, self.optimizer)
-
-
-def _predicted_stored(training: Training, layout: Layout, stage: int) -> dict[str, int]:
-    states = sharded_states(local_parameters(training.shape(), layout, stage), FP32, layout)
-    return {
-        "weights": states.parameters_bytes,
-        "gradients": states.gradients_bytes,
-        "optimizer": states.optimizer_state_bytes,
-        "inputs and labels": 0,
-    }
+        every = from_all_ranks(own)
+        return {name: gradient for one in every for name, gradient in one.items()}
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:
@@ -173,12 +151,3 @@ def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:
             f"{share} {layers} layer{plural}"
         )
     return notes
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,33 +1,25 @@
-"""YaFSDP beside mini-FSDP and `fully_shard`: equal to one process, and what each does to memory.
+"""YaFSDP's preallocated buffers, and their memory beside FSDP's.
 
-Two buffers for weights and two for gradients are there from the start, so that a step asks for
-memory far less often. Peak and allocations are counted over the tensors of one forward and backward
-pass. Run it with `course demo yafsdp --ranks 2`, or under torchrun.
+It is equal to one process, as mini-FSDP and `fully_shard` are. Two buffers for weights and two for
+gradients are there from the start, so that a step asks for memory far less often. Peak and
+allocations are counted over the tensors of one forward and backward pass.
+Run it with `course demo yafsdp --ranks 2`, or under torchrun.
 """
 
 import gc
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib import launch
-from course_lib.demos import fsdp
-from course_lib.demos.parts import fsdp_prediction as prediction
-from course_lib.demos.parts.command import option, run_as_program
-from course_lib.demos.parts.command import parse as parse_options
-from course_lib.demos.parts.fsdp_versions import (
-    FullyShard,
-    MiniFSDP,
-    Sharded,
-    Whole,
-    Ya,
-)
-from course_lib.demos.parts.training import one_process
-from course_lib.demos.parts.versions import Comparison, follow
+from course_lib.demos.fsdp import prediction, versions
+from course_lib.demos.fsdp.versions import FullyShard, Kind, MiniFSDP, Whole, Ya
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import option
+from course_lib.demos.shared.training import one_process
 from course_lib.measure.peak import log_memory
 
 
 @dataclass(frozen=True)
-class Options(fsdp.Options):
+class Options(versions.Options):
     """What the demo can be asked for."""
 
     precision: str = option("fp32", "fp32 or bf16, in which layers are gathered and computed")
@@ -78,7 +70,7 @@ def main(options: Options) -> Result:
         sent["all-reduce"] = [1, 4]
     stored = prediction.yafsdp_stored(training, rank.world, options.precision)
     version = follow(Ya(options, rank), training, reference, sent, stored)
-    loss_tolerance, gradient_tolerance = fsdp.TOLERANCES[options.precision]
+    loss_tolerance, gradient_tolerance = versions.TOLERANCES[options.precision]
     comparison = Comparison.verified(
         "YaFSDP",
         rank,
@@ -88,11 +80,11 @@ def main(options: Options) -> Result:
         loss_tolerance=loss_tolerance,
         gradient_tolerance=gradient_tolerance,
     )
-    kinds = (Whole, MiniFSDP, Ya, FullyShard)
+    kinds: tuple[Kind, ...] = (Whole, MiniFSDP, Ya, FullyShard)
     return Result(comparison, [measure_memory(kind, options, rank) for kind in kinds])
 
 
-def measure_memory(kind: type[Sharded], options: Options, rank: launch.Rank) -> Memory:
+def measure_memory(kind: Kind, options: Options, rank: launch.Rank) -> Memory:
     """Build a version, train two updates, and follow its tensors through the third's backward."""
     gc.collect()
     batches = options.training().batches(rank.device)
@@ -107,12 +99,3 @@ def measure_memory(kind: type[Sharded], options: Options, rank: launch.Rank) -> 
     return Memory(
         trainee.name, found.allocations, found.peak_bytes, found.baseline_bytes, found.timeline
     )
-
-
-def parse(argv: Sequence[str] | None = None) -> Options:
-    """Options from command-line arguments."""
-    return parse_options(Options, argv, __doc__)
-
-
-if __name__ == "__main__":
-    run_as_program(main, parse())

@@ -1,8 +1,8 @@
 """Starts ranks, streams their output, returns their results, and ends them all.
 
     results = launch.run(function, *args, ranks=2)     # from a cell: results by rank
-    python -m torch.distributed.run … -m course_lib.demos.ddp     # the same program, by torchrun
-    run_on_two_nodes("course_lib.demos.ddp", mbit=200)     # by torchrun, behind a slow network
+    python -m torch.distributed.run … -m course_lib.demos ddp     # the same program, by torchrun
+    run_on_two_nodes("course_lib.demos", ["ddp"], mbit=200)     # by torchrun, behind a slow network
 
 Importing this package is light: torch loads when a rank, or `init`, first needs it.
 """

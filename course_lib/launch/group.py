@@ -74,7 +74,7 @@ def finish() -> None:
 def program(main: Callable[[Any], Any], options: Any) -> NoReturn:
     """Run `main(options)` inside the process group and end this process: exit code 0, or 1.
 
-    What a demo's `if __name__ == "__main__":` calls, under torchrun or alone (a world of one).
+    What `python -m course_lib.demos` calls, under torchrun or alone (a world of one).
     """
     code = _exit_code(main, options)
     if code == 0:

@@ -3,7 +3,6 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from types import SimpleNamespace
 
 import pytest
 
@@ -49,9 +48,10 @@ def demo(monkeypatch):
         return Result(1.5)
 
     monkeypatch.setattr(demos, "DEMOS", {"ddp": "a line about it", "samples": "another"})
-    module = SimpleNamespace(__name__="course_lib.demos.ddp", parse=parse)
-    known = demos.load
-    monkeypatch.setattr(demos, "load", lambda name: module if name == "ddp" else known(name))
+    known = demos.parse
+    monkeypatch.setattr(
+        demos, "parse", lambda name, argv: parse(argv) if name == "ddp" else known(name, argv)
+    )
     monkeypatch.setattr(demos, "run", run)
     return asked
 
@@ -130,7 +130,7 @@ def test_demo_passes_its_options_on_and_prints_the_torchrun_line(demo, capsys):
     options = {"ranks": 4, "timeout_s": 9.0, "stream": True, "steps": 20, "json": False}
     assert demo == [("ddp", options)]
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("--nproc-per-node=4 -m course_lib.demos.ddp --steps 20")
+    assert lines[0].endswith("--nproc-per-node=4 -m course_lib.demos ddp --steps 20")
     assert lines[1:] == ["[rank 0] hello", "loss 1.5"]
 
 
@@ -157,8 +157,8 @@ def test_demo_on_two_nodes(demo, monkeypatch, capsys):
     assert cli.main(["demo", "ddp", *options, "--json"]) == 0
     assert capsys.readouterr().out == "result\n"
     assert asked == [
-        ("course_lib.demos.ddp", ["--steps", "20"], 2, 200.0, 9.0),
-        ("course_lib.demos.ddp", ["--json"], 2, 200.0, 9.0),
+        ("course_lib.demos", ["ddp", "--steps", "20"], 2, 200.0, 9.0),
+        ("course_lib.demos", ["ddp", "--json"], 2, 200.0, 9.0),
     ]
 
 

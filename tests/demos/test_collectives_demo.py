@@ -1,52 +1,71 @@
 """The collectives demo: equal to gloo, counted as predicted, its links as slow as it was told."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
+from together import explained, runs
 
 from course_lib import demos, launch
 from course_lib.demos import collectives as demo
+from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.theory.network.fitting import FittedLink
 
-QUICK = {"times": False, "smallest": 64, "largest": 1024, "stream": False}
+QUICK = {"times": False, "smallest": 64, "largest": 1024}
 
 
-def run(ranks=2, **options):
-    return demos.run("collectives", ranks=ranks, **QUICK | options)
+OF_TWO = {
+    "exact": {},
+    "timed": {"operations": "ring-all-reduce,all-gather", "times": True, "repeats": 2},
+    "one size": {
+        "operations": "ring-all-reduce",
+        "times": True,
+        "smallest": 1024,
+        "repeats": 1,
+    },
+}
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_every_operation_is_equal_and_counted_as_predicted(ranks):
-    result = run(ranks)
-    assert [row.operation for row in result.rows[::3]] == list(demo.OPERATIONS)
-    for row in result.rows:
-        kind, algorithm = (
-            demo.OPERATIONS[row.operation].kind,
-            demo.OPERATIONS[row.operation].algorithm,
-        )
-        assert row.equal
-        assert row.size_bytes % (4 * ranks) == 0
-        assert row.steps == collectives.steps(kind, ranks, algorithm)
-        assert row.messages == collectives.messages(kind, ranks, algorithm)
-        each = collectives.sent_bytes(kind, row.size_bytes, ranks)
-        if algorithm == "ring":
-            assert row.sent_bytes == [each] * ranks
-        else:
-            assert sum(row.sent_bytes) == ranks * each
-    # 2n-1 numbers do not divide by n: unequal bytes, and in all as many as predicted.
-    uneven = result.uneven
-    assert uneven.size_bytes == 4 * (2 * ranks - 1)
-    assert sum(uneven.sent_bytes) == 2 * (ranks - 1) * uneven.size_bytes
-    assert len(set(uneven.sent_bytes)) == (1 if ranks == 2 else 2)
-    assert result.fits == [] and result.crossover_bytes is None
+@pytest.fixture(scope="module")
+def two():
+    return runs("collectives", OF_TWO, **QUICK)
+
+
+def test_every_operation_is_equal_and_counted_as_predicted(two):
+    results = {2: two["exact"]}
+    for ranks in (3, 4):
+        results[ranks] = runs("collectives", {"exact": {}}, ranks, **QUICK)["exact"]
+    for ranks, result in results.items():
+        assert [row.operation for row in result.rows[::3]] == list(demo.OPERATIONS)
+        for row in result.rows:
+            check_row(row, ranks)
+        # 2n-1 numbers do not divide by n: unequal bytes, and in all as many as predicted.
+        uneven = result.uneven
+        assert uneven.size_bytes == 4 * (2 * ranks - 1)
+        assert sum(uneven.sent_bytes) == 2 * (ranks - 1) * uneven.size_bytes
+        assert len(set(uneven.sent_bytes)) == (1 if ranks == 2 else 2)
+        assert result.fits == [] and result.crossover_bytes is None
+
+
+def check_row(row, ranks):
+    kind, algorithm = (
+        demo.OPERATIONS[row.operation].kind,
+        demo.OPERATIONS[row.operation].algorithm,
+    )
+    assert row.equal
+    assert row.size_bytes % (4 * ranks) == 0
+    assert row.steps == collectives.steps(kind, ranks, algorithm)
+    assert row.messages == collectives.messages(kind, ranks, algorithm)
+    each = collectives.sent_bytes(kind, row.size_bytes, ranks)
+    if algorithm == "ring":
+        assert row.sent_bytes == [each] * ranks
+    else:
+        assert sum(row.sent_bytes) == ranks * each
 
 
 def test_alone_nothing_is_sent():
-    result = run(1, times=True, repeats=1)
+    timed = {"times": True, "repeats": 1}
+    result = runs("collectives", {"timed": timed}, ranks=1, **QUICK)["timed"]
     assert all(row.messages == 0 and row.sent_bytes == [0] for row in result.rows)
     assert result.fits == []
     assert "1 ranks" in result.report()
@@ -57,15 +76,17 @@ def slow():
     """Four ranks behind links so slow that a busy machine adds little: 8 Mbit/s and 20 ms."""
     link = {"link_mbit": 8.0, "link_latency_us": 20_000.0}
     sizes = {"smallest": 2**10, "largest": 2**18, "factor": 256, "repeats": 1}
-    return run(4, times=True, **link, **sizes)
+    return demos.run("collectives", ranks=4, stream=False, **link, **sizes)
 
 
 def test_bus_bandwidth_is_that_of_the_slow_link(slow):
     assert (slow.link_bytes_per_s, slow.link_latency_s) == (1e6, 0.02)
     for row in slow.rows:
         operation = demo.OPERATIONS[row.operation]
-        numbers = (row.size_bytes, 4, 0.02, 1e6, operation.algorithm)
-        expected = collectives.seconds(operation.kind, *numbers)
+        link = Link("slow", 1e6, 0.02)
+        expected = collectives.seconds(
+            operation.kind, row.size_bytes, 4, link, algorithm=operation.algorithm
+        )
         assert 0.98 * expected < row.seconds < 1.5 * expected + 0.2  # a busy machine only adds
         assert row.library_seconds is None
     ring = slow.of(demo.RING)[-1]
@@ -78,7 +99,7 @@ def test_the_fit_finds_the_slow_link(slow):
     assert [one.name for one in slow.fits] == [demo.RING]
     assert 0.4 < fit.bytes_per_s / 1e6 < 2.5
     assert 0.5 < fit.latency_s / 0.02 < 4
-    expected = collectives.crossover_bytes(4, fit.latency_s, fit.bytes_per_s, "tree", 1.0)
+    expected = collectives.crossover_bytes("all-reduce", 4, fit.link, tree="tree", efficiency=1.0)
     assert slow.crossover_bytes == expected
     for ring in slow.of(demo.RING):  # two sizes: the line goes through both
         assert slow.model_seconds(ring) == pytest.approx(ring.seconds)
@@ -103,8 +124,8 @@ def test_the_report_has_a_line_for_each_row_and_each_finding(slow):
     assert lines[-1].startswith("ring or tree: by the fit the tree is faster below ")
 
 
-def test_without_slow_links_the_library_is_timed_and_fitted_as_well():
-    result = run(operations="ring-all-reduce,all-gather", times=True, repeats=2)
+def test_without_slow_links_the_library_is_timed_and_fitted_as_well(two):
+    result = two["timed"]
     assert {row.operation for row in result.rows} == {"ring-all-reduce", "all-gather"}
     assert all(row.seconds > 0 and row.library_seconds > 0 for row in result.rows)
     assert len(result.fits) == 2
@@ -112,21 +133,22 @@ def test_without_slow_links_the_library_is_timed_and_fitted_as_well():
     assert "fit of the library's all-reduce" in result.report()
 
 
-def test_times_without_a_line_do_not_end_the_demo():
-    result = run(operations="ring-all-reduce", times=True, smallest=1024, repeats=1)
+def test_times_without_a_line_do_not_end_the_demo(two):
+    result = two["one size"]
     assert result.fits[0].link is None
     assert "two different sizes or more" in result.fits[0].report()
     assert result.model_seconds(result.rows[0]) is None
 
 
 def test_the_seed_changes_what_is_sent():
-    launch_seed = [launch.run(sent_numbers, seed, ranks=2)[1] for seed in (0, 0, 1)]
-    assert launch_seed[0] == launch_seed[1] != launch_seed[2]
+    sent = launch.run(sent_numbers, (0, 0, 1), ranks=2)[1]
+    assert sent[0] == sent[1] != sent[2]
 
 
-def sent_numbers(seed):
+def sent_numbers(seeds):
     launch.init()
-    return demo._argument(demo.OPERATIONS[demo.RING], 64, seed).tolist()
+    operation = demo.OPERATIONS[demo.RING]
+    return [demo._argument(operation, 64, seed).tolist() for seed in seeds]
 
 
 ROW = demo.Row("ring-all-reduce", 8, True, 2, 2, 4, 4, [8, 8], 8.0)
@@ -169,28 +191,17 @@ def test_sizes_grow_by_the_factor_and_are_whole_for_every_rank():
     assert demo.Options(smallest=1000, largest=1000).sizes(2) == [1000]
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"operations": "all-reduces"}, "did you mean '.*-all-reduce'"),
-        ({"smallest": 1}, "smallest must be at least 4"),
-        ({"smallest": 64, "largest": 32}, "largest must be at least 64"),
-        ({"factor": 1}, "factor must be at least 2"),
-        ({"repeats": 0}, "repeats must be at least 1"),
-        ({"link_mbit": -1}, "link_mbit must be at least 0"),
-        ({"link_latency_us": float("inf")}, "link_latency_us must be finite"),
-        ({"times": 1}, "times must be True or False"),
-    ],
-)
-def test_bad_options_are_explained(option, message):
-    with pytest.raises(ValueError, match=message):
-        demo.Options(**option)
-
-
-def test_torchrun_counts_the_same():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.collectives", "--json"]
-    command += ["--no-times", "--smallest", "64", "--largest", "1024"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
-    assert rows == [vars(row) for row in run(2).rows]
+def test_bad_options_are_explained():
+    explained(
+        demo.Options,
+        [
+            ({"operations": "all-reduces"}, "did you mean '.*-all-reduce'"),
+            ({"smallest": 1}, "smallest must be at least 4"),
+            ({"smallest": 64, "largest": 32}, "largest must be at least 64"),
+            ({"factor": 1}, "factor must be at least 2"),
+            ({"repeats": 0}, "repeats must be at least 1"),
+            ({"link_mbit": -1}, "link_mbit must be at least 0"),
+            ({"link_latency_us": float("inf")}, "link_latency_us must be finite"),
+            ({"times": 1}, "times must be True or False"),
+        ],
+    )

@@ -1,6 +1,7 @@
 """Each kind of fault ends in its sentence, and no fault in a sum."""
 
 import pytest
+from together import explained
 
 from course_lib import demos, launch
 from course_lib.demos.faults import KINDS, Options
@@ -36,13 +37,11 @@ def test_every_kind_is_tested_and_without_one_all_is_well():
     assert "no fault: 3 ranks" in result.report()
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [({"kind": "kil"}, "did you mean 'kill'"), ({"rank": -1}, "rank must be at least 0")],
-)
-def test_bad_options_are_explained(option, message):
-    with pytest.raises(ValueError, match=message):
-        Options(**option)
+def test_bad_options_are_explained():
+    explained(
+        Options,
+        [({"kind": "kil"}, "did you mean 'kill'"), ({"rank": -1}, "rank must be at least 0")],
+    )
 
 
 def test_a_rank_that_does_not_exist_is_explained():

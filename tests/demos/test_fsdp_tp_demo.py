@@ -1,20 +1,12 @@
 """The demo fsdp_tp: copies of a cut model, whole or sharded, on a mesh of ranks."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from together import by_rank, explained, runs
 
-from course_lib import demos, launch
+from course_lib import launch
 from course_lib.demos import fsdp_tp
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 4, "sequence": 8}
-
-
-def runs(*changes):
-    """One result a change of the small options, all within one launch."""
-    return [fsdp_tp.main(fsdp_tp.Options(**{**SMALL, **change})) for change in changes]
 
 
 def judged(result):
@@ -28,10 +20,10 @@ def judged(result):
 
 
 def test_two_by_two():
-    results = launch.run(runs, {}, ranks=4)
-    copies, ours, theirs = judged(results[0][0])
-    assert results[0][0].notes == ["  ranks, dp by tp: [[0, 1], [2, 3]]"]  # tp innermost
-    assert all(other[0].versions[0].losses == copies.losses for other in results)
+    results = by_rank("fsdp_tp", {"all": {}}, ranks=4, **SMALL)
+    copies, ours, theirs = judged(results[0]["all"])
+    assert results[0]["all"].notes == ["  ranks, dp by tp: [[0, 1], [2, 3]]"]  # tp innermost
+    assert all(other["all"].versions[0].losses == copies.losses for other in results)
     weights = copies.stored["weights"]
     assert ours.stored["weights"] == theirs.stored["weights"] == weights / 2
     assert copies.sent["all-reduce"][0] == 4 * 2 + 2 + 3 + 2
@@ -43,7 +35,7 @@ def test_two_by_two():
 
 
 def test_two_ranks_are_one_axis_or_the_other():
-    tensor, data = launch.run(runs, {"tp": 2}, {"tp": 1}, ranks=2)[0]
+    tensor, data = runs("fsdp_tp", {2: {"tp": 2}, 1: {"tp": 1}}, **SMALL).values()
     assert set(judged(tensor)[1].sent) == {"all-reduce"}
     assert set(judged(data)[1].sent) == {"all-gather", "reduce-scatter"}
     assert tensor.losses_one_process == data.losses_one_process
@@ -51,7 +43,7 @@ def test_two_ranks_are_one_axis_or_the_other():
 
 def unaveraged():
     fsdp_tp._average = lambda gradients, group: None
-    return runs({"library": False, "tp": 1})
+    return fsdp_tp.main(fsdp_tp.Options(library=False, tp=1, **SMALL))
 
 
 def test_a_missing_average_is_noticed():
@@ -59,34 +51,25 @@ def test_a_missing_average_is_noticed():
         launch.run(unaveraged, ranks=2)
 
 
-def test_torchrun_gives_the_same_result():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += ["2", "-m", "course_lib.demos.fsdp_tp", "--json", "--no-library", "--tp=1"]
-    command += [f"--{name}={value}" for name, value in SMALL.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    under_torchrun = json.loads(done.stdout.splitlines()[-1])["versions"]
-    here = demos.run("fsdp_tp", stream=False, library=False, tp=1, **SMALL).versions
-    for there, version in zip(under_torchrun, here, strict=True):
-        assert there["losses"] == pytest.approx(version.losses, rel=1e-5)
-        assert there["sent"] == version.sent
+def test_what_the_ranks_cannot_divide_is_explained():
+    def layout(ranks, **option):
+        return fsdp_tp.Options(**{**SMALL, **option}).layout(ranks, 3)
 
-
-@pytest.mark.parametrize(
-    ("option", "ranks", "message"),
-    [
-        ({}, 3, "ranks 3 is not divisible by tp 2"),
-        ({"batch": 3}, 4, "batch 3 is not divisible by dp 2"),
-        ({"sequence": 9}, 4, "sequence 9 is not divisible by dp 2"),
-        ({"model": "1x18x2"}, 4, "hidden 18 is not divisible by ranks 4"),
-        ({"model": "1x12x3", "tp": 2}, 2, "heads 3 is not divisible by tp 2"),
-        ({"tp": 1, "batch": 6, "sequence": 9}, 3, "vocabulary 128 is not divisible by ranks 3"),
-    ],
-)
-def test_what_the_ranks_cannot_divide_is_explained(option, ranks, message):
-    with pytest.raises(ValueError, match=message):
-        fsdp_tp.Options(**{**SMALL, **option}).layout(ranks, 3)
+    explained(
+        layout,
+        [
+            ({"ranks": 3}, "ranks 3 is not divisible by tp 2"),
+            ({"batch": 3, "ranks": 4}, "batch 3 is not divisible by dp 2"),
+            ({"sequence": 9, "ranks": 4}, "sequence 9 is not divisible by dp 2"),
+            ({"model": "1x18x2", "ranks": 4}, "hidden 18 is not divisible by ranks 4"),
+            ({"model": "1x12x3", "tp": 2, "ranks": 2}, "heads 3 is not divisible by tp 2"),
+            (
+                {"tp": 1, "batch": 6, "sequence": 9, "ranks": 3},
+                "vocabulary 128 is not divisible by ranks 3",
+            ),
+        ],
+    )
 
 
 def test_bad_options_are_explained():
-    with pytest.raises(ValueError, match="tp must be at least 1"):
-        fsdp_tp.Options(tp=0)
+    explained(fsdp_tp.Options, [({"tp": 0}, "tp must be at least 1")])

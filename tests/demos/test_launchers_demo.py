@@ -1,16 +1,20 @@
 """The launchers' demo: what runs has the same losses, what is missing is said, nothing remains."""
 
 import os
+import signal
 import sys
+import threading
 import time
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
+from together import explained
 
 from course_lib import demos, launch
-from course_lib.demos import launchers
-from course_lib.demos.launchers import LAUNCHERS, Attempt, Options, Result, attempt
-from course_lib.demos.parts import lifeline
+from course_lib.demos.launchers import lifeline
+from course_lib.demos.launchers import program as launchers
+from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, Result, attempt
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
 with_accelerate = pytest.mark.skipif(
@@ -65,7 +69,8 @@ def test_other_losses_and_other_ranks_are_refused():
     good = Result(2, [1.0, 0.5], [finding(), finding(world=0, losses=[], problem="broken")])
     assert good.verify() is good
     assert "failed: broken" in good.report()
-    with pytest.raises(AssertionError, match=r"x: losses differ from one process by 4\.0e-02"):
+    message = r"x: the loss of update 1 differs from one process by 4\.0e-02"
+    with pytest.raises(AssertionError, match=message):
         Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48])]).verify()
     with pytest.raises(AssertionError, match="x started 1 ranks, expected 2"):
         Result(2, [1.0, 0.5], [finding(world=1)]).verify()
@@ -75,7 +80,7 @@ def test_other_losses_and_other_ranks_are_refused():
 # A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.
 WORKER = """
 import os, sys, time
-from course_lib.demos.parts import lifeline
+from course_lib.demos.launchers import lifeline
 lifeline.hold()
 open(sys.argv[1], "w").write(str(os.getpid()))
 time.sleep(600)
@@ -103,22 +108,33 @@ def ended(path, within_s=10.0):
 def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
     number = tmp_path / "pid"
     command = [sys.executable, "-c", STUBBORN, WORKER, str(number)]
-    start = time.monotonic()
-    code, text = lifeline.run(command, limit_s=6.0)
+    for limit_s in (1.0, 4.0, 12.0):  # a busy machine starts the worker late
+        start = time.monotonic()
+        code, text = lifeline.run(command, limit_s)
+        assert time.monotonic() - start < limit_s + 9
+        if number.exists():
+            break
     assert (code, text) == (None, "started\n")
-    assert time.monotonic() - start < 15
     assert number.exists(), "the worker never started: this test shows nothing"
     assert ended(number)
 
 
 def waits_for_a_launcher(number):
+    """A rank that is killed as soon as the worker is there."""
+
+    def kill():
+        while not Path(number).exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
     lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], limit_s=600.0)
 
 
 def test_when_the_rank_is_killed_its_workers_end(tmp_path):
     number = tmp_path / "pid"
-    with pytest.raises(launch.RankFailed):
-        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=7.0)
+    with pytest.raises(launch.RankFailed, match="was killed by SIGKILL"):
+        launch.run(waits_for_a_launcher, str(number), ranks=1, timeout_s=60.0)
     assert number.exists(), "the worker never started: this test shows nothing"
     assert ended(number)
 
@@ -155,16 +171,14 @@ def test_a_launcher_that_is_too_slow_is_told():
     assert found.line(2, []) == "failed: no end within 0.5 s: raise limit_s"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"only": "slurm"}, "only"),
-        ({"limit_s": 0}, "limit_s must be above 0"),
-        ({"micro_batch": 0}, "micro_batch must be at least 1"),
-        ({"stage": 4}, "stage must be at most 3"),
-        ({"steps": 1}, "steps must be at least 3"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        Options(**options)
+def test_bad_options_are_explained():
+    explained(
+        Options,
+        [
+            ({"only": "slurm"}, "only"),
+            ({"limit_s": 0}, "limit_s must be above 0"),
+            ({"micro_batch": 0}, "micro_batch must be at least 1"),
+            ({"stage": 4}, "stage must be at most 3"),
+            ({"steps": 1}, "steps must be at least 3"),
+        ],
+    )

@@ -1,18 +1,15 @@
 """The pipeline demo: every schedule equal to one process, messages and peaks as predicted."""
 
 import itertools
-import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
+from together import explained, refused, runs
 
-from course_lib import demos, figures, launch
-from course_lib.demos import pipeline
-from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib import demos, figures
+from course_lib.demos.pipeline import program as pipeline
+from course_lib.demos.shared.prediction import traffic
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.network.step_traffic import step_traffic
 
 SMALL = {"model": "5x16x2", "sequence": 8, "batch": 8, "micro_batches": 4, "steps": 3}
 BOUNDARY = 4 * 2 * 8 * 16  # one micro-batch of 2 samples: b·s·h in fp32
@@ -23,24 +20,30 @@ def run(ranks=2, **options):
     return demos.run("pipeline", ranks=ranks, stream=False, **settings)
 
 
+CHANGES = [
+    {"model": "5x32x2"},
+    {"batch": 4},
+    {"sequence": 4},
+    {"learning_rate": 1e-2},
+    {"seed": 1},
+    {"steps": 4},
+]
+CHUNKS = {"model": "6x16x2", "schedule": "interleaved", "virtual_stages": 3}
+
+
 @pytest.fixture(scope="module")
-def two():
-    return run()
+def of_two():
+    return runs("pipeline", {"all": {}, "chunks": CHUNKS}, **SMALL, sleep_ms=0.0)
+
+
+@pytest.fixture(scope="module")
+def two(of_two):
+    return of_two["all"]
 
 
 @pytest.fixture(scope="module")
 def four():
     return run(4, model="9x16x2")
-
-
-@pytest.fixture(scope="module")
-def alone():
-    return losses_alone()
-
-
-def losses_alone(**options):
-    (version,) = run(1, schedule="1f1b", **options).comparison.versions
-    return version.losses
 
 
 def versions(result):
@@ -57,13 +60,13 @@ def test_every_schedule_stands_beside_its_library(two, four):
             assert version.losses == pytest.approx(result.comparison.losses_one_process, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["scratch", "torch"])
-def test_messages_are_as_predicted(two, four, kind):
+def test_messages_are_as_predicted(two, four):
     """Stage 0 sends each micro-batch on once, with two chunks also between them and back."""
-    for result in (two, four):
+    kinds = itertools.product(("scratch", "torch"), (two, four))
+    for kind, result in kinds:
         for name, count in (("gpipe", 4), ("1f1b", 4), ("interleaved", 4 * 3)):
             sent = versions(result)[f"{kind} {name}"].sent
-            assert sent["send-recv"] == [count, count * BOUNDARY]
+            assert sent["send-recv"] == [count, count * BOUNDARY], (kind, name)
             assert sent == versions(result)[f"{kind} {name}"].predicted_sent
 
 
@@ -94,25 +97,16 @@ def test_the_report_says_it_all(two):
     assert "asleep" not in report
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"model": "5x32x2"},
-        {"batch": 4},
-        {"sequence": 4},
-        {"learning_rate": 1e-2},
-        {"seed": 1},
-        {"steps": 4},
-    ],
-    ids=str,
-)
-def test_each_option_changes_the_training(alone, option):
-    assert alone != losses_alone(**option)
+def test_each_option_changes_the_training():
+    cases = {str(change): change for change in [{}, *CHANGES]}
+    results = runs("pipeline", cases, ranks=1, **SMALL, schedule="1f1b", sleep_ms=0.0)
+    losses = {change: result.comparison.versions[0].losses for change, result in results.items()}
+    for change in CHANGES:
+        assert losses["{}"] != losses[str(change)], change
 
 
-def test_more_chunks_send_more():
-    result = run(model="6x16x2", schedule="interleaved", virtual_stages=3)
-    scratch, library = result.comparison.versions
+def test_more_chunks_send_more(of_two):
+    scratch, library = of_two["chunks"].comparison.versions
     assert scratch.sent["send-recv"][0] == library.sent["send-recv"][0] == 4 * 5
 
 
@@ -171,59 +165,42 @@ def passes(tasks):
     return [(task.stage, task.kind, task.micro_batch, task.chunk) for task in tasks]
 
 
-def test_torchrun_gives_the_same_result(two):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.pipeline", "--json"]
-    command += ["--schedule", "1f1b", "--sleep-ms", "1"]
-    for name, value in SMALL.items():
-        command += [f"--{name.replace('_', '-')}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    result = json.loads(done.stdout.splitlines()[-1])
-    scratch, library = result["comparison"]["versions"]
-    assert scratch["losses"] == pytest.approx(versions(two)["scratch 1f1b"].losses, rel=1e-5)
-    assert library["sent"] == scratch["sent"]
-    assert len(result["sleeping"][0]["measured"]) == 2 * 2 * 4
+def test_bad_options_are_explained():
+    explained(
+        partial(pipeline.Options, **SMALL),
+        [
+            ({"micro_batches": 3}, "batch 8 is not divisible by micro_batches 3"),
+            ({"micro_batches": 0}, "micro_batches must be at least 1"),
+            ({"schedule": "1f2b"}, "schedule '1f2b' is not one of .* mean '1f1b'"),
+            ({"schedule": "dualpipe"}, "schedule 'dualpipe' is not one of"),
+            ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
+            ({"sleep_ms": -1}, "sleep_ms must be at least 0"),
+            ({"steps": 2}, "steps must be at least 3"),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"micro_batches": 3}, "batch 8 is not divisible by micro_batches 3"),
-        ({"micro_batches": 0}, "micro_batches must be at least 1"),
-        ({"schedule": "1f2b"}, "schedule '1f2b' is not one of .* mean '1f1b'"),
-        ({"schedule": "dualpipe"}, "schedule 'dualpipe' is not one of"),
-        ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
-        ({"sleep_ms": -1}, "sleep_ms must be at least 0"),
-        ({"steps": 2}, "steps must be at least 3"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        pipeline.Options(**{**SMALL, **options})
-
-
-@pytest.mark.parametrize(
-    ("ranks", "options", "message"),
-    [
-        (3, {"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
-        (2, {"model": "3x16x2", "schedule": "interleaved"}, "virtual_stages 4 leaves a stage"),
-        (3, {"schedule": "interleaved"}, "accumulation 4 is not divisible by pp 3"),
-    ],
-)
-def test_what_does_not_fit_the_ranks_is_explained(ranks, options, message):
-    with pytest.raises(launch.RankFailed, match=message):
-        run(ranks, **options)
+def test_what_does_not_fit_the_ranks_is_explained():
+    of_three = [
+        ({"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
+        (
+            {"schedule": "interleaved"},
+            r"micro_batches \(accumulation\) 4 is not divisible by stages \(pp\) 3",
+        ),
+    ]
+    refused("pipeline", of_three, ranks=3, **SMALL)
+    of_two = {"model": "3x16x2", "schedule": "interleaved"}
+    refused("pipeline", [(of_two, "virtual_stages 4 leaves a stage")], **SMALL)
 
 
 def test_the_theory_of_every_stage_is_checked():
     """A middle stage sends twice what an end sends: `verify` ran on each rank with its own."""
     layout = Layout(pp=4, accumulation=4)
     options = pipeline.Options(**{**SMALL, "model": "9x16x2"})
-    shape, cluster = options.training().shape(), Cluster(ACCELERATORS["H100-SXM"])
     counts = [
         sum(
             entry.count
-            for entry in step_traffic(shape, pipeline.FP32, layout, 8, cluster, stage).collectives
+            for entry in traffic(options.training(), layout, stage=stage).collectives
             if entry.operation == "send-recv"
         )
         for stage in range(4)

@@ -1,34 +1,52 @@
 """The samples demo against the theory of batches."""
 
 import pytest
+from together import explained, refused, runs
 
-from course_lib import demos, launch
+from course_lib import demos
 from course_lib.demos import samples
 from course_lib.theory.step.batching import Batching, rank_samples
 
-
-def run(ranks=2, **options):
-    return demos.run("samples", ranks=ranks, stream=False, **options)
+EPOCHS = {"samples": 20, "batch": 4, "epochs": 2}
 
 
-def test_unshuffled_samples_are_as_predicted():
-    result = run(ranks=3, samples=10, batch=2, epochs=1, shuffle=False)
+@pytest.fixture(scope="module")
+def three():
+    cases = {
+        "unshuffled": {"samples": 10, "batch": 2, "epochs": 1, "shuffle": False},
+        "dropped": {"samples": 11, "batch": 2, "drop_last": True},
+    }
+    return runs("samples", cases, ranks=3)
+
+
+@pytest.fixture(scope="module")
+def two():
+    cases = {
+        True: {**EPOCHS, "set_epoch": True},
+        False: {**EPOCHS, "set_epoch": False},
+        "repeated": {"samples": 3, "batch": 2, "epochs": 1, "shuffle": False},
+    }
+    return runs("samples", cases)
+
+
+def test_unshuffled_samples_are_as_predicted(three):
+    result = three["unshuffled"]
     assert result.by_rank(0) == [rank_samples(10, 3, rank) for rank in range(3)]
     assert len(result.repeated()) == Batching(10, 2, gpus_per_node=3).epoch().repeated
 
 
-def test_drop_last_is_as_predicted():
-    result = run(ranks=3, samples=11, batch=2, drop_last=True)
+def test_drop_last_is_as_predicted(three):
+    result = three["dropped"]
     epoch = Batching(11, 2, gpus_per_node=3, drop_last=True).epoch()
     assert result.steps() == epoch.micro_steps
     assert len(result.missed()) == epoch.dropped
     assert not result.repeated()
 
 
-@pytest.mark.parametrize("set_epoch", [True, False])
-def test_set_epoch_decides_whether_the_order_changes(set_epoch):
-    result = run(samples=20, batch=4, epochs=2, set_epoch=set_epoch)
-    assert (result.by_rank(0) != result.by_rank(1)) == set_epoch
+def test_set_epoch_decides_whether_the_order_changes(two):
+    for set_epoch in (True, False):
+        result = two[set_epoch]
+        assert (result.by_rank(0) != result.by_rank(1)) == set_epoch
 
 
 def test_ranks_print_what_they_see(capsys):
@@ -37,30 +55,23 @@ def test_ranks_print_what_they_see(capsys):
     assert lines == ["[rank 0] epoch 0: [[0, 2]]", "[rank 1] epoch 0: [[1, 3]]"]
 
 
-def test_report_names_what_is_repeated():
-    report = run(samples=3, batch=2, epochs=1, shuffle=False).report()
+def test_report_names_what_is_repeated(two):
+    report = two["repeated"].report()
     assert report == "epoch 0: 1 steps on each rank, repeated [0], missed none"
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"samples": 0}, "samples must be at least 1"),
-        ({"batch": -1}, "batch must be at least 1"),
-        ({"epochs": 10**6}, "epochs must be at most"),
-        ({"shuffle": "yes"}, "shuffle must be True or False"),
-    ],
-)
-def test_bad_options_are_explained(option, message):
-    with pytest.raises(ValueError, match=message):
-        samples.Options(**option)
+def test_bad_options_are_explained():
+    explained(
+        samples.Options,
+        [
+            ({"samples": 0}, "samples must be at least 1"),
+            ({"batch": -1}, "batch must be at least 1"),
+            ({"epochs": 10**6}, "epochs must be at most"),
+            ({"shuffle": "yes"}, "shuffle must be True or False"),
+        ],
+    )
 
 
 def test_dropping_everything_is_explained():
-    with pytest.raises(launch.RankFailed, match="would drop them all"):
-        run(samples=3, batch=2, drop_last=True)
-
-
-def test_an_unknown_demo_gets_the_nearest_name():
-    with pytest.raises(ValueError, match="did you mean 'ddp'"):
-        demos.run("dpd")
+    options = {"samples": 3, "batch": 2, "drop_last": True}
+    refused("samples", [(options, "would drop them all")])

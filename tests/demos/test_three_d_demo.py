@@ -1,12 +1,11 @@
 """The 3D demo: one process, and the theory's collectives on each axis, on 1 to 8 ranks."""
 
-import json
-import subprocess
-import sys
+from functools import partial
 
 import pytest
+from together import explained, refused, runs
 
-from course_lib import demos, launch
+from course_lib import demos
 from course_lib.demos import three_d
 
 BASE = {"model": "3x16x2", "sequence": 8, "batch": 8}
@@ -17,19 +16,45 @@ def run(ranks, **options):
     return demos.run("three_d", ranks=ranks, stream=False, **{**BASE, **options})
 
 
+CHANGES = [
+    {"model": "3x32x2"},
+    {"batch": 4},
+    {"sequence": 4},
+    {"learning_rate": 1e-2},
+    {"seed": 1},
+    {"steps": 4},
+]
+# By ranks: options, the mesh, and what is sent on which axis.
+MESHES = {
+    2: [
+        ({"dp": 2}, "dp 2 x tp 1 x pp 1", ["dp all-reduce"]),
+        ({"tp": 2}, "dp 1 x tp 2 x pp 1", ["tp all-reduce"]),
+    ],
+    3: [
+        ({"batch": 6}, "dp 3 x tp 1 x pp 1", ["dp all-reduce"]),
+        ({"pp": 3}, "dp 1 x tp 1 x pp 3", ["pp send-recv", "pp all-reduce"]),
+    ],
+    4: [
+        ({}, "dp 1 x tp 2 x pp 2", ["tp all-reduce", "pp send-recv", "pp all-reduce"]),
+        ({"dp": 2, "tp": 1}, "dp 2 x tp 1 x pp 2", None),
+        ({"tp": 2, "schedule": "interleaved", "model": "5x16x2"}, "dp 1 x tp 2 x pp 2", None),
+    ],
+}
+
+
 @pytest.fixture(scope="module")
 def eight():
     return run(8)
 
 
 @pytest.fixture(scope="module")
-def two():
-    return only(run(2))
+def of_two():
+    return runs("three_d", {"plain": {}, "more": {"micro_batches": 4}}, **BASE)
 
 
 @pytest.fixture(scope="module")
-def alone():
-    return only(run(1))
+def of_one():
+    return runs("three_d", {str(change): change for change in [{}, *CHANGES]}, ranks=1, **BASE)
 
 
 def only(result):
@@ -64,95 +89,60 @@ def test_each_axis_sends_what_is_predicted(eight):
     assert version.stored == version.predicted_stored
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options", "name", "axes"),
-    [
-        (2, {"dp": 2}, "dp 2 x tp 1 x pp 1", ["dp all-reduce"]),
-        (2, {"tp": 2}, "dp 1 x tp 2 x pp 1", ["tp all-reduce"]),
-        (4, {}, "dp 1 x tp 2 x pp 2", ["tp all-reduce", "pp send-recv", "pp all-reduce"]),
-        (4, {"dp": 2, "tp": 1}, "dp 2 x tp 1 x pp 2", None),
-        (4, {"tp": 2, "schedule": "interleaved", "model": "5x16x2"}, "dp 1 x tp 2 x pp 2", None),
-        (3, {"batch": 6}, "dp 3 x tp 1 x pp 1", ["dp all-reduce"]),
-        (3, {"pp": 3}, "dp 1 x tp 1 x pp 3", ["pp send-recv", "pp all-reduce"]),
-    ],
-    ids=str,
-)
-def test_other_meshes(ranks, options, name, axes):
+@pytest.mark.parametrize("ranks", MESHES)
+def test_other_meshes(ranks):
     """`main` verifies losses, gradients, collectives by axis and bytes on every rank."""
-    result = run(ranks, **options)
-    assert only(result).name == f"scratch {name}"
-    if axes is not None:
-        assert set(only(result).sent) == set(axes)
+    cases = {number: options for number, (options, *_) in enumerate(MESHES[ranks])}
+    results = runs("three_d", cases, ranks, **BASE).values()
+    for result, (_, name, axes) in zip(results, MESHES[ranks], strict=True):
+        assert only(result).name == f"scratch {name}"
+        if axes is not None:
+            assert set(only(result).sent) == set(axes), name
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"model": "3x32x2"},
-        {"batch": 4},
-        {"sequence": 4},
-        {"learning_rate": 1e-2},
-        {"seed": 1},
-        {"steps": 4},
-    ],
-    ids=str,
-)
-def test_each_option_changes_the_training(alone, option):
-    assert alone.losses != only(run(1, **option)).losses
+def test_each_option_changes_the_training(of_one):
+    losses = {change: only(result).losses for change, result in of_one.items()}
+    for change in CHANGES:
+        assert losses["{}"] != losses[str(change)], change
 
 
-def test_more_micro_batches_send_more_and_smaller_messages(two):
-    assert two.name == "scratch dp 1 x tp 1 x pp 2"
-    assert set(two.sent) == {"pp send-recv", "pp all-reduce"}
-    assert two.sent["pp send-recv"] == [2, 8 * MESSAGE]
-    assert only(run(2, micro_batches=4)).sent["pp send-recv"] == [4, 8 * MESSAGE]
+def test_more_micro_batches_send_more_and_smaller_messages(of_two):
+    plain, more = only(of_two["plain"]), only(of_two["more"])
+    assert plain.name == "scratch dp 1 x tp 1 x pp 2"
+    assert set(plain.sent) == {"pp send-recv", "pp all-reduce"}
+    assert plain.sent["pp send-recv"] == [2, 8 * MESSAGE]
+    assert more.sent["pp send-recv"] == [4, 8 * MESSAGE]
 
 
-def test_alone_nothing_is_sent(alone):
+def test_alone_nothing_is_sent(of_one):
+    alone = only(of_one["{}"])
     assert alone.name == "scratch dp 1 x tp 1 x pp 1"
     assert alone.sent == {}
 
 
-def test_torchrun_gives_the_same_result(two):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.three_d", "--json"]
-    for name, value in BASE.items():
-        command += [f"--{name}", str(value)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    (version,) = json.loads(done.stdout.splitlines()[-1])["versions"]
-    assert version["losses"] == pytest.approx(two.losses, rel=1e-5)
-    assert version["sent"] == version["predicted_sent"]
+def test_bad_options_are_explained():
+    explained(
+        partial(three_d.Options, **BASE),
+        [
+            ({"dp": -1}, "dp must be at least 0"),
+            ({"micro_batches": 0}, "micro_batches must be at least 1"),
+            ({"schedule": "zb1p"}, "schedule 'zb1p' is not one of naive"),
+            ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"dp": -1}, "dp must be at least 0"),
-        ({"micro_batches": 0}, "micro_batches must be at least 1"),
-        ({"schedule": "zb1p"}, "schedule 'zb1p' is not one of naive"),
-        ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        three_d.Options(**{**BASE, **options})
-
-
-@pytest.mark.parametrize(
-    ("ranks", "options", "message"),
-    [
-        (2, {"dp": 2, "tp": 2, "pp": 2}, r"world 2 is not dp\*tp\*pp\*cp = 2\*2\*2\*1 = 8"),
-        (3, {"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2"),
-        (2, {"pp": 2, "model": "1x16x2"}, "pp.virtual_stages 2 leaves a stage without a layer"),
-        (2, {"tp": 2, "model": "1x9x3"}, "heads 3 is not divisible by tp 2"),
-        (2, {"micro_batches": 3}, r"batch 8 is not divisible by dp\*micro_batches 3"),
+def test_what_does_not_fit_the_ranks_is_explained():
+    of_two = [
+        ({"dp": 2, "tp": 2, "pp": 2}, r"world 2 is not dp\*tp\*pp\*cp = 2\*2\*2\*1 = 8"),
+        ({"pp": 2, "model": "1x16x2"}, "pp.virtual_stages 2 leaves a stage without a layer"),
+        ({"tp": 2, "model": "1x9x3"}, "heads 3 is not divisible by tp 2"),
+        ({"micro_batches": 3}, r"batch 8 is not divisible by dp\*micro_batches 3"),
         (
-            2,
             {"schedule": "interleaved", "model": "4x16x2", "micro_batches": 1},
-            "accumulation 1 is not divisible by pp 2",
+            r"micro_batches \(accumulation\) 1 is not divisible by stages \(pp\) 2",
         ),
-    ],
-)
-def test_what_does_not_fit_the_ranks_is_explained(ranks, options, message):
-    with pytest.raises(launch.RankFailed, match=message):
-        run(ranks, **options)
+    ]
+    refused("three_d", of_two, **BASE)
+    of_three = [({"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2")]
+    refused("three_d", of_three, ranks=3, **BASE)

@@ -1,29 +1,23 @@
 """The demo tp: every version equal to one process; collectives and bytes as predicted."""
 
-import json
-import subprocess
-import sys
 from importlib.util import find_spec
 
 import pytest
+from together import by_rank, explained, runs
 
 from course_lib import demos, launch
-from course_lib.demos import tp
-from course_lib.demos.parts.megatron_tp import missing
+from course_lib.demos.tp import program as tp
+from course_lib.demos.tp.megatron import missing
 from course_lib.scratch.tensor import region as tensor_region
 
 SMALL = {"model": "2x16x4", "steps": 3, "batch": 2, "sequence": 8}
 MEGATRON = find_spec("megatron") is not None
 
 
-def runs(*changes):
-    """One result a change of the small options, all within one launch."""
-    return [tp.main(tp.Options(**{**SMALL, **change})) for change in changes]
-
-
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_equal_to_one_process_and_as_predicted(ranks):
-    plain, sequence = launch.run(runs, {}, {"sequence_parallel": True}, ranks=ranks)[0]
+    cases = {"plain": {}, "sequence": {"sequence_parallel": True}}
+    plain, sequence = runs("tp", cases, ranks, **SMALL).values()
     for result in (plain, sequence):
         assert [version.name for version in result.versions][:2] == [
             "from scratch",
@@ -49,7 +43,7 @@ def test_equal_to_one_process_and_as_predicted(ranks):
 
 
 def test_a_vocabulary_that_does_not_divide():
-    results = launch.run(runs, {"model": "1x24x3"}, ranks=3)
+    results = by_rank("tp", {0: {"model": "1x24x3"}}, ranks=3, **SMALL)
     rows = [result[0].versions[1].stored["gradients"] for result in results]
     assert rows[0] == rows[1] == rows[2] + 4 * 24  # torch: 43, 43 and 42 words
     stored = [result[0].versions[0].stored for result in results]
@@ -66,7 +60,7 @@ def test_each_option_changes_the_training():
         {"sequence": 16},
         {"batch": 4},
     ]
-    results = launch.run(runs, *({"library": False, **c} for c in changes), ranks=2)[0]
+    results = runs("tp", dict(enumerate(changes)), **SMALL, library=False).values()
     assert all(len(result.versions) == 1 for result in results)
     losses = [tuple(result.versions[0].losses) for result in results]
     assert len(set(losses)) == len(changes)
@@ -74,23 +68,12 @@ def test_each_option_changes_the_training():
 
 def without_f():
     tensor_region.Copy.backward = staticmethod(lambda ctx, gradient: (gradient, None))
-    return runs({"library": False})
+    return tp.main(tp.Options(library=False, **SMALL))
 
 
 def test_a_missing_sum_is_noticed():
     with pytest.raises(launch.RankFailed, match=r"from scratch: the (gradient|loss of update 1)"):
         launch.run(without_f, ranks=2)
-
-
-def test_torchrun_gives_the_same_result():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.tp", "--json", "--no-library"]
-    command += [f"--{name}={value}" for name, value in SMALL.items()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    under_torchrun = json.loads(done.stdout.splitlines()[-1])["versions"][0]
-    here = demos.run("tp", stream=False, library=False, **SMALL).versions[0]
-    assert under_torchrun["losses"] == pytest.approx(here.losses, rel=1e-5)
-    assert under_torchrun["sent"] == here.sent
 
 
 @pytest.mark.skipif(not MEGATRON, reason="needs megatron-core: pip install 'course-lib[megatron]'")
@@ -104,33 +87,30 @@ def test_megatron_core_is_equal_and_sends_what_we_send():
 
 
 def test_what_megatron_core_cannot_do_is_said(monkeypatch):
-    monkeypatch.setattr("course_lib.demos.parts.megatron_tp.find_spec", lambda name: object())
+    monkeypatch.setattr("course_lib.demos.tp.megatron.find_spec", lambda name: object())
     assert missing(False, 128, 2) is None
     assert "CUDA" in missing(True, 128, 2)
     assert "vocabulary 128, 3 ranks" in missing(False, 128, 3)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ({"steps": 2}, "steps must be at least 3"),
-        ({"model": "2x16"}, "neither one of tiny"),
-        ({"batch": 0}, "batch must be at least 1"),
-        ({"sequence_parallel": 1}, "sequence_parallel must be"),
-    ],
-)
-def test_bad_options_are_explained(option, message):
-    with pytest.raises(ValueError, match=message):
-        tp.Options(**option)
+def test_bad_options_are_explained():
+    explained(
+        tp.Options,
+        [
+            ({"steps": 2}, "steps must be at least 3"),
+            ({"model": "2x16"}, "neither one of tiny"),
+            ({"batch": 0}, "batch must be at least 1"),
+            ({"sequence_parallel": 1}, "sequence_parallel must be"),
+        ],
+    )
 
 
-@pytest.mark.parametrize(
-    ("option", "ranks", "message"),
-    [
-        ({"model": "1x18x3"}, 2, "heads 3 is not divisible by tp 2"),
-        ({"sequence": 9, "sequence_parallel": True}, 2, "sequence/cp 9 is not divisible by tp 2"),
-    ],
-)
-def test_what_the_ranks_cannot_divide_is_explained(option, ranks, message):
-    with pytest.raises(ValueError, match=message):
-        tp.Options(**{**SMALL, **option}).layout(ranks)
+def test_what_the_ranks_cannot_divide_is_explained():
+    sequence = {"sequence": 9, "sequence_parallel": True}
+    explained(
+        lambda **option: tp.Options(**{**SMALL, **option}).layout(2),
+        [
+            ({"model": "1x18x3"}, "heads 3 is not divisible by tp 2"),
+            (sequence, "sequence/cp 9 is not divisible by tp 2"),
+        ],
+    )

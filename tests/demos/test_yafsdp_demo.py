@@ -1,12 +1,11 @@
 """The YaFSDP demo: equal to one process, buffers as the theory says, allocations counted."""
 
-from functools import cache
-
 import pytest
+from together import runs
 
 from course_lib import demos
 from course_lib.demos import yafsdp
-from course_lib.demos.parts.training import Training
+from course_lib.demos.shared.training import Training
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import local_parameters, sharding_buffers
@@ -14,30 +13,31 @@ from course_lib.theory.memory.states import local_parameters, sharding_buffers
 MODEL, LAYERS = "2x32x4", 2
 
 
-@cache
-def run(ranks=2, **options):
-    options = {"steps": 3, "model": MODEL, **options}
-    return demos.run("yafsdp", ranks=ranks, stream=False, **options)
+@pytest.fixture(scope="module")
+def two():
+    cases = {"plain": {}, "again": {}, "clipped": {"clip": 0.1, "meta": True}}
+    return runs("yafsdp", cases, steps=3, model=MODEL)
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_equal_to_one_process_and_as_predicted(ranks):
-    version = run(ranks).comparison.versions[0]  # main() verifies
-    assert version.stored == version.predicted_stored
-    assert version.gradient_difference < 1e-6
+def test_equal_to_one_process_and_as_predicted(two):
+    four = demos.run("yafsdp", ranks=4, stream=False, steps=3, model=MODEL)
+    for result in (two["plain"], four):
+        version = result.comparison.versions[0]  # main() verifies
+        assert version.stored == version.predicted_stored
+        assert version.gradient_difference < 1e-6
 
 
-def test_the_buffers_are_those_of_the_theory():
+def test_the_buffers_are_those_of_the_theory(two):
     recipe = Recipe("fp32", "fp32", master_copy=False, gathering="yafsdp")
     local = local_parameters(Training(MODEL).shape())
     buffers = sharding_buffers(local, recipe, Layout(dp=2, zero_stage=3))
-    stored = run().comparison.versions[0].stored
+    stored = two["plain"].comparison.versions[0].stored
     assert stored["weight buffers"] == buffers["gathered_parameters_bytes"]
     assert stored["gradient buffers"] == buffers["gathered_gradients_bytes"]
 
 
-def test_allocations_of_each_version():
-    result = run()
+def test_allocations_of_each_version(two):
+    result = two["plain"]
     # A layer: two gathers, its gradients, and the part of them that stays. The root: one gather.
     assert result.allocations("mini-FSDP") == 4 * LAYERS + 3
     # Embedding, positions, layers, norm, head: what stays. The tied head saves one sum.
@@ -45,8 +45,8 @@ def test_allocations_of_each_version():
     assert result.allocations("fully_shard") > result.allocations("mini-FSDP")
 
 
-def test_buffers_are_there_before_the_pass():
-    result = run()
+def test_buffers_are_there_before_the_pass(two):
+    result = two["plain"]
     memory = {one.name: one for one in result.memory}
     stored = result.comparison.versions[0].stored
     buffers = stored["weight buffers"] + stored["gradient buffers"]
@@ -58,17 +58,19 @@ def test_buffers_are_there_before_the_pass():
 
 
 def test_uneven_sizes_and_bf16():
-    version = run(3, model="3x20x2", batch=7, sequence=9, precision="bf16").comparison.versions[0]
+    uneven = {"model": "3x20x2", "batch": 7, "sequence": 9, "precision": "bf16"}
+    result = demos.run("yafsdp", ranks=3, stream=False, steps=3, **uneven)
+    version = result.comparison.versions[0]
     assert version.stored == version.predicted_stored
 
 
-def test_clipped_and_from_the_meta_device():
-    version = run(clip=0.1, meta=True).comparison.versions[0]
+def test_clipped_and_from_the_meta_device(two):
+    version = two["clipped"].comparison.versions[0]
     assert version.sent["all-reduce"] == [1, 4]
 
 
-def test_twice_the_same():
-    one, other = run.__wrapped__().memory, run().memory
+def test_twice_the_same(two):
+    one, other = two["again"].memory, two["plain"].memory
     assert one[0] == other[0]
     # With collectives under way a thread of gloo may let go of a tensor a moment later.
     assert [m.allocations for m in one] == [m.allocations for m in other]

@@ -1,53 +1,66 @@
 """The ZeRO demo on real ranks: equal to one process, stored and sent as the theory says."""
 
-import json
-import subprocess
-import sys
-
 import pytest
+from together import explained, refused, runs
 
-from course_lib import demos, launch
-from course_lib.demos import zero
-from course_lib.demos.parts.training import Training
-from course_lib.demos.parts.zero_prediction import (
+from course_lib import launch
+from course_lib.demos.shared.training import Training
+from course_lib.demos.zero import program as zero
+from course_lib.demos.zero.prediction import (
     ZeroPrediction,
     redundancy_optimizer_parts,
     sent_volume,
 )
 from course_lib.theory.network.collectives import zero_volume
 
+BASE = {"steps": 3, "model": "1x16x2"}
+CASES = [
+    (1, {}),
+    (4, {"model": "2x18x2", "batch": 10, "accumulation": 2}),  # padding, uneven batches
+    (3, {"model": "1x18x2", "batch": 7, "offload": True}),
+    (2, {"model": "2x6x2"}),  # more outside the layers than in one of them
+]
+CHANGES = [{}, {"seed": 1}, {"batch": 6}, {"model": "1x16x4"}]
 
-def run(ranks=2, **options):
-    chosen = {"steps": 3, "model": "1x16x2", **options}
-    return demos.run("zero", ranks=ranks, stream=False, **chosen)
+
+@pytest.fixture(scope="module")
+def two():
+    cases = {
+        "equal": CASES[3][1],
+        "kept": {"model": "2x32x4"},
+        "once": {"batch": 6},
+        "thrice": {"batch": 6, "accumulation": 3},
+        "stage 3": {"stage": "3"},
+        "stage 1": {"stage": "1", "offload": True},
+    }
+    cases |= {str(change): {"stage": "2", **change} for change in CHANGES}
+    return runs("zero", cases, **BASE)
+
+
+@pytest.fixture(scope="module")
+def four():
+    return runs("zero", {"equal": CASES[1][1], "volume": {"model": "4x16x2"}}, ranks=4, **BASE)
 
 
 def by_stage(result):
     return {version.name: version for version in result.versions}
 
 
-@pytest.mark.parametrize(
-    ("ranks", "options"),
-    [
-        (1, {}),
-        (4, {"model": "2x18x2", "batch": 10, "accumulation": 2}),  # padding, uneven batches
-        (3, {"model": "1x18x2", "batch": 7, "offload": True}),
-        (2, {"model": "2x6x2"}),  # more outside the layers than in one of them
-    ],
-    ids=str,
-)
-def test_every_stage_is_as_one_process_and_as_predicted(ranks, options):
-    result = run(ranks, **options)  # `verify` inside compares losses, gradients, calls and bytes
-    assert len(result.versions) == 5
-    assert all(version.predicted_stored for version in result.versions)
-    assert all(bool(version.predicted_sent) == (ranks > 1) for version in result.versions)
-    assert all(version.losses[-1] < version.losses[0] for version in result.versions)
-    offloaded = [version.stored.get("on the host", 0) for version in result.versions[:4]]
-    assert all(offloaded) if options.get("offload") else not any(offloaded)
+def test_every_stage_is_as_one_process_and_as_predicted(two, four):
+    for ranks, options in CASES:
+        results = {2: two, 4: four}.get(ranks) or runs("zero", {"equal": options}, ranks, **BASE)
+        # `verify` inside compares losses, gradients, calls and bytes.
+        versions = results["equal"].versions
+        assert len(versions) == 5
+        assert all(version.predicted_stored for version in versions)
+        assert all(bool(version.predicted_sent) == (ranks > 1) for version in versions)
+        assert all(version.losses[-1] < version.losses[0] for version in versions)
+        offloaded = [version.stored.get("on the host", 0) for version in versions[:4]]
+        assert all(offloaded) if options.get("offload") else not any(offloaded)
 
 
-def test_each_stage_keeps_less():
-    *scratch, library = run(2, model="2x32x4").versions
+def test_each_stage_keeps_less(two):
+    *scratch, library = two["kept"].versions
     kept = [sum(version.stored.values()) for version in scratch]
     parameters = Training(model="2x32x4").shape().parameters().total
     bytes_each = [16, 4 + 4 + 8 / 2, 4 + 12 / 2, 16 / 2]  # ZeRO, figure 1, for fp32
@@ -56,9 +69,8 @@ def test_each_stage_keeps_less():
     assert library.stored["optimizer"] >= scratch[1].stored["optimizer"]  # tensors are not cut
 
 
-def test_the_volume_is_1_1_and_nearly_1_5_times():
-    ranks = 4
-    versions = run(ranks, model="4x16x2").versions
+def test_the_volume_is_1_1_and_nearly_1_5_times(four):
+    ranks, versions = 4, four["volume"].versions
     plain, one, two, three, library = (sent_volume(v.sent, ranks) for v in versions)
     shape = Training(model="4x16x2").shape()
     size, ends = 4 * shape.parameters().total, 4 * (shape.embedding_parameters().total + 2 * 16)
@@ -69,8 +81,8 @@ def test_the_volume_is_1_1_and_nearly_1_5_times():
     assert library == zero_volume(size, 3, ranks)
 
 
-def test_accumulation_costs_stage_2_and_3_a_sum_for_each_micro_batch():
-    once, thrice = by_stage(run(batch=6)), by_stage(run(batch=6, accumulation=3))
+def test_accumulation_costs_stage_2_and_3_a_sum_for_each_micro_batch(two):
+    once, thrice = by_stage(two["once"]), by_stage(two["thrice"])
     for name, version in thrice.items():
         sums = next(k for k in ("all-reduce", "reduce-scatter") if k in version.sent)
         times = 3 if name.startswith(("stage 2", "stage 3")) else 1
@@ -78,18 +90,15 @@ def test_accumulation_costs_stage_2_and_3_a_sum_for_each_micro_batch():
         assert version.losses == pytest.approx(once[name].losses, rel=1e-5)
 
 
-def test_one_stage_alone():
-    assert list(by_stage(run(stage="3"))) == ["stage 3 from scratch"]
+def test_one_stage_alone(two):
+    assert list(by_stage(two["stage 3"])) == ["stage 3 from scratch"]
     both = ["stage 1 from scratch", "ZeroRedundancyOptimizer, stage 1"]
-    assert list(by_stage(run(stage="1", offload=True))) == [both[0] + ", offloaded", both[1]]
+    assert list(by_stage(two["stage 1"])) == [both[0] + ", offloaded", both[1]]
 
 
-def test_each_option_changes_the_training():
-    def losses(**options):
-        return tuple(run(stage="2", **options).versions[0].losses)
-
-    changed = [{}, {"seed": 1}, {"batch": 6}, {"model": "1x16x4"}]
-    assert len({losses(**options) for options in changed}) == 4
+def test_each_option_changes_the_training(two):
+    losses = {tuple(two[str(change)].versions[0].losses) for change in CHANGES}
+    assert len(losses) == len(CHANGES)
 
 
 def test_whole_tensors_do_not_divide_evenly():
@@ -125,32 +134,19 @@ def test_a_wrong_gradient_is_refused():
         launch.run(broken_reduce, ranks=2)
 
 
-def test_torchrun_gives_the_same_result():
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "-m", "course_lib.demos.zero", "--json"]
-    command += ["--steps", "3", "--model", "1x16x2", "--stage", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    under_torchrun = json.loads(done.stdout.splitlines()[-1])["versions"][0]
-    here = run(stage="3").versions[0]
-    assert under_torchrun["losses"] == pytest.approx(here.losses, rel=1e-5)
-    assert under_torchrun["sent"] == here.sent
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"stage": "4"}, "stage"),
-        ({"accumulation": 0}, "accumulation must be at least 1"),
-        ({"model": "2x64"}, "neither one of tiny"),
-        ({"offload": 1}, "offload"),
-        ({"steps": 1}, "steps must be at least 3"),
-    ],
-)
-def test_bad_options_are_explained(options, message):
-    with pytest.raises(ValueError, match=message):
-        zero.Options(**options)
+def test_bad_options_are_explained():
+    explained(
+        zero.Options,
+        [
+            ({"stage": "4"}, "stage"),
+            ({"accumulation": 0}, "accumulation must be at least 1"),
+            ({"model": "2x64"}, "neither one of tiny"),
+            ({"offload": 1}, "offload"),
+            ({"steps": 1}, "steps must be at least 3"),
+        ],
+    )
 
 
 def test_a_batch_that_leaves_a_micro_batch_empty_is_explained():
-    with pytest.raises(launch.RankFailed, match=r"batch 5 leaves a micro-batch empty.* = 6"):
-        run(batch=5, accumulation=3)
+    options = {"batch": 5, "accumulation": 3}
+    refused("zero", [(options, r"batch 5 leaves a micro-batch empty.* = 6")], **BASE)

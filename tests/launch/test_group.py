@@ -80,10 +80,10 @@ def test_under_torchrun_a_failure_ends_all(folder: Path) -> None:
 
 
 def test_torchrun_command_quotes_its_arguments() -> None:
-    command = launch.torchrun_command("course_lib.demos.ddp", 4, ["--text", "two words"])
+    command = launch.torchrun_command("course_lib.demos", 4, ["ddp", "--text", "two words"])
     assert shlex.split(command) == [
         sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4",
-        "-m", "course_lib.demos.ddp", "--text", "two words",
+        "-m", "course_lib.demos", "ddp", "--text", "two words",
     ]  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 from course_lib import launch
-from course_lib.demos.parts.training import Training, mean_loss
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.fsdp.clipping import clip_shards

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from course_lib import launch
-from course_lib.demos.parts.training import Training, mean_loss, one_process
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training, one_process
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.flat import flatten, units_of, views

@@ -39,12 +39,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
-    from course_lib.demos.parts.command import render
+    from course_lib.demos.shared.command import render
 
     try:
-        module = demos.load(arguments.name)
-        options = module.parse(argv)
-        line = launch.torchrun_command(module.__name__, arguments.ranks, argv)
+        options = demos.parse(arguments.name, argv)
+        program = [arguments.name, *argv]
+        line = launch.torchrun_command(demos.__name__, arguments.ranks, program)
         # Of JSON nothing but the result goes to stdout, so that a program can read it.
         print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
         sys.stdout.flush()
@@ -70,12 +70,12 @@ def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
         raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
     each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout
     try:
-        name = demos.load(arguments.name).__name__
-        demos.load(arguments.name).parse(argv)
-        line = nodes_command_line(name, each, argv)
+        demos.parse(arguments.name, argv)
+        program = [arguments.name, *argv]
+        line = nodes_command_line(demos.__name__, each, program)
         print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)
         sys.stdout.flush()
-        first, second = launch.run_on_two_nodes(name, argv, each, mbit, limit_s)
+        first, second = launch.run_on_two_nodes(demos.__name__, program, each, mbit, limit_s)
     except (ValueError, launch.NodesFailed) as error:
         raise Problem(str(error)) from error
     # Of JSON nothing but the result, which node 0 prints last.

@@ -1,0 +1,27 @@
+"""Runs a demo on this rank, alone or under torchrun: `python -m course_lib.demos ddp --steps 9`."""
+
+import sys
+
+from course_lib import demos
+
+USAGE = f"usage: python -m course_lib.demos DEMO [options]; DEMO: {', '.join(demos.DEMOS)}"
+
+
+def main(argv: list[str]) -> None:
+    """Run the demo that `argv` names with the options behind it; ends the process."""
+    from course_lib.demos.shared.command import run_as_program
+
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE)
+        sys.exit(0 if argv else 2)
+    name, *rest = argv
+    try:
+        options = demos.parse(name, rest)
+    except ValueError as problem:
+        print(problem, file=sys.stderr)
+        sys.exit(2)
+    run_as_program(demos.load(name).main, options)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

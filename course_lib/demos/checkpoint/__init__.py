@@ -1,0 +1,1 @@
+"""Saving and loading in shards: the program, and two versions, which elastic uses as well."""

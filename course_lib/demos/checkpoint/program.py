@@ -1,0 +1,160 @@
+"""A sharded checkpoint saved on some ranks and loaded on others, beside torch's.
+
+Recovery, part 1. A small GPT trains on `--save-ranks` ranks, each with its shard of weights and
+moments, and saves in mid-training. `--load-ranks` ranks build a model with other weights, load the
+checkpoint, and go on. The loss curve is that of one process that was never interrupted. By hand
+(scratch.recovery.checkpoint), and with fully_shard and torch.distributed.checkpoint.
+Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from course_lib import launch
+from course_lib.demos.checkpoint.versions import Dcp, Sharded
+from course_lib.demos.shared.comparison import Comparison, Version
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.training import Training, one_process
+from course_lib.validation import whole
+
+KINDS: tuple[type[Sharded | Dcp], ...] = (Sharded, Dcp)
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    steps: int = option(6, "optimizer updates")
+    save_after: int = option(3, "updates before the checkpoint")
+    save_ranks: int = option(0, "ranks that save; 0: all")
+    load_ranks: int = option(0, "ranks that load and go on; 0: all")
+    folder: str = option("", "keep the checkpoints in this new or empty folder")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("save_after", self.save_after)
+        if self.save_after >= self.steps:
+            raise ValueError(
+                f"save_after must be below steps {self.steps}, got {self.save_after}: "
+                "leave at least one update for the ranks that load"
+            )
+        whole("save_ranks", self.save_ranks, least=0)
+        whole("load_ranks", self.load_ranks, least=0)
+
+
+def main(options: Options) -> Comparison:
+    """Train, save and load with both versions; every rank returns the same."""
+    rank = launch.init()
+    training = options.training()
+    savers = _ranks("save_ranks", options.save_ranks, rank.world)
+    loaders = _ranks("load_ranks", options.load_ranks, rank.world)
+    groups = dist.new_group(range(savers)), dist.new_group(range(loaders))
+    reference = one_process(training, rank.device)
+    versions, notes = [], []
+    with _Folder(options.folder) as folder:
+        for kind in KINDS:
+            place = folder / kind.__name__.lower()
+            version, note = _follow(kind, training, options, groups, place)
+            versions.append(version)
+            notes.append(note)
+    return Comparison.verified(
+        f"checkpoint saved by {savers} and loaded by {loaders}",
+        rank,
+        options.model,
+        reference,
+        versions,
+        notes=notes,
+    )
+
+
+def _follow(
+    kind: type[Sharded | Dcp],
+    training: Training,
+    options: Options,
+    groups: tuple[ProcessGroup, ProcessGroup],
+    folder: Path,
+) -> tuple[Version, str]:
+    """Train and save on one group, load and train on with the other; rank 0 is in both."""
+    device = launch.init().device
+    batches = training.batches(device)
+    before, after = batches[: options.save_after], batches[options.save_after :]
+    losses: list[float] = []
+    saved_s, loaded_s, start_s = 0.0, 0.0, time.perf_counter()
+    if _member(groups[0]):
+        trainee = kind(training, groups[0])
+        losses = [trainee.step(batch) for batch in before]
+        saved_s = _seconds(lambda: trainee.save(folder, options.save_after))
+        del trainee
+    dist.barrier()
+    if _member(groups[1]):
+        stranger = kind(replace(training, seed=training.seed + 1), groups[1])
+        loaded_s = _seconds(lambda: stranger.load(folder))
+        losses += [stranger.step(batch) for batch in after]
+    seconds = (time.perf_counter() - start_s - saved_s - loaded_s) / len(batches)
+    found = None
+    if launch.init().rank == 0:
+        parameters = training.shape().parameters().total
+        version = Version(
+            name=kind.name,
+            losses=losses,
+            gradient_difference=None,
+            seconds=seconds,
+            stored=stranger.stored(folder),
+            predicted_stored=stranger.predicted_stored(parameters),
+        )
+        whole_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        note = (
+            f"{kind.name}: saved in {1000 * saved_s:.0f} ms, loaded in {1000 * loaded_s:.0f} ms; "
+            f"{whole_bytes:,} B on disk = {whole_bytes / parameters:.2f} a parameter"
+        )
+        found = version, note
+    return from_rank(0, found)
+
+
+def _member(group: ProcessGroup) -> bool:
+    return dist.get_rank(group) >= 0
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    work()
+    return time.perf_counter() - start_s
+
+
+def _ranks(name: str, asked: int, world: int) -> int:
+    if asked > world:
+        raise ValueError(f"{name} {asked} is more than the {world} ranks started: start {asked}")
+    return asked or world
+
+
+class _Folder:
+    """A folder that all ranks see: the learner's if it is empty, or one that rank 0 removes."""
+
+    def __init__(self, named: str) -> None:
+        self.named = named
+        self.temporary: tempfile.TemporaryDirectory[str] | None = None
+
+    def __enter__(self) -> Path:
+        name = self.named
+        if launch.init().rank == 0 and not name:
+            self.temporary = tempfile.TemporaryDirectory(prefix="course_checkpoint_")
+            name = self.temporary.name
+        folder = Path(from_rank(0, name))
+        used = folder.exists() and any(folder.iterdir())
+        dist.barrier()  # all ranks have looked before any of them writes
+        if used:
+            raise ValueError(f"folder {self.named} is not empty: name a new one")
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def __exit__(self, *_: object) -> None:
+        # Without waiting for the others: after an error they may not come.
+        if self.temporary:
+            self.temporary.cleanup()

@@ -1,0 +1,1 @@
+"""A killed rank: the program, and what torchrun starts for it."""

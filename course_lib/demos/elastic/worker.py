@@ -1,0 +1,56 @@
+"""What torchrun's agent starts, and starts again: trains, saves, and resumes from the last save.
+
+In the first attempt one rank kills itself. The demo `elastic` starts it, with its options as JSON.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from course_lib import launch
+from course_lib.demos.checkpoint.versions import Sharded
+from course_lib.demos.shared.ranks import world
+from course_lib.demos.shared.training import Training
+from course_lib.scratch.recovery import checkpoint
+
+_WATCH_S = 0.2
+
+
+def main(folder: Path) -> None:
+    """One attempt of one rank; rank 0 writes a line for every update."""
+    job = json.loads((folder / "job.json").read_text())
+    threading.Thread(target=_watch, args=(folder, os.getppid()), daemon=True).start()
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    rank = launch.init().rank
+    training = Training(**job["training"])
+    trainee = Sharded(training, world())
+    saves = folder / "checkpoints"
+    done = trainee.load(saves) if checkpoint.complete(saves) else 0
+    for step, batch in enumerate(training.batches(launch.init().device)[done:], start=done):
+        if attempt == 0 and step == job["kill_after"] and rank == job["kill_rank"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        loss = trainee.step(batch)
+        if rank == 0:
+            line = {"attempt": attempt, "step": step, "loss": loss, "time_s": time.monotonic()}
+            with open(folder / "losses.jsonl", "a") as file:
+                file.write(json.dumps(line) + "\n")
+        if (step + 1) % job["every"] == 0:
+            trainee.save(saves, step + 1)
+
+
+def _watch(folder: Path, agent: int) -> None:
+    """End this rank when its agent has died or the folder is gone.
+
+    torchrun starts it in a session of its own, so that no other process would end it.
+    """
+    while os.getppid() == agent and folder.exists():
+        time.sleep(_WATCH_S)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    launch.program(main, Path(sys.argv[1]))

@@ -1,0 +1,143 @@
+"""Expert parallelism: a GPT with mixtures of experts, tokens routed by all-to-all.
+
+Each rank has its own samples and its own experts; tokens travel to their experts and back by
+all-to-all. Gradients of the experts stay where they are, all others are summed over the ranks.
+torch ships no mixture-of-experts layer. Its counterparts here are its all-to-all with autograd, and
+DistributedDataParallel told to leave the experts alone.
+Run it with `course demo experts --ranks 2`, or under torchrun.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from statistics import fmean
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import launch
+from course_lib.demos.experts.prediction import predicted, sent_rows, staying_rows
+from course_lib.demos.experts.training import ExpertTraining, mixtures
+from course_lib.demos.experts.versions import ByHand, Library
+from course_lib.demos.shared.batch import Batch, own_rows
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import predicted_stored
+from course_lib.demos.shared.training import one_process
+from course_lib.theory.inputs.layout import Layout
+from course_lib.validation import divisible, number, whole
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    steps: int = option(30, "optimizer updates")
+    experts: int = option(4, "experts in each layer")
+    top_k: int = option(2, "experts that a token uses")
+    capacity_factor: float = option(0.0, "choices an expert accepts, over the mean; 0: all")
+    balance: float = option(0.05, "weight of the balance loss")
+    fixed_routes: bool = option(False, "deal tokens out to experts in turn, instead of by score")
+
+    def __post_init__(self) -> None:
+        whole("experts", self.experts, most=1024)
+        whole("top_k", self.top_k, most=self.experts)
+        number("capacity_factor", self.capacity_factor, least=0)
+        number("balance", self.balance, least=0)
+        super().__post_init__()
+
+    def training(self) -> ExpertTraining:
+        """What is trained."""
+        return self.fill(ExpertTraining)
+
+
+@dataclass(frozen=True)
+class Result(Comparison):
+    """A comparison, with what happened to the tokens.
+
+    `load[update][layer][expert]`: choices of all ranks. `imbalance`: the busiest expert's load
+    over the mean, the mean of all layers, for each update; and the same in a training without
+    balance loss. `dropped`: choices beyond the capacity, in each update.
+    """
+
+    load: list[list[list[int]]] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    imbalance: list[float] = field(default_factory=list)
+    imbalance_without_loss: list[float] = field(default_factory=list)
+
+
+def main(options: Options) -> Result:
+    """Train both versions and one process; every rank returns its own counts."""
+    rank = launch.init()
+    training = options.training()
+    layout = Layout(dp=rank.world, ep=rank.world, micro_batch=-(-options.batch // rank.world))
+    layout.check(training.shape(), options.sequence)
+    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    _check_routes(options, rank.world)
+    reference = one_process(training, rank.device, training.loss)
+    stored = predicted_stored(training, layout)
+    hand, library = ByHand(training, rank), Library(training, rank)
+    versions = []
+    for trainee in (hand, library):
+        version = follow(trainee, training, reference, predicted_stored=stored)
+        # The routes are known afterwards.
+        sent = predicted(trainee, training, layout)
+        versions.append(replace(version, predicted_sent=sent))
+    without = replace(training, balance=0.0)
+    imbalance = imbalances(hand.load)
+    imbalance_without_loss = imbalances(_loads_of_one_process(without, rank.device))
+    return Result.verified(
+        "expert parallelism",
+        rank,
+        options.model,
+        reference,
+        versions,
+        notes=_notes(hand, imbalance, imbalance_without_loss),
+        load=hand.load,
+        dropped=hand.dropped,
+        imbalance=imbalance,
+        imbalance_without_loss=imbalance_without_loss,
+    )
+
+
+def _check_routes(options: Options, ranks: int) -> None:
+    """Raise ValueError unless dealing tokens out in turn gives all experts equally many."""
+    if options.fixed_routes:  # each rank's turn starts with expert 0
+        divisible("batch", options.batch, "ranks", ranks)
+        choices = options.batch // ranks * options.sequence * options.top_k
+        divisible("batch/ranks*sequence*top_k", choices, "experts", options.experts)
+
+
+def _loads_of_one_process(training: ExpertTraining, device: torch.device) -> list[list[list[int]]]:
+    loads: list[list[list[int]]] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        result = training.loss(model, batch)
+        loads.append([moe.counts.sum(0).tolist() for moe in mixtures(model)])
+        return result
+
+    one_process(training, device, loss)
+    return loads
+
+
+def imbalances(load: Sequence[Sequence[Sequence[int]]]) -> list[float]:
+    """The busiest expert's load over the mean, averaged over the layers, for each update."""
+    return [sum(max(one) * len(one) / sum(one) for one in layers) / len(layers) for layers in load]
+
+
+def _notes(
+    trainee: ByHand, imbalance: Sequence[float], imbalance_without_loss: Sequence[float]
+) -> list[str]:
+    """What became of the tokens."""
+    moes, load = mixtures(trainee.model), trainee.load[-1]
+    staying = sum(staying_rows(moe) for moe in moes)
+    leaving = sum(sent_rows(moe) for moe in moes) - staying
+    choices = sum(sum(layer) for layer in load)
+    return [
+        f"  tokens of each expert, last update, by layer: {load}, "
+        f"dropped {trainee.dropped[-1]} of {choices}",
+        f"  busiest expert over the mean: {imbalance[0]:.2f}, in the last 5 updates "
+        f"{fmean(imbalance[-5:]):.2f}, without balance loss "
+        f"{fmean(imbalance_without_loss[-5:]):.2f}",
+        f"  of this rank's tokens {leaving} leave it and {staying} stay; the all-to-all's bytes "
+        "count both",
+    ]

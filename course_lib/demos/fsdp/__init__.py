@@ -1,0 +1,1 @@
+"""FSDP: program, versions, prediction; yafsdp uses the last two as well."""

@@ -1,0 +1,140 @@
+"""One small training job, written for plain torch, for accelerate and for DeepSpeed.
+
+What any launcher can start, and `course demo launchers` starts by all of them:
+`torchrun -m course_lib.demos.launchers.job --framework accelerate`.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos.launchers import lifeline
+from course_lib.demos.launchers.deepspeed_config import deepspeed_config
+from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
+from course_lib.demos.shared.command import parse, run_as_program
+from course_lib.demos.shared.comparison import sum_over_ranks
+from course_lib.demos.shared.options import MicroBatchOptions, option
+from course_lib.demos.shared.training import Training
+from course_lib.validation import choice, whole
+
+
+@dataclass(frozen=True)
+class JobOptions(MicroBatchOptions):
+    """What the job and the demo that starts it can be asked for."""
+
+    steps: int = option(4, "optimizer updates")
+    model: str = option("1x16x2", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    stage: int = option(1, "ZeRO stage, for DeepSpeed")
+    offload: bool = option(False, "optimizer states on the host, for DeepSpeed")
+
+    def __post_init__(self) -> None:
+        whole("stage", self.stage, least=0, most=3)
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Options(JobOptions):
+    """What the job can be asked for."""
+
+    framework: str = option("torch", "who wraps the model: torch, accelerate or deepspeed")
+
+    def __post_init__(self) -> None:
+        choice("framework", self.framework, FRAMEWORKS)
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Result:
+    """How many ranks the job found, and what it learned."""
+
+    framework: str
+    world: int
+    losses: list[float]  # mean over the samples of all ranks, one per update
+    ready_at: float  # time.time() when the first update could start
+
+    def report(self) -> str:
+        """One line."""
+        losses = ", ".join(f"{loss:.6f}" for loss in self.losses)
+        return f"{self.framework} on {self.world} ranks: losses {losses}"
+
+
+Update = Callable[[Batch], Tensor]  # this rank's samples in, their loss out, weights updated
+
+
+def main(options: Options) -> Result:
+    """Train; every rank returns the same losses."""
+    rank = launch.init()
+    training = options.training(rank.world)
+    update = FRAMEWORKS[options.framework](options, training, rank)
+    ready_at = time.time()
+    losses = []
+    for batch in training.batches(rank.device):
+        losses.append(sum_over_ranks(update(own_rows(batch, rank))) / rank.world)
+    return Result(options.framework, rank.world, losses, ready_at)
+
+
+def _torch(_: Options, training: Training, rank: launch.Rank) -> Update:
+    model = DistributedDataParallel(training.build(rank.device))
+    optimizer = training.optimizer(model.parameters())
+
+    def update(samples: Batch) -> Tensor:
+        loss = mean_loss(model, samples)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return update
+
+
+def _accelerate(_: Options, training: Training, rank: launch.Rank) -> Update:
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=rank.device.type == "cpu")
+    model = training.build(rank.device)
+    optimizer = training.optimizer(model.parameters())
+    model, optimizer = accelerator.prepare(model, optimizer)
+
+    def update(samples: Batch) -> Tensor:
+        loss = mean_loss(model, samples)
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return update
+
+
+def _deepspeed(options: Options, training: Training, rank: launch.Rank) -> Update:
+    import deepspeed
+
+    model = training.build(rank.device)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=training.optimizer(model.parameters()),
+        config=deepspeed_config(
+            options.stage, options.micro_batch, ranks=rank.world, offload=options.offload
+        ),
+        dist_init_required=False,  # the group is there
+    )
+
+    def update(samples: Batch) -> Tensor:
+        loss = mean_loss(engine, samples)
+        engine.backward(loss)
+        engine.step()  # clears the gradients as well
+        return loss.detach()
+
+    return update
+
+
+FRAMEWORKS = {"torch": _torch, "accelerate": _accelerate, "deepspeed": _deepspeed}
+
+
+if __name__ == "__main__":
+    lifeline.hold()
+    run_as_program(main, parse("launchers", Options, sys.argv[1:], __doc__))

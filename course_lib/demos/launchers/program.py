@@ -1,0 +1,218 @@
+"""The same job under torchrun, accelerate and DeepSpeed.
+
+The same losses, or why not. Rank 0 starts each launcher, one after the other; what is not installed
+is skipped. DeepSpeed compiles a part of itself when it first runs, which takes a minute or two:
+allow it with `course demo launchers --ranks 2 --timeout 400 --limit-s 300`.
+"""
+
+import json
+import shlex
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from importlib.util import find_spec
+from typing import Any, cast
+
+from course_lib import launch
+from course_lib.demos.launchers import job, lifeline
+from course_lib.demos.shared.comparison import check_losses, loss_gaps
+from course_lib.demos.shared.options import option
+from course_lib.demos.shared.ranks import from_rank
+from course_lib.demos.shared.training import one_process
+from course_lib.validation import choice, number
+
+JOB = "course_lib.demos.launchers.job"
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """One way to start the job: `command(ranks, gpus)`, then the module and its arguments."""
+
+    name: str
+    framework: str
+    command: Callable[[int, bool], list[str]]
+    package: str | None = None  # that has to be installed
+    compiles: bool = False  # needs a C++ compiler
+    one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
+
+
+def torchrun(ranks: int, _: bool) -> list[str]:
+    """torch's launcher, by this Python."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return [*command, f"--nproc-per-node={ranks}", "-m"]
+
+
+def accelerate_launch(ranks: int, gpus: bool) -> list[str]:
+    """accelerate's launcher. With --cpu it starts several processes only through MPI."""
+    command = [sys.executable, "-m", "accelerate.commands.launch"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    several = "--multi_gpu" if gpus and ranks > 1 else "--cpu"
+    return [*command, several, "--num_processes", str(ranks), "-m"]
+
+
+def deepspeed_launch(ranks: int, _: bool) -> list[str]:
+    """DeepSpeed's launcher. It wants a port: this one was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--num_gpus", str(ranks)]
+    return [*command, "--master_port", str(port), "--no_local_rank", "--module"]
+
+
+LAUNCHERS = (
+    Launcher("torchrun", "torch", torchrun),
+    Launcher("torchrun, accelerate inside", "accelerate", torchrun, "accelerate"),
+    Launcher(
+        "accelerate launch",
+        "accelerate",
+        accelerate_launch,
+        "accelerate",
+        one_process_on_cpu=True,
+    ),
+    Launcher("torchrun, DeepSpeed inside", "deepspeed", torchrun, "deepspeed", compiles=True),
+    Launcher("deepspeed", "deepspeed", deepspeed_launch, "deepspeed", compiles=True),
+)
+
+
+@dataclass(frozen=True)
+class Options(job.JobOptions):
+    """What the demo can be asked for."""
+
+    only: str = option("all", "one launcher by its name, or all")
+    limit_s: float = option(60.0, "seconds after which a launcher is ended")
+
+    def __post_init__(self) -> None:
+        number("limit_s", self.limit_s, above=0)
+        choice("only", self.only, ["all", *[launcher.name for launcher in LAUNCHERS]])
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What came of one launcher; `problem` says why there are no losses."""
+
+    launcher: str
+    command: str
+    world: int = 0  # ranks that the job found
+    losses: list[float] = field(default_factory=list)
+    seconds_to_start: float = 0.0  # from the command to the first update
+    seconds: float = 0.0  # from the command to its end
+    skipped: bool = False
+    problem: str = ""
+
+    def line(self, ranks: int, reference: list[float]) -> str:
+        """What came of it."""
+        if self.problem:
+            return f"{'skipped' if self.skipped else 'failed'}: {self.problem}"
+        found = f"{self.world} of {ranks} ranks, started in {self.seconds_to_start:.1f} s"
+        found += f", ended after {self.seconds:.1f} s, "
+        if self.world != ranks:
+            return found + (
+                f"other losses: {self.world} × the micro-batch is another global batch, and "
+                "nothing said so"
+            )
+        return found + f"losses off by {max(loss_gaps(self.losses, reference)):.0e}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """All launchers beside one process that sees the samples of all ranks."""
+
+    ranks: int
+    losses_one_process: list[float]
+    attempts: list[Attempt]
+
+    def verify(self, one_process: Sequence[str] = ()) -> "Result":
+        """Return itself; raises AssertionError unless all that ran had these ranks and losses.
+
+        `one_process` names launchers that are known to start one process.
+        """
+        for attempt in self.attempts:
+            if attempt.problem:
+                continue
+            expected = 1 if attempt.launcher in one_process else self.ranks
+            if attempt.world != expected:
+                raise AssertionError(
+                    f"{attempt.launcher} started {attempt.world} ranks, expected {expected}"
+                )
+            if attempt.world == self.ranks:
+                check_losses(attempt.launcher, attempt.losses, self.losses_one_process)
+        return self
+
+    def report(self) -> str:
+        """Two lines a launcher."""
+        lines = []
+        for attempt in self.attempts:
+            lines += [
+                f"{attempt.launcher}: {attempt.line(self.ranks, self.losses_one_process)}",
+                f"    {attempt.command}",
+            ]
+        return "\n".join(lines)
+
+
+def main(options: Options) -> Result:
+    """Start every launcher from rank 0; all ranks return what it found."""
+    rank = launch.init()
+    training = options.training(rank.world)
+    gpus = rank.device.type == "cuda"
+    chosen = [entry for entry in LAUNCHERS if options.only in ("all", entry.name)]
+    found = None
+    if rank.rank == 0:
+        found = [attempt(launcher, options, rank.world, gpus) for launcher in chosen]
+    attempts = from_rank(0, found)
+    result = Result(rank.world, one_process(training, rank.device).losses, attempts)
+    return result.verify([entry.name for entry in chosen if entry.one_process_on_cpu and not gpus])
+
+
+def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:
+    """Start the job by one launcher, and read its result."""
+    command = [*launcher.command(ranks, gpus), JOB, *_arguments(launcher.framework, options)]
+    shown = shlex.join(["python", *command[1:]])
+    reason = _missing(launcher)
+    if reason:
+        return Attempt(launcher.name, shown, skipped=True, problem=reason)
+    start = time.time()
+    code, text = lifeline.run(command, options.limit_s)
+    seconds = time.time() - start
+    if code is None:
+        problem = f"no end within {options.limit_s:g} s: raise limit_s"
+        return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
+    result = _result(text)
+    if code or result is None:
+        problem = f"exit code {code}, last output: {' | '.join(text.splitlines()[-3:])}"
+        return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
+    to_start = result["ready_at"] - start
+    return Attempt(launcher.name, shown, result["world"], result["losses"], to_start, seconds)
+
+
+def _arguments(framework: str, options: Options) -> list[str]:
+    """The job's arguments: the options that it shares with this demo."""
+    shared = {entry.name: getattr(options, entry.name) for entry in fields(job.JobOptions)}
+    arguments = ["--framework", framework]
+    for name, value in (shared | {"json": True}).items():
+        key = name.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{key}" if value else f"--no-{key}")
+        else:
+            arguments += [f"--{key}", str(value)]
+    return arguments
+
+
+def _missing(launcher: Launcher) -> str:
+    """Why this launcher cannot be started here; empty if it can."""
+    if launcher.package and find_spec(launcher.package) is None:
+        return f"{launcher.package} is not installed: pip install {launcher.package}"
+    if launcher.compiles and not shutil.which("g++"):
+        return f"{launcher.package} compiles a part of itself and g++ is missing: install g++"
+    return ""
+
+
+def _result(text: str) -> dict[str, Any] | None:
+    """The job's result: the last line of its output that is one."""
+    for line in reversed(text.splitlines()):
+        start = line.find('{"framework"')
+        if start >= 0:
+            return cast(dict[str, Any], json.JSONDecoder().raw_decode(line[start:])[0])
+    return None

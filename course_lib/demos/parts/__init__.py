@@ -1,1 +1,0 @@
-"""What the programs in `course_lib.demos` are made of and share."""

@@ -1,0 +1,1 @@
+"""Pipeline parallelism: program, versions, and stages that sleep."""

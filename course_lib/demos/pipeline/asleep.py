@@ -1,0 +1,101 @@
+"""The bubble measured: stages that sleep instead of computing."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib import launch
+from course_lib.demos.pipeline.versions import LIBRARY, Scratch, plan_of
+from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.training import Training
+from course_lib.scratch.pipeline.runtime import Pipeline
+from course_lib.scratch.pipeline.stage import Wires
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.pipelines.bubble import bubble_fraction
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import simulate
+from course_lib.theory.pipelines.timeline import Task
+
+
+@dataclass(frozen=True)
+class Sleeping:
+    """One update in which a pass takes as long as it sleeps; seconds from the first pass on."""
+
+    schedule: str
+    predicted: list[Task]
+    measured: list[Task]  # of all stages, on one clock
+    makespan: float
+    predicted_makespan: float
+    bubble_fraction: float  # the part of the measured time in which stages did not sleep
+    predicted_bubble_fraction: float
+    formula: float | None  # (p-1) / (vm + p-1), for the schedules for which it holds
+
+
+class Asleep(Pipeline):
+    """A pipeline whose passes take at least a given time: {kind: seconds}."""
+
+    seconds: Mapping[str, float]
+
+    def compute(self, work: Any, arrived: Tensor | None) -> Tensor | None:
+        """Compute, then sleep for the rest of the pass."""
+        end = time.monotonic() + self.seconds[work.kind]
+        result = super().compute(work, arrived)
+        time.sleep(max(0.0, end - time.monotonic()))
+        return result
+
+
+def sleep(
+    training: Training, layout: Layout, group: Wires, rank: launch.Rank, forward_s: float
+) -> Sleeping:
+    """One update in which a forward pass sleeps, a backward pass twice as long.
+
+    Sleeping stages disturb each other no more than GPUs would, however few cores they share.
+    """
+    # As little to compute as there can be: a sample of two characters in each micro-batch.
+    training = replace(training, batch=layout.accumulation, sequence=2)
+    plan, times = plan_of(layout), PassTimes(forward_s, 2 * forward_s)
+    trainee = Scratch(training, layout, group, rank)
+    batch = training.batches(rank.device)[0]
+    trainee.backward(batch)  # without sleep: the first passes of a model take longer
+    asleep = trainee.pipeline = Asleep(trainee.parts, plan.orders, group)
+    asleep.seconds = {kind: seconds / plan.chunks for kind, seconds in times.of(1)[0].items()}
+    dist.barrier()
+    trainee.backward(batch)
+    measured = _on_one_clock(asleep, rank.rank)
+    predicted = simulate(plan, times)
+    makespan = max(task.end for task in measured)
+    # Whatever is not sleep counts as bubble, the computing and the messages as well.
+    return Sleeping(
+        schedule=layout.schedule,
+        predicted=list(predicted.tasks),
+        measured=measured,
+        makespan=makespan,
+        predicted_makespan=predicted.makespan,
+        bubble_fraction=1 - sum(predicted.busy) / plan.stages / makespan,
+        predicted_bubble_fraction=predicted.bubble_fraction,
+        formula=_formula(layout),
+    )
+
+
+def _formula(layout: Layout) -> float | None:
+    if layout.schedule not in LIBRARY:
+        return None
+    return bubble_fraction(layout.pp, layout.accumulation, layout.virtual_stages)
+
+
+def _on_one_clock(pipeline: Pipeline, stage: int) -> list[Task]:
+    """The passes of all stages, in the theory's form, from the first start on.
+
+    The monotonic clock is one for all processes of a machine, not for several machines.
+    """
+    own = [
+        Task(stage, work.kind, work.micro_batch, work.chunk, start, end)
+        for work, start, end in pipeline.diary
+    ]
+    everyone = [task for tasks in from_all_ranks(own) for task in tasks]
+    zero = min(task.start for task in everyone)
+    return [task._replace(start=task.start - zero, end=task.end - zero) for task in everyone]

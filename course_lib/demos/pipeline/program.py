@@ -1,0 +1,150 @@
+"""Pipeline parallelism: every schedule from theory, bubble and messages measured.
+
+A small GPT is cut by layers. Each rank holds some of them and works through a schedule of
+theory.pipelines.schedules, with real messages; torch.distributed.pipelining does the same. Every
+version is equal to one process, and a second experiment, in which stages sleep instead of
+computing, measures the bubble.
+Run it with `course demo pipeline --ranks 4`, or under torchrun.
+"""
+
+from dataclasses import dataclass
+
+from course_lib import launch
+from course_lib.demos.pipeline.asleep import Sleeping, sleep
+from course_lib.demos.pipeline.versions import LIBRARY, Library, Scratch, Staged
+from course_lib.demos.shared.comparison import Comparison, Version, follow
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.prediction import predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.ranks import from_all_ranks
+from course_lib.demos.shared.training import OneProcess, Training, one_process
+from course_lib.scratch.pipeline.stage import wires
+from course_lib.theory.inputs.layout import Layout
+from course_lib.validation import choice, divisible, number, whole
+
+# DualPipe holds every layer twice, and a bidirectional runtime is another program.
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p")
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    model: str = option("9x32x4", "LAYERSxHIDDENxHEADS, or a name such as small")
+    steps: int = option(4, "optimizer updates")
+    batch: int = option(16, "samples in one update")
+    micro_batches: int = option(8, "pieces of the batch")
+    schedule: str = option("all", f"all that fit, or one of {', '.join(SCHEDULES)}")
+    virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
+    sequence: int = option(16, "characters in a sample")
+    sleep_ms: float = option(10.0, "sleep of a forward pass in the bubble's experiment; 0: none")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("micro_batches", self.micro_batches)
+        divisible("batch", self.batch, "micro_batches", self.micro_batches)
+        choice("schedule", self.schedule, ("all", *SCHEDULES))
+        whole("virtual_stages", self.virtual_stages, least=2)
+        number("sleep_ms", self.sleep_ms, least=0)
+
+    def layout(self, name: str, ranks: int) -> Layout:
+        """Schedule `name` on `ranks` stages; ValueError where it does not fit."""
+        layout = Layout(
+            pp=ranks,
+            micro_batch=self.batch // self.micro_batches,
+            accumulation=self.micro_batches,
+            schedule=name,
+            virtual_stages=self.virtual_stages if name == "interleaved" else 1,
+        )
+        layout.check(self.training().shape(), self.sequence)
+        return layout
+
+    def layouts(self, ranks: int) -> list[Layout]:
+        """The one that was asked for, or every schedule that fits these ranks."""
+        if self.schedule != "all":
+            return [self.layout(self.schedule, ranks)]
+        fits = ranks > 1 and self.micro_batches % ranks == 0
+        fits = fits and ranks * self.virtual_stages <= self.training().size[0]
+        names = [name for name in SCHEDULES if name != "interleaved" or fits]
+        return [self.layout(name, ranks) for name in names]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage holds: layers of each chunk, and chunks of micro-batches at the peak."""
+
+    layers: list[int]
+    most_held: int
+    predicted_most_held: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """Every schedule beside one process and the theory."""
+
+    comparison: Comparison
+    stages: dict[str, list[Stage]]  # by schedule
+    sleeping: list[Sleeping]
+
+    def report(self) -> str:
+        """The findings, one a line."""
+        lines = [self.comparison.report()]
+        for name, stages in self.stages.items():
+            held = ", ".join(
+                f"{stage.most_held} (predicted {stage.predicted_most_held})" for stage in stages
+            )
+            layers = " | ".join("+".join(map(str, stage.layers)) for stage in stages)
+            lines.append(f"{name}: layers {layers}; passes held at the peak: {held}")
+        for run in self.sleeping:
+            formula = "" if run.formula is None else f", formula {run.formula:.1%}"
+            lines.append(
+                f"{run.schedule} asleep: {1000 * run.makespan:.0f} ms (predicted "
+                f"{1000 * run.predicted_makespan:.0f}), bubble {run.bubble_fraction:.1%} "
+                f"(predicted {run.predicted_bubble_fraction:.1%}{formula})"
+            )
+        return "\n".join(lines)
+
+
+def main(options: Options) -> Result:
+    """Train with every schedule; every rank verifies its own stage."""
+    rank = launch.init()
+    layouts = options.layouts(rank.world)
+    training = options.training()
+    group = wires([range(rank.world)])
+    reference = one_process(training, rank.device)
+    versions: list[Version] = []
+    stages: dict[str, list[Stage]] = {}
+    for layout in layouts:
+        trainee = Scratch(training, layout, group, rank)
+        versions.append(_followed(trainee, training, layout, reference))
+        stages[layout.schedule] = from_all_ranks(_stage(trainee, training, layout))
+        # Alone, torch divides a table that two of its stages share twice by the micro-batches.
+        if layout.schedule in LIBRARY and rank.world > 1:
+            library = Library(training, layout, group, rank)
+            versions.append(_followed(library, training, layout, reference))
+    comparison = Comparison.verified("pipeline", rank, options.model, reference, versions)
+    asleep = []
+    if options.sleep_ms:
+        forward_s = options.sleep_ms / 1000
+        asleep = [sleep(training, layout, group, rank, forward_s) for layout in layouts]
+    return Result(comparison, stages, asleep)
+
+
+def _followed(
+    trainee: Staged, training: Training, layout: Layout, reference: OneProcess
+) -> Version:
+    stage = trainee.rank.rank
+    sent = predicted_sent(traffic(training, layout, stage=stage))
+    stored = predicted_stored(training, layout, stage)
+    return follow(trainee, training, reference, sent, stored)
+
+
+def _stage(trainee: Scratch, training: Training, layout: Layout) -> Stage:
+    """This stage's peak, which must be the theory's; raises AssertionError otherwise."""
+    number = trainee.rank.rank
+    sizes = layout.chunk_layers(training.shape())
+    held, expected = trainee.pipeline.most_held, sum(layout.in_flight(number).values())
+    if held != expected:
+        raise AssertionError(
+            f"{trainee.name}: stage {number} held {held} passes at its peak, predicted {expected}"
+        )
+    return Stage([sizes[chunk] for chunk in layout.stage_chunks(number)], held, expected)

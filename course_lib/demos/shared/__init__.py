@@ -1,0 +1,1 @@
+"""What several demos share: options, the training, the comparison with one process."""

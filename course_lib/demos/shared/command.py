@@ -1,0 +1,60 @@
+"""What makes a demo a program: its options as arguments, its result as text or JSON."""
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
+from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
+
+from course_lib import launch
+from course_lib.demos.shared.options import DemoOptions
+
+Options = TypeVar("Options", bound=DemoOptions)
+
+
+class Result(Protocol):
+    """What a demo's `main` returns: a dataclass that can report."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def report(self) -> str:
+        """The findings, one a line."""
+
+
+def parse(demo: str, options: type[Options], argv: Sequence[str], about: str | None) -> Options:
+    """Build `options` from `argv`: the field `micro_batch: int` becomes `--micro-batch N`.
+
+    A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
+    argparse's usage message and exit code 2.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"course demo {demo}",
+        description=about,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    for entry in fields(options):
+        kind: dict[str, Any] = {"type": type(entry.default)}
+        if isinstance(entry.default, bool):
+            kind = {"action": argparse.BooleanOptionalAction}
+        name = f"--{entry.name.replace('_', '-')}"
+        parser.add_argument(name, default=entry.default, help=entry.metadata["help"], **kind)
+    try:
+        return options(**vars(parser.parse_args(argv)))
+    except ValueError as problem:
+        parser.error(str(problem))
+
+
+def render(result: Result, as_json: bool) -> str:
+    """The result of a demo as one line of JSON or as its report."""
+    return json.dumps(asdict(result)) if as_json else result.report()
+
+
+def run_as_program(main: Callable[[Options], Result], options: Options) -> NoReturn:
+    """Run `main(options)` on this rank, alone or under torchrun; rank 0 prints the result."""
+
+    def main_and_print(options: Options) -> None:
+        result = main(options)
+        if launch.init().rank == 0:
+            print(render(result, options.json), flush=True)
+
+    launch.program(main_and_print, options)

@@ -1,0 +1,60 @@
+"""A trainee that has the whole model on every rank, whatever exchanges its gradients."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import launch
+from course_lib.demos.shared.batch import Batch, loss_share, own_rows
+from course_lib.demos.shared.prediction import Sent
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Training
+from course_lib.scratch.gpt import GPT
+from course_lib.scratch.ledger import ledger
+from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
+
+
+class Replica(Trainee):
+    """Trains `wrapped`, which computes with `model`'s parameters, on this rank's rows.
+
+    `wrapped` averages gradients over ranks, as DDP does. A rank's rows count by their number, so
+    that a batch which ranks do not divide gives the same mean as in one process.
+    """
+
+    def __init__(self, name: str, training: Training, model: GPT, wrapped: nn.Module) -> None:
+        super().__init__(model, training.optimizer(model.parameters()))
+        self.name, self.wrapped, self.parameters = name, wrapped, list(model.parameters())
+        # What cuts a model into segments gives its parameters other names.
+        self.names = [name for name, _ in training.build().named_parameters()]
+
+    def backward(self, batch: Batch) -> Tensor:
+        """Forward and backward passes of this rank's rows."""
+        rank = launch.init()
+        share = loss_share(self.wrapped, own_rows(batch, rank), batch)
+        (share * rank.world).backward()  # the mean over ranks becomes the sum of shares
+        return share
+
+    def gradients(self) -> Mapping[str, Tensor]:
+        """The gradients, which are whole on every rank."""
+        pairs = zip(self.names, self.parameters, strict=True)
+        return {name: p.grad for name, p in pairs if p.grad is not None}
+
+    def stored(self) -> dict[str, int]:
+        """Bytes of the states."""
+        return ledger(self.wrapped, self.optimizer)
+
+
+def predicted_exchange(training: Training, rank: launch.Rank) -> Sent:
+    """The all-reduces of one update of DDP with torch's bucket limits."""
+    sizes = [p.nbytes for p in reversed(list(training.build().parameters()))]
+    buckets = ddp_buckets(sizes, BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
+    return {"all-reduce": [len(buckets), sum(buckets)]} if rank.world > 1 else {}
+
+
+def own_devices(rank: launch.Rank, count: int) -> list[torch.device]:
+    """`count` devices for this rank: GPUs where there are enough, else its own device repeated."""
+    first = rank.local_rank * count
+    if torch.cuda.device_count() >= rank.world * count:
+        return [torch.device("cuda", first + number) for number in range(count)]
+    return [rank.device] * count

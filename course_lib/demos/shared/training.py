@@ -1,0 +1,145 @@
+"""What every version of a technique trains, and how one process trains it: the judge."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.demos.shared.batch import Batch, both, mean_loss
+from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.validation import divisible, number, whole
+
+# Layers x hidden x heads. "tiny" is what tests and notebooks run on a CPU.
+MODELS = {"tiny": "2x64x4", "small": "4x128x8", "medium": "8x512x8", "gpt2": "12x768x12"}
+
+
+@dataclass(frozen=True)
+class Run(ABC):
+    """A training run, as one process would do it.
+
+    `batch` are the samples of all ranks in one update, `sequence` the characters of each. Raises
+    ValueError for a run that is not possible.
+    """
+
+    model: str = "tiny"
+    steps: int = 5
+    batch: int = 8
+    sequence: int = 32
+    learning_rate: float = 3e-3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        whole("steps", self.steps, least=3, most=100_000)  # first, timed, and logged updates
+        whole("sequence", self.sequence, least=2, most=8192)
+        whole("batch", self.batch, most=len(Windows(self.sequence)))
+        number("learning_rate", self.learning_rate, above=0)
+        whole("seed", self.seed, least=0, most=2**31)
+
+    @abstractmethod
+    def build(self, device: torch.device | str = "cpu") -> nn.Module:
+        """The model with its first weights, the same on every rank."""
+
+    @abstractmethod
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+
+    def batches(self, device: torch.device | str = "cpu") -> list[Batch]:
+        """The whole batch of each update, (batch, sequence): ranks take their own rows of it."""
+        text = Windows(self.sequence)
+        starts = range(0, self.steps * self.batch, self.batch)
+        rows = [[(start + i) % len(text) for i in range(self.batch)] for start in starts]
+        return [both(lambda part: part.to(device), text.batch(numbers)) for numbers in rows]
+
+
+@dataclass(frozen=True)
+class Training(Run):
+    """A training run of a small GPT.
+
+    `model` is a name in MODELS or LAYERSxHIDDENxHEADS. Raises ValueError for a model that does not
+    exist or does not divide.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _, hidden, heads = self.size
+        divisible("hidden", hidden, "heads", heads)
+
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """Layers, hidden, heads."""
+        numbers = MODELS.get(self.model, self.model).split("x")
+        if len(numbers) != 3 or not all(part.isdigit() and int(part) for part in numbers):
+            raise ValueError(
+                f"model {self.model!r} is neither one of {', '.join(MODELS)} nor "
+                "LAYERSxHIDDENxHEADS: write for example 2x64x4"
+            )
+        layers, hidden, heads = map(int, numbers)
+        return layers, hidden, heads
+
+    def build(self, device: torch.device | str = "cpu") -> GPT:
+        """The model with its first weights, the same on every rank."""
+        torch.manual_seed(self.seed)
+        return GPT(*self.size, VOCAB, self.sequence).to(device)
+
+    def shape(self) -> TransformerShape:
+        """The same model for the theory."""
+        layers, hidden, heads = self.size
+        return TransformerShape(
+            layers=layers,
+            hidden=hidden,
+            heads=heads,
+            ffn=4 * hidden,
+            vocab=VOCAB,
+            context=self.sequence,
+        )
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """AdamW, without weight decay, which would hide a missing gradient."""
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, weight_decay=0.0)
+
+
+@dataclass(frozen=True)
+class OneProcess:
+    """The losses of one process, its gradients at the first update, and its last weights."""
+
+    losses: list[float]
+    gradients: dict[str, Tensor]
+    weights: dict[str, Tensor]
+
+
+def one_process(
+    run: Run,
+    device: torch.device | str = "cpu",
+    loss_of: Callable[[nn.Module, Batch], Tensor] = mean_loss,
+    clip: float = 0.0,
+    batches: Iterable[Batch] | None = None,
+) -> OneProcess:
+    """Train alone on whole batches (default: the run's own): the judge of every parallel version.
+
+    `clip` above 0 is the limit of the gradient's norm; the gradient returned is the one before.
+    """
+    model = run.build(device)
+    optimizer = run.optimizer(model.parameters())
+    losses: list[float] = []
+    gradients: dict[str, Tensor] = {}
+    for batch in run.batches() if batches is None else batches:
+        loss = loss_of(model, both(lambda part: part.to(device), batch))
+        loss.backward()
+        losses.append(float(loss.detach()))
+        gradients = gradients or {name: g.clone() for name, g in gradients_of(model).items()}
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    weights = {name: p.detach() for name, p in model.named_parameters()}
+    return OneProcess(losses, gradients, weights)
+
+
+def gradients_of(model: nn.Module) -> dict[str, Tensor]:
+    """The gradients that a model's parameters have, by name."""
+    named = model.named_parameters()
+    return {name: p.grad for name, p in named if p.grad is not None}

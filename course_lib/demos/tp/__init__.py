@@ -1,0 +1,1 @@
+"""Tensor parallelism: program, versions, prediction; fsdp_tp uses them as well."""

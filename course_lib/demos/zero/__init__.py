@@ -1,0 +1,1 @@
+"""ZeRO: program, versions, prediction."""

@@ -1,0 +1,50 @@
+"""Every demo on two ranks, one after the other: torchrun starts this file, launch.run `results`."""
+
+import json
+from dataclasses import asdict
+
+from course_lib import demos, launch
+
+SMALL = {"model": "2x16x2", "steps": 3, "sequence": 8, "batch": 4}
+CASES = {
+    "checkpoint": SMALL | {"save_after": 2, "load_ranks": 1},
+    "checkpointing": SMALL,
+    "collectives": {"times": False, "smallest": 64, "largest": 1024},
+    "context": SMALL,
+    "data_parallel": SMALL,
+    "ddp": {"model": "2x16x2", "steps": 3},
+    "experts": SMALL,
+    "faults": {},
+    "fsdp": SMALL,
+    "fsdp_tp": SMALL,
+    "multi_device": SMALL,
+    "overlap": SMALL,
+    "parameter_server": SMALL | {"model": "512x2"},
+    "pipeline": SMALL | {"micro_batches": 2, "sleep_ms": 1.0},
+    "samples": {"json": True},
+    "three_d": SMALL,
+    "tp": SMALL,
+    "yafsdp": SMALL,
+    "zero": SMALL | {"stage": "1"},
+}
+# Four ranks, and programs that start torchrun themselves.
+ELSEWHERE = {"hybrid", "elastic", "launchers"}
+
+
+def results() -> dict[str, dict]:
+    """The result of each demo as JSON would have it."""
+    found = {}
+    for name, options in CASES.items():
+        demo = demos.load(name)
+        found[name] = json.loads(json.dumps(asdict(demo.main(demo.Options(**options)))))
+    return found
+
+
+def _program(_: None) -> None:
+    found = results()
+    if launch.init().rank == 0:
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    launch.program(_program, None)

@@ -1,0 +1,105 @@
+"""The judge of all versions: refuses what is not equal to one process, or not as predicted."""
+
+import pytest
+import torch.distributed as dist
+from together import explained
+
+from course_lib import launch
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.comparison import Comparison, follow
+from course_lib.demos.shared.trainee import Trainee
+from course_lib.demos.shared.training import Training, one_process
+
+TRAINING = Training(model="1x16x2", steps=4, batch=4, sequence=8)
+
+
+class Plain(Trainee):
+    """Data parallelism in its shortest form: one all-reduce for each gradient."""
+
+    name = "plain"
+
+    def __init__(self, training, rank, mean=True, forget=()):
+        model = training.build(rank.device)
+        super().__init__(model, training.optimizer(model.parameters()))
+        self.rank, self.mean, self.forget = rank, mean, forget
+
+    def backward(self, batch):
+        rows = [part.chunk(self.rank.world)[self.rank.rank] for part in batch]
+        loss = mean_loss(self.model, rows) / (self.rank.world if self.mean else 1)
+        loss.backward()
+        for name, parameter in self.model.named_parameters():
+            if name not in self.forget:
+                dist.all_reduce(parameter.grad)
+        return loss
+
+
+def compared(options, sent=None, stored=None):
+    rank = launch.init()
+    reference = one_process(TRAINING)
+    version = follow(Plain(TRAINING, rank, **options), TRAINING, reference, sent, stored)
+    return Comparison(
+        "plain", rank.world, rank.backend, "CPU", TRAINING.model, reference.losses, [version]
+    ).verify()
+
+
+def gradient_bytes():
+    parameters = TRAINING.shape().parameters().total
+    return 4 * parameters
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_an_equal_version_passes(ranks):
+    tensors = len(list(TRAINING.build().parameters()))
+    sent = {"all-reduce": [tensors, gradient_bytes()]} if ranks > 1 else {}
+    stored = {
+        "weights": gradient_bytes(),
+        "gradients": gradient_bytes(),
+        "optimizer": 2 * gradient_bytes(),
+        "inputs and labels": 0,
+    }
+    result, *others = launch.run(compared, {}, sent, stored, ranks=ranks)
+    version = result.versions[0]
+    assert version.sent == sent
+    assert version.stored == stored
+    assert version.losses[-1] < version.losses[0]
+    assert all(other.versions[0].losses == version.losses for other in others)
+    assert f"{gradient_bytes():,} B" in result.report()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mean": False}, "the loss of update 0 differs from one process"),
+        ({"forget": ["norm.bias"]}, "the gradient differs from one process|loss of update"),
+    ],
+)
+def test_an_unequal_version_is_refused(options, message):
+    with pytest.raises(launch.RankFailed, match=message):
+        launch.run(compared, options, ranks=2)
+
+
+def test_another_count_than_predicted_is_refused():
+    with pytest.raises(launch.RankFailed, match=r"plain: sent: all-reduce is .* predicted"):
+        launch.run(compared, {}, {"all-reduce": [1, gradient_bytes()]}, ranks=2)
+
+
+def test_an_unpredicted_operation_is_refused():
+    with pytest.raises(launch.RankFailed, match="all-gather is None, predicted"):
+        sent = {"all-reduce": [16, gradient_bytes()], "all-gather": [1, 1]}
+        launch.run(compared, {}, sent, ranks=2)
+
+
+def test_a_bad_training_is_explained():
+    explained(
+        Training,
+        [
+            ({"model": "2x64"}, "neither one of tiny"),
+            ({"model": "2x0x4"}, "neither one of tiny"),
+            ({"model": "2x64x5"}, "hidden 64 is not divisible by heads 5"),
+            ({"steps": 2}, "steps must be at least 3"),
+            ({"batch": 0}, "batch must be at least 1"),
+            ({"sequence": 1}, "sequence must be at least 2"),
+            ({"learning_rate": 0}, "learning_rate must be above 0"),
+            ({"seed": -1}, "seed must be at least 0"),
+        ],
+    )

@@ -1,0 +1,51 @@
+"""Several runs of a demo within one launch: a launch takes longer than most of the runs."""
+
+import re
+
+from course_lib import demos, launch
+
+
+def runs(name, cases, ranks=2, **base):
+    """Rank 0's result of each case of options, by its key; `base` are options of all cases."""
+    return by_rank(name, cases, ranks, **base)[0]
+
+
+def by_rank(name, cases, ranks=2, **base):
+    """The results of each rank, by case."""
+    return launch.run(_runs, name, {**cases}, base, ranks=ranks, stream=False)
+
+
+def _runs(name, cases, base):
+    demo = demos.load(name)
+    return {key: demo.main(demo.Options(**{**base, **case})) for key, case in cases.items()}
+
+
+def refused(name, cases, ranks=2, **base):
+    """Each case, given with its pattern, is refused by every rank in a sentence that matches."""
+    options = [case for case, _ in cases]
+    for sentences in launch.run(_sentences, name, options, base, ranks=ranks, stream=False):
+        for (case, pattern), sentence in zip(cases, sentences, strict=True):
+            assert re.search(pattern, sentence), f"{case}: {sentence}"
+
+
+def _sentences(name, cases, base):
+    demo, sentences = demos.load(name), []
+    for case in cases:
+        try:
+            demo.main(demo.Options(**{**base, **case}))
+        except (ValueError, AssertionError) as problem:
+            sentences.append(str(problem))
+        else:
+            sentences.append("accepted")
+    return sentences
+
+
+def explained(make, cases):
+    """`make` refuses each case with a ValueError that matches its pattern."""
+    for case, pattern in cases:
+        try:
+            make(**case)
+        except ValueError as problem:
+            assert re.search(pattern, str(problem)), f"{case}: {problem}"
+        else:
+            raise AssertionError(f"{case} was accepted")
