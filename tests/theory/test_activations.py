@@ -15,13 +15,12 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.memory.activations import (
+from course_lib.theory.memory.activations import layer_activation_bytes, recomputed_bytes
+from course_lib.theory.memory.ends import (
     embedding_activation_bytes,
     head_activation_bytes,
-    layer_activation_bytes,
     logits_bytes,
     output_activation_bytes,
-    recomputed_bytes,
 )
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
@@ -348,12 +347,12 @@ def test_head_is_korthikanti_s_under_tensor_and_sequence_parallelism():
     # 4·s·b·h/t·(1 + v/h) and s·b·h/t: arXiv:2205.05198, section 4.3.
     shape = dataclasses.replace(GPT3, vocab=51200)
     s, b, h, t = 2048, 2, shape.hidden, 8
-    layout = Layout(tp=t, sequence_parallel=True)
-    where = (shape, GELU, b, s, layout)
-    assert embedding_activation_bytes(*where) == s * b * h / t
-    assert output_activation_bytes(*where) == 4 * s * b * h / t * (1 + shape.vocab / h)
-    parts = embedding_activation_bytes(*where) + output_activation_bytes(*where)
-    assert head_activation_bytes(*where) == parts
+    layout = Layout(tp=t, sequence_parallel=True, micro_batch=b)
+    job = Job(shape, GELU, layout, sequence=s)
+    assert embedding_activation_bytes(job) == s * b * h / t
+    assert output_activation_bytes(job) == 4 * s * b * h / t * (1 + shape.vocab / h)
+    parts = embedding_activation_bytes(job) + output_activation_bytes(job)
+    assert head_activation_bytes(job) == parts
 
 
 @pytest.mark.parametrize(
@@ -377,12 +376,18 @@ def test_each_part_of_a_recipe_changes_a_layer(change):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"micro_batch": 0}, "micro_batch must be at least 1"),
+        ({"layout": {"micro_batch": 0}}, "micro_batch must be at least 1"),
         ({"sequence": 0}, "sequence must be at least 1"),
-        ({"sequence": 30, "layout": Layout(cp=4)}, "sequence 30 is not divisible by cp 4"),
+        ({"sequence": 30, "layout": {"cp": 4}}, "sequence 30 is not divisible by cp 4"),
         ({"layer": 1}, "layer must be at most 0"),
+        ({"layer": 1, "recompute": "full"}, "layer must be at most 0"),
     ],
 )
 def test_bad_arguments_are_explained(arguments, message):
     with pytest.raises(ValueError, match=message):
-        layer_activation_bytes(LLAMA, Recipe(), **{"micro_batch": 1, "sequence": 32, **arguments})
+        bytes_of_a_layer(**arguments)
+
+
+def bytes_of_a_layer(layout=None, sequence=32, layer=0, recompute="none"):
+    job = Job(LLAMA, Recipe(recompute=recompute), Layout(**(layout or {})), sequence=sequence)
+    return layer_activation_bytes(job, layer)

@@ -154,12 +154,14 @@ def test_causal_scores_are_half_of_all():
 
 def test_megatron_s_formulas_are_the_exact_count():
     shape, batch, s = MODELS["gpt-18.4b"], 3, 2048
-    sizes = (batch, s, shape.layers, shape.hidden, shape.vocab)
+    sizes = {"layers": shape.layers, "hidden": shape.hidden, "vocab": shape.vocab}
     for recompute in ("none", "full"):
         exact = training_flops(shape, batch, s, recompute=recompute).hardware_flop
-        assert flops.megatron_flop(*sizes, recompute=recompute) == exact
+        assert flops.megatron_flop(batch, s, **sizes, recompute=recompute) == exact
     # Korthikanti et al. charge selective recomputation three times its forward pass.
-    paper, none = (flops.megatron_flop(*sizes, recompute=r) for r in ("selective", "none"))
+    paper, none = (
+        flops.megatron_flop(batch, s, **sizes, recompute=r) for r in ("selective", "none")
+    )
     exact = training_flops(shape, batch, s, recompute="selective")
     assert paper - none == 3 * exact.recompute_flop
 

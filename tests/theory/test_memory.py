@@ -13,6 +13,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.theory.memory.peak import fewest_gpus, gpu_memory, training_memory, worst_stage
 from course_lib.theory.memory.states import model_states
 
@@ -60,7 +61,7 @@ def test_head_formula_is_korthikanti_s():
     # 4·s·b·h·(1 + v/h) and s·b·h of dropout mask, arXiv:2205.05198 section 4.3.
     shape, s, b = MODELS["gpt3-175b"], 2048, 1
     h, v = shape.hidden, shape.vocab
-    kept = activations.head_activation_bytes(
+    kept = head_activation_bytes(
         Job(shape, Recipe(dropout=True), Layout(micro_batch=b), sequence=s)
     )
     assert kept == 4 * s * b * h * (1 + v / h) + s * b * h
@@ -203,7 +204,7 @@ def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
         for layer in range(shape.layers)
     ]
     assert alone.activations_bytes == sum(layers)
-    assert alone.head_bytes == activations.head_activation_bytes(
+    assert alone.head_bytes == head_activation_bytes(
         Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024)
     )
     assert alone.inputs_bytes == 2 * 8 * micro_batch * 1024

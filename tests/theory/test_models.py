@@ -219,7 +219,7 @@ def test_explain_has_every_leaf_and_the_total():
         ({"head_dim": 0}, "head_dim must be at least 1"),
         ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0"),
         ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
-        ({"expert_ffn": 8}, "set experts, or expert_ffn=None"),
+        ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
         ({"experts": 4}, "top_k must be at least 1"),
         ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
         ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 = 1"),

@@ -74,7 +74,7 @@ ASSUMPTION_CHOICES = st.builds(
     touches=st.sampled_from([0, 8]),
     mask=st.sampled_from([None, "full", "causal"]),
     overlap=st.fixed_dictionaries(dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), PARTS)),
-    habits=st.builds(
+    policy=st.builds(
         CommunicationPolicy,
         no_sync=st.booleans(),
         bucket_bytes=st.sampled_from([10**5, 25 * 2**20]),

@@ -10,7 +10,8 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes, logits_bytes
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.ends import logits_bytes
 from course_lib.theory.memory.peak import fewest_gpus, gpu_memory
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.step import batching
@@ -71,10 +72,13 @@ def korthikanti(inputs):
     """Bytes per layer under a scheme such as "tp+sp+sel"."""
     scheme = inputs.get("scheme", "sel").split("+")
     recompute = {"sel": "selective", "full": "full"}.get(scheme[-1], "none")
-    layout = Layout(tp=inputs["tp"] if "tp" in scheme else 1, sequence_parallel="sp" in scheme)
+    layout = Layout(
+        tp=inputs["tp"] if "tp" in scheme else 1,
+        sequence_parallel="sp" in scheme,
+        micro_batch=inputs.get("micro_batch", 1),
+    )
     recipe = Recipe(attention="standard", dropout=True, recompute=recompute)
-    batch = inputs.get("micro_batch", 1), inputs["seq"]
-    return layer_activation_bytes(block(inputs), recipe, *batch, layout)
+    return layer_activation_bytes(Job(block(inputs), recipe, layout, sequence=inputs["seq"]))
 
 
 def selective_saving(inputs):

@@ -66,15 +66,13 @@ def training_flop(case):
 
 
 def palm(inputs):
-    names = ("layers", "heads", "head_dim")
-    return flops.palm_flop_per_token(
-        inputs["N"], *(inputs[name] for name in names), sequence=inputs["seq"]
-    )
+    sizes = {name: inputs[name] for name in ("layers", "heads", "head_dim")}
+    return flops.palm_flop_per_token(inputs["N"], **sizes, sequence=inputs["seq"])
 
 
 def megatron(inputs, recompute):
-    names = ("batch", "seq", "layers", "hidden", "vocab")
-    return flops.megatron_flop(*(inputs[name] for name in names), recompute=recompute)
+    sizes = {name: inputs[name] for name in ("layers", "hidden", "vocab")}
+    return flops.megatron_flop(inputs["batch"], inputs["seq"], **sizes, recompute=recompute)
 
 
 def peak(case):

@@ -59,7 +59,9 @@ def volumes(case):
         )
     sizes = inputs["micro_batch"], inputs["seq"], inputs["hidden"]
     if "tp" in inputs:
-        return collectives.tensor_parallel_bytes(*sizes, inputs["tp"], inputs["bytes"])
+        return collectives.tensor_parallel_bytes(
+            *sizes, inputs["tp"], element_bytes=inputs["bytes"]
+        )
     return collectives.activation_bytes(*sizes, inputs["bytes"])
 
 

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
-from course_lib.theory.network.ring_or_tree import TREES, ring_or_tree
+from course_lib.theory.network.collectives import TREES
+from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 LINK = Link("test", 450e9, 3.4e-6)
 

@@ -22,7 +22,6 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import host_bytes
 from course_lib.theory.memory.states import (
     LocalParameters,
-    layer_kinds,
     local_parameters,
     model_states,
     sharded_states,
@@ -157,9 +156,9 @@ def test_tensor_ranks_copy_latent_attention_s_way_down():
 
 def test_every_layer_is_of_the_kind_that_it_is_counted_as():
     shape = MODELS["deepseek-v3"]  # three leading dense layers of 61
-    assert layer_kinds(shape, 0, 61) == [(0, 3), (60, 58)]
-    assert layer_kinds(shape, 1, 3) == [(0, 2)]
-    assert layer_kinds(shape, 5, 9) == [(60, 4)]
+    assert shape.layer_kinds() == [(0, 3), (60, 58)]
+    assert shape.layer_kinds(1, 3) == [(0, 2)]
+    assert shape.layer_kinds(5, 9) == [(60, 4)]
 
 
 def test_dualpipe_holds_the_parameters_twice():

@@ -34,10 +34,9 @@ SEQUENCE = 256
 
 
 def traffic(layout, shape=SHAPE, recipe=None, nodes=16, **more):
-    more = {"sequence": SEQUENCE} | more
-    return step_traffic(
-        shape, recipe or Recipe(), layout, cluster=Cluster(H100, nodes=nodes), **more
-    )
+    cluster = Cluster(H100, nodes=nodes)
+    job = Job(shape, recipe or Recipe(), layout, cluster, sequence=SEQUENCE)
+    return step_traffic(job, **more)
 
 
 def entry(result, axis, what, operation=None):
@@ -202,7 +201,7 @@ def test_zero_3_sends_three_parameters_but_keeps_the_ends():
     expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
     kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
     assert result.total_bytes == pytest.approx(expected - kept)
-    no_reshard = traffic(Layout(dp=8, zero_stage=3), habits=CommunicationPolicy(reshard=False))
+    no_reshard = traffic(Layout(dp=8, zero_stage=3), policy=CommunicationPolicy(reshard=False))
     assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
 
 
@@ -214,7 +213,7 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert sent(1, 4) == sent(1, 1)
     assert sent(2, 4) == pytest.approx(2.5 * sent(2, 1))  # 4 of gradients, 1 of parameters
     assert sent(3, 4) == pytest.approx(4 * sent(3, 1))
-    loud = traffic(Layout(dp=8, accumulation=4), habits=CommunicationPolicy(no_sync=False))
+    loud = traffic(Layout(dp=8, accumulation=4), policy=CommunicationPolicy(no_sync=False))
     assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
@@ -232,7 +231,7 @@ def test_sequence_parallelism_sends_as_much_unless_it_gathers_again():
     plain = traffic(Layout(tp=4)).total_bytes
     assert traffic(Layout(tp=4, sequence_parallel=True)).total_bytes == pytest.approx(plain)
     again = traffic(
-        Layout(tp=4, sequence_parallel=True), habits=CommunicationPolicy(gather_inputs_again=True)
+        Layout(tp=4, sequence_parallel=True), policy=CommunicationPolicy(gather_inputs_again=True)
     )
     # Two more all-gathers a layer, one for the head: each half of an all-reduce.
     size = SEQUENCE * SHAPE.hidden * 2
@@ -418,7 +417,7 @@ def test_overlap_hides_time_but_not_bytes():
 
 
 def test_smaller_buckets_cost_latency_only():
-    small = traffic(Layout(dp=16), habits=CommunicationPolicy(bucket_bytes=2**16))
+    small = traffic(Layout(dp=16), policy=CommunicationPolicy(bucket_bytes=2**16))
     large = traffic(Layout(dp=16))
     assert small.total_bytes == pytest.approx(large.total_bytes)
     assert small.seconds > large.seconds
@@ -426,7 +425,7 @@ def test_smaller_buckets_cost_latency_only():
 
 def test_trees_save_latency():
     ring = traffic(Layout(dp=128))
-    tree = traffic(Layout(dp=128), habits=CommunicationPolicy(algorithm="double-tree"))
+    tree = traffic(Layout(dp=128), policy=CommunicationPolicy(algorithm="double-tree"))
     assert tree.seconds < ring.seconds
     assert tree.total_bytes == ring.total_bytes
 
