@@ -140,11 +140,12 @@ def fits(shape, **degrees):
 
 
 @st.composite
-def trainings(draw):
-    """A shape, a recipe, a layout that fits, and a sequence that it can cut: 64 is a multiple."""
+def jobs(draw):
+    """A shape, a recipe, a layout that fits, and a sequence that it can cut: a multiple of 64."""
     shape = draw(shapes())
     most = shape.context // 64 if shape.learned_positions else 16
-    return shape, draw(recipes()), draw(layouts(shape)), 64 * draw(st.integers(1, most))
+    sequence = 64 * draw(st.integers(1, most))
+    return Job(shape, draw(recipes()), draw(layouts(shape)), sequence=sequence)
 
 
 @st.composite
@@ -156,7 +157,7 @@ def clusters(draw, world):
     return Cluster(chip, -(-world // per_node), per_node, between=between)
 
 
-HABITS = st.builds(
+POLICIES = st.builds(
     CommunicationPolicy,
     no_sync=FLAGS,
     bucket_bytes=st.integers(10**3, 10**9),
@@ -171,7 +172,7 @@ ASSUMPTIONS = st.builds(
     touches=st.floats(0, 20),
     mask=st.sampled_from([None, "full", "causal"]),
     overlap=AXIS_PARTS,
-    habits=HABITS,
+    policy=POLICIES,
 )
 
 
@@ -199,9 +200,9 @@ def test_parameters_are_the_sum_of_their_places_and_of_their_parts(shape):
     check_text(count.explain())
 
 
-@given(trainings())
-def test_the_stages_of_a_pipeline_have_all_parameters(training):
-    shape, _, layout, _ = training
+@given(jobs())
+def test_the_stages_of_a_pipeline_have_all_parameters(job):
+    shape, layout = job.shape, job.layout
     assume(layout.schedule != "dualpipe")
     alone = replace(layout, tp=1, ep=1)
     stages = [local_parameters(shape, alone, stage) for stage in range(layout.pp)]
@@ -214,19 +215,18 @@ def test_the_stages_of_a_pipeline_have_all_parameters(training):
 # --- memory ---
 
 
-@given(trainings(), st.sampled_from(["GB", "GiB"]))
-def test_memory_is_the_sum_of_its_leaves_on_every_stage(training, unit):
-    shape, recipe, layout, _ = training
-    bills = [gpu_memory(*training, stage) for stage in range(layout.pp)]
+@given(jobs(), st.sampled_from(["GB", "GiB"]))
+def test_memory_is_the_sum_of_its_leaves_on_every_stage(job, unit):
+    bills = [gpu_memory(job, stage) for stage in range(job.layout.pp)]
     for stage, bill in enumerate(bills):
         leaves = [getattr(bill, leaf.name) for leaf in fields(bill)]
         check_amounts(*leaves)
         assert all(isinstance(leaf, int) for leaf in leaves)
         assert sum(leaves) == bill.total_bytes == sum(bill.consumers.values())
         assert bill.model_states_bytes <= bill.total_bytes
-        check_amounts(host_bytes(Job(shape, recipe, layout), stage))
-        check_text(bill.explain(unit) + explain_memory(*training, stage, unit))
-    worst, bill = worst_stage(*training)
+        check_amounts(host_bytes(job, stage))
+        check_text(bill.explain(unit) + explain_memory(job, stage, unit=unit))
+    worst, bill = worst_stage(job)
     assert bill == bills[worst]
     assert bill.total_bytes == max(other.total_bytes for other in bills)
 
@@ -238,9 +238,9 @@ def states_of_the_worst_stage(shape, recipe, layout):
     )
 
 
-@given(trainings(), st.sampled_from(["dp", "tp", "pp", "cp", "ep", "zero_stage"]))
-def test_more_sharding_never_needs_more_model_states(training, axis):
-    shape, recipe, layout, _ = training
+@given(jobs(), st.sampled_from(["dp", "tp", "pp", "cp", "ep", "zero_stage"]))
+def test_more_sharding_never_needs_more_model_states(job, axis):
+    shape, recipe, layout = job.shape, job.recipe, job.layout
     degree = getattr(layout, axis)
     more = {axis: degree + 1 if axis == "zero_stage" else 2 * degree}
     if axis == "pp" and layout.schedule in ("interleaved", "dualpipe"):
@@ -255,17 +255,17 @@ def test_more_sharding_never_needs_more_model_states(training, axis):
     assert states_of_the_worst_stage(shape, recipe, sharded) <= before + rounding
 
 
-@given(trainings(), st.sampled_from(["cp", "tp", "sequence_parallel"]))
-def test_cutting_the_sequence_or_the_layers_never_keeps_more_activations(training, axis):
-    shape, recipe, layout, sequence = training
+@given(jobs(), st.sampled_from(["cp", "tp", "sequence_parallel"]))
+def test_cutting_the_sequence_or_the_layers_never_keeps_more_activations(job, axis):
+    shape, layout, sequence = job.shape, job.layout, job.sequence
     layout = replace(layout, sequence_parallel=axis == "tp" and layout.sequence_parallel)
     more = replace(layout, **{axis: True if axis == "sequence_parallel" else 2 * layout.cp})
     if axis == "tp":
         more = replace(layout, tp=2 * layout.tp)
     assume(fits(shape, **vars(more)) and sequence % (more.cp * more.tp) == 0)
-    kept = [gpu_memory(Job(shape, recipe, one, sequence=sequence)) for one in (layout, more)]
+    kept = [gpu_memory(Job(shape, job.recipe, one, sequence=sequence)) for one in (layout, more)]
     # Routed tokens are rounded up: one token more for each layer and micro-batch in flight.
-    token = 64 * (shape.hidden + (shape.expert_ffn or 0)) if shape.experts else 0
+    token = 64 * (shape.hidden + shape.expert_ffn) if shape.experts else 0
     slack = shape.layers * sum(layout.in_flight(0).values()) * token
     assert kept[1].activations_bytes <= kept[0].activations_bytes + slack
 
@@ -289,22 +289,24 @@ def test_states_have_the_bytes_of_the_recipe(recipe, parameters, ranks, zero_sta
     shapes(),
     st.integers(1, 8),
     st.integers(1, 64),
-    st.tuples(
-        st.sampled_from(["full", "causal"]),
-        st.sampled_from(["none", "selective", "full"]),
-        st.sampled_from(["standard", "flash"]),
+    st.fixed_dictionaries(
+        {
+            "mask": st.sampled_from(["full", "causal"]),
+            "recompute": st.sampled_from(["none", "selective", "full"]),
+            "attention": st.sampled_from(["standard", "flash"]),
+        }
     ),
 )
 def test_flops_are_the_sum_of_layers_and_head(shape, sequences, sequence, conventions):
-    whole = training_flops(shape, sequences, sequence, *conventions)
+    whole = training_flops(shape, sequences, sequence, **conventions)
     batch = (sequences, sequence)
-    layers = [layer_flops(shape, i, *batch, *conventions) for i in range(shape.layers)]
+    layers = [layer_flops(shape, i, *batch, **conventions) for i in range(shape.layers)]
     check_amounts(*whole.leaves().values())
     parts = [*layers, head_flops(shape, *batch)]
     assert sum(part.hardware_flop for part in parts) == whole.hardware_flop
     assert whole.model_flop + whole.recompute_flop == sum(whole.leaves().values())
     assert whole.forward_flop + whole.backward_flop == whole.hardware_flop
-    assert training_flops(shape, 2 * sequences, sequence, *conventions).model_flop == (
+    assert training_flops(shape, 2 * sequences, sequence, **conventions).model_flop == (
         2 * whole.model_flop
     )
     rates = [used(whole, 1.5, 8, 1e15) for used in (mfu, hfu)]
@@ -328,12 +330,13 @@ def test_conventions_are_ordered(shape, sequence, attention):
 # --- traffic and time ---
 
 
-@given(st.data(), trainings(), HABITS, AXIS_PARTS)
-def test_traffic_is_the_sum_of_its_collectives(data, training, habits, overlap):
-    layout = training[2]
+@given(st.data(), jobs(), POLICIES, AXIS_PARTS)
+def test_traffic_is_the_sum_of_its_collectives(data, job, policy, overlap):
+    layout = job.layout
     cluster = data.draw(clusters(layout.world))
     stage = data.draw(st.integers(0, layout.pp - 1))
-    traffic = step_traffic(*training, cluster, stage, habits=habits, overlap=overlap)
+    job = replace(job, cluster=cluster)
+    traffic = step_traffic(job, stage, policy=policy, overlap=overlap)
     for entry in traffic.collectives:
         check_amounts(entry.count, entry.size_bytes, entry.sent_bytes, entry.seconds)
     for total, parts in (
@@ -351,16 +354,15 @@ def test_traffic_is_the_sum_of_its_collectives(data, training, habits, overlap):
     check_text(traffic.explain())
 
 
-@given(st.data(), trainings(), ASSUMPTIONS)
-def test_step_time_is_the_sum_of_its_leaves(data, training, assumptions):
-    shape, recipe, layout, sequence = training
-    cluster = data.draw(clusters(layout.world))
-    step = step_time(Job(shape, recipe, layout, cluster, sequence=sequence), assumptions)
+@given(st.data(), jobs(), ASSUMPTIONS)
+def test_step_time_is_the_sum_of_its_leaves(data, job, assumptions):
+    job = replace(job, cluster=data.draw(clusters(job.layout.world)))
+    step = step_time(job, assumptions)
     check_amounts(*step.leaves().values(), step.communication_s, step.tokens_per_s)
     assert step.total_s == sum(step.leaves().values()) > 0
     assert step.communication_s <= step.total_s
     assert 0 < step.mfu <= step.hfu <= 1
-    assert step.tokens == layout.global_batch * sequence
+    assert step.tokens == job.tokens_per_update == job.layout.global_batch * job.sequence
     check_amounts(step.days(1e12), step.cost_usd(1e12))
     check_text(step.explain())
 

@@ -4,13 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute.flops import megatron_flop
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes, logits_bytes
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.ends import logits_bytes
 from course_lib.theory.memory.peak import fewest_gpus, gpu_memory
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.step import batching
@@ -71,10 +73,13 @@ def korthikanti(inputs):
     """Bytes per layer under a scheme such as "tp+sp+sel"."""
     scheme = inputs.get("scheme", "sel").split("+")
     recompute = {"sel": "selective", "full": "full"}.get(scheme[-1], "none")
-    layout = Layout(tp=inputs["tp"] if "tp" in scheme else 1, sequence_parallel="sp" in scheme)
+    layout = Layout(
+        tp=inputs["tp"] if "tp" in scheme else 1,
+        sequence_parallel="sp" in scheme,
+        micro_batch=inputs.get("micro_batch", 1),
+    )
     recipe = Recipe(attention="standard", dropout=True, recompute=recompute)
-    batch = inputs.get("micro_batch", 1), inputs["seq"]
-    return layer_activation_bytes(block(inputs), recipe, *batch, layout)
+    return layer_activation_bytes(Job(block(inputs), recipe, layout, sequence=inputs["seq"]))
 
 
 def selective_saving(inputs):
@@ -207,7 +212,7 @@ PREDICT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published(case):
     predicted = PREDICT[case["category"]](case)
     slack = {case["tolerance_kind"]: case["tolerance"] or (1e-15 if predicted else 0)}

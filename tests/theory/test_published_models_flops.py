@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware
@@ -66,15 +67,13 @@ def training_flop(case):
 
 
 def palm(inputs):
-    names = ("layers", "heads", "head_dim")
-    return flops.palm_flop_per_token(
-        inputs["N"], *(inputs[name] for name in names), sequence=inputs["seq"]
-    )
+    sizes = {name: inputs[name] for name in ("layers", "heads", "head_dim")}
+    return flops.palm_flop_per_token(inputs["N"], **sizes, sequence=inputs["seq"])
 
 
 def megatron(inputs, recompute):
-    names = ("batch", "seq", "layers", "hidden", "vocab")
-    return flops.megatron_flop(*(inputs[name] for name in names), recompute=recompute)
+    sizes = {name: inputs[name] for name in ("layers", "hidden", "vocab")}
+    return flops.megatron_flop(inputs["batch"], inputs["seq"], **sizes, recompute=recompute)
 
 
 def peak(case):
@@ -165,7 +164,7 @@ PREDICT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published(case):
     predicted = PREDICT[case["category"]](case)
     if case["tolerance"] == 0:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs.hardware import Link
@@ -59,7 +60,9 @@ def volumes(case):
         )
     sizes = inputs["micro_batch"], inputs["seq"], inputs["hidden"]
     if "tp" in inputs:
-        return collectives.tensor_parallel_bytes(*sizes, inputs["tp"], inputs["bytes"])
+        return collectives.tensor_parallel_bytes(
+            *sizes, inputs["tp"], element_bytes=inputs["bytes"]
+        )
     return collectives.activation_bytes(*sizes, inputs["bytes"])
 
 
@@ -89,7 +92,7 @@ BY_CATEGORY = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published_number(case):
     relative = {"rel": case["tolerance"], "abs": 0}[case["tolerance_kind"]]
     absolute = {"rel": 0, "abs": case["tolerance"]}[case["tolerance_kind"]]

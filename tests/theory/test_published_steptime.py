@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute.flops import megatron_flop
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
@@ -41,7 +43,8 @@ def megatron(inputs):
         gradients="fp32", attention="standard", dropout=True, recompute=inputs["recompute"]
     )
     cluster = Cluster(accelerator("A100-SXM-80GB"), inputs["gpus"] // 8)
-    return shape_of(inputs), recipe, layout_of(inputs, sequence_parallel=selective), cluster, 2048
+    layout = layout_of(inputs, sequence_parallel=selective)
+    return Job(shape_of(inputs), recipe, layout, cluster, sequence=2048)
 
 
 def llama(inputs):
@@ -49,19 +52,19 @@ def llama(inputs):
     recipe = Recipe(gradients="fp32", fused_swiglu=True)
     layout = layout_of(inputs, sequence_parallel=True, zero_stage=1)
     cluster = Cluster(accelerator("H100-SXM"), inputs["gpus"] // 8)
-    return shape_of(inputs), recipe, layout, cluster, inputs["seq"]
+    return Job(shape_of(inputs), recipe, layout, cluster, sequence=inputs["seq"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published_step(case):
     inputs = case["inputs"]
-    step = step_time(*(llama if "seq" in inputs else megatron)(inputs))
+    step = step_time((llama if "seq" in inputs else megatron)(inputs))
     predicted = step.total_s
     if case["unit"] == "TFLOP/s":
         flop = step.model_flop
         if "seq" not in inputs:
             shape = shape_of(inputs)
-            sizes = (inputs["batch"], 2048, shape.layers, shape.hidden, shape.vocab)
-            flop = megatron_flop(*sizes, recompute="full")
+            sizes = {"layers": shape.layers, "hidden": shape.hidden, "vocab": shape.vocab}
+            flop = megatron_flop(inputs["batch"], 2048, **sizes, recompute="full")
         predicted = flop / step.total_s / inputs["gpus"] / 1e12
     assert predicted == pytest.approx(case["expected"], rel=case["tolerance"])

@@ -1,0 +1,96 @@
+"""A model on the roofline: by hand for one matrix, and at its two ends."""
+
+from dataclasses import replace
+
+import pytest
+from probes import DENSE, Probe
+
+from course_lib.theory.compute.roofline import model_roofline
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.models import MODELS
+
+H100 = accelerator("H100-SXM")
+GPT2 = MODELS["gpt2-124m"]
+
+
+def operation(result, name):
+    return next(op for op in result.operations if op.name == name)
+
+
+def test_the_head_by_hand():
+    head = operation(model_roofline(GPT2, H100, tokens=1024), "head")
+    assert head.flop == 2 * 1024 * 768 * 50257
+    assert head.moved_bytes == pytest.approx(2 * (1024 * 768 + 768 * 50257 + 1024 * 50257))
+    assert head.attainable_flop_per_s == H100.peak_flop_per_s
+
+
+def test_additions_wait_for_memory():
+    additions = operation(model_roofline(GPT2, H100, tokens=1024), "additions")
+    assert additions.flop == 2 * 12 * 1024 * 768
+    assert additions.flop_per_byte == pytest.approx(1 / 6)
+    assert additions.seconds == pytest.approx(additions.moved_bytes / H100.memory_bytes_per_s)
+
+
+def test_one_token_waits_for_the_weights():
+    """One token reads each weight for two FLOP: 1 FLOP/byte in bf16, time = weights / bandwidth."""
+    result = model_roofline(MODELS["llama2-7b"], H100, tokens=1)
+    weights = 2 * sum(
+        matrix.inputs * matrix.outputs for matrix in MODELS["llama2-7b"].layer_matrices(0)
+    )
+    for name in ("attention", "MLP", "head"):
+        assert operation(result, name).flop_per_byte == pytest.approx(1, rel=2e-3)
+    layers = operation(result, "attention").seconds + operation(result, "MLP").seconds
+    assert layers == pytest.approx(32 * weights / H100.memory_bytes_per_s, rel=2e-3)
+
+
+def test_many_tokens_reach_most_of_the_peak():
+    fractions = [
+        model_roofline(MODELS["llama2-7b"], H100, tokens=tokens).peak_fraction
+        for tokens in (1, 16, 256, 4096, 65536)
+    ]
+    assert fractions == sorted(fractions)
+    assert fractions[0] < 0.01 < 0.9 < fractions[-1] < 1
+
+
+def test_the_flop_are_those_of_the_matrices():
+    result = model_roofline(GPT2, H100, tokens=8)
+    matrices = sum(matrix.forward_flop for matrix in GPT2.layer_matrices(0))
+    products = result.flop - operation(result, "additions").flop
+    assert products == 8 * (12 * matrices + 2 * 768 * 50257)
+
+
+def test_wider_numbers_halve_the_intensity():
+    bf16, fp32 = (model_roofline(GPT2, H100, 64, element_bytes=b) for b in (2, 4))
+    ratio = operation(bf16, "MLP").flop_per_byte / operation(fp32, "MLP").flop_per_byte
+    assert ratio == pytest.approx(2)
+
+
+def test_a_mixture_of_experts_is_refused():
+    with pytest.raises(ValueError, match="experts 8: the tokens of a matrix depend on the router"):
+        model_roofline(MODELS["mixtral-8x7b"], H100, tokens=64)
+
+
+def test_explain_names_the_limit():
+    text = model_roofline(GPT2, H100, tokens=4096).explain()
+    assert "MLP" in text and "limited by compute" in text and "limited by memory" in text
+
+
+PROBES = {
+    "model_roofline": Probe(
+        model_roofline,
+        {"shape": DENSE, "accelerator": H100, "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 4,
+        },
+    )
+}
+RECORDS = {
+    "Operation": list(model_roofline(DENSE, H100, 64).operations),
+    "Roofline": [
+        model_roofline(DENSE, H100, 64),
+        model_roofline(DENSE, accelerator("RTX4090"), 128),
+    ],
+}

@@ -1,0 +1,154 @@
+"""Accelerators and links: data sheets against each other."""
+
+import dataclasses
+
+import pytest
+from every import every
+from probes import DENSE, PLAIN, Probe, values
+
+from course_lib.theory import planner
+from course_lib.theory.inputs import hardware
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4, Accelerator, Link, accelerator
+
+H100 = ACCELERATORS["H100-SXM"]
+SLOW = Link("slow", 1e9, 1e-3)
+CHIP = Accelerator("chip", 1e12, 10**9, 1e10, inside=Link("fast", 1e10), between=SLOW)
+
+
+@every(
+    ("name", "clock_hz", "fma_per_clock", "tensor_cores"),
+    [
+        # Bekman, Machine Learning Engineering, compute/accelerator; NVIDIA Ada whitepaper, app. A.
+        ("A100-SXM-80GB", 1.410e9, 256, 432),
+        ("H100-SXM", 1.830e9, 512, 528),
+        ("H200-SXM", 1.830e9, 512, 528),
+        ("RTX4090", 2.520e9, 64, 512),
+    ],
+)
+def test_peaks_follow_from_clock_and_cores(name, clock_hz, fma_per_clock, tensor_cores):
+    peak = hardware.tensor_core_peak(clock_hz, fma_per_clock, tensor_cores)
+    assert ACCELERATORS[name].peak_flop_per_s == pytest.approx(peak, rel=1e-3)
+
+
+def test_a100_s_memory_bandwidth_follows_from_its_bus():
+    # 5120 bits, two transfers a clock of 1593 MHz.
+    bandwidth = 5120 / 8 * 2 * 1593e6
+    assert ACCELERATORS["A100-SXM-80GB"].memory_bytes_per_s == pytest.approx(bandwidth, rel=1e-3)
+
+
+@every(
+    ("name", "links", "gb_per_s_each_way"),
+    # NVLink: 12, 18 and 18 links of 25, 25 and 50 GB/s each way; xGMI: 7 of 64.
+    [("A100-SXM-80GB", 12, 25), ("H100-SXM", 18, 25), ("B200-SXM", 18, 50), ("MI300X", 7, 64)],
+)
+def test_links_are_counted_one_way(name, links, gb_per_s_each_way):
+    assert ACCELERATORS[name].inside.bytes_per_s == links * gb_per_s_each_way * 1e9
+
+
+def test_pcie_4_follows_from_its_lanes():
+    # 16 lanes, 16 GT/s, 128b/130b coding.
+    lanes = 16 * 16e9 * 128 / 130 / 8
+    assert ACCELERATORS["RTX4090"].inside.bytes_per_s == pytest.approx(lanes, rel=1e-3)
+
+
+def test_measured_matmuls_are_below_the_peak():
+    assert H100.peak_flop_per_s * H100.matmul_efficiency == pytest.approx(794.5e12)
+    a100 = ACCELERATORS["A100-SXM-80GB"]
+    assert a100.peak_flop_per_s * a100.matmul_efficiency == pytest.approx(271.2e12)
+
+
+def test_roofline_bends_at_the_ridge():
+    ridge = CHIP.ridge_flop_per_byte
+    assert ridge == hardware.ridge(1e12, 1e10) == 100
+    assert CHIP.attainable_flop_per_s(ridge / 2) == CHIP.peak_flop_per_s / 2
+    assert CHIP.attainable_flop_per_s(ridge) == CHIP.attainable_flop_per_s(2 * ridge) == 1e12
+
+
+def test_intensity_of_a_matmul():
+    # A square one of n does 2n³ FLOP on 3n² numbers: n/3 FLOP a byte in 16 bits.
+    assert hardware.matmul_intensity(4096, 4096, 4096) == pytest.approx(4096 / 3)
+    # A matrix times a vector reads every weight for one multiply-add: 1 FLOP a byte.
+    assert hardware.matmul_intensity(4096, 4096, 1) == pytest.approx(1, rel=1e-3)
+    assert hardware.matmul_intensity(8, 8, 8, element_bytes=4) == pytest.approx(8 / 6)
+    sizes = (2, 3, 5, 2)
+    for place in range(4):
+        changed = [size * (1 + (place == i)) for i, size in enumerate(sizes)]
+        assert hardware.matmul_intensity(*changed) != hardware.matmul_intensity(*sizes)
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: Link("x", 0), "bytes_per_s must be above 0"),
+        (lambda: Link("x", float("inf")), "bytes_per_s must be finite"),
+        (lambda: Link("x", 1, -1), "latency_s must be at least 0"),
+        (lambda: dataclasses.replace(CHIP, peak_flop_per_s=-1), "peak_flop_per_s must be above"),
+        (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
+        (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
+        (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
+        (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
+        (lambda: hardware.tensor_core_peak(0, 1, 1), "clock_hz must be above 0"),
+        (lambda: hardware.tensor_core_peak(1, 0, 1), "fma_per_clock must be at least 1"),
+        (lambda: hardware.tensor_core_peak(1, 1, 0), "tensor_cores must be at least 1"),
+        (lambda: hardware.ridge(0, 1), "flop_per_s must be above 0"),
+        (lambda: hardware.ridge(1, 0), "bytes_per_s must be above 0"),
+        (lambda: hardware.matmul_intensity(1, 0, 1), "inner must be at least 1"),
+        (lambda: CHIP.attainable_flop_per_s(-1), "flop_per_byte must be at least 0"),
+    ],
+)
+def test_bad_input_is_explained(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def seen(chip):
+    """Name, ridge, and the memory, rate and links of a cluster of such chips."""
+    cluster = Cluster(chip, nodes=2)
+    links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
+    fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
+    name = chip.explain().split(":")[0]
+    return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links
+
+
+PROBES = {
+    "Link": Probe(
+        Link,
+        {"name": "wire", "bytes_per_s": 1e9},
+        {"name": "cable", "bytes_per_s": 2e9, "latency_s": 1e-6},
+        see=Link.explain,
+    ),
+    "Accelerator": Probe(
+        Accelerator,
+        values(H100),
+        {
+            "name": "chip",
+            "peak_flop_per_s": 1e15,
+            "memory_bytes": 10**10,
+            "memory_bytes_per_s": 1e12,
+            "inside": PCIE4,
+            "between": PCIE4,
+            "matmul_efficiency": 0.5,
+        },
+        see=seen,
+    ),
+    "Accelerator.attainable_flop_per_s": Probe(
+        H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}
+    ),
+    "tensor_core_peak": Probe(
+        hardware.tensor_core_peak,
+        {"clock_hz": 1e9, "fma_per_clock": 256, "tensor_cores": 432},
+        {"clock_hz": 2e9, "fma_per_clock": 512, "tensor_cores": 528},
+    ),
+    "ridge": Probe(
+        hardware.ridge,
+        {"flop_per_s": 1e14, "bytes_per_s": 1e12},
+        {"flop_per_s": 2e14, "bytes_per_s": 2e12},
+    ),
+    "matmul_intensity": Probe(
+        hardware.matmul_intensity,
+        {"rows": 64, "inner": 32, "columns": 16},
+        {"rows": 65, "inner": 33, "columns": 17, "element_bytes": 4},
+    ),
+    "accelerator": Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
+}

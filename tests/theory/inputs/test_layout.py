@@ -1,0 +1,213 @@
+"""Layouts: what they add up to, what they refuse, and how many micro-batches they hold."""
+
+import dataclasses
+
+import pytest
+from every import every
+from hypothesis import given
+from hypothesis import strategies as st
+from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, check
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.step_time import step_time
+
+SMALL = TransformerShape(layers=6, hidden=32, heads=8, ffn=64, vocab=50, context=64, kv_heads=4)
+
+
+def test_context_and_tensor_ranks_count_experts_do_not():
+    layout = Layout(dp=4, tp=8, pp=2, cp=2, ep=8)
+    assert layout.world == 128
+    assert layout.shard_ranks == 8
+    assert layout.expert_shard_ranks == 1
+
+
+def test_global_batch_counts_data_parallel_ranks_only():
+    layout = Layout(dp=4, tp=2, pp=2, cp=2, micro_batch=3, accumulation=5)
+    assert layout.global_batch == 60
+
+
+def test_remainder_of_the_layers_goes_to_the_first_stages():
+    assert Layout(pp=4).chunk_layers(SMALL) == (2, 2, 1, 1)
+    assert Layout(pp=2, stage_layers=(1, 5)).chunk_layers(SMALL) == (1, 5)
+
+
+def test_chunks_of_a_stage():
+    assert Layout(pp=4).stage_chunks(1) == (1,)
+    interleaved = Layout(pp=2, schedule="interleaved", virtual_stages=3, accumulation=2)
+    assert interleaved.stage_chunks(1) == (1, 3, 5)
+    assert Layout(pp=4, schedule="dualpipe", accumulation=8).stage_chunks(1) == (1, 2)
+
+
+@every("schedule", ["naive", "gpipe", "1f1b", "zb1p", "dualpipe"])
+@every("pp", [1, 2, 4, 6])
+@every("micro_batches", [1, 3, 4, 8, 14])
+def test_in_flight_equals_the_simulated_schedule(schedule, pp, micro_batches):
+    if schedule == "dualpipe" and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp):
+        with pytest.raises(ValueError):
+            Layout(pp=pp, accumulation=micro_batches, schedule=schedule)
+        return
+    layout = Layout(pp=pp, accumulation=micro_batches, schedule=schedule)
+    simulated = timeline(schedule, pp, micro_batches)
+    for stage in range(pp):
+        assert sum(layout.in_flight(stage).values()) == simulated.in_flight(stage)
+
+
+@given(pp=st.integers(1, 6), groups=st.integers(1, 4), virtual_stages=st.integers(2, 4))
+def test_interleaved_in_flight_equals_the_simulated_schedule(pp, groups, virtual_stages):
+    sizes = {"accumulation": pp * groups, "virtual_stages": virtual_stages}
+    layout = Layout(pp=pp, schedule="interleaved", **sizes)
+    simulated = timeline("interleaved", pp, pp * groups, virtual_stages)
+    for stage in range(pp):
+        held = layout.in_flight(stage)
+        assert tuple(held) == layout.stage_chunks(stage)
+        passes = round(simulated.in_flight(stage) * virtual_stages)
+        assert sum(held.values()) == passes
+
+
+def test_interleaving_costs_korthikanti_s_factor_on_stage_0():
+    # 1 + (p - 1) / (p·v) times the activations of 1F1B: arXiv:2205.05198, section 4.2.3.
+    p, v = 8, 3
+    layout = Layout(pp=p, accumulation=64, schedule="interleaved", virtual_stages=v)
+    of_one_f_one_b = p  # micro-batches × 1/p of the layers
+    held = sum(layout.in_flight(0).values()) / v
+    assert held / of_one_f_one_b == pytest.approx(1 + (p - 1) / (p * v))
+
+
+@every("field", ["dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation"])
+@every("bad", [0, -1, 2.0, "4", True, None, 10**30])
+def test_bad_counts_are_named(field, bad):
+    with pytest.raises(ValueError, match=field):
+        Layout(**{field: bad})
+
+
+@every(
+    ("fields", "message"),
+    [
+        ({"zero_stage": 4}, "zero_stage must be at most 3"),
+        ({"sequence_parallel": 1}, "sequence_parallel must be True or False"),
+        ({"schedule": "1f1d"}, "did you mean '1f1b'"),
+        ({"ep": 3, "dp": 4}, r"dp\*cp 4 is not divisible by ep 3"),
+        ({"virtual_stages": 2}, "virtual_stages 2 does not go with schedule '1f1b'"),
+        ({"schedule": "interleaved"}, "interleaved needs 2 or more"),
+        (
+            {"schedule": "interleaved", "virtual_stages": 2, "pp": 4, "accumulation": 6},
+            r"micro_batches \(accumulation\) 6 is not divisible by stages \(pp\) 4",
+        ),
+        ({"schedule": "dualpipe", "pp": 3, "accumulation": 8}, r"stages \(pp\) 3 is not divisible"),
+        (
+            {"schedule": "dualpipe", "pp": 4, "accumulation": 6},
+            "dualpipe must be at least 8, got 6: give 8 or more",
+        ),
+        (
+            {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
+            r"\(accumulation\) 5 is not divisible",
+        ),
+        ({"stage_layers": (3, 0), "pp": 2}, r"stage_layers\[1\] must be at least 1"),
+        ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
+    ],
+)
+def test_bad_layouts_are_explained(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Layout(**fields)
+
+
+@every(
+    ("fields", "message"),
+    [
+        ({"tp": 3}, "heads 8 is not divisible by tp 3"),
+        ({"pp": 7}, "leaves a stage without a layer: take at most 6"),
+        ({"pp": 2, "stage_layers": (3, 4)}, "sum to 7: make them sum to the model's 6 layers"),
+        ({"ep": 2, "dp": 2}, "ep 2 has no experts to spread in this model"),
+        ({"cp": 3}, "sequence 64 is not divisible by cp 3"),
+        ({"tp": 8, "cp": 16, "sequence_parallel": True}, "sequence/cp 4 is not divisible by tp 8"),
+    ],
+)
+def test_layouts_that_do_not_fit_a_model_are_explained(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Layout(**fields).check(SMALL, sequence=64)
+
+
+@every(
+    ("change", "message"),
+    [
+        ({"kv_heads": 6, "heads": 24, "hidden": 48}, "kv_heads 6 is not divisible by tp 4"),
+        ({"kv_heads": 3, "heads": 24, "hidden": 48}, "tp 4 is not divisible by kv_heads 3"),
+        ({"ffn": 66}, "ffn 66 is not divisible by tp 4"),
+    ],
+)
+def test_sizes_that_tp_cannot_cut_are_explained(change, message):
+    with pytest.raises(ValueError, match=message):
+        Layout(tp=4).check(dataclasses.replace(SMALL, **change))
+
+
+def test_experts_that_ep_cannot_spread_are_explained():
+    with pytest.raises(ValueError, match="experts 8 is not divisible by ep 16"):
+        Layout(dp=16, ep=16).check(MODELS["mixtral-8x7b"])
+
+
+def test_tensor_ranks_beyond_the_key_value_heads_are_allowed():
+    Layout(tp=16).check(MODELS["llama2-70b"], sequence=4096)
+
+
+def test_a_world_of_another_size_is_refused():
+    Layout(dp=2, tp=4).check_world(8)
+    with pytest.raises(ValueError, match=r"world 16 is not dp\*tp\*pp\*cp = 2\*4\*1\*1 = 8"):
+        Layout(dp=2, tp=4).check_world(16)
+    with pytest.raises(ValueError, match="stage must be at most 3"):
+        Layout(pp=4).in_flight(4)
+
+
+def seen(layout):
+    """Memory of all stages, time and batch of a layout."""
+    job = Job(MIXTURE, layout=layout, cluster=Cluster(H100, nodes=16), sequence=512)
+    bills = [gpu_memory(job, stage) for stage in range(layout.pp)]
+    return bills, step_time(job, GUESS).leaves(), layout.global_batch
+
+
+PROBES = {
+    "Layout": Probe(
+        Layout,
+        {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "accumulation": 4},
+        {
+            "dp": 4,
+            "tp": 4,
+            "pp": 3,
+            "cp": 4,
+            "ep": 2,
+            "zero_stage": 1,
+            "sequence_parallel": True,
+            "micro_batch": 2,
+            "accumulation": 8,
+            "schedule": "gpipe",
+            "virtual_stages": Given(3, {"schedule": "interleaved"}, before=2),
+            "stage_layers": (1, 6),
+        },
+        see=seen,
+    ),
+    "Layout.check": check(
+        Layout(tp=8, cp=2).check,
+        {"shape": dataclasses.replace(DENSE, kv_heads=8), "sequence": 512},
+        {"shape": dataclasses.replace(DENSE, heads=4), "sequence": 511},
+    ),
+    "Layout.check_sequence": check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
+    "Layout.check_world": check(SPREAD.check_world, {"world": 16}, {"world": 8}),
+    "Layout.check_chunks": check(
+        SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}
+    ),
+    "Layout.chunk_layers": Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
+    "Layout.layer_slice": Probe(
+        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}, inner=True
+    ),
+    "Layout.layers_of": Probe(
+        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}, inner=True
+    ),
+    "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
+    "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
+    "Layout.in_flight": Probe(SPREAD.in_flight, {"stage": 0}, {"stage": 1}),
+}

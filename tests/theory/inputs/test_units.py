@@ -1,0 +1,102 @@
+"""GB and GiB, billions and millions."""
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.inputs import units
+from course_lib.theory.inputs.units import format_flop
+
+
+def test_gb_and_gib_are_seven_percent_apart():
+    assert units.GIB / units.GB == pytest.approx(1.0737, abs=1e-4)
+    assert units.gb(24_921_779_200) == pytest.approx(24.92, abs=0.005)
+    assert units.gib(24_921_779_200) == pytest.approx(23.21, abs=0.005)
+
+
+@every(
+    ("size", "unit", "text"),
+    [
+        (0, "GB", "0 B"),
+        (999, "GB", "999 B"),
+        (1000, "GB", "1.00 kB"),
+        (1000, "GiB", "1000 B"),
+        (2**20, "GiB", "1.00 MiB"),
+        (2**30, "GB", "1.07 GB"),
+        (2**30, "GiB", "1.00 GiB"),
+        (3 * 10**12, "GB", "3.00 TB"),
+    ],
+)
+def test_format_bytes(size, unit, text):
+    assert units.format_bytes(size, unit) == text
+
+
+@every("size", [-1, float("nan"), float("inf"), "5", True])
+def test_format_bytes_refuses_what_is_no_size(size):
+    with pytest.raises(ValueError, match="size_bytes"):
+        units.format_bytes(size)
+
+
+def test_format_bytes_names_the_nearest_unit():
+    with pytest.raises(ValueError, match="did you mean 'GiB'"):
+        units.format_bytes(1, "Gib")
+
+
+@every(
+    ("text", "count"),
+    [("70b", 70 * 10**9), ("13B", 13 * 10**9), ("1.5B", 1_500_000_000), ("124M", 124_000_000)],
+)
+def test_parse_count_reads_billions_and_millions(text, count):
+    assert units.parse_count(text) == count
+
+
+@every("text", ["", "b", "-7b", "70 GB", "7x"])
+def test_parse_count_refuses_other_text(text):
+    with pytest.raises(ValueError, match="write it like"):
+        units.parse_count(text)
+
+
+def test_format_count():
+    assert units.format_count(6_738_415_616) == "6.74B"
+    assert units.format_count(124_439_808) == "124M"
+    assert units.format_count(12) == "12"
+
+
+@every(
+    ("seconds", "text"),
+    [
+        (0, "0 ns"),
+        (2.22e-9, "2.22 ns"),
+        (47.6e-6, "47.6 µs"),
+        (0.99999e-3, "1 ms"),
+        (0.05246, "52.5 ms"),
+        (12.34, "12.3 s"),
+        (86_400, "86,400 s"),
+    ],
+)
+def test_seconds(seconds, text):
+    assert units.format_seconds(seconds) == text
+
+
+def test_no_time_below_zero():
+    with pytest.raises(ValueError, match="seconds must be at least 0"):
+        units.format_seconds(-1)
+
+
+def test_an_amount_of_computation_is_not_a_rate():
+    assert format_flop(196_608_000_000_000) == "196.6 TFLOP"
+    assert format_flop(3.14e23) == "314 ZFLOP"
+    assert format_flop(12) == "12 FLOP"
+
+
+PROBES = {
+    "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
+    "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
+    "format_bytes": Probe(
+        units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
+    ),
+    "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
+    "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
+    "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
+    "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
+}

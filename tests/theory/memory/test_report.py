@@ -1,0 +1,53 @@
+"""The derivation names the convention, the shares and every leaf."""
+
+import pytest
+from probes import JOB, Probe
+
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.report import explain_memory
+
+LAYOUT = Layout(dp=8, tp=4, pp=2, ep=8, zero_stage=1, accumulation=4)
+
+
+def test_every_part_is_in_the_derivation():
+    shape = MODELS["mixtral-8x7b"]
+    text = explain_memory(Job(shape, Recipe(), LAYOUT, sequence=4096), unit="GiB")
+    bill = gpu_memory(Job(shape, Recipe(), LAYOUT, sequence=4096))
+    assert (
+        "adamw: weights 2 (bf16) + gradients 2 (bf16) + fp32 master copy 4 + states 8 = 16" in text
+    )
+    assert "stage 0 of pp 2, 1/4 by tp" in text
+    assert "1/8 of the experts by ep" in text
+    assert "ZeRO-1 cuts optimizer over dp·cp = 8, of experts over dp·cp/ep = 1" in text
+    assert "1f1b, recompute none: 2 micro-batches × 16 layers with experts ×" in text
+    for size in (bill.parameters_bytes, bill.activations_bytes, bill.total_bytes):
+        assert format_bytes(size, "GiB") in text
+
+
+def test_leading_dense_layers_have_a_line_of_their_own():
+    text = explain_memory(Job(MODELS["deepseek-v3"], Recipe(), sequence=4096))
+    assert "1 micro-batches × 3 layers ×" in text
+    assert "1 micro-batches × 58 layers with experts ×" in text
+
+
+def test_a_gradient_buffer_is_named_in_the_convention():
+    text = explain_memory(Job(MODELS["gpt2-124m"], Recipe(gradient_buffer=True)))
+    assert "fp32 gradient buffer 4" in text
+    assert "= 20 B per parameter" in text
+
+
+def test_another_unit_is_refused():
+    with pytest.raises(ValueError, match="did you mean 'GB'"):
+        explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")
+
+
+PROBES = {
+    "explain_memory": Probe(
+        explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)
+    )
+}

@@ -1,0 +1,244 @@
+"""Model states of one GPU: by hand, published numbers, and each other."""
+
+import dataclasses
+
+import probes
+import pytest
+from every import every
+from hypothesis import given
+from hypothesis import strategies as st
+from probes import Probe, values
+
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.peak import (
+    host_bytes,
+)
+from course_lib.theory.memory.states import (
+    LocalParameters,
+    local_parameters,
+    model_states,
+    shard_parameters,
+    sharded_states,
+    sharding_buffers,
+    updated_parameters,
+)
+
+FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+
+
+@every("name", MODELS)
+def test_one_gpu_holds_the_whole_model(name):
+    local = local_parameters(MODELS[name])
+    assert local.total == MODELS[name].parameters().total
+
+
+@every("name", ["gpt2-1.5b", "llama3-405b", "mixtral-8x7b", "deepseek-v3"])
+@every("pp", [2, 3, 7])
+def test_stages_together_hold_the_model_and_a_copied_head(name, pp):
+    shape = MODELS[name]
+    held = sum(local_parameters(shape, Layout(pp=pp), stage).total for stage in range(pp))
+    copied_head = shape.vocab * shape.hidden * shape.tied_embeddings
+    assert held == shape.parameters().total + copied_head
+
+
+@every("tp", [1, 2, 8])
+def test_tensor_ranks_split_matrices_and_copy_the_rest(tp):
+    shape = MODELS["gpt2-355m"]
+    h = shape.hidden
+    split = 3 * (h * h + h) + h * h + (4 * h * h + 4 * h) + 4 * h * h  # q, k, v, out, up, down
+    copied = 2 * 2 * h + 2 * h  # two norms, and the biases of out and down
+    ends = -(-shape.vocab // tp) * h + shape.context * h + 2 * h
+    expected = shape.layers * (split // tp + copied) + ends
+    assert local_parameters(shape, Layout(tp=tp)).total == expected
+
+
+def test_tensor_ranks_copy_latent_attention_s_way_down():
+    shape = MODELS["deepseek-v3"]
+    one, eight = (local_parameters(shape, Layout(tp=tp)) for tp in (1, 8))
+    assert eight.experts * 8 == one.experts
+    # Norms of layer and latents, router, both down-projections, in 61 layers; the last norm.
+    latents, h = 1536 + 512, 7168
+    copied = 61 * (2 * h + latents + h * (latents + 64)) + 58 * 256 * h + h
+    assert eight.dense == copied + (one.dense - copied) // 8
+
+
+def test_every_layer_is_of_the_kind_that_it_is_counted_as():
+    shape = MODELS["deepseek-v3"]  # three leading dense layers of 61
+    assert shape.layer_kinds() == [(0, 3), (60, 58)]
+    assert shape.layer_kinds(1, 3) == [(0, 2)]
+    assert shape.layer_kinds(5, 9) == [(60, 4)]
+
+
+def test_dualpipe_holds_the_parameters_twice():
+    # DeepSeek-V3, arXiv:2412.19437, table 2: parameters 2×.
+    shape = MODELS["mt-nlg-530b"]
+    layout = Layout(pp=2, accumulation=4, schedule="dualpipe")
+    assert local_parameters(shape, layout, 1).total == shape.parameters().total
+
+
+def test_experts_are_spread_over_ep_and_the_rest_is_not():
+    shape = MODELS["mixtral-8x7b"]
+    alone, spread = (local_parameters(shape, Layout(dp=8, ep=ep)) for ep in (1, 8))
+    assert spread.experts == alone.experts / 8
+    assert spread.dense == alone.dense
+
+
+def test_zero_shards_experts_over_fewer_ranks():
+    layout = Layout(dp=16, ep=8, zero_stage=3)
+    states = sharded_states(LocalParameters(dense=1600, experts=800), Recipe(), layout)
+    assert states.parameters_bytes == 2 * (1600 / 16 + 800 / 2)
+
+
+def test_context_ranks_share_the_states_as_well():
+    two_by_four, eight = (
+        model_states(10**9, Recipe(), Layout(dp=dp, cp=cp, zero_stage=1))
+        for dp, cp in ((2, 4), (8, 1))
+    )
+    assert two_by_four == eight
+
+
+def test_offloaded_states_are_in_the_host_s_memory():
+    shape, layout = MODELS["llama2-7b"], Layout(dp=8, zero_stage=2)
+    recipe = Recipe(offload="optimizer")
+    states = sharded_states(local_parameters(shape, layout), recipe, layout)
+    assert states.optimizer_state_bytes == states.master_copy_bytes == 0
+    assert host_bytes(Job(shape, recipe, layout)) == 12 * shape.parameters().total / 8
+    assert host_bytes(Job(shape, Recipe(), layout)) == 0
+
+
+LOCAL = LocalParameters(1000, 400, layer_dense=90, layer_experts=40, ends_dense=100, table=50)
+
+
+def buffers(recipe=None, **layout):
+    """Bytes of gathered weights, whole gradients and buckets."""
+    return tuple(sharding_buffers(LOCAL, recipe or Recipe(), Layout(**layout)).values())
+
+
+def test_what_sharding_gathers_for_a_moment():
+    two_layers_and_ends = 2 * (2 * 130 + 100)
+    assert buffers() == (0, 0, 0)
+    assert buffers(dp=4) == (0, 0, 2 * 1400)  # DDP sends copies of the gradients
+    assert buffers(dp=4, zero_stage=1) == (0, 0, 0)
+    assert buffers(dp=4, zero_stage=2) == (0, two_layers_and_ends, 0)
+    assert buffers(dp=4, zero_stage=3) == (two_layers_and_ends, two_layers_and_ends, 0)
+
+
+def test_gradients_are_reduced_in_their_own_precision():
+    fp32 = Recipe(gradients="fp32")
+    assert buffers(fp32, dp=4, zero_stage=3)[1] == 130 * (2 + 4) + 100 * 2
+
+
+def test_experts_without_a_second_holder_are_never_gathered_or_sent():
+    assert buffers(dp=4, ep=4) == (0, 0, 2 * 1000)
+    assert buffers(dp=4, ep=4, zero_stage=3)[0] == 2 * (2 * 90 + 100)
+
+
+def test_yafsdp_has_two_buffers_of_each_kind():
+    # The ends are not kept: an embedding passes through the buffers as a layer does.
+    yafsdp = Recipe(gathering="yafsdp")
+    assert buffers(yafsdp, dp=4, zero_stage=3) == (2 * 2 * 130, 2 * 2 * 130, 0)
+    wide = Recipe(gathering="yafsdp", gradients="fp32")
+    assert buffers(wide, dp=4, zero_stage=3)[1] == 2 * 2 * 130 + 4 * 130
+    table = dataclasses.replace(LOCAL, table=200)
+    found = sharding_buffers(table, yafsdp, Layout(dp=4, zero_stage=3))
+    assert found["gathered_parameters_bytes"] == 2 * 2 * 200
+
+
+def test_options_of_data_parallelism_change_its_buffers():
+    view = Recipe(gradient_as_bucket_view=True)
+    assert buffers(view, dp=4) == (0, 0, 0)
+    assert buffers(Recipe(gathered_units=3), dp=4, zero_stage=3)[0] == 2 * (3 * 130 + 100)
+
+
+DEGREES = st.sampled_from([1, 2, 4])
+LAYOUTS = st.builds(
+    Layout,
+    dp=DEGREES,
+    tp=DEGREES,
+    pp=DEGREES,
+    cp=DEGREES,
+    zero_stage=st.integers(0, 3),
+)
+SHAPES = st.sampled_from(
+    [MODELS[name] for name in ("gpt2-124m", "llama3-70b", "mixtral-8x7b", "deepseek-v3")]
+)
+
+
+def heaviest(shape, layout, recipe):
+    """Model states of the stage that has most."""
+    stages = range(layout.pp)
+    return max(
+        sharded_states(local_parameters(shape, layout, stage), recipe, layout).model_states_bytes
+        for stage in stages
+    )
+
+
+@given(
+    shape=SHAPES,
+    layout=LAYOUTS,
+    axis=st.sampled_from(["dp", "tp", "pp", "cp", "zero_stage", "ep"]),
+    recipe=st.sampled_from([Recipe(), FP32, Recipe(gradient_buffer=True, optimizer="momentum")]),
+)
+def test_more_of_any_sharding_never_needs_more_model_states(shape, layout, axis, recipe):
+    value = min(3, layout.zero_stage + 1) if axis == "zero_stage" else 2 * getattr(layout, axis)
+    if axis == "ep" and (not shape.experts or layout.dp * layout.cp % value):
+        return
+    more = dataclasses.replace(layout, **{axis: value})
+    assert heaviest(shape, more, recipe) <= heaviest(shape, layout, recipe)
+
+
+@given(parameters=st.integers(1, 10**12), ranks=st.integers(1, 4096), stage=st.integers(0, 3))
+def test_zero_s_closed_form(parameters, ranks, stage):
+    states = model_states(parameters, Recipe(), Layout(dp=ranks, zero_stage=stage))
+    whole = {0: 16, 1: 4, 2: 2, 3: 0}[stage]
+    expected = parameters * (whole + (16 - whole) / ranks)
+    assert expected <= states.model_states_bytes * (1 + 1e-12)
+    assert states.model_states_bytes < expected * (1 + 1e-12) + 16  # less than one parameter more
+
+
+def test_model_states_refuses_half_a_parameter():
+    with pytest.raises(ValueError, match="parameters must be a whole number"):
+        model_states(7e9, Recipe())
+
+
+STAGE = local_parameters(probes.MIXTURE)
+SHARDED = (
+    {"local": STAGE, "layout": probes.ZERO_3},
+    {"local": LocalParameters(8), "layout": ALONE},
+)
+WITH_RECIPE = (
+    SHARDED[0] | {"recipe": probes.PLAIN},
+    SHARDED[1] | {"recipe": Recipe(optimizer="sgd", gathered_units=1)},
+)
+PROBES = {
+    "local_parameters": Probe(
+        local_parameters,
+        {"shape": probes.DENSE, "layout": probes.TWO_STAGES},
+        {"shape": probes.MIXTURE, "layout": probes.SPREAD, "stage": 1},
+    ),
+    "model_states": Probe(
+        model_states,
+        {"parameters": 10**6, "recipe": probes.PLAIN},
+        {"parameters": 10**7, "recipe": Recipe(optimizer="sgd"), "layout": probes.ZERO_3},
+    ),
+    "sharded_states": Probe(sharded_states, *WITH_RECIPE),
+    "sharding_buffers": Probe(sharding_buffers, *WITH_RECIPE),
+    "shard_parameters": Probe(shard_parameters, *SHARDED),
+    "updated_parameters": Probe(updated_parameters, *SHARDED),
+    "LocalParameters": Probe(
+        LocalParameters,
+        dict.fromkeys(values(STAGE), 1000),
+        dict.fromkeys(values(STAGE), 2000) | {"table": 5000},
+        see=lambda local: [
+            (
+                sharded_states(local, recipe, probes.ZERO_3),
+                sharding_buffers(local, recipe, probes.ZERO_3),
+            )
+            for recipe in (Recipe(), Recipe(gathering="yafsdp"))
+        ],
+        inner=True,
+    ),
+}

@@ -1,0 +1,176 @@
+"""DDP's timeline: by hand, at its limits, and beside the rule that the model's size cancels."""
+
+from dataclasses import replace
+
+import pytest
+from every import every
+from probes import DENSE, H100, SLOW_LINK, Probe
+
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network import collectives
+from course_lib.theory.network.bucket_timeline import (
+    Gradient,
+    ddp_timeline,
+    hiding_tokens,
+    model_gradients,
+)
+from course_lib.theory.network.buckets import ddp_buckets
+
+A100 = accelerator("A100-SXM-80GB")
+SLOW = Link("one byte a second", 1.0, 0.0)
+THREE = [Gradient(name, 10, 5.0) for name in "cba"]
+
+
+def spans(timeline):
+    return [(each.size_bytes, each.start_s, each.end_s) for each in timeline.exchanges]
+
+
+def test_three_layers_by_hand():
+    """Two ranks send each byte once: 10 s a bucket, full at 5, 10 and 15 s."""
+    result = ddp_timeline(THREE, 2, SLOW, cap_bytes=10)
+    assert spans(result) == [(10, 5, 15), (10, 15, 25), (10, 25, 35)]
+    assert (result.backward_s, result.communication_s) == (15, 30)
+    assert (result.exposed_s, result.hidden_s) == (20, 10)
+    assert result.efficiency == pytest.approx(22.5 / 42.5)
+
+
+def test_one_bucket_hides_nothing():
+    result = ddp_timeline(THREE, 2, SLOW, cap_bytes=30, first_bytes=30)
+    assert spans(result) == [(30, 15, 45)]
+    assert result.hidden_s == 0 and result.exposed_s == 30
+
+
+def test_without_overlap_the_link_waits():
+    result = ddp_timeline(THREE, 2, SLOW, cap_bytes=10, overlap=False)
+    assert spans(result) == [(10, 15, 25), (10, 25, 35), (10, 35, 45)]
+    assert [each.ready_s for each in result.exchanges] == [5, 10, 15]
+
+
+def test_a_fast_link_leaves_the_last_bucket():
+    result = ddp_timeline(THREE, 2, Link("fast", 10.0, 0.0), cap_bytes=10)
+    assert result.exposed_s == pytest.approx(1)
+    assert result.hidden_s == pytest.approx(2)
+
+
+def test_latency_is_paid_for_each_bucket():
+    link = Link("far", 1e9, 1.0)
+    many, one = (ddp_timeline(THREE, 4, link, cap_bytes=cap, first_bytes=cap) for cap in (10, 30))
+    assert many.communication_s - one.communication_s == pytest.approx(2 * 2 * 3)
+
+
+def test_one_rank_sends_nothing():
+    assert ddp_timeline(THREE, 1, SLOW).exposed_s == 0
+
+
+def test_a_step_without_a_gradient_only_takes_time():
+    steps = [Gradient("head", 0, 7.0), *THREE]
+    assert spans(ddp_timeline(steps, 2, SLOW, cap_bytes=10))[0] == (10, 12, 22)
+
+
+@every("name", ["gpt2-124m", "llama2-7b"])
+@every("cap", [10**6, 25 * 2**20, 10**12])
+def test_all_gradients_travel_in_the_buckets_of_ddp(name, cap):
+    gradients = model_gradients(MODELS[name], A100, tokens=1024)
+    result = ddp_timeline(gradients, 8, HDR, cap_bytes=cap, first_bytes=cap)
+    sizes = [gradient.size_bytes for gradient in gradients if gradient.size_bytes]
+    assert [each.size_bytes for each in result.exchanges] == ddp_buckets(sizes, cap, cap)
+    assert result.size_bytes == 4 * MODELS[name].parameters().total
+    ends = [each.end_s for each in result.exchanges]
+    assert ends == sorted(ends)
+    assert result.exposed_s + result.hidden_s == pytest.approx(result.communication_s)
+
+
+def test_backward_is_four_flop_a_weight_and_token():
+    """Second source: FLOPs of the whole model without attention's scores."""
+    from course_lib.theory.compute.flops import training_flops
+
+    shape = MODELS["gpt2-124m"]
+    flop = training_flops(shape, 1, 1024)
+    matrices = flop.model_flop - flop.scores_flop
+    rate = A100.peak_flop_per_s * A100.matmul_efficiency
+    backward = sum(g.backward_s for g in model_gradients(shape, A100, 1024))
+    assert backward == pytest.approx(matrices * 2 / 3 / rate)
+
+
+def test_a_tied_embedding_comes_last_and_an_untied_head_first():
+    gpt2, llama = (model_gradients(MODELS[n], A100, 64) for n in ("gpt2-124m", "llama2-7b"))
+    assert gpt2[-1].size_bytes == 4 * (50257 + 1024) * 768
+    assert gpt2[0].size_bytes == 4 * 2 * 768  # the last norm
+    assert llama[0].size_bytes == 4 * (32000 * 4096 + 4096)
+
+
+@every("name", ["gpt2-1.5b", "llama2-70b"])
+def test_the_size_of_the_model_cancels(name):
+    """At `hiding_tokens` both take equally long, but for latency, embedding and norms."""
+    chip = accelerator("H100-SXM")
+    rate = chip.peak_flop_per_s * chip.matmul_efficiency
+    link = Link("no latency", 50e9, 0.0)
+    tokens = round(hiding_tokens(rate, link.bytes_per_s, ranks=8))
+    result = ddp_timeline(model_gradients(MODELS[name], chip, tokens), 8, link)
+    assert result.communication_s == pytest.approx(result.backward_s, rel=0.01)
+    assert tokens == round(7 / 16 * 4 * rate / 50e9)
+    sent = collectives.sent_bytes("all-reduce", result.size_bytes, 8)
+    assert result.communication_s == pytest.approx(sent / 50e9)
+
+
+def test_a_backward_pass_that_takes_no_time_has_no_efficiency():
+    assert ddp_timeline([Gradient("a", 10, 0.0)], 2, SLOW).efficiency == 0
+
+
+def test_explain_names_every_bucket():
+    text = ddp_timeline(THREE, 2, SLOW, cap_bytes=10).explain()
+    assert text.count("bucket") == 3
+    assert "10000.00 ms hidden and 20000.00 ms exposed" in text
+    assert text.splitlines() == [
+        "bucket   1:       10 B, full at 5000.00 ms, sent 5000.00 to 15000.00 ms",
+        "bucket   2:       10 B, full at 10000.00 ms, sent 15000.00 to 25000.00 ms",
+        "bucket   3:       10 B, full at 15000.00 ms, sent 25000.00 to 35000.00 ms",
+        "backward 15000.00 ms, communication 30000.00 ms, of which 10000.00 ms hidden and "
+        "20000.00 ms exposed",
+    ]
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="gradients have 0 bytes"):
+        ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW)
+    with pytest.raises(ValueError, match="experts 8"):
+        model_gradients(MODELS["mixtral-8x7b"], A100, 64)
+
+
+GRADIENTS = model_gradients(DENSE, H100, tokens=64)
+TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
+PROBES = {
+    "ddp_timeline": Probe(
+        ddp_timeline,
+        {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
+        {
+            "gradients": GRADIENTS[1:],
+            "ranks": 4,
+            "link": PCIE4,
+            "cap_bytes": 10**7,
+            "first_bytes": 100,
+            "overlap": False,
+        },
+    ),
+    "model_gradients": Probe(
+        model_gradients,
+        {"shape": DENSE, "accelerator": H100, "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 2,
+        },
+    ),
+    "hiding_tokens": Probe(
+        hiding_tokens,
+        {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
+        {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
+    ),
+}
+RECORDS = {
+    "Gradient": list(GRADIENTS),
+    "Exchange": list(TIMELINES[0].exchanges),
+    "BucketTimeline": [*TIMELINES, ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK)],
+}

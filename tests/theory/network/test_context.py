@@ -1,0 +1,77 @@
+"""Slices of a sequence: scores by hand, against a table of all pairs, and the ring that hides."""
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.network import context
+
+
+def test_four_ranks_by_hand():
+    """Chunks of 4 tokens: 1, 2, 3, 4 blocks of 16; zig-zag has chunks of 2 and 9 blocks of 4."""
+    assert [context.rank_scores(16, rank, 4) for rank in range(4)] == [16, 32, 48, 64]
+    assert [context.rank_scores(16, rank, 4, zigzag=True) for rank in range(4)] == [36] * 4
+
+
+@every("zigzag", [False, True])
+def test_visible_pairs_against_a_table(zigzag):
+    sequence, ranks = 24, 3
+    size = sequence // (ranks * (2 if zigzag else 1))
+    for rank in range(ranks):
+        mine = context.chunks(rank, ranks, zigzag)
+        queries = [chunk * size + i for chunk in mine for i in range(size)]
+        expected = sum(query + 1 for query in queries)  # a token sees all before it, and itself
+        assert context.rank_scores(sequence, rank, ranks, zigzag=zigzag, masked=False) == expected
+
+
+def test_all_ranks_together_have_all_chunks():
+    for zigzag in (False, True):
+        found = [chunk for rank in range(4) for chunk in context.chunks(rank, 4, zigzag)]
+        assert sorted(found) == list(range(8 if zigzag else 4))
+
+
+def test_uneven_chunks_are_explained():
+    with pytest.raises(ValueError, match="sequence 25 is not divisible by chunks 4: take"):
+        context.rank_scores(25, 0, 2, zigzag=True)
+    with pytest.raises(ValueError, match="rank must be at most 3"):
+        context.chunks(4, 4)
+
+
+def test_the_ring_hides_from_flop_over_bytes_on():
+    """Liu et al. 2023, section 3: c = F / B; fewer key heads need less."""
+    h100, network = accelerator("H100-SXM").peak_flop_per_s, 50e9
+    assert context.hidden_ring_tokens(h100, network, 4096, 4096) == pytest.approx(19_788)
+    llama = MODELS["llama3.1-8b"]
+    fewer = context.hidden_ring_tokens(h100, network, llama.hidden, llama.kv_width)
+    assert fewer == pytest.approx(19_788 / 4)
+    tokens = round(fewer)
+    compute_s = 4 * tokens**2 * llama.hidden / h100
+    send_s = 2 * tokens * llama.kv_width * 2 / network
+    assert compute_s == pytest.approx(send_s, rel=1e-3)
+
+
+PROBES = {
+    "chunks": Probe(
+        context.chunks,
+        {"rank": 1, "ranks": 4, "zigzag": True},
+        {"rank": 2, "ranks": 8, "zigzag": False},
+    ),
+    "rank_scores": Probe(
+        context.rank_scores,
+        {"sequence": 64, "rank": 1, "ranks": 4},
+        {"sequence": 128, "rank": 2, "ranks": 8, "zigzag": True, "masked": False},
+    ),
+    "hidden_ring_tokens": Probe(
+        context.hidden_ring_tokens,
+        {"flop_per_s": 1e15, "bytes_per_s": 1e10, "hidden": 64, "kv_width": 16},
+        {
+            "flop_per_s": 2e15,
+            "bytes_per_s": 2e10,
+            "hidden": 128,
+            "kv_width": 32,
+            "element_bytes": 4,
+        },
+    ),
+}

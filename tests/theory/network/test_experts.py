@@ -1,0 +1,181 @@
+"""Loads of experts: by hand, at both ends of the skew, and what a rank hands over."""
+
+import math
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import ACCELERATORS
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network import experts
+from course_lib.theory.network.experts import ExpertLoad, expert_load, zipf_load
+from course_lib.theory.network.step_traffic import step_traffic
+
+
+def test_by_hand():
+    load = ExpertLoad((6, 2, 3, 1), top_k=1, capacity=4, ranks=2, row_bytes=10)
+    assert load.choices == 12 and load.mean == 3 and load.imbalance == 2
+    assert load.accepted == (4, 2, 3, 1)
+    assert load.dropped == 2 and load.dropped_fraction == pytest.approx(1 / 6)
+    assert load.rank_load == (6, 4) and load.rank_imbalance == 1.2
+    assert load.dispatch_bytes == 50 and load.travelling_bytes == 25 and load.received_bytes == 60
+
+
+def test_explain_has_the_numbers():
+    text = ExpertLoad((6, 2, 3, 1), 1, 4, 2, 10**9).explain()
+    assert "12 on 4 experts, 3.0 each" in text
+    assert "2.00 times the mean" in text and "2 dropped (16.7%)" in text
+    assert "5.00 GB from each of 2 ranks, 6.00 GB to the busiest" in text
+
+
+@every("skew", [0, 0.3, 1, 3, 10])
+@every(("tokens", "count", "top_k"), [(1, 1, 1), (1000, 8, 2), (77, 64, 6), (5, 4, 4)])
+def test_all_choices_are_made_and_no_token_asks_an_expert_twice(tokens, count, top_k, skew):
+    load = zipf_load(tokens, count, top_k, skew)
+    assert len(load) == count and sum(load) == tokens * top_k
+    assert 0 <= min(load) and max(load) <= tokens
+    assert list(load) == sorted(load, reverse=True)
+
+
+def test_no_skew_is_balance_and_much_skew_is_one_expert():
+    assert zipf_load(1024, 8, 2, 0) == (256,) * 8
+    assert zipf_load(1000, 4, 1, 10)[0] == 999
+    assert zipf_load(1000, 4, 2, 10)[0] == 1000
+
+
+def test_the_shares_are_zipfs():
+    """1, 1/2, 1/3, 1/4 add up to 25/12."""
+    assert zipf_load(2500, 4, 1, 1) == (1200, 600, 400, 300)
+    # Two choices: the first expert is full at 1000, the other 1000 go as 1/2, 1/3, 1/4.
+    assert zipf_load(1300, 4, 2, 1) == (1248, 624, 416, 312)
+    assert zipf_load(1300, 4, 2, 2)[0] == 1300
+
+
+@every(
+    ("choices", "count", "factor", "expected"),
+    [(1024, 8, 1.0, 128), (1024, 8, 1.25, 160), (10, 4, 1.0, 3), (10, 4, None, 10)],
+)
+def test_capacity(choices, count, factor, expected):
+    assert experts.capacity(choices, count, factor) == expected
+
+
+def test_the_capacity_drops_more_with_more_skew():
+    lost = [
+        expert_load(4096, 8, 2, capacity_factor=1.25, skew=skew).dropped for skew in (0, 0.5, 1, 2)
+    ]
+    assert lost[0] == 0 and lost == sorted(lost) and lost[1] > 0
+
+
+def test_without_a_limit_nothing_is_dropped():
+    assert expert_load(4096, 8, 2, capacity_factor=None, skew=2).dropped == 0
+
+
+def test_balanced_bytes_are_those_of_the_traffic():
+    """Mixtral: four all-to-alls in each of 32 layers, forward and backward."""
+    mixtral, ranks, tokens = MODELS["mixtral-8x7b"], 8, 4096
+    load = expert_load(ranks * tokens, 8, 2, ranks=ranks, row_bytes=2 * mixtral.hidden)
+    cluster = Cluster(ACCELERATORS["H100-SXM"])
+    traffic = step_traffic(Job(mixtral, Recipe(), Layout(dp=8, ep=8), cluster, sequence=tokens))
+    assert 4 * 32 * load.travelling_bytes == traffic.bytes_by_axis["ep"]
+    kept = [[2 * tokens // 8] * 8] * ranks
+    one_layer = experts.routed_bytes(kept, 3, 2 * mixtral.hidden)
+    assert one_layer == 4 * load.dispatch_bytes
+
+
+def test_routed_bytes_by_hand():
+    """Rank 0 sends 3 + 1 rows and receives 3 + 5; rank 1 sends 5 + 2 and receives 1 + 2."""
+    kept = [[3, 1], [5, 2]]
+    assert experts.routed_bytes(kept, 0, 10) == 2 * (4 + 8) * 10
+    assert experts.routed_bytes(kept, 1, 10) == 2 * (7 + 3) * 10
+    assert experts.routed_bytes(kept, 1, 10, passes=3) == 3 * (7 + 3) * 10
+
+
+@every(
+    ("kept", "message"),
+    [
+        ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
+        ([[1, 2], [1]], r"kept\[1\] has 1 experts and kept\[0\] 2: give one"),
+        ([[1, -2], [1, 2]], r"kept\[0\]\[1\] must be at least 0"),
+    ],
+)
+def test_a_bad_table_is_explained(kept, message):
+    with pytest.raises(ValueError, match=message):
+        experts.routed_bytes(kept, 0, 2)
+
+
+def test_balance_loss():
+    assert experts.balance_loss([5, 5], [0.5, 0.5]) == 1
+    assert experts.balance_loss([10, 0], [1, 0]) == 2
+    assert experts.balance_loss([3, 1], [0.7, 0.3]) == pytest.approx(2 * (0.75 * 0.7 + 0.25 * 0.3))
+
+
+@every(
+    ("load", "probabilities", "message"),
+    [
+        ([1, 2], [1.0], "load has 2 experts and probabilities 1: give one"),
+        ([0, 0], [0.5, 0.5], "sum of load must be above 0"),
+        ([1, 1], [-0.5, 1.5], r"probabilities\[0\] must be at least 0"),
+        ([], [], "experts must be at least 1"),
+    ],
+)
+def test_a_bad_balance_is_explained(load, probabilities, message):
+    with pytest.raises(ValueError, match=message):
+        experts.balance_loss(load, probabilities)
+
+
+def test_bad_loads_are_explained():
+    with pytest.raises(ValueError, match="experts 6 is not divisible by ranks 4: take"):
+        expert_load(100, 6, ranks=4)
+    with pytest.raises(ValueError, match="choices must be at least 1"):
+        ExpertLoad((0, 0), 1, 1, 1, 2)
+    with pytest.raises(ValueError, match="skew must be at most"):
+        zipf_load(10, 4, 1, 11)
+    assert math.isclose(expert_load(100, 4, skew=10).imbalance, 4, rel_tol=0.02)
+
+
+PROBES = {
+    "capacity": Probe(
+        experts.capacity,
+        {"choices": 1024, "experts": 8, "factor": 1.25},
+        {"choices": 2048, "experts": 16, "factor": None},
+    ),
+    "zipf_load": Probe(
+        zipf_load,
+        {"tokens": 1024, "experts": 8, "top_k": 2, "skew": 0.5},
+        {"tokens": 2048, "experts": 16, "top_k": 1, "skew": 1.0},
+    ),
+    "expert_load": Probe(
+        expert_load,
+        {"tokens": 1024, "experts": 8, "skew": 0.5},
+        {
+            "tokens": 2048,
+            "experts": 16,
+            "top_k": 2,
+            "capacity_factor": 1.0,
+            "ranks": 4,
+            "row_bytes": 64,
+            "skew": 1.0,
+        },
+    ),
+    "balance_loss": Probe(
+        experts.balance_loss,
+        {"load": (3, 1), "probabilities": (0.7, 0.3)},
+        {"load": (2, 2), "probabilities": (0.5, 0.6)},
+    ),
+    "routed_bytes": Probe(
+        experts.routed_bytes,
+        {"kept": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
+        {"kept": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
+    ),
+}
+RECORDS = {
+    "ExpertLoad": [
+        expert_load(1024, 8, 1, capacity_factor=1.25, ranks=2, row_bytes=64, skew=0.5),
+        expert_load(1024, 8, 2, capacity_factor=2.0, ranks=4, row_bytes=128, skew=1.0),
+    ]
+}

@@ -1,0 +1,127 @@
+"""The fit finds the link that made the times, and says when there is none."""
+
+import random
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.network.collectives import seconds
+from course_lib.theory.network.fitting import fit_alpha_beta
+
+SIZES = [4.0**power for power in range(5, 13)]
+
+
+def times(operation="all-reduce", ranks=4, alpha=2e-5, beta=1.2e10, algorithm="ring"):
+    return [
+        seconds(operation, size, ranks, Link("link", beta, alpha), algorithm=algorithm)
+        for size in SIZES
+    ]
+
+
+@every("ranks", [2, 3, 8, 1024])
+@every(("alpha", "beta"), [(2e-5, 1.2e10), (1e-3, 2.5e7), (0.0, 1e9)])
+@every(
+    ("operation", "algorithm"),
+    [
+        ("all-reduce", "ring"),
+        ("all-reduce", "tree"),
+        ("all-reduce", "double-tree"),
+        ("all-gather", "ring"),
+        ("all-to-all", "ring"),
+        ("send-recv", "ring"),
+    ],
+)
+def test_it_recovers_the_link_that_made_the_times(operation, algorithm, alpha, beta, ranks):
+    made = times(operation, ranks, alpha, beta, algorithm)
+    fit = fit_alpha_beta(operation, SIZES, made, ranks, algorithm=algorithm)
+    assert fit.latency_s == pytest.approx(alpha, rel=1e-9, abs=1e-15)
+    assert fit.bytes_per_s == pytest.approx(beta, rel=1e-9)
+    assert fit.residual < 1e-9
+
+
+def test_two_sizes_determine_the_line():
+    fit = fit_alpha_beta("all-reduce", [1000, 9000], [1e-3, 3e-3], ranks=2)
+    # 2α + 1000/β = 1 ms and 2α + 9000/β = 3 ms
+    assert fit.bytes_per_s == pytest.approx(4e6)
+    assert fit.latency_s == pytest.approx(0.375e-3)
+
+
+def test_small_sizes_count_as_much_as_large_ones():
+    """A large time that is off by 5 % must not move the latency of the small ones by more."""
+    made = times()
+    made[-1] *= 1.05
+    fit = fit_alpha_beta("all-reduce", SIZES, made, 4)
+    assert fit.latency_s == pytest.approx(2e-5, rel=0.05)
+    assert fit.bytes_per_s == pytest.approx(1.2e10, rel=0.05)
+    assert 0 < fit.residual < 0.05
+
+
+def test_no_nearby_link_is_better():
+    """The optimum of the sum it claims to minimise, without trusting the algebra."""
+    noise = random.Random(0)
+    made = [time * noise.uniform(0.8, 1.2) for time in times()]
+    fit = fit_alpha_beta("all-reduce", SIZES, made, 4)
+
+    def error(alpha, beta):
+        model = [seconds("all-reduce", size, 4, Link("link", beta, alpha)) for size in SIZES]
+        return sum(((m - t) / t) ** 2 for m, t in zip(model, made, strict=True))
+
+    best = error(fit.latency_s, fit.bytes_per_s)
+    assert fit.residual == pytest.approx((best / len(SIZES)) ** 0.5)
+    for factor in (0.99, 1.01):
+        assert error(fit.latency_s * factor, fit.bytes_per_s) > best
+        assert error(fit.latency_s, fit.bytes_per_s * factor) > best
+
+
+def test_it_explains_itself():
+    fit = fit_alpha_beta("all-reduce", SIZES, times(alpha=1e-4, beta=25e6), 4)
+    assert fit.explain().startswith("α = 100 µs a step, β = 25 MB/s one way, off by 0%")
+
+
+@every(
+    ("sizes", "measured", "ranks", "message"),
+    [
+        ([1000], [1e-3], 2, "two different sizes or more"),
+        ([1000, 1000], [1e-3, 2e-3], 2, "two different sizes or more"),
+        ([], [], 2, "two different sizes or more"),
+        ([1000, 2000], [1e-3], 2, "one time for each size"),
+        ([1000, 2000], [1e-3, 0.0], 2, r"seconds\[1\] must be above 0"),
+        ([-1, 2000], [1e-3, 2e-3], 2, r"sizes_bytes\[0\] must be at least 0"),
+        ([1000, 2000], [1e-3, 1e-3], 2, "seconds do not grow with the sizes"),
+        ([1000, 2000], [2e-3, 1e-3], 2, "seconds do not grow with the sizes"),
+        ([1000, 2000], [1e-3, 4e-3], 2, "latency comes out below zero"),
+        ([1000, 2000], [1e-3, 2e-3], 1, "measure on 2 ranks or more"),
+        ([1000, 2000], [1e-3, 2e-3], 0, "ranks must be at least 1"),
+    ],
+)
+def test_times_without_a_link_are_explained(sizes, measured, ranks, message):
+    with pytest.raises(ValueError, match=message):
+        fit_alpha_beta("all-reduce", sizes, measured, ranks)
+
+
+PROBES = {
+    "fit_alpha_beta": Probe(
+        fit_alpha_beta,
+        {
+            "operation": "all-reduce",
+            "ranks": 8,
+            "sizes_bytes": [1e3, 1e6],
+            "seconds": [1e-3, 2e-3],
+        },
+        {
+            "operation": "broadcast",
+            "ranks": 16,
+            "algorithm": "tree",
+            "sizes_bytes": [1e3, 2e6],
+            "seconds": [1e-3, 3e-3],
+        },
+    )
+}
+RECORDS = {
+    "FittedLink": [
+        fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)
+        for measured in ([1e-3, 1e-2, 1e-1], [2e-3, 1e-2, 3e-1])
+    ]
+}

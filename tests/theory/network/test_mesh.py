@@ -1,0 +1,77 @@
+"""Coordinates and groups, by hand and against the order that the traffic assumes."""
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network import mesh
+
+CUBE = Layout(dp=2, tp=2, pp=2)
+
+
+def test_replicas():
+    assert mesh.data_parallel(16_384, tp=8, pp=16) == 128
+    assert mesh.data_parallel(24, tp=2, pp=3, cp=2) == 2
+    with pytest.raises(ValueError, match=r"25\.6 is not a whole number of replicas: use 2000"):
+        mesh.data_parallel(2048, tp=8, pp=10)
+
+
+def test_eight_ranks_by_hand():
+    assert mesh.place(CUBE, 5) == {"tp": 1, "cp": 0, "dp": 0, "pp": 1}
+    assert mesh.groups(CUBE, "tp") == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert mesh.groups(CUBE, "dp") == ((0, 2), (1, 3), (4, 6), (5, 7))
+    assert mesh.groups(CUBE, "pp") == ((0, 4), (1, 5), (2, 6), (3, 7))
+
+
+def test_another_order():
+    order = ("dp", "cp", "tp", "pp")
+    assert mesh.groups(CUBE, "dp", order) == mesh.groups(CUBE, "tp")
+    with pytest.raises(ValueError, match="must name each"):
+        mesh.strides(CUBE, ("tp", "dp"))
+
+
+def test_a_group_differs_in_its_axis_only():
+    layout = Layout(dp=3, tp=2, pp=2, cp=2)
+    for axis in mesh.ORDER:
+        found = mesh.groups(layout, axis)
+        assert sorted(rank for group in found for rank in group) == list(range(layout.world))
+        for group in found:
+            places = [mesh.place(layout, rank) for rank in group]
+            assert [place[axis] for place in places] == list(range(getattr(layout, axis)))
+            assert len({tuple(sorted((place | {axis: 0}).items())) for place in places}) == 1
+
+
+@every("axis", mesh.ORDER)
+def test_the_traffic_takes_the_same_order(axis):
+    """A group that leaves its node gets the link between nodes, and no other does."""
+    layout, cluster = Layout(dp=4, tp=4, pp=2, cp=2), Cluster(accelerator("H100-SXM"), nodes=8)
+    stride, degree = mesh.strides(layout)[axis], getattr(layout, axis)
+    inside = cluster.link(degree, stride) == cluster.inside
+    assert inside == (mesh.nodes_of(layout, axis) == 1)
+
+
+def test_nodes():
+    layout = Layout(dp=32, tp=8, pp=8)
+    spread = {axis: mesh.nodes_of(layout, axis) for axis in mesh.ORDER}
+    assert spread == {"tp": 1, "cp": 1, "dp": 32, "pp": 8}
+    assert mesh.nodes_of(layout, "tp", order=("pp", "dp", "cp", "tp")) == 8
+
+
+ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
+OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
+PROBES = {
+    "data_parallel": Probe(
+        mesh.data_parallel, {"world": 64}, {"world": 32, "tp": 2, "pp": 2, "cp": 2}
+    ),
+    "strides": Probe(mesh.strides, ON_MESH, OTHER_MESH),
+    "place": Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
+    "groups": Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
+    "nodes_of": Probe(
+        mesh.nodes_of,
+        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
+        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
+    ),
+}

@@ -1,0 +1,59 @@
+"""What a parameter server moves, against sums by hand."""
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+
+
+def test_an_exchange_by_hand():
+    exchange = RowExchange(rows=190, width=128)
+    assert exchange.pulled_bytes == 190 * 512
+    assert exchange.pushed_bytes == 190 * 512 + 190 * 8 + 16
+    assert exchange.total_bytes == 196_096
+
+
+def test_only_the_rows_count():
+    exchange = RowExchange(100, 16)
+    assert dense_over_sparse(exchange, 2000, 4) == 2 * dense_over_sparse(exchange, 1000, 4)
+
+
+def test_where_all_rows_are_used_the_all_reduce_sends_less():
+    every_row = RowExchange(1000, 16)
+    assert dense_over_sparse(every_row, 1000, 2) < 1  # 2(n-1)/n = 1 against 2, and the ids
+    assert dense_over_sparse(every_row, 1000, 2) == pytest.approx(64 / (128 + 8), rel=1e-3)
+
+
+@every(
+    ("wrong", "message"),
+    [
+        ({"rows": 0}, "rows must be at least 1"),
+        ({"width": 1.5}, "width must be a whole number"),
+        ({"id_bytes": -1}, "id_bytes must be at least 0"),
+    ],
+)
+def test_bad_sizes_are_explained(wrong, message):
+    with pytest.raises(ValueError, match=message):
+        RowExchange(**{"rows": 1, "width": 1, **wrong})
+
+
+def test_a_table_smaller_than_its_rows_is_explained():
+    with pytest.raises(ValueError, match="table_rows must be at least 100"):
+        dense_over_sparse(RowExchange(100, 16), 99, 2)
+
+
+EXCHANGE = {"rows": 100, "width": 64}
+PROBES = {
+    "RowExchange": Probe(
+        RowExchange,
+        EXCHANGE,
+        {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
+        see=lambda exchange: exchange.total_bytes,
+    ),
+    "dense_over_sparse": Probe(
+        dense_over_sparse,
+        {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
+        {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
+    ),
+}

@@ -1,0 +1,513 @@
+"""Collectives of a step against a run that counts them, timelines and the papers' totals."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+from every import every
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probes import JOB, Probe
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.network import collectives
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.traffic import Traffic
+from course_lib.theory.pipelines.simulation import timeline
+
+H100 = accelerator("H100-SXM")
+SHAPE = TransformerShape(
+    layers=8, hidden=512, heads=8, kv_heads=4, ffn=1024, vocab=1000, context=256, mlp="swiglu",
+    norm="rmsnorm", biases=False, learned_positions=False, tied_embeddings=False,
+)  # fmt: skip
+EXPERTS = replace(SHAPE, experts=8, top_k=2, shared_experts=1, expert_ffn=256, dense_layers=2)
+SEQUENCE = 256
+
+
+def traffic(layout, shape=SHAPE, recipe=None, nodes=16, **more):
+    cluster = Cluster(H100, nodes=nodes)
+    job = Job(shape, recipe or Recipe(), layout, cluster, sequence=SEQUENCE)
+    return step_traffic(job, **more)
+
+
+def entry(result, axis, what, operation=None):
+    """The one entry of that name."""
+    found = [
+        item
+        for item in result.collectives
+        if (item.axis, item.what) == (axis, what) and operation in (None, item.operation)
+    ]
+    assert len(found) == 1, [(item.axis, item.what, item.operation) for item in found]
+    return found[0]
+
+
+# --- second source: torch's own collectives, counted by a fake process group ----------------------
+
+RUN = """
+import json
+import torch
+import torch.distributed as dist
+from collections import Counter
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel, RowwiseParallel, parallelize_module,
+)
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+NAMES = {"_c10d_functional.all_reduce.default": "all-reduce",
+         "c10d._allgather_base_.default": "all-gather",
+         "c10d._reduce_scatter_base_.default": "reduce-scatter"}
+
+class Count(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.seen = {}
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = NAMES.get(str(function))
+        if name:
+            count, total = self.seen.get(name, (0, 0))
+            largest = max(item.nbytes for item in args if isinstance(item, torch.Tensor))
+            self.seen[name] = (count + 1, total + largest)
+        return function(*args, **(kwargs or {}))
+
+class Block(nn.Module):
+    '''The matrices of one layer; the attention core between them sends nothing.'''
+    def __init__(self, h, kv, f):
+        super().__init__()
+        linear = lambda i, o: nn.Linear(i, o, bias=False)
+        self.q, self.k, self.v, self.o = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
+        self.gate, self.up, self.down = linear(h, f), linear(h, f), linear(f, h)
+        self.norms = nn.ParameterList([nn.Parameter(torch.ones(h)) for _ in range(2)])
+    def forward(self, x):
+        y = x * self.norms[0]
+        q, k, v = self.q(y), self.k(y), self.v(y)
+        x = x + self.o(q + (k * v).repeat(1, 1, q.shape[-1] // k.shape[-1]))
+        y = x * self.norms[1]
+        return x + self.down(torch.sigmoid(self.gate(y)) * self.up(y))
+
+class Model(nn.Module):
+    def __init__(self, layers, h, kv, f, vocab):
+        super().__init__()
+        self.embedding = nn.Embedding(vocab, h)
+        self.layers = nn.ModuleList([Block(h, kv, f) for _ in range(layers)])
+        self.norm = nn.Parameter(torch.ones(h))
+        self.head = nn.Linear(h, vocab, bias=False)
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x * self.norm)
+
+sizes, ranks, micro_batches = json.loads(INPUT)
+dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+mesh = init_device_mesh("cpu", (ranks,))
+tokens = torch.zeros(2, 256, dtype=torch.long)
+
+tensor = Model(*sizes).layers
+columns = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
+rows = {name: RowwiseParallel() for name in ("o", "down")}
+for block in tensor:
+    parallelize_module(block, mesh, columns | rows)
+x = torch.randn(2, 256, sizes[1], requires_grad=True)
+with Count() as tp:
+    for block in tensor:
+        x = block(x)
+    x.sum().backward()
+
+sharded = Model(*sizes)
+for block in sharded.layers:
+    fully_shard(block, mesh=mesh, reshard_after_forward=True)
+fully_shard(sharded, mesh=mesh)
+with Count() as zero3:
+    for _ in range(micro_batches):
+        sharded(tokens).sum().backward()
+print(json.dumps({"tp": tp.seen, "zero3": zero3.seen}))
+"""
+
+
+@lru_cache
+def counted():
+    """What torch sends for SHAPE over 4 ranks: (calls, bytes of whole tensors) by operation."""
+    pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    sizes = [SHAPE.layers, SHAPE.hidden, SHAPE.kv_width, SHAPE.ffn, SHAPE.vocab]
+    program = f"INPUT = {json.dumps([sizes, 4, 3])!r}\n{RUN}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+
+
+def predicted(result, axis, what, skip=()):
+    """(calls, bytes of whole tensors) of one operation."""
+    found = [
+        item
+        for item in result.collectives
+        if item.axis == axis and item.operation == what and item.what not in skip
+    ]
+    return [
+        sum(item.count for item in found),
+        sum(item.count * item.size_bytes for item in found),
+    ]
+
+
+@pytest.mark.torch_internals
+def test_zero3_sends_what_torch_sends():
+    result = traffic(Layout(dp=4, zero_stage=3, micro_batch=2, accumulation=3), recipe=FP32)
+    for operation in ("all-gather", "reduce-scatter"):
+        assert counted()["zero3"][operation] == pytest.approx(predicted(result, "dp", operation))
+
+
+@pytest.mark.torch_internals
+def test_tensor_parallelism_sends_what_torch_sends():
+    result = traffic(Layout(tp=4, micro_batch=2), recipe=FP32)
+    in_layers = predicted(result, "tp", "all-reduce", skip=("embedding", "head", "loss"))
+    calls, sent = counted()["tp"]["all-reduce"]
+    # torch sums the gradients of each column-cut input by themselves: q, k, v and gate, up.
+    separate = SHAPE.layers * (2 + 1)
+    size = 2 * SEQUENCE * SHAPE.hidden * 4
+    assert [calls - separate, sent - separate * size] == in_layers
+
+
+# --- totals of the papers -------------------------------------------------------------------------
+
+
+@every("stage", [0, 1, 2])
+def test_ddp_and_zero_1_and_2_send_two_parameters(stage):
+    local = local_parameters(SHAPE, Layout())
+    result = traffic(Layout(dp=8, zero_stage=stage))
+    expected = collectives.zero_volume(2 * local.total, stage, ranks=8)
+    assert result.bytes_by_axis == pytest.approx({"dp": expected})
+
+
+def test_zero_3_sends_three_parameters_but_keeps_the_ends():
+    local = local_parameters(SHAPE, Layout())
+    result = traffic(Layout(dp=8, zero_stage=3))
+    expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
+    kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
+    assert result.total_bytes == pytest.approx(expected - kept)
+    no_reshard = traffic(Layout(dp=8, zero_stage=3), policy=CommunicationPolicy(reshard=False))
+    assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
+
+
+def test_accumulation_costs_zero_2_and_3_but_not_ddp():
+    def sent(stage, accumulation):
+        return traffic(Layout(dp=8, zero_stage=stage, accumulation=accumulation)).total_bytes
+
+    assert sent(0, 4) == sent(0, 1)
+    assert sent(1, 4) == sent(1, 1)
+    assert sent(2, 4) == pytest.approx(2.5 * sent(2, 1))  # 4 of gradients, 1 of parameters
+    assert sent(3, 4) == pytest.approx(4 * sent(3, 1))
+    loud = traffic(Layout(dp=8, accumulation=4), policy=CommunicationPolicy(no_sync=False))
+    assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
+
+
+@every("sequence_parallel", [False, True])
+def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
+    layout = Layout(tp=4, micro_batch=2, accumulation=3, sequence_parallel=sequence_parallel)
+    result = traffic(layout)
+    ends = {"embedding", "head", "loss"}
+    sent = sum(item.total_bytes for item in result.collectives if item.what not in ends)
+    each = collectives.tensor_parallel_bytes(2, SEQUENCE, SHAPE.hidden, 4)
+    assert sent == pytest.approx(SHAPE.layers * 3 * each)
+
+
+def test_sequence_parallelism_sends_as_much_unless_it_gathers_again():
+    plain = traffic(Layout(tp=4)).total_bytes
+    assert traffic(Layout(tp=4, sequence_parallel=True)).total_bytes == pytest.approx(plain)
+    again = traffic(
+        Layout(tp=4, sequence_parallel=True), policy=CommunicationPolicy(gather_inputs_again=True)
+    )
+    # Two more all-gathers a layer, one for the head: each half of an all-reduce.
+    size = SEQUENCE * SHAPE.hidden * 2
+    extra = (2 * SHAPE.layers + 1) * collectives.sent_bytes("all-gather", size, 4)
+    assert again.total_bytes == pytest.approx(plain + extra)
+
+
+def test_full_recomputation_repeats_the_forward_pass():
+    def calls(recompute):
+        return entry(traffic(Layout(tp=4), recipe=Recipe(recompute=recompute)), "tp", "MLP").count
+
+    assert calls("full") == 1.5 * calls("none")
+    assert calls("selective") == calls("none")
+
+
+def test_a_split_vocabulary_costs_at_the_ends():
+    """Forward at the embedding, backward at the head, and three sums of a number per token."""
+    first = traffic(Layout(tp=2, pp=2, accumulation=4, micro_batch=2))
+    last = traffic(Layout(tp=2, pp=2, accumulation=4, micro_batch=2), stage=1)
+    assert entry(first, "tp", "embedding").count == entry(last, "tp", "head").count == 4
+    assert not {"head", "loss"} & {item.what for item in first.collectives}
+    loss = entry(last, "tp", "loss")
+    assert (loss.count, loss.size_bytes) == (3 * 4, 2 * SEQUENCE * 4)
+
+
+@every(
+    ("schedule", "virtual"),
+    [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
+)
+def test_pipeline_sends_are_those_of_the_timeline(schedule, virtual):
+    layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
+    line = timeline(schedule, 4, 8, virtual)
+    for stage in range(4):
+        result = traffic(layout, stage=stage)
+        for what, kinds in (("activations", ("F",)), ("gradients", ("B", "I"))):
+            sends = sum(_sends(line, stage, task, kinds) for task in line.by_stage[stage])
+            found = [item for item in result.collectives if (item.axis, item.what) == ("pp", what)]
+            assert sum(item.count for item in found) == sends
+            assert all(item.sent_bytes == SEQUENCE * SHAPE.hidden * 2 for item in found)
+
+
+def _sends(line, stage, task, kinds):
+    """How many tensors a task hands to another stage."""
+    passes = [(task.kind, task.chunk)]
+    if task.kind == "F&B":
+        passes = [("F", task.chunk), ("B", task.backward.chunk)]
+    last = line.stages * (1 if line.schedule.both_ways else line.schedule.chunks) - 1
+    count = 0
+    for kind, chunk in passes:
+        place = chunk * line.stages + stage
+        if line.schedule.both_ways:
+            place = line.stages - 1 - stage if chunk else stage
+        count += kind in kinds and place != (last if kind == "F" else 0)
+    return count
+
+
+def test_pipeline_copies_of_parameters():
+    tied = replace(SHAPE, tied_embeddings=True)
+    both = traffic(Layout(pp=4, accumulation=8), shape=tied)
+    assert entry(both, "pp", "tied embedding").size_bytes == 1000 * 512 * 2
+    middle = traffic(Layout(pp=4, accumulation=8), shape=tied, stage=1)
+    assert "tied embedding" not in {item.what for item in middle.collectives}
+    layout = Layout(pp=4, accumulation=8, schedule="dualpipe")
+    copies = entry(traffic(layout), "pp", "gradients of both copies")
+    assert copies.size_bytes == 2 * local_parameters(SHAPE, layout).total
+    assert copies.ranks == 2
+
+
+def test_sequence_parallelism_cuts_what_crosses_a_boundary():
+    whole = entry(traffic(Layout(pp=2, tp=4)), "pp", "activations")
+    part = entry(traffic(Layout(pp=2, tp=4, sequence_parallel=True)), "pp", "activations")
+    assert whole.total_bytes == 4 * part.total_bytes
+
+
+def test_context_ring_sends_what_gathers_would():
+    result = traffic(Layout(cp=4, micro_batch=2, accumulation=3))
+    # Keys and values of the whole sequence, gathered in both passes; gradients reduce-scattered.
+    size = 2 * SEQUENCE * 2 * SHAPE.kv_width * 2
+    gathers = 2 * collectives.sent_bytes("all-gather", size, 4)
+    scatters = collectives.sent_bytes("reduce-scatter", size, 4)
+    assert result.bytes_by_axis["cp"] == pytest.approx(3 * SHAPE.layers * (gathers + scatters))
+    assert "dp" in result.bytes_by_axis  # the ranks of a context ring hold the same parameters
+    selective = traffic(
+        Layout(cp=4, micro_batch=2, accumulation=3), recipe=Recipe(recompute="selective")
+    )
+    assert selective.bytes_by_axis["cp"] == pytest.approx(
+        3 * SHAPE.layers * (gathers * 1.5 + scatters)
+    )
+
+
+def test_grouped_and_latent_attention_change_the_ring():
+    full = traffic(Layout(cp=2), shape=replace(SHAPE, kv_heads=8))
+    grouped = traffic(Layout(cp=2))
+    assert full.bytes_by_axis["cp"] == 2 * grouped.bytes_by_axis["cp"]
+    # With more tensor-parallel ranks than key-value heads each rank still has one head.
+    copied = traffic(Layout(cp=2, tp=8))
+    assert copied.bytes_by_axis["cp"] == grouped.bytes_by_axis["cp"] / 4
+    latent = step_traffic(
+        Job(model("deepseek-v3"), Recipe(), Layout(cp=2), Cluster(H100, nodes=1), sequence=4096)
+    )
+    # 128 heads with keys of 128 + 64 and values of 128.
+    assert entry(latent, "cp", "their gradients").size_bytes == 2048 * 128 * 320 * 2
+
+
+def test_experts_send_routed_tokens():
+    result = traffic(Layout(dp=8, ep=4, micro_batch=2, accumulation=3), shape=EXPERTS)
+    dispatch, combine = entry(result, "ep", "dispatch"), entry(result, "ep", "combine")
+    # Layers with experts, micro-batches, passes.
+    assert dispatch.count == combine.count == 6 * 3 * 2
+    # 2 x 256 tokens, each to 2 experts, three quarters of which lie elsewhere.
+    assert dispatch.sent_bytes == 2 * 256 * 2 * 512 * 2 * 3 / 4
+    uneven = traffic(Layout(dp=8, ep=4), shape=EXPERTS, recipe=Recipe(imbalance=1.25))
+    even = traffic(Layout(dp=8, ep=4), shape=EXPERTS)
+    assert uneven.bytes_by_axis["ep"] == pytest.approx(1.25 * even.bytes_by_axis["ep"])
+
+
+def test_expert_gradients_are_reduced_among_fewer():
+    result = traffic(Layout(dp=8, ep=4), shape=EXPERTS)
+    assert entry(result, "dp", "gradients of experts").ranks == 2
+    assert entry(result, "dp", "gradients of layers").ranks == 8
+    alone = traffic(Layout(dp=8, ep=8), shape=EXPERTS)
+    assert "gradients of experts" not in {item.what for item in alone.collectives}
+
+
+def test_experts_under_sequence_parallelism_gather_routed_tokens():
+    layout = Layout(dp=4, ep=4, tp=2, sequence_parallel=True)
+    result = traffic(layout, shape=EXPERTS)
+    routed = entry(result, "tp", "experts", "all-gather")
+    shared = entry(result, "tp", "shared experts", "all-gather")
+    assert routed.count == shared.count == 6 * 2
+    assert routed.size_bytes == 2 * shared.size_bytes
+    plain = traffic(replace(layout, sequence_parallel=False), shape=EXPERTS)
+    whole, half = (entry(item, "ep", "dispatch").size_bytes for item in (plain, result))
+    assert whole == 2 * half
+
+
+def test_stages_add_up_to_the_model():
+    """What all stages reduce together is what one stage without a pipeline reduces."""
+    alone = traffic(Layout(dp=2)).bytes_by_axis["dp"]
+    stages = [traffic(Layout(dp=2, pp=4), stage=stage) for stage in range(4)]
+    assert sum(result.bytes_by_axis["dp"] for result in stages) == pytest.approx(alone)
+
+
+# --- placement, links, overlap --------------------------------------------------------------------
+
+
+def test_tensor_parallelism_stays_in_the_node_and_data_parallelism_leaves_it():
+    result = traffic(Layout(tp=8, dp=16))
+    assert entry(result, "tp", "MLP").link == H100.inside
+    gradients = entry(result, "dp", "gradients of layers")
+    assert gradients.link.name == H100.between.name
+    assert gradients.link.bytes_per_s == H100.between.bytes_per_s  # one port for each of 8 groups
+    assert set(result.bytes_by_link) == {H100.inside.name, H100.between.name}
+    assert sum(result.bytes_by_link.values()) == pytest.approx(result.total_bytes)
+
+
+def test_a_larger_inner_group_pushes_the_outer_one_out():
+    layout = Layout(tp=2, cp=4, pp=2)
+    inside = entry(traffic(layout), "cp", "keys and values").link
+    outside = entry(traffic(replace(layout, tp=4)), "cp", "keys and values").link
+    assert (inside, outside) == (H100.inside, H100.between)
+
+
+def test_pipeline_is_outermost():
+    inside = entry(traffic(Layout(dp=4, pp=2)), "pp", "activations").link
+    outside = entry(traffic(Layout(dp=8, pp=2)), "pp", "activations").link
+    assert (inside, outside) == (H100.inside, H100.between)
+
+
+def test_copies_of_experts_are_further_apart_than_experts():
+    result = traffic(Layout(dp=16, ep=8), shape=EXPERTS)
+    assert entry(result, "ep", "dispatch").link == H100.inside
+    assert entry(result, "dp", "gradients of experts").link == H100.between
+
+
+def test_overlap_hides_time_but_not_bytes():
+    layout = Layout(dp=16, tp=4, zero_stage=1)
+    shown, hidden = traffic(layout), traffic(layout, overlap={"dp": 0.75})
+    assert hidden.seconds == shown.seconds == pytest.approx(shown.exposed_seconds)
+    assert hidden.total_bytes == shown.total_bytes
+    saved = shown.exposed_seconds - hidden.exposed_seconds
+    assert saved == pytest.approx(0.75 * shown.seconds_by_axis["dp"])
+
+
+def test_smaller_buckets_cost_latency_only():
+    small = traffic(Layout(dp=16), policy=CommunicationPolicy(bucket_bytes=2**16))
+    large = traffic(Layout(dp=16))
+    assert small.total_bytes == pytest.approx(large.total_bytes)
+    assert small.seconds > large.seconds
+
+
+def test_trees_save_latency():
+    ring = traffic(Layout(dp=128))
+    tree = traffic(Layout(dp=128), policy=CommunicationPolicy(algorithm="double-tree"))
+    assert tree.seconds < ring.seconds
+    assert tree.total_bytes == ring.total_bytes
+
+
+def test_precision_counts():
+    bf16, fp32 = traffic(Layout(dp=8, tp=2)), traffic(Layout(dp=8, tp=2), recipe=FP32)
+    assert fp32.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
+    wide = traffic(Layout(dp=8, tp=2), recipe=Recipe(gradients="fp32"))
+    assert wide.bytes_by_axis["tp"] == bf16.bytes_by_axis["tp"]
+    assert wide.bytes_by_axis["dp"] == pytest.approx(2 * bf16.bytes_by_axis["dp"])
+
+
+def test_one_gpu_sends_nothing():
+    result = traffic(Layout(accumulation=4))
+    assert result == Traffic(())
+    assert result.total_bytes == result.seconds == result.exposed_seconds == 0
+
+
+@st.composite
+def layouts(draw):
+    tp, cp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
+    dp, pp = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([1, 2, 4]))
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb1p", "dualpipe"]))
+    if schedule == "dualpipe" and pp == 1:
+        schedule = "1f1b"
+    return Layout(
+        dp=dp, tp=tp, pp=pp, cp=cp, ep=draw(st.sampled_from([1, dp])),
+        zero_stage=draw(st.integers(0, 3)), sequence_parallel=draw(st.booleans()),
+        micro_batch=draw(st.integers(1, 3)), accumulation=8 * draw(st.integers(1, 2)),
+        schedule=schedule, virtual_stages=2 if schedule == "interleaved" else 1,
+    )  # fmt: skip
+
+
+@given(layout=layouts(), recompute=st.sampled_from(["none", "selective", "full"]), data=st.data())
+@settings(deadline=None)
+def test_parts_sum_to_the_total(layout, recompute, data):
+    stage = data.draw(st.integers(0, layout.pp - 1))
+    result = traffic(layout, EXPERTS, Recipe(recompute=recompute), nodes=32, stage=stage)
+    assert sum(result.bytes_by_axis.values()) == pytest.approx(result.total_bytes)
+    assert sum(result.seconds_by_axis.values()) == pytest.approx(result.seconds)
+    assert all(item.total_bytes > 0 and item.seconds > 0 for item in result.collectives)
+    degrees = {"tp": layout.tp, "cp": layout.cp, "ep": layout.ep, "pp": layout.pp}
+    assert set(result.bytes_by_axis) <= {axis for axis, n in degrees.items() if n > 1} | {"dp"}
+    again = Recipe(recompute="full")
+    assert traffic(layout, EXPERTS, again, nodes=32, stage=stage).total_bytes >= result.total_bytes
+
+
+def test_explain_has_a_line_for_each_and_a_total():
+    result = traffic(Layout(dp=8, tp=2, zero_stage=1), overlap={"dp": 0.5})
+    text = result.explain()
+    assert len(text.splitlines()) == len(result.collectives) + 1
+    assert "reduce-scatter" in text and "InfiniBand" in text
+    assert text.splitlines()[-1].startswith("total ")
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: traffic(Layout(dp=256)), "world 128 is not"),
+        (lambda: traffic(Layout(tp=3)), "heads 8 is not divisible by tp 3"),
+        (lambda: traffic(Layout(cp=3)), "sequence 256 is not divisible by cp 3"),
+        (lambda: traffic(Layout(pp=2), stage=2), "stage must be at most 1"),
+        (lambda: traffic(Layout(), overlap={"dq": 1}), "overlap axis 'dq' is not one of"),
+        (lambda: traffic(Layout(), overlap={"dp": 1.5}), "at most 1, got 1.5"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+PROBES = {
+    "step_traffic": Probe(
+        step_traffic,
+        {"job": JOB},
+        {
+            "stage": 1,
+            "policy": CommunicationPolicy(bucket_bytes=10**5),
+            "overlap": {"dp": 0.5},
+        },
+        see=lambda sent: (sent.seconds, sent.exposed_seconds),
+    )
+}

@@ -1,0 +1,106 @@
+"""A cut layer by hand, and who holds which heads."""
+
+import math
+
+import pytest
+from every import every
+from probes import SLOW_LINK, Probe
+
+from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
+from course_lib.theory.network import collectives
+from course_lib.theory.network.tensor_parallel import CutLayer, kv_copies, qkv_rows
+
+H100 = accelerator("H100-SXM")
+LAYER = CutLayer(8192, 8, H100.peak_flop_per_s, H100.inside)
+
+
+def test_a_layer_of_70b_by_hand():
+    assert LAYER.summed_bytes == 4096 * 8192 * 2
+    assert LAYER.sent_bytes == 8 * 4096 * 8192 * 2 * 7 / 8
+    assert LAYER.flop == 6 * 12 * 8192**2 * 4096 / 8
+    assert LAYER.flop_per_byte == pytest.approx(4.5 * 8192 / 7)
+    assert LAYER.flop_per_byte == pytest.approx(LAYER.flop / LAYER.sent_bytes)
+    assert LAYER.compute_s == pytest.approx(2.5e-3, rel=1e-3)
+    assert LAYER.communication_s == pytest.approx(
+        LAYER.sent_bytes / 450e9 + 4 * 14 * H100.inside.latency_s
+    )
+    assert LAYER.seconds == LAYER.compute_s + LAYER.communication_s
+
+
+def test_alone_nothing_is_sent():
+    alone = CutLayer(8192, 1, H100.peak_flop_per_s, H100.inside)
+    assert (alone.sent_bytes, alone.communication_s) == (0, 0)
+    assert alone.flop_per_byte == math.inf
+
+
+@every("link", [PCIE4, NDR, H100.inside, Link("fast", 9e11)])
+def test_at_the_reach_computing_still_takes_longer(link):
+    """A second source of the closed form: the times themselves, without latency."""
+    link = Link(link.name, link.bytes_per_s)
+    reach = CutLayer(8192, 2, H100.peak_flop_per_s, link).layer_reach
+    at, beyond = (CutLayer(8192, t, H100.peak_flop_per_s, link) for t in (reach, reach + 1))
+    assert at.compute_s >= at.communication_s
+    assert beyond.compute_s < beyond.communication_s
+
+
+def test_reaches_are_those_of_collectives():
+    assert LAYER.layer_reach == collectives.layer_tp_reach(8192, H100.peak_flop_per_s, 450e9) == 17
+    assert LAYER.qkv_reach == pytest.approx(11.18, rel=1e-3)
+
+
+def test_explain_has_the_numbers():
+    text = LAYER.explain()
+    for part in ("2.5 ms", "469.8 MB", "NVLink4", "5266", "t <= 17", "11.2"):
+        assert part in text
+
+
+def test_rows_with_shared_and_with_copied_heads():
+    assert qkv_rows(4, 2, 1, tp=2, rank=1) == [2, 3, 5, 7]
+    assert [qkv_rows(4, 2, 1, tp=4, rank=rank) for rank in range(4)] == [
+        [0, 4, 6], [1, 4, 6], [2, 5, 7], [3, 5, 7],
+    ]  # fmt: skip
+
+
+@every(("kv_heads", "tp", "copies"), [(8, 1, 1), (8, 8, 1), (8, 16, 2), (1, 4, 4)])
+def test_copies(kv_heads, tp, copies):
+    assert kv_copies(kv_heads, tp) == copies
+
+
+@every(
+    ("bad", "words"),
+    [
+        (lambda: qkv_rows(64, 8, 128, tp=12, rank=0), "heads 64 is not divisible by tp 12"),
+        (lambda: qkv_rows(6, 4, 1, tp=2, rank=0), "heads 6 is not divisible by kv_heads 4"),
+        (lambda: qkv_rows(4, 4, 1, tp=2, rank=2), "rank must be at most 1"),
+        (lambda: kv_copies(8, 12), "tp 12 is not divisible by kv_heads 8"),
+        (lambda: kv_copies(8, 3), "kv_heads 8 is not divisible by tp 3"),
+        (lambda: CutLayer(8192, 0, 1e12, NDR), "tp must be at least 1"),
+        (lambda: CutLayer(8192, 2, 0, NDR), "peak_flop_per_s must be above 0"),
+    ],
+)
+def test_bad_input(bad, words):
+    with pytest.raises(ValueError, match=words):
+        bad()
+
+
+PROBES = {
+    "CutLayer": Probe(
+        CutLayer,
+        {"hidden": 4096, "tp": 4, "peak_flop_per_s": 1e14, "link": PCIE4},
+        {
+            "hidden": 2048,
+            "tp": 8,
+            "peak_flop_per_s": 2e14,
+            "link": SLOW_LINK,
+            "tokens": 1024,
+            "element_bytes": 4,
+        },
+        see=lambda layer: (layer.compute_s, layer.communication_s, layer.qkv_reach),
+    ),
+    "kv_copies": Probe(kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}),
+    "qkv_rows": Probe(
+        qkv_rows,
+        {"heads": 8, "kv_heads": 4, "width": 2, "tp": 2, "rank": 0},
+        {"heads": 16, "kv_heads": 2, "width": 4, "tp": 4, "rank": 1},
+    ),
+}

@@ -1,0 +1,91 @@
+"""One collective of a step, and the totals of several."""
+
+import pytest
+from every import every
+from probes import Probe, values
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.network.traffic import Collective, Traffic
+
+INSIDE, BETWEEN = Link("inside", 400e9, 2e-6), Link("between", 50e9, 10e-6)
+CLUSTER = Cluster(accelerator("H100-SXM"), nodes=4, inside=INSIDE, between=BETWEEN)
+
+
+def test_an_entry_multiplies_its_calls():
+    entry = Collective("dp", "gradients", "all-reduce", 3, 8e9, 8, INSIDE)
+    assert entry.sent_bytes == 14e9
+    assert entry.total_bytes == 42e9
+    assert entry.seconds == pytest.approx(3 * (14 * 2e-6 + 14e9 / 400e9))
+    tree = Collective("dp", "gradients", "all-reduce", 3, 8e9, 8, INSIDE, "double-tree")
+    assert tree.seconds == pytest.approx(3 * (6 * 2e-6 + 14e9 / 400e9))
+    # Only reductions and broadcasts have trees; others go round the ring all the same.
+    gather = Collective("dp", "parameters", "all-gather", 1, 8e9, 8, INSIDE, "double-tree")
+    assert gather.seconds == pytest.approx(7 * 2e-6 + 7e9 / 400e9)
+
+
+def test_totals_by_axis_and_link():
+    traffic = Traffic(
+        (
+            Collective("tp", "MLP", "all-reduce", 10, 8e6, 8, INSIDE),
+            Collective("dp", "gradients", "reduce-scatter", 1, 8e9, 4, BETWEEN),
+            Collective("dp", "parameters", "all-gather", 1, 8e9, 4, BETWEEN),
+        ),
+        {"dp": 0.5},
+    )
+    assert traffic.bytes_by_axis == {"tp": 140e6, "dp": 12e9}
+    assert traffic.bytes_by_link == {"inside": 140e6, "between": 12e9}
+    assert traffic.total_bytes == 12.14e9
+    tp, dp = 10 * (14 * 2e-6 + 14e6 / 400e9), 2 * (3 * 10e-6 + 6e9 / 50e9)
+    assert traffic.seconds_by_axis == pytest.approx({"tp": tp, "dp": dp})
+    assert traffic.exposed_by_axis == pytest.approx({"tp": tp, "dp": dp / 2})
+    assert traffic.seconds == pytest.approx(tp + dp)
+    assert traffic.exposed_seconds == pytest.approx(tp + dp / 2)
+    text = traffic.explain()
+    assert "10 x all-reduce" in text and "12.14 GB sent per GPU" in text
+    assert "GiB" in traffic.explain("GiB")
+
+
+@every(
+    ("call", "name"),
+    [
+        (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
+        (lambda: Collective("dp", "", "all-reduce", -1, 1, 2, INSIDE), "count"),
+        (lambda: Collective("dp", "", "all-reduce", 1, -1, 2, INSIDE), "size_bytes"),
+        (lambda: Collective("dp", "", "all-reduce", 1, 1, 0, INSIDE), "ranks"),
+        (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
+        (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
+    ],
+)
+def test_bad_input_is_named(call, name):
+    with pytest.raises(ValueError, match=name):
+        call()
+
+
+ENTRY = Collective("dp", "gradients", "all-reduce", 2, 1e6, 8, INSIDE)
+PROBES = {
+    "Collective": Probe(
+        Collective,
+        values(ENTRY),
+        {
+            "axis": "tp",
+            "what": "activations",
+            "operation": "broadcast",
+            "count": 3,
+            "size_bytes": 2e6,
+            "ranks": 4,
+            "link": BETWEEN,
+            "algorithm": "tree",
+            "kind": "gradients",
+            "place": "ends",
+        },
+        see=lambda entry: (entry.seconds, entry.axis, entry.what, entry.kind, entry.place),
+    ),
+    "Traffic": Probe(
+        Traffic,
+        {"collectives": (ENTRY,)},
+        {"collectives": (ENTRY, ENTRY), "overlap": {"dp": 0.5}},
+        see=lambda sent: sent.exposed_seconds,
+    ),
+    "Traffic.explain": Probe(Traffic((ENTRY,)).explain, {}, {"unit": "GiB"}),
+}

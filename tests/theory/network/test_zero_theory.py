@@ -1,0 +1,108 @@
+"""ZeRO's stages: the paper's figure, its volumes, and the parts of a vector."""
+
+import pytest
+from every import every
+from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe
+
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.network.collectives import zero_volume
+from course_lib.theory.network.zero import Shard, sent_bytes, shard, zero_stages
+
+BILLION = 10**9
+MIXED = RECIPES["mixed-16"]
+
+
+def totals(parameters, ranks, recipe=MIXED):
+    return [bill.total_bytes / BILLION for bill in zero_stages(parameters, ranks, recipe).bills]
+
+
+def test_figure_1_of_the_paper():
+    assert [round(size, 1) for size in totals(7_500_000_000, 64)] == [120.0, 31.4, 16.6, 1.9]
+
+
+def test_table_1_of_the_paper():
+    assert [round(size, 1) for size in totals(128 * BILLION, 16)[1:]] == [608.0, 368.0, 128.0]
+    assert [round(size, 1) for size in totals(1000 * BILLION, 1024)[1:]] == [4011.7, 2013.7, 15.6]
+
+
+def test_one_rank_gains_and_sends_nothing():
+    bills = zero_stages(1000, 1, MIXED).bills
+    assert {bill.total_bytes for bill in bills} == {16_000}
+    assert {bill.sent_bytes for bill in bills} == {0}
+
+
+@every("stage", [0, 1, 2, 3])
+@every("ranks", [2, 64])
+def test_volumes_are_those_of_section_7(stage, ranks):
+    size = 2 * 10**6
+    assert sent_bytes(10**6, stage, ranks, MIXED) == pytest.approx(zero_volume(size, stage, ranks))
+
+
+def test_fp32_gradients_make_stage_1_send_less_than_plain_data_parallelism():
+    plain, one, *_ = zero_stages(10**6, 4, RECIPES["megatron-18"]).bills
+    assert (plain.sent_bytes, one.sent_bytes) == (6_000_000, 4_500_000)
+
+
+def test_accumulation_multiplies_what_is_not_kept():
+    sent = [sent_bytes(1000, stage, 2, MIXED, accumulation=4) for stage in range(4)]
+    assert sent == [2000, 2000, 5000, 12_000]
+
+
+def test_offload_moves_the_optimizer_and_copies_one_part():
+    bills = zero_stages(1000, 4, Recipe(offload="optimizer")).bills
+    assert [bill.optimizer_bytes for bill in bills] == [0, 0, 0, 0]
+    assert [bill.host_bytes for bill in bills] == [12_000, 3000, 3000, 3000]
+    assert [bill.bus_bytes for bill in bills] == [4000, 1000, 1000, 1000]
+    assert bills[2].bus_seconds(Link("slow", 500.0)) == 2.0
+    assert {bill.bus_bytes for bill in zero_stages(1000, 4, MIXED).bills} == {0}
+
+
+@every(("parameters", "ranks"), [(10, 4), (8, 4), (3, 8), (1, 1), (5, 4)])
+def test_parts_cover_the_vector_once_and_are_equally_long(parameters, ranks):
+    parts = [shard(parameters, ranks, rank) for rank in range(ranks)]
+    owned = [element for part in parts for element in range(part.start, part.stop)]
+    assert owned == list(range(parameters))
+    assert len({part.stop - part.start + part.zeros for part in parts}) == 1
+
+
+def test_the_last_part_is_filled_up():
+    assert shard(10, 4, 0) == Shard(0, 3, 0)
+    assert shard(10, 4, 3) == Shard(9, 10, 2)
+    assert shard(5, 4, 3) == Shard(5, 5, 2)
+
+
+@every("rank", [-1, 4, 1.5])
+def test_a_rank_that_is_not_there(rank):
+    with pytest.raises(ValueError, match="rank must be"):
+        shard(10, 4, rank)
+
+
+def test_explain_has_a_line_for_each_stage():
+    lines = zero_stages(7_500_000_000, 64, MIXED).explain().splitlines()
+    assert len(lines) == 6
+    assert lines[0] == "7,500,000,000 parameters, 64 ranks, 16 B per parameter"
+    assert lines[-1].startswith("3") and "1.88 GB" in lines[-1] and "44.30 GB" in lines[-1]
+
+
+CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
+OTHER_CALL = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
+ON_HOST = zero_stages(1000, 4, OFFLOADED)
+PROBES = {
+    "shard": Probe(
+        shard,
+        {"parameters": 10, "ranks": 4, "rank": 1},
+        {"parameters": 20, "ranks": 2, "rank": 0},
+    ),
+    "zero_stages": Probe(zero_stages, CALL, OTHER_CALL),
+    "sent_bytes": Probe(
+        sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}
+    ),
+    "StageBill.bus_seconds": Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
+    "ZeroStages.explain": Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
+}
+RECORDS = {
+    "Shard": [shard(10, 4, rank) for rank in (0, 3)],
+    "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],
+    "ZeroStages": [ON_HOST, zero_stages(2000, 2, PLAIN)],
+}

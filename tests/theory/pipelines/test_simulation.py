@@ -1,0 +1,185 @@
+"""The simulation: every timeline is possible, waits for what it needs, and names a deadlock."""
+
+import time
+from itertools import pairwise
+
+import pytest
+from every import every
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from probes import TIMES, Given, Probe
+from test_bubble import DURATIONS, sizes
+
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
+from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
+
+
+@every("name", SCHEDULES)
+@given(data=st.data())
+@settings(deadline=None)
+def test_in_flight_is_the_layouts(name, data):
+    """What the memory model takes from a layout is what a timeline counts."""
+    p, m, v = data.draw(sizes(name))
+    assume(name != "interleaved" or v > 1)
+    layout = Layout(pp=p, accumulation=m, schedule=name, virtual_stages=v)
+    line = timeline(name, p, m, v)
+    for stage in range(p):
+        assert sum(layout.in_flight(stage).values()) == pytest.approx(v * line.in_flight(stage))
+
+
+@every("name", SCHEDULES)
+@given(data=st.data(), transfer=st.sampled_from([0.0, 0.3]), skew=DURATIONS)
+@settings(deadline=None)
+def test_every_timeline_is_possible(name, data, transfer, skew):
+    """Each pass once; no two at a time on one stage; nothing before what it needs has arrived."""
+    p, m, v = data.draw(sizes(name))
+    times = PassTimes((*[1.0] * (p - 1), skew), 2.0, transfer=transfer)
+    line = timeline(name, p, m, v, times=times)
+    ends = {}
+    for tasks in line.by_stage:
+        for before, after in pairwise(tasks):
+            assert before.end <= after.start
+        for task in tasks:
+            for kind, i, chunk, start in _passes(task):
+                assert ends.setdefault((kind, i, _place(line, task.stage, chunk)), None) is None
+                ends[kind, i, _place(line, task.stage, chunk)] = (start, task.end)
+    places = p * (1 if name == "dualpipe" else v)
+    hop = transfer if p > 1 else 0.0
+    for i in range(m):
+        for place in range(places):
+            start, end = ends["F", i, place]
+            assert ends["B", i, place][0] >= end
+            if place:
+                assert start >= ends["F", i, place - 1][1] + hop
+                assert ends["B", i, place - 1][0] >= ends["B", i, place][1] + hop
+    assert sum(kind == "F" for kind, _, _ in ends) == m * places
+    assert sum(line.busy) + sum(line.idle) == pytest.approx(p * line.makespan)
+
+
+def _passes(task):
+    """A task as the passes in it; the input's gradient counts as the backward pass."""
+    if task.kind == "F&B":
+        yield "F", task.micro_batch, task.chunk, task.start
+        yield "B", task.backward.micro_batch, task.backward.chunk, task.start
+    else:
+        yield task.kind.replace("I", "B"), task.micro_batch, task.chunk, task.start
+
+
+def _place(line, stage, chunk):
+    if line.schedule.both_ways:
+        return line.stages - 1 - stage if chunk else stage
+    return chunk * line.stages + stage
+
+
+def test_uneven_stages_wait_for_the_slowest():
+    even = timeline("1f1b", 4, 16)
+    uneven = timeline("1f1b", 4, 16, times=PassTimes((1, 1, 2, 1), (2, 2, 4, 2)))
+    assert uneven.idle[2] < uneven.idle[0]
+    # The slow stage starts after 2 forward passes, works 16 x 6, waits 1 for its first backward,
+    # and is followed by 2 backward passes of 2.
+    assert uneven.makespan == 2 + 16 * 6 + 1 + 2 * 2
+    assert uneven.makespan > even.makespan
+
+
+def test_transfers_add_to_the_bubble():
+    free = timeline("gpipe", 4, 8)
+    slow = timeline("gpipe", 4, 8, times=PassTimes(transfer=0.5))
+    assert slow.makespan == free.makespan + 2 * 3 * 0.5
+    assert timeline("1f1b", 1, 8, times=PassTimes(transfer=9)).bubble_time == 0
+
+
+def test_1f1b_feels_transfers_more_often_than_gpipe():
+    times = PassTimes(transfer=0.5)
+    assert (
+        timeline("1f1b", 4, 8, times=times).makespan > timeline("gpipe", 4, 8, times=times).makespan
+    )
+
+
+def test_own_order():
+    """An order of one's own: GPipe on the first stage only holds more for nothing."""
+    last = schedule("1f1b", 2, 4).orders[1]
+    mixed = Schedule("mine", 4, (schedule("gpipe", 2, 4).orders[0], last))
+    line = simulate(mixed, PassTimes())
+    assert line.in_flight(0) == 4
+    assert line.makespan >= timeline("1f1b", 2, 4).makespan
+
+
+def test_1f1b_before_gpipe_deadlocks():
+    """The first stage waits for a gradient, the last one for all inputs: neither comes."""
+    first, last = schedule("1f1b", 2, 4).orders[0], schedule("gpipe", 2, 4).orders[1]
+    with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 2 on stage 0"):
+        simulate(Schedule("mine", 4, (first, last)), PassTimes())
+
+
+def test_deadlock_names_who_waits():
+    first = (Pass("F", 0), Pass("B", 0))
+    last = (Pass("B", 0), Pass("F", 0))
+    with pytest.raises(Deadlock, match="stage 1 for F of micro-batch 0 on stage 1"):
+        simulate(Schedule("mine", 1, (first, last)), PassTimes())
+    with pytest.raises(Deadlock, match="stage 0 for B of micro-batch 0 on stage 1"):
+        simulate(Schedule("mine", 1, (first, (Pass("F", 0),))), PassTimes())
+    with pytest.raises(Deadlock, match="stage 0 for B of micro-batch 0 on stage 0"):
+        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("W", 0)),)), PassTimes())
+
+
+def test_a_pass_that_is_run_twice_is_refused():
+    with pytest.raises(ValueError, match="F of micro-batch 0 twice on stage 0"):
+        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("F", 0)),)), PassTimes())
+
+
+def test_fast_enough_for_a_slider():
+    start = time.process_time()
+    for _ in range(3):
+        timeline("1f1b", 16, 64)
+    assert (time.process_time() - start) / 3 < 0.1  # 5 ms on a quiet laptop
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: timeline("1f1c", 4, 8), "did you mean '1f1b'"),
+        (lambda: timeline("1f1b", 0, 8), "stages must be at least 1"),
+        (lambda: timeline("1f1b", 4, 0), "micro_batches must be at least 1"),
+        (
+            lambda: timeline("interleaved", 4, 6, 2),
+            r"micro_batches \(accumulation\) 6 is not divisible by stages",
+        ),
+        (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
+        (lambda: timeline("dualpipe", 3, 8), r"stages \(pp\) 3 is not divisible"),
+        (
+            lambda: timeline("dualpipe", 4, 6),
+            r"micro_batches \(accumulation\) of dualpipe must be at least 8",
+        ),
+        (lambda: timeline("1f1b", 4, 8, times=PassTimes((1, 2))), "forward has 2 values for 4"),
+        (
+            lambda: timeline("1f1b", 2, 8, times=PassTimes(weight=3)),
+            "weight 3 is part of backward",
+        ),
+        (lambda: timeline("1f1b", 4, 8).in_flight(4), "stage must be at most 3"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
+OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
+IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
+PROBES = {
+    "timeline": Probe(
+        timeline,
+        SIZES | {"name": "gpipe"},
+        OTHER_SIZES | {"name": "1f1b", "virtual_stages": IN_TURNS, "times": TIMES},
+        see=lambda run: run.tasks,
+    ),
+    "simulate": Probe(
+        simulate,
+        {"plan": schedule("gpipe", 4, 8), "times": PassTimes()},
+        {"plan": schedule("1f1b", 4, 8), "times": TIMES},
+        see=lambda run: run.tasks,
+    ),
+}

@@ -1,0 +1,227 @@
+"""Step time: leaves, the simulated pipeline, and what each input changes."""
+
+import math
+from dataclasses import replace
+
+import probes
+import pytest
+from every import every
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probes import JOB, Probe
+
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.stage import stage_busy_time
+from course_lib.theory.step.step_time import StepTime, step_time
+
+SHAPE = TransformerShape(8, 1024, 16, 4096, 50000, 2048)
+MIXTURE = replace(model("mixtral-8x7b"), layers=8, context=2048)
+H100 = accelerator("H100-SXM")
+FOUR = Cluster(H100, nodes=4)
+LAYOUT = Layout(dp=2, tp=4, pp=2, cp=2, sequence_parallel=True, micro_batch=2, accumulation=4)
+IDEAL = Link("ideal", 1e17)
+
+
+def seconds(shape=SHAPE, recipe=None, layout=LAYOUT, cluster=FOUR, sequence=2048, **more):
+    recipe = recipe or Recipe()
+    return step_time(
+        Job(shape, recipe, layout, cluster, sequence=sequence), Assumptions(**more)
+    ).total_s
+
+
+def test_leaves_sum_to_the_total_and_are_all_explained():
+    step = step_time(Job(SHAPE, Recipe(), LAYOUT, FOUR))
+    assert step.total_s == pytest.approx(sum(step.leaves().values()))
+    assert len(step.leaves()) == 9 and all(value >= 0 for value in step.leaves().values())
+    for name in step.leaves():
+        assert name.removesuffix("_s") in step.explain()
+    messages = step.tp_s + step.cp_s + step.ep_s + step.pp_s + step.dp_s
+    assert step.communication_s == pytest.approx(messages)
+
+
+def test_what_people_ask_for_follows_from_the_time():
+    step = step_time(Job(SHAPE, Recipe(recompute="full"), LAYOUT, FOUR))
+    tokens = 2 * 4 * 2 * 2048
+    assert step.tokens == tokens and step.gpus == 32
+    assert step.tokens_per_s == pytest.approx(tokens / step.total_s)
+    assert step.tokens_per_s_per_gpu == pytest.approx(tokens / step.total_s / 32)
+    flops = training_flops(SHAPE, 16, 2048, mask="causal", recompute="full", attention="flash")
+    assert step.mfu == pytest.approx(flops.model_flop / step.total_s / 32 / 989.4e12)
+    assert step.hfu == pytest.approx(flops.hardware_flop / step.total_s / 32 / 989.4e12)
+    assert step.days(1e9) == pytest.approx(1e9 / step.tokens_per_s / 86400)
+    assert step.cost_usd(1e9) == pytest.approx(step.days(1e9) * 24 * 32 * 2.0)
+
+
+@every(("recompute", "passes"), [("none", 3), ("full", 4)])
+def test_the_busiest_experts_compute_more(recompute, passes):
+    """Forward, backward twice, and once more when it is recomputed."""
+    layout = Layout(dp=8, ep=8, micro_batch=2)
+    times = [
+        step_time(
+            Job(MIXTURE, Recipe(recompute=recompute, imbalance=busy), layout, Cluster(H100))
+        ).compute_s
+        for busy in (1.0, 1.5)
+    ]
+    forward = training_flops(MIXTURE, 2, 2048).experts_flop / 3
+    rate = 0.8 * FOUR.matmul_flop_per_s
+    assert times[1] - times[0] == pytest.approx(0.5 * passes * forward / rate)
+
+
+@every(
+    ("schedule", "virtual"),
+    [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
+)
+def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
+    """Equal stages: a model whose embedding and head cost nothing, on links without delay."""
+    recipe = Recipe(attention="standard")  # backward is twice forward, half of it for weights
+    shape = TransformerShape(8, 1024, 16, 4096, 1, 2048)
+    layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
+    cluster = Cluster(H100, 1, inside=IDEAL)
+    step = step_time(Job(shape, recipe, layout, cluster, sequence=2048), Assumptions(touches=0))
+    each = (step.compute_s + step.pp_s) / 8
+    times = PassTimes(each / 3, 2 * each / 3)
+    simulated = timeline(schedule, 4, 8, virtual, times=times)
+    # dualpipe: the closed form is of the middle stages
+    waiting = simulated.idle[1] if schedule == "dualpipe" else simulated.bubble_time
+    assert step.bubble_s == pytest.approx(waiting, rel=1e-3)
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(8, 10), min_size=2, max_size=5),
+    rounds=st.integers(1, 4),
+    schedule=st.sampled_from(["1f1b", "gpipe"]),
+)
+def test_unequal_stages_wait_no_longer_than_the_closed_form(sizes, rounds, schedule):
+    """The slowest stage works throughout, and the rest is one micro-batch through the others.
+
+    Exact for gpipe; 1F1B fills a part of that time with work, so that the form is an upper bound.
+    """
+    shape, stages = replace(SHAPE, layers=sum(sizes), vocab=1000), len(sizes)
+    layout = Layout(
+        pp=stages, accumulation=rounds * stages, schedule=schedule, stage_layers=tuple(sizes)
+    )
+    cluster = Cluster(H100, 1, inside=IDEAL)
+    job = Job(shape, Recipe(), layout, cluster, sequence=2048)
+    busy = [stage_busy_time(job, Assumptions(), stage) for stage in range(stages)]
+    passes = [stage.passes_s / layout.accumulation for stage in busy]
+    times = PassTimes(tuple(p / 3 for p in passes), tuple(2 * p / 3 for p in passes))
+    simulated = timeline(schedule, stages, layout.accumulation, times=times).makespan
+    step = step_time(job)
+    predicted = step.total_s - step.optimizer_s
+    assert predicted >= simulated * (1 - 1e-6)
+    faster_s = sum(max(passes) - own for own in passes)  # by how much the others are the faster
+    assert predicted - simulated <= faster_s + 1e-6 * simulated
+    if schedule == "gpipe":
+        assert predicted == pytest.approx(simulated)
+
+
+CHANGES = {
+    "layer_efficiency": dict(layer_efficiency=0.5),
+    "touches": dict(touches=4),
+    "mask": dict(mask="full"),
+    "overlap tp": dict(overlap={"tp": 0.5}),
+    "overlap cp": dict(overlap={"cp": 0.0}),
+    "overlap dp": dict(overlap={"dp": 0.0}),
+    "overlap pp": dict(overlap={"pp": 1.0}),
+    "policy": dict(policy=CommunicationPolicy(no_sync=False)),
+    "hidden": dict(shape=replace(SHAPE, hidden=2048)),
+    "recipe": dict(recipe=Recipe(recompute="full")),
+    "offload": dict(recipe=Recipe(offload="optimizer")),
+    "layout": dict(layout=replace(LAYOUT, zero_stage=1)),
+    "sequence": dict(sequence=1024),
+    "memory": dict(cluster=Cluster(replace(H100, memory_bytes_per_s=1e12), 4)),
+    "efficiency": dict(cluster=Cluster(H100, 4, matmul_efficiency=0.5)),
+    "inside": dict(cluster=Cluster(H100, 4, inside=Link("slow", 1e11))),
+    "between": dict(cluster=Cluster(H100, 4, between=Link("slow", 1e9))),
+}
+
+
+@every("name", CHANGES)
+def test_every_parameter_changes_the_time(name):
+    assert seconds(**CHANGES[name]) != pytest.approx(seconds(), rel=1e-6)
+
+
+def test_parameters_that_matter_elsewhere():
+    offload = dict(recipe=Recipe(offload="optimizer"))
+    assert seconds(**offload, host_link=Link("slow", 1e9)) > seconds(**offload)
+    spread = dict(shape=MIXTURE, layout=replace(LAYOUT, ep=4))
+    assert seconds(**spread, overlap={"ep": 1.0}) < seconds(**spread)
+    assert seconds(**spread, recipe=Recipe(imbalance=1.5)) > seconds(**spread)
+    cheap = step_time(Job(SHAPE, Recipe(), LAYOUT, replace(FOUR, gpu_hour_usd=1.0)))
+    dear = step_time(Job(SHAPE, Recipe(), LAYOUT, FOUR))
+    assert dear.cost_usd(1e9) == pytest.approx(2 * cheap.cost_usd(1e9))
+
+
+@settings(deadline=None)
+@given(
+    tp=st.sampled_from([1, 2, 4]),
+    pp=st.sampled_from([1, 2, 4]),
+    cp=st.sampled_from([1, 2]),
+    zero=st.integers(0, 3),
+    micro_batch=st.integers(1, 3),
+    rounds=st.integers(1, 3),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+)
+def test_no_leaf_is_ever_negative_or_not_a_number(tp, pp, cp, zero, micro_batch, rounds, recompute):
+    layout = Layout(
+        dp=32 // (tp * pp * cp),
+        tp=tp,
+        pp=pp,
+        cp=cp,
+        zero_stage=zero,
+        sequence_parallel=tp > 1,
+        micro_batch=micro_batch,
+        accumulation=rounds * pp,
+    )
+    step = step_time(Job(SHAPE, Recipe(recompute=recompute), layout, FOUR))
+    assert all(value >= 0 and math.isfinite(value) for value in step.leaves().values())
+    assert 0 < step.mfu <= step.hfu < FOUR.accelerator.matmul_efficiency
+
+
+def test_layouts_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="heads 16 is not divisible by tp 3"):
+        step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR))
+    with pytest.raises(ValueError, match="world 32 is not"):
+        step_time(Job(SHAPE, Recipe(), Layout(dp=64), FOUR))
+    with pytest.raises(ValueError, match="sequence"):
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=4096))
+    with pytest.raises(ValueError, match="sequence must be at least 1, got 0"):
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0))
+    with pytest.raises(ValueError, match="tokens must be at least 0"):
+        step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1)
+
+
+STEP = step_time(Job(probes.DENSE, layout=probes.TWO_STAGES, cluster=probes.CLUSTER, sequence=512))
+DEAR = replace(probes.SLOW, gpu_hour_usd=3.0)
+BUSY = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
+AMOUNT = ({"tokens": 1e9}, {"tokens": 2e9})
+PROBES = {
+    "step_time": Probe(
+        step_time, {"job": JOB}, {"assumptions": Assumptions(touches=1)}, see=StepTime.leaves
+    ),
+    "StepTime.run": Probe(STEP.run, *AMOUNT),
+    "StepTime.days": Probe(STEP.days, *AMOUNT),
+    "StepTime.cost_usd": Probe(STEP.cost_usd, *AMOUNT),
+}
+RECORDS = {
+    "StepTime": [
+        STEP,
+        step_time(
+            Job(probes.MIXTURE, probes.FULL, BUSY, DEAR, sequence=512),
+            Assumptions(overlap={"dp": 0.5, "cp": 0.5}),
+        ),
+        step_time(Job(probes.DENSE, layout=Layout(pp=2, stage_layers=(5, 1)), sequence=512)),
+    ]
+}
