@@ -1,37 +1,46 @@
-"""Results of theory and of demos in, matplotlib figures out; no pyplot, no shared state.
+"""Results of theory and of demos in, matplotlib figures out; no pyplot, no shared state."""
 
-Each public function of this folder that returns a `Sheet` is a figure, such as `figures.timeline`:
-figures are found by that type, and are listed nowhere.
-"""
+from course_lib.figures.accumulation import batch_cost, window
+from course_lib.figures.activations import activation_terms
+from course_lib.figures.batches import one_batch
+from course_lib.figures.buckets import bucket_timeline
+from course_lib.figures.curves import loss
+from course_lib.figures.experts import expert_bars
+from course_lib.figures.gathering import gather_memory, measured_memory
+from course_lib.figures.memory import consumers
+from course_lib.figures.meshes import rank_mesh
+from course_lib.figures.picture import Picture
+from course_lib.figures.plans import ranked_layouts
+from course_lib.figures.reach import tp_reach
+from course_lib.figures.ring_or_tree import collective_times
+from course_lib.figures.roofline import on_roofline
+from course_lib.figures.samples import samples_by_rank
+from course_lib.figures.sheet import Sheet
+from course_lib.figures.timeline import timeline
+from course_lib.figures.trace import overlap
+from course_lib.figures.zero import stored_by_version, who_stores_what
 
-from collections.abc import Callable, Iterator
-from importlib import import_module
-from inspect import get_annotations, isclass, isfunction
-from pkgutil import iter_modules
-from typing import TYPE_CHECKING
-
-from course_lib.figures.sheet import Sheet as Sheet
-
-_FIGURES: dict[str, Callable[..., Sheet]] = {}
-
-
-def _figures_of(module: str) -> Iterator[tuple[str, Callable[..., Sheet]]]:
-    for name, value in vars(import_module(module)).items():
-        if isfunction(value) and value.__module__ == module and not name.startswith("_"):
-            drawn = get_annotations(value, eval_str=True).get("return")
-            if isclass(drawn) and issubclass(drawn, Sheet):
-                yield name, value
-
-
-for _file in iter_modules(__path__):
-    _FIGURES.update(_figures_of(f"{__name__}.{_file.name}"))
-# A figure may have the name of its file: here `figures.timeline` is the figure.
-globals().update(_FIGURES)
-
-if TYPE_CHECKING:
-
-    def __getattr__(name: str) -> Callable[..., Sheet]: ...
-
-
-def __dir__() -> list[str]:
-    return sorted(["Sheet", *_FIGURES])
+__all__ = [
+    "Picture",
+    "Sheet",
+    "activation_terms",
+    "batch_cost",
+    "bucket_timeline",
+    "collective_times",
+    "consumers",
+    "expert_bars",
+    "gather_memory",
+    "loss",
+    "measured_memory",
+    "on_roofline",
+    "one_batch",
+    "overlap",
+    "rank_mesh",
+    "ranked_layouts",
+    "samples_by_rank",
+    "stored_by_version",
+    "timeline",
+    "tp_reach",
+    "who_stores_what",
+    "window",
+]
