@@ -252,7 +252,7 @@ def sent_by(operation, numbers):
 
 for name, (operation, numbers) in operations.items():
     sent = launch.run(sent_by, operation, numbers, ranks=4)
-    assert sent == [[3, collectives.sent_bytes(name, 4800, 4)]] * 4
+    assert sent == [(3, collectives.sent_bytes(name, 4800, 4))] * 4
     print(f"{name}: {sent[0][0]} messages, {sent[0][1]} of 4800 bytes from each rank")
 
 # %% [markdown]

@@ -746,7 +746,7 @@ cut = demos.run(
 sent_with = cut.versions[0].sent
 print(sent_with)
 expect(gathers, sent_with["all-gather"][0], label="all-gathers")
-assert sent_with["all-gather"] == sent_with["reduce-scatter"] == [10, 10 * 32_768]
+assert sent_with["all-gather"] == sent_with["reduce-scatter"] == (10, 10 * 32_768)
 assert sent_with["all-reduce"][0] == 4
 
 # %% [markdown]

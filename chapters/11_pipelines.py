@@ -615,7 +615,7 @@ for version in run.comparison.versions:
     assert version.sent == version.predicted_sent
     assert version.stored == version.predicted_stored
     assert version.gradient_difference < 1e-5
-    assert version.sent["all-reduce"] == [1, VOCAB * 32 * 4]
+    assert version.sent["all-reduce"] == (1, VOCAB * 32 * 4)
 
 # %% [markdown]
 # Every version has the gradient of one process up to rounding, stores a quarter of the states (one layer
@@ -697,7 +697,7 @@ assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
 
 # %%
 (again, _) = more.comparison.versions
-assert again.sent["send-recv"] == [16, volume.course]
+assert again.sent["send-recv"] == (16, volume.course)
 
 # %% [markdown]
 # In a terminal, and with PyTorch's own launcher, on four GPUs without a change:

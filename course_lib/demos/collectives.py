@@ -306,7 +306,7 @@ def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
     before = peers.rounds
     with log_wire() as log:
         ours = operation.scratch(tensor, peers)
-    messages, sent_bytes = log.sent().get("send-recv", [0, 0])
+    messages, sent_bytes = log.sent().get("send-recv", (0, 0))
     equal = torch.equal(ours, operation.library(tensor))
     found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))
     rounds, counts, sizes, equals = zip(*found, strict=True)

@@ -25,6 +25,7 @@ from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_s
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
+from course_lib.measure.wire import Total
 from course_lib.scratch.context.ring_attention import RingAttention, spread_sequence
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
@@ -82,9 +83,10 @@ class Ring(Trainee):
 
     def predicted(self, theory: Sent) -> Sent:
         """The theory's collectives, with one all-reduce for each tensor of gradients."""
+        tensors = len(list(self.model.parameters()))
         return {
             **theory,
-            "all-reduce": [len(list(self.model.parameters())), theory["all-reduce"][1]],
+            "all-reduce": Total(tensors, theory["all-reduce"].size_bytes),
         }
 
     def scores(self) -> int:
@@ -131,9 +133,9 @@ class Library(Ring):
         all_slices = size // hops * ranks
         assert hops == 3 * layers * (ranks - 1)
         return {
-            "all-gather": [layers, layers * all_slices],
-            "reduce-scatter": [layers, layers * all_slices],
-            "all-reduce": [len(ddp_buckets(gradients)), theory["all-reduce"][1]],
+            "all-gather": Total(layers, layers * all_slices),
+            "reduce-scatter": Total(layers, layers * all_slices),
+            "all-reduce": Total(len(ddp_buckets(gradients)), theory["all-reduce"].size_bytes),
         }
 
     def scores(self) -> int:

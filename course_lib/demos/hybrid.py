@@ -39,7 +39,7 @@ from course_lib.demos.shared.tables import TableOptions, TableRun, ngrams
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import one_process
 from course_lib.launch.group import STORE_VARIABLE
-from course_lib.measure.wire import log_wire
+from course_lib.measure.wire import Total, log_wire
 from course_lib.validation import whole
 
 ROLES = ("trainer0", "trainer1", "master", "server")  # by rank
@@ -208,7 +208,7 @@ def _version(trained: list[Trained], training: HybridTraining) -> Version:
         gradient_difference=None,  # RPC's autograd updates before anybody sees a gradient
         seconds=trained[0].seconds,
         sent=trained[0].sent,
-        predicted_sent={"all-reduce": [1, sum(p.nbytes for p in dense.parameters())]},
+        predicted_sent={"all-reduce": Total(1, sum(p.nbytes for p in dense.parameters()))},
     )
 
 

@@ -25,6 +25,7 @@ from course_lib.demos.shared.tables import TableOptions, TableTraining, ngrams
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import OneProcess, one_process
+from course_lib.measure.wire import Total
 from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
 from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 from course_lib.validation import number
@@ -161,7 +162,7 @@ def main(options: Options) -> Result:
     exchanges = _exchanges(training, rank.world)
     served = _served(training, rank, reference, exchanges)
     table_bytes = training.size[0] * VOCAB * 4
-    sent, stored = {"all-reduce": [1, table_bytes]}, {"rows": table_bytes}
+    sent, stored = {"all-reduce": Total(1, table_bytes)}, {"rows": table_bytes}
     all_reduced = follow(AllReduced(training, rank), training, reference, sent, stored)
     late = _asynchronous(training, rank, options.slow_ms)
     ratio = dense_over_sparse(exchanges[0], training.size[0], rank.world)
@@ -190,10 +191,10 @@ def _served(
     trainee = Served(training, rank)
     if trainee.serves:
         pulled = sum(exchange.pulled_bytes for exchange in exchanges)
-        sent, rows = [len(exchanges), pulled], training.size[0] * VOCAB * 4
+        sent, rows = Total(len(exchanges), pulled), training.size[0] * VOCAB * 4
     else:  # two requests of two messages each
         own = exchanges[rank.rank - 1]
-        sent, rows = [4, own.pushed_bytes], own.pulled_bytes
+        sent, rows = Total(4, own.pushed_bytes), own.pulled_bytes
     return follow(trainee, training, reference, {"send-recv": sent}, {"rows": rows})
 
 

@@ -16,6 +16,7 @@ from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import option
 from course_lib.demos.shared.training import one_process
 from course_lib.measure.peak import log_memory
+from course_lib.measure.wire import Total
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def main(options: Options) -> Result:
     reference = one_process(training, rank.device, clip=options.clip)
     sent = prediction.yafsdp_sent(training, rank.world, options.precision)
     if options.clip and rank.world > 1:
-        sent["all-reduce"] = [1, 4]
+        sent["all-reduce"] = Total(1, 4)
     stored = prediction.yafsdp_stored(training, rank.world, options.precision)
     version = follow(Ya(options, rank), training, reference, sent, stored)
     loss_tolerance, gradient_tolerance = versions.TOLERANCES[options.precision]

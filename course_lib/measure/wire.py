@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -54,25 +54,32 @@ class Call:
     group: str = field(default="", compare=False)
 
 
+class Total(NamedTuple):
+    """How many calls of an operation, and the bytes of all their tensors."""
+
+    calls: int
+    size_bytes: int
+
+
 @dataclass
 class WireLog:
     """The calls of this rank, in order."""
 
     calls: list[Call] = field(default_factory=list)
 
-    def sent(
-        self, axes: Mapping[str, str] | None = None
-    ) -> dict[str, list[int]]:
-        """Calls and their bytes by operation: {"all-reduce": [2, 64]}.
+    def sent(self, axes: Mapping[str, str] | None = None) -> dict[str, Total]:
+        """Calls and their bytes by operation, in the order of first calls.
 
-        `axes` names the axis of each group: {"tp all-reduce": [2, 64]}.
+        `axes` names the axis of each group: it then stands before the name of
+        the operation, as in "tp all-reduce".
         """
-        totals: dict[str, list[int]] = {}
+        totals: dict[str, Total] = {}
         for call in self.calls:
-            axis = f"{axes[call.group]} " if axes else ""
-            total = totals.setdefault(axis + call.operation, [0, 0])
-            total[0] += 1
-            total[1] += call.size_bytes
+            name = call.operation
+            if axes:
+                name = f"{axes[call.group]} {name}"
+            calls, size_bytes = totals.get(name, (0, 0))
+            totals[name] = Total(calls + 1, size_bytes + call.size_bytes)
         return totals
 
     def add(self, operator: Any, args: Any, _: Any, result: Any) -> None:

@@ -50,7 +50,7 @@ def gradient_bytes():
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_an_equal_version_passes(ranks):
     tensors = len(list(TRAINING.build().parameters()))
-    sent = {"all-reduce": [tensors, gradient_bytes()]} if ranks > 1 else {}
+    sent = {"all-reduce": (tensors, gradient_bytes())} if ranks > 1 else {}
     stored = {
         "weights": gradient_bytes(),
         "gradients": gradient_bytes(),
@@ -80,12 +80,12 @@ def test_an_unequal_version_is_refused(options, message):
 
 def test_another_count_than_predicted_is_refused():
     with pytest.raises(launch.RankFailed, match=r"plain: sent: all-reduce is .* predicted"):
-        launch.run(compared, {}, {"all-reduce": [1, gradient_bytes()]}, ranks=2)
+        launch.run(compared, {}, {"all-reduce": (1, gradient_bytes())}, ranks=2)
 
 
 def test_an_unpredicted_operation_is_refused():
     with pytest.raises(launch.RankFailed, match="all-gather is None, predicted"):
-        sent = {"all-reduce": [16, gradient_bytes()], "all-gather": [1, 1]}
+        sent = {"all-reduce": (16, gradient_bytes()), "all-gather": (1, 1)}
         launch.run(compared, {}, sent, ranks=2)
 
 

@@ -40,7 +40,7 @@ def check(result, ranks):
         # layers · (keys and values twice, their gradients once) · hops, each of a slice
         hops = 2 * 3 * (ranks - 1)
         slice_bytes = 2 * 3 * (24 // ranks) * 32 * 4
-        assert result.versions[0].sent["send-recv"] == [hops, hops * slice_bytes]
+        assert result.versions[0].sent["send-recv"] == (hops, hops * slice_bytes)
     assert len(set(result.scores["zig-zag ring"])) == 1
     assert len(set(result.scores["ring"])) == ranks
     assert "scores per head" in result.report()

@@ -52,7 +52,7 @@ def test_with_equal_loads_the_theory_knows_the_bytes(results):
         # layers · 4 journeys · tokens of a rank · top_k · hidden · 4 bytes
         expected = 2 * 4 * (8 * 16 // ranks) * 2 * 32 * 4
         for version in result.versions:
-            assert version.sent["all-to-all"] == [8, expected]
+            assert version.sent["all-to-all"] == (8, expected)
         assert result.imbalance == [1.0] * 3
 
 

@@ -31,7 +31,7 @@ def test_two_by_two():
     assert theirs.sent["all-reduce"][0] == 6 * 2 + 2 + 3
     for version in (ours, theirs):
         assert version.sent["all-gather"][0] == 2 * 2 + 1
-        assert version.sent["reduce-scatter"] == [2 + 1, weights]
+        assert version.sent["reduce-scatter"] == (2 + 1, weights)
 
 
 def test_two_ranks_are_one_axis_or_the_other():

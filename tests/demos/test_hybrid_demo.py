@@ -20,7 +20,7 @@ def test_equal_to_one_process_and_nothing_left():
     assert max(loss_gaps(version.losses, result.losses_one_process)) <= LOSS_TOLERANCE
     assert result.weight_difference <= hybrid.WEIGHT_TOLERANCE
     dense = 4 * (16 * 64 + 64 + 64 * 128 + 128)
-    assert version.sent == version.predicted_sent == {"all-reduce": [1, dense]}
+    assert version.sent == version.predicted_sent == {"all-reduce": (1, dense)}
     assert version.losses[-1] < version.losses[0]
     assert "one process" in result.report()
     assert {name for name in os.listdir(tempfile.gettempdir()) if "rpc" in name} <= before

@@ -19,7 +19,7 @@ def test_data_parallel_copies_its_weights_in_each_update():
         size = by_hand.stored["weights"]
         assert by_hand.stored["weights, copied"] == (devices - 1) * size
         assert by_hand.sent == library.sent == {}
-        assert [version.sent for version in ddp] == [{"all-reduce": [1, size]}] * (ranks > 1)
+        assert [version.sent for version in ddp] == [{"all-reduce": (1, size)}] * (ranks > 1)
         assert f"{(devices - 1) * size:,} B of weights" in result.report()
         assert "here it is a plain call of the model" in result.report()
 

@@ -66,7 +66,7 @@ def test_messages_are_as_predicted(two, four):
     for kind, result in kinds:
         for name, count in (("gpipe", 4), ("1f1b", 4), ("interleaved", 4 * 3)):
             sent = versions(result)[f"{kind} {name}"].sent
-            assert sent["send-recv"] == [count, count * BOUNDARY], (kind, name)
+            assert sent["send-recv"] == (count, count * BOUNDARY), (kind, name)
             assert sent == versions(result)[f"{kind} {name}"].predicted_sent
 
 

@@ -80,11 +80,11 @@ def test_each_axis_sends_what_is_predicted(eight):
     """Stage 0 of 2, micro-batches of 2 samples, 2 layers: by hand, beside the theory's count."""
     version = only(eight)
     assert version.sent == version.predicted_sent
-    assert version.sent["tp all-reduce"] == [2 * (4 * 2 + 1), 2 * (4 * 2 + 1) * 2 * MESSAGE]
-    assert version.sent["pp send-recv"] == [2, 2 * 2 * MESSAGE]
+    assert version.sent["tp all-reduce"] == (2 * (4 * 2 + 1), 2 * (4 * 2 + 1) * 2 * MESSAGE)
+    assert version.sent["pp send-recv"] == (2, 2 * 2 * MESSAGE)
     table = version.sent["pp all-reduce"]
     assert table[0] == 1
-    assert version.sent["dp all-reduce"] == [2, version.stored["gradients"]]
+    assert version.sent["dp all-reduce"] == (2, version.stored["gradients"])
     assert table[1] < version.stored["gradients"]
     assert version.stored == version.predicted_stored
 
@@ -110,8 +110,8 @@ def test_more_micro_batches_send_more_and_smaller_messages(of_two):
     plain, more = only(of_two["plain"]), only(of_two["more"])
     assert plain.name == "scratch dp 1 x tp 1 x pp 2"
     assert set(plain.sent) == {"pp send-recv", "pp all-reduce"}
-    assert plain.sent["pp send-recv"] == [2, 8 * MESSAGE]
-    assert more.sent["pp send-recv"] == [4, 8 * MESSAGE]
+    assert plain.sent["pp send-recv"] == (2, 8 * MESSAGE)
+    assert more.sent["pp send-recv"] == (4, 8 * MESSAGE)
 
 
 def test_alone_nothing_is_sent(of_one):

@@ -25,6 +25,9 @@ def torchrun(ranks, *program):
 
 def compare(where, there, here):
     """Both results have the same numbers; returns how many lists of losses were compared."""
+    if where.endswith("sent"):
+        assert there == {operation: list(total) for operation, total in here.items()}, where
+        return 0
     if isinstance(here, dict):
         assert set(there) == set(here), where
         return sum(

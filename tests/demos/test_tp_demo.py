@@ -33,13 +33,13 @@ def test_equal_to_one_process_and_as_predicted(ranks):
         assert how in plain.report()
     size, loss = 4 * 2 * 8 * 16, 4 * 2 * 8  # bytes of b·s·h and of b·s
     ours, theirs = (version.sent for version in plain.versions[:2])
-    assert ours == {"all-reduce": [4 * 2 + 2 + 3, 10 * size + 3 * loss]}
-    assert theirs == {"all-reduce": [6 * 2 + 2 + 3, 14 * size + 3 * loss]}  # q, k and v
+    assert ours == {"all-reduce": (4 * 2 + 2 + 3, 10 * size + 3 * loss)}
+    assert theirs == {"all-reduce": (6 * 2 + 2 + 3, 14 * size + 3 * loss)}  # q, k and v
     ours, theirs = (version.sent for version in sequence.versions[:2])
-    assert ours["all-gather"] == ours["reduce-scatter"] == [10, 10 * size]
-    assert ours["all-reduce"] == [4, 3 * loss + 4 * 16 * (6 * 2 + 2 + 8)]
-    assert theirs["all-gather"] == [11, 10 * size + 4 * 8 * 16]
-    assert theirs["all-reduce"] == [3 + 10, 3 * loss + 10 * 4 * 16]
+    assert ours["all-gather"] == ours["reduce-scatter"] == (10, 10 * size)
+    assert ours["all-reduce"] == (4, 3 * loss + 4 * 16 * (6 * 2 + 2 + 8))
+    assert theirs["all-gather"] == (11, 10 * size + 4 * 8 * 16)
+    assert theirs["all-reduce"] == (3 + 10, 3 * loss + 10 * 4 * 16)
 
 
 def test_a_vocabulary_that_does_not_divide():

@@ -66,7 +66,7 @@ def test_uneven_sizes_and_bf16():
 
 def test_clipped_and_from_the_meta_device(two):
     version = two["clipped"].comparison.versions[0]
-    assert version.sent["all-reduce"] == [1, 4]
+    assert version.sent["all-reduce"] == (1, 4)
 
 
 def test_twice_the_same(two):

@@ -55,19 +55,19 @@ def message(rank, x):
 
 
 EXPECTED = {
-    "all-reduce": {"all-reduce": [1, X]},
-    "all-gather": {"all-gather": [1, 2 * X]},
-    "all-gather of a list": {"all-gather": [1, 2 * X]},
-    "reduce-scatter": {"reduce-scatter": [1, X]},
-    "all-to-all": {"all-to-all": [1, X]},
-    "broadcast": {"broadcast": [1, X]},
-    "functional": {"all-reduce": [1, X]},
-    "message": {"send-recv": [1, X]},
+    "all-reduce": {"all-reduce": (1, X)},
+    "all-gather": {"all-gather": (1, 2 * X)},
+    "all-gather of a list": {"all-gather": (1, 2 * X)},
+    "reduce-scatter": {"reduce-scatter": (1, X)},
+    "all-to-all": {"all-to-all": (1, X)},
+    "broadcast": {"broadcast": (1, X)},
+    "functional": {"all-reduce": (1, X)},
+    "message": {"send-recv": (1, X)},
     "alone": {},
     "functional alone": {},
     "barrier": {},
-    "inside a DTensor": {"all-reduce": [1, 4]},
-    "ddp": {"all-reduce": [1, 4 * (4 * 3 + 3)]},
+    "inside a DTensor": {"all-reduce": (1, 4)},
+    "ddp": {"all-reduce": (1, 4 * (4 * 3 + 3))},
 }
 
 
@@ -91,5 +91,5 @@ def by_axis():
 def test_calls_are_told_apart_by_the_axis_of_their_group():
     for world, axes, all_of_them in launch.run(by_axis, ranks=2):
         assert world == 2
-        assert axes == {"tp all-reduce": [2, 20], "dp all-reduce": [1, 8]}
-        assert all_of_them == {"all-reduce": [3, 28]}
+        assert axes == {"tp all-reduce": (2, 20), "dp all-reduce": (1, 8)}
+        assert all_of_them == {"all-reduce": (3, 28)}

@@ -98,7 +98,7 @@ def test_messages_of_unequal_micro_batches_add_up():
     plan = schedule("1f1b", 2, 3)
     for (result,) in launch.run(all_pipelined, [plan], ranks=2):
         size = 4 * 7 * SEQUENCE * HIDDEN  # all samples pass each boundary once a direction
-        assert result["sent"] == {"send-recv": [3, size], "all-reduce": [1, 4 * VOCAB * HIDDEN]}
+        assert result["sent"] == {"send-recv": (3, size), "all-reduce": (1, 4 * VOCAB * HIDDEN)}
 
 
 def random_plan(seed, stages, chunks, count):

@@ -50,7 +50,7 @@ def test_equal_to_the_whole_sequence(ranks, zigzag):
     assert torch.allclose(found, expected(sequence), atol=2e-6)
     hop = 2 * 4 * BATCH * HEADS * WIDTH * sequence // ranks
     hops = 3 * (ranks - 1)  # keys and values twice, their gradients once
-    assert all(sent == ({"send-recv": [hops, hops * hop]} if hops else {})
+    assert all(sent == ({"send-recv": (hops, hops * hop)} if hops else {})
                for _, _, sent, _ in results)  # fmt: skip
 
 

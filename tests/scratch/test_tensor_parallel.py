@@ -135,7 +135,7 @@ def pair():
 
 def test_a_pair_sums_once_forward_and_once_backward():
     forward, backward, gap, shape = launch.run(pair, ranks=4)[0]
-    assert forward == backward == {"all-reduce": [1, 4 * 2 * 3 * 6]}
+    assert forward == backward == {"all-reduce": (1, 4 * 2 * 3 * 6)}
     assert gap < 1e-6
     assert shape == (2, 6)
 
@@ -168,7 +168,7 @@ def test_the_loss_needs_three_numbers_a_token():
         for ours, expected, gradient, one, sent in cases:
             assert ours == pytest.approx(expected, rel=1e-5, abs=1e-5)
             assert torch.allclose(gradient, one, atol=1e-6)
-            assert sent == {"all-reduce": [3, 3 * 4 * 2 * 3]}  # fp32, two rows of three tokens
+            assert sent == {"all-reduce": (3, 3 * 4 * 2 * 3)}  # fp32, two rows of three tokens
 
 
 def refusals():

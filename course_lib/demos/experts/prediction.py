@@ -3,6 +3,7 @@
 from course_lib.demos.experts.training import ExpertTraining, mixtures
 from course_lib.demos.experts.versions import ByHand
 from course_lib.demos.shared.prediction import Sent, predicted_sent, traffic
+from course_lib.measure.wire import Total
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.theory.inputs.layout import Layout
 
@@ -21,12 +22,12 @@ def predicted(trainee: ByHand, training: ExpertTraining, layout: Layout) -> Sent
     routed = sum(2 * (sent_rows(moe) + received_rows(moe)) * row_bytes for moe in moes)
     theory = predicted_sent(traffic(training, layout))
     if training.fixed_routes and not sum(trainee.dropped):
-        routed = theory["all-to-all"][1]
+        routed = theory["all-to-all"].size_bytes
     counts = layout.world * training.experts * 8
     return {
-        "all-to-all": [theory["all-to-all"][0], routed],
-        "all-gather": [len(moes), len(moes) * counts],
-        "all-reduce": [len(trainee.sums()), theory["all-reduce"][1]],
+        "all-to-all": Total(theory["all-to-all"].calls, routed),
+        "all-gather": Total(len(moes), len(moes) * counts),
+        "all-reduce": Total(len(trainee.sums()), theory["all-reduce"].size_bytes),
     }
 
 

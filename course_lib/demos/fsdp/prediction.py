@@ -13,11 +13,13 @@ from course_lib.demos.shared.prediction import (
     FP32,
     Sent,
     Stored,
+    add_calls,
     predicted_sent,
     stored_states,
     traffic,
 )
 from course_lib.demos.shared.training import Training
+from course_lib.measure.wire import Total
 from course_lib.scratch.fsdp.deferred_init import defer
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -85,8 +87,9 @@ def sent(training: Training, units: Units, ranks: int, precision: str, reshard: 
     found = predicted_sent(traffic(training, layout, recipe=recipe, policy=policy))
     in_layers = units.layers * units.layer_padding
     gathered = units.root_padding + in_layers * (2 if reshard else 1)
-    found["all-gather"][1] += recipe.weight_bytes * gathered
-    found["reduce-scatter"][1] += recipe.gradient_bytes * (units.root_padding + in_layers)
+    reduced = units.root_padding + in_layers
+    add_calls(found, "all-gather", 0, recipe.weight_bytes * gathered)
+    add_calls(found, "reduce-scatter", 0, recipe.gradient_bytes * reduced)
     return found
 
 
@@ -124,8 +127,8 @@ def yafsdp_sent(training: Training, ranks: int, precision: str) -> Sent:
     sizes = [-(-size // ranks) * ranks for size in yafsdp_sizes(training)]
     gathers = [*sizes, *sizes[:-2]]
     return {
-        "all-gather": [len(gathers), recipe.weight_bytes * sum(gathers)],
-        "reduce-scatter": [len(sizes), recipe.gradient_bytes * sum(sizes)],
+        "all-gather": Total(len(gathers), recipe.weight_bytes * sum(gathers)),
+        "reduce-scatter": Total(len(sizes), recipe.gradient_bytes * sum(sizes)),
     }
 
 

@@ -10,6 +10,7 @@ from course_lib.demos.fsdp import prediction
 from course_lib.demos.fsdp.versions import TOLERANCES, FullyShard, Kind, MiniFSDP, Options
 from course_lib.demos.shared.comparison import Comparison, Version, follow
 from course_lib.demos.shared.training import OneProcess, Training, one_process
+from course_lib.measure.wire import Total
 
 
 def main(options: Options) -> Comparison:
@@ -44,7 +45,7 @@ def _version(kind: Kind, options: Options, rank: launch.Rank, reference: OneProc
         norms = len(list(prediction.without_memory(training).parameters()))
     sent = prediction.sent(training, units, ranks, options.precision, options.reshard)
     if options.clip and ranks > 1:
-        sent["all-reduce"] = [1, 4 * norms]
+        sent["all-reduce"] = Total(1, 4 * norms)
     return follow(kind(options, rank), training, reference, sent, stored)
 
 

@@ -1,6 +1,7 @@
 """What the theory says about a training run on several ranks, in the words of logs and ledgers."""
 
 from course_lib.demos.shared.training import Training
+from course_lib.measure.wire import Total
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -10,7 +11,7 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Traffic
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)  # what every demo trains in
-Sent = dict[str, list[int]]  # by operation: [calls, bytes of the whole tensors]
+Sent = dict[str, Total]  # by operation
 Stored = dict[str, int]  # by consumer: bytes
 
 
@@ -31,7 +32,7 @@ def traffic(
 def predicted_sent(traffic: Traffic, *axes: str, by_axis: bool = False) -> Sent:
     """Calls and bytes of these axes (default: all), in a log's form.
 
-    `by_axis` divides them as `follow` does when it is given axes: {"tp all-reduce": [2, 64]}.
+    `by_axis` divides them as `follow` does when it is given axes: {"tp all-reduce": (2, 64)}.
     """
     totals: Sent = {}
     for entry in traffic.collectives:
@@ -43,9 +44,8 @@ def predicted_sent(traffic: Traffic, *axes: str, by_axis: bool = False) -> Sent:
 
 def add_calls(sent: Sent, operation: str, calls: int, size_bytes: int) -> None:
     """Add so many calls to a prediction; `size_bytes` are those of all of them together."""
-    total = sent.setdefault(operation, [0, 0])
-    total[0] += calls
-    total[1] += size_bytes
+    before = sent.get(operation, Total(0, 0))
+    sent[operation] = Total(before.calls + calls, before.size_bytes + size_bytes)
 
 
 def predicted_stored(training: Training, layout: Layout, stage: int = 0) -> Stored:

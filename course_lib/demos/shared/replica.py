@@ -10,6 +10,7 @@ from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.prediction import Sent
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
+from course_lib.measure.wire import Total
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import ledger
 from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
@@ -49,7 +50,7 @@ def predicted_exchange(training: Training, rank: launch.Rank) -> Sent:
     """The all-reduces of one update of DDP with torch's bucket limits."""
     sizes = [p.nbytes for p in reversed(list(training.build().parameters()))]
     buckets = ddp_buckets(sizes, BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES)
-    return {"all-reduce": [len(buckets), sum(buckets)]} if rank.world > 1 else {}
+    return {"all-reduce": Total(len(buckets), sum(buckets))} if rank.world > 1 else {}
 
 
 def own_devices(rank: launch.Rank, count: int) -> list[torch.device]:

@@ -16,6 +16,7 @@ from course_lib.demos.shared.prediction import (
     traffic,
 )
 from course_lib.demos.shared.training import Training
+from course_lib.measure.wire import Total
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.memory.states import LocalParameters, local_parameters
 from course_lib.theory.network.buckets import ddp_buckets
@@ -134,6 +135,6 @@ def redundancy_optimizer_sent(sizes: list[int], ranks: int) -> Sent:
         return {}
     buckets = ddp_buckets([BYTES * size for size in reversed(sizes)])
     return {
-        "all-reduce": [len(buckets), sum(buckets)],
-        "broadcast": [ranks, sum(buckets)],
+        "all-reduce": Total(len(buckets), sum(buckets)),
+        "broadcast": Total(ranks, sum(buckets)),
     }
