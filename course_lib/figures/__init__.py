@@ -1,6 +1,6 @@
 """Results of theory and of demos in, matplotlib figures out; no pyplot, no shared state.
 
-Each public function of this folder that returns a `Sheet` is a figure, such as `figures.timeline`:
+Each public function of this folder that returns a `Picture` is a figure, such as `figures.timeline`:
 figures are found by that type, and are listed nowhere.
 """
 
@@ -10,16 +10,17 @@ from inspect import get_annotations, isclass, isfunction
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
+from course_lib.figures.picture import Picture as Picture
 from course_lib.figures.sheet import Sheet as Sheet
 
-_FIGURES: dict[str, Callable[..., Sheet]] = {}
+_FIGURES: dict[str, Callable[..., Picture]] = {}
 
 
-def _figures_of(module: str) -> Iterator[tuple[str, Callable[..., Sheet]]]:
+def _figures_of(module: str) -> Iterator[tuple[str, Callable[..., Picture]]]:
     for name, value in vars(import_module(module)).items():
         if isfunction(value) and value.__module__ == module and not name.startswith("_"):
             drawn = get_annotations(value, eval_str=True).get("return")
-            if isclass(drawn) and issubclass(drawn, Sheet):
+            if isclass(drawn) and Picture in drawn.__mro__:
                 yield name, value
 
 
@@ -30,8 +31,8 @@ globals().update(_FIGURES)
 
 if TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Callable[..., Sheet]: ...
+    def __getattr__(name: str) -> Callable[..., Picture]: ...
 
 
 def __dir__() -> list[str]:
-    return sorted(["Sheet", *_FIGURES])
+    return sorted(["Picture", "Sheet", *_FIGURES])
