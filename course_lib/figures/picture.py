@@ -1,8 +1,8 @@
 """What every figure can do, whether matplotlib draws it (Sheet) or we do (Drawing)."""
 
 import base64
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
 from course_lib.figures import style
 
@@ -13,7 +13,7 @@ Point = tuple[float, float]  # x, y
 Box = tuple[float, float, float, float]  # left, top, width, height
 
 
-class Picture(Protocol):
+class Picture(ABC):
     """A figure of WIDTH_PT × `height_pt` points; x runs right and y runs down from the top left.
 
     `sentence` says in words, with its numbers, what the figure shows.
@@ -22,6 +22,7 @@ class Picture(Protocol):
     sentence: str
     height_pt: float
 
+    @abstractmethod
     def boxes(
         self,
         boxes: Iterable[Box],
@@ -32,6 +33,7 @@ class Picture(Protocol):
     ) -> None:
         """Draw rectangles of one look."""
 
+    @abstractmethod
     def line(
         self,
         points: Sequence[Point],
@@ -41,6 +43,7 @@ class Picture(Protocol):
     ) -> None:
         """Draw a line through `points`."""
 
+    @abstractmethod
     def write(
         self,
         x: float,
@@ -53,13 +56,13 @@ class Picture(Protocol):
     ) -> None:
         """Write `text` with its baseline at `y`; `align` "left", "center" or "right" of `x`."""
 
+    @abstractmethod
     def to_svg(self) -> str:
         """The figure as SVG text that can stand inside HTML."""
-        ...
 
+    @abstractmethod
     def to_png(self) -> bytes:
         """The figure as a PNG picture."""
-        ...
 
     def _repr_mimebundle_(self, **_: object) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
         """What a notebook stores: SVG for the browser, PNG and words for everything else."""

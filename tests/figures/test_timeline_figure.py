@@ -11,6 +11,8 @@ from matplotlib.patches import PathPatch
 from course_lib import figures
 from course_lib.figures.drawing import Drawing
 from course_lib.figures.label import Label
+from course_lib.figures.picture import Picture
+from course_lib.figures.sheet import Sheet
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import HDR, accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -170,6 +172,13 @@ def test_later_chunks_look_different():
     one, two = FIGURES["1f1b"]().to_svg(), FIGURES["interleaved"]().to_svg()
     assert "later chunk" not in one
     assert "forward, later chunk" in two and "backward, later chunk" in two
+
+
+def test_a_sheet_and_a_drawing_are_pictures_and_not_each_other():
+    sheet, drawing = Sheet(40, "1"), Drawing(40, "1")
+    assert isinstance(sheet, Picture) and isinstance(drawing, Picture)
+    assert not isinstance(drawing, Sheet) and not isinstance(sheet, Drawing)
+    assert not isinstance("1", Picture | Sheet)
 
 
 def test_a_drawing_knows_the_same_words_as_a_sheet():
