@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("theory", "checking", "launch", "scratch")
-SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+Located = ast.expr | ast.stmt
+SWAPS: dict[type[ast.AST], tuple[Any, ...]] = {
     ast.Add: (ast.Sub,), ast.Sub: (ast.Add,), ast.Mult: (ast.Div,), ast.Div: (ast.Mult,),
     ast.FloorDiv: (ast.Div, ast.Mult), ast.Mod: (ast.FloorDiv,), ast.Pow: (ast.Mult,),
     ast.Lt: (ast.LtE, ast.GtE), ast.LtE: (ast.Lt, ast.Gt), ast.Gt: (ast.GtE, ast.LtE),
@@ -27,6 +29,7 @@ class Mutant:
 
     path: str
     line: int
+    column: int  # from 1; not exact inside an f-string before Python 3.12
     change: str
     source: bytes
     lines: range  # of the statement; empty if it runs when the module is imported
@@ -41,7 +44,7 @@ class Mutant:
 
     @property
     def name(self) -> str:
-        return f"{self.place}  {self.change}"
+        return f"{self.place}:{self.column}  {self.change}"
 
     @property
     def number(self) -> int:
@@ -49,13 +52,15 @@ class Mutant:
         return zlib.crc32(self.source) // 2
 
 
-def variants(node: ast.AST) -> Iterator[ast.AST]:
+def variants(node: Located) -> Iterator[Located]:
     """The node with one operator, comparison or constant changed."""
     match node:
-        case ast.Constant(value=bool()):
-            yield ast.Constant(not node.value)
-        case ast.Constant(value=int() | float()):
-            yield ast.Constant(node.value + 1)
+        case ast.Constant(value=bool() as value):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int() as value):
+            yield ast.Constant(value + 1)
+        case ast.Constant(value=float() as value):
+            yield ast.Constant(2 * value or 1.0)
         case ast.UnaryOp(op=ast.Not() | ast.USub()):
             yield node.operand
         case ast.Call(func=ast.Name(id="min" | "max" as name)):
@@ -72,26 +77,29 @@ def variants(node: ast.AST) -> Iterator[ast.AST]:
                 yield changed
 
 
-def chains(node: ast.AST, around: tuple[ast.AST, ...] = ()) -> Iterator[tuple[ast.AST, ...]]:
-    """Every node that may be changed, after the nodes around it, outermost first."""
-    yield (*around, node)
+def chains(node: ast.AST, around: tuple[Located, ...] = ()) -> Iterator[tuple[Located, ...]]:
+    """Every expression and statement that may be changed, after those around it."""
+    if isinstance(node, Located):
+        around = (*around, node)
+        yield around
     for name, value in ast.iter_fields(node):
         if name in ("annotation", "returns") or (name == "msg" and isinstance(node, ast.Assert)):
             continue
         for child in value if isinstance(value, list) else [value]:
             types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
             if isinstance(child, ast.AST) and not types:
-                yield from chains(child, (*around, node))
+                yield from chains(child, around)
 
 
-def statement_lines(chain: tuple[ast.AST, ...]) -> range:
+def statement_lines(chain: tuple[Located, ...]) -> range:
     """Lines of the innermost statement, or of a block's head; none outside functions."""
-    at = max(place for place, each in enumerate(chain) if isinstance(each, ast.stmt))
-    if not any(isinstance(each, ast.FunctionDef) for each in chain[:at]):
+    statements = [each for each in chain if isinstance(each, ast.stmt)]
+    if not any(isinstance(each, ast.FunctionDef) for each in statements[:-1]):
         return range(0)
-    statement, body = chain[at], getattr(chain[at], "body", None)
-    end = body[0].lineno if body else statement.end_lineno + 1
-    return range(statement.lineno, max(end, statement.lineno + 1))
+    first, last = statements[-1].lineno, statements[-1].end_lineno or 0
+    if body := getattr(statements[-1], "body", None):
+        last = max(first, body[0].lineno - 1)
+    return range(first, last + 1)
 
 
 def mutants_of(path: Path) -> Iterator[Mutant]:
@@ -100,16 +108,18 @@ def mutants_of(path: Path) -> Iterator[Mutant]:
     for chain in chains(ast.parse(source)):
         # Before Python 3.12 nothing inside an f-string has a sure position: replace all of it.
         whole = next((each for each in chain if isinstance(each, ast.JoinedStr)), chain[-1])
+        last = whole.end_lineno or whole.lineno
         for variant in variants(chain[-1]):
             text = ast.unparse(copy.deepcopy(whole, {id(chain[-1]): variant}))
-            text += "\n" * (whole.end_lineno - whole.lineno)  # what follows keeps its line
+            text += "\n" * (last - whole.lineno)  # what follows keeps its line
             if isinstance(whole, ast.expr) and not isinstance(whole, ast.Constant):
                 text = f"({text})"
             head = source[: starts[whole.lineno - 1] + whole.col_offset]
-            tail = source[starts[whole.end_lineno - 1] + whole.end_col_offset :]
+            tail = source[starts[last - 1] + (whole.end_col_offset or 0) :]
             change = f"{ast.unparse(chain[-1])}  ->  {ast.unparse(variant)}"
-            name, lines = path.relative_to(ROOT).as_posix(), statement_lines(chain)
-            yield Mutant(name, whole.lineno, change, head + text.encode() + tail, lines)
+            changed = head + text.encode() + tail
+            name, column = path.relative_to(ROOT).as_posix(), chain[-1].col_offset + 1
+            yield Mutant(name, whole.lineno, column, change, changed, statement_lines(chain))
 
 
 def all_mutants(seed: int) -> list[Mutant]:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -17,13 +17,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Recorder:
-    """Notes seconds, failures and, under coverage, the lines that each test ran."""
+    """Notes seconds, failures and, under coverage, the lines that each test ran.
+
+    Beside the copy stands the order of the tests: known tests of place -1 are not run.
+    """
 
     def __init__(self) -> None:
+        self.copy = os.environ["MUTANTS_COPY"]
+        self.order: dict[str, int] = json.loads(Path(f"{self.copy}.order").read_text())
         self.coverage = Coverage.current()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: dict[str, float] = defaultdict(float)
         self.failed: dict[str, str] = {}
         self.lines: dict[str, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        last = len(self.order)
+        items[:] = [item for item in items if self.order.get(item.nodeid, last) >= 0]
+        items.sort(key=lambda item: self.order.get(item.nodeid, last))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -63,4 +73,4 @@ class Recorder:
             for test, names in self.lines.items()
         }
         answer = {"seconds": self.seconds, "failed": self.failed, "lines": lines}
-        Path(os.environ["MUTANTS_ANSWER"]).write_text(json.dumps(answer))
+        Path(f"{self.copy}.json").write_text(json.dumps(answer))

@@ -3,10 +3,11 @@
     python benchmarks/mutants.py [--mutants 200] [--seed 9] [--list]
     python benchmarks/mutants.py --only course_lib/theory/planner/space.py:98
 
-A mutant is the library with one operator, comparison or constant changed. All such
-changes in theory, checking, launch and scratch are equally likely to be drawn; a longer draw begins
-with the shorter one. Strings, type hints and messages of assertions are left alone. `--list` shows
-the draw, `--only` tries all changes of a line.
+A mutant is the library with one operator, comparison or constant changed: + becomes -, < becomes <=
+or >=, an integer grows by one, a float doubles. All such changes in theory, checking, launch and
+scratch are equally likely to be drawn; a longer draw starts with the shorter one. Strings, type
+hints and messages of assertions are left alone. `--list` shows the draw; `--only` tries all changes
+of a line, whatever was tried before.
 
 First the tests run once under coverage, which follows ranks and other child processes too. Then
 each mutant, in a copy of the checkout, meets the tests that ran its statement, quick ones first, up
@@ -63,26 +64,29 @@ def copied(folder: Path) -> Path:
     return folder
 
 
-def pytest_in(folder: Path, limit_s: float, *arguments: str, trace: bool = False) -> dict[str, Any]:
+def pytest_in(folder: Path, limit_s: float, *arguments: str, under: str = "") -> dict[str, Any]:
     """The notes of a run of pytest in a copy; no process is left of it."""
-    answer, under = Path(f"{folder}.json"), "coverage run --rcfile=.coveragerc -m" if trace else ""
+    answer, mark = Path(f"{folder}.json"), f"{folder} {time.monotonic_ns()}"
     for old in (answer, *folder.glob(".coverage.*")):
         old.unlink(missing_ok=True)
+    paths = f"{folder}{os.pathsep}{folder / 'benchmarks'}"
+    environment = {**os.environ, "MUTANTS_COPY": str(folder), "MUTANTS_RUN": mark}
     command = f"{sys.executable} -m {under} pytest -p mutant_recorder -p no:cacheprovider -q"
-    mark = f"{answer} {time.monotonic_ns()}"
-    environment = {**os.environ, "MUTANTS_ANSWER": str(answer), "MUTANTS_RUN": mark}
-    environment["PYTHONPATH"] = f"{folder}{os.pathsep}{folder / 'benchmarks'}"
-    ended = "timeout"
+    options = ["--override-ini=addopts=", "--hypothesis-seed=0"]
+    ended: int | str = "timeout"
     with open(f"{folder}.log", "w") as log, contextlib.suppress(subprocess.TimeoutExpired):
-        ended = "ended with {}".format(subprocess.run(
-            [*command.split(), "--override-ini=addopts=", "--hypothesis-seed=0", *arguments],
-            cwd=folder, env=environment, stdout=log, stderr=log, timeout=limit_s,
-        ).returncode)  # fmt: skip
+        ended = subprocess.run(
+            [*command.split(), *options, *arguments], cwd=folder, timeout=limit_s,
+            env={**environment, "PYTHONPATH": paths}, stdout=log, stderr=log,
+        ).returncode  # fmt: skip
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.environ().get("MUTANTS_RUN") == mark:
                 process.kill()
-    return json.loads(answer.read_text()) if answer.exists() else {"failed": {"the run": ended}}
+    notes = json.loads(answer.read_text()) if answer.exists() else {"failed": {}}
+    if ended not in (0, 1, 5) and not notes["failed"]:  # 5: no test is left
+        notes["failed"] = {"the run": ended if ended == "timeout" else f"ended with {ended}"}
+    return notes
 
 
 class Known:
@@ -99,7 +103,7 @@ class Known:
 
     def ordered(self, tests: set[str], room: str) -> list[str]:
         """The room's own files first, quick files first, quick tests first in each file."""
-        total: Counter[str] = Counter()
+        total: dict[str, float] = defaultdict(float)
         for test in tests:
             total[test.split("::")[0]] += self.seconds[test]
 
@@ -124,16 +128,18 @@ class Known:
     def verdict(self, folder: Path, tests: list[str]) -> tuple[str, str]:
         """How a mutant's copy fared (survived, failed, timeout, …), and the test that said so."""
         while tests:
-            chosen = Path(f"{folder}.tests")
-            chosen.write_text("\n".join(tests))
             each_s = 20 + 5 * max(self.seconds[test] for test in tests)
             total_s = 60 + 5 * sum(self.seconds[test] for test in tests)
-            options = f"--override-ini=timeout={each_s:.0f}", "-x"
-            failed = pytest_in(folder, total_s, *options, f"@{chosen}")["failed"]
+            options = "-x", f"--override-ini=timeout={each_s:.0f}"
+            # Tests that nobody knows stay: a mutant may change the name of a parametrized test.
+            order = {**dict.fromkeys(self.seconds, -1), **{t: i for i, t in enumerate(tests)}}
+            Path(f"{folder}.order").write_text(json.dumps(order))
+            files = dict.fromkeys(test.split("::")[0] for test in tests)
+            failed = pytest_in(folder, total_s, *options, *files)["failed"]
             if not failed:
                 break
             test, how = next(iter(failed.items()))
-            if how != "failed" or self.seconds[test] < TWICE_S:
+            if how != "failed" or self.seconds.get(test, 0) < TWICE_S:
                 return how, test
             if pytest_in(folder, total_s, *options, test)["failed"]:
                 return how, test
@@ -169,13 +175,18 @@ def share(tasks: Sequence[T], workers: int, work: Callable[[Path, T], None]) -> 
 
     def one(task: T) -> None:
         folder = copies.get()
-        work(folder, task)
-        copies.put(folder)
+        try:
+            work(folder, task)
+        finally:
+            copies.put(folder)
 
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(workers) as pool:
         for number in range(workers):
             copies.put(copied(Path(name) / f"copy{number}"))
-        list(pool.map(one, tasks))
+        try:
+            list(pool.map(one, tasks))
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def traced(workers: int) -> Known:
@@ -189,7 +200,10 @@ def traced(workers: int) -> Known:
     notes = {part: RESULTS / "lines" / f"{part}.json" for part in parts}
 
     def trace(folder: Path, part: str) -> None:
-        found = pytest_in(folder, 7200, "--override-ini=timeout=600", *parts[part], trace=True)
+        Path(f"{folder}.order").write_text("{}")
+        options = "--continue-on-collection-errors", "--override-ini=timeout=600"
+        under = "coverage run --rcfile=.coveragerc -m"
+        found = pytest_in(folder, 7200, *options, *parts[part], under=under)
         notes[part].write_text(json.dumps(found))
         print(f"{part}: {sum(found['seconds'].values()):.0f} s under coverage", flush=True)
 
@@ -241,7 +255,9 @@ def main() -> None:
             f"{result['how']:10}{result['seconds']:7} s  {mutant.name}  {result['by']}", flush=True
         )
 
-    share([mutant for mutant in mutants if mutant.number not in done], chosen.workers, judge)
+    again = chosen.only is not None
+    left = [mutant for mutant in mutants if again or mutant.number not in done]
+    share(left, chosen.workers, judge)
     report([done[mutant.number] for mutant in mutants], known)
 
 
