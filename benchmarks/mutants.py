@@ -11,9 +11,10 @@ of a line, whatever was tried before.
 
 First the tests run once under coverage, which follows ranks and other child processes too. Then
 each mutant, in a copy of the checkout, meets the tests that ran its statement, quick ones first, up
-to the first failure; if it survives, the other tests of its module and its room. A test that takes
-long must fail twice: tests with processes may fail on a busy machine. A time-out counts as noticed.
-Notebooks and the browser are left out, and so are tests that fail without any mutant.
+to the first failure; if it survives, the other tests in the files that run its module, and if it
+stands outside functions, all tests of its room. A test that takes long must fail twice: tests with
+processes may fail on a busy machine. A time-out counts as noticed. Notebooks and the browser are
+left out, and so are tests that fail without any mutant.
 
 Results go to build/mutants, and a second call goes on where the first one ended: remove that folder
 after a change of code or tests. Needs Linux or macOS and coverage (`pip install "coverage>=7.13"`).
@@ -89,6 +90,14 @@ def pytest_in(folder: Path, limit_s: float, *arguments: str, under: str = "") ->
     return notes
 
 
+def file_of(test: str) -> str:
+    return test.split("::")[0]
+
+
+def in_room(test: str, room: str) -> bool:
+    return test.startswith(f"tests/{room}/")
+
+
 class Known:
     """What the runs under coverage found: seconds of each test, and the tests that ran a line."""
 
@@ -105,36 +114,40 @@ class Known:
         """The room's own files first, quick files first, quick tests first in each file."""
         total: dict[str, float] = defaultdict(float)
         for test in tests:
-            total[test.split("::")[0]] += self.seconds[test]
+            total[file_of(test)] += self.seconds[test]
 
         def rank(test: str) -> tuple[bool, float, str, float]:
-            file = test.split("::")[0]
-            return not file.startswith(f"tests/{room}/"), total[file], file, self.seconds[test]
+            file = file_of(test)
+            return not in_room(test, room), total[file], file, self.seconds[test]
 
         return sorted(tests - set(self.failed), key=rank)
 
     def groups(self, mutant: Mutant) -> Iterator[list[str]]:
         """The tests of a mutant's runs, one after the other."""
-        ran = self.ran[mutant.path]
+        ran, room = self.ran[mutant.path], mutant.room
         module = set().union(*ran.values())
         likely = set().union(*(ran[line] for line in mutant.lines)) if mutant.lines else module
-        tests = self.ordered(likely, mutant.room)
+        tests = self.ordered(likely, room)
         cut = sum(spent < FIRST_S for spent in accumulate(self.seconds[test] for test in tests))
         yield tests[: cut + 1]
         yield tests[cut + 1 :]
-        room = {test for test in self.seconds if test.startswith(f"tests/{mutant.room}/")}
-        yield self.ordered((module | room) - likely, mutant.room)
+        # A fixture or an import runs with one test and serves others.
+        files = {file_of(test) for test in module}
+        served = {test for test in self.seconds if file_of(test) in files}
+        if not mutant.lines:
+            served |= {test for test in self.seconds if in_room(test, room)}
+        yield self.ordered(served - likely, room)
 
     def verdict(self, folder: Path, tests: list[str]) -> tuple[str, str]:
         """How a mutant's copy fared (survived, failed, timeout, …), and the test that said so."""
         while tests:
             each_s = 20 + 5 * max(self.seconds[test] for test in tests)
-            total_s = 60 + 5 * sum(self.seconds[test] for test in tests)
+            total_s = 300 + 5 * sum(self.seconds[test] for test in tests)
             options = "-x", f"--override-ini=timeout={each_s:.0f}"
             # Tests that nobody knows stay: a mutant may change the name of a parametrized test.
             order = {**dict.fromkeys(self.seconds, -1), **{t: i for i, t in enumerate(tests)}}
             Path(f"{folder}.order").write_text(json.dumps(order))
-            files = dict.fromkeys(test.split("::")[0] for test in tests)
+            files = dict.fromkeys(map(file_of, tests))
             failed = pytest_in(folder, total_s, *options, *files)["failed"]
             if not failed:
                 break
