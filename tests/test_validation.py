@@ -1,0 +1,114 @@
+"""The checks of inputs: what passes, and the sentence that refuses the rest."""
+
+from dataclasses import FrozenInstanceError, dataclass, replace
+
+import pytest
+
+from course_lib.validation import (
+    DERIVED,
+    choice,
+    derive,
+    divisible,
+    flag,
+    fraction,
+    number,
+    whole,
+)
+
+NAN, INFINITE = float("nan"), float("inf")
+ALLOWED = [
+    (whole, ("dp", 1)),
+    (whole, ("dp", 10**18)),
+    (whole, ("dp", 0, 0)),
+    (whole, ("dp", 3, 3, 3)),
+    (number, ("x", -7)),
+    (number, ("x", 1e18)),
+    (number, ("x", 1.5, 1.0)),
+    (number, ("x", 1.0, None, 1.0)),
+    (number, ("x", 2.0, None, None, 2.0)),
+    (divisible, ("heads", 8, "tp", 4)),
+    (choice, ("unit", "GB", ("GB", "GiB"))),
+    (choice, ("unit", "GB", iter(["GB"]))),
+    (fraction, ("part", 1)),
+    (fraction, ("part", 1e-9)),
+    (flag, ("dropout", True)),
+    (flag, ("dropout", False)),
+]
+REFUSED = {
+    "dp must be a whole number, got 2.0: give an int such as 1": (whole, ("dp", 2.0)),
+    "dp must be a whole number, got True: give an int such as 0": (whole, ("dp", True, 0)),
+    "dp must be a whole number, got '4': give an int such as 1": (whole, ("dp", "4")),
+    "dp must be at least 1, got 0: give 1 or more": (whole, ("dp", 0)),
+    "tp must be at least 5, got 4: give 5 or more": (whole, ("tp", 4, 5)),
+    "tp must be at most 8, got 9: look for a typo": (whole, ("tp", 9, 1, 8)),
+    "tp must be at most 1e+18, got 1e+30: look for a typo": (whole, ("tp", 10**30)),
+    "x must be a number, got '1': give an int or a float": (number, ("x", "1")),
+    "x must be a number, got False: give an int or a float": (number, ("x", False)),
+    "x must be finite, got nan: give an ordinary number": (number, ("x", NAN)),
+    "y must be finite, got -inf: give an ordinary number": (number, ("y", -INFINITE)),
+    "x must be above 2.0, got 2.0: give a larger number": (number, ("x", 2.0, 2.0)),
+    "x must be at least 2.0, got 1.0: give a larger number": (number, ("x", 1.0, None, 2.0)),
+    "x must be at most 1e+18, got 2e+18: look for a typo": (number, ("x", 2e18)),
+    "x must be at most 3e+00, got -4: look for a typo": (number, ("x", -4, None, None, 3)),
+    "heads 9 is not divisible by tp 2: take heads 8, or another tp that divides 9": (
+        divisible,
+        ("heads", 9, "tp", 2),
+    ),
+    "layers 2 is not divisible by pp 5: take layers 5, or another pp that divides 2": (
+        divisible,
+        ("layers", 2, "pp", 5),
+    ),
+    "unit 'Gb' is not one of GB, GiB: did you mean 'GB'?": (
+        choice,
+        ("unit", "Gb", ("GB", "GiB")),
+    ),
+    "size 7 is not one of GB, GiB: choose one of them": (choice, ("size", 7, ("GB", "GiB"))),
+    "part must be above 0, got 0: give a larger number": (fraction, ("part", 0)),
+    "part must be at most 1, got 80: give a fraction, 0.8 for 80 %": (fraction, ("part", 80)),
+    "dropout must be True or False, got 1: give one of the two": (flag, ("dropout", 1)),
+}
+
+
+def test_what_is_allowed_passes():
+    for check, arguments in ALLOWED:
+        check(*arguments)
+
+
+def test_the_rest_is_refused_by_one_sentence():
+    sentences = {}
+    for sentence, (check, arguments) in REFUSED.items():
+        with pytest.raises(ValueError) as refusal:
+            check(*arguments)
+        sentences[sentence] = str(refusal.value)
+    assert sentences == {sentence: sentence for sentence in REFUSED}
+
+
+@dataclass(frozen=True)
+class Box:
+    """A width, and a height that is as large unless it is given."""
+
+    width: int
+    height: int = DERIVED
+    depth: int = DERIVED
+
+    def __post_init__(self) -> None:
+        derive(self, height=self.width)
+        derive(self, depth=2 * self.height)
+
+
+def test_a_field_that_was_left_out_is_derived_from_the_others():
+    assert Box(3) == Box(3, 3, 6)
+    assert Box(3, depth=1) == Box(3, 3, 1)
+
+
+def test_a_field_that_was_given_is_kept_even_if_it_counts_as_false():
+    assert (Box(3, 0).height, Box(3, 0).depth) == (0, 0)
+
+
+def test_what_was_derived_stays_when_the_record_is_replaced():
+    assert replace(Box(3), width=5) == Box(5, 3, 6)
+
+
+def test_a_record_is_frozen_once_it_is_built():
+    with pytest.raises(FrozenInstanceError):
+        Box(3).height = 4
