@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-import pytest
+from every import every
 
 HERE = Path(__file__).parent
 TABLE = json.loads((HERE / "errata.json").read_text(encoding="utf-8"))
@@ -38,7 +38,7 @@ def test_the_verdicts_are_those_of_the_review():
     assert counts == VERDICTS
 
 
-@pytest.mark.parametrize("entry", TABLE, ids=[str(entry["number"]) for entry in TABLE])
+@every("entry", TABLE)
 def test_an_entry_says_what_is_claimed_and_what_is_right(entry):
     assert set(entry) == {"number", "notes", "verdict", "claim", "right", "source"}
     assert entry["notes"] in {"000", "001", "002", "003", "004"}

@@ -6,6 +6,7 @@ One test per erratum: the docstring states the claim, the assertions the right v
 import math
 
 import pytest
+from every import every
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -163,7 +164,7 @@ def test_erratum_41_zero_shards_storage():
     assert after.activations_bytes == before.activations_bytes
 
 
-@pytest.mark.parametrize(
+@every(
     ("recipe", "times_the_weights"),
     [
         (Recipe(parameters="fp32", gradients="fp32", master_copy=False), 2),
@@ -179,7 +180,7 @@ def test_erratum_42_adamw_is_twice_fp32_weights_only(recipe, times_the_weights):
     assert states.optimizer_state_bytes == 8 * GB
 
 
-@pytest.mark.parametrize(("parameters", "part"), [("fp32", 0.5), ("bf16", 1.0)])
+@every(("parameters", "part"), [("fp32", 0.5), ("bf16", 1.0)])
 def test_erratum_43_8_bit_adamw_is_half_of_fp32_weights_only(parameters, part):
     """Claim: 8-bit AdamW takes 2 bytes, half the weights. As much as bf16 weights."""
     states = model_states(10**9, Recipe(parameters, optimizer="adamw-8bit", master_copy=False))

@@ -1,30 +1,71 @@
-"""Every parameter of every public function changes some result.
+"""Every parameter of every public function changes some result, and none lets nonsense through.
 
-The calls are in parameter_probes.py. A function, class or parameter that is missing there fails.
+The modules of the theory are found by looking, and so are their test files, which hold the calls:
+PROBES of functions and RECORDS of results, as probes.py explains.
 """
 
 import dataclasses
 import inspect
 import math
+from collections import Counter
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 
-import pytest
-from parameter_probes import PROBES, RECORDS, SAME_ON_ALL_STAGES, Given, Probe
+from probes import Probe
 
 from course_lib import theory, validation
 
+TESTS = Path(__file__).parents[1]
+THEORY = Path(theory.__file__).parent
 
-def public_callables():
-    """Functions, dataclasses and methods with parameters, of the modules that theory names."""
-    for module in theory.__all__:
-        loaded = import_module(f"course_lib.theory.{module}")
-        for name, value in vars(loaded).items():
-            if name.startswith("_") or getattr(value, "__module__", None) != loaded.__name__:
-                continue
-            if inspect.isclass(value):
-                yield from public_methods(f"{module}.{name}", value)
-            if inspect.isfunction(value) or is_record(value):
-                yield f"{module}.{name}", list(inspect.signature(value).parameters)
+
+@dataclasses.dataclass(frozen=True)
+class Module:
+    """A module of the theory, with the test file that belongs to it."""
+
+    source: Path
+    test_file: Path
+
+    def public(self):
+        """Functions, records and methods that take something, each with its parameters."""
+        parts = self.source.relative_to(THEORY.parent.parent).with_suffix("").parts
+        name = ".".join(parts).removesuffix(".__init__")
+        return dict(public_callables(import_module(name)))
+
+    def table(self, name):
+        """PROBES or RECORDS of the test file; nothing where there is no such file or table."""
+        if not self.test_file.exists():
+            return {}
+        return getattr(import_module(self.test_file.stem), name, {})
+
+
+@cache
+def modules():
+    """All modules; a room whose `__init__` has functions is asked through these alone."""
+    names = Counter(path.name for path in TESTS.rglob("test_*.py"))
+    found = []
+    for room in sorted(path.parent for path in THEORY.glob("*/__init__.py")):
+        is_door = "\ndef " in (room / "__init__.py").read_text(encoding="utf-8")
+        sources = sorted(room.glob("*.py"))
+        for source in [room / "__init__.py"] if is_door else sources[1:]:
+            stem = f"test_{room.name if is_door else source.stem}"
+            test_file = TESTS / "theory" / room.name / f"{stem}.py"
+            # Test files have no packages: where another test has the name, ours gets a suffix.
+            if names[test_file.name] > test_file.exists():
+                test_file = test_file.with_stem(f"{stem}_theory")
+            found.append(Module(source, test_file))
+    return found
+
+
+def public_callables(module):
+    for name, value in vars(module).items():
+        if name.startswith("_") or getattr(value, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(value):
+            yield from public_methods(name, value)
+        if inspect.isfunction(value) or is_record(value):
+            yield name, list(inspect.signature(value).parameters)
 
 
 def is_record(value):
@@ -40,64 +81,90 @@ def public_methods(name, value):
                 yield f"{name}.{method_name}", parameters
 
 
-PUBLIC = dict(public_callables())
-PAIRS = [
-    (name, parameter)
-    for name, parameters in PUBLIC.items()
-    for parameter in parameters
-    if name not in RECORDS and (name, parameter) not in SAME_ON_ALL_STAGES
-]
+def missing(module, public, probes, records):
+    """One sentence for each function without a probe, and for each probe without a function."""
+    where = module.test_file.relative_to(TESTS.parent)
+    source = module.source.relative_to(THEORY.parent.parent)
+    sentences = [
+        f"{name} of {source} has no probe: write one into PROBES of {where}, or its results into "
+        "RECORDS"
+        for name in public
+        if name not in probes and name not in records
+    ]
+    for name in sorted({*probes, *records} - set(public)):
+        sentences.append(f"{where} has a probe of {name}, which {source} does not have: remove it")
+    for name in sorted(set(probes) & set(records)):
+        sentences.append(f"{name} is in PROBES and in RECORDS of {where}: remove one")
+    for name, probe in probes.items():
+        for parameter in sorted(probe.parameters() ^ set(public.get(name, probe.parameters()))):
+            sentences.append(
+                f"{name} of {source} and its probe differ in parameter {parameter!r}: mention it "
+                f"in {where} if the function has it, or remove it"
+            )
+    return sentences
 
 
-def test_every_public_function_is_probed_and_every_probe_is_public():
-    assert set(PUBLIC) == set(PROBES) | set(RECORDS)
-    assert not set(PROBES) & set(RECORDS)
+def all_probes():
+    """Every probe with its module and name."""
+    return [
+        (f"{module.source.parent.name}.{module.source.stem}.{name}", probe)
+        for module in modules()
+        for name, probe in module.table("PROBES").items()
+    ]
 
 
-@pytest.mark.parametrize("name", [name for name in PUBLIC if name in PROBES])
-def test_every_parameter_changes_some_result(name):
-    probe = PROBES[name]
-    free = {parameter for other, parameter in SAME_ON_ALL_STAGES if other == name}
-    assert set(probe.changes) == set(PUBLIC[name]) - free
-    unused = [parameter for parameter in probe.changes if not probe.differs(parameter)]
-    assert not unused, f"{name}: {', '.join(unused)} changed nothing"
+def test_every_public_function_has_a_probe_that_names_all_its_parameters():
+    sentences = [
+        sentence
+        for it in modules()
+        for sentence in missing(it, it.public(), it.table("PROBES"), it.table("RECORDS"))
+    ]
+    assert not sentences, "\n".join(sentences)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_every_field_of_a_result_takes_different_values(name):
-    for field_name in PUBLIC[name]:
-        values = [getattr(result, field_name) for result in RECORDS[name]]
-        assert any(str(value) != str(values[0]) for value in values), field_name
+def test_every_parameter_changes_some_result_and_every_silent_one_changes_none():
+    found = {name: wrong for name, probe in all_probes() if (wrong := probe.wrong())}
+    assert not found, f"these change nothing (or something, though they are `silent`): {found}"
+
+
+def test_every_field_of_a_result_takes_different_values():
+    fixed = [
+        f"{name}.{field} of {module.source.name}"
+        for module in modules()
+        for name, results in module.table("RECORDS").items()
+        for field in module.public()[name]
+        if len({str(getattr(result, field)) for result in results}) == 1
+    ]
+    assert not fixed, f"the same in all RECORDS: {fixed}"
+
+
+def test_a_bad_number_is_refused_in_one_sentence_or_harms_nothing():
+    harm = [
+        f"{name}: {sentence}"
+        for name, probe in all_probes()
+        if not probe.inner
+        for sentence in harmed(probe)
+    ]
+    assert not harm, "\n".join(harm)
 
 
 JUNK = (math.nan, math.inf, -math.inf, -1, 0, 0.5, 10**30, 1e300)
-# Parts of other functions, which call them with numbers that were checked before.
-INNER = {
-    "activations.norm_bytes",
-    "activations.score_bytes",
-    "flops.FlopBreakdown.times",
-    "parameter_count.ParameterCount.times",
-    "pipeline.PassTimes.of",
-    "schedules.dualpipe_order",
-    "schedules.gpipe_order",
-    "schedules.interleaved_order",
-    "schedules.naive_order",
-    "schedules.one_f_one_b_order",
-    "schedules.zb1p_order",
-    "shape.Matrix",
-    "stagetime.Work.times",
-    "stagetime.exposed",
-    "states.LocalParameters",
-    "states.layer_kinds",
-    "units.format_bytes",
-    "units.gb",
-    "units.gib",
-}
-# Differences and estimates, which are below 0 when the second number is the larger one.
-SIGNED = {
-    "communication.saved_fraction",
-    "communication.throughput_gain",
-}
+
+
+def harmed(probe):
+    """What goes wrong when a number is nonsense."""
+    for parameter, arguments in probe.numbers():
+        for junk in JUNK:
+            try:
+                result = probe.call(**arguments | {parameter: junk})
+            except ValueError as error:
+                words = str(error)
+                if ": " not in words or "\n" in words:
+                    yield f"{parameter} {junk} is refused by {words!r}"
+                continue
+            for number in numbers_in(probe.see(result) if probe.see else result):
+                if not math.isfinite(number) or (number < 0 and not probe.signed):
+                    yield f"{parameter} {junk} gives {number}"
 
 
 def numbers_in(result):
@@ -113,36 +180,52 @@ def numbers_in(result):
         yield from numbers_in([getattr(result, leaf.name) for leaf in dataclasses.fields(result)])
 
 
-def numeric_changes(probe):
-    """Parameters that are numbers, with the other arguments of their change."""
-    for name, change in probe.changes.items():
-        change = change if isinstance(change, Given) else Given(change)
-        if isinstance(change.value, int | float) and not isinstance(change.value, bool):
-            yield name, probe.base | change.others
+# --- these tests can fail ---
 
 
-@pytest.mark.parametrize(
-    "name", [n for n in PROBES if n not in INNER and not n.startswith("validation.")]
-)
-def test_a_bad_number_is_refused_in_one_sentence_or_harms_nothing(name):
-    probe = PROBES[name]
-    for parameter, arguments in numeric_changes(probe):
-        for junk in JUNK:
-            try:
-                result = probe.call(**arguments | {parameter: junk})
-            except ValueError as error:
-                words = str(error)
-                assert ": " in words and "\n" not in words, (parameter, junk, words)
-                continue
-            for number in numbers_in(probe.see(result) if probe.see else result):
-                assert math.isfinite(number), (parameter, junk)
-                assert number >= 0 or name in SIGNED, (parameter, junk, number)
+def size_of(size, unit="GB"):
+    """Checks its unit, and ignores it."""
+    validation.choice("unit", unit, ("GB", "GiB"))
+    return size
 
 
 def test_a_parameter_that_is_validated_and_ignored_is_found():
-    def ignores(size, unit="GB"):
-        validation.choice("unit", unit, ("GB", "GiB"))
-        return size
+    arguments = {"size": 1}, {"size": 2, "unit": "GiB"}
+    assert Probe(size_of, *arguments).wrong() == ["unit"]
+    assert Probe(size_of, *arguments, silent=("unit",)).wrong() == []
+    assert Probe(size_of, *arguments, silent=("size", "unit")).wrong() == ["size"]
 
-    probe = Probe(ignores, {"size": 1}, {"size": 2, "unit": "GiB"})
-    assert probe.differs("size") and not probe.differs("unit")
+
+def test_a_number_that_slips_through_is_found():
+    found = list(harmed(Probe(size_of, {"size": 1}, {"size": 2})))
+    assert len(found) == 4 and "size nan gives nan" in found and "size -1 gives -1" in found
+
+
+def test_what_is_missing_is_said_in_one_sentence_with_the_file_to_write_it_into():
+    module = Module(THEORY / "network" / "links.py", TESTS / "theory" / "network" / "test_links.py")
+    probe = Probe(size_of, {"size": 1}, {"size": 2})
+    assert missing(module, {"size_of": ["size"]}, {"size_of": probe}, {}) == []
+    (sentence,) = missing(module, {"size_of": ["size"]}, {}, {})
+    assert sentence == (
+        "size_of of course_lib/theory/network/links.py has no probe: write one into PROBES of "
+        "tests/theory/network/test_links.py, or its results into RECORDS"
+    )
+    (sentence,) = missing(module, {"size_of": ["size", "unit"]}, {"size_of": probe}, {})
+    assert "differ in parameter 'unit'" in sentence
+    (sentence,) = missing(module, {}, {"size_of": probe}, {})
+    assert "has a probe of size_of, which" in sentence
+
+
+def test_all_rooms_are_found():
+    rooms = {module.source.parent.name for module in modules()}
+    assert rooms == {path.parent.name for path in THEORY.glob("*/__init__.py")} and len(rooms) == 7
+    doors = [module.source for module in modules() if module.source.stem == "__init__"]
+    assert doors == [THEORY / "planner" / "__init__.py"]
+
+
+def test_every_test_file_of_a_room_belongs_to_a_module():
+    files = set((TESTS / "theory").glob("*/test_*.py"))
+    known = {module.test_file for module in modules()}
+    stray = {path.name for path in files - known if not path.stem.endswith("_against_torch")}
+    assert not stray, f"no module of the theory has this name: {stray}"
+    assert known <= files

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pytest
+from every import every
 
 HERE = Path(__file__).parent
 CASES = {
@@ -145,15 +145,14 @@ PROMISED = [
 
 
 def run_ids():
-    """Ids of the cases that the parametrised tests of test_published_*.py get."""
+    """Ids of the cases that the tests `every("case", CASES)` of test_published_*.py get."""
     found = Counter()
     for file in sorted(HERE.glob("test_published_*.py")):
         if file.stem == Path(__file__).stem:
             continue
-        for function in vars(importlib.import_module(file.stem)).values():
-            for mark in getattr(function, "pytestmark", []):
-                if mark.name == "parametrize" and mark.args[0] == "case":
-                    found.update(case["id"] for case in mark.args[1])
+        for name, function in vars(importlib.import_module(file.stem)).items():
+            if name.startswith("test_"):
+                found.update(case["id"] for case in getattr(function, "cases", ()))
     return found
 
 
@@ -166,11 +165,11 @@ def test_no_case_is_here_twice():
     assert [name for name, count in Counter(IDS).items() if count > 1] == []
 
 
-def test_every_case_is_run_by_one_parametrised_test():
+def test_every_case_is_run_by_one_test():
     assert run_ids() == Counter(IDS)
 
 
-@pytest.mark.parametrize("name", CASES)
+@every("name", CASES)
 def test_cases_say_what_they_are_and_where_they_come_from(name):
     needed = {"id", "quantity", "inputs", "expected", "tolerance", "tolerance_kind", "unit"}
     for case in CASES[name]:

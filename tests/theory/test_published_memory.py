@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute.flops import megatron_flop
 from course_lib.theory.inputs.job import Job
@@ -211,7 +212,7 @@ PREDICT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published(case):
     predicted = PREDICT[case["category"]](case)
     slack = {case["tolerance_kind"]: case["tolerance"] or (1e-15 if predicted else 0)}

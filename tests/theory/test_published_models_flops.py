@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware
@@ -163,7 +164,7 @@ PREDICT = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published(case):
     predicted = PREDICT[case["category"]](case)
     if case["tolerance"] == 0:

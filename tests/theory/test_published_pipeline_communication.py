@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs.hardware import Link
@@ -91,7 +92,7 @@ BY_CATEGORY = {
 }
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published_number(case):
     relative = {"rel": case["tolerance"], "abs": 0}[case["tolerance_kind"]]
     absolute = {"rel": 0, "abs": case["tolerance"]}[case["tolerance_kind"]]

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from every import every
 
 from course_lib.theory.compute.flops import megatron_flop
 from course_lib.theory.inputs.cluster import Cluster
@@ -54,7 +55,7 @@ def llama(inputs):
     return Job(shape_of(inputs), recipe, layout, cluster, sequence=inputs["seq"])
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
+@every("case", CASES)
 def test_published_step(case):
     inputs = case["inputs"]
     step = step_time((llama if "seq" in inputs else megatron)(inputs))

@@ -1,22 +1,18 @@
-"""FLOPs against torch's counter, exactly; time, money and utilisation against arithmetic."""
+"""FLOPs: conventions, the short formulas of the papers, and sums of leaves."""
 
 import dataclasses
 from itertools import pairwise
 
 import pytest
-import reference_modules
-import torch
+from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from torch.utils.flop_counter import FlopCounterMode
+from probes import DENSE, LATENT, MIXTURE, Probe
 
-from course_lib.scratch.gpt import GPT
-from course_lib.theory.compute import budget, flops
+from course_lib.theory.compute import flops
 from course_lib.theory.compute.flops import FlopBreakdown, training_flops
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.inputs.units import format_flop
 
 LLAMA = TransformerShape(
     layers=3,
@@ -33,7 +29,6 @@ LLAMA = TransformerShape(
     tied_embeddings=False,
     head_dim=8,
 )
-MIXTRAL = dataclasses.replace(LLAMA, head_dim=4, experts=5, top_k=2)
 DEEPSEEK = dataclasses.replace(
     LLAMA,
     kv_heads=6,
@@ -45,90 +40,6 @@ DEEPSEEK = dataclasses.replace(
     dense_layers=1,
     mla=LatentAttention(10, 8, 4, 2, 5),
 )
-LLAMA_SIZES = {"layers": 3, "hidden": 24, "heads": 6, "kv_heads": 2, "ffn": 40, "vocab": 100}
-
-
-def counted(module, sequences, sequence, device="meta"):
-    """FLOP that torch counts in one forward and backward pass, and in the forward alone."""
-    tokens = torch.zeros(sequences, sequence, dtype=torch.long, device=device)
-    with FlopCounterMode(display=False) as counter:
-        loss = module(tokens).sum()
-        forward = counter.get_total_flops()
-        loss.backward()
-    return counter.get_total_flops(), forward
-
-
-@pytest.mark.parametrize(("name", "sequences"), [("gpt2-124m", 1), ("gpt2-355m", 3)])
-def test_gpt_equals_torch_s_counter(name, sequences):
-    shape = MODELS[name]
-    with torch.device("meta"):
-        module = GPT(shape.layers, shape.hidden, shape.heads, shape.vocab, shape.context)
-    predicted = training_flops(shape, sequences, 512)
-    assert counted(module, sequences, 512) == (predicted.model_flop, predicted.forward_flop)
-
-
-def test_llama_with_grouped_queries_equals_torch_s_counter():
-    with torch.device("meta"):
-        module = reference_modules.llama(**LLAMA_SIZES, head_dim=8)
-    predicted = training_flops(LLAMA, 2, 16)
-    assert counted(module, 2, 16) == (predicted.model_flop, predicted.forward_flop)
-
-
-def test_experts_equal_torch_s_counter_however_tokens_are_routed():
-    torch.manual_seed(1)
-    module = reference_modules.mixtral(**LLAMA_SIZES, experts=5, top_k=2)
-    predicted = training_flops(MIXTRAL, 2, 16)
-    assert counted(module, 2, 16, "cpu") == (predicted.model_flop, predicted.forward_flop)
-
-
-def test_latent_attention_with_shared_experts_equals_torch_s_counter():
-    torch.manual_seed(1)
-    latent = (10, 8, 4, 2, 5)
-    module = reference_modules.deepseek(3, 1, 24, 6, 40, 12, 100, 5, 2, 2, latent)
-    predicted = training_flops(DEEPSEEK, 2, 16)
-    assert counted(module, 2, 16, "cpu") == (predicted.model_flop, predicted.forward_flop)
-
-
-class Checkpointed(torch.nn.Module):
-    """`part`, run again in the backward pass; early_stop would save its last matrix product."""
-
-    def __init__(self, part):
-        super().__init__()
-        self.part = part
-
-    def forward(self, *inputs):
-        with set_checkpoint_early_stop(False):
-            return checkpoint(self.part, *inputs, use_reentrant=False)
-
-
-class Core(torch.nn.Module):
-    def forward(self, q, k, v):
-        return reference_modules.attend(q, k, v)
-
-
-@pytest.mark.parametrize("recompute", ["selective", "full"])
-def test_recomputation_equals_torch_s_counter(recompute):
-    with torch.device("meta"):
-        module = reference_modules.llama(**LLAMA_SIZES, head_dim=8)
-    for place, layer in enumerate(module.layers):
-        if recompute == "full":
-            module.layers[place] = Checkpointed(layer)
-        else:
-            layer.attention.core = Checkpointed(Core())
-    predicted = training_flops(LLAMA, 2, 16, recompute=recompute)
-    assert counted(module, 2, 16)[0] == predicted.hardware_flop
-    assert predicted.model_flop == training_flops(LLAMA, 2, 16).model_flop
-
-
-@pytest.mark.parametrize("heads", [1, 4])
-def test_flash_attention_multiplies_queries_and_keys_again(heads):
-    # torch counts 4 products of the scores' size for 2 forward ones, and 1 for the recomputation.
-    shape = (2, heads, 16, 8)
-    flash = torch.utils.flop_counter.sdpa_backward_flop_count(*[shape] * 4)
-    forward = torch.utils.flop_counter.sdpa_flop_count(*[shape] * 3)
-    model = TransformerShape(1, 8 * heads, heads, 8, 10, 16)
-    predicted = training_flops(model, 2, 16, attention="flash")
-    assert predicted.scores_flop + predicted.recompute_flop == forward + flash
 
 
 def test_flash_attention_adds_to_full_recomputation_and_makes_selective_pointless():
@@ -252,7 +163,7 @@ def test_more_recomputation_is_never_less_work(shape, batch):
     assert work[2] < work[0] * 4 / 3
 
 
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         {"shape": DEEPSEEK},
@@ -282,56 +193,21 @@ def test_explain_has_each_leaf_both_totals_and_the_convention():
     assert "experts" not in training_flops(LLAMA).explain()
 
 
-def test_an_amount_of_computation_is_not_a_rate():
-    assert format_flop(196_608_000_000_000) == "196.6 TFLOP"
-    assert format_flop(3.14e23) == "314 ZFLOP"
-    assert format_flop(12) == "12 FLOP"
-
-
-@pytest.mark.parametrize("change", [{"batch": 2}, {"sequence": 9}, {"layers": 3}, {"hidden": 16},
+@every("change", [{"batch": 2}, {"sequence": 9}, {"layers": 3}, {"hidden": 16},
                                     {"vocab": 60}, {"recompute": "none"}])  # fmt: skip
 def test_each_argument_changes_megatron_s_formula(change):
     base = {"batch": 1, "sequence": 8, "layers": 2, "hidden": 8, "vocab": 50}
     assert flops.megatron_flop(**base) != flops.megatron_flop(**{**base, **change})
 
 
-@pytest.mark.parametrize("name", ["parameters", "layers", "heads", "head_dim", "sequence"])
+@every("name", ["parameters", "layers", "heads", "head_dim", "sequence"])
 def test_each_argument_changes_palm_s_formula(name):
     base = {"parameters": 100, "layers": 2, "heads": 2, "head_dim": 4, "sequence": 8}
     changed = {**base, name: 2 * base[name]}
     assert flops.palm_flop_per_token(**base) != flops.palm_flop_per_token(**changed)
 
 
-def test_a_run_is_time_gpu_hours_and_money():
-    run = budget.training_run(8.64e20, gpus=100, flop_per_s_per_gpu=1e14, gpu_hour_usd=3)
-    assert (run.time_s, run.days, run.gpu_hours, run.cost_usd) == (86400, 1, 2400, 7200)
-    for word in ("86,400 s", "1.00 days", "100 GPUs × 24.0 h", "2,400", "7,200 USD"):
-        assert word in run.explain()
-    measured = budget.training_run_at(8.64e9, gpus=100, tokens_per_s_per_gpu=1000)
-    assert measured == budget.TrainingRun(86400, 100, 2.0)
-    assert budget.training_run_at(8.64e9, 100, 1000, gpu_hour_usd=3) == run
-
-
-def test_training_days_are_eight_tp_over_nx():
-    arguments = {"tokens": 3e11, "parameters": 1.75e11, "gpus": 1024, "flop_per_s_per_gpu": 1.4e14}
-    by_hand = 8 * 3e11 * 1.75e11 / (1024 * 1.4e14) / 86400
-    assert budget.training_days(**arguments) == pytest.approx(by_hand)
-    assert budget.training_days(**arguments, recompute="none") == pytest.approx(by_hand * 6 / 8)
-
-
-def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
-    flop = training_flops(MODELS["gpt3-175b"], 64, 2048, recompute="full")
-    where = {"time_s": 18.0, "gpus": 64, "peak_flop_per_s": 312e12}
-    assert budget.mfu(flop, **where) == flop.model_flop / (18 * 64 * 312e12)
-    ratio = budget.hfu(flop, **where) / budget.mfu(flop, **where)
-    assert ratio == pytest.approx(flop.hardware_flop / flop.model_flop)
-    for name in where:
-        assert budget.mfu(flop, **{**where, name: 2 * where[name]}) == pytest.approx(
-            budget.mfu(flop, **where) / 2
-        )
-
-
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: training_flops(LLAMA, 0), "sequences must be at least 1"),
@@ -353,17 +229,58 @@ def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
             lambda: flops.megatron_flop(1, 1, layers=1, hidden=1, vocab=0),
             "vocab must be at least 1",
         ),
-        (lambda: budget.training_run(1, 1, 0), "flop_per_s_per_gpu must be above 0"),
-        (lambda: budget.training_run(1e50, 1, 1), "flop must be at most 1e"),
-        (lambda: budget.training_run(1, 0, 1), "gpus must be at least 1"),
-        (lambda: budget.training_run_at(1, 1, 0), "tokens_per_s_per_gpu must be above 0"),
-        (lambda: budget.training_run_at(-1, 1, 1), "tokens must be at least 0"),
-        (lambda: budget.training_run(1, 1, 1, gpu_hour_usd=-1), "gpu_hour_usd must be at least"),
-        (lambda: budget.cost(-1, 1), "gpu_hours must be at least 0"),
-        (lambda: budget.utilisation(1, 0, 1, 1), "time_s must be above 0"),
-        (lambda: budget.utilisation(1, 1, 1, 0), "peak_flop_per_s must be above 0"),
     ],
 )
 def test_bad_input_is_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
+GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
+EIGHT = training_flops(DENSE, 1, 8)
+PROBES = {
+    "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}, inner=True),
+    "FlopBreakdown.with_leaves": Probe(
+        EIGHT.with_leaves, {"leaves": EIGHT.leaves()}, {"leaves": {"mlp_flop": 1}}
+    ),
+    "training_flops": Probe(
+        training_flops,
+        {"shape": DENSE},
+        {"shape": MIXTURE, "sequences": 2, "sequence": 512} | OTHER_WAYS,
+        see=FlopBreakdown.leaves,
+    ),
+    "layer_flops": Probe(
+        flops.layer_flops,
+        {"shape": MIXTURE, "layer": 0, "sequences": 1, "sequence": 512},
+        {"shape": LATENT, "layer": 5, "sequences": 2, "sequence": 256} | OTHER_WAYS,
+        see=FlopBreakdown.leaves,
+    ),
+    "head_flops": Probe(
+        flops.head_flops,
+        {"shape": DENSE, "sequences": 1, "sequence": 512},
+        {"shape": dataclasses.replace(DENSE, vocab=100), "sequences": 2, "sequence": 256},
+        see=FlopBreakdown.leaves,
+    ),
+    "six_nd": Probe(
+        flops.six_nd,
+        {"parameters": 1e9, "tokens": 1e12},
+        {"parameters": 2e9, "tokens": 2e12, "recompute": "full"},
+    ),
+    "palm_flop_per_token": Probe(
+        flops.palm_flop_per_token,
+        {"parameters": 1e9, "layers": 4, "heads": 4, "head_dim": 8, "sequence": 64},
+        {"parameters": 2e9, "layers": 5, "heads": 5, "head_dim": 9, "sequence": 65},
+    ),
+    "megatron_flop": Probe(
+        flops.megatron_flop,
+        GPT,
+        {name: size + 1 for name, size in GPT.items()} | {"recompute": "none"},
+    ),
+}
+RECORDS = {
+    "FlopBreakdown": [
+        training_flops(DENSE, 1, 512),
+        training_flops(dataclasses.replace(MIXTURE, layers=9), 3, 512, recompute="full"),
+    ]
+}

@@ -1,6 +1,9 @@
 """A model on the roofline: by hand for one matrix, and at its two ends."""
 
+from dataclasses import replace
+
 import pytest
+from probes import DENSE, Probe
 
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import accelerator
@@ -70,3 +73,24 @@ def test_a_mixture_of_experts_is_refused():
 def test_explain_names_the_limit():
     text = model_roofline(GPT2, H100, tokens=4096).explain()
     assert "MLP" in text and "limited by compute" in text and "limited by memory" in text
+
+
+PROBES = {
+    "model_roofline": Probe(
+        model_roofline,
+        {"shape": DENSE, "accelerator": H100, "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 4,
+        },
+    )
+}
+RECORDS = {
+    "Operation": list(model_roofline(DENSE, H100, 64).operations),
+    "Roofline": [
+        model_roofline(DENSE, H100, 64),
+        model_roofline(DENSE, accelerator("RTX4090"), 128),
+    ],
+}

@@ -1,20 +1,22 @@
-"""Accelerators and clusters: data sheets against each other, links against an enumeration."""
+"""Accelerators and links: data sheets against each other."""
 
 import dataclasses
-import itertools
 
 import pytest
+from every import every
+from probes import DENSE, PLAIN, Probe, values
 
+from course_lib.theory import planner
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
-from course_lib.theory.inputs.hardware import ACCELERATORS, Accelerator, Link, accelerator
+from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4, Accelerator, Link, accelerator
 
 H100 = ACCELERATORS["H100-SXM"]
 SLOW = Link("slow", 1e9, 1e-3)
 CHIP = Accelerator("chip", 1e12, 10**9, 1e10, inside=Link("fast", 1e10), between=SLOW)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "clock_hz", "fma_per_clock", "tensor_cores"),
     [
         # Bekman, Machine Learning Engineering, compute/accelerator; NVIDIA Ada whitepaper, app. A.
@@ -35,7 +37,7 @@ def test_a100_s_memory_bandwidth_follows_from_its_bus():
     assert ACCELERATORS["A100-SXM-80GB"].memory_bytes_per_s == pytest.approx(bandwidth, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "links", "gb_per_s_each_way"),
     # NVLink: 12, 18 and 18 links of 25, 25 and 50 GB/s each way; xGMI: 7 of 64.
     [("A100-SXM-80GB", 12, 25), ("H100-SXM", 18, 25), ("B200-SXM", 18, 50), ("MI300X", 7, 64)],
@@ -75,54 +77,7 @@ def test_intensity_of_a_matmul():
         assert hardware.matmul_intensity(*changed) != hardware.matmul_intensity(*sizes)
 
 
-@pytest.mark.parametrize("nodes", [1, 2, 3])
-def test_link_is_the_slowest_that_any_group_crosses(nodes):
-    cluster = Cluster(CHIP, nodes=nodes, gpus_per_node=4)
-    for group, stride in itertools.product(range(2, 13), range(1, 13)):
-        if cluster.world % (group * stride):
-            continue
-        starts = (
-            base + offset
-            for base in range(0, cluster.world, group * stride)
-            for offset in range(stride)
-        )
-        crosses = any(
-            len({(start + i * stride) // 4 for i in range(group)}) > 1 for start in starts
-        )
-        assert cluster.link(group, stride) == (CHIP.between if crosses else CHIP.inside)
-
-
-def test_a_group_of_one_needs_no_network():
-    assert Cluster(CHIP, nodes=4).link(1, stride=16) == CHIP.inside
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"accelerator": H100},
-        {"nodes": 3},
-        {"gpus_per_node": 4},
-        {"inside": SLOW},
-        {"between": Link("other", 2e9)},
-        {"matmul_efficiency": 0.5},
-        {"gpu_hour_usd": 3.0},
-    ],
-)
-def test_each_part_of_a_cluster_shows(change):
-    base = {"accelerator": CHIP, "nodes": 2}
-    assert Cluster(**base).explain() != Cluster(**{**base, **change}).explain()
-
-
-def test_a_cluster_takes_its_accelerator_s_values():
-    cluster = Cluster(H100, nodes=2048)
-    assert cluster.world == 16384
-    assert (cluster.inside, cluster.between) == (H100.inside, H100.between)
-    assert cluster.matmul_flop_per_s == pytest.approx(794.5e12)
-    half = dataclasses.replace(cluster, matmul_efficiency=0.5)
-    assert half.matmul_flop_per_s == pytest.approx(494.7e12)
-
-
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: Link("x", 0), "bytes_per_s must be above 0"),
@@ -132,13 +87,6 @@ def test_a_cluster_takes_its_accelerator_s_values():
         (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
         (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
         (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
-        (lambda: Cluster(CHIP, matmul_efficiency=1.2), "matmul_efficiency must be at most 1"),
-        (lambda: Cluster(CHIP, nodes=0), "nodes must be at least 1"),
-        (lambda: Cluster(CHIP, gpus_per_node=0), "gpus_per_node must be at least 1"),
-        (lambda: Cluster(CHIP, gpu_hour_usd=-2), "gpu_hour_usd must be at least 0"),
-        (lambda: Cluster(ACCELERATORS["RTX4090"], nodes=2), r"give between=Link\(...\)"),
-        (lambda: Cluster(CHIP).link(16), "group 16 with stride 1 needs 16 accelerators"),
-        (lambda: Cluster(CHIP).link(2, stride=0), "stride must be at least 1"),
         (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
         (lambda: hardware.tensor_core_peak(0, 1, 1), "clock_hz must be above 0"),
         (lambda: hardware.tensor_core_peak(1, 0, 1), "fma_per_clock must be at least 1"),
@@ -152,3 +100,55 @@ def test_a_cluster_takes_its_accelerator_s_values():
 def test_bad_input_is_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def seen(chip):
+    """Name, ridge, and the memory, rate and links of a cluster of such chips."""
+    cluster = Cluster(chip, nodes=2)
+    links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
+    fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
+    name = chip.explain().split(":")[0]
+    return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links
+
+
+PROBES = {
+    "Link": Probe(
+        Link,
+        {"name": "wire", "bytes_per_s": 1e9},
+        {"name": "cable", "bytes_per_s": 2e9, "latency_s": 1e-6},
+        see=Link.explain,
+    ),
+    "Accelerator": Probe(
+        Accelerator,
+        values(H100),
+        {
+            "name": "chip",
+            "peak_flop_per_s": 1e15,
+            "memory_bytes": 10**10,
+            "memory_bytes_per_s": 1e12,
+            "inside": PCIE4,
+            "between": PCIE4,
+            "matmul_efficiency": 0.5,
+        },
+        see=seen,
+    ),
+    "Accelerator.attainable_flop_per_s": Probe(
+        H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}
+    ),
+    "tensor_core_peak": Probe(
+        hardware.tensor_core_peak,
+        {"clock_hz": 1e9, "fma_per_clock": 256, "tensor_cores": 432},
+        {"clock_hz": 2e9, "fma_per_clock": 512, "tensor_cores": 528},
+    ),
+    "ridge": Probe(
+        hardware.ridge,
+        {"flop_per_s": 1e14, "bytes_per_s": 1e12},
+        {"flop_per_s": 2e14, "bytes_per_s": 2e12},
+    ),
+    "matmul_intensity": Probe(
+        hardware.matmul_intensity,
+        {"rows": 64, "inner": 32, "columns": 16},
+        {"rows": 65, "inner": 33, "columns": 17, "element_bytes": 4},
+    ),
+    "accelerator": Probe(accelerator, {"name": "H100-SXM"}, {"name": "RTX4090"}),
+}

@@ -3,13 +3,19 @@
 import dataclasses
 
 import pytest
+from every import every
 from hypothesis import given
 from hypothesis import strategies as st
+from probes import DENSE, GUESS, H100, MIXTURE, SPREAD, Given, Probe, check
 
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.step.step_time import step_time
 
 SMALL = TransformerShape(layers=6, hidden=32, heads=8, ffn=64, vocab=50, context=64, kv_heads=4)
 
@@ -38,9 +44,9 @@ def test_chunks_of_a_stage():
     assert Layout(pp=4, schedule="dualpipe", accumulation=8).stage_chunks(1) == (1, 2)
 
 
-@pytest.mark.parametrize("schedule", ["naive", "gpipe", "1f1b", "zb1p", "dualpipe"])
-@pytest.mark.parametrize("pp", [1, 2, 4, 6])
-@pytest.mark.parametrize("micro_batches", [1, 3, 4, 8, 14])
+@every("schedule", ["naive", "gpipe", "1f1b", "zb1p", "dualpipe"])
+@every("pp", [1, 2, 4, 6])
+@every("micro_batches", [1, 3, 4, 8, 14])
 def test_in_flight_equals_the_simulated_schedule(schedule, pp, micro_batches):
     if schedule == "dualpipe" and (pp % 2 or micro_batches % 2 or micro_batches < 2 * pp):
         with pytest.raises(ValueError):
@@ -73,14 +79,14 @@ def test_interleaving_costs_korthikanti_s_factor_on_stage_0():
     assert held / of_one_f_one_b == pytest.approx(1 + (p - 1) / (p * v))
 
 
-@pytest.mark.parametrize("field", ["dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation"])
-@pytest.mark.parametrize("bad", [0, -1, 2.0, "4", True, None, 10**30])
+@every("field", ["dp", "tp", "pp", "cp", "ep", "micro_batch", "accumulation"])
+@every("bad", [0, -1, 2.0, "4", True, None, 10**30])
 def test_bad_counts_are_named(field, bad):
     with pytest.raises(ValueError, match=field):
         Layout(**{field: bad})
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "message"),
     [
         ({"zero_stage": 4}, "zero_stage must be at most 3"),
@@ -111,7 +117,7 @@ def test_bad_layouts_are_explained(fields, message):
         Layout(**fields)
 
 
-@pytest.mark.parametrize(
+@every(
     ("fields", "message"),
     [
         ({"tp": 3}, "heads 8 is not divisible by tp 3"),
@@ -127,7 +133,7 @@ def test_layouts_that_do_not_fit_a_model_are_explained(fields, message):
         Layout(**fields).check(SMALL, sequence=64)
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "message"),
     [
         ({"kv_heads": 6, "heads": 24, "hidden": 48}, "kv_heads 6 is not divisible by tp 4"),
@@ -155,3 +161,53 @@ def test_a_world_of_another_size_is_refused():
         Layout(dp=2, tp=4).check_world(16)
     with pytest.raises(ValueError, match="stage must be at most 3"):
         Layout(pp=4).in_flight(4)
+
+
+def seen(layout):
+    """Memory of all stages, time and batch of a layout."""
+    job = Job(MIXTURE, layout=layout, cluster=Cluster(H100, nodes=16), sequence=512)
+    bills = [gpu_memory(job, stage) for stage in range(layout.pp)]
+    return bills, step_time(job, GUESS).leaves(), layout.global_batch
+
+
+PROBES = {
+    "Layout": Probe(
+        Layout,
+        {"dp": 2, "tp": 2, "pp": 2, "cp": 2, "accumulation": 4},
+        {
+            "dp": 4,
+            "tp": 4,
+            "pp": 3,
+            "cp": 4,
+            "ep": 2,
+            "zero_stage": 1,
+            "sequence_parallel": True,
+            "micro_batch": 2,
+            "accumulation": 8,
+            "schedule": "gpipe",
+            "virtual_stages": Given(3, {"schedule": "interleaved"}, before=2),
+            "stage_layers": (1, 6),
+        },
+        see=seen,
+    ),
+    "Layout.check": check(
+        Layout(tp=8, cp=2).check,
+        {"shape": dataclasses.replace(DENSE, kv_heads=8), "sequence": 512},
+        {"shape": dataclasses.replace(DENSE, heads=4), "sequence": 511},
+    ),
+    "Layout.check_sequence": check(SPREAD.check_sequence, {"sequence": 512}, {"sequence": 511}),
+    "Layout.check_world": check(SPREAD.check_world, {"world": 16}, {"world": 8}),
+    "Layout.check_chunks": check(
+        SPREAD.check_chunks, {"shape": DENSE}, {"shape": dataclasses.replace(DENSE, layers=1)}
+    ),
+    "Layout.chunk_layers": Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
+    "Layout.layer_slice": Probe(
+        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}, inner=True
+    ),
+    "Layout.layers_of": Probe(
+        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}, inner=True
+    ),
+    "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
+    "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
+    "Layout.in_flight": Probe(SPREAD.in_flight, {"stage": 0}, {"stage": 1}),
+}

@@ -1,8 +1,11 @@
 """GB and GiB, billions and millions."""
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs import units
+from course_lib.theory.inputs.units import format_flop
 
 
 def test_gb_and_gib_are_seven_percent_apart():
@@ -11,7 +14,7 @@ def test_gb_and_gib_are_seven_percent_apart():
     assert units.gib(24_921_779_200) == pytest.approx(23.21, abs=0.005)
 
 
-@pytest.mark.parametrize(
+@every(
     ("size", "unit", "text"),
     [
         (0, "GB", "0 B"),
@@ -28,7 +31,7 @@ def test_format_bytes(size, unit, text):
     assert units.format_bytes(size, unit) == text
 
 
-@pytest.mark.parametrize("size", [-1, float("nan"), float("inf"), "5", True])
+@every("size", [-1, float("nan"), float("inf"), "5", True])
 def test_format_bytes_refuses_what_is_no_size(size):
     with pytest.raises(ValueError, match="size_bytes"):
         units.format_bytes(size)
@@ -39,7 +42,7 @@ def test_format_bytes_names_the_nearest_unit():
         units.format_bytes(1, "Gib")
 
 
-@pytest.mark.parametrize(
+@every(
     ("text", "count"),
     [("70b", 70 * 10**9), ("13B", 13 * 10**9), ("1.5B", 1_500_000_000), ("124M", 124_000_000)],
 )
@@ -47,7 +50,7 @@ def test_parse_count_reads_billions_and_millions(text, count):
     assert units.parse_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "b", "-7b", "70 GB", "7x"])
+@every("text", ["", "b", "-7b", "70 GB", "7x"])
 def test_parse_count_refuses_other_text(text):
     with pytest.raises(ValueError, match="write it like"):
         units.parse_count(text)
@@ -59,7 +62,7 @@ def test_format_count():
     assert units.format_count(12) == "12"
 
 
-@pytest.mark.parametrize(
+@every(
     ("seconds", "text"),
     [
         (0, "0 ns"),
@@ -78,3 +81,22 @@ def test_seconds(seconds, text):
 def test_no_time_below_zero():
     with pytest.raises(ValueError, match="seconds must be at least 0"):
         units.format_seconds(-1)
+
+
+def test_an_amount_of_computation_is_not_a_rate():
+    assert format_flop(196_608_000_000_000) == "196.6 TFLOP"
+    assert format_flop(3.14e23) == "314 ZFLOP"
+    assert format_flop(12) == "12 FLOP"
+
+
+PROBES = {
+    "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
+    "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
+    "format_bytes": Probe(
+        units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
+    ),
+    "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
+    "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
+    "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
+    "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),
+}

@@ -1,29 +1,31 @@
-"""Activations against autograd's own list, byte by byte, and against Korthikanti's forms."""
+"""Activations of a layer: Korthikanti's forms, the terms, and what each degree cuts."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
-import torch
+from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
-from torch.nn import functional as F
+from probes import DENSE, FULL, JOB, PLAIN, STANDARD, Probe
 
-from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes, recomputed_bytes
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory import activations
+from course_lib.theory.memory.activations import (
+    activation_terms,
+    layer_activation_bytes,
+    needed_terms,
+    norm_bytes,
+    recomputed_bytes,
+)
 from course_lib.theory.memory.ends import (
-    embedding_activation_bytes,
-    head_activation_bytes,
     logits_bytes,
-    output_activation_bytes,
 )
 
-FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 LLAMA = TransformerShape(
     layers=1,
     hidden=64,
@@ -39,198 +41,6 @@ LLAMA = TransformerShape(
     tied_embeddings=False,
 )
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 48}
-
-
-class FusedNorm(torch.autograd.Function):
-    """RMSNorm that keeps its input and one scale per token, as the CUDA kernels do."""
-
-    @staticmethod
-    def forward(context, x, weight):
-        scale = torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-6)
-        context.save_for_backward(x, weight, scale)
-        return (x.float() * scale).to(x.dtype) * weight
-
-
-class KernelNorm(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        return FusedNorm.apply(x, self.weight)
-
-
-class WrittenOutNorm(nn.Module):
-    """RMSNorm as Hugging Face writes it: up to fp32, normalise, back, times the weight."""
-
-    def __init__(self, width):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x):
-        wide = x.float()
-        scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-        return self.weight * (wide * scale).to(x.dtype)
-
-
-class SwiGLU(nn.Module):
-    def __init__(self, hidden, ffn):
-        super().__init__()
-        self.gate, self.up = (nn.Linear(hidden, ffn, bias=False) for _ in range(2))
-        self.down = nn.Linear(ffn, hidden, bias=False)
-
-    def forward(self, x):
-        return self.down(F.silu(self.gate(x)) * self.up(x))
-
-
-class Experts(nn.Module):
-    """Top-k routing written out: every routed token is copied, computed, weighed and added."""
-
-    def __init__(self, hidden, experts, top_k, expert_ffn):
-        super().__init__()
-        self.router = nn.Linear(hidden, experts, bias=False)
-        self.experts = nn.ModuleList(SwiGLU(hidden, expert_ffn) for _ in range(experts))
-        self.top_k = top_k
-
-    def forward(self, x):
-        tokens = x.flatten(0, 1)
-        probabilities = self.router(tokens).softmax(-1, dtype=torch.float32)
-        # Round robin instead of top-k: every expert gets equally many tokens.
-        rows = torch.arange(len(tokens))
-        result = torch.zeros_like(tokens)
-        for turn in range(self.top_k):
-            chosen = (rows + turn) % len(self.experts)
-            for number, expert in enumerate(self.experts):
-                mine = (chosen == number).nonzero().squeeze(-1)
-                weight = probabilities[mine, number].to(x.dtype).unsqueeze(-1)
-                weighed = expert(tokens[mine]) * weight
-                result = result.index_put((mine,), weighed, accumulate=True)
-        return result.view_as(x)
-
-
-class FlashCore(torch.autograd.Function):
-    """Attention that keeps what the flash kernels keep: queries, keys, values and output."""
-
-    @staticmethod
-    def forward(context, q, k, v):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        context.save_for_backward(q, k, v, out)
-        return out
-
-
-class Latent(nn.Module):
-    """Latent attention: down to a narrow latent, norm, up; one rotary key for all heads."""
-
-    def __init__(self, hidden, heads, mla):
-        super().__init__()
-        self.heads, self.mla = heads, mla
-        self.q_down = nn.Linear(hidden, mla.q_rank, bias=False)
-        self.kv_down = nn.Linear(hidden, mla.kv_rank + mla.rope_dim, bias=False)
-        self.norms = nn.ModuleList(KernelNorm(width) for width in (mla.q_rank, mla.kv_rank))
-        self.q_up = nn.Linear(mla.q_rank, heads * (mla.nope_dim + mla.rope_dim), bias=False)
-        self.kv_up = nn.Linear(mla.kv_rank, heads * (mla.nope_dim + mla.value_dim), bias=False)
-        self.out = nn.Linear(heads * mla.value_dim, hidden, bias=False)
-
-    def forward(self, x):
-        mla, by_head = self.mla, (self.heads, -1)
-        q = self.q_up(self.norms[0](self.q_down(x))).unflatten(-1, by_head)
-        latent, rope = (
-            part.clone() for part in self.kv_down(x).split((mla.kv_rank, mla.rope_dim), -1)
-        )
-        up = self.kv_up(self.norms[1](latent)).unflatten(-1, by_head)
-        k, v = up.split((mla.nope_dim, mla.value_dim), -1)
-        k = torch.cat((k, rope.unsqueeze(2).expand(-1, -1, self.heads, -1)), -1)
-        mixed = FlashCore.apply(*(t.transpose(1, 2) for t in (q, k, v.contiguous())))
-        return self.out(mixed.transpose(1, 2).flatten(2))
-
-
-class Block(nn.Module):
-    """One LLaMA layer: RMSNorm, grouped-query attention, SwiGLU or experts."""
-
-    def __init__(self, shape, written_out=False, repeat_kv=False, experts=None):
-        super().__init__()
-        norm = WrittenOutNorm if written_out else KernelNorm
-        self.norms = nn.ModuleList(norm(shape.hidden) for _ in range(2))
-        widths = (shape.hidden, shape.kv_width, shape.kv_width)
-        self.qkv = nn.ModuleList(nn.Linear(shape.hidden, w, bias=False) for w in widths)
-        self.out = nn.Linear(shape.hidden, shape.hidden, bias=False)
-        if experts is None:
-            self.mlp = SwiGLU(shape.hidden, shape.ffn)
-        else:
-            self.mlp = Experts(shape.hidden, **experts)
-        self.head_dim, self.repeat_kv = shape.hidden // shape.heads, repeat_kv
-        self.group = shape.heads // shape.kv_heads
-
-    def forward(self, x):
-        normed = self.norms[0](x)
-        q, k, v = (
-            layer(normed).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for layer in self.qkv
-        )
-        if self.repeat_kv:
-            k, v = (t.repeat_interleave(self.group, 1) for t in (k, v))
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, enable_gqa=not self.repeat_kv
-        )
-        x = x + self.out(mixed.transpose(1, 2).flatten(2))
-        return x + self.mlp(self.norms[1](x))
-
-
-def measured(block, dtype, samples, sequence, hidden):
-    block = block.to(dtype)
-    x = torch.randn(samples, sequence, hidden, dtype=dtype, requires_grad=True)
-    return saved_bytes(lambda: block(x), block)
-
-
-@pytest.mark.torch_internals
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("repeat_kv", [False, True])
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("samples", [1, 3])
-def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision):
-    sequence, dtype = 32, {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    recipe = Recipe(precision, master_copy=False, fused_norms=fused, repeat_kv=repeat_kv)
-    predicted = layer_activation_bytes(
-        Job(LLAMA, recipe, Layout(micro_batch=samples), sequence=sequence)
-    )
-    block = Block(LLAMA, written_out=not fused, repeat_kv=repeat_kv)
-    found = measured(block, dtype, samples, sequence, LLAMA.hidden)
-    tokens = samples * sequence
-    statistics = 2 * tokens * 4  # one scale per norm and token
-    softmax = LLAMA.heads * tokens * 4  # flash attention's log-sum-exp
-    assert found == predicted + statistics + softmax
-
-
-@pytest.mark.torch_internals
-@pytest.mark.parametrize("top_k", [1, 2, 3])
-def test_layer_with_experts_equals_autograd_s_list(top_k):
-    samples, sequence, experts = 2, 32, {**EXPERTS, "top_k": top_k}
-    shape = dataclasses.replace(LLAMA, **experts, ffn=experts["expert_ffn"])
-    predicted = layer_activation_bytes(
-        Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
-    )
-    found = measured(Block(LLAMA, experts=experts), torch.float32, samples, sequence, LLAMA.hidden)
-    tokens = samples * sequence
-    statistics = (2 + LLAMA.heads) * tokens * 4
-    routing = top_k * tokens * (8 + 4)  # number and weight of each routed token
-    assert found == predicted + statistics + routing
-
-
-def test_latent_attention_equals_autograd_s_list():
-    samples, sequence = 2, 32
-    mla = LatentAttention(q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=12)
-    shape = dataclasses.replace(LLAMA, kv_heads=8, mla=mla)
-    without_mlp = layer_activation_bytes(
-        Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
-    ) - (
-        # Its MLP, the two norms' inputs and what goes into the MLP are measured above.
-        samples * sequence * 4 * (4 * shape.ffn + 3 * shape.hidden)
-    )
-    found = measured(
-        Latent(shape.hidden, shape.heads, mla), torch.float32, samples, sequence, shape.hidden
-    )
-    assert found == without_mlp + samples * sequence * 2 * 4  # one scale per norm and token
-
-
 GPT3 = MODELS["gpt3-175b"]
 GELU = Recipe(attention="standard", dropout=True)
 
@@ -339,23 +149,7 @@ def test_recomputation_brings_back_what_was_not_kept():
     assert recomputed_bytes(Job(GPT3, GELU, sequence=2048)) == 0
 
 
-def test_vocabulary_is_cut_and_rounded_up_over_tensor_ranks():
-    assert logits_bytes(Job(GPT3, layout=Layout(tp=8), sequence=2048)) == 4 * 2048 * -(-50257 // 8)
-
-
-def test_head_is_korthikanti_s_under_tensor_and_sequence_parallelism():
-    # 4·s·b·h/t·(1 + v/h) and s·b·h/t: arXiv:2205.05198, section 4.3.
-    shape = dataclasses.replace(GPT3, vocab=51200)
-    s, b, h, t = 2048, 2, shape.hidden, 8
-    layout = Layout(tp=t, sequence_parallel=True, micro_batch=b)
-    job = Job(shape, GELU, layout, sequence=s)
-    assert embedding_activation_bytes(job) == s * b * h / t
-    assert output_activation_bytes(job) == 4 * s * b * h / t * (1 + shape.vocab / h)
-    parts = embedding_activation_bytes(job) + output_activation_bytes(job)
-    assert head_activation_bytes(job) == parts
-
-
-@pytest.mark.parametrize(
+@every(
     "change",
     [
         {"parameters": "fp32", "master_copy": False},
@@ -373,7 +167,7 @@ def test_each_part_of_a_recipe_changes_a_layer(change):
     assert kept[0] != kept[1]
 
 
-@pytest.mark.parametrize(
+@every(
     ("arguments", "message"),
     [
         ({"layout": {"micro_batch": 0}}, "micro_batch must be at least 1"),
@@ -391,3 +185,195 @@ def test_bad_arguments_are_explained(arguments, message):
 def bytes_of_a_layer(layout=None, sequence=32, layer=0, recompute="none"):
     job = Job(LLAMA, Recipe(recompute=recompute), Layout(**(layout or {})), sequence=sequence)
     return layer_activation_bytes(job, layer)
+
+
+def test_layer_formula_is_korthikanti_s():
+    # s·b·h·(34 + 5·a·s/h), arXiv:2205.05198 equation 1, for GPT-3 175B.
+    shape, s, b = MODELS["gpt3-175b"], 2048, 1
+    recipe = Recipe(attention="standard", dropout=True)
+    expected = s * b * shape.hidden * (34 + 5 * shape.heads * s / shape.hidden)
+    assert (
+        activations.layer_activation_bytes(Job(shape, recipe, Layout(micro_batch=b), sequence=s))
+        == expected
+    )
+
+
+def test_selective_and_full_recomputation_are_korthikanti_s():
+    shape, s, b = MODELS["gpt3-175b"], 2048, 4
+    kept = {
+        recompute: activations.layer_activation_bytes(
+            Job(
+                shape,
+                Recipe(attention="standard", dropout=True, recompute=recompute),
+                Layout(micro_batch=b),
+                sequence=s,
+            )
+        )
+        for recompute in ("selective", "full")
+    }
+    assert kept == {"selective": 34 * s * b * shape.hidden, "full": 2 * s * b * shape.hidden}
+
+
+GPT3 = MODELS["gpt3-175b"]
+PAPER = Recipe(dropout=True, attention="standard")
+
+
+def test_the_papers_34_and_5as_over_h():
+    """Korthikanti et al. 2022, section 4.1: attention 11, MLP 19, norms 4, and the scores."""
+    terms = activation_terms(Job(GPT3, PAPER, sequence=2048))
+    sbh = 2048 * GPT3.hidden
+    sizes = {name: size / sbh for name, size in terms.leaves().items() if size}
+    assert sizes == {
+        "norms": 4,
+        "matrix inputs": 4,
+        "queries": 2,
+        "keys values": 4,
+        "scores": 5 * 96 * 2048 / GPT3.hidden,
+        "attention output": 2,
+        "mlp inside": 16,
+        "dropout masks": 2,
+    }
+    assert sum(sizes.values()) == 34 + 80
+
+
+@given(
+    name=st.sampled_from(
+        ["gpt2-124m", "llama2-7b", "llama2-70b", "gpt3-175b", "mixtral-8x7b", "deepseek-v3"]
+    ),
+    dropout=st.booleans(),
+    repeat_kv=st.booleans(),
+    fused=st.booleans(),
+    recompute=st.sampled_from(["none", "selective", "full"]),
+    attention=st.sampled_from(["flash", "standard"]),
+    micro_batch=st.integers(1, 4),
+    tp=st.sampled_from([1, 2, 4]),
+    sp=st.booleans(),
+    parameters=st.sampled_from(["fp32", "bf16"]),
+)
+def test_the_sum_of_the_terms_is_one_formula(
+    name, dropout, repeat_kv, fused, recompute, attention, micro_batch, tp, sp, parameters
+):
+    recipe = Recipe(
+        parameters=parameters,
+        master_copy=parameters == "bf16",
+        gradients=parameters,
+        dropout=dropout,
+        repeat_kv=repeat_kv,
+        fused_norms=not fused,
+        fused_swiglu=fused,
+        recompute=recompute,
+        attention=attention,
+    )
+    layout = Layout(tp=tp, sequence_parallel=sp and tp > 1, micro_batch=micro_batch)
+    job = Job(MODELS[name], recipe, layout, sequence=512)
+    for layer in (0, MODELS[name].layers - 1):
+        terms = activation_terms(job, layer)
+        assert layer_activation_bytes(job, layer) == terms.total_bytes == by_one_formula(job, layer)
+
+
+def by_one_formula(job, layer):
+    """Bytes for each token outside the tensor-parallel region, inside it, and for each score."""
+    shape, recipe, t = job.shape, job.recipe, job.layout.tp
+    e, h = recipe.weight_bytes, shape.hidden
+    tokens = job.layout.micro_batch * job.sequence
+    outside = tokens // t if job.layout.sequence_parallel else tokens
+    if recipe.recompute == "full":
+        return outside * h * e
+    norm = e + (0 if recipe.fused_norms else 4)
+    latents = shape.mla.kv_rank + shape.mla.q_rank if shape.mla else 0
+    residual = h * (2 * norm + 2 * e + 2 * recipe.dropout) + latents * (norm + e)
+    kv = shape.heads / t if recipe.repeat_kv else max(shape.kv_heads / t, 1)
+    key, value = shape.head_width, shape.value_width
+    heads = (shape.heads / t) * (key + value) + kv * (key + value)
+    mlp = 2 if shape.mlp == "gelu" else 3 if recipe.fused_swiglu else 4
+    widths = shape.ffn
+    if shape.has_experts(layer):
+        residual += shape.top_k * 2 * h * e + 4 * shape.experts
+        widths = (shape.top_k + shape.shared_experts) * shape.expert_width
+    scores = 0
+    if recipe.attention == "standard" and recipe.recompute == "none":
+        scores = shape.heads / t * job.sequence * (e + (e + 1) * recipe.dropout)
+    return outside * residual + tokens * ((heads + mlp * widths / t) * e + scores)
+
+
+def test_full_recomputation_keeps_the_input_alone():
+    terms = activation_terms(
+        Job(GPT3, replace(PAPER, recompute="full"), Layout(micro_batch=2), sequence=2048)
+    )
+    assert terms.total_bytes == terms.layer_input_bytes == 2 * 2 * 2048 * 12288
+    assert terms.explain("GiB").splitlines() == [
+        f"{'layer input':<18}{'96.00 MiB':>12}",
+        f"{'total':<18}{'96.00 MiB':>12}",
+    ]
+
+
+def test_experts_have_leaves_of_their_own():
+    """Mixtral 8x7B: 2 of 8 experts a token, SwiGLU of 14336, no dense MLP and no shared expert."""
+    s, h, ffn = 512, 4096, 14336
+    terms = activation_terms(Job(MODELS["mixtral-8x7b"], Recipe(imbalance=1.25), sequence=s))
+    assert terms.leaves() == {
+        "layer input": 0,
+        "norms": 2 * s * 2 * h,
+        "matrix inputs": 2 * s * 2 * h,
+        "latents": 0,
+        "queries": 2 * s * 32 * 128,
+        "keys values": 2 * s * 8 * 2 * 128,
+        "scores": 0,
+        "attention output": 2 * s * 32 * 128,
+        "mlp inside": 0,
+        "routed experts": 1.25 * 2 * s * 2 * (2 * h + 4 * ffn),
+        "shared experts": 0,
+        "router": 4 * s * 8,
+        "dropout masks": 0,
+    }
+    assert sum(terms.leaves().values()) == terms.total_bytes
+
+
+def test_latent_attention_has_a_leaf_and_shared_experts_as_well():
+    """DeepSeek-V3: latents of 1536 and 512, each the input of a norm and of a matrix."""
+    s, h, width = 512, 7168, 2048
+    terms = activation_terms(Job(MODELS["deepseek-v3"], Recipe(dropout=True), sequence=s), 60)
+    assert terms.leaves() == {
+        "layer input": 0,
+        "norms": 2 * s * 2 * h,
+        "matrix inputs": 2 * s * 2 * h,
+        "latents": 2 * s * 2 * (1536 + 512),
+        "queries": 2 * s * 128 * (128 + 64),
+        "keys values": 2 * s * 128 * (128 + 64 + 128),
+        "scores": 0,
+        "attention output": 2 * s * 128 * 128,
+        "mlp inside": 0,
+        "routed experts": 2 * s * 8 * (2 * h + 4 * width),
+        "shared experts": 2 * s * 4 * width,
+        "router": 4 * s * 256,
+        "dropout masks": 2 * s * h,
+    }
+    assert sum(terms.leaves().values()) == terms.total_bytes
+    dense = activation_terms(Job(MODELS["deepseek-v3"], Recipe(), sequence=s), 2)
+    assert (dense.routed_experts_bytes, dense.mlp_inside_bytes) == (0, 2 * s * 4 * 18432)
+
+
+TERMS = [activation_terms(Job(DENSE, recipe, sequence=512)) for recipe in (STANDARD, PLAIN, FULL)]
+MORE_TERMS = [
+    activation_terms(Job(MODELS["deepseek-v3"], sequence=512), layer) for layer in (0, 60)
+]
+LAYER = ({"job": JOB, "layer": 0}, {"layer": 5})
+PROBES = {
+    "ActivationTerms.explain": Probe(TERMS[0].explain, {}, {"unit": "GiB"}),
+    "activation_terms": Probe(activation_terms, *LAYER, silent=("cluster",)),
+    "layer_activation_bytes": Probe(layer_activation_bytes, *LAYER, silent=("cluster",)),
+    "needed_terms": Probe(needed_terms, *LAYER, silent=("cluster",)),
+    "recomputed_bytes": Probe(
+        recomputed_bytes,
+        {"job": dataclasses.replace(JOB, recipe=FULL), "layer": 0},
+        {"layer": 5},
+        silent=("cluster",),
+    ),
+    "norm_bytes": Probe(
+        norm_bytes,
+        {"recipe": PLAIN, "width": 512},
+        {"recipe": Recipe(fused_norms=False), "width": 8},
+        inner=True,
+    ),
+}
+RECORDS = {"ActivationTerms": TERMS + MORE_TERMS}

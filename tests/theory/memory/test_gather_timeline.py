@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import pytest
+from every import every
+from probes import DENSE, Probe
 
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -16,10 +18,10 @@ LAYER, ENDS = 49_984, 128 * 64 + 32 * 64 + 2 * 64
 PLAIN, WIDE = Recipe(), Recipe(gradients="fp32")
 
 
-def weights_in_units(shape, **habits):
+def weights_in_units(shape, **options):
     """How many layers are whole beside the root, after each change."""
     local = local_parameters(shape)
-    events = gather_timeline(shape, PLAIN, 2, **habits).events
+    events = gather_timeline(shape, PLAIN, 2, **options).events
     sizes = [event.weights_bytes // 2 - local.ends_dense for event in events]
     return [size // local.layer_dense for size in sizes]
 
@@ -42,9 +44,9 @@ def test_two_layers_by_hand():
     assert max(weights_in_units(TINY, reshard=False)) == 2
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, WIDE])
-@pytest.mark.parametrize("name", ["gpt2-124m", "llama2-70b"])
-@pytest.mark.parametrize(("reshard", "prefetch"), [(a, b) for a in (0, 1) for b in (0, 1)])
+@every("recipe", [PLAIN, WIDE])
+@every("name", ["gpt2-124m", "llama2-70b"])
+@every(("reshard", "prefetch"), [(a, b) for a in (0, 1) for b in (0, 1)])
 def test_peaks_are_those_of_the_formula(name, recipe, reshard, prefetch):
     shape = MODELS[name]
     units = (2 if prefetch else 1) if reshard else shape.layers
@@ -103,3 +105,21 @@ def test_what_is_refused():
         gather_timeline(MODELS["mixtral-8x7b"], PLAIN, 8)
     with pytest.raises(ValueError, match="reshard"):
         gather_timeline(TINY, PLAIN, 2, reshard="no")
+
+
+TIMELINES = [gather_timeline(replace(DENSE, layers=layers), PLAIN, 2) for layers in (3, 4)]
+PROBES = {
+    "gather_timeline": Probe(
+        gather_timeline,
+        {"shape": DENSE, "recipe": PLAIN, "ranks": 2},
+        {
+            "shape": replace(DENSE, layers=3),
+            "recipe": Recipe(gathering="yafsdp"),
+            "ranks": 4,
+            "reshard": False,
+            "prefetch": False,
+        },
+    ),
+    "GatherTimeline.explain": Probe(TIMELINES[0].explain, {}, {"unit": "GiB"}),
+}
+RECORDS = {"GatherEvent": list(TIMELINES[0].events), "GatherTimeline": TIMELINES}

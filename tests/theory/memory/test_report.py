@@ -1,6 +1,7 @@
 """The derivation names the convention, the shares and every leaf."""
 
 import pytest
+from probes import JOB, Probe
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -43,3 +44,10 @@ def test_a_gradient_buffer_is_named_in_the_convention():
 def test_another_unit_is_refused():
     with pytest.raises(ValueError, match="did you mean 'GB'"):
         explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")
+
+
+PROBES = {
+    "explain_memory": Probe(
+        explain_memory, {"job": JOB}, {"stage": 1, "unit": "GiB"}, silent=("cluster",)
+    )
+}

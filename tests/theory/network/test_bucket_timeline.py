@@ -1,8 +1,12 @@
 """DDP's timeline: by hand, at its limits, and beside the rule that the model's size cancels."""
 
-import pytest
+from dataclasses import replace
 
-from course_lib.theory.inputs.hardware import HDR, Link, accelerator
+import pytest
+from every import every
+from probes import DENSE, H100, SLOW_LINK, Probe
+
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import collectives
 from course_lib.theory.network.bucket_timeline import (
@@ -64,8 +68,8 @@ def test_a_step_without_a_gradient_only_takes_time():
     assert spans(ddp_timeline(steps, 2, SLOW, cap_bytes=10))[0] == (10, 12, 22)
 
 
-@pytest.mark.parametrize("name", ["gpt2-124m", "llama2-7b"])
-@pytest.mark.parametrize("cap", [10**6, 25 * 2**20, 10**12])
+@every("name", ["gpt2-124m", "llama2-7b"])
+@every("cap", [10**6, 25 * 2**20, 10**12])
 def test_all_gradients_travel_in_the_buckets_of_ddp(name, cap):
     gradients = model_gradients(MODELS[name], A100, tokens=1024)
     result = ddp_timeline(gradients, 8, HDR, cap_bytes=cap, first_bytes=cap)
@@ -96,7 +100,7 @@ def test_a_tied_embedding_comes_last_and_an_untied_head_first():
     assert llama[0].size_bytes == 4 * (32000 * 4096 + 4096)
 
 
-@pytest.mark.parametrize("name", ["gpt2-1.5b", "llama2-70b"])
+@every("name", ["gpt2-1.5b", "llama2-70b"])
 def test_the_size_of_the_model_cancels(name):
     """At `hiding_tokens` both take equally long, but for latency, embedding and norms."""
     chip = accelerator("H100-SXM")
@@ -110,10 +114,21 @@ def test_the_size_of_the_model_cancels(name):
     assert result.communication_s == pytest.approx(sent / 50e9)
 
 
+def test_a_backward_pass_that_takes_no_time_has_no_efficiency():
+    assert ddp_timeline([Gradient("a", 10, 0.0)], 2, SLOW).efficiency == 0
+
+
 def test_explain_names_every_bucket():
     text = ddp_timeline(THREE, 2, SLOW, cap_bytes=10).explain()
     assert text.count("bucket") == 3
     assert "10000.00 ms hidden and 20000.00 ms exposed" in text
+    assert text.splitlines() == [
+        "bucket   1:       10 B, full at 5000.00 ms, sent 5000.00 to 15000.00 ms",
+        "bucket   2:       10 B, full at 10000.00 ms, sent 15000.00 to 25000.00 ms",
+        "bucket   3:       10 B, full at 15000.00 ms, sent 25000.00 to 35000.00 ms",
+        "backward 15000.00 ms, communication 30000.00 ms, of which 10000.00 ms hidden and "
+        "20000.00 ms exposed",
+    ]
 
 
 def test_bad_input():
@@ -121,3 +136,41 @@ def test_bad_input():
         ddp_timeline([Gradient("head", 0, 1.0)], 2, SLOW)
     with pytest.raises(ValueError, match="experts 8"):
         model_gradients(MODELS["mixtral-8x7b"], A100, 64)
+
+
+GRADIENTS = model_gradients(DENSE, H100, tokens=64)
+TIMELINES = [ddp_timeline(GRADIENTS, 2, SLOW_LINK, cap_bytes=cap) for cap in (10**6, 10**9)]
+PROBES = {
+    "ddp_timeline": Probe(
+        ddp_timeline,
+        {"gradients": GRADIENTS, "ranks": 2, "link": SLOW_LINK, "cap_bytes": 10**6},
+        {
+            "gradients": GRADIENTS[1:],
+            "ranks": 4,
+            "link": PCIE4,
+            "cap_bytes": 10**7,
+            "first_bytes": 100,
+            "overlap": False,
+        },
+    ),
+    "model_gradients": Probe(
+        model_gradients,
+        {"shape": DENSE, "accelerator": H100, "tokens": 64},
+        {
+            "shape": replace(DENSE, layers=3),
+            "accelerator": accelerator("RTX4090"),
+            "tokens": 128,
+            "element_bytes": 2,
+        },
+    ),
+    "hiding_tokens": Probe(
+        hiding_tokens,
+        {"flop_per_s": 1e14, "bytes_per_s": 5e10, "ranks": 8},
+        {"flop_per_s": 2e14, "bytes_per_s": 1e10, "ranks": 2, "element_bytes": 2},
+    ),
+}
+RECORDS = {
+    "Gradient": list(GRADIENTS),
+    "Exchange": list(TIMELINES[0].exchanges),
+    "BucketTimeline": [*TIMELINES, ddp_timeline(GRADIENTS[1:], 2, SLOW_LINK)],
+}

@@ -3,10 +3,12 @@
 from math import ceil, inf, log2
 
 import pytest
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import SLOW_LINK, Probe
 
-from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.network import collectives
 from course_lib.theory.network.collectives import OPERATIONS, crossover_bytes, seconds
 
@@ -106,7 +108,7 @@ def test_an_all_reduce_is_its_two_halves(n, size):
     assert sum(steps) == collectives.steps("all-reduce", n)
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@every("operation", OPERATIONS)
 def test_one_rank_sends_nothing(operation):
     assert collectives.sent_bytes(operation, 100, 1) == 0
     assert collectives.steps(operation, 1) == collectives.messages(operation, 1) == 0
@@ -188,8 +190,8 @@ def test_every_parameter_moves_the_crossover():
     assert crossover_bytes("all-reduce", 64, Link("link", 50000000000.0, 5e-06), tree="tree") < base
 
 
+@every("operation", OPERATIONS)
 @given(n=st.integers(2, 512), size=st.floats(1, 1e12), bandwidth=st.floats(1, 1e13))
-@pytest.mark.parametrize("operation", OPERATIONS)
 def test_bus_bandwidth_is_the_links(operation, n, size, bandwidth):
     """What nccl-tests reports for an ideal collective is the bandwidth of the link."""
     time_s = seconds(operation, size, n, Link("link", bandwidth))
@@ -256,7 +258,7 @@ def test_reach_counts_the_parameters_of_the_layer():
     assert collectives.layer_tp_reach(*sizes) == 17
 
 
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: collectives.sent_bytes("allreduce", 1, 2), "did you mean 'all-reduce'"),
@@ -294,3 +296,57 @@ def test_reach_counts_the_parameters_of_the_layer():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+CALL = {"operation": "all-reduce", "ranks": 8}
+OTHER_CALL = {"operation": "broadcast", "ranks": 16}
+SENT, OTHER_SENT = CALL | {"size_bytes": 1e6}, OTHER_CALL | {"size_bytes": 2e6}
+TREE = {"algorithm": "tree"}
+TENSOR = {"micro_batch": 2, "sequence": 512, "hidden": 64}
+OTHER_TENSOR = {"micro_batch": 1, "sequence": 256, "hidden": 128, "element_bytes": 4}
+CUT = ({"hidden": 64, "tp": 4}, {"hidden": 32, "tp": 8, "element_bytes": 4})
+REACH = {"hidden": 8192, "peak_flop_per_s": 1e14, "bytes_per_s": 1e11}
+OTHER_REACH = {"hidden": 4096, "peak_flop_per_s": 2e14, "bytes_per_s": 2e11, "element_bytes": 4}
+PROBES = {
+    "bus_factor": Probe(collectives.bus_factor, CALL, OTHER_CALL),
+    "sent_bytes": Probe(collectives.sent_bytes, SENT, OTHER_SENT),
+    "steps": Probe(collectives.steps, CALL, OTHER_CALL | TREE),
+    "messages": Probe(collectives.messages, CALL, OTHER_CALL | TREE),
+    "moved_bytes": Probe(collectives.moved_bytes, SENT, OTHER_SENT | TREE),
+    "seconds": Probe(seconds, SENT | {"link": PCIE4}, OTHER_SENT | {"link": SLOW_LINK} | TREE),
+    "crossover_bytes": Probe(
+        crossover_bytes,
+        CALL | {"link": PCIE4},
+        OTHER_CALL | {"link": SLOW_LINK, "tree": "tree", "efficiency": 0.5},
+    ),
+    "algorithm_bandwidth": Probe(
+        collectives.algorithm_bandwidth,
+        {"size_bytes": 1e6, "time_s": 1.0},
+        {"size_bytes": 2e6, "time_s": 2.0},
+    ),
+    "bus_bandwidth": Probe(
+        collectives.bus_bandwidth, SENT | {"time_s": 1.0}, OTHER_SENT | {"time_s": 2.0}
+    ),
+    "zero_volume": Probe(
+        collectives.zero_volume,
+        {"size_bytes": 1e6, "zero_stage": 0},
+        {"size_bytes": 2e6, "zero_stage": 3, "ranks": 4},
+    ),
+    "tensor_parallel_bytes": Probe(
+        collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, OTHER_TENSOR | {"tp": 8}
+    ),
+    "activation_bytes": Probe(collectives.activation_bytes, TENSOR, OTHER_TENSOR),
+    "qkv_intensity": Probe(collectives.qkv_intensity, *CUT),
+    "layer_intensity": Probe(
+        collectives.layer_intensity, CUT[0], CUT[1] | {"layer_parameters": 10**6}
+    ),
+    "qkv_tp_reach": Probe(collectives.qkv_tp_reach, REACH, OTHER_REACH),
+    "layer_tp_reach": Probe(
+        collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}
+    ),
+    "needed_bytes_per_s": Probe(
+        collectives.needed_bytes_per_s,
+        {"peak_flop_per_s": 1e14, "flop_per_byte": 10.0},
+        {"peak_flop_per_s": 2e14, "flop_per_byte": 20.0},
+    ),
+}

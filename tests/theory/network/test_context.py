@@ -1,6 +1,8 @@
 """Slices of a sequence: scores by hand, against a table of all pairs, and the ring that hides."""
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -13,7 +15,7 @@ def test_four_ranks_by_hand():
     assert [context.rank_scores(16, rank, 4, zigzag=True) for rank in range(4)] == [36] * 4
 
 
-@pytest.mark.parametrize("zigzag", [False, True])
+@every("zigzag", [False, True])
 def test_visible_pairs_against_a_table(zigzag):
     sequence, ranks = 24, 3
     size = sequence // (ranks * (2 if zigzag else 1))
@@ -48,3 +50,28 @@ def test_the_ring_hides_from_flop_over_bytes_on():
     compute_s = 4 * tokens**2 * llama.hidden / h100
     send_s = 2 * tokens * llama.kv_width * 2 / network
     assert compute_s == pytest.approx(send_s, rel=1e-3)
+
+
+PROBES = {
+    "chunks": Probe(
+        context.chunks,
+        {"rank": 1, "ranks": 4, "zigzag": True},
+        {"rank": 2, "ranks": 8, "zigzag": False},
+    ),
+    "rank_scores": Probe(
+        context.rank_scores,
+        {"sequence": 64, "rank": 1, "ranks": 4},
+        {"sequence": 128, "rank": 2, "ranks": 8, "zigzag": True, "masked": False},
+    ),
+    "hidden_ring_tokens": Probe(
+        context.hidden_ring_tokens,
+        {"flop_per_s": 1e15, "bytes_per_s": 1e10, "hidden": 64, "kv_width": 16},
+        {
+            "flop_per_s": 2e15,
+            "bytes_per_s": 2e10,
+            "hidden": 128,
+            "kv_width": 32,
+            "element_bytes": 4,
+        },
+    ),
+}

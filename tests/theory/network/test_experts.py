@@ -3,6 +3,8 @@
 import math
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
@@ -31,10 +33,8 @@ def test_explain_has_the_numbers():
     assert "5.00 GB from each of 2 ranks, 6.00 GB to the busiest" in text
 
 
-@pytest.mark.parametrize("skew", [0, 0.3, 1, 3, 10])
-@pytest.mark.parametrize(
-    ("tokens", "count", "top_k"), [(1, 1, 1), (1000, 8, 2), (77, 64, 6), (5, 4, 4)]
-)
+@every("skew", [0, 0.3, 1, 3, 10])
+@every(("tokens", "count", "top_k"), [(1, 1, 1), (1000, 8, 2), (77, 64, 6), (5, 4, 4)])
 def test_all_choices_are_made_and_no_token_asks_an_expert_twice(tokens, count, top_k, skew):
     load = zipf_load(tokens, count, top_k, skew)
     assert len(load) == count and sum(load) == tokens * top_k
@@ -56,7 +56,7 @@ def test_the_shares_are_zipfs():
     assert zipf_load(1300, 4, 2, 2)[0] == 1300
 
 
-@pytest.mark.parametrize(
+@every(
     ("choices", "count", "factor", "expected"),
     [(1024, 8, 1.0, 128), (1024, 8, 1.25, 160), (10, 4, 1.0, 3), (10, 4, None, 10)],
 )
@@ -95,7 +95,7 @@ def test_routed_bytes_by_hand():
     assert experts.routed_bytes(kept, 1, 10, passes=3) == 3 * (7 + 3) * 10
 
 
-@pytest.mark.parametrize(
+@every(
     ("kept", "message"),
     [
         ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
@@ -114,7 +114,7 @@ def test_balance_loss():
     assert experts.balance_loss([3, 1], [0.7, 0.3]) == pytest.approx(2 * (0.75 * 0.7 + 0.25 * 0.3))
 
 
-@pytest.mark.parametrize(
+@every(
     ("load", "probabilities", "message"),
     [
         ([1, 2], [1.0], "load has 2 experts and probabilities 1: give one"),
@@ -136,3 +136,46 @@ def test_bad_loads_are_explained():
     with pytest.raises(ValueError, match="skew must be at most"):
         zipf_load(10, 4, 1, 11)
     assert math.isclose(expert_load(100, 4, skew=10).imbalance, 4, rel_tol=0.02)
+
+
+PROBES = {
+    "capacity": Probe(
+        experts.capacity,
+        {"choices": 1024, "experts": 8, "factor": 1.25},
+        {"choices": 2048, "experts": 16, "factor": None},
+    ),
+    "zipf_load": Probe(
+        zipf_load,
+        {"tokens": 1024, "experts": 8, "top_k": 2, "skew": 0.5},
+        {"tokens": 2048, "experts": 16, "top_k": 1, "skew": 1.0},
+    ),
+    "expert_load": Probe(
+        expert_load,
+        {"tokens": 1024, "experts": 8, "skew": 0.5},
+        {
+            "tokens": 2048,
+            "experts": 16,
+            "top_k": 2,
+            "capacity_factor": 1.0,
+            "ranks": 4,
+            "row_bytes": 64,
+            "skew": 1.0,
+        },
+    ),
+    "balance_loss": Probe(
+        experts.balance_loss,
+        {"load": (3, 1), "probabilities": (0.7, 0.3)},
+        {"load": (2, 2), "probabilities": (0.5, 0.6)},
+    ),
+    "routed_bytes": Probe(
+        experts.routed_bytes,
+        {"kept": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
+        {"kept": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
+    ),
+}
+RECORDS = {
+    "ExpertLoad": [
+        expert_load(1024, 8, 1, capacity_factor=1.25, ranks=2, row_bytes=64, skew=0.5),
+        expert_load(1024, 8, 2, capacity_factor=2.0, ranks=4, row_bytes=128, skew=1.0),
+    ]
+}

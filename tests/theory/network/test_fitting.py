@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
@@ -18,9 +20,9 @@ def times(operation="all-reduce", ranks=4, alpha=2e-5, beta=1.2e10, algorithm="r
     ]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 8, 1024])
-@pytest.mark.parametrize(("alpha", "beta"), [(2e-5, 1.2e10), (1e-3, 2.5e7), (0.0, 1e9)])
-@pytest.mark.parametrize(
+@every("ranks", [2, 3, 8, 1024])
+@every(("alpha", "beta"), [(2e-5, 1.2e10), (1e-3, 2.5e7), (0.0, 1e9)])
+@every(
     ("operation", "algorithm"),
     [
         ("all-reduce", "ring"),
@@ -78,7 +80,7 @@ def test_it_explains_itself():
     assert fit.explain().startswith("α = 100 µs a step, β = 25 MB/s one way, off by 0%")
 
 
-@pytest.mark.parametrize(
+@every(
     ("sizes", "measured", "ranks", "message"),
     [
         ([1000], [1e-3], 2, "two different sizes or more"),
@@ -97,3 +99,29 @@ def test_it_explains_itself():
 def test_times_without_a_link_are_explained(sizes, measured, ranks, message):
     with pytest.raises(ValueError, match=message):
         fit_alpha_beta("all-reduce", sizes, measured, ranks)
+
+
+PROBES = {
+    "fit_alpha_beta": Probe(
+        fit_alpha_beta,
+        {
+            "operation": "all-reduce",
+            "ranks": 8,
+            "sizes_bytes": [1e3, 1e6],
+            "seconds": [1e-3, 2e-3],
+        },
+        {
+            "operation": "broadcast",
+            "ranks": 16,
+            "algorithm": "tree",
+            "sizes_bytes": [1e3, 2e6],
+            "seconds": [1e-3, 3e-3],
+        },
+    )
+}
+RECORDS = {
+    "FittedLink": [
+        fit_alpha_beta("all-reduce", [1e3, 1e5, 1e6], measured, 4)
+        for measured in ([1e-3, 1e-2, 1e-1], [2e-3, 1e-2, 3e-1])
+    ]
+}

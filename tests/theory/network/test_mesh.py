@@ -1,6 +1,8 @@
 """Coordinates and groups, by hand and against the order that the traffic assumes."""
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
@@ -42,7 +44,7 @@ def test_a_group_differs_in_its_axis_only():
             assert len({tuple(sorted((place | {axis: 0}).items())) for place in places}) == 1
 
 
-@pytest.mark.parametrize("axis", mesh.ORDER)
+@every("axis", mesh.ORDER)
 def test_the_traffic_takes_the_same_order(axis):
     """A group that leaves its node gets the link between nodes, and no other does."""
     layout, cluster = Layout(dp=4, tp=4, pp=2, cp=2), Cluster(accelerator("H100-SXM"), nodes=8)
@@ -56,3 +58,20 @@ def test_nodes():
     spread = {axis: mesh.nodes_of(layout, axis) for axis in mesh.ORDER}
     assert spread == {"tp": 1, "cp": 1, "dp": 32, "pp": 8}
     assert mesh.nodes_of(layout, "tp", order=("pp", "dp", "cp", "tp")) == 8
+
+
+ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
+OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
+PROBES = {
+    "data_parallel": Probe(
+        mesh.data_parallel, {"world": 64}, {"world": 32, "tp": 2, "pp": 2, "cp": 2}
+    ),
+    "strides": Probe(mesh.strides, ON_MESH, OTHER_MESH),
+    "place": Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
+    "groups": Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
+    "nodes_of": Probe(
+        mesh.nodes_of,
+        {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
+        OTHER_MESH | {"layout": Layout(dp=8, tp=4), "axis": "tp", "gpus_per_node": 4},
+    ),
+}

@@ -1,8 +1,10 @@
 """Ring against tree: by hand, against the closed form of all-reduce, and at the crossover."""
 
 import pytest
+from every import every
 from hypothesis import given
 from hypothesis import strategies as st
+from probes import SLOW_LINK, Probe
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
@@ -24,7 +26,7 @@ def test_eight_ranks_by_hand():
     assert ring_or_tree("all-reduce", 1e3, 8, LINK).faster == "tree"
 
 
-@pytest.mark.parametrize("tree", TREES)
+@every("tree", TREES)
 @given(ranks=st.integers(1, 4096), latency=st.floats(0, 1e-3))
 def test_the_crossover_of_all_reduce_is_the_theorys(tree, ranks, latency):
     link = Link("any", 1e9, latency)
@@ -40,8 +42,8 @@ def test_the_crossover_of_all_reduce_is_the_theorys(tree, ranks, latency):
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("operation", ["all-reduce", "broadcast", "reduce"])
+@every("tree", TREES)
+@every("operation", ["all-reduce", "broadcast", "reduce"])
 @given(ranks=st.integers(4, 1000))
 def test_both_take_as_long_at_the_crossover(operation, tree, ranks):
     size = ring_or_tree(operation, 1, ranks, LINK, tree=tree).crossover_bytes
@@ -51,7 +53,7 @@ def test_both_take_as_long_at_the_crossover(operation, tree, ranks):
     assert ring_or_tree(operation, size * 2, ranks, LINK, tree=tree).faster == "ring"
 
 
-@pytest.mark.parametrize("operation", collectives.OPERATIONS)
+@every("operation", collectives.OPERATIONS)
 def test_half_of_the_time_at_half_bytes(operation):
     half = ring_or_tree(operation, 1, 8, LINK).half_bytes
     result = ring_or_tree(operation, half, 8, LINK)
@@ -78,7 +80,7 @@ def test_explain_names_both_terms():
     assert text.endswith("faster below 2.75 MiB")
 
 
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: ring_or_tree("all-reduce", -1, 2, LINK), "size_bytes must be at least 0"),
@@ -90,3 +92,17 @@ def test_explain_names_both_terms():
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+CALLS = (
+    {"operation": "all-reduce", "size_bytes": 1e6, "ranks": 8, "link": SLOW_LINK},
+    {
+        "operation": "broadcast",
+        "size_bytes": 2e6,
+        "ranks": 16,
+        "link": LINK,
+        "tree": "double-tree",
+    },
+)
+PROBES = {"ring_or_tree": Probe(ring_or_tree, *CALLS)}
+RECORDS = {"RingOrTree": [ring_or_tree(**call) for call in CALLS]}

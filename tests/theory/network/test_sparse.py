@@ -1,6 +1,8 @@
 """What a parameter server moves, against sums by hand."""
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
 
@@ -23,7 +25,7 @@ def test_where_all_rows_are_used_the_all_reduce_sends_less():
     assert dense_over_sparse(every_row, 1000, 2) == pytest.approx(64 / (128 + 8), rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@every(
     ("wrong", "message"),
     [
         ({"rows": 0}, "rows must be at least 1"),
@@ -39,3 +41,19 @@ def test_bad_sizes_are_explained(wrong, message):
 def test_a_table_smaller_than_its_rows_is_explained():
     with pytest.raises(ValueError, match="table_rows must be at least 100"):
         dense_over_sparse(RowExchange(100, 16), 99, 2)
+
+
+EXCHANGE = {"rows": 100, "width": 64}
+PROBES = {
+    "RowExchange": Probe(
+        RowExchange,
+        EXCHANGE,
+        {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
+        see=lambda exchange: exchange.total_bytes,
+    ),
+    "dense_over_sparse": Probe(
+        dense_over_sparse,
+        {"exchange": RowExchange(**EXCHANGE), "table_rows": 1000, "ranks": 4},
+        {"exchange": RowExchange(50, 64), "table_rows": 500, "ranks": 2},
+    ),
+}

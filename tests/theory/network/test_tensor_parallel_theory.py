@@ -1,11 +1,11 @@
-"""A cut layer by hand, and the rows of a fused matrix against torch's own attention."""
+"""A cut layer by hand, and who holds which heads."""
 
 import math
 
 import pytest
-import torch
+from every import every
+from probes import SLOW_LINK, Probe
 
-from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.hardware import NDR, PCIE4, Link, accelerator
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import CutLayer, kv_copies, qkv_rows
@@ -33,7 +33,7 @@ def test_alone_nothing_is_sent():
     assert alone.flop_per_byte == math.inf
 
 
-@pytest.mark.parametrize("link", [PCIE4, NDR, H100.inside, Link("fast", 9e11)])
+@every("link", [PCIE4, NDR, H100.inside, Link("fast", 9e11)])
 def test_at_the_reach_computing_still_takes_longer(link):
     """A second source of the closed form: the times themselves, without latency."""
     link = Link(link.name, link.bytes_per_s)
@@ -54,16 +54,6 @@ def test_explain_has_the_numbers():
         assert part in text
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_rows_of_all_ranks_are_those_of_the_scratch_attention(ranks):
-    """The parts of q, k and v that heads / ranks heads need, as the whole attention splits them."""
-    whole = Attention(hidden=16, heads=4).qkv.weight
-    by_head = whole.view(3, 4, 4, 16)  # q, k, v; heads; width; hidden
-    for rank in range(ranks):
-        mine = by_head[:, rank * 4 // ranks : (rank + 1) * 4 // ranks].reshape(-1, 16)
-        assert torch.equal(whole[qkv_rows(4, 4, 4, tp=ranks, rank=rank)], mine)
-
-
 def test_rows_with_shared_and_with_copied_heads():
     assert qkv_rows(4, 2, 1, tp=2, rank=1) == [2, 3, 5, 7]
     assert [qkv_rows(4, 2, 1, tp=4, rank=rank) for rank in range(4)] == [
@@ -71,14 +61,12 @@ def test_rows_with_shared_and_with_copied_heads():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("kv_heads", "tp", "copies"), [(8, 1, 1), (8, 8, 1), (8, 16, 2), (1, 4, 4)]
-)
+@every(("kv_heads", "tp", "copies"), [(8, 1, 1), (8, 8, 1), (8, 16, 2), (1, 4, 4)])
 def test_copies(kv_heads, tp, copies):
     assert kv_copies(kv_heads, tp) == copies
 
 
-@pytest.mark.parametrize(
+@every(
     ("bad", "words"),
     [
         (lambda: qkv_rows(64, 8, 128, tp=12, rank=0), "heads 64 is not divisible by tp 12"),
@@ -93,3 +81,26 @@ def test_copies(kv_heads, tp, copies):
 def test_bad_input(bad, words):
     with pytest.raises(ValueError, match=words):
         bad()
+
+
+PROBES = {
+    "CutLayer": Probe(
+        CutLayer,
+        {"hidden": 4096, "tp": 4, "peak_flop_per_s": 1e14, "link": PCIE4},
+        {
+            "hidden": 2048,
+            "tp": 8,
+            "peak_flop_per_s": 2e14,
+            "link": SLOW_LINK,
+            "tokens": 1024,
+            "element_bytes": 4,
+        },
+        see=lambda layer: (layer.compute_s, layer.communication_s, layer.qkv_reach),
+    ),
+    "kv_copies": Probe(kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}),
+    "qkv_rows": Probe(
+        qkv_rows,
+        {"heads": 8, "kv_heads": 4, "width": 2, "tp": 2, "rank": 0},
+        {"heads": 16, "kv_heads": 2, "width": 4, "tp": 4, "rank": 1},
+    ),
+}

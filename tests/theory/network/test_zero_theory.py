@@ -1,6 +1,8 @@
 """ZeRO's stages: the paper's figure, its volumes, and the parts of a vector."""
 
 import pytest
+from every import every
+from probes import OFFLOADED, PLAIN, SLOW_LINK, Probe
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
@@ -30,8 +32,8 @@ def test_one_rank_gains_and_sends_nothing():
     assert {bill.sent_bytes for bill in bills} == {0}
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-@pytest.mark.parametrize("ranks", [2, 64])
+@every("stage", [0, 1, 2, 3])
+@every("ranks", [2, 64])
 def test_volumes_are_those_of_section_7(stage, ranks):
     size = 2 * 10**6
     assert sent_bytes(10**6, stage, ranks, MIXED) == pytest.approx(zero_volume(size, stage, ranks))
@@ -56,7 +58,7 @@ def test_offload_moves_the_optimizer_and_copies_one_part():
     assert {bill.bus_bytes for bill in zero_stages(1000, 4, MIXED).bills} == {0}
 
 
-@pytest.mark.parametrize(("parameters", "ranks"), [(10, 4), (8, 4), (3, 8), (1, 1), (5, 4)])
+@every(("parameters", "ranks"), [(10, 4), (8, 4), (3, 8), (1, 1), (5, 4)])
 def test_parts_cover_the_vector_once_and_are_equally_long(parameters, ranks):
     parts = [shard(parameters, ranks, rank) for rank in range(ranks)]
     owned = [element for part in parts for element in range(part.start, part.stop)]
@@ -70,7 +72,7 @@ def test_the_last_part_is_filled_up():
     assert shard(5, 4, 3) == Shard(5, 5, 2)
 
 
-@pytest.mark.parametrize("rank", [-1, 4, 1.5])
+@every("rank", [-1, 4, 1.5])
 def test_a_rank_that_is_not_there(rank):
     with pytest.raises(ValueError, match="rank must be"):
         shard(10, 4, rank)
@@ -81,3 +83,26 @@ def test_explain_has_a_line_for_each_stage():
     assert len(lines) == 6
     assert lines[0] == "7,500,000,000 parameters, 64 ranks, 16 B per parameter"
     assert lines[-1].startswith("3") and "1.88 GB" in lines[-1] and "44.30 GB" in lines[-1]
+
+
+CALL = {"parameters": 1000, "ranks": 4, "recipe": PLAIN}
+OTHER_CALL = {"parameters": 2000, "ranks": 2, "recipe": Recipe(gradients="fp32")}
+ON_HOST = zero_stages(1000, 4, OFFLOADED)
+PROBES = {
+    "shard": Probe(
+        shard,
+        {"parameters": 10, "ranks": 4, "rank": 1},
+        {"parameters": 20, "ranks": 2, "rank": 0},
+    ),
+    "zero_stages": Probe(zero_stages, CALL, OTHER_CALL),
+    "sent_bytes": Probe(
+        sent_bytes, CALL | {"zero_stage": 2}, OTHER_CALL | {"zero_stage": 3, "accumulation": 4}
+    ),
+    "StageBill.bus_seconds": Probe(ON_HOST.bills[2].bus_seconds, {}, {"link": SLOW_LINK}),
+    "ZeroStages.explain": Probe(ON_HOST.explain, {}, {"unit": "GiB"}),
+}
+RECORDS = {
+    "Shard": [shard(10, 4, rank) for rank in (0, 3)],
+    "StageBill": [*ON_HOST.bills, *zero_stages(1000, 4, PLAIN).bills],
+    "ZeroStages": [ON_HOST, zero_stages(2000, 2, PLAIN)],
+}

@@ -4,9 +4,12 @@ import re
 from dataclasses import replace
 from itertools import product
 
+import probes
 import pytest
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import DENSE, GUESS, PLAIN, STANDARD, Probe
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link, accelerator
@@ -109,7 +112,7 @@ def test_fast_and_readable_are_equal(shape, recipe, cluster, batch, assumptions,
         assert found.step_s[row, kind, zero] == pytest.approx(step.total_s, rel=1e-9)
 
 
-@pytest.mark.parametrize(
+@every(
     ("name", "chip", "nodes", "batch", "sequence"),
     [
         ("llama3-405b", "H100-SXM", 2048, 2048, 8192),
@@ -154,8 +157,8 @@ def brute_force(question):
     return found
 
 
-@pytest.mark.parametrize("shape", [SMALL, MIXTURE, replace(SMALL, heads=2, kv_heads=2, layers=3)])
-@pytest.mark.parametrize("sequence", [1024, 6])
+@every("shape", [SMALL, MIXTURE, replace(SMALL, heads=2, kv_heads=2, layers=3)])
+@every("sequence", [1024, 6])
 def test_no_layout_is_missing_and_none_is_there_twice(shape, sequence):
     question = Question(shape, Recipe(), TINY, 16, sequence, Assumptions())
     found = rows(question)
@@ -213,7 +216,7 @@ def changed(option, name, value):
     return replace(layout, **{name: int(value)}, accumulation=steps), recompute
 
 
-@pytest.mark.parametrize(
+@every(
     ("layout", "sentence"),
     [
         (Layout(dp=4), "world 8 is not dp*tp*pp*cp = 4*1*1*1 = 4"),
@@ -266,7 +269,7 @@ def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
     assert six.fitting == 0
 
 
-@pytest.mark.parametrize(
+@every(
     ("change", "sentence"),
     [
         (dict(global_batch=0), "global_batch must be at least 1"),
@@ -314,7 +317,7 @@ def test_llama3_405b_as_published_fits_16384_h100():
     assert 0.40 < best.mfu < 0.50  # 0.38 to 0.43 were reached in practice, table 4
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@every("name", RECIPES)
 def test_all_named_recipes_can_be_planned(name):
     assert plan(SMALL, RECIPES[name], TINY, 32).fitting > 0
 
@@ -416,3 +419,43 @@ def test_excluded_meshes_are_those_that_no_row_has():
     assert found.excluded["tp leaves its node"] == 1
     assert found.excluded["more stages than layers"] == 1
     assert found.excluded["dp does not divide the global batch"] == 1
+
+
+FOUR = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=2)
+PLAN = plan(DENSE, PLAIN, FOUR, 8, sequence=512)
+FIRST, SECOND = PLAN.best(2)
+PROBES = {
+    "plan": Probe(
+        plan,
+        {
+            "shape": DENSE,
+            "recipe": PLAIN,
+            "cluster": FOUR,
+            "global_batch": 8,
+            "sequence": 512,
+        },
+        {
+            "shape": probes.MIXTURE,
+            "recipe": STANDARD,
+            "cluster": Cluster(H100, gpus_per_node=4),
+            "global_batch": 16,
+            "sequence": 256,
+            "assumptions": GUESS,
+            "overhead_bytes": 0,
+            "only": {"tp": (2,)},
+        },
+        see=lambda found: [(one.memory_bytes, one.step_s) for one in found.best(5)],
+    ),
+    "Plan.best": Probe(PLAN.best, {"count": 1}, {"count": 2}),
+    "Plan.meshes": Probe(PLAN.meshes, {"count": 1}, {"count": 2}),
+    "Plan.why": Probe(
+        PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}
+    ),
+    "Plan.memory": Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
+    "Plan.step": Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
+    "Plan.explain": Probe(PLAN.explain, {"count": 1}, {"count": 2}),
+}
+RECORDS = {
+    "PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
+    "Plan": [PLAN, plan(DENSE, PLAIN, FOUR, 16, sequence=512)],
+}

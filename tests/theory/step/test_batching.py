@@ -1,12 +1,12 @@
-"""Batches, steps and tails, against torch's own sampler and published numbers."""
+"""Batches, steps and tails, and published numbers."""
 
 import dataclasses
 
 import pytest
+from every import every
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
-from torch.utils.data.distributed import DistributedSampler
+from probes import Probe
 
 from course_lib.theory.step import batching
 from course_lib.theory.step.batching import Batching, rank_samples
@@ -32,23 +32,6 @@ def test_llama2_batch_has_four_million_tokens():
     assert batch.tokens_per_batch == 4_194_304
 
 
-@given(samples=COUNTS, micro_batch=SMALL, dp=SMALL, drop_last=st.booleans())
-def test_steps_equal_those_of_torch(samples, micro_batch, dp, drop_last):
-    if drop_last and samples < micro_batch * dp:
-        return
-    sampler = DistributedSampler(range(samples), dp, rank=0, drop_last=drop_last)
-    loader = DataLoader(range(samples), micro_batch, sampler=sampler, drop_last=drop_last)
-    ours = Batching(samples, micro_batch, gpus_per_node=dp, drop_last=drop_last).epoch()
-    assert ours.micro_steps == len(loader)
-
-
-@given(samples=COUNTS, dp=SMALL, drop_last=st.booleans())
-def test_rank_samples_equal_those_of_torch(samples, dp, drop_last):
-    for rank in range(dp):
-        sampler = DistributedSampler(range(samples), dp, rank, shuffle=False, drop_last=drop_last)
-        assert rank_samples(samples, dp, rank, drop_last) == list(sampler)
-
-
 @given(samples=COUNTS, micro_batch=SMALL, accumulation=SMALL, dp=SMALL, drop_last=st.booleans())
 def test_every_sample_is_accounted_for(samples, micro_batch, accumulation, dp, drop_last):
     if drop_last and samples < micro_batch * accumulation * dp:
@@ -64,17 +47,15 @@ def test_every_sample_is_accounted_for(samples, micro_batch, accumulation, dp, d
     assert 1 <= epoch.last_window <= accumulation
 
 
-@pytest.mark.parametrize(
-    "field", [f.name for f in dataclasses.fields(Batching) if f.name != "drop_last"]
-)
+@every("field", [f.name for f in dataclasses.fields(Batching) if f.name != "drop_last"])
 def test_each_count_changes_a_result(field):
     base = {"samples": 1003, "nodes": 4, "gpus_per_node": 4}
     changed = {**base, field: base.get(field, 1) * 2}
     assert Batching(**base).explain() != Batching(**changed).explain()
 
 
-@pytest.mark.parametrize("bad", [0, -1, 2.0, "4", True, None, 10**30])
-@pytest.mark.parametrize("field", ["samples", "micro_batch", "accumulation", "nodes", "tp"])
+@every("bad", [0, -1, 2.0, "4", True, None, 10**30])
+@every("field", ["samples", "micro_batch", "accumulation", "nodes", "tp"])
 def test_bad_counts_are_named(field, bad):
     with pytest.raises(ValueError, match=field):
         Batching(**{"samples": 10, field: bad})
@@ -121,3 +102,51 @@ def test_noise_scale_without_signal_says_what_to_do():
         batching.noise_scale(2, 8.0, 8, 1.0)
     with pytest.raises(ValueError, match="leaves no noise"):
         batching.noise_scale(2, 1.0, 8, 8.0)
+
+
+PROBES = {
+    "Batching": Probe(
+        Batching,
+        {"samples": 1003, "micro_batch": 4, "nodes": 4, "gpus_per_node": 8},
+        {
+            "samples": 2000,
+            "micro_batch": 5,
+            "accumulation": 2,
+            "nodes": 8,
+            "gpus_per_node": 4,
+            "tp": 2,
+            "pp": 2,
+            "cp": 2,
+            "sequence": 512,
+            "drop_last": True,
+        },
+        see=lambda cut: (cut.epoch(), cut.tokens_per_batch),
+    ),
+    "rank_samples": Probe(
+        rank_samples,
+        {"samples": 10, "dp": 3, "rank": 1},
+        {"samples": 20, "dp": 2, "rank": 0, "drop_last": True},
+    ),
+    "scaled_learning_rate": Probe(
+        batching.scaled_learning_rate,
+        {"base": 0.1, "base_batch": 256, "batch": 512, "rule": "linear"},
+        {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt"},
+    ),
+    "batch_cost": Probe(
+        batching.batch_cost,
+        {"batch": 1.0, "critical_batch": 2.0},
+        {"batch": 3.0, "critical_batch": 5.0},
+    ),
+    "noise_scale": Probe(
+        batching.noise_scale,
+        {"small": 1, "square_small": 9.0, "big": 10, "square_big": 2.0},
+        {"small": 2, "square_small": 8.0, "big": 20, "square_big": 3.0},
+    ),
+}
+RECORDS = {
+    "Epoch": [
+        Batching(*case).epoch()
+        for case in ((1003, 4, 2, 4), (2000, 3, 4, 1), (1003, 4, 2, 1, 3, 1, 1, 1, 1, True))
+    ],
+    "BatchCost": [batching.batch_cost(1, 2), batching.batch_cost(3, 2)],
+}

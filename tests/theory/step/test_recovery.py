@@ -3,6 +3,8 @@
 import random
 
 import pytest
+from every import every
+from probes import Probe
 
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.recovery import (
@@ -18,7 +20,7 @@ from course_lib.theory.step.recovery import (
 DAY_S = 86_400
 
 
-@pytest.mark.parametrize(("save_s", "mtbf_s"), [(10, 10_000), (60, 3 * 3600), (1, 500)])
+@every(("save_s", "mtbf_s"), [(10, 10_000), (60, 3 * 3600), (1, 500)])
 def test_young_is_the_minimum_of_the_waste(save_s, mtbf_s):
     best = young_interval_s(save_s, mtbf_s)
     least = wasted_fraction(best, save_s, mtbf_s)
@@ -74,7 +76,7 @@ def test_bytes_of_a_checkpoint():
     assert checkpoint_bytes(10, Recipe(optimizer="sgd", master_copy=False)) == 20
 
 
-@pytest.mark.parametrize(
+@every(
     ("call", "message"),
     [
         (lambda: young_interval_s(0, 1), "save_s must be above 0"),
@@ -89,3 +91,26 @@ def test_bytes_of_a_checkpoint():
 def test_bad_numbers_are_explained(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+FAILURES = {"save_s": 60.0, "mtbf_s": 10_000.0}
+OTHER_FAILURES = {"save_s": 30.0, "mtbf_s": 20_000.0}
+PROBES = {
+    "machine_mtbf_s": Probe(
+        machine_mtbf_s, {"part_mtbf_s": 1e8, "parts": 10}, {"part_mtbf_s": 2e8, "parts": 20}
+    ),
+    "young_interval_s": Probe(young_interval_s, FAILURES, OTHER_FAILURES),
+    "daly_interval_s": Probe(daly_interval_s, FAILURES, OTHER_FAILURES),
+    "wasted_fraction": Probe(
+        wasted_fraction,
+        FAILURES | {"interval_s": 600.0},
+        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
+    ),
+    "lost_steps": Probe(lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
+    "mean_lost_steps": Probe(mean_lost_steps, {"every": 4}, {"every": 5}),
+    "checkpoint_bytes": Probe(
+        checkpoint_bytes,
+        {"parameters": 10, "recipe": Recipe()},
+        {"parameters": 11, "recipe": Recipe(optimizer="sgd")},
+    ),
+}

@@ -1,11 +1,14 @@
-"""Step time: leaves against FLOP counts, the simulated pipeline and the collectives."""
+"""Step time: leaves, the simulated pipeline, and what each input changes."""
 
 import math
 from dataclasses import replace
 
+import probes
 import pytest
+from every import every
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probes import JOB, Probe
 
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
@@ -16,12 +19,11 @@ from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import exposed, stage_busy_time
-from course_lib.theory.step.step_time import step_time
+from course_lib.theory.step.stage import stage_busy_time
+from course_lib.theory.step.step_time import StepTime, step_time
 
 SHAPE = TransformerShape(8, 1024, 16, 4096, 50000, 2048)
 MIXTURE = replace(model("mixtral-8x7b"), layers=8, context=2048)
@@ -61,33 +63,7 @@ def test_what_people_ask_for_follows_from_the_time():
     assert step.cost_usd(1e9) == pytest.approx(step.days(1e9) * 24 * 32 * 2.0)
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
-@pytest.mark.parametrize("attention", ["flash", "standard"])
-def test_computing_is_all_flops_over_the_rate(recompute, attention):
-    """The stages of one pipeline, and all GPUs, share the FLOPs that flops.py counts."""
-    recipe = Recipe(recompute=recompute, attention=attention)
-    mask = "causal" if attention == "flash" else "full"
-    flops = training_flops(
-        SHAPE, LAYOUT.global_batch, 2048, mask=mask, recompute=recompute, attention=attention
-    )
-    job = Job(SHAPE, recipe, LAYOUT, FOUR, sequence=2048)
-    each = sum(stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(2))
-    rate = 0.8 * FOUR.matmul_flop_per_s
-    assert each * 2 * 8 * rate == pytest.approx(flops.hardware_flop)
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "dualpipe"])
-def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
-    """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
-    layout = Layout(pp=4, accumulation=8, schedule=schedule)
-    job = Job(SHAPE, Recipe(), layout, Cluster(H100), sequence=2048)
-    each = [stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(4)]
-    flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
-    assert sum(each) * 0.8 * FOUR.matmul_flop_per_s == pytest.approx(flops.hardware_flop)
-    assert (each[0] == each[3]) == (schedule == "dualpipe")
-
-
-@pytest.mark.parametrize(("recompute", "passes"), [("none", 3), ("full", 4)])
+@every(("recompute", "passes"), [("none", 3), ("full", 4)])
 def test_the_busiest_experts_compute_more(recompute, passes):
     """Forward, backward twice, and once more when it is recomputed."""
     layout = Layout(dp=8, ep=8, micro_batch=2)
@@ -102,37 +78,7 @@ def test_the_busiest_experts_compute_more(recompute, passes):
     assert times[1] - times[0] == pytest.approx(0.5 * passes * forward / rate)
 
 
-def test_messages_that_nothing_hides_are_those_of_the_traffic():
-    naked = Assumptions(overlap=dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0))
-    layout = replace(LAYOUT, zero_stage=1, ep=2)
-    for stage in range(2):
-        time = stage_busy_time(Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), naked, stage)
-        traffic = step_traffic(
-            Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), stage, policy=naked.policy
-        )
-        for axis, expected in traffic.seconds_by_axis.items():
-            assert getattr(time, f"{axis}_s") == pytest.approx(expected)
-        assert set(traffic.seconds_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
-
-
-def test_messages_hide_no_longer_than_there_is_computing():
-    assert exposed(3.0, 0.5, 10.0) == 1.5
-    assert exposed(3.0, 1.0, 1.0) == 2.0
-    assert exposed(3.0, 0.0, 1.0) == 3.0
-    slow = Cluster(H100, 4, between=Link("slow", 1e9))
-    shown = {
-        (zero, steps): step_time(
-            Job(SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow)
-        ).dp_s
-        for zero in (1, 2)
-        for steps in (4, 8)
-    }
-    # Once a step, behind one micro-batch however many there are; or with each of them.
-    assert shown[1, 8] == pytest.approx(shown[1, 4]) and shown[1, 4] > 0
-    assert shown[2, 8] > 1.5 * shown[2, 4]
-
-
-@pytest.mark.parametrize(
+@every(
     ("schedule", "virtual"),
     [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
 )
@@ -202,7 +148,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@every("name", CHANGES)
 def test_every_parameter_changes_the_time(name):
     assert seconds(**CHANGES[name]) != pytest.approx(seconds(), rel=1e-6)
 
@@ -244,23 +190,6 @@ def test_no_leaf_is_ever_negative_or_not_a_number(tp, pp, cp, zero, micro_batch,
     assert 0 < step.mfu <= step.hfu < FOUR.accelerator.matmul_efficiency
 
 
-@pytest.mark.parametrize(
-    ("wrong", "sentence"),
-    [
-        (dict(layer_efficiency=0), "layer_efficiency must be above 0, got 0"),
-        (dict(layer_efficiency=1.5), "layer_efficiency must be at most"),
-        (dict(touches=-1), "touches must be at least 0, got -1"),
-        (dict(touches=float("nan")), "touches must be finite"),
-        (dict(mask="casual"), "did you mean 'causal'"),
-        (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
-        (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
-    ],
-)
-def test_bad_assumptions_get_one_sentence(wrong, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        Assumptions(**wrong)
-
-
 def test_layouts_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="heads 16 is not divisible by tp 3"):
         step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR))
@@ -272,3 +201,27 @@ def test_layouts_that_do_not_fit_are_refused():
         step_time(Job(SHAPE, Recipe(), cluster=FOUR, sequence=0))
     with pytest.raises(ValueError, match="tokens must be at least 0"):
         step_time(Job(SHAPE, Recipe(), cluster=FOUR)).days(-1)
+
+
+STEP = step_time(Job(probes.DENSE, layout=probes.TWO_STAGES, cluster=probes.CLUSTER, sequence=512))
+DEAR = replace(probes.SLOW, gpu_hour_usd=3.0)
+BUSY = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
+AMOUNT = ({"tokens": 1e9}, {"tokens": 2e9})
+PROBES = {
+    "step_time": Probe(
+        step_time, {"job": JOB}, {"assumptions": Assumptions(touches=1)}, see=StepTime.leaves
+    ),
+    "StepTime.run": Probe(STEP.run, *AMOUNT),
+    "StepTime.days": Probe(STEP.days, *AMOUNT),
+    "StepTime.cost_usd": Probe(STEP.cost_usd, *AMOUNT),
+}
+RECORDS = {
+    "StepTime": [
+        STEP,
+        step_time(
+            Job(probes.MIXTURE, probes.FULL, BUSY, DEAR, sequence=512),
+            Assumptions(overlap={"dp": 0.5, "cp": 0.5}),
+        ),
+        step_time(Job(probes.DENSE, layout=Layout(pp=2, stage_layers=(5, 1)), sequence=512)),
+    ]
+}

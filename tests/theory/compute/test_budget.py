@@ -1,0 +1,127 @@
+"""Time, money and utilisation against arithmetic."""
+
+import pytest
+from every import every
+from probes import DENSE, Probe
+
+from course_lib.theory.compute import budget
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.models import MODELS
+
+
+def test_a_run_is_time_gpu_hours_and_money():
+    run = budget.training_run(8.64e20, gpus=100, flop_per_s_per_gpu=1e14, gpu_hour_usd=3)
+    assert (run.time_s, run.days, run.gpu_hours, run.cost_usd) == (86400, 1, 2400, 7200)
+    for word in ("86,400 s", "1.00 days", "100 GPUs × 24.0 h", "2,400", "7,200 USD"):
+        assert word in run.explain()
+    measured = budget.training_run_at(8.64e9, gpus=100, tokens_per_s_per_gpu=1000)
+    assert measured == budget.TrainingRun(86400, 100, 2.0)
+    assert budget.training_run_at(8.64e9, 100, 1000, gpu_hour_usd=3) == run
+
+
+def test_training_days_are_eight_tp_over_nx():
+    arguments = {"tokens": 3e11, "parameters": 1.75e11, "gpus": 1024, "flop_per_s_per_gpu": 1.4e14}
+    by_hand = 8 * 3e11 * 1.75e11 / (1024 * 1.4e14) / 86400
+    assert budget.training_days(**arguments) == pytest.approx(by_hand)
+    assert budget.training_days(**arguments, recompute="none") == pytest.approx(by_hand * 6 / 8)
+
+
+def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
+    flop = training_flops(MODELS["gpt3-175b"], 64, 2048, recompute="full")
+    where = {"time_s": 18.0, "gpus": 64, "peak_flop_per_s": 312e12}
+    assert budget.mfu(flop, **where) == flop.model_flop / (18 * 64 * 312e12)
+    ratio = budget.hfu(flop, **where) / budget.mfu(flop, **where)
+    assert ratio == pytest.approx(flop.hardware_flop / flop.model_flop)
+    for name in where:
+        assert budget.mfu(flop, **{**where, name: 2 * where[name]}) == pytest.approx(
+            budget.mfu(flop, **where) / 2
+        )
+
+
+def test_gains():
+    assert budget.saved_fraction(10.0, 8.0) == pytest.approx(0.2)
+    assert budget.throughput_gain(10.0, 8.0) == pytest.approx(0.25)
+    assert budget.saved_fraction(8.0, 10.0) == -0.25
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: budget.training_run(1, 1, 0), "flop_per_s_per_gpu must be above 0"),
+        (lambda: budget.training_run(1e50, 1, 1), "flop must be at most 1e"),
+        (lambda: budget.training_run(1, 0, 1), "gpus must be at least 1"),
+        (lambda: budget.training_run_at(1, 1, 0), "tokens_per_s_per_gpu must be above 0"),
+        (lambda: budget.training_run_at(-1, 1, 1), "tokens must be at least 0"),
+        (lambda: budget.training_run(1, 1, 1, gpu_hour_usd=-1), "gpu_hour_usd must be at least"),
+        (lambda: budget.cost(-1, 1), "gpu_hours must be at least 0"),
+        (lambda: budget.utilisation(1, 0, 1, 1), "time_s must be above 0"),
+        (lambda: budget.utilisation(1, 1, 1, 0), "peak_flop_per_s must be above 0"),
+        (lambda: budget.saved_fraction(0, 1), "before_s"),
+        (lambda: budget.throughput_gain(1, 0), "after_s"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+RATE = {"flop": 1e20, "time_s": 1e3, "gpus": 8}
+OTHER_RATE = {"flop": 2e20, "time_s": 2e3, "gpus": 16}
+USED = {
+    "flops": training_flops(DENSE, 1, 512),
+    "time_s": 1.0,
+    "gpus": 2,
+    "peak_flop_per_s": 1e15,
+}
+OTHER_USE = {
+    "flops": training_flops(DENSE, 2, 512),
+    "time_s": 2.0,
+    "gpus": 4,
+    "peak_flop_per_s": 2e15,
+}
+PRICE = {"gpu_hour_usd": 3.0}
+TIMES = ({"before_s": 4.0, "after_s": 3.0}, {"before_s": 5.0, "after_s": 2.0})
+PROBES = {
+    "TrainingRun": Probe(
+        budget.TrainingRun,
+        {"time_s": 1e5, "gpus": 8},
+        {"time_s": 2e5, "gpus": 16} | PRICE,
+        see=lambda run: (run.gpu_hours, run.cost_usd),
+    ),
+    "training_run": Probe(
+        budget.training_run,
+        {"flop": 1e20, "gpus": 8, "flop_per_s_per_gpu": 1e14},
+        {"flop": 2e20, "gpus": 9, "flop_per_s_per_gpu": 2e14} | PRICE,
+        see=lambda run: (run.time_s, run.cost_usd),
+    ),
+    "training_run_at": Probe(
+        budget.training_run_at,
+        {"tokens": 1e12, "gpus": 8, "tokens_per_s_per_gpu": 400.0},
+        {"tokens": 2e12, "gpus": 9, "tokens_per_s_per_gpu": 500.0} | PRICE,
+        see=lambda run: (run.time_s, run.cost_usd),
+    ),
+    "training_days": Probe(
+        budget.training_days,
+        {"tokens": 1e12, "parameters": 1e9, "gpus": 8, "flop_per_s_per_gpu": 1e14},
+        {
+            "tokens": 2e12,
+            "parameters": 2e9,
+            "gpus": 9,
+            "flop_per_s_per_gpu": 2e14,
+            "recompute": "none",
+        },
+    ),
+    "cost": Probe(
+        budget.cost, {"gpu_hours": 10.0, "gpu_hour_usd": 2.0}, {"gpu_hours": 20.0} | PRICE
+    ),
+    "achieved_flop_per_s": Probe(budget.achieved_flop_per_s, RATE, OTHER_RATE),
+    "utilisation": Probe(
+        budget.utilisation,
+        RATE | {"peak_flop_per_s": 1e15},
+        OTHER_RATE | {"peak_flop_per_s": 2e15},
+    ),
+    "mfu": Probe(budget.mfu, USED, OTHER_USE),
+    "hfu": Probe(budget.hfu, USED, OTHER_USE),
+    "saved_fraction": Probe(budget.saved_fraction, *TIMES, signed=True),
+    "throughput_gain": Probe(budget.throughput_gain, *TIMES, signed=True),
+}

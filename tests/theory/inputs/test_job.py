@@ -1,0 +1,107 @@
+"""One job: what is derived, what cannot be, and how many tokens it has."""
+
+import dataclasses
+
+import pytest
+from every import every
+from probes import CLUSTER, DENSE, JOB, LATENT, PLAIN, SLOW, SPREAD, TWO_STAGES, Probe, values
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job, Tokens
+from course_lib.theory.inputs.layout import ALONE, Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.step.step_time import step_time
+
+
+def test_a_shape_alone_trains_on_one_gpu_over_its_whole_context():
+    shape = MODELS["llama2-7b"]
+    job = Job(shape)
+    assert (job.recipe, job.layout, job.sequence) == (RECIPES["mixed-16"], ALONE, 4096)
+    assert job.cluster == Cluster(accelerator("H100-SXM"), nodes=1, gpus_per_node=8)
+    assert job == Job(shape, Recipe(), Layout(), Cluster(accelerator("H100-SXM")), 4096)
+
+
+def test_without_a_cluster_there_are_as_many_nodes_as_the_layout_needs():
+    worlds = {
+        layout.world: Job(MODELS["llama2-70b"], layout=layout).cluster.nodes
+        for layout in (Layout(dp=8), Layout(dp=9), Layout(dp=16, tp=8, pp=4))
+    }
+    assert worlds == {8: 1, 9: 2, 512: 64}
+
+
+def test_a_cluster_may_be_larger_than_the_layout():
+    job = Job(DENSE, layout=Layout(dp=2), cluster=CLUSTER)
+    assert (job.layout.world, job.cluster.world) == (2, 32)
+
+
+def test_what_was_derived_stays_when_something_else_is_replaced():
+    assert dataclasses.replace(Job(DENSE), recipe=PLAIN).sequence == 1024
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        JOB.sequence = 5
+
+
+def test_tokens_of_an_update():
+    layout = Layout(dp=4, tp=2, pp=2, cp=2, micro_batch=3, accumulation=5)
+    assert Job(DENSE, layout=layout, sequence=512).tokens_per_update == 4 * 3 * 5 * 512
+
+
+def test_tokens_of_one_gpu():
+    """The sequence is cut by cp, and outside the tensor-parallel region by tp as well."""
+    cut = {"tp": 4, "cp": 2, "micro_batch": 3}
+    plain, parallel = (
+        Job(DENSE, layout=Layout(**cut, sequence_parallel=sp), sequence=512).local_tokens
+        for sp in (False, True)
+    )
+    assert plain == Tokens(inside=3 * 512 // 2, outside=3 * 512 // 2)
+    assert parallel == Tokens(inside=3 * 512 // 2, outside=3 * 512 // 8)
+
+
+@every(
+    ("changes", "message"),
+    [
+        ({"sequence": 0}, "sequence must be at least 1, got 0"),
+        ({"sequence": 1.5}, "sequence must be a whole number"),
+        ({"sequence": 2048}, "sequence 2048 is longer than the 1024 positions the model learned"),
+        ({"sequence": 511, "layout": Layout(cp=2)}, "sequence 511 is not divisible by cp 2"),
+        ({"layout": Layout(tp=3)}, "heads 8 is not divisible by tp 3"),
+        ({"layout": Layout(pp=7)}, "leaves a stage without a layer: take at most 6"),
+        ({"layout": Layout(dp=2, ep=2)}, "ep 2 has no experts to spread in this model"),
+        (
+            {"layout": Layout(dp=33), "cluster": CLUSTER},
+            r"world 32 is not dp\*tp\*pp\*cp = 33\*1\*1\*1 = 33: change a degree, or take 33 GPUs",
+        ),
+    ],
+)
+def test_what_does_not_fit_together_is_explained(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Job(DENSE, **changes)
+
+
+def seen(job):
+    """Memory and time."""
+    return gpu_memory(job), step_time(job).leaves()
+
+
+PROBES = {
+    "Job": Probe(
+        Job,
+        values(JOB),
+        {
+            "shape": LATENT,
+            "recipe": PLAIN,
+            "layout": TWO_STAGES,
+            "cluster": SLOW,
+            "sequence": 256,
+        },
+        see=seen,
+    )
+}
+RECORDS = {
+    "Tokens": [
+        Job(DENSE, layout=layout).local_tokens
+        for layout in (SPREAD, Layout(tp=8, sequence_parallel=True))
+    ]
+}

@@ -1,0 +1,71 @@
+"""Recipes: bytes per parameter, and what cannot be meant."""
+
+import pytest
+from every import every
+from probes import MIXTURE, ZERO_3, Given, Probe
+
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.memory.peak import gpu_memory
+
+
+def test_conventions_have_the_bytes_in_their_names():
+    for name, recipe in RECIPES.items():
+        assert recipe.bytes_per_parameter == int(name.rsplit("-", 1)[1])
+
+
+@every(
+    ("change", "message"),
+    [
+        ({"parameters": "bf8"}, "did you mean 'bf16'"),
+        ({"optimizer": "adam"}, "did you mean 'adamw'"),
+        ({"parameters": "fp32"}, "set master_copy=False"),
+        ({"gradients": "fp32", "gradient_buffer": True}, "set gradient_buffer=False"),
+        ({"attention": "flesh"}, "did you mean 'flash'"),
+        ({"recompute": "some"}, "recompute 'some' is not one of"),
+        ({"dropout": 0.1}, "dropout must be True or False"),
+        ({"fused_norms": 1}, "fused_norms must be True or False"),
+        ({"imbalance": 0.5}, "imbalance must be at least 1"),
+        ({"gathered_units": 0}, "gathered_units must be at least 1"),
+        ({"gathering": "yafsd"}, "did you mean 'yafsdp'"),
+        ({"gathering": "yafsdp", "gathered_units": 3}, "set gathered_units=2"),
+        ({"offload": "optimiser"}, "did you mean 'optimizer'"),
+    ],
+)
+def test_bad_recipes_are_explained(change, message):
+    with pytest.raises(ValueError, match=message):
+        Recipe(**change)
+
+
+def seen(recipe):
+    """Memory with copies of the gradients, and with gathered layers."""
+    layouts = Layout(dp=4), ZERO_3
+    return [gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
+
+
+PROBES = {
+    "Recipe": Probe(
+        Recipe,
+        {},
+        {
+            "parameters": Given("fp32", {"master_copy": False}),
+            "gradients": "fp32",
+            "optimizer": "sgd",
+            "master_copy": False,
+            "gradient_buffer": True,
+            "attention": "standard",
+            "recompute": "full",
+            "dropout": True,
+            "fused_norms": False,
+            "fused_swiglu": True,
+            "repeat_kv": True,
+            "imbalance": 1.5,
+            "gathering": "yafsdp",
+            "gathered_units": 3,
+            "gradient_as_bucket_view": True,
+            "offload": "optimizer",
+        },
+        see=seen,
+    )
+}

@@ -1,0 +1,62 @@
+"""Schedules: what each demands, and how many micro-batches it holds."""
+
+import pytest
+from every import every
+from probes import Given, Probe, check
+
+from course_lib.theory.inputs.schedule_rules import SCHEDULES, check_schedule, chunks_in_flight
+
+
+def test_what_each_schedule_holds_by_hand():
+    """Four stages and eight micro-batches, on the first stage and on the last."""
+    held = {
+        name: [chunks_in_flight(name, 4, 8, stage=stage) for stage in (0, 3)]
+        for name in SCHEDULES
+        if name != "interleaved"
+    }
+    assert held == {
+        "naive": [{0: 1}, {3: 1}],
+        "gpipe": [{0: 8}, {3: 8}],
+        "1f1b": [{0: 4}, {3: 1}],
+        "zb1p": [{0: 4}, {3: 4}],
+        "dualpipe": [{0: 4, 3: 1}, {3: 1, 0: 4}],
+    }
+    # 2 (p - 1) + (v - 1) p + 1 = 11 passes: 4 to each chunk in turn.
+    assert chunks_in_flight("interleaved", 4, 8, 2) == {0: 7, 4: 4}
+
+
+@every(
+    ("sizes", "message"),
+    [
+        (("1f1c", 4, 8), "did you mean '1f1b'"),
+        (("1f1b", 0, 8), "stages must be at least 1"),
+        (("1f1b", 4, 0), "micro_batches must be at least 1"),
+        (("1f1b", 4, 8, 2), "take schedule 'interleaved' or virtual_stages 1"),
+        (("interleaved", 4, 6, 2), r"micro_batches \(accumulation\) 6 is not divisible by stages"),
+        (("dualpipe", 4, 6), "dualpipe must be at least 8, got 6"),
+    ],
+)
+def test_a_schedule_that_cannot_run_is_explained(sizes, message):
+    with pytest.raises(ValueError, match=message):
+        check_schedule(*sizes)
+
+
+SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
+PROBES = {
+    "check_schedule": check(
+        check_schedule,
+        SIZES | {"name": "dualpipe"},
+        {"name": "pipes", "stages": 3, "micro_batches": 6, "virtual_stages": 2},
+    ),
+    "chunks_in_flight": Probe(
+        chunks_in_flight,
+        SIZES | {"name": "1f1b"},
+        {
+            "name": "gpipe",
+            "stages": 2,
+            "micro_batches": 3,
+            "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
+            "stage": 1,
+        },
+    ),
+}

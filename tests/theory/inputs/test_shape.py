@@ -1,0 +1,219 @@
+"""Shapes: what each size changes, and what cannot be built."""
+
+import dataclasses
+
+import pytest
+from every import every
+from probes import DENSE, LATENT, MIXTURE, Given, Probe, check, values
+
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.parameter_count import sum_counts
+from course_lib.theory.inputs.shape import LatentAttention, Matrix, TransformerShape
+from course_lib.theory.memory.activations import layer_activation_bytes
+from course_lib.theory.memory.ends import head_activation_bytes
+
+
+def test_layers_embedding_and_head_sum_to_the_model():
+    for shape in (*MODELS.values(), SMALL, DEEPSEEK):
+        layers = [shape.layer_parameters(layer) for layer in range(shape.layers)]
+        parts = [shape.embedding_parameters(), *layers, shape.head_parameters()]
+        assert sum_counts(parts) == shape.parameters()
+        assert sum(count for _, count in shape.layer_kinds()) == shape.layers
+
+
+def test_kv_width_follows_head_dim():
+    wide = dataclasses.replace(SMALL, head_dim=5, kv_heads=2)
+    assert (wide.head_width, wide.value_width, wide.kv_width) == (5, 5, 10)
+    assert (DEEPSEEK.head_width, DEEPSEEK.value_width) == (6, 5)
+
+
+SMALL = TransformerShape(layers=2, hidden=8, heads=4, ffn=32, vocab=50, context=16)
+DEEPSEEK = TransformerShape(
+    layers=3,
+    hidden=16,
+    heads=4,
+    ffn=40,
+    vocab=50,
+    context=16,
+    mlp="swiglu",
+    norm="rmsnorm",
+    biases=False,
+    learned_positions=False,
+    tied_embeddings=False,
+    experts=6,
+    top_k=2,
+    shared_experts=2,
+    expert_ffn=12,
+    dense_layers=1,
+    mla=LatentAttention(10, 8, 4, 2, 5),
+)
+
+
+@every(
+    "change",
+    [
+        {"layers": 3},
+        {"hidden": 16},
+        {"kv_heads": 2},
+        {"ffn": 33},
+        {"vocab": 51},
+        {"context": 17},
+        {"mlp": "swiglu"},
+        {"norm": "rmsnorm"},
+        {"biases": False},
+        {"learned_positions": False},
+        {"tied_embeddings": False},
+        {"head_dim": 3},
+        {"experts": 4, "top_k": 1},
+        {"mla": LatentAttention(4, 4, 2, 2, 2)},
+    ],
+)
+def test_each_size_changes_the_count(change):
+    changed = dataclasses.replace(SMALL, **change)
+    assert changed.parameters().total != SMALL.parameters().total
+
+
+@every(
+    "change",
+    [
+        {"experts": 7},
+        {"top_k": 3},
+        {"shared_experts": 0},
+        {"expert_ffn": 13},
+        {"dense_layers": 2},
+        {"ffn": 41},
+        *(
+            {"mla": dataclasses.replace(DEEPSEEK.mla, **{leaf.name: 7})}
+            for leaf in dataclasses.fields(LatentAttention)
+        ),
+    ],
+)
+def test_each_size_of_a_mixture_changes_the_count(change):
+    changed = dataclasses.replace(DEEPSEEK, **change).parameters()
+    assert (changed.total, changed.active) != (
+        DEEPSEEK.parameters().total,
+        DEEPSEEK.parameters().active,
+    )
+
+
+def test_heads_change_the_count_under_grouped_query_attention():
+    two, four = (
+        TransformerShape(2, 8, heads, 32, 50, 16, kv_heads=2).parameters().total for heads in (2, 4)
+    )
+    assert two != four
+
+
+@every(
+    ("change", "message"),
+    [
+        ({"heads": 3}, "hidden 8 is not divisible by heads 3"),
+        ({"kv_heads": 3}, "heads 4 is not divisible by kv_heads 3"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"vocab": 2.5}, "vocab must be a whole number"),
+        ({"mlp": "swigloo"}, "did you mean 'swiglu'"),
+        ({"norm": "layer norm"}, "did you mean 'layernorm'"),
+        ({"biases": 1}, "biases must be True or False"),
+        ({"head_dim": 0}, "head_dim must be at least 1"),
+        ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0"),
+        ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
+        ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
+        ({"experts": 4}, "top_k must be at least 1"),
+        ({"experts": 4, "top_k": 5}, "top_k 5 is above experts = 4: take at most 4"),
+        ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 = 1"),
+        ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
+        ({"experts": -1}, "experts must be at least 0"),
+        ({"mla": (1, 2, 3, 4, 5)}, "mla must be a LatentAttention or None"),
+        ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
+        ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
+    ],
+)
+def test_bad_shapes_are_explained(change, message):
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(SMALL, **change)
+
+
+def test_bad_latents_and_layers_are_explained():
+    with pytest.raises(ValueError, match="kv_rank must be at least 1"):
+        LatentAttention(None, 0, 1, 1, 1)
+    with pytest.raises(ValueError, match="q_rank must be at least 1"):
+        LatentAttention(0, 1, 1, 1, 1)
+    with pytest.raises(ValueError, match="layer 2 is above layers - 1 = 1"):
+        SMALL.layer_parameters(2)
+    with pytest.raises(ValueError, match="sequence 17 is longer than the 16 positions"):
+        SMALL.check_sequence(17)
+
+
+def test_kinds_of_layers():
+    assert DEEPSEEK.layer_kinds() == [(0, 1), (2, 2)]
+    assert DEEPSEEK.layer_kinds(1) == [(2, 2)]
+    assert DEEPSEEK.layer_kinds(0, 1) == [(0, 1)]
+    assert SMALL.layer_kinds() == [(1, 2)]
+    assert SMALL.layer_kinds(1, 1) == []
+
+
+def seen(shape):
+    """Parameters, FLOPs and activations of a shape, with the sequence it can take."""
+    job = Job(shape, sequence=min(shape.context, 512))
+    layer = layer_activation_bytes(job, shape.layers - 1)
+    flops = training_flops(shape, 1, job.sequence)
+    return shape.parameters(), flops, head_activation_bytes(job), layer, shape.context
+
+
+EXPERTS = {
+    name: getattr(MIXTURE, name)
+    for name in ("experts", "top_k", "shared_experts", "expert_ffn", "dense_layers")
+}
+PROBES = {
+    "LatentAttention": Probe(
+        LatentAttention,
+        {"q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32},
+        {"q_rank": None, "kv_rank": 65, "nope_dim": 33, "rope_dim": 17, "value_dim": 33},
+        see=lambda latent: seen(dataclasses.replace(LATENT, mla=latent)),
+    ),
+    "TransformerShape": Probe(
+        TransformerShape,
+        values(DENSE),
+        {
+            "layers": 7,
+            "hidden": 1024,
+            "heads": 16,
+            "ffn": 1024,
+            "vocab": 100,
+            "context": 600,
+            "kv_heads": 2,
+            "mlp": "swiglu",
+            "norm": "rmsnorm",
+            "biases": False,
+            "learned_positions": False,
+            "tied_embeddings": False,
+            "head_dim": 32,
+            "experts": Given(16, EXPERTS, before=8),
+            "top_k": Given(3, EXPERTS),
+            "shared_experts": Given(2, EXPERTS),
+            "expert_ffn": Given(512, EXPERTS),
+            "dense_layers": Given(3, EXPERTS),
+            "mla": Given(LATENT.mla, {"kv_heads": 8}),
+        },
+        see=seen,
+    ),
+    "Matrix": Probe(
+        Matrix,
+        {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
+        {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
+        see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
+        inner=True,
+    ),
+    "TransformerShape.check_sequence": check(
+        DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}
+    ),
+    "TransformerShape.has_experts": Probe(MIXTURE.has_experts, {"layer": 1}, {"layer": 2}),
+    "TransformerShape.layer_matrices": Probe(MIXTURE.layer_matrices, {"layer": 1}, {"layer": 2}),
+    "TransformerShape.layer_parameters": Probe(
+        MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}
+    ),
+    "TransformerShape.layer_kinds": Probe(
+        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}, inner=True
+    ),
+}

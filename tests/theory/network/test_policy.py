@@ -1,0 +1,49 @@
+"""Communication policies: what each setting changes, and what is refused."""
+
+from dataclasses import replace
+
+import pytest
+from every import every
+from probes import CLUSTER, DENSE, ZERO_3, Probe
+
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.network.policy import CommunicationPolicy
+from course_lib.theory.network.step_traffic import step_traffic
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
+        (lambda: CommunicationPolicy(reshard=1), "reshard must be True or False"),
+        (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def seen(policy):
+    """Times of layouts that differ in how they send."""
+    tensor = Layout(tp=2, sequence_parallel=True)
+    layouts = Layout(dp=4, accumulation=2), replace(ZERO_3, accumulation=2), tensor
+    jobs = [Job(DENSE, layout=layout, cluster=CLUSTER, sequence=512) for layout in layouts]
+    return [step_traffic(job, policy=policy).seconds for job in jobs]
+
+
+PROBES = {
+    "CommunicationPolicy": Probe(
+        CommunicationPolicy,
+        {},
+        {
+            "no_sync": False,
+            "bucket_bytes": 10**6,
+            "reshard": False,
+            "gather_inputs_again": True,
+            "algorithm": "tree",
+        },
+        see=seen,
+    )
+}

@@ -1,0 +1,144 @@
+"""Closed forms of the bubble and of micro-batches in flight, against simulated schedules."""
+
+import pytest
+from every import every
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from probes import TIMES, Given, Probe
+
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.pipelines import bubble
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+
+DURATIONS = st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0])
+SHORT = st.integers(1, 8)
+
+
+@st.composite
+def sizes(draw, name):
+    """Stages, micro-batches and virtual stages that schedule `name` accepts."""
+    stages = draw(SHORT)
+    if name == "interleaved":
+        return stages, stages * draw(st.integers(1, 4)), draw(st.integers(1, 4))
+    if name == "dualpipe":
+        stages = 2 * draw(st.integers(1, 4))
+        return stages, 2 * stages + 2 * draw(st.integers(0, 6)), 1
+    return stages, draw(st.integers(1, 24)), 1
+
+
+@every("name", ["naive", "gpipe", "1f1b", "interleaved"])
+@given(data=st.data(), forward=DURATIONS, backward=DURATIONS)
+@settings(deadline=None)
+def test_bubble_is_the_closed_form(name, data, forward, backward):
+    p, m, v = data.draw(sizes(name))
+    line = timeline(name, p, m, v, times=PassTimes(forward, backward))
+    closed = bubble.bubble_time(name, p, m, v, times=PassTimes(forward, backward))
+    assert line.idle == pytest.approx([closed] * p)
+    assert line.makespan == pytest.approx(m * (forward + backward) + closed)
+    if name != "naive":
+        assert line.bubble_over_ideal == pytest.approx(bubble.bubble_over_ideal(p, m, v))
+        assert line.bubble_fraction == pytest.approx(bubble.bubble_fraction(p, m, v))
+
+
+@given(p=SHORT, more=st.integers(0, 12), forward=DURATIONS, gradient=DURATIONS, weight=DURATIONS)
+@settings(deadline=None)
+def test_zero_bubble_is_the_closed_form(p, more, forward, gradient, weight):
+    assume(weight <= min(forward, gradient))
+    parts = {"forward": forward, "backward": gradient + weight, "weight": weight}
+    times = PassTimes(**parts)
+    line = timeline("zb1p", p, p + more, times=times)
+    assert line.idle == pytest.approx([bubble.bubble_time("zb1p", p, p + more, times=times)] * p)
+
+
+@given(
+    half=st.integers(1, 5),
+    more=st.integers(0, 6),
+    forward=DURATIONS,
+    weight=DURATIONS,
+    shown=st.sampled_from([0.0, 0.4, 1.0]),
+)
+@settings(deadline=None)
+def test_dualpipe_is_the_closed_form(half, more, forward, weight, shown):
+    """`shown`: the part of the forward pass that the backward pass does not hide."""
+    assume(weight <= forward)
+    p, m = 2 * half, 4 * half + 2 * more
+    parts = {"forward": forward, "backward": forward + weight, "weight": weight}
+    parts["overlapped"] = parts["backward"] + shown * forward
+    line = timeline("dualpipe", p, m, times=PassTimes(**parts))
+    closed = bubble.bubble_time("dualpipe", p, m, times=PassTimes(**parts))
+    assert line.idle[half - 1 : half + 1] == pytest.approx([closed] * 2, abs=1e-9)
+    assert max(line.idle) <= closed + 1e-9
+    if shown == 1.0:  # the outer stages overlap fewer pairs: only a gain by overlap sets them apart
+        assert line.idle == pytest.approx([closed] * p, abs=1e-9)
+
+
+def test_closed_forms_stop_where_they_should():
+    # With a weight part longer than the forward pass, or fewer micro-batches than stages, the
+    # bubble is larger than the form says: the simulation is what counts.
+    slow = PassTimes(forward=1, backward=3, weight=1.5)
+    closed = bubble.bubble_time("zb1p", 4, 8, times=slow)
+    assert timeline("zb1p", 4, 8, times=slow).bubble_time > closed
+    few = timeline("zb1p", 6, 2).bubble_time
+    assert few > bubble.bubble_time("zb1p", 6, 2)
+    with pytest.raises(ValueError, match="weight 3 is too large"):
+        bubble.bubble_time("zb1p", 4, 8, times=PassTimes(1, 4, 3))
+
+
+@every("name", SCHEDULES)
+@given(data=st.data())
+@settings(deadline=None)
+def test_in_flight_is_the_closed_form(name, data):
+    p, m, v = data.draw(sizes(name))
+    line = timeline(name, p, m, v)
+    for stage in range(p):
+        assert line.in_flight(stage) == pytest.approx(
+            bubble.in_flight(name, p, m, stage, virtual_stages=v)
+        )
+
+
+@given(p=SHORT, more=st.integers(0, 12))
+@settings(deadline=None)
+def test_zero_bubble_fraction_of_its_authors(p, more):
+    """(p-1) / (3m + p-1) for F = I = W (github.com/sail-sg/zero-bubble-pipeline-parallelism)."""
+    m = p + more
+    assert timeline("zb1p", p, m).bubble_fraction == pytest.approx((p - 1) / (3 * m + p - 1))
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: bubble.in_flight("1f1b", 4, 8, 4), "stage must be at most 3"),
+        (lambda: bubble.bubble_over_ideal(0, 1), "stages must be"),
+        (lambda: bubble.bubble_fraction(1, 1, 0), "virtual_stages must be"),
+        (lambda: bubble.bubble_time("1f1b", 2, 2, times=PassTimes((1, 2))), "2 values for 1 st"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
+OTHER_SIZES = {"stages": 2, "micro_batches": 4, "virtual_stages": 2}
+IN_TURNS = Given(3, {"name": "interleaved"}, before=2)
+PROBES = {
+    "bubble_over_ideal": Probe(bubble.bubble_over_ideal, SIZES, OTHER_SIZES),
+    "bubble_fraction": Probe(bubble.bubble_fraction, SIZES, OTHER_SIZES),
+    "bubble_time": Probe(
+        bubble.bubble_time,
+        SIZES | {"name": "naive", "times": None},
+        OTHER_SIZES | {"name": "1f1b", "virtual_stages": IN_TURNS, "times": TIMES},
+    ),
+    "in_flight": Probe(
+        bubble.in_flight,
+        SIZES | {"name": "1f1b", "stage": 0},
+        {
+            "name": "gpipe",
+            "stages": 2,
+            "micro_batches": 3,
+            "stage": 1,
+            "virtual_stages": IN_TURNS,
+        },
+    ),
+}

@@ -1,0 +1,50 @@
+"""Durations of passes: each matters, and bad ones are explained."""
+
+import pytest
+from every import every
+from probes import TIMES, Probe
+
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.simulation import timeline
+
+
+@every(
+    "change",
+    [
+        {"forward": 2.0},
+        {"backward": 3.0},
+        {"weight": 0.5},
+        {"overlapped": 2.5},
+        {"transfer": 0.25},
+    ],
+)
+def test_every_duration_matters(change):
+    assert timeline("dualpipe", 4, 8, times=PassTimes(**change)).makespan != (
+        timeline("dualpipe", 4, 8).makespan
+    )
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: PassTimes(forward=0), "forward must be above 0"),
+        (lambda: PassTimes(backward=(1, float("nan"))), r"backward\[1\] must be finite"),
+        (lambda: PassTimes(transfer=float("inf")), "transfer must be finite"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+PROBES = {
+    "PassTimes": Probe(
+        PassTimes,
+        {"forward": 1.0, "backward": 2.0},
+        {"forward": 1.5, "backward": 3.0, "weight": 0.5, "overlapped": 2.5, "transfer": 0.5},
+        see=lambda times: [
+            timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
+        ],
+    ),
+    "PassTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}, inner=True),
+}

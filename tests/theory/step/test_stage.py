@@ -1,0 +1,137 @@
+"""What one pipeline rank does: FLOPs are those of the model, messages those of the traffic."""
+
+from dataclasses import replace
+
+import probes
+import pytest
+from every import every
+from probes import GUESS, JOB, OFFLOADED, SLOW_LINK, Given, Probe
+from test_step_time import FOUR, H100, LAYOUT, MIXTURE, SHAPE
+
+from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import LocalParameters, local_parameters
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.stage import (
+    Work,
+    exposed,
+    head_work,
+    layer_rate,
+    layer_work,
+    stage_busy_time,
+    stage_work,
+    update_seconds,
+)
+from course_lib.theory.step.step_time import step_time
+
+
+@every("recompute", ["none", "selective", "full"])
+@every("attention", ["flash", "standard"])
+def test_computing_is_all_flops_over_the_rate(recompute, attention):
+    """The stages of one pipeline, and all GPUs, share the FLOPs that flops.py counts."""
+    recipe = Recipe(recompute=recompute, attention=attention)
+    mask = "causal" if attention == "flash" else "full"
+    flops = training_flops(
+        SHAPE, LAYOUT.global_batch, 2048, mask=mask, recompute=recompute, attention=attention
+    )
+    job = Job(SHAPE, recipe, LAYOUT, FOUR, sequence=2048)
+    each = sum(stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(2))
+    rate = 0.8 * FOUR.matmul_flop_per_s
+    assert each * 2 * 8 * rate == pytest.approx(flops.hardware_flop)
+
+
+@every("schedule", ["1f1b", "dualpipe"])
+def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
+    """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
+    layout = Layout(pp=4, accumulation=8, schedule=schedule)
+    job = Job(SHAPE, Recipe(), layout, Cluster(H100), sequence=2048)
+    each = [stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(4)]
+    flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
+    assert sum(each) * 0.8 * FOUR.matmul_flop_per_s == pytest.approx(flops.hardware_flop)
+    assert (each[0] == each[3]) == (schedule == "dualpipe")
+
+
+def test_messages_that_nothing_hides_are_those_of_the_traffic():
+    naked = Assumptions(overlap=dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0))
+    layout = replace(LAYOUT, zero_stage=1, ep=2)
+    for stage in range(2):
+        time = stage_busy_time(Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), naked, stage)
+        traffic = step_traffic(
+            Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), stage, policy=naked.policy
+        )
+        for axis, expected in traffic.seconds_by_axis.items():
+            assert getattr(time, f"{axis}_s") == pytest.approx(expected)
+        assert set(traffic.seconds_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
+
+
+def test_messages_hide_no_longer_than_there_is_computing():
+    assert exposed(3.0, 0.5, 10.0) == 1.5
+    assert exposed(3.0, 1.0, 1.0) == 2.0
+    assert exposed(3.0, 0.0, 1.0) == 3.0
+    slow = Cluster(H100, 4, between=Link("slow", 1e9))
+    shown = {
+        (zero, steps): step_time(
+            Job(SHAPE, Recipe(), Layout(dp=32, zero_stage=zero, accumulation=steps), slow)
+        ).dp_s
+        for zero in (1, 2)
+        for steps in (4, 8)
+    }
+    # Once a step, behind one micro-batch however many there are; or with each of them.
+    assert shown[1, 8] == pytest.approx(shown[1, 4]) and shown[1, 4] > 0
+    assert shown[2, 8] > 1.5 * shown[2, 4]
+
+
+LOCAL = local_parameters(probes.MIXTURE)
+ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
+WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
+BUSY_LAYOUT = Layout(dp=2, tp=2, pp=2, cp=2, ep=2, zero_stage=1, micro_batch=2, accumulation=4)
+PROBES = {
+    "stage_busy_time": Probe(
+        stage_busy_time,
+        ASKED | {"stage": 0},
+        OTHERWISE | {"stage": 1},
+        see=lambda times: replace(times, stage=0),
+    ),
+    "stage_work": Probe(
+        stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)
+    ),
+    "layer_work": Probe(
+        layer_work, ASKED | {"layer": 0}, OTHERWISE | {"layer": 5}, silent=("cluster",)
+    ),
+    "head_work": Probe(head_work, ASKED, OTHERWISE, silent=("cluster",)),
+    "layer_rate": Probe(
+        layer_rate,
+        {"cluster": probes.CLUSTER, "assumptions": GUESS},
+        {"cluster": probes.SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
+    ),
+    "update_seconds": Probe(
+        update_seconds,
+        ASKED | {"local": LOCAL},
+        {
+            "local": LocalParameters(10),
+            "assumptions": Given(
+                Assumptions(host_link=SLOW_LINK), {"job": replace(JOB, recipe=OFFLOADED)}
+            ),
+        },
+        silent=("shape", "micro_batch", "sequence"),
+    ),
+    "exposed": Probe(
+        exposed,
+        {"seconds": 4.0, "overlap": 0.5, "window_s": 3.0},
+        {"seconds": 5.0, "overlap": 0.25, "window_s": 1.0},
+        inner=True,
+    ),
+    "Work.times": Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}, inner=True),
+}
+RECORDS = {
+    "StageBusyTime": [
+        stage_busy_time(replace(JOB, layout=layout), WITH_TRAFFIC, layout.pp - 1)
+        for layout in (Layout(), BUSY_LAYOUT)
+    ],
+    "Work": [layer_work(replace(JOB, sequence=s), GUESS, 0) for s in (256, 512)],
+}

@@ -1,0 +1,51 @@
+"""`every` runs all cases, names those that fail, and leaves fixtures to pytest."""
+
+import pytest
+from every import every
+from hypothesis import given
+from hypothesis import strategies as st
+
+SEEN = []
+
+
+@every(("a", "b"), [(1, 2), (3, 4)])
+def both(a, b, tmp_path=None):
+    SEEN.append((a, b))
+    assert a != 3, "three"
+
+
+def test_all_cases_run_and_the_message_names_those_that_fail():
+    SEEN.clear()
+    with pytest.raises(AssertionError, match="1 of 2 cases failed") as failure:
+        both()
+    assert SEEN == [(1, 2), (3, 4)]
+    assert "{'a': 3, 'b': 4}: AssertionError: three" in str(failure.value)
+
+
+def test_a_missing_refusal_is_a_failure_too():
+    @every("call", [lambda: 1])
+    def refused(call):
+        with pytest.raises(ValueError):
+            call()
+
+    with pytest.raises(AssertionError, match="DID NOT RAISE"):
+        refused()
+
+
+@every("a", [1, 2])
+@every("b", [3, 4])
+def test_two_tables_multiply_and_fixtures_still_come(a, b, tmp_path):
+    (tmp_path / f"{a}{b}").touch()
+    if (a, b) == (2, 4):
+        assert len(list(tmp_path.iterdir())) == 4
+
+
+@every("least", [1, 5])
+@given(number=st.integers(5, 9))
+def test_examples_are_drawn_for_each_case(least, number):
+    assert number >= least
+
+
+def test_no_cases_is_an_error():
+    with pytest.raises(AssertionError, match="cannot fail"):
+        every("a", [])
