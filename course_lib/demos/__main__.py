@@ -9,8 +9,6 @@ USAGE = f"usage: python -m course_lib.demos DEMO [options]; DEMO: {', '.join(dem
 
 def main(argv: list[str]) -> None:
     """Run the demo that `argv` names with the options behind it; ends the process."""
-    from course_lib.demos.shared.command import run_as_program
-
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         sys.exit(0 if argv else 2)
@@ -20,6 +18,8 @@ def main(argv: list[str]) -> None:
     except ValueError as problem:
         print(problem, file=sys.stderr)
         sys.exit(2)
+    from course_lib.demos.shared.command import run_as_program  # with torch
+
     run_as_program(demos.load(name).main, options)
 
 

@@ -185,7 +185,7 @@ def test_what_does_not_fit_the_ranks_is_explained():
         ({"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
         (
             {"schedule": "interleaved"},
-            r"micro_batches \(accumulation\) 4 is not divisible by stages \(pp\) 3",
+            "accumulation 4 is not divisible by pp 3",
         ),
     ]
     refused("pipeline", of_three, ranks=3, **SMALL)

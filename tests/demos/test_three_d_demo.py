@@ -140,7 +140,7 @@ def test_what_does_not_fit_the_ranks_is_explained():
         ({"micro_batches": 3}, r"batch 8 is not divisible by dp\*micro_batches 3"),
         (
             {"schedule": "interleaved", "model": "4x16x2", "micro_batches": 1},
-            r"micro_batches \(accumulation\) 1 is not divisible by stages \(pp\) 2",
+            "accumulation 1 is not divisible by pp 2",
         ),
     ]
     refused("three_d", of_two, **BASE)

@@ -32,9 +32,16 @@ def check_schedule(
             "take schedule 'interleaved' or virtual_stages 1"
         )
     if name == "dualpipe":
-        divisible(stages_word, stages, "the two directions", 2)
-        divisible(batches_word, micro_batches, "the two directions", 2)
+        _even(stages_word, stages)
+        _even(batches_word, micro_batches)
         whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
+
+
+def _even(word: str, value: int) -> None:
+    if value % 2:
+        raise ValueError(
+            f"{word} {value} is odd, and dualpipe works from both ends: take {value + 1}"
+        )
 
 
 def chunks_in_flight(

@@ -4,9 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from course_lib.scratch.gpt import GPT
@@ -38,6 +36,8 @@ def fake_ranks():
 
 
 def shard(model, blocks, mesh):
+    from torch.distributed.fsdp import fully_shard  # slow to import, here and below
+
     for block in blocks:
         fully_shard(block, mesh=mesh)
     fully_shard(model, mesh=mesh)
@@ -135,6 +135,8 @@ class Stack(nn.Module):
 
 @pytest.mark.torch_internals
 def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
+    from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+
     hidden, ranks = 128, 4
     model = Stack(hidden, layers=5)
     shard(model, model.layers, fake_ranks(0, ranks))
