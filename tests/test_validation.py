@@ -49,7 +49,7 @@ REFUSED = {
     "x must be above 2.0, got 2.0: give a larger number": (number, ("x", 2.0, 2.0)),
     "x must be at least 2.0, got 1.0: give a larger number": (number, ("x", 1.0, None, 2.0)),
     "x must be at most 1e+18, got 2e+18: look for a typo": (number, ("x", 2e18)),
-    "x must be at most 3e+00, got -4: look for a typo": (number, ("x", -4, None, None, 3)),
+    "x must be at most 3, got -4: look for a typo": (number, ("x", -4, None, None, 3)),
     "heads 9 is not divisible by tp 2: take heads 8, or another tp that divides 9": (
         divisible,
         ("heads", 9, "tp", 2),

@@ -59,7 +59,7 @@ def test_in_step_all_gradients_are_of_the_same_table(ranks):
     exchanges = [RowExchange(len(WANTED[rank]), WIDTH) for rank in range(1, ranks)]
     assert sent["send-recv"][1] == updates * sum(one.pulled_bytes for one in exchanges)
     for exchange, (_, _, from_trainer) in zip(exchanges, trainers, strict=True):
-        assert from_trainer["send-recv"] == [4 * updates, updates * exchange.pushed_bytes]
+        assert from_trainer["send-recv"] == (4 * updates, updates * exchange.pushed_bytes)
 
 
 def as_they_come(updates, pause_s):

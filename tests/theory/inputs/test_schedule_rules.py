@@ -45,8 +45,14 @@ SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
 PROBES = {
     "check_schedule": check(
         check_schedule,
-        SIZES | {"name": "dualpipe"},
-        {"name": "pipes", "stages": 3, "micro_batches": 6, "virtual_stages": 2},
+        SIZES | {"name": "dualpipe", "words": ("stages", "micro_batches")},
+        {
+            "name": "pipes",
+            "stages": 3,
+            "micro_batches": 6,
+            "virtual_stages": 2,
+            "words": Given(("pp", "accumulation"), {"stages": 3}),
+        },
     ),
     "chunks_in_flight": Probe(
         chunks_in_flight,
