@@ -10,6 +10,8 @@ import pytest
 _home = tempfile.mkdtemp(prefix="course-test-")
 os.environ["COURSE_HOME"] = _home
 os.environ["COURSE_STRICT"] = "1"  # in the notebooks that nbval runs, a failed check is an error
+# Several workers share the cores: two threads of one would mostly wait for those of the others.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
 
 

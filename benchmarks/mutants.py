@@ -1,23 +1,17 @@
 """The power of the tests: how many small, deliberate mistakes in the library they notice.
 
-    python benchmarks/mutants.py [--mutants 200] [--seed 9] [--list]
-    python benchmarks/mutants.py --only course_lib/theory/planner/space.py:98
+    python benchmarks/mutants.py [--mutants 200] [--seed 9] [--workers 2] [--list]
 
 A mutant is the library with one operator, comparison or constant changed: + becomes -, < becomes <=
-or >=, an integer grows by one, a float doubles. All such changes in theory, checking, launch and
-scratch are equally likely to be drawn; a longer draw starts with the shorter one. Strings, type
-hints and messages of assertions are left alone. `--list` shows the draw; `--only` tries all changes
-of a line, whatever was tried before.
+or >=, an integer grows by one or doubles, a float doubles. All such changes in theory, checking,
+launch and scratch are equally likely to be drawn; a longer draw starts with the shorter one.
+Strings, type hints and messages of assertions are left alone.
 
-First the tests run once under coverage, which follows ranks and other child processes too. Then
-each mutant, in a copy of the checkout, meets the tests that ran its statement, quick ones first, up
-to the first failure; if it survives, the other tests in the files that run its module, and if it
-stands outside functions, all tests of its room. A test that takes long must fail twice: tests with
-processes may fail on a busy machine. A time-out counts as noticed. Notebooks and the browser are
-left out, and so are tests that fail without any mutant.
-
-Results go to build/mutants, and a second call goes on where the first one ended: remove that folder
-after a change of code or tests. Needs Linux or macOS and coverage (`pip install "coverage>=7.13"`).
+Each mutant, in a copy of the checkout, meets the tests of its own module first, found by name; then,
+if it survives, those of its room and of what uses it, up to the first failure. A time-out counts as
+noticed. Notebooks, the browser and most demos are left out. Results are added to
+build/mutants.jsonl, and a second call goes on where the first one ended: remove that file after a
+change of code or tests.
 """
 
 import argparse
@@ -25,33 +19,55 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import accumulate
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, TypeVar
 
-import psutil
-from mutant_places import ROOMS, Mutant, all_mutants
+from mutant_places import ROOMS, ROOT, Mutant, all_mutants
 
-T = TypeVar("T")
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "build" / "mutants"
-FIRST_S = 10.0  # seconds of tests in a mutant's first run: most mutants are noticed there
-TWICE_S = 0.3  # a test that takes longer must fail twice
-SETTINGS = """[run]
-include = {0}/course_lib/*
-data_file = {0}/.coverage
-parallel = true
-core = ctrace
-patch = subprocess, _exit, fork
-"""
+RESULTS = ROOT / "build" / "mutants.jsonl"
+LIMIT_S = 400.0
+OPTIONS = "-x -q -p no:cacheprovider -p no:nbval --override-ini=addopts= --hypothesis-seed=0"
+CHAPTER_TESTS = (
+    "test_typical_mistakes_are_refused_by_a_sentence",
+    "test_every_solution_passes",
+    "test_nonsense_is_refused_by_a_sentence",
+    "test_no_unsolved_exercise_passes",
+)
+
+
+def stages(mutant: Mutant) -> Iterator[list[str]]:
+    """The arguments of pytest, run by run: the module's own tests, then those around it."""
+    _, room, *inner, file = mutant.path.split("/")
+    name = inner[-1] if file == "__init__.py" and inner else Path(file).stem
+    if room == "theory":
+        own = named(f"tests/theory/{inner[0]}", name)
+        yield [test for test in own if "against_torch" not in test]
+        yield ["tests/theory", "tests/cli/test_cli_theory.py", "tests/figures"]
+    elif room == "checking" and name.startswith("ch"):
+        every = "tests/checking/test_chapters.py"
+        yield [f"{every}::{test}[{int(name[2:])}]" for test in CHAPTER_TESTS]
+        yield ["tests/checking"]
+    elif room == "scratch":
+        word = inner[0] if inner else name
+        tests = sorted((ROOT / "tests" / "scratch").glob("test_*.py"))
+        yield [str(test.relative_to(ROOT)) for test in tests if word in test.read_text()]
+        yield ["tests/scratch", *named("tests/demos", word)]
+    else:
+        yield named(f"tests/{room}", name)
+        yield [f"tests/{room}", *(["tests/building"] if room == "checking" else [])]
+
+
+def named(folder: str, word: str) -> list[str]:
+    """Test files of a folder whose name holds the word."""
+    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / folder).glob(f"test*{word}*"))]
 
 
 def copied(folder: Path) -> Path:
@@ -61,183 +77,55 @@ def copied(folder: Path) -> Path:
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, folder / name)
-    (folder / ".coveragerc").write_text(SETTINGS.format(folder))
     return folder
 
 
-def pytest_in(folder: Path, limit_s: float, *arguments: str, under: str = "") -> dict[str, Any]:
-    """The notes of a run of pytest in a copy; no process is left of it."""
-    answer, mark = Path(f"{folder}.json"), f"{folder} {time.monotonic_ns()}"
-    for old in (answer, *folder.glob(".coverage.*")):
-        old.unlink(missing_ok=True)
-    paths = f"{folder}{os.pathsep}{folder / 'benchmarks'}"
-    environment = {**os.environ, "MUTANTS_COPY": str(folder), "MUTANTS_RUN": mark}
-    command = f"{sys.executable} -m {under} pytest -p mutant_recorder -p no:cacheprovider -q"
-    options = ["--override-ini=addopts=", "--hypothesis-seed=0"]
-    ended: int | str = "timeout"
-    with open(f"{folder}.log", "w") as log, contextlib.suppress(subprocess.TimeoutExpired):
-        ended = subprocess.run(
-            [*command.split(), *options, *arguments], cwd=folder, timeout=limit_s,
-            env={**environment, "PYTHONPATH": paths}, stdout=log, stderr=log,
-        ).returncode  # fmt: skip
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("MUTANTS_RUN") == mark:
-                process.kill()
-    notes = json.loads(answer.read_text()) if answer.exists() else {"failed": {}}
-    if ended not in (0, 1, 5) and not notes["failed"]:  # 5: no test is left
-        notes["failed"] = {"the run": ended if ended == "timeout" else f"ended with {ended}"}
-    return notes
+def noticed(folder: Path, arguments: list[str]) -> str:
+    """The last line of a run of pytest that fails, "timeout", or "" where all tests pass."""
+    environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pytest", *OPTIONS.split(), *arguments],
+        cwd=folder, env=environment, start_new_session=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        said, _ = run.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        said = "timeout"
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(run.pid, signal.SIGKILL)
+    if run.returncode in (0, 5):  # 5: there is no such test
+        return ""
+    failures = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return (failures or said.splitlines() or ["ended"])[-1][:160]
 
 
-def file_of(test: str) -> str:
-    return test.split("::")[0]
-
-
-def in_room(test: str, room: str) -> bool:
-    return test.startswith(f"tests/{room}/")
-
-
-class Known:
-    """What the runs under coverage found: seconds of each test, and the tests that ran a line."""
-
-    def __init__(self, found: list[dict[str, Any]]) -> None:
-        self.failed = {test: how for each in found for test, how in each["failed"].items()}
-        self.seconds = {t: s for each in found for t, s in each["seconds"].items()}
-        self.ran: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
-        for test, names in ((t, names) for each in found for t, names in each["lines"].items()):
-            for name, lines in names.items():
-                for line in lines:
-                    self.ran[name][line].add(test)
-
-    def ordered(self, tests: set[str], room: str) -> list[str]:
-        """The room's own files first, quick files first, quick tests first in each file."""
-        total: dict[str, float] = defaultdict(float)
-        for test in tests:
-            total[file_of(test)] += self.seconds[test]
-
-        def rank(test: str) -> tuple[bool, float, str, float]:
-            file = file_of(test)
-            return not in_room(test, room), total[file], file, self.seconds[test]
-
-        return sorted(tests - set(self.failed), key=rank)
-
-    def groups(self, mutant: Mutant) -> Iterator[list[str]]:
-        """The tests of a mutant's runs, one after the other."""
-        ran, room = self.ran[mutant.path], mutant.room
-        module = set().union(*ran.values())
-        likely = set().union(*(ran[line] for line in mutant.lines)) if mutant.lines else module
-        tests = self.ordered(likely, room)
-        cut = sum(spent < FIRST_S for spent in accumulate(self.seconds[test] for test in tests))
-        yield tests[: cut + 1]
-        yield tests[cut + 1 :]
-        # A fixture or an import runs with one test and serves others.
-        files = {file_of(test) for test in module}
-        served = {test for test in self.seconds if file_of(test) in files}
-        if not mutant.lines:
-            served |= {test for test in self.seconds if in_room(test, room)}
-        yield self.ordered(served - likely, room)
-
-    def verdict(self, folder: Path, tests: list[str]) -> tuple[str, str]:
-        """How a mutant's copy fared (survived, failed, timeout, …), and the test that said so."""
-        while tests:
-            each_s = 20 + 5 * max(self.seconds[test] for test in tests)
-            total_s = 300 + 5 * sum(self.seconds[test] for test in tests)
-            options = "-x", f"--override-ini=timeout={each_s:.0f}"
-            # Tests that nobody knows stay: a mutant may change the name of a parametrized test.
-            order = {**dict.fromkeys(self.seconds, -1), **{t: i for i, t in enumerate(tests)}}
-            Path(f"{folder}.order").write_text(json.dumps(order))
-            files = dict.fromkeys(map(file_of, tests))
-            failed = pytest_in(folder, total_s, *options, *files)["failed"]
-            if not failed:
-                break
-            test, how = next(iter(failed.items()))
-            if how != "failed" or self.seconds.get(test, 0) < TWICE_S:
-                return how, test
-            if pytest_in(folder, total_s, *options, test)["failed"]:
-                return how, test
-            tests = tests[tests.index(test) + 1 :]  # a busy machine
-        return "survived", ""
-
-
-def judged(folder: Path, mutant: Mutant, known: Known) -> dict[str, Any]:
+def judged(folder: Path, mutant: Mutant) -> dict[str, object]:
     """The outcome of one mutant, in a copy that is whole again afterwards."""
     path, start_s = folder / mutant.path, time.monotonic()
-    source, status = path.read_bytes(), path.stat()
+    source = path.read_bytes()
     path.write_bytes(mutant.source)
-    # Compiled files are recognized by size and whole seconds: a second of its own for each mutant.
-    os.utime(path, (mutant.number, mutant.number))
-    how, by = "survived", ""
-    for tests in known.groups(mutant):
-        how, by = known.verdict(folder, tests)
-        if how != "survived":
+    by = ""
+    for arguments in stages(mutant):
+        if arguments and (by := noticed(folder, arguments)):
             break
     path.write_bytes(source)
-    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     seconds = round(time.monotonic() - start_s, 1)
-    names = {"number": mutant.number, "name": mutant.name, "room": mutant.room}
-    return {**names, "how": how, "by": by, "seconds": seconds}
+    return {"name": mutant.name, "room": mutant.room, "by": by, "seconds": seconds}
 
 
-# --- The work, shared among copies, and the report ------------------------------------------------
-
-
-def share(tasks: Sequence[T], workers: int, work: Callable[[Path, T], None]) -> None:
-    """Call `work(copy, task)` for all tasks; each worker has a copy of the checkout."""
-    copies: SimpleQueue[Path] = SimpleQueue()
-
-    def one(task: T) -> None:
-        folder = copies.get()
-        try:
-            work(folder, task)
-        finally:
-            copies.put(folder)
-
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(workers) as pool:
-        for number in range(workers):
-            copies.put(copied(Path(name) / f"copy{number}"))
-        try:
-            list(pool.map(one, tasks))
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-
-def traced(workers: int) -> Known:
-    """Run the tests under coverage, folder by folder, unless that was done before."""
-    tests = ROOT / "tests"
-    parts = {
-        path.name: [f"tests/{path.name}"] for path in tests.iterdir() if any(path.glob("test_*.py"))
-    }
-    parts.pop("browser", None)
-    parts["root"] = [f"tests/{path.name}" for path in sorted(tests.glob("test_*.py"))]
-    notes = {part: RESULTS / "lines" / f"{part}.json" for part in parts}
-
-    def trace(folder: Path, part: str) -> None:
-        Path(f"{folder}.order").write_text("{}")
-        options = "--continue-on-collection-errors", "--override-ini=timeout=600"
-        under = "coverage run --rcfile=.coveragerc -m"
-        found = pytest_in(folder, 7200, *options, *parts[part], under=under)
-        notes[part].write_text(json.dumps(found))
-        print(f"{part}: {sum(found['seconds'].values()):.0f} s under coverage", flush=True)
-
-    notes["root"].parent.mkdir(parents=True, exist_ok=True)
-    share([part for part in parts if not notes[part].exists()], workers, trace)
-    return Known([json.loads(path.read_text()) for path in notes.values()])
-
-
-def report(results: list[dict[str, Any]], known: Known) -> None:
+def report(results: list[dict[str, object]]) -> None:
     """A line per room, then every mutant that no test noticed."""
-    print(f"{'':10}{'mutants':>9}{'noticed':>9}{'timed out':>11}{'survived':>10}{'noticed':>9}")
+    print(f"{'':10}{'mutants':>9}{'noticed':>9}{'share':>9}")
     for room in (*ROOMS, "all"):
-        hows = Counter(each["how"] for each in results if room in (each["room"], "all"))
-        if total := hows.total():
-            late, alive = hows["timeout"], hows["survived"]
-            share = f"{100 * (total - alive) / total:.1f} %"
-            print(f"{room:10}{total:9}{total - late - alive:9}{late:11}{alive:10}{share:>9}")
-    for each in (each for each in results if each["how"] == "survived"):
-        print(f"survived: {each['name']}")
-    for test, how in known.failed.items():
-        print(f"left out, {how} without any mutant: {test}")
+        found = [bool(each["by"]) for each in results if room in (each["room"], "all")]
+        if found:
+            print(f"{room:10}{len(found):9}{sum(found):9}{sum(found) / len(found):9.1%}")
+    for each in results:
+        if not each["by"]:
+            print(f"survived: {each['name']}")
+    print("by file:", dict(Counter(str(each["by"]).split("::")[0] for each in results)))
 
 
 def main() -> None:
@@ -245,33 +133,30 @@ def main() -> None:
     options.add_argument("--mutants", type=int, default=200)
     options.add_argument("--seed", type=int, default=9)
     options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--only", metavar="PATH:LINE", help="all mutants of one line")
     options.add_argument("--list", action="store_true", help="print the mutants, run nothing")
     chosen = options.parse_args()
-    mutants = all_mutants(chosen.seed)
-    if chosen.only:
-        mutants = [mutant for mutant in mutants if mutant.place == chosen.only]
-    else:
-        mutants = mutants[: chosen.mutants]
+    mutants = all_mutants(chosen.seed)[: chosen.mutants]
     if chosen.list:
         print(*(mutant.name for mutant in mutants), sep="\n")
         return
-    known, log = traced(chosen.workers), RESULTS / "results.jsonl"
-    log.touch()
-    done = {each["number"]: each for each in map(json.loads, log.read_text().splitlines())}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.touch()
+    done = {each["name"]: each for each in map(json.loads, RESULTS.read_text().splitlines())}
+    copies: SimpleQueue[Path] = SimpleQueue()
 
-    def judge(folder: Path, mutant: Mutant) -> None:
-        result = done[mutant.number] = judged(folder, mutant, known)
-        with log.open("a") as file:
+    def judge(mutant: Mutant) -> None:
+        folder = copies.get()
+        result = done[mutant.name] = judged(folder, mutant)
+        copies.put(folder)
+        with RESULTS.open("a") as file:
             file.write(json.dumps(result) + "\n")
-        print(
-            f"{result['how']:10}{result['seconds']:7} s  {mutant.name}  {result['by']}", flush=True
-        )
+        print(f"{result['seconds']:>7} s  {mutant.name}  {result['by'] or 'SURVIVED'}", flush=True)
 
-    again = chosen.only is not None
-    left = [mutant for mutant in mutants if again or mutant.number not in done]
-    share(left, chosen.workers, judge)
-    report([done[mutant.number] for mutant in mutants], known)
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(chosen.workers) as pool:
+        for number in range(chosen.workers):
+            copies.put(copied(Path(name) / f"copy{number}"))
+        list(pool.map(judge, [mutant for mutant in mutants if mutant.name not in done]))
+    report([done[mutant.name] for mutant in mutants])
 
 
 if __name__ == "__main__":
