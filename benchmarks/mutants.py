@@ -7,9 +7,9 @@ or >=, an integer grows by one or doubles, a float doubles. All such changes in 
 launch and scratch are equally likely to be drawn; a longer draw starts with the shorter one.
 Strings, type hints and messages of assertions are left alone.
 
-Each mutant, in a copy of the checkout, meets the tests of its own module first, found by name; then,
-if it survives, those of its room and of what uses it, up to the first failure. A time-out counts as
-noticed. Notebooks, the browser and most demos are left out. Results are added to
+Each mutant, in a copy of the checkout, meets the tests of its own module first, found by name;
+then, if it survives, those of its room and of what uses it, up to the first failure. A time-out
+counts as noticed. Notebooks, the browser and most demos are left out. Results are added to
 build/mutants.jsonl, and a second call goes on where the first one ended: remove that file after a
 change of code or tests.
 """
@@ -48,9 +48,10 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
     _, room, *inner, file = mutant.path.split("/")
     name = inner[-1] if file == "__init__.py" and inner else Path(file).stem
     if room == "theory":
-        own = named(f"tests/theory/{inner[0]}", name)
+        own = named(f"tests/theory/{inner[0]}", name) or named(f"tests/theory/{inner[0]}")
         yield [test for test in own if "against_torch" not in test]
-        yield ["tests/theory", "tests/cli/test_cli_theory.py", "tests/figures"]
+        yield named("tests/theory/*")
+        yield [*named("tests/theory"), "tests/cli/test_cli_theory.py", "tests/figures"]
     elif room == "checking" and name.startswith("ch"):
         every = "tests/checking/test_chapters.py"
         yield [f"{every}::{test}[{int(name[2:])}]" for test in CHAPTER_TESTS]
@@ -61,13 +62,14 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         yield [str(test.relative_to(ROOT)) for test in tests if word in test.read_text()]
         yield ["tests/scratch", *named("tests/demos", word)]
     else:
-        yield named(f"tests/{room}", name)
+        yield named(f"tests/{room}", name) or named(f"tests/{room}", "runner")
         yield [f"tests/{room}", *(["tests/building"] if room == "checking" else [])]
 
 
-def named(folder: str, word: str) -> list[str]:
-    """Test files of a folder whose name holds the word."""
-    return [str(path.relative_to(ROOT)) for path in sorted((ROOT / folder).glob(f"test*{word}*"))]
+def named(folder: str, word: str = "") -> list[str]:
+    """Test files in a folder whose name holds the word."""
+    ending = f"*{word}*.py" if word else "*.py"
+    return [str(path.relative_to(ROOT)) for path in sorted(ROOT.glob(f"{folder}/test_{ending}"))]
 
 
 def copied(folder: Path) -> Path:
