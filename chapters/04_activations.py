@@ -274,7 +274,7 @@ expect(factor, work[1] / work[0], within=0.06, label="operations with / without"
 # %% [markdown]
 # **Explain.** Where the forward pass multiplies once, the backward pass does it twice, for the gradient of the weights
 # and for that of the input. So three parts become four, with the forward pass once more: $4/3$. A little less, for two reasons: the head is not
-# recomputed, and flash attention recomputes its scores in any case. `theory.flops` knows both, exactly:
+# recomputed, and flash attention recomputes its scores in any case. `theory.compute.flops` knows both, exactly:
 
 # %%
 predicted = [

@@ -147,7 +147,7 @@ expect(factor, counted / thumb, within=0.01, label="counted / 6ND")
 # multiplied either, but here it is the head as well, so it counts once, rightly. In a model with a
 # head of its own, $N$ counts it once too often.)
 #
-# `theory.flops` goes through all matrices and adds the scores. It must agree with the counter exactly:
+# `theory.compute.flops` goes through all matrices and adds the scores. It must agree with the counter exactly:
 
 # %%
 exact = flops.training_flops(shape, sequences=4, sequence=64)

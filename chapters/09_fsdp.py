@@ -226,7 +226,7 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 #
 # $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_r) + g\,P_l .$$
 #
-# The first part are weights, the second gradients. `theory.gather_timeline` does not use the
+# The first part are weights, the second gradients. `theory.memory.gather_timeline` does not use the
 # formula. It goes through the step event by event and takes the maximum:
 
 # %%

@@ -781,7 +781,7 @@ assert 2 * sharded.stored["weights"] == copies.stored["weights"]
 # stored weights halve once more.
 #
 # In a terminal: `course demo tp --ranks 2 --sequence-parallel`, `course demo fsdp_tp --ranks 4 --tp 2`. Under torchrun, as on a real
-# server: `torchrun --nproc-per-node=8 -m course_lib.demos.tp --model 2x512x8`.
+# server: `torchrun --nproc-per-node=8 -m course_lib.demos tp --model 2x512x8`.
 
 # %% [markdown]
 # ## What to remember

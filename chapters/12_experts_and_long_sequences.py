@@ -744,7 +744,7 @@ assert all(v.sent == v.predicted_sent for v in context_run.versions)
 assert zig.sent == ring.sent  # other tokens, as many bytes
 
 # %% [markdown]
-# **Explain.** The demo takes its predictions from `theory.traffic`, where the ring is the `cp` axis, and the
+# **Explain.** The demo takes its predictions from `theory.network.step_traffic`, where the ring is the `cp` axis, and the
 # counter agrees to the byte. Scores per rank are those of section 12.6. The differences to one process are
 # rounding ($10^{-7}$).
 #

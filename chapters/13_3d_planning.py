@@ -215,7 +215,7 @@ assert abs(by_hand / slower.course - 1) < 0.05
 # %% [markdown]
 # **Explain.** 150 GB take 0.33 s at 450 GB/s and 3.0 s at 50 GB/s, and nothing hides them: 2.67 s more. Each micro-batch is longer now, so the bubble grows with
 # it, by $(p-1)/m = 7/32$ (chapter 11). The factor by hand leaves out latency and what embedding and head send, 4 %. Nothing crashes, and the loss is right. You see
-# it only if you knew what to expect. (No GPU ran here: these are predictions of `theory.steptime`, and section 13.4 says how good they are.)
+# it only if you knew what to expect. (No GPU ran here: these are predictions of `theory.step.step_time`, and section 13.4 says how good they are.)
 #
 # **Remember**
 # - tp sends most and waits: innermost, never beyond the fast wire.

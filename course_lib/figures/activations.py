@@ -5,6 +5,8 @@ from course_lib.figures.sheet import Sheet
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 
+# Terms that only some models have: without them there is nothing to say about "not kept".
+_OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router")
 _LEFT, _BARS_END = 128, 400
 _ROW, _BAR, _TOP = 22, 15, 48
 
@@ -13,7 +15,8 @@ def activation_terms(
     terms: ActivationTerms, layers: int, title: str = "", unit: str = "GB"
 ) -> Sheet:
     """One bar for each term of a layer, and the sum over `layers` layers below them."""
-    sizes = terms.leaves()
+    leaves = terms.leaves().items()
+    sizes = {name: size for name, size in leaves if size or name not in _OF_SOME_MODELS}
     sheet = Sheet(_TOP + _ROW * len(sizes) + 34, sentence(terms, layers, title, unit))
     sheet.write(0, 13, title, size=style.TITLE_PT, bold=True)
     sheet.write(0, 30, "One layer, one micro-batch; all bars on one scale.", colour=style.GREY)

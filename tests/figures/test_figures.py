@@ -266,6 +266,15 @@ def test_same_order_is_pointed_out() -> None:
     assert "the same order" not in other.to_svg()
 
 
+def test_terms_of_experts_are_shown_where_there_are_experts() -> None:
+    mixtral = Job(MODELS["mixtral-8x7b"], sequence=1024)
+    drawn = figures.activation_terms(activation_terms(mixtral), 32, TITLE).to_svg()
+    plain = FIGURES["activations"]().to_svg()
+    for name in ("routed experts", "router"):
+        assert name in drawn and name not in plain
+    assert "latents" not in drawn and plain.count("not kept") == 2  # layer input, dropout masks
+
+
 def test_bad_input() -> None:
     for make in (
         lambda: figures.samples_by_rank([]),

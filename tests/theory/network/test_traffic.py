@@ -43,6 +43,10 @@ def test_totals_by_axis_and_link():
     assert traffic.exposed_seconds == pytest.approx(tp + dp / 2)
     text = traffic.explain()
     assert "10 x all-reduce" in text and "12.14 GB sent per GPU" in text
+    # Half of dp's 0.24 s hides; nothing of tp's 0.6 ms does.
+    assert text.splitlines()[-1] == (
+        "total 12.14 GB sent per GPU, 0.2407 s, of which 0.1200 s hidden"
+    )
     assert "GiB" in traffic.explain("GiB")
 
 
