@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import pytest
 
 from course_lib.checking import Question, progress, quiz
+from course_lib.checking.exercises import chapters
 from course_lib.checking.questions import Score, feedback
 from course_lib.checking.quizzes import questions_of
 
@@ -41,6 +44,17 @@ def test_feedback():
     assert feedback(ONE, None) == "Not answered yet."
     assert feedback(ONE, 1) == "Right. it is no"
     assert feedback(ONE, 0) == "No: no. it is no"
+
+
+def test_the_right_choices_are_those_of_the_key():
+    """The key says in words what the quizzes say by index: a slip in one of them is noticed."""
+    key = Path(__file__).with_name("quiz_key.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    right = [
+        f"{number}\t{question.text}\t{question.choices[question.answer]}"
+        for number in chapters()
+        for question in questions_of(number)
+    ]
+    assert right == key
 
 
 def test_an_unknown_quiz_gets_a_sentence():
