@@ -79,3 +79,15 @@ def test_too_many_arguments_are_found():
         "f": ["a", "b", "c", "d", "e"],
     }
     assert {"shape", "recipe", "sequence"} <= set(parameters(found["f"]))
+
+
+def test_every_record_is_frozen():
+    found = [
+        f"{path.relative_to(THEORY)} {node.name}"
+        for path in sorted(THEORY.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ClassDef)
+        for mark in node.decorator_list
+        if "dataclass" in ast.unparse(mark) and "frozen=True" not in ast.unparse(mark)
+    ]
+    assert not found, f"write @dataclass(frozen=True): {found}"

@@ -24,6 +24,27 @@ def test_published_totals(name, total):
     assert model(name).parameters().total == total
 
 
+@every(
+    ("family", "context"),
+    [
+        # config.json of the published weights; for GPT-3 and Megatron the papers in models.py.
+        ("gpt2-", 1024),
+        ("gpt3-", 2048),
+        ("llama1-", 2048),
+        ("llama2-", 4096),
+        ("llama3-", 8192),
+        ("llama3.1-", 131_072),
+        ("mixtral-", 32_768),
+        ("deepseek-v3", 163_840),
+        ("mt-nlg-", 2048),
+        ("gpt-", 2048),
+    ],
+)
+def test_published_contexts(family, context):
+    members = {name: shape.context for name, shape in MODELS.items() if name.startswith(family)}
+    assert members and set(members.values()) == {context}, members
+
+
 def test_an_unknown_model_gets_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'llama2-70b'"):
         model("llama-2-70b")

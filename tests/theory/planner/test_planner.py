@@ -20,7 +20,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.planner import plan
+from course_lib.theory.planner import plan, reasons
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import Assumptions
@@ -363,6 +363,19 @@ def test_only_leaves_out_and_nothing_else():
         plan(SMALL, Recipe(), TINY, 8, only={"tp": ()})
     with pytest.raises(ValueError, match="or allow more"):
         plan(SMALL, Recipe(), TINY, 8, only={"tp": (3,)})
+
+
+def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
+    """More tp brings sequence parallelism, more of anything else leaves it as it is."""
+    plain = Layout(dp=4, accumulation=4)
+    cut = Layout(dp=2, tp=2, accumulation=4, sequence_parallel=True)
+    for layout, expected in ((plain, {"tp"}), (cut, {"tp", "pp", "cp"})):
+        with_it = {
+            words.partition("=")[0]
+            for words, other, _ in reasons._for_both(layout, PLAIN)
+            if other.sequence_parallel
+        }
+        assert with_it == expected
 
 
 def test_a_remedy_respects_what_is_left_out():
