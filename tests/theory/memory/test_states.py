@@ -13,6 +13,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import (
     host_bytes,
 )
@@ -53,6 +54,17 @@ def test_tensor_ranks_split_matrices_and_copy_the_rest(tp):
     ends = -(-shape.vocab // tp) * h + shape.context * h + 2 * h
     expected = shape.layers * (split // tp + copied) + ends
     assert local_parameters(shape, Layout(tp=tp)).total == expected
+
+
+def test_tensor_ranks_copy_the_biases_of_latent_attention_s_way_down():
+    latent = LatentAttention(q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=12)
+    shape = TransformerShape(1, 64, 4, 128, 100, 32, mlp="swiglu", biases=True, mla=latent)
+    # To each latent a matrix and a bias, then the biases of the two outputs, and the norms.
+    copied = 24 * 65 + (16 + 4) * 65 + 64 + 64 + shape.layer_parameters(0).norms
+    whole = shape.layer_parameters(0).total
+    assert local_parameters(shape).layer_dense == whole
+    half = local_parameters(shape, Layout(tp=2)).layer_dense
+    assert half == copied + (whole - copied) // 2
 
 
 def test_tensor_ranks_copy_latent_attention_s_way_down():
