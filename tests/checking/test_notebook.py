@@ -1,10 +1,11 @@
 import json
+from pathlib import Path
 
 import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib.checking.notebook import grade_notebook
+from course_lib.checking.notebook import CELL_LIMIT_S, grade_notebook
 from course_lib.problem import Problem
 
 
@@ -74,3 +75,8 @@ def test_a_file_that_is_no_notebook_gets_a_sentence(tmp_path):
         grade_notebook(tmp_path / "text.ipynb")
     with pytest.raises(Problem, match="has no call"):
         grade_notebook(_write(tmp_path / "plain.ipynb", "1 + 1"))
+
+
+def test_a_cell_has_as_long_as_when_notebooks_are_tested():
+    settings = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"--nbval-cell-timeout={CELL_LIMIT_S}"' in settings

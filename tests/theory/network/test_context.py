@@ -32,6 +32,10 @@ def test_all_ranks_together_have_all_chunks():
         assert sorted(found) == list(range(8 if zigzag else 4))
 
 
+def test_any_rate_above_zero_is_one():
+    assert context.hidden_ring_tokens(0.5, 0.25, hidden=8, kv_width=8) == 2
+
+
 def test_uneven_chunks_are_explained():
     with pytest.raises(ValueError, match="sequence 25 is not divisible by chunks 4: take"):
         context.rank_scores(25, 0, 2, zigzag=True)

@@ -261,6 +261,18 @@ def test_nothing_fits_says_what_is_closest():
     assert "stage 0 needs" in found.explain() and "optimizer states" in found.explain()
 
 
+def test_a_cluster_just_large_enough_for_one_layer_is_not_refused():
+    states = 16 * DENSE.layer_parameters(0).total
+    exact = replace(accelerator("H100-SXM"), memory_bytes=states)
+    for chip, refused in ((exact, False), (replace(exact, memory_bytes=states - 1), True)):
+        question = Question(DENSE, PLAIN, Cluster(chip, gpus_per_node=1), 1, 512, GUESS, 0)
+        if refused:
+            with pytest.raises(ValueError, match="too small for one layer"):
+                reasons.check_one_layer(question)
+        else:
+            reasons.check_one_layer(question)
+
+
 def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
     one = Cluster(accelerator("RTX4090"), gpus_per_node=1)
     with pytest.raises(ValueError, match=r"nodes 1 with 1 RTX4090 each .* take at least 6 GPUs"):
