@@ -104,8 +104,8 @@ def test_every_panel_by_keyboard(opened: Opened) -> None:
     page = opened.page
     for place, name in enumerate(PANELS):
         every_control_is_named_and_reached(page, panel(page, place), name)
-    both_ends_of_a_slider(page, panel(page, 2))
-    problem_is_an_alert_and_passes(page, panel(page, 3))
+    both_ends_of_a_slider(page, panel(page, PANELS.index("critical_batch")))
+    problem_is_an_alert_and_passes(page, panel(page, PANELS.index("memory")))
     assert opened.errors == []
 
 
