@@ -56,6 +56,15 @@ def test_tensor_ranks_split_matrices_and_copy_the_rest(tp):
     assert local_parameters(shape, Layout(tp=tp)).total == expected
 
 
+def test_tensor_ranks_beyond_the_key_value_heads_hold_a_whole_head_with_its_biases():
+    shape = TransformerShape(1, 64, 8, 128, 100, 32, kv_heads=2, mlp="swiglu", biases=True)
+    keys_values = 2 * 2 * 8 * (64 + 1)  # keys and values of two heads of 8, with their biases
+    copied = 64 + 64 + shape.layer_parameters(0).norms  # biases of the two outputs
+    cut = shape.layer_parameters(0).total - copied - keys_values
+    held = local_parameters(shape, Layout(tp=4)).layer_dense
+    assert held == copied + cut // 4 + keys_values // 2
+
+
 def test_tensor_ranks_copy_the_biases_of_latent_attention_s_way_down():
     latent = LatentAttention(q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=12)
     shape = TransformerShape(1, 64, 4, 128, 100, 32, mlp="swiglu", biases=True, mla=latent)
