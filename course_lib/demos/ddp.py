@@ -8,6 +8,7 @@ Run it with `course demo ddp --ranks 2`, or under torchrun.
 
 import itertools
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -155,7 +156,7 @@ def _gradient_bytes(options: Options) -> list[int]:
     return [p.nbytes for p in reversed(list(options.training().build().parameters()))]
 
 
-class _Version:
+class _Version(ABC):
     """A model that DDP trains; writes down what is sent."""
 
     name: str
@@ -166,9 +167,9 @@ class _Version:
     def __init__(self, rank: launch.Rank, options: Options) -> None:
         self.model = options.training().build(rank.device)
 
+    @abstractmethod
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
         """Forward and backward passes of one update; returns the mean loss of all ranks."""
-        raise NotImplementedError
 
 
 class _Library(_Version):
