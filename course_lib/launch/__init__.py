@@ -8,7 +8,8 @@ Importing this package is light: torch loads when a rank, or `init`, first needs
 """
 
 from course_lib.launch.errors import RankFailed
-from course_lib.launch.group import Rank, finish, init, program
+from course_lib.launch.group import Rank, finish, init, program, report_step
+from course_lib.launch.interrupts import Stopped
 from course_lib.launch.runner import run
 from course_lib.launch.server import warm_up
 from course_lib.launch.torchrun import torchrun_command
@@ -18,9 +19,11 @@ __all__ = [
     "NodesFailed",
     "Rank",
     "RankFailed",
+    "Stopped",
     "finish",
     "init",
     "program",
+    "report_step",
     "run",
     "run_on_two_nodes",
     "torchrun_command",

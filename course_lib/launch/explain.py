@@ -3,6 +3,7 @@
 import re
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=\d+, ?)?"
@@ -14,6 +15,7 @@ _UNUSED = re.compile(r"Parameters which did not receive grad for rank \d+: (?P<n
 _UNUSED_INDICES = re.compile(r"Parameter indices which did not receive grad .*?: (?P<names>[^\n]+)")
 _ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes")
 _SIZES = re.compile(r"Received data size doesn't match expected size")
+_REFUSED = re.compile(r"can't start new thread|Resource temporarily unavailable")
 _OPERATIONS = {
     "ALLREDUCE": "all_reduce",
     "ALLGATHER": "all_gather",
@@ -30,11 +32,27 @@ SAME_COLLECTIVES = (
 
 def explain(error: BaseException) -> str:
     """What happened and what to do about it; for an unknown exception, its first line."""
-    text = str(error)
+    text = said(error)
     for sentence in (_memory(error, text), *(known(text) for known in _KNOWN)):
         if sentence:
             return sentence
     return f"raised {traceback.format_exception_only(error)[-1].splitlines()[0]}"
+
+
+def said(error: BaseException) -> str:
+    """What an exception says; some cannot even say that."""
+    try:
+        return str(error)
+    except Exception:
+        return "an exception whose text cannot be read"
+
+
+def disk_full(folder: Path) -> str:
+    """The remedy where nothing more can be written."""
+    return (
+        f"no space is left for {folder}: free some, or set the environment variable TMPDIR to a"
+        " folder with more"
+    )
 
 
 def explain_output(text: str) -> str:
@@ -101,4 +119,13 @@ def _another_size(text: str) -> str:
     )
 
 
-_KNOWN: list[Callable[[str], str]] = [_mismatch, _absent, _unused, _another_size]
+def _refused(text: str) -> str:
+    if not _REFUSED.search(text):
+        return ""
+    return (
+        "was refused another thread or process by the system: close other programs, raise this"
+        " user's limit of processes (ulimit -u), or pass fewer ranks"
+    )
+
+
+_KNOWN: list[Callable[[str], str]] = [_mismatch, _absent, _unused, _another_size, _refused]

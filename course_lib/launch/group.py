@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
 TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
+STEPS_VARIABLE = "COURSE_STEPS"  # set by launch.run: the file that says how far this rank is
 _ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
@@ -69,6 +70,13 @@ def finish() -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     _membership = None
+
+
+def report_step(step: int, steps: int) -> None:
+    """Tell whoever launched this rank that update `step` of `steps` is done."""
+    if path := os.environ.get(STEPS_VARIABLE):
+        with contextlib.suppress(OSError), open(path, "w") as file:
+            file.write(f"{step} {steps}")
 
 
 def program(main: Callable[[Any], Any], options: Any) -> NoReturn:

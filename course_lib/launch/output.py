@@ -1,5 +1,6 @@
 """Shows what a rank prints, while it prints it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 MAX_BYTES = 16 * 2**20
@@ -10,8 +11,11 @@ _GREETING = b"[Gloo] Rank "  # torch 2.10's gloo says how many peers it has met;
 class Output:
     """Follows one rank's log and prints its complete lines, labelled `[rank 0]`."""
 
-    def __init__(self, log: Path, rank: int, stream: bool) -> None:
+    def __init__(
+        self, log: Path, rank: int, stream: bool, make_room: Callable[[], None] = lambda: None
+    ) -> None:
         self._log = log
+        self._make_room = make_room  # called before anything is printed
         self._label = f"[rank {rank}] "
         self._stream = stream
         self._position_bytes = 0
@@ -56,6 +60,7 @@ class Output:
         lines = [line for line in lines if not line.startswith(_GREETING)]
         if lines:
             text = "".join(f"{self._label}{_text(line)}\n" for line in lines)
+            self._make_room()
             print(text, end="", flush=True)
 
 

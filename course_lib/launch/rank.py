@@ -1,30 +1,36 @@
 """One rank, from its first line to its last: runs in the rank's process."""
 
 import contextlib
+import errno
 import faulthandler
 import io
 import linecache
 import multiprocessing
 import os
-import pickle
-import shutil
 import signal
 import sys
 import threading
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from course_lib.launch import group
-from course_lib.launch.explain import explain
+from course_lib.launch.explain import disk_full, explain, said
 from course_lib.launch.job import Folder, Job, Report
+from course_lib.launch.packing import unpack
 
-_WATCH_S = 0.2
+_SOCKET_CHARACTERS = 70  # a socket's whole path has at most 103 (macOS), its name up to 30
+NO_REPORT = (
+    74  # exit code of a rank that could not even leave a report (the EX_IOERR of sysexits.h)
+)
 
 
-def main(folder_path: str, rank: int) -> None:
-    """Do this rank's part of the job in the folder, leave a report there, and end the process."""
+def main(folder_path: str, rank: int, lifeline: int) -> NoReturn:
+    """Do this rank's part of the job in the folder, leave a report there, and end the process.
+
+    `lifeline` is a descriptor whose end means that nobody waits for this rank any more.
+    """
     folder = Folder(Path(folder_path))
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)  # whatever this rank starts can be ended with it
@@ -33,10 +39,14 @@ def main(folder_path: str, rank: int) -> None:
         job = folder.read_job()
     except FileNotFoundError:
         os._exit(1)  # the launch is over already: its cell was interrupted
-    threading.Thread(target=_watch_parent, args=(folder,), daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline,), daemon=True).start()
     _prepare(job, folder, rank)
-    report = _work(job)
-    folder.write_report(rank, report)
+    report = _work(folder, rank)
+    try:
+        folder.write_report(rank, report)
+    except OSError as error:
+        print(f"no report could be written: {error}", file=sys.stderr, flush=True)
+        os._exit(NO_REPORT)
     if not report.failed:
         # The report is already written: if leaving fails, time limits and the parent end this rank.
         with contextlib.suppress(Exception):
@@ -59,16 +69,9 @@ def _redirect_output(log: Path) -> None:
         stream.reconfigure(encoding="utf-8", errors="replace", line_buffering=True)
 
 
-def _watch_parent(folder: Folder) -> None:
-    """End this rank and all that it started when the parent dies or removes the folder.
-
-    The parent removes it when it is interrupted, perhaps before it knows this process's id.
-    """
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    while folder.path.exists() and parent.is_alive():
-        parent.join(timeout=_WATCH_S)
-    shutil.rmtree(folder.path, ignore_errors=True)
+def _end_with(lifeline: int) -> None:
+    """End this rank and all that it started when the other end of the lifeline is gone."""
+    os.read(lifeline, 1)
     if hasattr(os, "killpg"):
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(1)
@@ -90,11 +93,19 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
     if loopback:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    os.environ[group.STEPS_VARIABLE] = str(folder.steps(rank))
+    sys.path[:], sys.argv[:] = job.path, job.arguments
+    with contextlib.suppress(OSError):  # it may be gone
+        os.chdir(job.directory)
     linecache.cache.update(job.cell_sources)
     # Not from the server: DataLoader's workers must be in this rank's process group, and where they
     # are forked, the class of their dataset may be defined in a cell.
     start_method = "fork" if sys.platform == "linux" else "spawn"
     multiprocessing.set_start_method(start_method, force=True)
+    if len(str(folder.path)) < _SOCKET_CHARACTERS:
+        # What multiprocessing puts on the disk must go with the launch, even if this rank is
+        # killed; it has no public way to say where.
+        vars(multiprocessing.current_process())["_config"]["tempdir"] = str(folder.path)
     _limit_time(job.deadline_s, folder.stack(rank))
     import torch
 
@@ -112,30 +123,36 @@ def _limit_time(deadline_s: float, stack: Path) -> None:
     faulthandler.dump_traceback_later(left_s, file=file, exit=True)
 
 
-def _work(job: Job) -> Report:
+def _work(folder: Folder, rank: int) -> Report:
     """Call the function inside the process group and report what came of it."""
     try:
-        function, args = pickle.loads(job.call)
+        function, args = unpack(folder.call)
         group.init()
+        group.report_step(0, 0)
         result = function(*args)
     except SystemExit as error:
         return _failure(f"called sys.exit({error.code!r}) instead of returning a result", error)
     except BaseException as error:
         return _failure(explain(error), error)
-    return _success(result)
+    reason = _send(result, folder, rank)
+    return Report(time.monotonic(), reason=reason)
 
 
-def _success(result: Any) -> Report:
-    import cloudpickle
-
+def _send(result: Any, folder: Folder, rank: int) -> str:
+    """Write the result for the parent; why that was not possible, else nothing."""
+    kind = type(result).__name__
     try:
-        return Report(time.monotonic(), result=cloudpickle.dumps(result))
+        folder.write_result(rank, result)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return f"could not write its result, a {kind}: {disk_full(folder.path)}"
+        return f"could not write its result, a {kind}: {error}"
     except Exception as error:
-        return Report(
-            time.monotonic(),
-            reason=f"returned a {type(result).__name__} that cannot be sent to the parent"
-            f" ({error}): return numbers, tensors or plain containers of them",
+        return (
+            f"returned a {kind} that cannot be sent to the parent ({said(error)}): return numbers,"
+            " tensors or plain containers of them"
         )
+    return ""
 
 
 def _failure(reason: str, error: BaseException) -> Report:
@@ -144,3 +161,7 @@ def _failure(reason: str, error: BaseException) -> Report:
         frames = frames.tb_next  # the reader wants the function's own frames
     text = "".join(traceback.format_exception(type(error), error, frames))
     return Report(time.monotonic(), reason=reason, traceback=text)
+
+
+if __name__ == "__main__":  # a fresh process, whose lifeline is its input: see `processes`
+    main(sys.argv[1], int(sys.argv[2]), 0)

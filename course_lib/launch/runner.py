@@ -1,27 +1,33 @@
 """The parent of a launch: starts the ranks, watches them, and ends every one of them."""
 
+import errno
 import linecache
 import os
-import pickle
-import shutil
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from multiprocessing.connection import wait
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from course_lib.launch import processes
+from course_lib.launch.errors import RankFailed
+from course_lib.launch.explain import disk_full, said
+from course_lib.launch.interrupts import Stop, held
 from course_lib.launch.job import Folder, Job
 from course_lib.launch.limits import (
     check_arguments,
     check_memory,
     threads_per_rank,
 )
+from course_lib.launch.packing import pack
+from course_lib.launch.processes import RankProcesses
+from course_lib.launch.progress_line import ProgressLine
 from course_lib.launch.running import RunningRank
 from course_lib.launch.server import wait_until_warm
 from course_lib.launch.verdict import first_cause
 
-_POLL_S = 0.03
 _GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
 _LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
 _STACK_S = 1.0  # after the deadline: time for each rank to write down where it is
@@ -41,56 +47,67 @@ def run(
     `check_collectives` makes ranks compare each collective before they start it (slow): a mismatch
     then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
 
-    No rank is left when it returns or raises. Raises RankFailed, with what happened first, if a
-    rank raises, dies, or returns nothing within `timeout_s` seconds; TypeError or ValueError for
-    bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
+    After a second a line says how far the ranks are, unless not `stream`. Whatever happens, no
+    process of a rank is left. Raises RankFailed, with what happened first, if a rank raises, dies,
+    or returns nothing within `timeout_s` seconds; Stopped, a KeyboardInterrupt, after an interrupt;
+    TypeError or ValueError for bad arguments; MemoryError or OSError, with a remedy, where this
+    machine does not allow it.
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
-    call = _packed(function, args)
-    wait_until_warm()
-    with tempfile.TemporaryDirectory(prefix="course_launch_", ignore_cleanup_errors=True) as path:
-        folder = Folder(Path(path))
-        deadline_s = time.monotonic() + timeout_s
-        folder.write_job(_job(call, ranks, timeout_s, deadline_s, check_collectives))
-        return _results(_started_and_ended(folder, ranks, deadline_s, stream), timeout_s)
+    with held() as stop:
+        wait_until_warm(stop)
+        with _folder() as folder:
+            deadline_s = time.monotonic() + timeout_s
+            _pack_call(function, args, folder)
+            folder.write_job(_job(ranks, timeout_s, deadline_s, check_collectives))
+            line = ProgressLine(timeout_s, show=stream)
+            running = [RunningRank(folder, rank, stream, line.clear) for rank in range(ranks)]
+            _follow(folder, running, deadline_s, stop, line)
+            results = _results(folder, running, timeout_s)
+            stop.obey(ranks)
+            return results
 
 
-def _started_and_ended(
-    folder: Folder, ranks: int, deadline_s: float, stream: bool
-) -> list[RunningRank]:
+@contextmanager
+def _folder() -> Iterator[Folder]:
+    """The launch's folder; what does not fit on its disk is an OSError of one sentence."""
+    try:
+        with tempfile.TemporaryDirectory(
+            prefix="course_launch_", ignore_cleanup_errors=True
+        ) as path:
+            yield Folder(Path(path))
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise OSError(errno.ENOSPC, disk_full(Path(tempfile.gettempdir()))) from error
+
+
+def _follow(
+    folder: Folder, running: list[RunningRank], deadline_s: float, stop: Stop, line: ProgressLine
+) -> None:
     """Start the ranks, follow them, and leave none of them alive."""
-    started: list[RunningRank] = []
+    started = processes.started(folder, len(running), stop)
     try:
-        for rank in range(ranks):
-            started.append(RunningRank(folder, rank, stream))
-        _watch(started, deadline_s)
-    except BaseException:
-        # Before the ranks are ended: a restart interrupts the kernel and soon kills it. Ranks live
-        # only as long as the folder, so they end even if the kernel can no longer end them.
-        shutil.rmtree(folder.path, ignore_errors=True)
-        raise
+        _watch(started, running, deadline_s, stop, line)
     finally:
-        _end(started)
-    return started
+        started.end()
+        line.clear()
 
 
-def _packed(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    import cloudpickle
-
+def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Folder) -> None:
     try:
-        packed: bytes = cloudpickle.dumps((function, args))
+        pack((function, args), folder.call)
+    except OSError:
+        raise
     except Exception as error:
         raise TypeError(
-            f"function or one of its arguments cannot be sent to the ranks ({error}):"
+            f"function or one of its arguments cannot be sent to the ranks ({said(error)}):"
             " create inside the function what cannot be copied"
         ) from error
-    return packed
 
 
-def _job(
-    call: bytes, ranks: int, timeout_s: float, deadline_s: float, check_collectives: bool
-) -> Job:
+def _job(ranks: int, timeout_s: float, deadline_s: float, check_collectives: bool) -> Job:
     # Cells are not files: without their source a rank's traceback would show no code.
     cells = {
         name: entry
@@ -101,45 +118,66 @@ def _job(
     environment = dict(os.environ)
     if check_collectives:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
-    return Job(call, ranks, threads, timeout_s, deadline_s, environment, cells)
+    return Job(
+        ranks, threads, timeout_s, deadline_s, environment,
+        _directory(), list(sys.path), list(sys.argv), cells,
+    )  # fmt: skip
 
 
-def _watch(ranks: list[RunningRank], deadline_s: float) -> None:
+def _directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # somebody has removed it
+        return os.sep
+
+
+def _watch(
+    started: RankProcesses,
+    ranks: list[RunningRank],
+    deadline_s: float,
+    stop: Stop,
+    line: ProgressLine,
+) -> None:
     """Return when all ranks ended, or soon after the first failure, last result, or deadline."""
     until_s = deadline_s + _STACK_S
     settled = False
-    while running := [rank for rank in ranks if not rank.ended]:
+    while any(not rank.ended for rank in ranks):
+        stop.obey(len(ranks))
         now_s = time.monotonic()
         if now_s > until_s:
             return
-        wait([rank.process.sentinel for rank in running], timeout=_POLL_S)
-        for rank in ranks:
-            rank.update()
+        started.wait()
+        for rank, code in zip(ranks, started.exit_codes, strict=True):
+            rank.update(code)
         if any(rank.failed and rank.output.too_long for rank in ranks):
             return
+        if line.due:
+            line.update([rank.steps for rank in ranks])
         if not settled and any(rank.failed for rank in ranks):
             until_s, settled = min(until_s, now_s + _GRACE_S), True
         elif not settled and all(rank.returned for rank in ranks):
             until_s, settled = now_s + _LEAVE_S, True
 
 
-def _end(ranks: list[RunningRank]) -> None:
-    for rank in ranks:
-        rank.process.kill()
-    for rank in ranks:
-        rank.process.wait()
-
-
-def _results(ranks: list[RunningRank], timeout_s: float) -> list[Any]:
+def _results(folder: Folder, ranks: list[RunningRank], timeout_s: float) -> list[Any]:
     """The results by rank; raises RankFailed if a rank has none."""
     for rank in ranks:
         rank.output.show_rest()
-    reports = [rank.report for rank in ranks]
-    results = [report.result for report in reports if report and not report.failed]
-    if len(results) == len(ranks):
-        return [pickle.loads(result) for result in results]
+    if all(rank.returned for rank in ranks):
+        return [_result(folder, rank.rank) for rank in ranks]
     failed = [rank for rank in ranks if rank.failed]
     if not failed:
         failed = [rank for rank in ranks if not rank.returned]  # time was up
     returned = [rank.rank for rank in ranks if rank.returned]
     raise first_cause([rank.failure() for rank in failed], returned, timeout_s)
+
+
+def _result(folder: Folder, rank: int) -> Any:
+    try:
+        return folder.read_result(rank)
+    except Exception as error:
+        raise RankFailed(
+            rank,
+            f"returned something that cannot be rebuilt here ({said(error)}): return numbers,"
+            " tensors or plain containers of them",
+        ) from error

@@ -1,35 +1,46 @@
-"""One rank as the parent follows it: its process, its output, its report, and why it failed."""
+"""One rank as the parent follows it: its output, its report, and why it failed."""
 
 import signal
 import time
+from collections.abc import Callable
 
 from course_lib.launch.explain import explain_output
 from course_lib.launch.job import Folder, Report
 from course_lib.launch.output import MAX_BYTES, Output
-from course_lib.launch.server import RankProcess
+from course_lib.launch.progress_line import Steps
 from course_lib.launch.verdict import Failure, describe_exit, readable_stack
 
 
 class RunningRank:
     """A rank that was started; `update` reads its latest state."""
 
-    def __init__(self, folder: Folder, rank: int, stream: bool) -> None:
+    def __init__(
+        self, folder: Folder, rank: int, stream: bool, make_room: Callable[[], None]
+    ) -> None:
         self.rank = rank
-        self.process = RankProcess(folder, rank)
-        self.output = Output(folder.log(rank), rank, stream)
+        self.output = Output(folder.log(rank), rank, stream, make_room)
         self.report: Report | None = None
         self.exit_code: int | None = None
         self._ended_s = 0.0
         self._folder = folder
 
-    def update(self) -> None:
+    def update(self, exit_code: int | None) -> None:
         """Read what the rank has done since the last call, and show what it printed."""
         if self.exit_code is None:  # before the report: a rank that ended has made its report
-            self.exit_code = self.process.exit_code()
+            self.exit_code = exit_code
             self._ended_s = time.monotonic()
         if self.report is None:
             self.report = self._folder.read_report(self.rank)
         self.output.show_new_lines()
+
+    @property
+    def steps(self) -> Steps:
+        """How many updates it has done, of how many; None before it is ready."""
+        try:
+            step, steps = self._folder.steps(self.rank).read_text().split()
+            return int(step), int(steps)
+        except (OSError, ValueError):  # not there yet, or just being written
+            return None
 
     @property
     def ended(self) -> bool:

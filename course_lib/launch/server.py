@@ -1,114 +1,182 @@
-"""Rank processes as their parent sees them: forked from a warm server, and ended for certain.
+"""The parent's side of the server: starts it, and asks it for the processes of a launch."""
 
-The server is the standard library's forkserver: a clean process, never a fork of the kernel.
-Where there is none (Windows), each rank is a fresh process that imports torch for itself.
-"""
-
+import atexit
 import contextlib
-import multiprocessing
+import json
 import os
-import signal
+import select
+import socket
+import subprocess
+import sys
 import threading
-from multiprocessing.connection import wait
-from typing import TYPE_CHECKING
+import time
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
 
-from course_lib.launch import rank as rank_program
-from course_lib.launch.job import Folder
+from course_lib.launch.interrupts import Stop
+from course_lib.launch.server_program import FORKED, READY
 
-if TYPE_CHECKING:
-    from multiprocessing.context import ForkServerContext, SpawnContext  # one is absent on Windows
+# Windows has no fork: there, each rank is a fresh process that imports torch for itself.
+FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
+_IMPORT_S = 120.0  # torch takes 3 s, or a minute from a slow disk
+_ANSWER_S = 10.0  # forking takes milliseconds
+_POLL_S = 0.05
 
-_PRELOAD = "course_lib.launch.preload"
-_END_S = 5.0  # a killed process is gone in milliseconds
+_lock = threading.Lock()
+_server: "_Server | None" = None
+# Both kinds end when nobody holds our end any more, so a fork of this process must not.
+_sockets: "weakref.WeakSet[socket.socket]" = weakref.WeakSet()
 
-_warm = False
-_warming = threading.Lock()
-# Starting a process makes the standard library poll all others, which is not thread-safe.
-_process_lock = threading.Lock()
 
-_FORKS = "forkserver" in multiprocessing.get_all_start_methods()
-_context: "ForkServerContext | SpawnContext" = (
-    multiprocessing.get_context("forkserver") if _FORKS else multiprocessing.get_context("spawn")
-)
+class ServerFailed(OSError):
+    """The process that starts ranks could not be started, or ended."""
+
+
+@dataclass
+class _Server:
+    process: "subprocess.Popen[bytes]"
+    connection: socket.socket
+    ready: bool = False
+
+    def close(self) -> None:
+        """End it; keepers that it has forked go on until their own launches end."""
+        self.connection.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        self.process.kill()
+        self.process.wait()
 
 
 def warm_up() -> None:
     """Start the server in the background, so that the first `run` need not wait 3 s for torch."""
-    with contextlib.suppress(OSError):  # `run` will meet the same error, and report it
-        _start_server()
+    if FORKS:
+        with contextlib.suppress(OSError), _lock:  # `run` will meet the same error, and report it
+            _running()
 
 
-def wait_until_warm() -> None:
-    """Return once the server can fork a rank at once; OSError if it cannot start."""
-    global _warm
-    with _warming:
-        if _FORKS and not _warm:
-            _start_server()
-            _ask_for_nothing()
-            _warm = True
+def wait_until_warm(stop: Stop) -> None:
+    """Return once a rank is only a fork away. Raises OSError if that cannot be, or Stopped."""
+    if FORKS:
+        with _lock:
+            _wait_for_imports(_running(), stop)
 
 
-def _start_server() -> None:
-    if not _FORKS:
-        return
-    from multiprocessing import forkserver
+def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
+    """The socket of a new keeper, whose ranks are about to start.
 
-    forkserver.set_forkserver_preload([_PRELOAD])
-    try:
-        forkserver.ensure_running()
-    except OSError as error:
-        if "too long" not in str(error):
-            raise
-        raise OSError(
-            "the path of the temporary folder is too long for a socket: set the environment"
-            " variable TMPDIR to a shorter one such as /tmp, and start again"
-        ) from error
-
-
-def _ask_for_nothing() -> None:
-    """Return when the server has imported everything and forked a process that does nothing.
-
-    This does not use a Process: each of those imports the caller's script again.
+    A server that has died or does not answer is replaced, once. Raises OSError if that fails too.
     """
-    from multiprocessing import forkserver
-
-    answer, request = forkserver.connect_to_new_process([])
-    os.close(request)
-    os.read(answer, 1)
-    os.close(answer)
-
-
-class RankProcess:
-    """One rank's process, in a process group of its own."""
-
-    def __init__(self, folder: Folder, rank: int) -> None:
-        self._process = _context.Process(
-            target=rank_program.main, args=(str(folder.path), rank), name=f"rank {rank}"
-        )
-        with _process_lock:
-            self._process.start()
-        self.sentinel = self._process.sentinel
-
-    def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number if a signal ended it."""
-        with _process_lock:
-            return self._process.exitcode
-
-    def kill(self) -> None:
-        """End the rank and all that it started; safe to repeat."""
-        pid = self._process.pid
+    with _lock:
         try:
-            if pid is not None and hasattr(os, "killpg"):
-                os.killpg(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass  # nothing is left of the group, or the rank has not made it yet
-        if self.exit_code() is None:
-            self._process.kill()
+            return _asked(_running(), folder, ranks, stop)
+        except OSError:
+            _forget()
+            return _asked(_running(), folder, ranks, stop)
 
-    def wait(self) -> None:
-        """Return when a killed rank is gone."""
-        wait([self.sentinel], timeout=_END_S)
-        with _process_lock:
-            self._process.join(timeout=0)
-            if self._process.exitcode is not None:
-                self._process.close()
+
+def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.socket:
+    _wait_for_imports(server, stop)
+    ours, theirs = _socket_pair()
+    request = json.dumps({"folder": str(folder), "ranks": ranks}).encode()
+    try:
+        with theirs:
+            socket.send_fds(server.connection, [request], [theirs.fileno()])
+            if _answer(server, _ANSWER_S, Stop()) != FORKED:
+                raise ServerFailed("the process that starts ranks has ended: start again")
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+def _wait_for_imports(server: _Server, stop: Stop) -> None:
+    if not server.ready:
+        server.ready = _answer(server, _IMPORT_S, stop) == READY
+        if not server.ready:
+            said = _last_words(server)
+            _forget()
+            raise ServerFailed(f"the process that starts ranks ended while it imported torch{said}")
+
+
+def _answer(server: _Server, limit_s: float, stop: Stop) -> bytes:
+    """What the server says next; empty when it has ended. ServerFailed if it says nothing."""
+    until_s = time.monotonic() + limit_s
+    while not select.select([server.connection], [], [], _POLL_S)[0]:
+        stop.obey()
+        if time.monotonic() > until_s:
+            raise ServerFailed(f"the process that starts ranks said nothing for {limit_s:g} s")
+    try:
+        return server.connection.recv(64)
+    except ConnectionError:
+        return b""
+
+
+def _last_words(server: _Server) -> str:
+    assert server.process.stderr is not None
+    lines = server.process.stderr.read().decode(errors="replace").strip().splitlines()
+    return f" ({lines[-1]})" if lines else ""
+
+
+def _running() -> _Server:
+    global _server
+    if _server is None or _server.process.poll() is not None:
+        _forget()
+        _server = _started()
+    return _server
+
+
+def _started() -> _Server:
+    ours, theirs = _socket_pair()
+    # As the parent finds modules, the server must find them; a rank is told again, later.
+    program = (
+        f"import sys; sys.path[:] = {[str(Path(entry).absolute()) for entry in sys.path]!r};"
+        f" from course_lib.launch.server_program import main; main({theirs.fileno()})"
+    )
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()], start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            ours.close()
+            raise ServerFailed(refused("the process that starts ranks", error.errno)) from error
+    return _Server(process, ours)
+
+
+def refused(what: str, number: int | None) -> str:
+    """The sentence for a process that the system did not start."""
+    why = os.strerror(number) if number else "for no reason that it gave"
+    return (
+        f"the system refused to start {what} ({why}): close other programs, raise this user's limit"
+        " of processes (ulimit -u), or pass fewer ranks"
+    )
+
+
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Our end, which no fork of this process keeps, and the other end."""
+    ours, theirs = socket.socketpair()
+    _sockets.add(ours)
+    return ours, theirs
+
+
+def _begin_anew() -> None:
+    """In a fork of this process: what belongs to its parent is not touched."""
+    global _lock, _server
+    _lock, _server = threading.Lock(), None
+    for held in list(_sockets):
+        held.close()
+
+
+def _forget() -> None:
+    global _server
+    if _server is not None:
+        _server.close()
+    _server = None
+
+
+atexit.register(_forget)
+if FORKS:
+    os.register_at_fork(after_in_child=_begin_anew)

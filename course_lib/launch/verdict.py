@@ -64,11 +64,10 @@ def _named(ranks: list[int]) -> str:
 
 def describe_exit(exit_code: int, started: bool) -> str:
     """How a process that left no report ended, in words; `started`: it had read its job."""
+    if exit_code == rank_program.NO_REPORT:
+        return "could not report what came of it: is the disk of the temporary folder full?"
     if exit_code >= 0 and not started:
-        return (
-            f"ended with exit code {exit_code} before it started: in a script, put the call"
-            ' under `if __name__ == "__main__":`, since each rank imports the script'
-        )
+        return f"ended with exit code {exit_code} before it started"
     if exit_code >= 0:
         return f"ended with exit code {exit_code} before it returned a result"
     name = signal.Signals(-exit_code).name

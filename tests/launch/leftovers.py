@@ -35,12 +35,13 @@ def gone(processes: list[psutil.Process], within_s: float = 5.0) -> bool:
 
 
 def folders_in(temporary: Path) -> list[Path]:
-    """Folders of launches and of servers; torch's cache of compiled code is meant to stay."""
-    return [*temporary.glob("course_launch_*"), *temporary.glob("pymp-*")]
+    """Folders of launches and of torchrun; torch's cache of compiled code is meant to stay."""
+    kinds = ("course_launch_*", "course_nodes_*", "pymp-*", "torchelastic_*")
+    return [folder for kind in kinds for folder in temporary.glob(kind)]
 
 
 def our_ranks() -> list[psutil.Process]:
-    """What this test process started, but for the server and the standard library's tracker."""
+    """What this test process started, but for the server."""
     me = psutil.Process()
     spared = {me.pid, *(child.pid for child in me.children())}
     return [process for process in marked(os.environ[MARK]) if process.pid not in spared]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from course_lib.launch.rank import NO_REPORT
 from course_lib.launch.verdict import Failure, describe_exit, first_cause, readable_stack
 
 RAISED = Failure(2, 5.0, "raised ValueError: no", "its traceback")
@@ -40,7 +41,8 @@ def test_nothing_but_lost_peers_names_the_first() -> None:
 
 def test_exit_codes_in_words() -> None:
     assert describe_exit(3, started=True) == "ended with exit code 3 before it returned a result"
-    assert "__main__" in describe_exit(1, started=False)
+    assert describe_exit(1, started=False) == "ended with exit code 1 before it started"
+    assert "is the disk of the temporary folder full?" in describe_exit(NO_REPORT, started=True)
 
 
 def test_a_dump_that_cannot_be_read_is_shown_as_it_is() -> None:
