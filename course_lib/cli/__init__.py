@@ -48,8 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # `course plan … | head` has read enough; what is still to be flushed goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
-        print(f"course {arguments.command}: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as stopped:  # of a launch, it says how many ranks were ended
+        print(f"course {arguments.command}: {str(stopped) or 'interrupted'}", file=sys.stderr)
         return 130
 
 

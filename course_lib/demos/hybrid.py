@@ -248,6 +248,7 @@ def _train(training: HybridTraining, table: RemoteModule) -> Trained:
         dist.barrier(group)  # or look the next ones up before the server has them
         shares.append(float(share.detach()))
         seconds.append(time.perf_counter() - start)
+        launch.report_step(len(seconds), training.steps)
     weights = {name: p.detach().cpu() for name, p in dense.named_parameters()}
     return Trained(shares, weights, log.sent(), statistics.median(seconds[1:]))
 

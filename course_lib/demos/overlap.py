@@ -116,6 +116,7 @@ def _profiled(
         else:
             loss.backward()
         ddp.zero_grad()
+        launch.report_step(number_, training.steps)
     return trace
 
 

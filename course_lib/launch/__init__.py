@@ -12,7 +12,11 @@ from course_lib.launch.group import Rank, finish, init, program, report_step
 from course_lib.launch.interrupts import Stopped
 from course_lib.launch.runner import run
 from course_lib.launch.server import warm_up
-from course_lib.launch.torchrun import torchrun_command
+from course_lib.launch.torchrun import (
+    private_environment,
+    private_torchrun,
+    torchrun_command,
+)
 from course_lib.launch.two_nodes import NodesFailed, run_on_two_nodes
 
 __all__ = [
@@ -22,6 +26,8 @@ __all__ = [
     "Stopped",
     "finish",
     "init",
+    "private_environment",
+    "private_torchrun",
     "program",
     "report_step",
     "run",

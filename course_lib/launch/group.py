@@ -93,6 +93,11 @@ def program(main: Callable[[Any], Any], options: Any) -> NoReturn:
     os._exit(code)
 
 
+def loopback() -> str | None:
+    """The network interface that only this machine can reach; None where it has no known name."""
+    return {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+
+
 def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
     try:
         init()
@@ -125,6 +130,9 @@ def _join() -> _Membership:
     # have read a different value when it imported torch.
     os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "INFO")
     dist.set_debug_level_from_env()
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") == os.environ.get("WORLD_SIZE", "1") and loopback():
+        # On one machine gloo need not listen where others can connect.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback() or "")
     timeout = timedelta(seconds=float(os.environ.get(TIMEOUT_VARIABLE, _TIMEOUT_S)))
     store, rank, world = _meeting_point(timeout)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -161,14 +169,15 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
     if "RANK" not in os.environ:
         return dist.HashStore(), 0, 1
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attempt = os.environ.get(_ATTEMPT_VARIABLE, "0")
     if STORE_VARIABLE in os.environ:
-        return dist.FileStore(os.environ[STORE_VARIABLE], world), rank, world
+        return dist.FileStore(f"{os.environ[STORE_VARIABLE]}.{attempt}", world), rank, world
     store, rank, world = next(rendezvous("env://", rank, world, timeout=timeout))
     if os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]:
         # After a restart torchrun (seen with 2.13) gives the same store, in which gloo would find
         # the addresses of dead ranks. Agents on several machines count restarts differently: there,
         # start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1.
-        store = dist.PrefixStore(f"attempt{os.environ.get(_ATTEMPT_VARIABLE, 0)}", store)
+        store = dist.PrefixStore(f"attempt{attempt}", store)
     return store, rank, world
 
 

@@ -26,7 +26,7 @@ ip link set lo up
 ip address add "$NODE_ADDRESS/24" dev "$NODE_LINK"
 tc qdisc add dev "$NODE_LINK" root tbf $NODE_LIMIT
 ip link set "$NODE_LINK" up
-exec "$@"
+exec "$@" >"$NODE_OUT" 2>"$NODE_ERR"
 """
 
 
@@ -57,10 +57,12 @@ def _start(plan: NodePlan, node: int, folder: Path) -> subprocess.Popen[str]:
         "NODE_ADDRESS": plan.addresses[node],
         "NODE_LINK": plan.link,
         "NODE_LIMIT": plan.limit,
+        "NODE_OUT": str(folder / f"out{node}"),
+        "NODE_ERR": str(folder / f"err{node}"),
+        "TMPDIR": str(folder),  # torchrun leaves folders behind
     }
-    script = _NODE.replace('exec "$@"', f'exec "$@" >"{folder}/out{node}" 2>"{folder}/err{node}"')
     process = subprocess.Popen(
-        [*own_network, "sh", "-c", script, "sh", *plan.commands[node]],
+        [*own_network, "sh", "-c", _NODE, "sh", *plan.commands[node]],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=os.environ | plan.environment | own,

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -90,13 +91,11 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
     )
     os.environ[group.STORE_VARIABLE] = str(folder.store)
     os.environ[group.TIMEOUT_VARIABLE] = str(job.timeout_s)
-    loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
-    if loopback:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
     os.environ[group.STEPS_VARIABLE] = str(folder.steps(rank))
     sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):  # it may be gone
         os.chdir(job.directory)
+    tempfile.tempdir = None  # the server may have looked it up already
     linecache.cache.update(job.cell_sources)
     # Not from the server: DataLoader's workers must be in this rank's process group, and where they
     # are forked, the class of their dataset may be defined in a cell.

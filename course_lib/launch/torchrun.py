@@ -1,9 +1,12 @@
-"""The command line that starts the same program with the tool used on real clusters."""
+"""The tool used on real clusters: its command line for a reader, and its private use by a demo."""
 
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+
+from course_lib.launch import group
 
 
 def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
@@ -14,3 +17,28 @@ def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
     launcher = [sys.executable, "-m", "torch.distributed.run"]
     command = [*launcher, "--standalone", f"--nproc-per-node={ranks}", "-m", module, *argv]
     return subprocess.list2cmdline(command) if sys.platform == "win32" else shlex.join(command)
+
+
+def private_torchrun(folder: Path, ranks: int) -> list[str]:
+    """torchrun on this machine alone, up to the module: agent and ranks meet in `folder`.
+
+    With `--standalone` its agent listens on every network interface and unpickles what it is sent
+    there (seen with torch 2.13), so that another user could run code as this one. Files in a folder
+    of one's own need no port. Start it with `private_environment(folder)`.
+    """
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--nnodes=1", f"--nproc-per-node={ranks}"),
+        *("--rdzv-backend=c10d", "--rdzv-conf=store_type=file"),
+        f"--rdzv-endpoint={folder}/meeting",
+        f"--log-dir={folder}/logs",  # or it leaves an empty one behind
+    ]
+
+
+def private_environment(folder: Path) -> dict[str, str]:
+    """What makes `launch.init` in each rank meet the others in `folder` as well."""
+    return {
+        group.STORE_VARIABLE: str(folder / "store"),
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the ranks need no port of the agent's
+        "GLOO_SOCKET_IFNAME": group.loopback() or "",
+    }

@@ -11,10 +11,12 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib import validation
+from course_lib.launch.interrupts import Stop, held
 from course_lib.launch.limits import MAX_RANKS, threads_per_rank
 from course_lib.launch.node_plan import NodePlan
 
@@ -26,6 +28,7 @@ _NEEDED = {"unshare": "util-linux", "ip": "iproute2", "tc": "iproute2"}
 # timers keep up, and far less than a tensor, or small ones would not feel the limit.
 _BURST_S, _BURST_BYTES = 0.0001, 4 * 1024
 _LEAVE_S = 5.0
+_POLL_S = 0.1
 _TAIL = 15  # lines of a node's output in an error
 
 
@@ -50,10 +53,13 @@ def run_on_two_nodes(
     reason = obstacle()
     if reason:
         raise NodesFailed(f"two nodes are not possible on this machine: {reason}")
-    with tempfile.TemporaryDirectory(prefix="course_nodes_") as path:
+    with (
+        held() as stop,
+        tempfile.TemporaryDirectory(prefix="course_nodes_", ignore_cleanup_errors=True) as path,
+    ):
         folder = Path(path)
         _plan(module, argv, ranks_per_node, mbit, timeout_s).write(folder)
-        _run(folder, timeout_s)
+        _run(folder, timeout_s, stop, 2 * ranks_per_node)
         return [_text(folder / f"out{node}") for node in (0, 1)]
 
 
@@ -125,7 +131,7 @@ def _plan(
     )
 
 
-def _run(folder: Path, timeout_s: float) -> None:
+def _run(folder: Path, timeout_s: float, stop: Stop, ranks: int) -> None:
     """Start the namespaces, wait until they end, and end them whatever happens."""
     command = [*_unshare(), sys.executable, "-m", "course_lib.launch.namespaces", str(folder)]
     with open(folder / "said", "wb") as said:
@@ -135,7 +141,7 @@ def _run(folder: Path, timeout_s: float) -> None:
             command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
         )
     try:
-        code = first.wait(timeout_s)
+        code = _code(first, timeout_s, stop, ranks)
     except subprocess.TimeoutExpired:
         tails = "\n".join(_tail(folder / f"err{node}") for node in (0, 1)).strip()
         raise NodesFailed(
@@ -146,6 +152,18 @@ def _run(folder: Path, timeout_s: float) -> None:
         _end(first)
     if code:
         raise NodesFailed(_failure(folder))
+
+
+def _code(first: "subprocess.Popen[bytes]", timeout_s: float, stop: Stop, ranks: int) -> int:
+    """Its exit code. Raises TimeoutExpired, or Stopped."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        stop.obey(ranks)
+        try:
+            return first.wait(_POLL_S)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > until_s:
+                raise
 
 
 def _end(first: subprocess.Popen[bytes]) -> None:

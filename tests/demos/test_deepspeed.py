@@ -87,10 +87,10 @@ def test_the_configuration_is_accepted():
         assert (known.offload_optimizer is not None) == (stage > 0)
 
 
-def test_without_deepspeed_the_job_says_what_is_missing():
+def test_without_deepspeed_the_job_says_what_is_missing(tmp_path):
     if find_spec("deepspeed") is not None:
         pytest.skip("deepspeed is installed")
     command = [sys.executable, "-m", launchers_job.__name__, "--framework", "deepspeed"]
-    code, text = lifeline.run(command, 60.0)
+    code, text = lifeline.run(command, tmp_path, 60.0)
     assert code == 1
     assert "No module named 'deepspeed'" in text

@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -49,8 +50,30 @@ def temporary(warm_server, monkeypatch):
         assert left == []
 
 
+class Listeners(threading.Thread):
+    """Collects where processes listen that were started with this folder in their arguments."""
+
+    def __init__(self, folder):
+        super().__init__(daemon=True)
+        self.folder, self.seen, self.looks, self.over = folder, set(), 0, threading.Event()
+
+    def run(self):
+        while not self.over.wait(0.05):
+            ours = {process.pid for process in workers(self.folder)}
+            self.looks += bool(ours)
+            for socket in psutil.net_connections(kind="inet"):
+                if socket.status == psutil.CONN_LISTEN and socket.pid in ours:
+                    self.seen.add(socket.laddr.ip)
+
+
 def test_after_a_kill_the_loss_curve_is_the_same(temporary):
+    listeners = Listeners(temporary)
+    listeners.start()
     result = demos.run("elastic", ranks=2, stream=False, **QUICK)  # verify() compared the curve
+    listeners.over.set()
+    listeners.join()
+    assert listeners.looks > 3  # torchrun and its ranks, while they worked
+    assert listeners.seen <= {"127.0.0.1", "::1"}
     assert result.attempts == 2
     assert result.losses == pytest.approx(result.losses_one_process, rel=1e-6)
     assert list(result.repeated) == [2]  # saved after 2 updates, killed after 3

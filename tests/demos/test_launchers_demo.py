@@ -110,7 +110,7 @@ def test_at_the_limit_the_launcher_and_its_workers_end(tmp_path):
     command = [sys.executable, "-c", STUBBORN, WORKER, str(number)]
     for limit_s in (1.0, 4.0, 12.0):  # a busy machine starts the worker late
         start = time.monotonic()
-        code, text = lifeline.run(command, limit_s)
+        code, text = lifeline.run(command, tmp_path, limit_s)
         assert time.monotonic() - start < limit_s + 9
         if number.exists():
             break
@@ -128,7 +128,7 @@ def waits_for_a_launcher(number):
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
-    lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], limit_s=600.0)
+    lifeline.run([sys.executable, "-c", STUBBORN, WORKER, number], Path(number).parent, 600.0)
 
 
 def test_when_the_rank_is_killed_its_workers_end(tmp_path):
@@ -147,15 +147,15 @@ def test_a_worker_that_nobody_waits_for_does_not_start(monkeypatch):
         lifeline.hold()
 
 
-def test_a_launcher_sees_nothing_of_ours(monkeypatch):
+def test_a_launcher_sees_nothing_of_ours(monkeypatch, tmp_path):
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", "COURSE_STORE", "TORCHELASTIC_RUN_ID"):
         monkeypatch.setenv(name, "7")
     show = "import os; print(sorted(k for k, v in os.environ.items() if v == '7'))"
-    assert lifeline.run([sys.executable, "-c", show], 30.0) == (0, "[]\n")
+    assert lifeline.run([sys.executable, "-c", show], tmp_path, 30.0) == (0, "[]\n")
 
 
 def test_a_failing_launcher_is_told_with_its_last_words(monkeypatch):
-    def broken(ranks, gpus):
+    def broken(folder, ranks, gpus):
         return [sys.executable, "-c", "raise SystemExit('no such device')"]
 
     found = attempt(launchers.Launcher("b", "torch", broken), Options(), 2, gpus=False)
@@ -164,7 +164,7 @@ def test_a_failing_launcher_is_told_with_its_last_words(monkeypatch):
 
 
 def test_a_launcher_that_is_too_slow_is_told():
-    def slow(ranks, gpus):
+    def slow(folder, ranks, gpus):
         return [sys.executable, "-c", "import time; time.sleep(60)"]
 
     found = attempt(launchers.Launcher("s", "torch", slow), Options(limit_s=0.5), 2, gpus=False)

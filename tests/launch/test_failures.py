@@ -226,7 +226,7 @@ def test_an_interrupt_ends_all_ranks() -> None:
 
     signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     for delay_s in (0.01, 0.02, 0.04, 0.3):  # while ranks start, and while they run
-        with pytest.raises(launch.Stopped, match="^Stopped; 2 ranks ended$"):
+        with pytest.raises(launch.Stopped, match=r"^Stopped; 2 ranks ended$"):
             signal.setitimer(signal.ITIMER_REAL, delay_s)
             launch.run(sleep)
         assert our_ranks() == []

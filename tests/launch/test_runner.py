@@ -4,6 +4,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,23 @@ def test_ranks_see_the_environment_of_the_moment(monkeypatch: pytest.MonkeyPatch
         return os.environ["COURSE_TEST_LATE"]
 
     assert launch.run(late, ranks=1) == ["set after the server started"]
+
+
+def test_ranks_find_what_the_parent_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "found_late.py").write_text("number = 7\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["program", "--option"])
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def look() -> tuple[int, str, list[str], str]:
+        import tempfile
+
+        import found_late
+
+        return found_late.number, os.getcwd(), sys.argv, tempfile.gettempdir()
+
+    assert launch.run(look, ranks=1) == [(7, str(tmp_path), ["program", "--option"], str(tmp_path))]
 
 
 def test_lines_are_labelled_and_in_order(capfd: pytest.CaptureFixture[str]) -> None:

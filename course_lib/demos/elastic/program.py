@@ -13,7 +13,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -31,8 +30,8 @@ from course_lib.validation import number, whole
 
 # A launcher's variables: what rank 0 starts must not take them for its own.
 _OF_A_LAUNCHER = (
-    "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "COURSE_STORE",
-    "COURSE_TIMEOUT_S",
+    "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "COURSE_STEPS",
+    "COURSE_STORE", "COURSE_TIMEOUT_S",
 )  # fmt: skip
 _LEAVE_S = 5.0  # for torchrun to end its ranks
 
@@ -150,9 +149,8 @@ def _supervised(options: Options, ranks: int) -> Result:
 
 def _command(folder: Path, ranks: int, max_restarts: int) -> list[str]:
     return [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-        *(f"--nproc-per-node={ranks}", f"--max-restarts={max_restarts}", "--monitor-interval=0.1"),
-        f"--log-dir={folder}/logs",  # or torchrun leaves an empty one behind
+        *launch.private_torchrun(folder, ranks),
+        *(f"--max-restarts={max_restarts}", "--monitor-interval=0.1"),
         *("-m", "course_lib.demos.elastic.worker", str(folder)),
     ]
 
@@ -161,7 +159,7 @@ def _run(command: list[str], folder: Path, limit_s: float) -> None:
     """Run torchrun to its end and leave no process; RuntimeError if it fails."""
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
-    }
+    } | launch.private_environment(folder)
     with open(folder / "output", "w+b") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         with _ended(process):

@@ -14,6 +14,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from course_lib import launch
+
 _VARIABLE = "COURSE_LIFELINE"
 _END_S = 5.0  # for a launcher to end when it is told to
 
@@ -22,10 +24,10 @@ _OURS = ("COURSE_", "TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
 _OURS_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
-def run(command: list[str], limit_s: float) -> tuple[int | None, str]:
+def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, str]:
     """The exit code of a launcher, None if the limit came first, and all that was printed.
 
-    Its workers must call `hold` when they start.
+    Its workers must call `hold` when they start. They meet in the folder, which must be empty.
     """
     # A file: unlike a pipe it never fills up, and no worker keeps it open for its reader.
     with (
@@ -33,6 +35,7 @@ def run(command: list[str], limit_s: float) -> tuple[int | None, str]:
         tempfile.TemporaryFile() as output,
     ):
         environment = _environment(line.getsockname()[1], limit_s)
+        environment |= launch.private_environment(folder) | {"TMPDIR": str(folder)}
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )

@@ -10,10 +10,12 @@ import shlex
 import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from course_lib import launch
@@ -29,23 +31,22 @@ JOB = "course_lib.demos.launchers.job"
 
 @dataclass(frozen=True)
 class Launcher:
-    """One way to start the job: `command(ranks, gpus)`, then the module and its arguments."""
+    """A way to start the job: `command(folder, ranks, gpus)`, then the module and its arguments."""
 
     name: str
     framework: str
-    command: Callable[[int, bool], list[str]]
+    command: Callable[[Path, int, bool], list[str]]
     package: str | None = None  # that has to be installed
     compiles: bool = False  # needs a C++ compiler
     one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
 
 
-def torchrun(ranks: int, _: bool) -> list[str]:
+def torchrun(folder: Path, ranks: int, _: bool) -> list[str]:
     """torch's launcher, by this Python."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    return [*command, f"--nproc-per-node={ranks}", "-m"]
+    return [*launch.private_torchrun(folder, ranks), "-m"]
 
 
-def accelerate_launch(ranks: int, gpus: bool) -> list[str]:
+def accelerate_launch(_: Path, ranks: int, gpus: bool) -> list[str]:
     """accelerate's launcher. With --cpu it starts several processes only through MPI."""
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
@@ -53,7 +54,7 @@ def accelerate_launch(ranks: int, gpus: bool) -> list[str]:
     return [*command, several, "--num_processes", str(ranks), "-m"]
 
 
-def deepspeed_launch(ranks: int, _: bool) -> list[str]:
+def deepspeed_launch(_: Path, ranks: int, __: bool) -> list[str]:
     """DeepSpeed's launcher. It wants a port: this one was free a moment ago."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
@@ -168,13 +169,19 @@ def main(options: Options) -> Result:
 
 def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Attempt:
     """Start the job by one launcher, and read its result."""
-    command = [*launcher.command(ranks, gpus), JOB, *_arguments(launcher.framework, options)]
-    shown = shlex.join(["python", *command[1:]])
+    with tempfile.TemporaryDirectory(prefix="course_launcher_") as path:
+        return _attempt(launcher, options, ranks, gpus, Path(path))
+
+
+def _attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool, folder: Path) -> Attempt:
+    started = launcher.command(folder, ranks, gpus)
+    command = [*started, JOB, *_arguments(launcher.framework, options)]
+    shown = shlex.join(["python", *command[1:]]).replace(str(folder), "FOLDER")
     reason = _missing(launcher)
     if reason:
         return Attempt(launcher.name, shown, skipped=True, problem=reason)
     start = time.time()
-    code, text = lifeline.run(command, options.limit_s)
+    code, text = lifeline.run(command, folder, options.limit_s)
     seconds = time.time() - start
     if code is None:
         problem = f"no end within {options.limit_s:g} s: raise limit_s"

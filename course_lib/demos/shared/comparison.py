@@ -128,6 +128,7 @@ def follow(
             trainee.update()
         seconds.append(_now(device) - start)
         losses.append(sum_over_ranks(share))
+        launch.report_step(number + 1, run.steps)
     return Version(
         name=trainee.name,
         losses=losses,
