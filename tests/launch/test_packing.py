@@ -1,0 +1,150 @@
+"""What travels between the parent and its ranks: equal, cheap, and explained where it cannot."""
+
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from course_lib import launch
+from course_lib.launch import packing
+from course_lib.launch.explain import explain
+
+
+def there_and_back(value: Any, folder: Path) -> Any:
+    packing.pack(value, folder / "value")
+    return packing.unpack(folder / "value")
+
+
+def test_large_tensors_of_every_kind_come_back_equal(tmp_path: Path) -> None:
+    whole = torch.arange(120_000).view(300, 400)
+    for name, tensor in {
+        "int64": whole,
+        "bf16": whole.to(torch.bfloat16),
+        "bool": whole % 2 == 0,
+        "complex": whole.to(torch.complex64),
+        "a part": whole[10:290],
+        "not contiguous": whole.T,
+        "trained": whole.float().requires_grad_(),
+        "a parameter": torch.nn.Parameter(whole.float()),
+        "no number": torch.empty(0, 5),
+        "one number": torch.tensor(3.5),
+        "conjugate": whole.to(torch.complex64).conj(),
+    }.items():
+        back = there_and_back(tensor, tmp_path)
+        assert torch.equal(back, tensor) and back.dtype == tensor.dtype, name
+        assert (type(back), back.requires_grad) == (type(tensor), tensor.requires_grad), name
+        if not back.requires_grad and not back.is_conj():
+            back.reshape(-1)[:1] = 1  # it can be written to
+
+
+def test_a_part_of_a_tensor_takes_only_its_own_bytes(tmp_path: Path) -> None:
+    packing.pack(torch.zeros(10_000_000)[:100_000], tmp_path / "value")
+    assert (tmp_path / "value").stat().st_size < 410_000
+
+
+def test_one_tensor_stays_one(tmp_path: Path) -> None:
+    large, small = torch.zeros(100_000), torch.zeros(4)
+    first, second, third, fourth = there_and_back((large, large, small, small), tmp_path)
+    assert first is second and third is fourth
+
+
+class Unwilling:
+    """Can be sent, and cannot be rebuilt where it was not made."""
+
+    def __reduce__(self) -> tuple[Any, tuple[int]]:
+        return _only_in, (os.getpid(),)
+
+
+def _only_in(process: int) -> int:
+    if os.getpid() != process:
+        raise LookupError("made in another process")
+    return process
+
+
+def test_a_result_that_cannot_be_rebuilt_names_its_rank() -> None:
+    with pytest.raises(launch.RankFailed, match="rank 0 returned something that cannot be rebuilt"):
+        launch.run(Unwilling, ranks=1)
+
+
+class Silent(Exception):
+    """Cannot even say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_an_exception_without_words_is_named() -> None:
+    assert explain(Silent()).startswith("raised ") and "Silent" in explain(Silent())
+
+    def raise_it() -> None:
+        raise Silent
+
+    with pytest.raises(launch.RankFailed, match=r"rank 0 raised .*Silent"):
+        launch.run(raise_it, ranks=1)
+
+
+def test_a_refused_thread_has_its_remedy() -> None:
+    for text in ("can't start new thread", "[Errno 11] Resource temporarily unavailable"):
+        assert "raise this user's limit of processes (ulimit -u)" in explain(RuntimeError(text))
+
+
+FULL = """
+import torch
+from course_lib import launch
+
+def say(what, function, *args):
+    try:
+        print(what, len(launch.run(function, *args, ranks=1, stream=False)))
+    except Exception as error:
+        print(what, type(error).__name__, str(error).splitlines()[0])
+
+say("argument:", len, torch.zeros(1_000_000))
+say("result:", torch.zeros, 1_000_000)
+say("small:", torch.zeros, 10)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a small disk: a namespace with a tmpfs")
+def test_a_full_disk_is_said_with_its_remedy(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(FULL)
+    (tmp_path / "disk").mkdir()
+    user = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    mount = 'mount -t tmpfs -o size=1m none "$TMPDIR" && '
+    inside = ["unshare", *user, "--mount", "sh", "-c"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "disk")}
+    if (
+        not shutil.which("unshare")
+        or subprocess.run(
+            [*inside, mount + "true"], env=environment, capture_output=True
+        ).returncode
+    ):
+        pytest.skip("this system allows no mount in a namespace")
+    command = [*inside, mount + 'exec "$@"', "sh", sys.executable, str(tmp_path / "script.py")]
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    argument, result, small = said.stdout.splitlines()
+    remedy = "free some, or set the environment variable TMPDIR to a folder with more"
+    assert argument.startswith("argument: OSError") and argument.endswith(remedy)
+    assert result.startswith("result: RankFailed rank 0 could not write its result, a Tensor")
+    assert result.endswith(remedy)
+    assert small == "small: 1"
+
+
+def test_nothing_is_unpickled_from_where_others_can_write() -> None:
+    def look() -> tuple[int, int]:
+        folder = Path(os.environ["COURSE_STORE"]).parent
+        return folder.stat().st_mode & 0o077, folder.stat().st_uid
+
+    assert launch.run(look, ranks=1) == [(0, os.getuid())]
+
+
+def test_pickle_is_what_cloudpickle_makes_of_everything_else(tmp_path: Path) -> None:
+    factor = 3
+    assert there_and_back(lambda number: factor * number, tmp_path)(4) == 12
+    packing.pack({"a": 1}, tmp_path / "plain")
+    assert pickle.loads((tmp_path / "plain").read_bytes()) == {"a": 1}

@@ -1,0 +1,105 @@
+"""The line that says how far a launch is."""
+
+import io
+import sys
+import time
+
+import pytest
+
+from course_lib import launch
+from course_lib.launch import progress_line
+from course_lib.launch.progress_line import ProgressLine, progress_text
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_words() -> None:
+    assert progress_text([None, (0, 0)], 1.2, 120) == "1 of 2 ranks ready, 1 s of at most 120 s"
+    assert progress_text([(3, 10), (2, 10)], 4, 60) == (
+        "2 of 2 ranks ready, step 2 of 10, 4 s of at most 60 s"
+    )
+    assert "step" not in progress_text([(3, 10), (0, 0)], 4, 60)  # one has not begun
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time in seconds, to be set."""
+    now = [100.0]
+    monkeypatch.setattr(progress_line, "FIRST_S", 1.0)
+    monkeypatch.setattr(progress_line.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_in_a_terminal_it_changes_in_place_and_goes(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = ProgressLine(60, show=True)
+    line.update([(5, 10)])
+    assert terminal.getvalue() == "" and not line.due  # not in the first second
+    clock[0] += 1.0
+    line.update([(5, 10)])
+    first = "1 of 1 ranks ready, step 5 of 10, 1 s of at most 60 s"
+    assert terminal.getvalue() == "\r" + first
+    line.clear()
+    line.clear()
+    assert terminal.getvalue() == "\r" + first + "\r" + " " * len(first) + "\r"
+
+
+def test_a_shorter_line_leaves_nothing_of_a_longer_one(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    line = ProgressLine(60, show=True)
+    clock[0] += 1.0
+    line.update([(5, 10)])
+    clock[0] += 1.0
+    line.update([None])
+    first, second = terminal.getvalue().split("\r")[1:]
+    assert len(second) == len(first) and second.startswith("0 of 1 ranks ready")
+
+
+def test_elsewhere_it_is_printed_ever_less_often(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    line = ProgressLine(60, show=True)
+    for _ in range(90):
+        clock[0] += 0.1
+        line.update([None])
+    line.clear()
+    seconds = [text.split(", ")[1].split()[0] for text in file.getvalue().splitlines()]
+    assert seconds == ["1", "2", "4", "8"]
+    assert "\r" not in file.getvalue()
+
+
+def test_it_can_be_silent(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    line = ProgressLine(60, show=False)
+    clock[0] += 5
+    line.update([None])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_ranks_tell_their_steps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress_line, "FIRST_S", 0.3)
+
+    def train() -> None:
+        launch.report_step(3, 5)
+        print("between")
+        time.sleep(0.8)
+
+    launch.run(train)
+    printed = capsys.readouterr()
+    assert "2 of 2 ranks ready, step 3 of 5, 0 s of at most 120 s\n" in printed.err
+    assert "ready" not in printed.out
+    launch.report_step(1, 2)  # outside a launch nothing happens

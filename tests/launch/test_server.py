@@ -1,0 +1,190 @@
+"""What happens to launches when the server, a keeper or the parent is killed, stopped or forked."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from leftovers import needs_signals, our_ranks, wait_for
+
+from course_lib import launch
+from course_lib.launch import processes, server
+from course_lib.launch.interrupts import Stop
+from course_lib.launch.job import Folder
+from course_lib.launch.keeper import _Keeper
+
+pytestmark = needs_signals
+
+
+def pid() -> int:
+    """The process id of the server."""
+    assert launch.run(lambda: 1, ranks=1) == [1]
+    assert server._server is not None
+    return server._server.process.pid
+
+
+# Each new server imports torch, which takes seconds: a killed one is left for the next test.
+
+
+def test_a_server_that_dies_between_two_questions_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    killed = pid()
+    monkeypatch.setattr(server, "wait_until_warm", lambda stop: None)
+    monkeypatch.setattr(server._server.process, "poll", lambda: None)  # nobody has noticed yet
+    os.kill(killed, signal.SIGKILL)
+    assert launch.run(lambda: 1) == [1, 1]
+
+
+def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_ANSWER_S", 0.5)
+    stopped = pid()
+    os.kill(stopped, signal.SIGSTOP)
+    assert launch.run(lambda: 1) == [1, 1]
+    wait_for(lambda: not psutil.pid_exists(stopped))
+
+
+def test_a_server_killed_during_a_launch_disturbs_no_rank() -> None:
+    def outlive() -> int:
+        os.kill(psutil.Process(os.getppid()).ppid(), signal.SIGKILL)  # the keeper's parent
+        time.sleep(0.3)
+        return 7
+
+    assert launch.run(outlive, ranks=1) == [7]
+
+
+def test_a_server_that_cannot_import_torch_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('a broken torch')\n")
+    server._forget()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(OSError, match=r"ended while it imported torch \(.*a broken torch\)"):
+        launch.run(lambda: 1)
+    assert server._server is None  # the next launch tries again
+
+
+def test_a_killed_keeper_takes_its_ranks_with_it() -> None:
+    def betray() -> None:
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        if launch.init().rank == 1:
+            os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
+
+    with pytest.raises(launch.RankFailed, match="was killed by SIGKILL"):
+        launch.run(betray)
+    wait_for(lambda: our_ranks() == [])
+
+
+def test_a_keeper_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_END_S", 0.5)
+
+    def stop_the_keeper() -> None:
+        os.kill(os.getppid(), signal.SIGSTOP)
+
+    start_s = time.monotonic()
+    launch_one = threading.Thread(target=lambda: launch.run(stop_the_keeper, ranks=1, timeout_s=2))
+    launch_one.start()
+    launch_one.join(20)
+    assert not launch_one.is_alive() and time.monotonic() - start_s < 15
+    wait_for(lambda: our_ranks() == [])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_fork_of_the_parent_has_a_server_of_its_own() -> None:
+    before, child = pid(), os.fork()
+    if child == 0:
+        code = 1
+        try:
+            own = server._server is None
+            code = 0 if own and launch.run(lambda: 1, stream=False) == [1, 1] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pid() == before
+    wait_for(lambda: our_ranks() == [])  # the child's server
+
+
+def test_a_refused_process_is_said_with_its_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    ours, theirs = server.socket.socketpair()
+    monkeypatch.setattr(processes, "keeper_for", lambda *_: ours)
+    ranks = processes.KeptRanks(Folder(tmp_path), 2, Stop())
+    before = signal.getsignal(signal.SIGCHLD)
+    keeper = _Keeper(theirs, str(tmp_path))
+    monkeypatch.setattr(os, "fork", refuse)
+    keeper.start(2)
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, before)
+    with pytest.raises(OSError, match=r"refused to start rank 0 .*raise .*\(ulimit -u\)"):
+        ranks.wait()
+    theirs.close()
+    ours.close()
+
+
+def test_without_fork_each_rank_is_a_fresh_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "FORKS", False)
+    monkeypatch.setattr(server, "FORKS", False)
+    offset = 10
+    assert launch.run(lambda: offset + launch.init().rank, stream=False) == [10, 11]
+    empty = Folder(tmp_path)  # without a job
+    ranks = processes.started(empty, 2, Stop())
+    while None in ranks.exit_codes:
+        ranks.wait()
+    assert ranks.exit_codes == [1, 1]
+    ranks.end()
+
+
+# --- what ranks start and do not want to be found -------------------------------------------------
+
+
+def escape(times: int) -> int:
+    """Start a process in a session of its own, several parents away, and go on."""
+    program = "import os, time\n" + "os.fork() and os._exit(0)\nos.setsid()\n" * times
+    environment = {"PATH": os.environ["PATH"], "COURSE_TEST_MARK": os.environ["COURSE_TEST_MARK"]}
+    subprocess.Popen([sys.executable, "-c", program + "time.sleep(60)"], env=environment)
+    time.sleep(0.3)
+    return 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="complete on Linux only")
+def test_a_process_that_left_its_session_ends_with_the_launch() -> None:
+    assert launch.run(escape, 2) == [1, 1]  # the fixture looks for it
+
+
+STOPPED = """
+import os, signal
+from course_lib import launch
+
+def stop():
+    print("stopped", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+launch.run(stop, timeout_s=600)
+"""
+
+
+def test_a_stopped_rank_ends_with_its_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(STOPPED)
+    parent = subprocess.Popen(
+        [sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert parent.stdout is not None
+    for _ in range(2):
+        assert "stopped" in parent.stdout.readline()
+    parent.kill()
+    parent.communicate()
+    wait_for(lambda: our_ranks() == [], within_s=5)
+    assert list(tmp_path.glob("course_launch_*")) == []
