@@ -75,8 +75,10 @@ def finish() -> None:
 def report_step(step: int, steps: int) -> None:
     """Tell whoever launched this rank that update `step` of `steps` is done."""
     if path := os.environ.get(STEPS_VARIABLE):
-        with contextlib.suppress(OSError), open(path, "w") as file:
-            file.write(f"{step} {steps}")
+        with contextlib.suppress(OSError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(descriptor, f"{step} {steps}".ljust(40).encode())  # never seen half written
+            os.close(descriptor)
 
 
 def program(main: Callable[[Any], Any], options: Any) -> NoReturn:

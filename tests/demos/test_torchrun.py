@@ -1,8 +1,10 @@
 """Under torchrun every demo does what it does under launch.run; the entry point starts it."""
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 
 import every_demo
 import pytest
@@ -19,7 +21,11 @@ def torchrun(ranks, *program):
     """The last line that a program prints on so many ranks, as JSON."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += [f"--nproc-per-node={ranks}", *program]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=True)
+    with tempfile.TemporaryDirectory() as folder:  # torchrun leaves an empty one behind
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=200, check=True,
+            env={**os.environ, "TMPDIR": folder},
+        )  # fmt: skip
     return json.loads(done.stdout.splitlines()[-1])
 
 

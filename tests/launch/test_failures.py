@@ -212,8 +212,10 @@ def test_a_rank_that_prints_without_end(capsys: pytest.CaptureFixture[str]) -> N
 def no_collection() -> Iterator[None]:
     """An interrupt inside a callback of the garbage collector (hypothesis has one) gets lost."""
     gc.disable()
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may come ignored
     yield
     signal.setitimer(signal.ITIMER_REAL, 0)  # after a failure it would hit whatever comes next
+    signal.signal(signal.SIGINT, before)
     gc.enable()
 
 
