@@ -46,6 +46,7 @@ MISTAKES = [
     ("5.7", "sparse peak", 0.1394),
     ("5.7", "PCIe card", 0.365),
     ("5.7", "percent", 27.9),
+    ("5.7", "70 billion for 70.55", 6 * 70e9 * 15e12 / (6.4e6 * 3600 * 989.4e12)),
     ("5.8", "one GPU", (1.4e12 / 380 / _DAY, 1.4e12 / 380 / 3600, 0.4765)),
     ("5.8", "with recomputation", (20.8, 1_023_392, 0.635)),
     ("5.9", "forgets attention", _palm(scores=0)),

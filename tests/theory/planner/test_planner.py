@@ -20,7 +20,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.planner import plan, reasons
+from course_lib.theory.planner import causes, plan, reasons
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import Assumptions
@@ -441,6 +441,9 @@ def test_excluded_meshes_are_those_that_no_row_has():
     ]
     kept = {row[:3] for row in rows(found.question)}
     assert sum(found.excluded.values()) == len(every) - len(kept) > 0
+    meshes = list(causes._meshes(found.question))
+    assert len(meshes) == len(every)
+    assert all(type(degree) is int for mesh in meshes for degree in mesh)
     assert found.excluded["tp leaves its node"] == 1
     assert found.excluded["more stages than layers"] == 1
     assert found.excluded["dp does not divide the global batch"] == 1
