@@ -114,14 +114,20 @@ def _job(ranks: int, timeout_s: float, deadline_s: float, check_collectives: boo
         for name, entry in linecache.cache.items()
         if len(entry) == 4 and entry[1] is None
     }
-    threads = threads_per_rank(ranks)
     environment = dict(os.environ)
     if check_collectives:
         environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Job(
-        ranks, threads, timeout_s, deadline_s, environment,
-        _directory(), list(sys.path), list(sys.argv), cells,
-    )  # fmt: skip
+        ranks=ranks,
+        threads=threads_per_rank(ranks),
+        timeout_s=timeout_s,
+        deadline_s=deadline_s,
+        environment=environment,
+        directory=_directory(),
+        path=list(sys.path),
+        arguments=list(sys.argv),
+        cell_sources=cells,
+    )
 
 
 def _directory() -> str:
