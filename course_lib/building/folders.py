@@ -22,7 +22,7 @@ BUILD = "run `course build`"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one file; state is written, current, kept, removed or a fault's name."""
+    """What happened to one file; state is a word such as written or kept, or a fault's name."""
 
     path: Path
     state: str

@@ -59,10 +59,10 @@ def require_free(port: int) -> None:
 
 
 def require_writable() -> None:
-    """Raise Problem when Jupyter cannot write where it must; what is missing there is made.
+    """Raise Problem when Jupyter cannot write where it must; folders that are missing are made.
 
-    In the data folder it only starts with a traceback in its log, without the one for running
-    servers not at all. The one for settings it can do without.
+    Jupyter starts without its folder for settings, prints a traceback without the one for data,
+    and does not start without the one for running servers.
     """
     from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
 
@@ -86,8 +86,8 @@ def _require_folder(folder: Path, variable: str) -> None:
 
 def _closed(folder: Path, variable: str, error: OSError) -> Problem:
     return Problem(
-        f"Jupyter must write to {folder}, which is not possible ({error.strerror}): set the variable "
-        f"{variable} to a folder of yours"
+        f"Jupyter must write to {folder}, which is not possible ({error.strerror}): set the "
+        f"variable {variable} to a folder of yours"
     )
 
 
