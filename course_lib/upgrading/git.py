@@ -48,7 +48,6 @@ def _run(
 
 
 def _line(finished: subprocess.CompletedProcess[bytes]) -> str:
-    """The line that says why, of the several that git writes."""
+    """The first line that git writes, which says why; hints come after it."""
     lines = os.fsdecode(finished.stderr).strip().splitlines()
-    reasons = [line for line in lines if line.startswith(("fatal:", "error:"))]
-    return (reasons or lines or [f"git ended with exit code {finished.returncode}"])[0]
+    return lines[0] if lines else f"git ended with exit code {finished.returncode}"

@@ -206,19 +206,18 @@ def test_a_folder_of_the_learner_where_the_course_adds_a_file(upstream, clone):
     assert_newest(clone, upstream)
 
 
-def test_a_folder_of_the_course_becomes_a_file_and_a_file_a_folder(upstream, clone):
+@pytest.mark.parametrize("edited", [True, False])
+def test_a_folder_of_the_course_becomes_a_file_and_a_file_a_folder(upstream, clone, edited):
     commit(upstream, {"one/a": "1", "two": "2"})
     upgrade(clone)
     shell(upstream, "git rm -r --quiet one two")
     commit(upstream, {"one": "1", "two/b": "2"})
-    (clone / "two").write_text("mine")
+    if edited:
+        (clone / "two").write_text("mine")
     upgrade(clone)
-    assert_kept(clone, [b"mine"])
-    assert {name: contents(clone)[name] for name in ("one", "two/b", "two.mine")} == {
-        "one": b"1",
-        "two/b": b"2",
-        "two.mine": b"mine",
-    }
+    found = contents(clone)
+    assert (found["one"], found["two/b"]) == (b"1", b"2")
+    assert found.get("two.mine") == (b"mine" if edited else None)
 
 
 def test_a_notebook_that_the_learner_deleted_comes_back_when_it_changes(upstream, clone):
@@ -298,6 +297,16 @@ def _upgrade_and_die(root, moment, monkeypatch):
         os._exit(0)
     finally:
         os._exit(1)
+
+
+def test_what_a_killed_git_has_written_is_not_taken_for_the_learners(upstream, clone):
+    release(upstream, 1)
+    for name in ("library.py", "exercises/01.ipynb", "exercises/14.ipynb"):
+        shutil.copy(upstream / name, clone / name)
+    commit(upstream, {"notes.py": "new"})
+    shutil.copy(upstream / "notes.py", clone / "notes.py")
+    assert not [line for line in upgrade(clone) if line.startswith("kept")]
+    assert contents(clone) == contents(upstream)
 
 
 def test_a_full_disk_stops_git_half_way_and_nothing_is_lost(upstream, clone, monkeypatch):
