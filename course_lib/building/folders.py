@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.building.chapters import read_chapters
+from course_lib.building.edits import about, load, stored_sha, untouched
 from course_lib.building.exercises import with_exercises
 from course_lib.building.glossary import TABLE, glossary
-from course_lib.building.notebooks import render, sources_sha
+from course_lib.building.notebooks import render
 
 FOLDERS = ("notebooks", "exercises", "solutions")
 BUILD = "run `course build`"
@@ -21,7 +22,7 @@ BUILD = "run `course build`"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one file; state is written, current, kept, removed or a fault's name."""
+    """What happened to one file; state is a word such as written or kept, or a fault's name."""
 
     path: Path
     state: str
@@ -33,31 +34,12 @@ class Outcome:
         return f"{self.state:<8} {self.path.relative_to(root)}{tail}"
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The notebook at path; an empty one when it cannot be read as one."""
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
-        return {}
-    return data if isinstance(data, dict) and isinstance(data.get("cells"), list) else {}
-
-
-def _stored_sha(notebook: dict[str, Any]) -> str:
-    course = notebook.get("metadata", {}).get("course", {})
-    return course.get("sources_sha", "") if isinstance(course, dict) else ""
-
-
-def _untouched(notebook: dict[str, Any]) -> bool:
-    """True when nobody edited the sources since the notebook was written by `course build`."""
-    return bool(notebook) and _stored_sha(notebook) == sources_sha(notebook["cells"])
-
-
 def _same_cells(notebook: dict[str, Any], fresh: dict[str, Any]) -> bool:
     def key(cell: dict[str, Any]) -> tuple[Any, ...]:
         tags = cell.get("metadata", {}).get("tags")
         return (cell.get("id"), cell.get("cell_type"), "".join(cell.get("source", "")), tags)
 
-    same_sha = _stored_sha(notebook) == _stored_sha(fresh)
+    same_sha = stored_sha(notebook) == stored_sha(fresh)
     return same_sha and list(map(key, notebook["cells"])) == list(map(key, fresh["cells"]))
 
 
@@ -80,8 +62,7 @@ def _surplus(root: Path, wanted: dict[Path, str]) -> list[Path]:
 
 
 def _written_for(path: Path) -> str:
-    course = _load(path).get("metadata", {}).get("course", {})
-    return course.get("chapter", "") if isinstance(course, dict) else ""
+    return str(about(load(path)).get("chapter", ""))
 
 
 def compare(root: Path) -> list[Outcome]:
@@ -95,8 +76,8 @@ def compare(root: Path) -> list[Outcome]:
         if not path.exists():
             faults.append(Outcome(path, "missing", BUILD))
             continue
-        notebook = _load(path)
-        if not _untouched(notebook):
+        notebook = load(path)
+        if not untouched(notebook):
             faults.append(Outcome(path, "edited", _undo(path)))
         elif not _same_cells(notebook, json.loads(text)):
             faults.append(Outcome(path, "stale", BUILD))
@@ -111,7 +92,7 @@ def _undo(path: Path) -> str:
 
 def _fault_of_surplus(path: Path) -> Outcome:
     # As with the expected notebooks, `course build` removes only what nobody edited.
-    remedy = BUILD if _untouched(_load(path)) else "delete or rename what you edited"
+    remedy = BUILD if untouched(load(path)) else "delete or rename what you edited"
     return Outcome(path, "surplus", f"no chapter asks for it: {remedy}")
 
 
@@ -123,7 +104,7 @@ def build(root: Path) -> list[Outcome]:
     wanted = expected(root)
     outcomes = [_place(path, text) for path, text in wanted.items()]
     for path in _surplus(root, wanted):
-        if _untouched(_load(path)):
+        if untouched(load(path)):
             path.unlink()
             outcomes.append(Outcome(path, "removed", "no chapter asks for it"))
         else:
@@ -135,16 +116,16 @@ def _place(path: Path, text: str) -> Outcome:
     if not path.exists():
         _write(path, text)
         return Outcome(path, "written")
-    notebook, fresh = _load(path), json.loads(text)
-    if _untouched(notebook):
+    notebook, fresh = load(path), json.loads(text)
+    if untouched(notebook):
         if _same_cells(notebook, fresh):
             return Outcome(path, "current")
         _write(path, text)
         return Outcome(path, "written")
-    if _stored_sha(notebook) == _stored_sha(fresh):
+    if stored_sha(notebook) == stored_sha(fresh):
         return Outcome(path, "kept", "you edited it, and its chapter has not changed")
     beside = _beside(path)
-    if not (beside.exists() and _same_cells(_load(beside), fresh)):
+    if not (beside.exists() and _same_cells(load(beside), fresh)):
         _write(beside, text)
     return Outcome(path, "kept", f"you edited it; the new version is {beside.name} beside it")
 
@@ -154,7 +135,7 @@ def _beside(path: Path) -> Path:
     number = 1
     while True:
         target = path.with_suffix(".new.ipynb" if number == 1 else f".{number}.new.ipynb")
-        if not target.exists() or _untouched(_load(target)):
+        if not target.exists() or untouched(load(target)):
             return target
         number += 1
 

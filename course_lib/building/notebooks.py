@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any
 
 from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
+from course_lib.building.edits import sources_sha
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
@@ -117,9 +118,3 @@ def _cell_json(cell: Cell, cell_id: str) -> dict[str, Any]:
     made = {"cell_type": cell.kind, "id": cell_id, "metadata": metadata}
     made["source"] = cell.source.splitlines(keepends=True)
     return made if cell.kind != "code" else {**made, "execution_count": None, "outputs": []}
-
-
-def sources_sha(cells: list[dict[str, Any]]) -> str:
-    """A hash of the types and sources of cells; outputs and ids do not count."""
-    pairs = [(cell.get("cell_type"), "".join(cell.get("source", ""))) for cell in cells]
-    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()[:16]

@@ -2,17 +2,23 @@
 
 import json
 import os
+import sys
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-SECTIONS = ("exercises", "predictions", "quizzes")
+from course_lib.checking.records import complete, empty, is_newer
+
 # Checks write for about a millisecond; whoever waits longer than this meets a stuck machine.
 LOCK_TIMEOUT_S = 5.0
+# A file that a killed kernel was writing; a living one is renamed after about a millisecond.
+LEFTOVER_S = 3600.0
 
-_warned: set[str] = set()
+_noted: set[str] = set()
 
 
 def home() -> Path:
@@ -37,40 +43,44 @@ def now() -> str:
 def read() -> dict[str, Any]:
     """Everything recorded: {"exercises": {id: record}, "predictions": …, "quizzes": …}.
 
-    A missing or unreadable file reads as empty; a corrupt one is set aside, with a sentence.
+    A missing or unreadable file reads as empty; a damaged one is set aside, with a sentence.
     """
     try:
-        data = json.loads(path().read_text(encoding="utf-8"))
+        data = complete(_parsed(path().read_bytes()))
     except OSError:
-        return _empty()
-    except ValueError:
-        data = None
-    if not _well_formed(data):
-        _set_aside_corrupt()
-        return _empty()
-    return {**_empty(), **data}
+        return empty()
+    if data is None:
+        _set_aside_damaged()
+        return empty()
+    if is_newer(data):
+        newer = f"a newer version of the course wrote {path()}"
+        _note(f"progress is not saved: {newer}; run `course upgrade`")
+    return data
 
 
 def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Let `change` edit the record `key` of a section and save it; returns the record.
 
-    Where the folder cannot be written, the record lives for this call only; that is said once.
+    Where the folder cannot be written, or a newer version of the course wrote the file, the record
+    lives for this call only; that is said once.
     """
     import filelock
 
+    folder = _target().parent
     try:
-        home().mkdir(parents=True, exist_ok=True)
-        with filelock.FileLock(home() / "progress.lock", timeout=LOCK_TIMEOUT_S):
+        folder.mkdir(parents=True, exist_ok=True)
+        with filelock.FileLock(folder / "progress.lock", timeout=LOCK_TIMEOUT_S):
             data = read()
             record: dict[str, Any] = data[section].setdefault(key, {})
             change(record)
-            _write(data)
+            if not is_newer(data):
+                _write(data)
             return record
     # NotImplementedError is what filelock raises on a file system that has no locks.
     except (OSError, NotImplementedError, filelock.Timeout) as error:
         reason = getattr(error, "strerror", None) or "the file is locked by another program"
-        _warn_once(
-            f"progress is not saved: {home()} cannot be written ({reason}); "
+        _note(
+            f"progress is not saved: {folder} cannot be written ({reason}); "
             "set COURSE_HOME to a folder of yours"
         )
         record = dict(read()[section].get(key, {}))
@@ -83,52 +93,71 @@ def set_aside(word: str) -> Path:
 
     Raises OSError when there is no file or it cannot be renamed.
     """
-    number = 1
-    while (target := home() / f"progress.{word}-{number}.json").exists():
+    number, file = 1, _target()
+    while (aside := file.with_name(f"progress.{word}-{number}.json")).exists():
         number += 1
-    os.replace(path(), target)
-    return target
+    os.replace(file, aside)
+    return aside
 
 
-def _empty() -> dict[str, Any]:
-    return {"version": 1, **{section: {} for section in SECTIONS}}
+def _target() -> Path:
+    """The file itself where progress.json is a link, to a synchronised folder for example."""
+    return Path(os.path.realpath(path())) if os.path.islink(path()) else path()
 
 
-def _well_formed(data: Any) -> bool:
-    if not isinstance(data, dict):
-        return False
-    sections = [data.get(section, {}) for section in SECTIONS]
-    return all(
-        isinstance(section, dict) and all(isinstance(record, dict) for record in section.values())
-        for section in sections
-    )
-
-
-def _set_aside_corrupt() -> None:
+def _parsed(text: bytes) -> object:
+    """The data in a text; None where it is no JSON, or none that could be written again."""
     try:
-        target = set_aside("corrupt")
+        data = json.loads(text.decode("utf-8"))
+        _text(data)
+    except (ValueError, RecursionError):
+        return None
+    return data
+
+
+def _text(data: object) -> bytes:
+    text = json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False)
+    return f"{text}\n".encode()
+
+
+def _set_aside_damaged() -> None:
+    try:
+        aside = set_aside("corrupt")
     except FileNotFoundError:
         return  # another kernel has just done it
     except OSError:
-        _warn_once(f"{path()} cannot be read as progress: rename or remove it")
+        _note(f"{path()} cannot be read as progress: rename or remove it")
     else:
-        print(f"The progress file was damaged; it is kept as {target} and a new one is begun.")
+        _say(f"The progress file was damaged; it is kept as {aside} and a new one is begun.")
 
 
 def _write(data: dict[str, Any]) -> None:
     # Written beside the target and then renamed, so that no reader ever sees half a file.
-    handle, name = tempfile.mkstemp(dir=home(), prefix="progress.", suffix=".tmp")
+    target = _target()
+    _remove_leftovers(target.parent)
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix="progress.", suffix=".tmp")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, indent=1, sort_keys=True, ensure_ascii=False)
-            file.write("\n")
-        os.replace(name, path())
+        with os.fdopen(handle, "wb") as file:
+            file.write(_text(data))
+        os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
 
 
-def _warn_once(sentence: str) -> None:
-    if sentence not in _warned:
-        _warned.add(sentence)
-        print(f"[note] {sentence}")
+def _remove_leftovers(folder: Path) -> None:
+    for path in folder.glob("progress.*.tmp"):
+        with suppress(OSError):
+            if time.time() - path.stat().st_mtime > LEFTOVER_S:
+                path.unlink()
+
+
+def _note(sentence: str) -> None:
+    if sentence not in _noted:
+        _noted.add(sentence)
+        _say(f"[note] {sentence}")
+
+
+def _say(sentence: str) -> None:
+    # Not among the results: `course progress --json` prints only JSON there.
+    print(sentence, file=sys.stderr)

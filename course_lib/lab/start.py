@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import webbrowser
 from pathlib import Path
 
@@ -57,6 +58,39 @@ def require_free(port: int) -> None:
     raise Problem(f"port {port} is busy: {remedy}, or end the program that uses it")
 
 
+def require_writable() -> None:
+    """Raise Problem when Jupyter cannot write where it must; folders that are missing are made.
+
+    Jupyter starts without its folder for settings, prints a traceback without the one for data,
+    and does not start without the one for running servers.
+    """
+    from jupyter_core.paths import jupyter_data_dir, jupyter_runtime_dir
+
+    # The second lies in the first unless it is named: one remedy is enough.
+    _require_folder(Path(jupyter_data_dir()), "JUPYTER_DATA_DIR")
+    runtime = Path(jupyter_runtime_dir())
+    _require_folder(runtime, "JUPYTER_RUNTIME_DIR")
+    try:
+        with tempfile.TemporaryFile(dir=runtime):
+            pass
+    except OSError as error:
+        raise _closed(runtime, "JUPYTER_RUNTIME_DIR", error) from None
+
+
+def _require_folder(folder: Path, variable: str) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _closed(folder, variable, error) from None
+
+
+def _closed(folder: Path, variable: str, error: OSError) -> Problem:
+    return Problem(
+        f"Jupyter must write to {folder}, which is not possible ({error.strerror}): set the "
+        f"variable {variable} to a folder of yours"
+    )
+
+
 def has_browser() -> bool:
     """True when Python finds a web browser to open."""
     try:
@@ -69,11 +103,13 @@ def has_browser() -> bool:
 def open_lab(port: int | None = None, browser: bool = True) -> int:
     """Start JupyterLab and stay until it ends; returns its exit code.
 
-    Raises Problem: no repository beside the package, no JupyterLab, a busy port.
+    Raises Problem: no repository beside the package, no JupyterLab, no folder that Jupyter can
+    write to, a busy port.
     """
     root = repository()
     if importlib.util.find_spec("jupyterlab") is None:
         raise Problem("JupyterLab is missing: run `pip install -e .` in the repository")
+    require_writable()
     if port is not None:
         require_free(port)
     if browser and not has_browser():

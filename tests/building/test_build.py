@@ -314,7 +314,18 @@ def test_a_new_version_is_written_beside_an_edit(root):
     assert "How many, exactly?" in sources(root / "exercises" / "01_steps.2.new.ipynb")[2]
 
 
-@pytest.mark.parametrize("text", ["", "not JSON", "[]", '{"cells": []}', '{"cells": 3}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "not JSON",
+        "[]",
+        '{"cells": []}',
+        '{"cells": 3}',
+        '{"cells": [3]}',
+        '{"cells": [{"source": [3]}]}',
+    ],
+)
 def test_a_file_that_build_did_not_write_is_left_alone(root, text):
     path = root / "exercises" / "01_steps.ipynb"
     path.parent.mkdir()

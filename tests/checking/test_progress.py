@@ -2,10 +2,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
-from course_lib.checking import progress
+from course_lib import cli
+from course_lib.checking import check, hint, predict, progress
+from course_lib.checking.questions import Question, Score, record
 
 
 def _add(record):
@@ -28,31 +31,115 @@ def test_the_folder_is_the_users_unless_named(monkeypatch):
     assert progress.home().name == "large-model-course"
 
 
-def test_a_corrupt_file_is_set_aside_with_a_sentence(home, capsys):
-    home.mkdir()
-    damages = (
-        b"{",
-        b"",
-        b"[]",
-        b"null",
-        b'{"exercises": 5}',
-        b'{"quizzes": {"1": 3}}',
-        b"\xff\xfe",
-    )
-    for number, damage in enumerate(damages, start=1):
-        progress.path().write_bytes(damage)
-        progress.update("exercises", "1.1", _add)
-        assert (home / f"progress.corrupt-{number}.json").read_bytes() == damage
-        assert progress.read()["exercises"]["1.1"]["count"] == 1
-        assert capsys.readouterr().out.count("was damaged; it is kept as") == 1, damage
+DAMAGES = {
+    "half a file": b"{",
+    "an empty file": b"",
+    "a list": b"[]",
+    "null": b"null",
+    "another encoding": b"\xff\xfe",
+    "half a character": b'{"units": "\\ud800"}',
+    "too deep": b"[" * 100_000 + b"]" * 100_000,
+    "a version in words": b'{"version": "one"}',
+    "a section": b'{"exercises": 5}',
+    "a record": b'{"quizzes": {"1": 3}}',
+    "attempts": b'{"exercises": {"1.1": {"attempts": "many"}}}',
+    "attempts below 0": b'{"exercises": {"1.1": {"attempts": -1}}}',
+    "hints": b'{"exercises": {"1.1": {"hints": 1.5}}}',
+    "status": b'{"exercises": {"1.1": {"status": []}}}',
+    "first pass": b'{"exercises": {"1.1": {"first_pass": 3}}}',
+    "a prediction": b'{"predictions": {"a": {"yours": true, "at": "now"}}}',
+    "a prediction without end": b'{"predictions": {"a": {"yours": Infinity, "at": "now"}}}',
+    "a prediction without its time": b'{"predictions": {"a": {"yours": 3}}}',
+    "a unit": b'{"predictions": {"a": {"yours": 3, "at": "now", "unit": 3}}}',
+    "revised": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": 3}}}',
+    "a revision": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": [3]}}}',
+    "best": b'{"quizzes": {"1": {"best": "x"}}}',
+    "right": b'{"quizzes": {"1": {"right": null}}}',
+}
 
 
-def test_what_a_newer_release_wrote_is_kept(home):
+def use_everything():
+    """Everything that writes progress, and the command that shows it."""
+    check("1.1", 3)
+    hint("1.1")
+    predict("a", "How many?", course=3, yours=4)
+    predict("a", "How many?", course=3, yours=5)
+    record(1, Score((Question("?", ("a", "b"), 0, "it is"),), (0,)))
+    assert cli.main(["progress"]) == 0
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_a_damaged_file_is_set_aside_with_a_sentence(home, capsys, damage):
     home.mkdir()
-    progress.path().write_text('{"version": 2, "exercises": {}, "badges": ["x"]}')
+    progress.path().write_bytes(damage)
+    assert cli.main(["progress", "--json"]) == 0
+    said = capsys.readouterr()
+    aside = home / "progress.corrupt-1.json"
+    assert said.err.count(f"was damaged; it is kept as {aside}") == 1
+    assert json.loads(said.out)["quizzes"] == {} and aside.read_bytes() == damage
+    progress.path().write_bytes(damage)
+    use_everything()
+    assert (home / "progress.corrupt-2.json").read_bytes() == damage
+    kept = progress.read()
+    assert kept["exercises"]["1.1"]["attempts"] == kept["quizzes"]["1"]["best"] == 1
+    assert kept["predictions"]["a"]["revised"][0]["yours"] == 5
+
+
+def test_what_every_check_writes_is_no_damage(home, capsys):
+    for _ in range(2):
+        use_everything()
+    assert progress.read()["exercises"]["1.1"]["attempts"] == 2
+    assert not list(home.glob("*corrupt*")) and capsys.readouterr().err == ""
+
+
+def test_names_that_are_not_known_are_kept(home):
+    home.mkdir()
+    text = '{"badges": ["x"], "exercises": {"1.1": {"colour": "red"}}}'
+    progress.path().write_text(text)
     progress.update("exercises", "1.1", _add)
     kept = json.loads(progress.path().read_text())
-    assert kept["badges"] == ["x"] and kept["version"] == 2
+    assert kept["badges"] == ["x"] and kept["exercises"]["1.1"] == {"colour": "red", "count": 1}
+
+
+@pytest.mark.parametrize("exercises", ['{"1.1": {"attempts": 7}}', '["in another way"]'])
+def test_what_a_newer_version_wrote_is_left_alone(home, capsys, exercises):
+    home.mkdir()
+    text = f'{{"version": 99, "exercises": {exercises}}}'
+    progress.path().write_text(text)
+    use_everything()
+    assert progress.path().read_text() == text and not list(home.glob("*corrupt*"))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "progress is not saved: a newer version" in said
+    assert "run `course upgrade`" in said
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links need rights on Windows")
+def test_a_link_stays_a_link(home, tmp_path):
+    """As in a folder that is synchronised between machines."""
+    (tmp_path / "cloud").mkdir()
+    file = tmp_path / "cloud" / "course.json"
+    home.mkdir()
+    progress.path().symlink_to(file)
+    for count in (1, 2):
+        progress.update("exercises", "1.1", _add)
+        assert progress.path().is_symlink()
+        assert json.loads(file.read_text())["exercises"]["1.1"]["count"] == count
+    old = file.read_bytes()
+    assert progress.set_aside("reset").read_bytes() == old
+    assert progress.path().is_symlink() and progress.read()["exercises"] == {}
+    progress.update("exercises", "1.1", _add)
+    assert progress.path().is_symlink() and file.exists()
+
+
+def test_what_killed_kernels_left_is_removed_once_it_is_old(home):
+    home.mkdir()
+    old, young, other = (home / name for name in ("progress.a.tmp", "progress.b.tmp", "x.tmp"))
+    for file in (old, young, other):
+        file.write_text("half")
+    for file in (old, other):
+        os.utime(file, (time.time() - 4000,) * 2)
+    progress.update("exercises", "1.1", _add)
+    assert not old.exists() and young.exists() and other.exists()
 
 
 def test_a_failure_while_writing_leaves_the_old_file_and_no_rubbish(home, monkeypatch):
@@ -70,9 +157,9 @@ def test_a_closed_home_gets_one_line_and_breaks_nothing(tmp_path, monkeypatch, c
     monkeypatch.setenv("COURSE_HOME", str(tmp_path / "file" / "home"))
     for _ in range(3):
         assert progress.update("exercises", "1.1", _add) == {"count": 1}
-    out = capsys.readouterr().out
-    assert out.count("progress is not saved") == 1 and out.count("\n") == 1
-    assert "COURSE_HOME" in out
+    said = capsys.readouterr().err
+    assert said.count("progress is not saved") == 1 and said.count("\n") == 1
+    assert "COURSE_HOME" in said
 
 
 @pytest.mark.skipif(
@@ -81,7 +168,7 @@ def test_a_closed_home_gets_one_line_and_breaks_nothing(tmp_path, monkeypatch, c
 def test_a_read_only_home_gets_one_line(home, capsys):
     home.mkdir(mode=0o500)
     progress.update("exercises", "1.1", _add)
-    assert "progress is not saved" in capsys.readouterr().out
+    assert "progress is not saved" in capsys.readouterr().err
 
 
 def test_two_kernels_at_once_lose_nothing():

@@ -17,6 +17,8 @@ def root(tmp_path, monkeypatch):
     (tmp_path / "notebooks").mkdir()
     (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("{}")
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.delenv("JUPYTER_RUNTIME_DIR", raising=False)
     return tmp_path
 
 
@@ -91,6 +93,31 @@ def test_without_jupyterlab_the_sentence_says_what_to_do(started, monkeypatch):
     monkeypatch.setattr(lab.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(Problem, match="JupyterLab is missing"):
         lab.open_lab()
+
+
+@pytest.mark.parametrize("name", ["JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"])
+def test_a_folder_that_jupyter_cannot_make_gets_a_sentence(root, started, monkeypatch, name):
+    # A file where a folder should be is closed to root as well, whom permissions do not stop.
+    (root / "file").write_text("")
+    folder = root / "file" / "jupyter"
+    monkeypatch.setenv(name, str(folder))
+    with pytest.raises(Problem) as caught:
+        lab.open_lab()
+    assert str(caught.value).startswith(f"Jupyter must write to {folder}, which is not possible")
+    assert f"set the variable {name} to a folder of yours" in str(caught.value) and started == []
+    monkeypatch.setenv(name, str(root / "folder of mine"))
+    lab.open_lab()
+    assert len(started) == 1 and (root / "folder of mine").is_dir()
+
+
+def test_a_folder_that_can_only_be_read_gets_a_sentence(root, started, monkeypatch):
+    def refuse(dir):
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    monkeypatch.setattr(lab.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(Problem, match=r"data.runtime, .*Permission denied.*JUPYTER_RUNTIME_DIR"):
+        lab.open_lab()
+    assert started == []
 
 
 def test_root_in_a_container_is_allowed(root, monkeypatch):
