@@ -1,4 +1,4 @@
-"""Every demo on two ranks, one after the other: torchrun starts this file, launch.run `results`."""
+"""Every demo on two ranks, one after the other: what torchrun starts."""
 
 import json
 from dataclasses import asdict

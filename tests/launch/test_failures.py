@@ -7,10 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from leftovers import needs_signals, our_ranks, wait_for
+from leftovers import needs_signals, our_ranks
 
 from course_lib import launch
 
@@ -236,14 +235,6 @@ def test_an_interrupt_ends_all_ranks() -> None:
 
 def test_run_works_after_all_that() -> None:
     assert launch.run(lambda: launch.init().rank) == [0, 1]
-
-
-def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("from course_lib import launch\nprint(launch.run(lambda: __name__))\n")
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60)
-    assert (ended.stdout, ended.stderr) == ("['__main__', '__main__']\n", "")
-    wait_for(lambda: our_ranks() == [])  # the script's own server
 
 
 def test_in_a_notebook_only_the_ranks_own_frames_are_shown() -> None:
