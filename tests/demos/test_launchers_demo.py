@@ -22,13 +22,17 @@ with_accelerate = pytest.mark.skipif(
 )
 
 
-def test_torchrun_finds_the_ranks_and_the_losses_of_one_process():
+def test_torchrun_finds_the_ranks_and_the_losses_of_one_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     result = demos.run("launchers", stream=False, only="torchrun", steps=3)
     (found,) = result.attempts
     assert found.world == result.ranks == 2
     assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
     assert 0 < found.seconds_to_start < found.seconds
     assert "2 of 2 ranks" in result.report()
+    assert "--rdzv-endpoint=FOLDER/meeting" in found.command  # no port that others can reach
+    left = [path.name for path in tmp_path.iterdir()]
+    assert not [name for name in left if name.startswith(("course_", "torchelastic_"))]
 
 
 def test_what_is_not_installed_is_skipped_with_its_remedy(monkeypatch):
