@@ -7,6 +7,7 @@ that of the first layer too, since the embedding before it is trained.
 
 from dataclasses import dataclass, fields, replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
 from course_lib.validation import choice, number, whole
@@ -105,6 +106,7 @@ class FlopBreakdown:
         )
 
 
+@checked
 def training_flops(
     shape: TransformerShape,
     sequences: int = 1,
@@ -135,6 +137,7 @@ def training_flops(
     return total
 
 
+@checked
 def layer_flops(
     shape: TransformerShape,
     layer: int,
@@ -164,6 +167,7 @@ def layer_flops(
     return result.with_leaves({**leaves, "recompute_flop": again})
 
 
+@checked
 def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
     """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")

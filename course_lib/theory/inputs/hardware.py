@@ -1,8 +1,9 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from course_lib.checked import checked
 from course_lib.validation import choice, fraction, number, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
@@ -35,6 +36,7 @@ class Link:
         return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
 
 
+@checked
 @dataclass(frozen=True)
 class Accelerator:
     """One chip: dense bf16 peak, memory, and the links that it has inside and between nodes.
@@ -43,6 +45,8 @@ class Accelerator:
     matmul over the peak. `between` None: no usual network, a cluster must name one.
     Raises ValueError for numbers that are not positive and finite.
     """
+
+    BY_NAME: ClassVar[str] = "accelerator({0})"
 
     name: str
     peak_flop_per_s: float

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -20,6 +21,7 @@ class Tokens:
     outside: int
 
 
+@checked
 @dataclass(frozen=True)
 class Job:
     """The one input of everything that asks about a whole training step.

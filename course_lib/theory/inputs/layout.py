@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, flag, whole
@@ -9,6 +10,7 @@ from course_lib.validation import divisible, flag, whole
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
+@checked
 @dataclass(frozen=True)
 class Layout:
     """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
@@ -90,6 +92,7 @@ class Layout:
         """Ranks that hold the same experts, over which ZeRO shards those: dp·cp / ep."""
         return self.dp * self.cp // self.ep
 
+    @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
         """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
 
@@ -132,6 +135,7 @@ class Layout:
                 f"{self.world}: change a degree, or take {self.world} GPUs"
             )
 
+    @checked
     def check_chunks(self, shape: TransformerShape) -> None:
         """Raise ValueError unless every chunk gets a layer and all of them are dealt out."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
@@ -145,11 +149,13 @@ class Layout:
                 f"take at most {shape.layers}, the model's layers"
             )
 
+    @checked
     def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the model; their sum is shape.layers."""
         slices = [self.layer_slice(shape, chunk) for chunk in range(self.chunks)]
         return tuple(stop - start for start, stop in slices)
 
+    @checked
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
         self.check_chunks(shape)
@@ -160,6 +166,7 @@ class Layout:
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
 
+    @checked
     def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
         """The layers of one chunk by kind, (a layer, how many are like it)."""
         return shape.layer_kinds(*self.layer_slice(shape, chunk))

@@ -1,7 +1,9 @@
 """The sizes of a transformer, its weight matrices, and how many parameters they make."""
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
 from course_lib.validation import DERIVED, choice, derive, divisible, flag, whole
 
@@ -52,6 +54,7 @@ class LatentAttention:
                 whole(leaf.name, getattr(self, leaf.name))
 
 
+@checked
 @dataclass(frozen=True)
 class TransformerShape:
     """The sizes of a decoder-only transformer.
@@ -63,6 +66,8 @@ class TransformerShape:
     ffn) of which a token uses `top_k`, and `shared_experts` more that all tokens use. `mla`
     replaces attention's matrices. Raises ValueError for sizes that do not fit each other.
     """
+
+    BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
 
     layers: int
     hidden: int
@@ -104,8 +109,6 @@ class TransformerShape:
             whole("head_dim", self.head_dim)
         if self.mla is None:
             return
-        if not isinstance(self.mla, LatentAttention):
-            raise ValueError(f"mla must be a LatentAttention or None, got {self.mla!r}: build one")
         if self.head_dim is not None or self.kv_heads != self.heads:
             raise ValueError(
                 f"mla sets the sizes of all heads, got head_dim {self.head_dim} and kv_heads "

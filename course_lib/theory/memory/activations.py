@@ -10,6 +10,7 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 import math
 from dataclasses import dataclass, fields, replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -58,6 +59,7 @@ class ActivationTerms:
         )
 
 
+@checked
 def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What layer number `layer` keeps of one micro-batch until its backward pass.
 
@@ -75,6 +77,7 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     return replace(terms, scores_bytes=0) if job.recipe.recompute == "selective" else terms
 
 
+@checked
 def layer_activation_bytes(job: Job, layer: int = 0) -> int:
     """Bytes that layer number `layer` keeps of one micro-batch: the sum of `activation_terms`.
 
@@ -88,6 +91,7 @@ def layer_activation_bytes(job: Job, layer: int = 0) -> int:
     return activation_terms(job, layer).total_bytes
 
 
+@checked
 def recomputed_bytes(job: Job, layer: int = 0) -> int:
     """Bytes that come back while one layer is recomputed: everything needed that was not kept.
 
@@ -96,6 +100,7 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
     return needed_terms(job, layer).total_bytes - layer_activation_bytes(job, layer)
 
 
+@checked
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
@@ -120,6 +125,7 @@ def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     return replace(terms, mlp_inside_bytes=number * _mlp_width(shape, recipe, shape.ffn // tp))
 
 
+@checked
 def norm_bytes(recipe: Recipe, width: int) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 

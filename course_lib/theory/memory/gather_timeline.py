@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -84,6 +85,7 @@ class GatherTimeline:
         )
 
 
+@checked
 def gather_timeline(
     shape: TransformerShape,
     recipe: Recipe,

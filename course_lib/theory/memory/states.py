@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -31,6 +32,7 @@ class LocalParameters:
         return self.dense + self.experts
 
 
+@checked
 def local_parameters(
     shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
 ) -> LocalParameters:
@@ -52,6 +54,7 @@ def local_parameters(
     return LocalParameters(dense, experts, *largest, ends, table)
 
 
+@checked
 def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
     """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
 
@@ -65,6 +68,7 @@ def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> Mem
     return sharded_states(local, recipe, layout)
 
 
+@checked
 def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
     """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
 
@@ -86,17 +90,20 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     )
 
 
+@checked
 def shard_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters in one ZeRO shard, rounded up: dense / (dp·cp) + experts / (dp·cp/ep)."""
     dense = -(-local.dense // layout.shard_ranks)
     return dense + -(-local.experts // layout.expert_shard_ranks)
 
 
+@checked
 def updated_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
     return shard_parameters(local, layout) if layout.zero_stage else local.total
 
 
+@checked
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 

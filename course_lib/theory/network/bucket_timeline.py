@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
@@ -105,6 +106,7 @@ class BucketTimeline:
         return "\n".join([*lines, total])
 
 
+@checked
 def ddp_timeline(
     gradients: Sequence[Gradient],
     ranks: int,
@@ -138,6 +140,7 @@ def ddp_timeline(
     return BucketTimeline(tuple(gradients), tuple(exchanges))
 
 
+@checked
 def model_gradients(
     shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 4
 ) -> tuple[Gradient, ...]:

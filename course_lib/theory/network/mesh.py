@@ -6,6 +6,7 @@ arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
 
 from collections.abc import Sequence
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
 from course_lib.validation import choice, whole
 
@@ -29,6 +30,7 @@ def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
     return world // replica
 
 
+@checked
 def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Distance in ranks between neighbours on each axis: the product of the axes further inside.
 
@@ -43,6 +45,7 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     return found
 
 
+@checked
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Coordinates of a rank: rank // stride mod degree, for each axis.
 
@@ -55,6 +58,7 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
     }
 
 
+@checked
 def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
     choice("axis", axis, ORDER)
@@ -63,6 +67,7 @@ def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tup
     return tuple(tuple(start + i * stride for i in range(degree)) for start in starts)
 
 
+@checked
 def nodes_of(
     layout: Layout, axis: str, gpus_per_node: int = 8, order: Sequence[str] = ORDER
 ) -> int:

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.theory.inputs.units import format_flop
 from course_lib.theory.network import collectives
 from course_lib.validation import divisible, number, whole
 
 
+@checked
 @dataclass(frozen=True)
 class CutLayer:
     """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
@@ -15,6 +16,7 @@ KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
+@checked
 @dataclass(frozen=True)
 class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
@@ -67,6 +69,7 @@ class Collective:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class Traffic:
     """Every collective of one training step on one GPU; totals are properties.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.layout import Layout
@@ -114,6 +115,7 @@ class Plan:
             option = self._option(index)
             yield option, too_large(self.question, option.layout, option.recipe) or ""
 
+    @checked
     def why(self, layout: Layout, recompute: str | None = None) -> str:
         """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
 
@@ -132,10 +134,12 @@ class Plan:
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
+    @checked
     def memory(self, option: PlannedLayout) -> MemoryBreakdown:
         """The breakdown of the worst stage."""
         return need(self.question, option.layout, option.recipe)[1]
 
+    @checked
     def step(self, option: PlannedLayout) -> StepTime:
         """The leaves of the step."""
         return self._step(option.layout, option.recipe)
@@ -237,6 +241,7 @@ class Plan:
         return numbers[numpy.lexsort((second[numbers], first[numbers]))]
 
 
+@checked
 def plan(
     shape: TransformerShape,
     recipe: Recipe,

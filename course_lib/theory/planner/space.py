@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -16,6 +17,7 @@ from course_lib.validation import choice, number, whole
 ZERO_STAGES = (0, 1, 2, 3)
 
 
+@checked
 @dataclass(frozen=True)
 class Question:
     """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.recipe import Recipe
@@ -23,6 +24,7 @@ BUCKETS = CommunicationPolicy(bucket_bytes=160 * MB)
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
 
 
+@checked
 @dataclass(frozen=True)
 class Assumptions:
     """What no formula knows: how fast whole layers are, and what hides behind computing.
@@ -55,10 +57,12 @@ class Assumptions:
             number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
 
+    @checked
     def attention_mask(self, recipe: Recipe) -> str:
         """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
         return self.mask or ("causal" if recipe.attention == "flash" else "full")
 
+    @checked
     def flop_conventions(self, recipe: Recipe) -> dict[str, str]:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)

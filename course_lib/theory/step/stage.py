@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -39,6 +40,7 @@ class StageBusyTime:
         return self.passes_s + self.dp_s + self.optimizer_s
 
 
+@checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
     layout, cluster = job.layout, job.cluster
@@ -83,6 +85,7 @@ class Work:
         return Work(count * self.flop, count * self.scores_flop, count * self.memory_bytes)
 
 
+@checked
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     """One layer and micro-batch, forward and backward, on one GPU with the busiest experts.
 
@@ -99,6 +102,7 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     return Work((flops.hardware_flop + extra) / gpus, flops.scores_flop / gpus, touched)
 
 
+@checked
 def head_work(job: Job, assumptions: Assumptions) -> Work:
     """The last norm, the logits and the loss of one micro-batch, forward and backward."""
     layout = job.layout
@@ -107,6 +111,7 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
     return Work(flops.hardware_flop / (layout.tp * layout.cp), 0.0, touched)
 
 
+@checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
     layout, total = job.layout, Work()
@@ -119,11 +124,13 @@ def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     return total.times(layout.passes)
 
 
+@checked
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
     """FLOP per second that one GPU reaches in a layer's matmuls."""
     return cluster.matmul_flop_per_s * assumptions.layer_efficiency
 
 
+@checked
 def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -> float:
     """The optimizer: reads and writes its part of all states once, at the memory's bandwidth.
 
