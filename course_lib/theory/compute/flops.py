@@ -42,15 +42,12 @@ class FlopBreakdown:
                 f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
             )
         its = other.leaves()
-        return self.with_leaves({name: flop + its[name] for name, flop in self.leaves().items()})
+        return replace(self, **{name: flop + its[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: int) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
-        return self.with_leaves({name: layers * flop for name, flop in self.leaves().items()})
-
-    def with_leaves(self, leaves: dict[str, int]) -> "FlopBreakdown":
-        """The same tokens and convention with other leaves."""
-        return FlopBreakdown(self.tokens, convention=self.convention, **leaves)
+        whole("layers", layers, least=0)
+        return replace(self, **{name: layers * flop for name, flop in self.leaves().items()})
 
     def leaves(self) -> dict[str, int]:
         """The leaves by name."""
@@ -164,7 +161,7 @@ def layer_flops(
     again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
     if attention == "flash":
         again = (again if recompute == "full" else 0) + multiply * shape.head_width
-    return result.with_leaves({**leaves, "recompute_flop": again})
+    return replace(result, **leaves | {"recompute_flop": again})
 
 
 @checked

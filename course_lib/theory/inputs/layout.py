@@ -3,7 +3,12 @@
 from dataclasses import dataclass
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
+from course_lib.theory.inputs.schedule_rules import (
+    MOST_CHUNKS,
+    MOST_STAGES,
+    check_schedule,
+    chunks_in_flight,
+)
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import divisible, flag, whole
 
@@ -41,6 +46,8 @@ class Layout:
     def __post_init__(self) -> None:
         for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
             whole(name, getattr(self, name))
+        whole("pp", self.pp, most=MOST_STAGES)
+        whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
         whole("zero_stage", self.zero_stage, least=0, most=3)
         flag("sequence_parallel", self.sequence_parallel)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
@@ -159,6 +166,7 @@ class Layout:
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
         self.check_chunks(shape)
+        whole("chunk", chunk, least=0, most=self.chunks - 1)
         if self.stage_layers is not None:
             start = sum(self.stage_layers[:chunk])
             return start, start + self.stage_layers[chunk]

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_count
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class ParameterCount:
 
     def times(self, layers: int) -> "ParameterCount":
         """`layers` equal layers."""
+        whole("layers", layers, least=0)
         return ParameterCount(*(layers * leaf for leaf in self))
 
     @property

@@ -2,6 +2,9 @@
 
 from course_lib.validation import choice, divisible, whole
 
+# As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
+MOST_CHUNKS = 10_000
+MOST_STAGES = 1024
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "dualpipe")
 
 
@@ -23,7 +26,7 @@ def check_schedule(
     choice("schedule", name, SCHEDULES)
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
-    whole("virtual_stages", virtual_stages)
+    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
     if name == "interleaved":
         divisible(batches_word, micro_batches, stages_word, stages)
     elif virtual_stages != 1:

@@ -7,6 +7,9 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
 from course_lib.validation import DERIVED, choice, derive, divisible, flag, whole
 
+# Functions go through layers one by one; ten times as many as any model has.
+MOST_LAYERS = 10_000
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -90,7 +93,8 @@ class TransformerShape:
     mla: LatentAttention | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "ffn", "vocab", "context"):
+        whole("layers", self.layers, most=MOST_LAYERS)
+        for name in ("hidden", "heads", "ffn", "vocab", "context"):
             whole(name, getattr(self, name))
         derive(self, kv_heads=self.heads)
         whole("kv_heads", self.kv_heads)
@@ -254,6 +258,8 @@ class TransformerShape:
         None: to the last layer.
         """
         stop = self.layers if stop is None else stop
+        whole("stop", stop, least=0, most=self.layers)
+        whole("start", start, least=0, most=stop)
         split = min(max(self.dense_layers, start), stop)
         kinds = [(0, split - start), (self.layers - 1, stop - split)]
         return [(layer, count) for layer, count in kinds if count]

@@ -71,9 +71,9 @@ class ExpertLoad:
     @property
     def rank_load(self) -> tuple[int, ...]:
         """Accepted choices by rank: the rows that each rank receives."""
-        own = len(self.load) // self.ranks
+        own, accepted = len(self.load) // self.ranks, self.accepted
         starts = range(0, len(self.load), own)
-        return tuple(sum(self.accepted[start : start + own]) for start in starts)
+        return tuple(sum(accepted[start : start + own]) for start in starts)
 
     @property
     def rank_imbalance(self) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import choice, whole
+from course_lib.validation import choice, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
 
@@ -36,6 +36,8 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
 
     Raises ValueError unless `order` names each axis once.
     """
+    for axis in order:
+        choice("order", axis, ORDER)
     if sorted(order) != sorted(ORDER):
         raise ValueError(f"order {tuple(order)} must name each of {', '.join(ORDER)} once")
     found, stride = {}, 1
@@ -63,8 +65,11 @@ def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tup
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
     choice("axis", axis, ORDER)
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
-    starts = [rank for rank in range(layout.world) if rank // stride % degree == 0]
-    return tuple(tuple(start + i * stride for i in range(degree)) for start in starts)
+    listed("world", layout.world, "take smaller degrees, or ask `place` about one rank")
+    width = stride * degree  # ranks from the first of one block of groups to the first of the next
+    blocks = range(0, layout.world, width)
+    starts = (block + rank for block in blocks for rank in range(stride))
+    return tuple(tuple(range(start, start + width, stride)) for start in starts)
 
 
 @checked

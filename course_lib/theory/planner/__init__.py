@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from numpy import bool_, float64, intp
     from numpy.typing import NDArray
 
+MOST_SHOWN = 10_000  # options that are made at once
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
 
@@ -75,18 +76,19 @@ class Plan:
 
     def best(self, count: int = 10) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
-        whole("count", count)
+        whole("count", count, most=MOST_SHOWN)
         return tuple(map(self._option, self._fits[:count].tolist()))
 
     def meshes(self, count: int = 10) -> tuple[PlannedLayout, ...]:
         """The fastest layout of each tp × pp × cp × ep that fits, the `count` fastest of them."""
-        whole("count", count)
-        first: dict[tuple[int, ...], int] = {}
-        for index in map(int, self._fits):
-            first.setdefault(self.found.rows[index // self._per_row].mesh, index)
-            if len(first) == count:
-                break
-        return tuple(map(self._option, first.values()))
+        whole("count", count, most=MOST_SHOWN)
+        import numpy
+
+        numbers: dict[tuple[int, ...], int] = {}
+        meshes = [numbers.setdefault(row.mesh, len(numbers)) for row in self.found.rows]
+        its = numpy.array(meshes)[self._fits // self._per_row]
+        _, fastest = numpy.unique(its, return_index=True)
+        return tuple(map(self._option, self._fits[numpy.sort(fastest)][:count].tolist()))
 
     @cached_property
     def remedies(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from course_lib.theory.memory.states import LocalParameters, local_parameters, u
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
+from course_lib.validation import number
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,13 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
 
 
 def exposed(seconds: float, overlap: float, window_s: float) -> float:
-    """What shows of messages of which a part `overlap` hides, but no longer than `window_s`."""
+    """What shows of messages of which a part `overlap` hides, but no longer than `window_s`.
+
+    Raises ValueError for times below 0 and a part outside 0..1.
+    """
+    number("seconds", seconds, least=0)
+    number("overlap", overlap, least=0, most=1)
+    number("window_s", window_s, least=0)
     return seconds - min(overlap * seconds, window_s)
 
 

@@ -204,7 +204,6 @@ PROBES = {
         {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
         {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
         see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
-        inner=True,
     ),
     "TransformerShape.check_sequence": check(
         DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}
@@ -215,6 +214,6 @@ PROBES = {
         MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}
     ),
     "TransformerShape.layer_kinds": Probe(
-        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}, inner=True
+        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}
     ),
 }
