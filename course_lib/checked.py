@@ -91,7 +91,9 @@ def _kinds(annotation: Any) -> tuple[tuple[type, ...], Any]:
     origin = get_origin(annotation)
     if origin in _CONTAINERS:
         first = get_args(annotation)[0]
-        return (origin,), first if origin is not Mapping and _is_record(first) else Any
+        item = get_origin(first) or first
+        known = origin is not Mapping and (_is_record(item) or item in _CONTAINERS)
+        return (origin,), item if known else Any
     return (), None
 
 

@@ -11,7 +11,7 @@ ABSURD = 10**18
 # Smaller than any real quantity but 0: what is divided by it would leave the range of floats.
 TINY = 1e-30
 # The longest list that a function makes: of the ranks of a cluster, the samples of a data set.
-MOST_LISTED = 2_000_000
+MOST_LISTED = 1_000_000
 
 # The default of a field that `derive` computes from the others: its type is that of the value, and
 # nobody who reads the field meets a None.
@@ -132,10 +132,16 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
 def choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise ValueError unless `value` is one of `allowed`, naming the nearest one."""
     allowed = list(allowed)
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         near = difflib.get_close_matches(told(value).strip("'"), allowed, n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
         raise ValueError(f"{name} {told(value)} is not one of {', '.join(allowed)}: {hint}")
+
+
+def text(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is a str."""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be a str, got {told(value)}: give words")
 
 
 def fraction(name: str, value: float) -> None:

@@ -14,6 +14,7 @@ import inspect
 import math
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -133,6 +134,7 @@ def shown(value: object) -> str:
         text = repr(value)
     except ValueError:  # a number of more than 4300 digits
         text = "a huge int"
+    text = re.sub(r"(.)\\1{30,}|\d{60,}", lambda found: f"{found[0][:5]}…", text)
     return text if len(text) < 300 else f"{text[:297]}…"
 
 
@@ -226,7 +228,7 @@ def run(calls: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> 
             if spent > slowest[0]:
                 slowest = (spent, shown(str(call)))
             if fault is not None:
-                kind = (call.name, fault.split(" ")[0], fault[-30:])
+                kind = (call.name, re.sub(r"[0-9.e+-]+|'.*?'", "", fault)[:60])
                 faults.setdefault(kind, f"{fault}\n    {call}")
     tell(f"{calls:,} calls of {len(count)} functions in {time.time() - started:.0f} s")
     tell(f"slowest {slowest[0]:.2f} s: {slowest[1]}")

@@ -42,12 +42,15 @@ class FlopBreakdown:
                 f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
             )
         its = other.leaves()
-        return replace(self, **{name: flop + its[name] for name, flop in self.leaves().items()})
+        return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: int) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
         whole("layers", layers, least=0)
-        return replace(self, **{name: layers * flop for name, flop in self.leaves().items()})
+        return self._with({name: layers * flop for name, flop in self.leaves().items()})
+
+    def _with(self, leaves: dict[str, int]) -> "FlopBreakdown":
+        return FlopBreakdown(self.tokens, convention=self.convention, **leaves)
 
     def leaves(self) -> dict[str, int]:
         """The leaves by name."""
@@ -90,7 +93,7 @@ class FlopBreakdown:
             for name, flop in self.leaves().items()
             if flop and name != "recompute_flop"
         ]
-        extra = self.hardware_flop / self.model_flop - 1
+        extra = self.recompute_flop / max(1, self.model_flop)
         return "\n".join(
             [
                 *rows,
@@ -161,7 +164,8 @@ def layer_flops(
     again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
     if attention == "flash":
         again = (again if recompute == "full" else 0) + multiply * shape.head_width
-    return replace(result, **leaves | {"recompute_flop": again})
+    leaves["recompute_flop"] = again
+    return FlopBreakdown(tokens, convention=result.convention, **leaves)
 
 
 @checked

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from course_lib.checked import checked
-from course_lib.validation import choice, fraction, number, whole
+from course_lib.validation import choice, fraction, number, text, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20. Later releases differ by a few microseconds.
@@ -28,6 +28,7 @@ class Link:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         number("bytes_per_s", self.bytes_per_s, above=0)
         number("latency_s", self.latency_s, least=0)
 
@@ -57,6 +58,7 @@ class Accelerator:
     matmul_efficiency: float = MATMUL_EFFICIENCY
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         number("peak_flop_per_s", self.peak_flop_per_s, above=0)
         whole("memory_bytes", self.memory_bytes)
         number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)

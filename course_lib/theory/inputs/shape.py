@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
-from course_lib.validation import DERIVED, choice, derive, divisible, flag, whole
+from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, whole
 
 # Functions go through layers one by one; ten times as many as any model has.
 MOST_LAYERS = 10_000
+MOST_WIDTH = 10**40  # of a matrix: heads times the width of one
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,12 @@ class Matrix:
     bias: bool
     copies: int = 1
     used: int = 1
+
+    def __post_init__(self) -> None:
+        text("place", self.place)
+        for name in ("inputs", "outputs", "copies", "used"):
+            whole(name, getattr(self, name), least=0, most=MOST_WIDTH)
+        flag("bias", self.bias)
 
     @property
     def parameters(self) -> int:

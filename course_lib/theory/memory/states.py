@@ -9,6 +9,8 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.validation import whole
 
+MOST_PARAMETERS = 10**100  # of shapes that are all at their limits
+
 
 @dataclass(frozen=True)
 class LocalParameters:
@@ -25,6 +27,10 @@ class LocalParameters:
     layer_experts: int = 0
     ends_dense: int = 0
     table: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole(name, value, least=0, most=MOST_PARAMETERS)
 
     @property
     def total(self) -> int:

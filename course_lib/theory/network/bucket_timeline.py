@@ -79,7 +79,7 @@ class BucketTimeline:
     @property
     def hidden_s(self) -> float:
         """Communication behind computing: all of it but what is exposed."""
-        return self.communication_s - self.exposed_s
+        return max(0.0, self.communication_s - self.exposed_s)
 
     @property
     def efficiency(self) -> float:

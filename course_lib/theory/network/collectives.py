@@ -107,10 +107,10 @@ def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = 
     What one GPU sends; in the plain "tree" the whole size at each level, since no level starts
     before the one below has ended.
     """
+    _check(operation, ranks, algorithm)
     if algorithm == "tree":
         number("size_bytes", size_bytes, least=0)
         return steps(operation, ranks, algorithm) * size_bytes
-    _check(operation, ranks, algorithm)
     return sent_bytes(operation, size_bytes, ranks)
 
 

@@ -39,7 +39,9 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     for axis in order:
         choice("order", axis, ORDER)
     if sorted(order) != sorted(ORDER):
-        raise ValueError(f"order {tuple(order)} must name each of {', '.join(ORDER)} once")
+        raise ValueError(
+            f"order {tuple(order)} must name each of {', '.join(ORDER)} once: it is innermost first"
+        )
     found, stride = {}, 1
     for axis in order:
         found[axis] = stride

@@ -7,7 +7,7 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, number, text, whole
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -37,6 +37,7 @@ class Collective:
     place: str = "layers"
 
     def __post_init__(self) -> None:
+        text("what", self.what)
         choice("axis", self.axis, AXES)
         choice("kind", self.kind, KINDS)
         choice("place", self.place, PLACES)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from course_lib.checked import checked
+from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -12,7 +13,7 @@ from course_lib.theory.memory.states import LocalParameters, local_parameters, u
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.validation import number
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,17 @@ class Work:
     scores_flop: float = 0.0
     memory_bytes: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            number(name, value, least=0, most=ABSURD_FLOP)
+
     def __add__(self, other: "Work") -> "Work":
         memory = self.memory_bytes + other.memory_bytes
         return Work(self.flop + other.flop, self.scores_flop + other.scores_flop, memory)
 
     def times(self, count: int) -> "Work":
         """`count` times the same."""
+        whole("count", count, least=0)
         return Work(count * self.flop, count * self.scores_flop, count * self.memory_bytes)
 
 
