@@ -8,7 +8,7 @@ from typing import Any
 
 # Larger than any real count (all tokens ever trained on are about 1e14): a larger value is a typo.
 ABSURD = 10**18
-# Smaller than any real quantity but 0: what is divided by it would leave the range of floats.
+# Smaller than any real quantity: a number that is divided by less may leave the range of floats.
 TINY = 1e-30
 # The longest list that a function makes: of the ranks of a cluster, the samples of a data set.
 MOST_LISTED = 1_000_000
@@ -67,7 +67,7 @@ def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
             f"{name} must be at least {least}, got {told(value)}: give {least} or more"
         )
     if value > most:
-        raise ValueError(f"{name} must be at most {_limit(most)}, got {_got(value)}: {_TYPO}")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {_got(value)}: {_TYPO}")
 
 
 def number(
@@ -79,7 +79,7 @@ def number(
 ) -> None:
     """Raise ValueError unless `value` is finite, above `above` and within `least` and `most`.
 
-    A number nearer to 0 than TINY is refused as well, unless it is 0.
+    What must be above something is often divided by: there a number below TINY is refused too.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {told(value)}: give an int or a float")
@@ -92,17 +92,12 @@ def number(
             f"{name} must be at least {least}, got {told(value)}: give a larger number"
         )
     if abs(value) > most:
-        raise ValueError(f"{name} must be at most {_limit(most)}, got {_got(value)}: {_TYPO}")
-    if 0 < abs(value) < TINY:
-        raise ValueError(f"{name} must be 0 or at least {TINY:g}, got {value}: {_TYPO}")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {_got(value)}: {_TYPO}")
+    if above is not None and 0 < value < TINY:
+        raise ValueError(f"{name} must be at least {TINY:g}, got {value}: {_TYPO}")
 
 
 _TYPO = "look for a typo"
-
-
-def _limit(most: float) -> str:
-    """A limit with all its digits, or as a power where those are many."""
-    return f"{most:,}" if isinstance(most, int) and most < 10**12 else f"{most:.6g}"
 
 
 def _got(value: float) -> str:
@@ -139,9 +134,9 @@ def choice(name: str, value: object, allowed: Iterable[str]) -> None:
 
 
 def text(name: str, value: object) -> None:
-    """Raise ValueError unless `value` is a str."""
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be a str, got {told(value)}: give words")
+    """Raise ValueError unless `value` is a str that fits into a line."""
+    if not isinstance(value, str) or len(value) > 200:
+        raise ValueError(f"{name} must be a str of a line, got {told(value)}: give a few words")
 
 
 def fraction(name: str, value: float) -> None:

@@ -57,7 +57,7 @@ SIGNED = ("saved_fraction", "throughput_gain")
 
 
 class Slow(Exception):
-    """A call that took longer than SECONDS."""
+    """A call that took longer than SECONDS of the processor: others may keep it busy."""
 
 
 def _stop(*_: object) -> None:
@@ -66,7 +66,7 @@ def _stop(*_: object) -> None:
 
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
-    """Inside, BYTES more than now can be had, and the alarm says when a call takes too long.
+    """Inside, BYTES more than now can be had, and an alarm says when a call takes too long.
 
     Where the system has neither, nothing is watched.
     """
@@ -78,13 +78,13 @@ def limited() -> Iterator[None]:
     with open("/proc/self/statm", encoding="ascii") as statm:
         now = int(statm.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    before = signal.signal(signal.SIGALRM, _stop)
+    before = signal.signal(signal.SIGPROF, _stop)
     resource.setrlimit(resource.RLIMIT_AS, (now + BYTES, hard))
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
@@ -102,12 +102,12 @@ class Call:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 if sys.platform == "linux":
-                    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+                    signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 try:
                     found = list(strange(self.probe.call(**self.arguments), self.name, self.probe))
                 finally:
                     if sys.platform == "linux":
-                        signal.setitimer(signal.ITIMER_REAL, 0)
+                        signal.setitimer(signal.ITIMER_PROF, 0)
         except (ValueError, TypeError) as error:
             return bad_sentence(str(error))
         except BaseException as error:
@@ -222,9 +222,9 @@ def run(calls: int, seed: int, tell: Callable[[str], None] = lambda _: None) -> 
         for _ in range(calls):
             call = draw(probes, pick)
             count[call.name] += 1
-            start = time.perf_counter()
+            start = time.process_time()
             fault = call.fault()
-            spent = time.perf_counter() - start
+            spent = time.process_time() - start
             if spent > slowest[0]:
                 slowest = (spent, shown(str(call)))
             if fault is not None:

@@ -6,11 +6,12 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
+    SCHEDULES,
     check_schedule,
     chunks_in_flight,
 )
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.validation import divisible, flag, whole
+from course_lib.validation import choice, divisible, flag, told, whole
 
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
@@ -55,6 +56,7 @@ class Layout:
         self._check_stage_layers()
 
     def _check_schedule(self) -> None:
+        choice("schedule", self.schedule, SCHEDULES)
         if (self.virtual_stages > 1) != (self.schedule == "interleaved"):
             raise ValueError(
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
@@ -70,7 +72,7 @@ class Layout:
             whole(f"stage_layers[{chunk}]", layers)
         if len(self.stage_layers) != self.chunks:
             raise ValueError(
-                f"stage_layers {self.stage_layers} has {len(self.stage_layers)} entries: "
+                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
                 f"give pp*virtual_stages = {self.chunks}"
             )
 
@@ -147,7 +149,7 @@ class Layout:
         """Raise ValueError unless every chunk gets a layer and all of them are dealt out."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
             raise ValueError(
-                f"stage_layers {self.stage_layers} sum to {sum(self.stage_layers)}: "
+                f"stage_layers {told(self.stage_layers)} sum to {sum(self.stage_layers)}: "
                 f"make them sum to the model's {shape.layers} layers"
             )
         if self.chunks > shape.layers:

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
-from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, whole
+from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, told, whole
 
 # Functions go through layers one by one; ten times as many as any model has.
 MOST_LAYERS = 10_000
@@ -148,7 +148,7 @@ class TransformerShape:
         for name, nothing in unused.items():
             if getattr(self, name) != nothing:
                 raise ValueError(
-                    f"{name} {getattr(self, name)!r} is used only with experts, got experts 0: "
+                    f"{name} {told(getattr(self, name))} is used only with experts, got experts 0: "
                     f"set experts, or {name}={nothing}"
                 )
 

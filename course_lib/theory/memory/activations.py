@@ -132,7 +132,7 @@ def norm_bytes(recipe: Recipe, width: int) -> int:
     Written out in torch (fused_norms False) it keeps an fp32 copy of its input and the normalised
     input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
     """
-    whole("width", width)
+    whole("width", width, least=0)
     return width * (recipe.weight_bytes + (0 if recipe.fused_norms else 4))
 
 

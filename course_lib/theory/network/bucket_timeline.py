@@ -15,7 +15,7 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
 from course_lib.theory.network.collectives import bus_factor, seconds
-from course_lib.validation import flag, number, whole
+from course_lib.validation import flag, number, text, whole
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Gradient:
     backward_s: float
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         whole("size_bytes", self.size_bytes, least=0)
         number("backward_s", self.backward_s, least=0)
 

@@ -20,7 +20,7 @@ from course_lib.validation import choice, number, whole
 ZERO_STAGES = (0, 1, 2, 3)
 # More than anybody has; with these a search ends after seconds, and its whole numbers fit 64 bits.
 MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 10**7, 10**9, 10**11
-MOST_ROWS = 60_000
+MOST_ROWS, MOST_PARTS = 60_000, 200_000
 
 
 @checked
@@ -158,11 +158,13 @@ def _accepts(shape: TransformerShape, tp: int) -> bool:
 
 
 def rows(question: Question) -> list[Row]:
-    """All layouts with dp·tp·pp·cp = world. Raises ValueError for more than MOST_ROWS."""
+    """All layouts with dp·tp·pp·cp = world. Raises ValueError for too many of them."""
     found = list(islice(_rows(question), MOST_ROWS + 1))
-    if len(found) > MOST_ROWS:
+    # Virtual stages are as many as layers allow, and each number of them is another pipeline.
+    chunks = sum(pp * virtual for pp, virtual in {(row.pp, row.virtual_stages) for row in found})
+    if len(found) > MOST_ROWS or chunks > MOST_PARTS:
         raise ValueError(
-            f"the question has more than {MOST_ROWS:,} layouts before ZeRO and recomputation: ask "
+            f"layouts are more than {MOST_ROWS:,}, or their chunks more than {MOST_PARTS:,}: ask "
             'for fewer, such as only={"virtual_stages": (1,), "cp": (1,)}, or take another '
             "global_batch"
         )
