@@ -18,7 +18,7 @@ MODULES = {
     for path in sorted(LIBRARY.rglob("*.py"))
 }
 # The ground floor: one module each, which any room may use, with what each imports of ours.
-GROUND = {"problem": set(), "validation": set(), "checked": {"validation"}}
+GROUND = {"problem": set(), "streams": set(), "validation": set(), "checked": {"validation"}}
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
     "": set(),

@@ -146,9 +146,10 @@ class TransformerShape:
     def _refuse_expert_sizes(self) -> None:
         unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
         for name, nothing in unused.items():
-            if getattr(self, name) != nothing:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value != nothing:
                 raise ValueError(
-                    f"{name} {told(getattr(self, name))} is used only with experts, got experts 0: "
+                    f"{name} {told(value)} is used only with experts, got experts 0: "
                     f"set experts, or {name}={nothing}"
                 )
 
