@@ -18,9 +18,10 @@ from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number, whole
 
 ZERO_STAGES = (0, 1, 2, 3)
-# More than anybody has; with these a search ends after seconds, and its whole numbers fit 64 bits.
-MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 10**7, 10**9, 10**11
-MOST_ROWS, MOST_PARTS = 60_000, 200_000
+# More than anybody has; the whole numbers of a search then fit 64 bits.
+MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 2 * 10**6, 10**9, 10**11
+# DeepSeek-V3 on 2,048 GPUs has 375,000: a search of so many takes seconds and 400 MB.
+MOST_ROWS, MOST_PARTS = 400_000, 200_000
 
 
 @checked
