@@ -28,6 +28,10 @@ class Cart:
     spare: Wheel | None = None
     name: str = ""
 
+    def __post_init__(self) -> None:
+        """Sees fields that were checked."""
+        assert all(wheel.size for wheel in self.wheels)
+
 
 @checked
 def sizes(

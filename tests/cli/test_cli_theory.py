@@ -338,7 +338,7 @@ def test_each_option_of_plan_changes_its_result(data, change):
         (f"memory llama3-8b --sequence {'9' * 5000}", "is not a number of tokens"),
         ("memory llama3-8b --pp 1000000000", "pp must be at most 1024"),
         (f"flops llama3-8b --gpus 8 --tokens {'9' * 400}t", "is not a count"),
-        ("plan llama3-8b --batch 64 --top 1000000000", "top must be at most 1000"),
+        ("plan llama3-8b --batch 64 --top 1000000000", "top must be at most 10000"),
         ("plan llama3-8b --batch 64 --rejected 1000000000", "rejected must be at most 1000"),
         ("plan llama3-8b --batch 64 --nodes 999999", "nodes*gpus_per_node must be at most"),
         ("plan llama3-8b --batch 64 --top 0", "top must be at least 1"),

@@ -158,13 +158,11 @@ class Layout:
                 f"take at most {shape.layers}, the model's layers"
             )
 
-    @checked
     def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the model; their sum is shape.layers."""
         slices = [self.layer_slice(shape, chunk) for chunk in range(self.chunks)]
         return tuple(stop - start for start, stop in slices)
 
-    @checked
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
         self.check_chunks(shape)
@@ -176,10 +174,10 @@ class Layout:
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
 
-    @checked
     def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
         """The layers of one chunk by kind, (a layer, how many are like it)."""
-        return shape.layer_kinds(*self.layer_slice(shape, chunk))
+        start, stop = self.layer_slice(shape, chunk)
+        return shape.layer_kinds(start, stop)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
         """Chunks held by one pipeline rank: stage, stage + pp, … ; two mirrored ones in DualPipe.

@@ -77,7 +77,6 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     return replace(terms, scores_bytes=0) if job.recipe.recompute == "selective" else terms
 
 
-@checked
 def layer_activation_bytes(job: Job, layer: int = 0) -> int:
     """Bytes that layer number `layer` keeps of one micro-batch: the sum of `activation_terms`.
 
@@ -91,7 +90,6 @@ def layer_activation_bytes(job: Job, layer: int = 0) -> int:
     return activation_terms(job, layer).total_bytes
 
 
-@checked
 def recomputed_bytes(job: Job, layer: int = 0) -> int:
     """Bytes that come back while one layer is recomputed: everything needed that was not kept.
 

@@ -24,7 +24,6 @@ def output_activation_bytes(job: Job) -> int:
     return job.local_tokens.outside * inputs + logits_bytes(job)
 
 
-@checked
 def head_activation_bytes(job: Job) -> int:
     """Bytes kept outside the layers: `embedding_activation_bytes` and `output_activation_bytes`.
 

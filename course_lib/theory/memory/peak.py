@@ -29,7 +29,6 @@ OVERHEAD_BYTES = 1 * GIB
 INDEX_BYTES = 8  # token numbers are int64
 
 
-@checked
 def training_memory(
     shape: TransformerShape,
     recipe: Recipe,

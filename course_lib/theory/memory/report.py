@@ -2,7 +2,6 @@
 
 from dataclasses import fields
 
-from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_bytes
@@ -11,7 +10,6 @@ from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.memory.states import local_parameters
 
 
-@checked
 def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
     """The derivation of `gpu_memory` for one stage: convention, shares, then every leaf and total.
 
