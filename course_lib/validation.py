@@ -58,6 +58,8 @@ def told(value: object) -> str:
 
 def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
     """Raise ValueError unless `value` is an int with least <= value <= most."""
+    if type(value) is int and least <= value <= most:
+        return  # almost always, and asked for hundreds of times in one step
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(
             f"{name} must be a whole number, got {told(value)}: give an int such as {least}"
@@ -126,7 +128,7 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
 
 def choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise ValueError unless `value` is one of `allowed`, naming the nearest one."""
-    allowed = list(allowed)
+    allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
         near = difflib.get_close_matches(told(value).strip("'"), allowed, n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of them"

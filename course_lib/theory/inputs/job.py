@@ -39,9 +39,10 @@ class Job:
     sequence: int = DERIVED
 
     def __post_init__(self) -> None:
-        nodes = -(-self.layout.world // GPUS_PER_NODE)
-        cluster = Cluster(ACCELERATORS["H100-SXM"], nodes, GPUS_PER_NODE)
-        derive(self, cluster=cluster, sequence=self.shape.context)
+        if self.cluster is DERIVED:
+            nodes = -(-self.layout.world // GPUS_PER_NODE)
+            derive(self, cluster=Cluster(ACCELERATORS["H100-SXM"], nodes, GPUS_PER_NODE))
+        derive(self, sequence=self.shape.context)
         self.shape.check_sequence(self.sequence)
         self.layout.check(self.shape, self.sequence)
         if self.layout.world > self.cluster.world:
