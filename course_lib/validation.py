@@ -2,11 +2,16 @@
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterable
 from typing import Any
 
 # Larger than any real count (all tokens ever trained on are about 1e14): a larger value is a typo.
 ABSURD = 10**18
+# Smaller than any real quantity: a number that is divided by less may leave the range of floats.
+TINY = 1e-30
+# The longest list that a function makes: of the ranks of a cluster, the samples of a data set.
+MOST_LISTED = 1_000_000
 
 # The default of a field that `derive` computes from the others: its type is that of the value, and
 # nobody who reads the field meets a None.
@@ -20,16 +25,51 @@ def derive(record: object, **values: object) -> None:
             object.__setattr__(record, name, value)
 
 
+class _Short(reprlib.Repr):
+    """Values as a sentence shows them: in one line, and not at the length of what went wrong."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = 100
+        self.maxlist = self.maxtuple = self.maxdict = self.maxset = 6
+
+    def repr_int(self, value: int, level: int) -> str:  # noqa: ARG002
+        """Whole up to 10^19, then rounded: Python refuses to print more than 4300 digits."""
+        if abs(value) < 10**19:
+            return repr(value)
+        try:
+            return f"{value:.6g}"
+        except OverflowError:
+            sign = "-" if value < 0 else ""
+            return f"{sign}10^{round(value.bit_length() * math.log10(2))}"
+
+    def repr_instance(self, value: object, level: int) -> str:
+        """One line of an object of any other kind."""
+        return " ".join(super().repr_instance(value, level).split())
+
+
+_SHORT = _Short()
+
+
+def told(value: object) -> str:
+    """`value` for a sentence: one short line, whatever its size."""
+    return _SHORT.repr(value)
+
+
 def whole(name: str, value: object, least: int = 1, most: int = ABSURD) -> None:
     """Raise ValueError unless `value` is an int with least <= value <= most."""
+    if type(value) is int and least <= value <= most:
+        return  # almost always, and asked for hundreds of times in one step
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(
-            f"{name} must be a whole number, got {value!r}: give an int such as {least}"
+            f"{name} must be a whole number, got {told(value)}: give an int such as {least}"
         )
     if value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}: give {least} or more")
+        raise ValueError(
+            f"{name} must be at least {least}, got {told(value)}: give {least} or more"
+        )
     if value > most:
-        raise ValueError(f"{name} must be at most {most:.6g}, got {value:.6g}: look for a typo")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {_got(value)}: {_TYPO}")
 
 
 def number(
@@ -39,36 +79,66 @@ def number(
     least: float | None = None,
     most: float = ABSURD,
 ) -> None:
-    """Raise ValueError unless `value` is finite, above `above` and within `least` and `most`."""
+    """Raise ValueError unless `value` is finite, above `above` and within `least` and `most`.
+
+    What must be above something is often divided by: there a number below TINY is refused too.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number, got {value!r}: give an int or a float")
-    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a number, got {told(value)}: give an int or a float")
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{name} must be finite, got {value}: give an ordinary number")
     if above is not None and value <= above:
-        raise ValueError(f"{name} must be above {above}, got {value}: give a larger number")
+        raise ValueError(f"{name} must be above {above}, got {told(value)}: give a larger number")
     if least is not None and value < least:
-        raise ValueError(f"{name} must be at least {least}, got {value}: give a larger number")
+        raise ValueError(
+            f"{name} must be at least {least}, got {told(value)}: give a larger number"
+        )
     if abs(value) > most:
-        raise ValueError(f"{name} must be at most {most:.6g}, got {value:.6g}: look for a typo")
+        raise ValueError(f"{name} must be at most {most:.6g}, got {_got(value)}: {_TYPO}")
+    if above is not None and 0 < value < TINY:
+        raise ValueError(f"{name} must be at least {TINY:g}, got {value}: {_TYPO}")
+
+
+_TYPO = "look for a typo"
+
+
+def _got(value: float) -> str:
+    """What was given beside a limit: in six digits, or as a power of 10."""
+    return f"{value:.6g}" if abs(value) < 10**300 else told(value)
+
+
+def listed(what: str, count: int, remedy: str, most: int = MOST_LISTED) -> None:
+    """Raise ValueError if a result of `count` entries is too long to be made; `remedy`: what to do.
+
+    A list takes time and memory with every entry: a number of entries that nobody reads is a typo.
+    """
+    if count > most:
+        raise ValueError(f"{what} {told(count)} is above {most:,}, the longest list made: {remedy}")
 
 
 def divisible(name: str, value: int, by_name: str, by: int) -> None:
     """Raise ValueError unless `value` is a multiple of `by`, naming the nearest one that is."""
     if value % by:
-        near = max(by, round(value / by) * by)
+        near = max(by, (value + (by - 1) // 2) // by * by)  # in whole numbers, however large
         raise ValueError(
-            f"{name} {value} is not divisible by {by_name} {by}: take {name} {near}, "
-            f"or another {by_name} that divides {value}"
+            f"{name} {told(value)} is not divisible by {by_name} {told(by)}: take {name} "
+            f"{told(near)}, or another {by_name} that divides {told(value)}"
         )
 
 
 def choice(name: str, value: object, allowed: Iterable[str]) -> None:
     """Raise ValueError unless `value` is one of `allowed`, naming the nearest one."""
-    allowed = list(allowed)
-    if value not in allowed:
-        near = difflib.get_close_matches(str(value), allowed, n=1, cutoff=0.3)
+    allowed = tuple(allowed)
+    if not isinstance(value, str) or value not in allowed:
+        near = difflib.get_close_matches(told(value).strip("'"), allowed, n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of them"
-        raise ValueError(f"{name} {value!r} is not one of {', '.join(allowed)}: {hint}")
+        raise ValueError(f"{name} {told(value)} is not one of {', '.join(allowed)}: {hint}")
+
+
+def text(name: str, value: object) -> None:
+    """Raise ValueError unless `value` is a str that fits into a line."""
+    if not isinstance(value, str) or len(value) > 200:
+        raise ValueError(f"{name} must be a str of a line, got {told(value)}: give a few words")
 
 
 def fraction(name: str, value: float) -> None:
@@ -81,4 +151,4 @@ def fraction(name: str, value: float) -> None:
 def flag(name: str, value: object) -> None:
     """Raise ValueError unless `value` is True or False."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, got {value!r}: give one of the two")
+        raise ValueError(f"{name} must be True or False, got {told(value)}: give one of the two")

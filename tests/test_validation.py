@@ -11,7 +11,10 @@ from course_lib.validation import (
     divisible,
     flag,
     fraction,
+    listed,
     number,
+    text,
+    told,
     whole,
 )
 
@@ -31,6 +34,9 @@ ALLOWED = [
     (choice, ("unit", "GB", iter(["GB"]))),
     (fraction, ("part", 1)),
     (fraction, ("part", 1e-9)),
+    (number, ("x", 1e-320, None, 0)),
+    (listed, ("samples", 1_000_000, "take fewer")),
+    (text, ("name", "")),
     (flag, ("dropout", True)),
     (flag, ("dropout", False)),
 ]
@@ -42,6 +48,19 @@ REFUSED = {
     "tp must be at least 5, got 4: give 5 or more": (whole, ("tp", 4, 5)),
     "tp must be at most 8, got 9: look for a typo": (whole, ("tp", 9, 1, 8)),
     "tp must be at most 1e+18, got 1e+30: look for a typo": (whole, ("tp", 10**30)),
+    "tp must be at most 1e+18, got 10^400: look for a typo": (whole, ("tp", 10**400)),
+    "tp must be at least 1, got -10^5000: give 1 or more": (whole, ("tp", -(10**5000))),
+    "x must be at most 1e+18, got 10^400: look for a typo": (number, ("x", 10**400)),
+    "x must be at least 1e-30, got 1e-320: look for a typo": (number, ("x", 1e-320, 0)),
+    "heads 10^400 is not divisible by tp 3: take heads 10^400, or another tp that divides 10^400": (
+        divisible,
+        ("heads", 10**400, "tp", 3),
+    ),
+    "samples 9000000 is above 1,000,000, the longest list made: take fewer": (
+        listed,
+        ("samples", 9_000_000, "take fewer"),
+    ),
+    "name must be a str of a line, got None: give a few words": (text, ("name", None)),
     "x must be a number, got '1': give an int or a float": (number, ("x", "1")),
     "x must be a number, got False: give an int or a float": (number, ("x", False)),
     "x must be finite, got nan: give an ordinary number": (number, ("x", NAN)),
@@ -81,6 +100,12 @@ def test_the_rest_is_refused_by_one_sentence():
             check(*arguments)
         sentences[sentence] = str(refusal.value)
     assert sentences == {sentence: sentence for sentence in REFUSED}
+
+
+def test_a_value_is_told_in_one_short_line():
+    assert told([1, "a"]) == "[1, 'a']" and told(10**18) == "1" + 18 * "0"
+    for value in ("x" * 10**6, list(range(10**6)), 10**20, -(10**9999), "a\nb", {"k": "v" * 999}):
+        assert len(told(value)) < 300 and "\n" not in told(value)
 
 
 @dataclass(frozen=True)

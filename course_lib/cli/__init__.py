@@ -15,6 +15,7 @@ from typing import Protocol, cast
 from course_lib import __version__
 from course_lib.cli import commands
 from course_lib.problem import Problem
+from course_lib.streams import never_refuse
 
 
 class Command(Protocol):
@@ -31,6 +32,7 @@ class Command(Protocol):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code; a Problem becomes one sentence on stderr."""
+    never_refuse()
     parser = _parser()
     arguments, others = parser.parse_known_args(argv)
     if arguments.command is None:

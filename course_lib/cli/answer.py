@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,8 +25,12 @@ class Answer:
 
     def say(self, as_json: bool) -> int:
         """Print one of the two and return the exit code."""
-        data = json.dumps(self.data, indent=1, ensure_ascii=False) if as_json else ""
-        print(data or self.text)
+        if as_json:
+            # JSON can spell what an encoding does not have: no ? in it.
+            plain = (sys.stdout.encoding or "utf-8").lower() not in ("utf-8", "utf8")
+            print(json.dumps(self.data, indent=1, ensure_ascii=plain))
+        else:
+            print(self.text)
         return self.code
 
 

@@ -3,7 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
-from course_lib.cli.text import add_text_options, spelled
+from course_lib.cli.text import MOST_DIGITS, add_text_options, spelled
 
 if TYPE_CHECKING:
     from course_lib.theory.inputs.hardware import Accelerator
@@ -35,12 +35,14 @@ def model(arguments: argparse.Namespace) -> tuple[str, "TransformerShape"]:
 
 def sequence(arguments: argparse.Namespace, shape: "TransformerShape") -> int:
     """Tokens of a sequence; the model's context unless it is given, in digits."""
+    from course_lib.validation import told
+
     text: str | None = arguments.sequence
     if text is None:
         return shape.context
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
         raise ValueError(
-            f"sequence {text!r} is not a number of tokens: write all digits, such as 4096 "
+            f"sequence {told(text)} is not a number of tokens: write all digits, such as 4096 "
             "(4k may mean 4000)"
         )
     return int(text)

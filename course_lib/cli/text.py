@@ -7,6 +7,8 @@ speak.
 import argparse
 from collections.abc import Iterable, Mapping
 
+MOST_DIGITS = 40  # of a count; Python refuses to read numbers of more than 4300
+
 
 def add_text_options(
     parser: argparse.ArgumentParser, options: Mapping[str, str], metavar: str = "N"
@@ -39,15 +41,18 @@ def count(
 
 def _counted(name: str, text: str) -> int:
     from course_lib.theory.inputs.units import parse_count
+    from course_lib.validation import told
 
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < MOST_DIGITS:
         return int(text)  # all digits of it, where a float would round
     try:
         if not text[-1:].isalpha():  # 1.5 of something that is counted
             raise ValueError
         return parse_count(text)
     except ValueError:
-        raise ValueError(f"{name} {text!r} is not a count: write it like 8, 4k or 15T") from None
+        raise ValueError(
+            f"{name} {told(text)} is not a count: write it like 8, 4k or 15T"
+        ) from None
 
 
 def number(arguments: argparse.Namespace, name: str, default: float) -> float:
@@ -55,10 +60,14 @@ def number(arguments: argparse.Namespace, name: str, default: float) -> float:
     text: str | None = getattr(arguments, name)
     if text is None:
         return default
+    from course_lib.validation import told
+
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"{name} {text!r} is not a number: write it like {default:g}") from None
+        raise ValueError(
+            f"{name} {told(text)} is not a number: write it like {default:g}"
+        ) from None
 
 
 def spelled(name: str, known: Iterable[str]) -> str:

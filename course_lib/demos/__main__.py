@@ -3,12 +3,14 @@
 import sys
 
 from course_lib import demos
+from course_lib.streams import never_refuse
 
 USAGE = f"usage: python -m course_lib.demos DEMO [options]; DEMO: {', '.join(demos.DEMOS)}"
 
 
 def main(argv: list[str]) -> None:
     """Run the demo that `argv` names with the options behind it; ends the process."""
+    never_refuse()
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE)
         sys.exit(0 if argv else 2)

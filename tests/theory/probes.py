@@ -77,9 +77,8 @@ class Probe:
 
     A parameter `job` needs no other value: the jobs of `other_jobs` serve all functions. `see` is
     what of the result is compared. `silent`: parameters, or parts of the job, that change nothing,
-    which is checked as well. `refuses`: a ValueError counts as a result. `inner`: called
-    by other functions only, with numbers that were checked before. `signed`: a difference or an
-    estimate, which may be below 0.
+    which is checked as well. `refuses`: a ValueError counts as a result. `signed`:
+    a difference or an estimate, which may be below 0.
     """
 
     call: Callable[..., Any]
@@ -88,7 +87,6 @@ class Probe:
     see: Callable[[Any], Any] | None = None
     silent: tuple[str, ...] = ()
     refuses: bool = False
-    inner: bool = False
     signed: bool = False
 
     def outcome(self, arguments: dict[str, Any]) -> Any:

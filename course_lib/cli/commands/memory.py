@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count, spelled
+from course_lib.cli.text import MOST_DIGITS, add_text_options, count, spelled
 
 if TYPE_CHECKING:
     from course_lib.theory.inputs.layout import Layout
@@ -101,8 +101,12 @@ def _stage(arguments: argparse.Namespace) -> int | None:
     text: str | None = arguments.stage
     if text in (None, "worst"):
         return None
-    if not text.isdecimal():
-        raise ValueError(f"stage {text!r} is not a pipeline rank: write worst, or a number from 0")
+    if not text.isdecimal() or len(text) > MOST_DIGITS:
+        from course_lib.validation import told
+
+        raise ValueError(
+            f"stage {told(text)} is not a pipeline rank: write worst, or a number from 0"
+        )
     return int(text)
 
 

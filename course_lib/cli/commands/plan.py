@@ -17,6 +17,8 @@ ABOUT = "rank all layouts of a model on a cluster"
 # The planner tries every divisor of these: more than any cluster has, and no long wait for a typo.
 MOST_NODES = 10**6
 MOST_SEQUENCES = 10**9
+# Each is looked at in detail, and each that does not fit is tried with other settings.
+MOST_TOP, MOST_REJECTED = 10_000, 1000
 _COUNTS = {
     "--nodes": "number of nodes (default: 1)",
     "--gpus-per-node": "GPUs of one node (default: 8)",
@@ -47,7 +49,8 @@ def _answer(arguments: argparse.Namespace) -> Answer:
 
     name, shape = inputs.model(arguments)
     batch = count(arguments, "batch", most=MOST_SEQUENCES)
-    top, rejected = count(arguments, "top", 10, least=1), count(arguments, "rejected", 5)
+    top = count(arguments, "top", 10, least=1, most=MOST_TOP)
+    rejected = count(arguments, "rejected", 5, most=MOST_REJECTED)
     recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, shape)
     found = plan(shape, recipe, _cluster(arguments), batch, sequence=length)
     unfit = list(islice(found.rejected(), rejected))

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import FlopBreakdown, six_nd
 from course_lib.validation import number, whole
 
@@ -121,11 +122,13 @@ def utilisation(flop: float, time_s: float, gpus: int, peak_flop_per_s: float) -
     return achieved_flop_per_s(flop, time_s, gpus) / peak_flop_per_s
 
 
+@checked
 def mfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
     """Model FLOPs utilisation: without what was recomputed."""
     return utilisation(flops.model_flop, time_s, gpus, peak_flop_per_s)
 
 
+@checked
 def hfu(flops: FlopBreakdown, time_s: float, gpus: int, peak_flop_per_s: float) -> float:
     """Hardware FLOPs utilisation: with what was recomputed, so never below MFU."""
     return utilisation(flops.hardware_flop, time_s, gpus, peak_flop_per_s)

@@ -7,6 +7,7 @@ that of the first layer too, since the embedding before it is trained.
 
 from dataclasses import dataclass, fields, replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
 from course_lib.validation import choice, number, whole
@@ -41,14 +42,14 @@ class FlopBreakdown:
                 f"tokens {self.tokens} and {other.tokens} differ: add parts of one model only"
             )
         its = other.leaves()
-        return self.with_leaves({name: flop + its[name] for name, flop in self.leaves().items()})
+        return self._with({name: flop + its[name] for name, flop in self.leaves().items()})
 
     def times(self, layers: int) -> "FlopBreakdown":
         """`layers` equal layers, through which the same tokens pass."""
-        return self.with_leaves({name: layers * flop for name, flop in self.leaves().items()})
+        whole("layers", layers, least=0)
+        return self._with({name: layers * flop for name, flop in self.leaves().items()})
 
-    def with_leaves(self, leaves: dict[str, int]) -> "FlopBreakdown":
-        """The same tokens and convention with other leaves."""
+    def _with(self, leaves: dict[str, int]) -> "FlopBreakdown":
         return FlopBreakdown(self.tokens, convention=self.convention, **leaves)
 
     def leaves(self) -> dict[str, int]:
@@ -92,7 +93,7 @@ class FlopBreakdown:
             for name, flop in self.leaves().items()
             if flop and name != "recompute_flop"
         ]
-        extra = self.hardware_flop / self.model_flop - 1
+        extra = self.recompute_flop / max(1, self.model_flop)
         return "\n".join(
             [
                 *rows,
@@ -105,6 +106,7 @@ class FlopBreakdown:
         )
 
 
+@checked
 def training_flops(
     shape: TransformerShape,
     sequences: int = 1,
@@ -135,6 +137,7 @@ def training_flops(
     return total
 
 
+@checked
 def layer_flops(
     shape: TransformerShape,
     layer: int,
@@ -161,9 +164,11 @@ def layer_flops(
     again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
     if attention == "flash":
         again = (again if recompute == "full" else 0) + multiply * shape.head_width
-    return result.with_leaves({**leaves, "recompute_flop": again})
+    leaves["recompute_flop"] = again
+    return FlopBreakdown(tokens, convention=result.convention, **leaves)
 
 
+@checked
 def head_flops(shape: TransformerShape, sequences: int, sequence: int) -> FlopBreakdown:
     """The logits, 6·hidden·vocab a token, whether the head is tied or not; never recomputed."""
     result = _nothing(shape, sequences, sequence, "logits of every token")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Accelerator, matmul_intensity
 from course_lib.theory.inputs.shape import Matrix, TransformerShape
 from course_lib.theory.inputs.units import format_flop
@@ -66,6 +67,7 @@ class Roofline:
         )
 
 
+@checked
 def model_roofline(
     shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 2
 ) -> Roofline:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.validation import DERIVED, derive, fraction, number, whole
 
 
+@checked
 @dataclass(frozen=True)
 class Cluster:
     """`nodes` machines with `gpus_per_node` accelerators.

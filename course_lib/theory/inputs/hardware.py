@@ -1,9 +1,10 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from course_lib.validation import choice, fraction, number, whole
+from course_lib.checked import checked
+from course_lib.validation import choice, fraction, number, text, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
 # github.com/NVIDIA/nccl at 01afd20. Later releases differ by a few microseconds.
@@ -27,6 +28,7 @@ class Link:
     latency_s: float = 0.0
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         number("bytes_per_s", self.bytes_per_s, above=0)
         number("latency_s", self.latency_s, least=0)
 
@@ -35,6 +37,7 @@ class Link:
         return f"{self.name}: {self.bytes_per_s / 1e9:g} GB/s one way, {self.latency_s * 1e6:g} µs"
 
 
+@checked
 @dataclass(frozen=True)
 class Accelerator:
     """One chip: dense bf16 peak, memory, and the links that it has inside and between nodes.
@@ -43,6 +46,8 @@ class Accelerator:
     matmul over the peak. `between` None: no usual network, a cluster must name one.
     Raises ValueError for numbers that are not positive and finite.
     """
+
+    BY_NAME: ClassVar[str] = "accelerator({0})"
 
     name: str
     peak_flop_per_s: float
@@ -53,6 +58,7 @@ class Accelerator:
     matmul_efficiency: float = MATMUL_EFFICIENCY
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         number("peak_flop_per_s", self.peak_flop_per_s, above=0)
         whole("memory_bytes", self.memory_bytes)
         number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -20,6 +21,7 @@ class Tokens:
     outside: int
 
 
+@checked
 @dataclass(frozen=True)
 class Job:
     """The one input of everything that asks about a whole training step.
@@ -37,9 +39,10 @@ class Job:
     sequence: int = DERIVED
 
     def __post_init__(self) -> None:
-        nodes = -(-self.layout.world // GPUS_PER_NODE)
-        cluster = Cluster(ACCELERATORS["H100-SXM"], nodes, GPUS_PER_NODE)
-        derive(self, cluster=cluster, sequence=self.shape.context)
+        if self.cluster is DERIVED:
+            nodes = -(-self.layout.world // GPUS_PER_NODE)
+            derive(self, cluster=Cluster(ACCELERATORS["H100-SXM"], nodes, GPUS_PER_NODE))
+        derive(self, sequence=self.shape.context)
         self.shape.check_sequence(self.sequence)
         self.layout.check(self.shape, self.sequence)
         if self.layout.world > self.cluster.world:

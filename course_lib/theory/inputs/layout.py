@@ -2,13 +2,21 @@
 
 from dataclasses import dataclass
 
-from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
+from course_lib.checked import checked
+from course_lib.theory.inputs.schedule_rules import (
+    MOST_CHUNKS,
+    MOST_STAGES,
+    SCHEDULES,
+    check_schedule,
+    chunks_in_flight,
+)
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.validation import divisible, flag, whole
+from course_lib.validation import choice, divisible, flag, told, whole
 
 _DEGREES = ("dp", "tp", "pp", "cp", "ep")
 
 
+@checked
 @dataclass(frozen=True)
 class Layout:
     """Parallel degrees, ZeRO stage, micro-batches and pipeline schedule.
@@ -39,6 +47,8 @@ class Layout:
     def __post_init__(self) -> None:
         for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
             whole(name, getattr(self, name))
+        whole("pp", self.pp, most=MOST_STAGES)
+        whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
         whole("zero_stage", self.zero_stage, least=0, most=3)
         flag("sequence_parallel", self.sequence_parallel)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
@@ -46,6 +56,7 @@ class Layout:
         self._check_stage_layers()
 
     def _check_schedule(self) -> None:
+        choice("schedule", self.schedule, SCHEDULES)
         if (self.virtual_stages > 1) != (self.schedule == "interleaved"):
             raise ValueError(
                 f"virtual_stages {self.virtual_stages} does not go with schedule "
@@ -61,7 +72,7 @@ class Layout:
             whole(f"stage_layers[{chunk}]", layers)
         if len(self.stage_layers) != self.chunks:
             raise ValueError(
-                f"stage_layers {self.stage_layers} has {len(self.stage_layers)} entries: "
+                f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
                 f"give pp*virtual_stages = {self.chunks}"
             )
 
@@ -90,6 +101,7 @@ class Layout:
         """Ranks that hold the same experts, over which ZeRO shards those: dp·cp / ep."""
         return self.dp * self.cp // self.ep
 
+    @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
         """Raise ValueError unless `shape`, and a `sequence` if given, can be cut like this.
 
@@ -132,11 +144,12 @@ class Layout:
                 f"{self.world}: change a degree, or take {self.world} GPUs"
             )
 
+    @checked
     def check_chunks(self, shape: TransformerShape) -> None:
         """Raise ValueError unless every chunk gets a layer and all of them are dealt out."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
             raise ValueError(
-                f"stage_layers {self.stage_layers} sum to {sum(self.stage_layers)}: "
+                f"stage_layers {told(self.stage_layers)} sum to {sum(self.stage_layers)}: "
                 f"make them sum to the model's {shape.layers} layers"
             )
         if self.chunks > shape.layers:
@@ -153,6 +166,7 @@ class Layout:
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
         self.check_chunks(shape)
+        whole("chunk", chunk, least=0, most=self.chunks - 1)
         if self.stage_layers is not None:
             start = sum(self.stage_layers[:chunk])
             return start, start + self.stage_layers[chunk]
@@ -162,7 +176,8 @@ class Layout:
 
     def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
         """The layers of one chunk by kind, (a layer, how many are like it)."""
-        return shape.layer_kinds(*self.layer_slice(shape, chunk))
+        start, stop = self.layer_slice(shape, chunk)
+        return shape.layer_kinds(start, stop)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
         """Chunks held by one pipeline rank: stage, stage + pp, … ; two mirrored ones in DualPipe.

@@ -1,9 +1,11 @@
 """Parameters of a model, or of a part of it, by place."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_count
+from course_lib.validation import whole
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class ParameterCount:
 
     def times(self, layers: int) -> "ParameterCount":
         """`layers` equal layers."""
+        whole("layers", layers, least=0)
         return ParameterCount(*(layers * leaf for leaf in self))
 
     @property
@@ -69,6 +72,7 @@ class ParameterCount:
         return "\n".join(lines)
 
 
-def sum_counts(counts: Iterable[ParameterCount]) -> ParameterCount:
+@checked
+def sum_counts(counts: Sequence[ParameterCount]) -> ParameterCount:
     """The leaves of several counts, added: the layers of a pipeline stage, for example."""
     return sum(counts, ParameterCount())

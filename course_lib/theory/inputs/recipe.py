@@ -1,6 +1,7 @@
 """How a model is trained: precisions, optimizer, kernels, and what is thrown away or moved."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from course_lib.validation import choice, flag, number, whole
 
@@ -32,6 +33,8 @@ class Recipe:
     buffers as large as the largest layer or embedding. `gradient_as_bucket_view`: DDP's buckets
     are the gradients, not a copy of them.
     """
+
+    BY_NAME: ClassVar[str] = "RECIPES[{0}]"
 
     parameters: str = "bf16"
     gradients: str = "bf16"

@@ -1,10 +1,15 @@
 """The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
 
-from course_lib.validation import choice, divisible, whole
+from course_lib.checked import checked
+from course_lib.validation import choice, divisible, text, whole
 
+# As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
+MOST_CHUNKS = 10_000
+MOST_STAGES = 1024
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "dualpipe")
 
 
+@checked
 def check_schedule(
     name: str,
     stages: int,
@@ -19,11 +24,14 @@ def check_schedule(
     in turn (Megatron-LM); "dualpipe" feeds half of the micro-batches in from either end. `words`:
     what the caller calls stages and micro-batches.
     """
+    whole("words", len(words), 2, 2)
     stages_word, batches_word = words
+    text("stages_word", stages_word)
+    text("batches_word", batches_word)
     choice("schedule", name, SCHEDULES)
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
-    whole("virtual_stages", virtual_stages)
+    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
     if name == "interleaved":
         divisible(batches_word, micro_batches, stages_word, stages)
     elif virtual_stages != 1:

@@ -1,9 +1,15 @@
 """The sizes of a transformer, its weight matrices, and how many parameters they make."""
 
 from dataclasses import dataclass, fields
+from typing import ClassVar
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.parameter_count import ParameterCount, sum_counts
-from course_lib.validation import DERIVED, choice, derive, divisible, flag, whole
+from course_lib.validation import DERIVED, choice, derive, divisible, flag, text, told, whole
+
+# Functions go through layers one by one; ten times as many as any model has.
+MOST_LAYERS = 10_000
+MOST_WIDTH = 10**40  # of a matrix: heads times the width of one
 
 
 @dataclass(frozen=True)
@@ -19,6 +25,12 @@ class Matrix:
     bias: bool
     copies: int = 1
     used: int = 1
+
+    def __post_init__(self) -> None:
+        text("place", self.place)
+        for name in ("inputs", "outputs", "copies", "used"):
+            whole(name, getattr(self, name), least=0, most=MOST_WIDTH)
+        flag("bias", self.bias)
 
     @property
     def parameters(self) -> int:
@@ -52,6 +64,7 @@ class LatentAttention:
                 whole(leaf.name, getattr(self, leaf.name))
 
 
+@checked
 @dataclass(frozen=True)
 class TransformerShape:
     """The sizes of a decoder-only transformer.
@@ -63,6 +76,8 @@ class TransformerShape:
     ffn) of which a token uses `top_k`, and `shared_experts` more that all tokens use. `mla`
     replaces attention's matrices. Raises ValueError for sizes that do not fit each other.
     """
+
+    BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
 
     layers: int
     hidden: int
@@ -85,7 +100,8 @@ class TransformerShape:
     mla: LatentAttention | None = None
 
     def __post_init__(self) -> None:
-        for name in ("layers", "hidden", "heads", "ffn", "vocab", "context"):
+        whole("layers", self.layers, most=MOST_LAYERS)
+        for name in ("hidden", "heads", "ffn", "vocab", "context"):
             whole(name, getattr(self, name))
         derive(self, kv_heads=self.heads)
         whole("kv_heads", self.kv_heads)
@@ -104,8 +120,6 @@ class TransformerShape:
             whole("head_dim", self.head_dim)
         if self.mla is None:
             return
-        if not isinstance(self.mla, LatentAttention):
-            raise ValueError(f"mla must be a LatentAttention or None, got {self.mla!r}: build one")
         if self.head_dim is not None or self.kv_heads != self.heads:
             raise ValueError(
                 f"mla sets the sizes of all heads, got head_dim {self.head_dim} and kv_heads "
@@ -132,9 +146,10 @@ class TransformerShape:
     def _refuse_expert_sizes(self) -> None:
         unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
         for name, nothing in unused.items():
-            if getattr(self, name) != nothing:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value != nothing:
                 raise ValueError(
-                    f"{name} {getattr(self, name)!r} is used only with experts, got experts 0: "
+                    f"{name} {told(value)} is used only with experts, got experts 0: "
                     f"set experts, or {name}={nothing}"
                 )
 
@@ -251,6 +266,8 @@ class TransformerShape:
         None: to the last layer.
         """
         stop = self.layers if stop is None else stop
+        whole("stop", stop, least=0, most=self.layers)
+        whole("start", start, least=0, most=stop)
         split = min(max(self.dense_layers, start), stop)
         kinds = [(0, split - start), (self.layers - 1, stop - split)]
         return [(layer, count) for layer, count in kinds if count]

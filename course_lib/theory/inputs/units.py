@@ -2,7 +2,7 @@
 
 import re
 
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, number, told, whole
 
 # Decimal units (SI): what disk makers, network links and GPU data sheets mean by "GB".
 KB, MB, GB, TB = 10**3, 10**6, 10**9, 10**12
@@ -16,12 +16,14 @@ _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
 def gb(size_bytes: float) -> float:
-    """Bytes as decimal gigabytes: size / 10^9."""
+    """Bytes as decimal gigabytes: size / 10^9. Raises ValueError below 0."""
+    number("size_bytes", size_bytes, least=0)
     return size_bytes / GB
 
 
 def gib(size_bytes: float) -> float:
-    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB."""
+    """Bytes as binary gibibytes: size / 2^30. 1 GiB = 1.0737 GB. Raises ValueError below 0."""
+    number("size_bytes", size_bytes, least=0)
     return size_bytes / GIB
 
 
@@ -75,7 +77,10 @@ def parse_count(text: str) -> int:
 
     Raises ValueError when the text is not a number with one of those letters.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmbt]?)\s*", str(text), re.IGNORECASE)
+    told_text = told(text)
+    match = re.fullmatch(
+        r"\s*(\d{1,40}(?:\.\d{1,40})?)\s*([kmbt]?)\s*", told_text.strip("'"), re.IGNORECASE
+    )
     if not match:
-        raise ValueError(f"text {text!r} is not a count: write it like '70b', '1.5B' or '124M'")
+        raise ValueError(f"text {told_text} is not a count: write it like '70b', '1.5B' or '124M'")
     return round(float(match[1]) * _COUNTS.get(match[2].upper(), 1))

@@ -10,6 +10,7 @@ and scale of the norms, flash attention's log-sum-exp, top-k indices, buffers of
 import math
 from dataclasses import dataclass, fields, replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -58,6 +59,7 @@ class ActivationTerms:
         )
 
 
+@checked
 def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What layer number `layer` keeps of one micro-batch until its backward pass.
 
@@ -96,6 +98,7 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
     return needed_terms(job, layer).total_bytes - layer_activation_bytes(job, layer)
 
 
+@checked
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
@@ -120,12 +123,14 @@ def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     return replace(terms, mlp_inside_bytes=number * _mlp_width(shape, recipe, shape.ffn // tp))
 
 
+@checked
 def norm_bytes(recipe: Recipe, width: int) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
 
     Written out in torch (fused_norms False) it keeps an fp32 copy of its input and the normalised
     input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
     """
+    whole("width", width, least=0)
     return width * (recipe.weight_bytes + (0 if recipe.fused_norms else 4))
 
 

@@ -1,14 +1,17 @@
 """What is kept for the backward pass before the first layer and after the last, in bytes."""
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import norm_bytes
 
 
+@checked
 def embedding_activation_bytes(job: Job) -> int:
     """Bytes kept before the first layer: s·b·h for the mask of the embedding's dropout, or 0."""
     return job.local_tokens.outside * job.shape.hidden * job.recipe.dropout
 
 
+@checked
 def output_activation_bytes(job: Job) -> int:
     """Bytes kept after the last layer: inputs of the last norm and of the head, and the loss.
 
@@ -30,6 +33,7 @@ def head_activation_bytes(job: Job) -> int:
     return embedding_activation_bytes(job) + output_activation_bytes(job)
 
 
+@checked
 def logits_bytes(job: Job) -> int:
     """One fp32 tensor as large as the logits: 4·s·b·v/t, the vocabulary rounded up over t = tp."""
     return 4 * job.local_tokens.inside * -(-job.shape.vocab // job.layout.tp)

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -84,6 +85,7 @@ class GatherTimeline:
         )
 
 
+@checked
 def gather_timeline(
     shape: TransformerShape,
     recipe: Recipe,
@@ -143,10 +145,10 @@ class _Held:
     def __init__(self, local: LocalParameters, recipe: Recipe) -> None:
         self.local, self.recipe = local, recipe
         self.units: set[int] = set()
-        self.gradients = 0
+        self.weights = self.gradients = 0
 
     def event(self, phase: str, action: str, unit: int) -> GatherEvent:
-        return GatherEvent(phase, action, unit, sum(map(self.size, self.units)), self.gradients)
+        return GatherEvent(phase, action, unit, self.weights, self.gradients)
 
     def size(self, unit: int) -> int:
         """Bytes of a whole unit, in the precision in which it is gathered."""
@@ -157,10 +159,12 @@ class _Held:
         """Gather a unit, unless it is here."""
         if unit not in self.units:
             self.units.add(unit)
+            self.weights += self.size(unit)
             yield self.event(phase, action, unit)
 
     def free(self, phase: str, unit: int) -> GatherEvent:
-        self.units.discard(unit)
+        self.units.remove(unit)
+        self.weights -= self.size(unit)
         return self.event(phase, "free", unit)
 
 

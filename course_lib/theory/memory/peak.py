@@ -7,6 +7,7 @@ optimizer), `activations` and `ends` (what forward keeps for backward). This mod
 import math
 from dataclasses import replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -44,6 +45,7 @@ def training_memory(
     return gpu_memory(job, overhead_bytes=overhead_bytes)
 
 
+@checked
 def gpu_memory(
     job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
@@ -63,6 +65,7 @@ def gpu_memory(
     )
 
 
+@checked
 def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[int, MemoryBreakdown]:
     """The pipeline rank that needs most memory, the earliest of equals, and its breakdown."""
     stages = range(job.layout.pp)
@@ -71,6 +74,7 @@ def worst_stage(job: Job, *, overhead_bytes: float = OVERHEAD_BYTES) -> tuple[in
     return worst, bills[worst]
 
 
+@checked
 def host_bytes(job: Job, stage: int = 0) -> int:
     """Bytes in the host's memory for one GPU: offloaded master copy and optimizer states, or 0.
 

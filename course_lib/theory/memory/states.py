@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.validation import whole
+
+MOST_PARAMETERS = 10**100  # of shapes that are all at their limits
 
 
 @dataclass(frozen=True)
@@ -25,12 +28,17 @@ class LocalParameters:
     ends_dense: int = 0
     table: int = 0
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            whole(name, value, least=0, most=MOST_PARAMETERS)
+
     @property
     def total(self) -> int:
         """All parameters of this GPU."""
         return self.dense + self.experts
 
 
+@checked
 def local_parameters(
     shape: TransformerShape, layout: Layout = ALONE, stage: int = 0
 ) -> LocalParameters:
@@ -52,6 +60,7 @@ def local_parameters(
     return LocalParameters(dense, experts, *largest, ends, table)
 
 
+@checked
 def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> MemoryBreakdown:
     """Bytes of weights, gradients and optimizer states: parameters × bytes of each kind.
 
@@ -65,6 +74,7 @@ def model_states(parameters: int, recipe: Recipe, layout: Layout = ALONE) -> Mem
     return sharded_states(local, recipe, layout)
 
 
+@checked
 def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> MemoryBreakdown:
     """Model states of one GPU after ZeRO: each kind whole, or a part of it, rounded up.
 
@@ -86,17 +96,20 @@ def sharded_states(local: LocalParameters, recipe: Recipe, layout: Layout) -> Me
     )
 
 
+@checked
 def shard_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters in one ZeRO shard, rounded up: dense / (dp·cp) + experts / (dp·cp/ep)."""
     dense = -(-local.dense // layout.shard_ranks)
     return dense + -(-local.experts // layout.expert_shard_ranks)
 
 
+@checked
 def updated_parameters(local: LocalParameters, layout: Layout) -> int:
     """Parameters that this GPU's optimizer updates: its shard from ZeRO-1 on, all without."""
     return shard_parameters(local, layout) if layout.zero_stage else local.total
 
 
+@checked
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.buckets import BUCKET_CAP_BYTES, FIRST_BUCKET_BYTES, ddp_buckets
 from course_lib.theory.network.collectives import bus_factor, seconds
-from course_lib.validation import flag, number, whole
+from course_lib.validation import flag, number, text, whole
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Gradient:
     backward_s: float
 
     def __post_init__(self) -> None:
+        text("name", self.name)
         whole("size_bytes", self.size_bytes, least=0)
         number("backward_s", self.backward_s, least=0)
 
@@ -78,7 +80,7 @@ class BucketTimeline:
     @property
     def hidden_s(self) -> float:
         """Communication behind computing: all of it but what is exposed."""
-        return self.communication_s - self.exposed_s
+        return max(0.0, self.communication_s - self.exposed_s)
 
     @property
     def efficiency(self) -> float:
@@ -105,6 +107,7 @@ class BucketTimeline:
         return "\n".join([*lines, total])
 
 
+@checked
 def ddp_timeline(
     gradients: Sequence[Gradient],
     ranks: int,
@@ -138,6 +141,7 @@ def ddp_timeline(
     return BucketTimeline(tuple(gradients), tuple(exchanges))
 
 
+@checked
 def model_gradients(
     shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 4
 ) -> tuple[Gradient, ...]:

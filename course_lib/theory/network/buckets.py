@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.units import MIB
 from course_lib.validation import flag, whole
 
@@ -23,6 +24,7 @@ def gradient_syncs(micro_steps: int, accumulation: int, no_sync: bool) -> int:
     return -(-micro_steps // accumulation) if no_sync else micro_steps
 
 
+@checked
 def ddp_buckets(
     gradient_bytes: Sequence[int],
     cap_bytes: int = BUCKET_CAP_BYTES,

@@ -8,6 +8,7 @@ reduce-scatter, all n pieces of one GPU in all-to-all.
 
 from math import ceil, inf, log2
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.validation import choice, number, whole
 
@@ -85,6 +86,7 @@ def messages(operation: str, ranks: int, algorithm: str = "ring") -> int:
     return trees * (ranks - 1) * (2 if operation == "all-reduce" else 1)
 
 
+@checked
 def seconds(
     operation: str,
     size_bytes: float,
@@ -105,13 +107,14 @@ def moved_bytes(operation: str, size_bytes: float, ranks: int, algorithm: str = 
     What one GPU sends; in the plain "tree" the whole size at each level, since no level starts
     before the one below has ended.
     """
+    _check(operation, ranks, algorithm)
     if algorithm == "tree":
         number("size_bytes", size_bytes, least=0)
         return steps(operation, ranks, algorithm) * size_bytes
-    _check(operation, ranks, algorithm)
     return sent_bytes(operation, size_bytes, ranks)
 
 
+@checked
 def crossover_bytes(
     operation: str,
     ranks: int,

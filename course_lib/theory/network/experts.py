@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.collectives import bus_factor
 from course_lib.validation import divisible, number, whole
@@ -12,6 +13,7 @@ _MOST_EXPERTS = 65_536
 _MOST_TOKENS = 10**12
 
 
+@checked
 @dataclass(frozen=True)
 class ExpertLoad:
     """Choices that fall on each expert, and the capacity that each expert has.
@@ -69,9 +71,9 @@ class ExpertLoad:
     @property
     def rank_load(self) -> tuple[int, ...]:
         """Accepted choices by rank: the rows that each rank receives."""
-        own = len(self.load) // self.ranks
+        own, accepted = len(self.load) // self.ranks, self.accepted
         starts = range(0, len(self.load), own)
-        return tuple(sum(self.accepted[start : start + own]) for start in starts)
+        return tuple(sum(accepted[start : start + own]) for start in starts)
 
     @property
     def rank_imbalance(self) -> float:
@@ -170,6 +172,7 @@ def expert_load(
     return ExpertLoad(load, top_k, limit, ranks, row_bytes)
 
 
+@checked
 def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
     """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
 
@@ -191,6 +194,7 @@ def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float
     return len(load) * sum(one * other for one, other in pairs) / sum(load)
 
 
+@checked
 def routed_bytes(kept: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2) -> int:
     """Bytes that `rank` hands over to one layer's all-to-alls in one step.
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.validation import number
@@ -33,6 +34,7 @@ class FittedLink:
         )
 
 
+@checked
 def fit_alpha_beta(
     operation: str,
     sizes_bytes: Sequence[float],

@@ -1,11 +1,13 @@
 """The link that a group of ranks sees, inside a node or over several."""
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network import collectives
 from course_lib.validation import choice
 
 
+@checked
 def group_link(cluster: Cluster, operation: str, ranks: int, stride: int = 1) -> Link:
     """The link as one GPU of a group sees it: ranks r, r + stride, … with `ranks` members.
 

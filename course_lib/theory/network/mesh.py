@@ -6,8 +6,9 @@ arXiv:2104.04473, section 3; Megatron-LM, parallel_state.py, "tp-cp-ep-dp-pp").
 
 from collections.abc import Sequence
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import choice, whole
+from course_lib.validation import choice, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
 
@@ -29,13 +30,18 @@ def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
     return world // replica
 
 
+@checked
 def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Distance in ranks between neighbours on each axis: the product of the axes further inside.
 
     Raises ValueError unless `order` names each axis once.
     """
+    for axis in order:
+        choice("order", axis, ORDER)
     if sorted(order) != sorted(ORDER):
-        raise ValueError(f"order {tuple(order)} must name each of {', '.join(ORDER)} once")
+        raise ValueError(
+            f"order {tuple(order)} must name each of {', '.join(ORDER)} once: it is innermost first"
+        )
     found, stride = {}, 1
     for axis in order:
         found[axis] = stride
@@ -43,6 +49,7 @@ def strides(layout: Layout, order: Sequence[str] = ORDER) -> dict[str, int]:
     return found
 
 
+@checked
 def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, int]:
     """Coordinates of a rank: rank // stride mod degree, for each axis.
 
@@ -55,14 +62,19 @@ def place(layout: Layout, rank: int, order: Sequence[str] = ORDER) -> dict[str, 
     }
 
 
+@checked
 def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tuple[int, ...], ...]:
     """The ranks that differ in `axis` only, one tuple per group, by their first rank."""
     choice("axis", axis, ORDER)
     stride, degree = strides(layout, order)[axis], getattr(layout, axis)
-    starts = [rank for rank in range(layout.world) if rank // stride % degree == 0]
-    return tuple(tuple(start + i * stride for i in range(degree)) for start in starts)
+    listed("world", layout.world, "take smaller degrees, or ask `place` about one rank")
+    width = stride * degree  # ranks from the first of one block of groups to the first of the next
+    blocks = range(0, layout.world, width)
+    starts = (block + rank for block in blocks for rank in range(stride))
+    return tuple(tuple(range(start, start + width, stride)) for start in starts)
 
 
+@checked
 def nodes_of(
     layout: Layout, axis: str, gpus_per_node: int = 8, order: Sequence[str] = ORDER
 ) -> int:

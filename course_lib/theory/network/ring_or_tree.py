@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes, format_seconds
 from course_lib.theory.network import collectives
@@ -84,6 +85,7 @@ class RingOrTree:
         return "\n".join(lines)
 
 
+@checked
 def ring_or_tree(
     operation: str, size_bytes: float, ranks: int, link: Link, *, tree: str = "tree"
 ) -> RingOrTree:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.validation import whole
 
@@ -43,6 +44,7 @@ class RowExchange:
         return self.pulled_bytes + self.pushed_bytes
 
 
+@checked
 def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> float:
     """Bytes that a rank sends to all-reduce the table's whole gradient, over the exchange's.
 

@@ -8,6 +8,7 @@ of all gradients, the loss itself.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.buckets import gradient_syncs
@@ -16,6 +17,7 @@ from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import Collective, Traffic
 
 
+@checked
 def step_traffic(
     job: Job,
     stage: int = 0,

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link, ridge
 from course_lib.theory.inputs.units import format_flop
 from course_lib.theory.network import collectives
-from course_lib.validation import divisible, number, whole
+from course_lib.validation import divisible, listed, number, whole
 
 
+@checked
 @dataclass(frozen=True)
 class CutLayer:
     """One layer of 12h² weights, forward and backward, on one of `tp` GPUs.
@@ -116,6 +118,7 @@ def qkv_rows(heads: int, kv_heads: int, width: int, *, tp: int, rank: int) -> li
     divisible("heads", heads, "tp", tp)
     copies = kv_copies(kv_heads, tp)
     queries, pairs = heads // tp * width, max(1, kv_heads // tp) * width
+    listed("rows", queries + 2 * pairs, "take fewer or narrower heads, or a larger tp")
     keys = heads * width + rank // copies * pairs
     starts = ((rank * queries, queries), (keys, pairs), (keys + kv_heads * width, pairs))
     return [row for start, rows in starts for row in range(start, start + rows)]

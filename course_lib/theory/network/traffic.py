@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, number, text, whole
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -15,6 +16,7 @@ KINDS = ("activations", "gradients", "parameters")
 PLACES = ("layers", "experts", "embedding", "head", "ends")
 
 
+@checked
 @dataclass(frozen=True)
 class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
@@ -35,6 +37,7 @@ class Collective:
     place: str = "layers"
 
     def __post_init__(self) -> None:
+        text("what", self.what)
         choice("axis", self.axis, AXES)
         choice("kind", self.kind, KINDS)
         choice("place", self.place, PLACES)
@@ -67,6 +70,7 @@ class Collective:
         )
 
 
+@checked
 @dataclass(frozen=True)
 class Traffic:
     """Every collective of one training step on one GPU; totals are properties.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
@@ -57,6 +58,7 @@ class StageBill:
         """Model states on the GPU."""
         return self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
 
+    @checked
     def bus_seconds(self, link: Link = PCIE4) -> float:
         """Time of gradients to the host and weights back, one after the other: bytes / bandwidth.
 
@@ -89,6 +91,7 @@ class ZeroStages:
         return "\n".join(lines)
 
 
+@checked
 def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     """The bill of each stage, for one micro-batch an update: `states.model_states`, `sent_bytes`.
 
@@ -101,6 +104,7 @@ def zero_stages(parameters: int, ranks: int, recipe: Recipe) -> ZeroStages:
     )
 
 
+@checked
 def sent_bytes(
     parameters: int, zero_stage: int, ranks: int, recipe: Recipe, *, accumulation: int = 1
 ) -> float:

@@ -4,6 +4,7 @@ The tests prove each equal to the simulated timeline wherever it holds (equal st
 transfers); uneven stages and slow links need `pipeline.timeline`.
 """
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, OVERLAPPED, WEIGHT
@@ -30,6 +31,7 @@ def bubble_fraction(stages: int, micro_batches: int, virtual_stages: int = 1) ->
     return ratio / (1 + ratio)
 
 
+@checked
 def bubble_time(
     name: str,
     stages: int,

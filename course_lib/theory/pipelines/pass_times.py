@@ -3,8 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, INPUT, OVERLAPPED, WEIGHT
-from course_lib.validation import number
+from course_lib.theory.pipelines.schedules import (
+    BACKWARD,
+    FORWARD,
+    INPUT,
+    MOST_PASSES,
+    OVERLAPPED,
+    WEIGHT,
+)
+from course_lib.validation import listed, number, whole
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,8 @@ class PassTimes:
 
     def of(self, stages: int) -> list[dict[str, float]]:
         """Duration by kind of pass, for each stage; ValueError if the stages differ in number."""
+        whole("stages", stages)
+        listed("stages", stages, "take fewer", most=MOST_PASSES)
         forward, backward = self._each("forward", stages), self._each("backward", stages)
         weight = self._each("weight", stages) or [full / 2 for full in backward]
         both = self._each("overlapped", stages)

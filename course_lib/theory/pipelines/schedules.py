@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from course_lib.theory.inputs.schedule_rules import check_schedule
+from course_lib.theory.inputs.schedule_rules import MOST_STAGES, check_schedule
+from course_lib.validation import listed, whole
 
 # The kinds of pass, with the letters of torch.distributed.pipelining: B is the whole backward
 # pass; I is its part for the input and W its part for the weights; F&B is a forward pass of one
 # micro-batch that runs together with a backward pass of another.
 FORWARD, BACKWARD, INPUT, WEIGHT, OVERLAPPED = "F", "B", "I", "W", "F&B"
+MOST_PASSES = 130_000  # of all stages; a second of simulation
 
 
 class Pass(NamedTuple):
@@ -51,6 +53,16 @@ class Schedule:
         return len(self.orders)
 
 
+def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
+    """Raise ValueError unless there is such a stage and its order is short enough to be made."""
+    whole("stages", stages)
+    whole("stage", stage, least=0, most=stages - 1)
+    whole("micro_batches", micro_batches)
+    whole("virtual_stages", virtual_stages)
+    passes = 2 * micro_batches * virtual_stages
+    listed("passes", passes, "take fewer micro-batches", most=MOST_PASSES)
+
+
 def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
     """The order of every stage for a schedule in SCHEDULES.
 
@@ -59,6 +71,10 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
     number of micro-batches of at least twice the stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages)
+    whole("stages", stages, most=MOST_STAGES)
+    each = 3 if name == "zb1p" else 2  # forward, and backward in one or in two parts
+    passes = each * stages * micro_batches * virtual_stages
+    listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
     sizes = (stages, micro_batches)
     if name == "interleaved":
         cut = [interleaved_order(stage, *sizes, virtual_stages) for stage in range(stages)]
@@ -71,6 +87,7 @@ def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1
 
 def naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     """Forward and backward of one micro-batch, then the next: one stage works at a time."""
+    _check_order(stage, stages, micro_batches)
     return tuple(Pass(kind, i) for i in range(micro_batches) for kind in (FORWARD, BACKWARD))
 
 
@@ -79,6 +96,7 @@ def gpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]
 
     Source: Huang et al. 2018, arXiv:1811.06965, figure 2.
     """
+    _check_order(stage, stages, micro_batches)
     forward = [Pass(FORWARD, i) for i in range(micro_batches)]
     return (*forward, *(Pass(BACKWARD, i) for i in reversed(range(micro_batches))))
 
@@ -88,6 +106,7 @@ def one_f_one_b_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass
 
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.
     """
+    _check_order(stage, stages, micro_batches)
     forward = [Pass(FORWARD, i) for i in range(micro_batches)]
     backward = [Pass(BACKWARD, i) for i in range(micro_batches)]
     return _one_in_turn(forward, backward, stages - stage - 1)
@@ -101,6 +120,8 @@ def interleaved_order(
     Warm-up: 2 (stages - stage - 1) + (virtual_stages - 1) stages chunk passes.
     Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; Megatron-LM's schedules.py.
     """
+    _check_order(stage, stages, micro_batches, virtual_stages)
+    check_schedule("interleaved", stages, micro_batches, virtual_stages)
     forward, backward = [], []
     for group in range(0, micro_batches, stages):
         for chunk in range(virtual_stages):
@@ -137,6 +158,8 @@ def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, .
     overlap with backward passes of the other. Source: DeepSeek-V3, arXiv:2412.19437, section
     3.2.1 and figure 5; github.com/deepseek-ai/DualPipe, dualpipe.py.
     """
+    _check_order(stage, stages, micro_batches)
+    check_schedule("dualpipe", stages, micro_batches)
     depth = min(stage, stages - 1 - stage)  # 0 at both ends, stages / 2 - 1 in the middle
     outside = stages // 2 - 1 - depth
     run = _TwoWays(micro_batches // 2, near=int(stage >= stages // 2))

@@ -1,5 +1,6 @@
 """Pipelines in time: a schedule's order of passes becomes a timeline; bubble and memory follow."""
 
+from course_lib.checked import checked
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
@@ -17,6 +18,7 @@ class Deadlock(ValueError):
     """Orders in which stages wait for each other without end."""
 
 
+@checked
 def timeline(
     name: str,
     stages: int,
@@ -29,6 +31,7 @@ def timeline(
     return simulate(schedule(name, stages, micro_batches, virtual_stages), times or PassTimes())
 
 
+@checked
 def simulate(plan: Schedule, times: PassTimes) -> Timeline:
     """Run each stage's passes in the given order, each as soon as what it needs has arrived.
 

@@ -101,9 +101,9 @@ class Timeline:
             f"+ bubble {self.bubble_time:.6g} (average of the stages)",
             f"bubble / makespan {self.bubble_fraction:.2%}, / ideal {self.bubble_over_ideal:.2%}",
         ]
-        for stage in range(self.stages):
+        for stage, (busy, idle) in enumerate(zip(self.busy, self.idle, strict=True)):
             lines.append(
-                f"stage {stage:<4} busy {self.busy[stage]:<10.6g} idle {self.idle[stage]:<10.6g} "
+                f"stage {stage:<4} busy {busy:<10.6g} idle {idle:<10.6g} "
                 f"in flight {self.in_flight(stage):g}"
             )
         return "\n".join(lines)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.layout import Layout
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy import bool_, float64, intp
     from numpy.typing import NDArray
 
+MOST_SHOWN = 10_000  # options that are made at once
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
 
@@ -74,18 +76,19 @@ class Plan:
 
     def best(self, count: int = 10) -> tuple[PlannedLayout, ...]:
         """The `count` fastest layouts that fit, of equally fast ones the smallest first."""
-        whole("count", count)
+        whole("count", count, most=MOST_SHOWN)
         return tuple(map(self._option, self._fits[:count].tolist()))
 
     def meshes(self, count: int = 10) -> tuple[PlannedLayout, ...]:
         """The fastest layout of each tp × pp × cp × ep that fits, the `count` fastest of them."""
-        whole("count", count)
-        first: dict[tuple[int, ...], int] = {}
-        for index in map(int, self._fits):
-            first.setdefault(self.found.rows[index // self._per_row].mesh, index)
-            if len(first) == count:
-                break
-        return tuple(map(self._option, first.values()))
+        whole("count", count, most=MOST_SHOWN)
+        import numpy
+
+        numbers: dict[tuple[int, ...], int] = {}
+        meshes = [numbers.setdefault(row.mesh, len(numbers)) for row in self.found.rows]
+        its = numpy.array(meshes)[self._fits // self._per_row]
+        _, fastest = numpy.unique(its, return_index=True)
+        return tuple(map(self._option, self._fits[numpy.sort(fastest)][:count].tolist()))
 
     @cached_property
     def remedies(self) -> dict[str, int]:
@@ -114,6 +117,7 @@ class Plan:
             option = self._option(index)
             yield option, too_large(self.question, option.layout, option.recipe) or ""
 
+    @checked
     def why(self, layout: Layout, recompute: str | None = None) -> str:
         """One sentence on any layout: which rule it breaks, what does not fit, or how fast it is.
 
@@ -132,10 +136,12 @@ class Plan:
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
+    @checked
     def memory(self, option: PlannedLayout) -> MemoryBreakdown:
         """The breakdown of the worst stage."""
         return need(self.question, option.layout, option.recipe)[1]
 
+    @checked
     def step(self, option: PlannedLayout) -> StepTime:
         """The leaves of the step."""
         return self._step(option.layout, option.recipe)
@@ -237,6 +243,7 @@ class Plan:
         return numbers[numpy.lexsort((second[numbers], first[numbers]))]
 
 
+@checked
 def plan(
     shape: TransformerShape,
     recipe: Recipe,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from course_lib.theory.inputs.schedule_rules import MOST_STAGES
 from course_lib.theory.planner.search import Found
 from course_lib.theory.planner.space import Question, divisors, tensor_degrees
 
@@ -37,8 +38,9 @@ def remedies(found: Found, capacity_bytes: int) -> list[tuple[str, int]]:
 def excluded(question: Question) -> dict[str, int]:
     """Meshes tp × pp × cp × dp = world that break a rule, by the first rule that they break."""
     broken: Counter[str] = Counter()
+    tensor = set(tensor_degrees(question))
     for tp, pp, cp, dp in _meshes(question):
-        rule = _first_rule(question, tp, pp, cp, dp)
+        rule = _first_rule(question, tensor, (tp, pp, cp, dp))
         if rule:
             broken[rule] += 1
     return dict(broken)
@@ -46,21 +48,24 @@ def excluded(question: Question) -> dict[str, int]:
 
 def _meshes(question: Question) -> Iterator[tuple[int, int, int, int]]:
     world = question.cluster.world
-    for tp in divisors(world):
-        for pp in divisors(world // tp):
-            for cp in divisors(world // tp // pp):
+    for tp in question.allowed("tp", divisors(world)):
+        for pp in question.allowed("pp", divisors(world // tp)):
+            for cp in question.allowed("cp", divisors(world // tp // pp)):
                 dp = world // tp // pp // cp
-                degrees = {"tp": tp, "pp": pp, "cp": cp, "dp": dp}
-                if all(question.allows(name, value) for name, value in degrees.items()):
+                if question.allows("dp", dp):
                     yield tp, pp, cp, dp
 
 
-def _first_rule(question: Question, tp: int, pp: int, cp: int, dp: int) -> str | None:
+def _first_rule(
+    question: Question, tensor: set[int], mesh: tuple[int, int, int, int]
+) -> str | None:
+    """The sentence of one mesh; `tensor`: the degrees that heads and widths allow."""
+    tp, pp, cp, dp = mesh
     if question.cluster.gpus_per_node % tp:
         return "tp leaves its node"
-    if tp not in tensor_degrees(question):
+    if tp not in tensor:
         return "tp does not divide heads and widths"
-    if pp > question.shape.layers:
+    if pp > min(question.shape.layers, MOST_STAGES):
         return "more stages than layers"
     if question.sequence % (cp * tp):
         return "cp · tp does not divide the sequence"

@@ -1,21 +1,30 @@
 """Every layout of a cluster that a model and a global batch allow, as rows of whole numbers."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import islice
 from typing import NamedTuple
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.schedule_rules import MOST_STAGES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number, whole
 
 ZERO_STAGES = (0, 1, 2, 3)
+# More than anybody has; the whole numbers of a search then fit 64 bits.
+MOST_GPUS, MOST_SEQUENCES, MOST_TOKENS = 2 * 10**6, 10**9, 10**11
+# DeepSeek-V3 on 2,048 GPUs has 375,000: a search of so many takes seconds and 400 MB.
+MOST_ROWS, MOST_PARTS = 400_000, 200_000
 
 
+@checked
 @dataclass(frozen=True)
 class Question:
     """What a plan answers: one step of `global_batch` sequences on all GPUs of `cluster`.
@@ -36,8 +45,10 @@ class Question:
     only: Mapping[str, Collection[int | str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        whole("global_batch", self.global_batch)
+        whole("global_batch", self.global_batch, most=MOST_SEQUENCES)
         self.shape.check_sequence(self.sequence)
+        whole("global_batch*sequence", self.global_batch * self.sequence, most=MOST_TOKENS)
+        whole("nodes*gpus_per_node", self.cluster.world, most=MOST_GPUS)
         number("overhead_bytes", self.overhead_bytes, least=0)
         for name, values in self.only.items():
             choice("only", name, (*Row._fields, "zero_stage", "recompute"))
@@ -53,6 +64,10 @@ class Question:
     def allows(self, name: str, value: int | str) -> bool:
         """Whether `only` lets `name` have this value."""
         return name not in self.only or value in self.only[name]
+
+    def allowed(self, name: str, values: Iterable[int]) -> Iterable[int]:
+        """Those of `values` that `only` lets `name` have."""
+        return values if name not in self.only else [it for it in values if self.allows(name, it)]
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -104,8 +119,23 @@ class Row(NamedTuple):
 
 def divisors(number: int) -> list[int]:
     """All divisors, in order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return small + [number // d for d in reversed(small) if d * d != number]
+    return list(_divisors(number))
+
+
+@cache
+def _divisors(number: int) -> tuple[int, ...]:
+    """By prime factors, since most numbers here have small ones only."""
+    found, rest, factor = [1], number, 2
+    while factor * factor <= rest:
+        powers = [1]
+        while rest % factor == 0:
+            rest //= factor
+            powers.append(powers[-1] * factor)
+        found = [one * power for one in found for power in powers]
+        factor += 1
+    if rest > 1:
+        found += [one * rest for one in found]
+    return tuple(sorted(found))
 
 
 def tensor_degrees(question: Question) -> list[int]:
@@ -129,33 +159,46 @@ def _accepts(shape: TransformerShape, tp: int) -> bool:
 
 
 def rows(question: Question) -> list[Row]:
-    """All layouts with dp·tp·pp·cp = world."""
+    """All layouts with dp·tp·pp·cp = world. Raises ValueError for too many of them."""
+    found = list(islice(_rows(question), MOST_ROWS + 1))
+    # Virtual stages are as many as layers allow, and each number of them is another pipeline.
+    chunks = sum(pp * virtual for pp, virtual in {(row.pp, row.virtual_stages) for row in found})
+    if len(found) > MOST_ROWS or chunks > MOST_PARTS:
+        raise ValueError(
+            f"layouts are more than {MOST_ROWS:,}, or their chunks more than {MOST_PARTS:,}: ask "
+            'for fewer, such as only={"virtual_stages": (1,), "cp": (1,)}, or take another '
+            "global_batch"
+        )
+    return found
+
+
+def _rows(question: Question) -> Iterator[Row]:
+    """One after the other; every choice that `only` forbids is left out as soon as it is made."""
     world = question.cluster.world
-    found: list[Row] = []
-    for tp in tensor_degrees(question):
-        for pp in divisors(world // tp):
-            if pp <= question.shape.layers:
-                found.extend(_with_batches(question, tp, pp, world // tp // pp))
-    allowed = [
-        (place, question.only[name])
-        for place, name in enumerate(Row._fields)
-        if name in question.only
-    ]
-    return [row for row in found if all(row[place] in values for place, values in allowed)]
+    for tp in question.allowed("tp", tensor_degrees(question)):
+        for pp in question.allowed("pp", divisors(world // tp)):
+            if pp <= min(question.shape.layers, MOST_STAGES):
+                yield from _with_batches(question, tp, pp, world // tp // pp)
 
 
 def _with_batches(question: Question, tp: int, pp: int, ranks: int) -> Iterator[Row]:
     """cp and dp that share `ranks`, and how each replica's sequences are cut."""
-    experts = [ep for ep in expert_degrees(question) if ranks % ep == 0]
+    degrees = question.allowed("ep", expert_degrees(question))
+    experts = [ep for ep in degrees if ranks % ep == 0]
     most_chunks = question.shape.layers // pp
-    for cp in divisors(ranks):
+    for cp in question.allowed("cp", divisors(ranks)):
         dp = ranks // cp
         # Sequence parallelism cuts what context parallelism leaves of the sequence once more.
         if question.sequence % (cp * tp) or question.global_batch % dp:
             continue
-        for micro_batch in divisors(question.global_batch // dp):
+        if not question.allows("dp", dp):
+            continue
+        for micro_batch in question.allowed("micro_batch", divisors(question.global_batch // dp)):
             steps = question.global_batch // dp // micro_batch
+            if not question.allows("accumulation", steps):
+                continue
             interleaved = pp > 1 and steps % pp == 0
-            chunks = range(1, most_chunks + 1) if interleaved else (1,)
+            most = most_chunks if interleaved else 1
+            chunks = list(question.allowed("virtual_stages", range(1, most + 1)))
             for ep in experts:
                 yield from (Row(tp, pp, cp, ep, dp, micro_batch, steps, v) for v in chunks)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import AXES
-from course_lib.validation import choice, number
+from course_lib.validation import choice, number, whole
 
 # Fitted together to the ten rows of Narayanan et al. 2021, arXiv:2104.04473, table 1 (137 to 163
 # TFLOP/s); other papers' steps are then predicted, in the tests.
@@ -23,6 +24,7 @@ BUCKETS = CommunicationPolicy(bucket_bytes=160 * MB)
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
 
 
+@checked
 @dataclass(frozen=True)
 class Assumptions:
     """What no formula knows: how fast whole layers are, and what hides behind computing.
@@ -55,10 +57,12 @@ class Assumptions:
             number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
 
+    @checked
     def attention_mask(self, recipe: Recipe) -> str:
         """The mask that is computed: `mask`, or what the attention kernel of `recipe` does."""
         return self.mask or ("causal" if recipe.attention == "flash" else "full")
 
+    @checked
     def flop_conventions(self, recipe: Recipe) -> dict[str, str]:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)
@@ -66,4 +70,5 @@ class Assumptions:
 
     def exchanges_each_pass(self, zero_stage: int) -> bool:
         """Whether dp sends with every micro-batch, and so hides behind all of them."""
+        whole("zero_stage", zero_stage, least=0, most=3)
         return zero_stage >= 2 or not self.policy.no_sync

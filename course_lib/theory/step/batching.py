@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from course_lib.validation import choice, divisible, flag, number, whole
+from course_lib.validation import choice, divisible, flag, listed, number, whole
 
 
 @dataclass(frozen=True)
@@ -134,6 +134,7 @@ def rank_samples(samples: int, dp: int, rank: int, drop_last: bool = False) -> l
     whole("rank", rank, least=0, most=dp - 1)
     flag("drop_last", drop_last)
     per_rank = (_floor if drop_last else _ceil)(samples, dp)
+    listed("samples of a rank", per_rank, "take fewer samples, or more ranks")
     return [(rank + dp * i) % samples for i in range(per_rank)]
 
 

@@ -5,6 +5,7 @@ M is the mean time between failures of the whole machine, C the time of one save
 
 import math
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.validation import number, whole
 
@@ -64,6 +65,7 @@ def mean_lost_steps(every: int) -> float:
     return (every - 1) / 2
 
 
+@checked
 def checkpoint_bytes(parameters: int, recipe: Recipe) -> int:
     """Weights (the fp32 master copy where there is one) and optimizer states, whoever holds them.
 

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
+from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -11,6 +13,7 @@ from course_lib.theory.memory.states import LocalParameters, local_parameters, u
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class StageBusyTime:
         return self.passes_s + self.dp_s + self.optimizer_s
 
 
+@checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
     layout, cluster = job.layout, job.cluster
@@ -62,7 +66,13 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
 
 
 def exposed(seconds: float, overlap: float, window_s: float) -> float:
-    """What shows of messages of which a part `overlap` hides, but no longer than `window_s`."""
+    """What shows of messages of which a part `overlap` hides, but no longer than `window_s`.
+
+    Raises ValueError for times below 0 and a part outside 0..1.
+    """
+    number("seconds", seconds, least=0)
+    number("overlap", overlap, least=0, most=1)
+    number("window_s", window_s, least=0)
     return seconds - min(overlap * seconds, window_s)
 
 
@@ -74,15 +84,21 @@ class Work:
     scores_flop: float = 0.0
     memory_bytes: float = 0.0
 
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            number(name, value, least=0, most=ABSURD_FLOP)
+
     def __add__(self, other: "Work") -> "Work":
         memory = self.memory_bytes + other.memory_bytes
         return Work(self.flop + other.flop, self.scores_flop + other.scores_flop, memory)
 
     def times(self, count: int) -> "Work":
         """`count` times the same."""
+        whole("count", count, least=0)
         return Work(count * self.flop, count * self.scores_flop, count * self.memory_bytes)
 
 
+@checked
 def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     """One layer and micro-batch, forward and backward, on one GPU with the busiest experts.
 
@@ -99,6 +115,7 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     return Work((flops.hardware_flop + extra) / gpus, flops.scores_flop / gpus, touched)
 
 
+@checked
 def head_work(job: Job, assumptions: Assumptions) -> Work:
     """The last norm, the logits and the loss of one micro-batch, forward and backward."""
     layout = job.layout
@@ -107,6 +124,7 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
     return Work(flops.hardware_flop / (layout.tp * layout.cp), 0.0, touched)
 
 
+@checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
     layout, total = job.layout, Work()
@@ -119,11 +137,13 @@ def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     return total.times(layout.passes)
 
 
+@checked
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
     """FLOP per second that one GPU reaches in a layer's matmuls."""
     return cluster.matmul_flop_per_s * assumptions.layer_efficiency
 
 
+@checked
 def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -> float:
     """The optimizer: reads and writes its part of all states once, at the memory's bandwidth.
 

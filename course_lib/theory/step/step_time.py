@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.compute.budget import TrainingRun, utilisation
 from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.job import Job
@@ -120,6 +121,7 @@ class StepTime:
         return "\n".join([*lines, where, rates, f"convention {self.convention}"])
 
 
+@checked
 def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
 

@@ -240,10 +240,7 @@ OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
 GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
 EIGHT = training_flops(DENSE, 1, 8)
 PROBES = {
-    "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}, inner=True),
-    "FlopBreakdown.with_leaves": Probe(
-        EIGHT.with_leaves, {"leaves": EIGHT.leaves()}, {"leaves": {"mlp_flop": 1}}
-    ),
+    "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
     "training_flops": Probe(
         training_flops,
         {"shape": DENSE},

@@ -202,10 +202,10 @@ PROBES = {
     ),
     "Layout.chunk_layers": Probe(SPREAD.chunk_layers, {"shape": DENSE}, {"shape": MIXTURE}),
     "Layout.layer_slice": Probe(
-        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}, inner=True
+        SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}
     ),
     "Layout.layers_of": Probe(
-        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}, inner=True
+        SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
     ),
     "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
     "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),

@@ -31,9 +31,7 @@ def test_explain_has_every_leaf_and_the_total():
 
 
 PROBES = {
-    "ParameterCount.times": Probe(
-        DENSE.parameters().times, {"layers": 2}, {"layers": 3}, inner=True
-    ),
+    "ParameterCount.times": Probe(DENSE.parameters().times, {"layers": 2}, {"layers": 3}),
     "sum_counts": Probe(sum_counts, {"counts": [DENSE.parameters()]}, {"counts": []}),
 }
 RECORDS = {

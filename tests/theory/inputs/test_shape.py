@@ -124,7 +124,6 @@ def test_heads_change_the_count_under_grouped_query_attention():
         ({"experts": 4, "top_k": 1, "dense_layers": 2}, "dense_layers 2 is above layers - 1 = 1"),
         ({"experts": 4, "top_k": 1, "expert_ffn": 8}, "ffn 32 is used by no layer"),
         ({"experts": -1}, "experts must be at least 0"),
-        ({"mla": (1, 2, 3, 4, 5)}, "mla must be a LatentAttention or None"),
         ({"mla": LatentAttention(4, 4, 2, 2, 2), "head_dim": 2}, "leave both at None"),
         ({"mla": LatentAttention(4, 4, 2, 2, 2), "kv_heads": 2}, "leave both at None"),
     ],
@@ -135,6 +134,8 @@ def test_bad_shapes_are_explained(change, message):
 
 
 def test_bad_latents_and_layers_are_explained():
+    with pytest.raises(TypeError, match="mla must be a LatentAttention or None, got tuple"):
+        dataclasses.replace(SMALL, mla=(1, 2, 3, 4, 5))
     with pytest.raises(ValueError, match="kv_rank must be at least 1"):
         LatentAttention(None, 0, 1, 1, 1)
     with pytest.raises(ValueError, match="q_rank must be at least 1"):
@@ -203,7 +204,6 @@ PROBES = {
         {"place": "mlp", "inputs": 8, "outputs": 16, "bias": True},
         {"place": "attention", "inputs": 9, "outputs": 17, "bias": False, "copies": 4, "used": 2},
         see=lambda one: (one.place, one.copies * one.parameters, one.forward_flop),
-        inner=True,
     ),
     "TransformerShape.check_sequence": check(
         DENSE.check_sequence, {"sequence": 1024}, {"sequence": 1025}
@@ -214,6 +214,6 @@ PROBES = {
         MIXTURE.layer_parameters, {"layer": 1}, {"layer": 2}
     ),
     "TransformerShape.layer_kinds": Probe(
-        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}, inner=True
+        MIXTURE.layer_kinds, {"start": 1, "stop": 4}, {"start": 0, "stop": 5}
     ),
 }

@@ -90,8 +90,8 @@ def test_an_amount_of_computation_is_not_a_rate():
 
 
 PROBES = {
-    "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
-    "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}, inner=True),
+    "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
+    "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
     "format_bytes": Probe(
         units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
     ),

@@ -373,7 +373,6 @@ PROBES = {
         norm_bytes,
         {"recipe": PLAIN, "width": 512},
         {"recipe": Recipe(fused_norms=False), "width": 8},
-        inner=True,
     ),
 }
 RECORDS = {"ActivationTerms": TERMS + MORE_TERMS}

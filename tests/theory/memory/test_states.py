@@ -260,6 +260,5 @@ PROBES = {
             )
             for recipe in (Recipe(), Recipe(gathering="yafsdp"))
         ],
-        inner=True,
     ),
 }

@@ -46,5 +46,5 @@ PROBES = {
             timeline(name, 4, 8, times=times).makespan for name in ("zb1p", "dualpipe")
         ],
     ),
-    "PassTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}, inner=True),
+    "PassTimes.of": Probe(TIMES.of, {"stages": 2}, {"stages": 3}),
 }

@@ -88,25 +88,19 @@ PROBES = {
         },
         see=lambda plan: plan.orders,
     ),
-    "naive_order": Probe(
-        schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES, inner=True
-    ),
-    "gpipe_order": Probe(
-        schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES, inner=True
-    ),
-    "one_f_one_b_order": Probe(schedules.one_f_one_b_order, ORDER, OTHER_ORDER, inner=True),
+    "naive_order": Probe(schedules.naive_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
+    "gpipe_order": Probe(schedules.gpipe_order, ORDER, OTHER_ORDER, silent=SAME_ON_ALL_STAGES),
+    "one_f_one_b_order": Probe(schedules.one_f_one_b_order, ORDER, OTHER_ORDER),
     "interleaved_order": Probe(
         schedules.interleaved_order,
         ORDER | {"virtual_stages": 2},
         OTHER_ORDER | {"virtual_stages": 3},
-        inner=True,
     ),
-    "zb1p_order": Probe(schedules.zb1p_order, ORDER, OTHER_ORDER, inner=True),
+    "zb1p_order": Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
     "dualpipe_order": Probe(
         schedules.dualpipe_order,
         ORDER | {"micro_batches": 16},
         OTHER_ORDER | {"micro_batches": 20},
-        inner=True,
     ),
 }
 RECORDS = {"Pass": [one for order in PLANS[0].orders for one in order], "Schedule": PLANS}

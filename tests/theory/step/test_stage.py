@@ -124,9 +124,8 @@ PROBES = {
         exposed,
         {"seconds": 4.0, "overlap": 0.5, "window_s": 3.0},
         {"seconds": 5.0, "overlap": 0.25, "window_s": 1.0},
-        inner=True,
     ),
-    "Work.times": Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}, inner=True),
+    "Work.times": Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
 }
 RECORDS = {
     "StageBusyTime": [

@@ -1,0 +1,98 @@
+"""Every command speaks to terminals of any encoding: what that lacks becomes a question mark."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib import building, cli, doctor
+from course_lib.building.folders import Outcome
+from course_lib.checking import notebook
+from course_lib.demos.__main__ import main as run_demo
+
+ENCODINGS = ("gbk", "latin-1", "ascii")
+ODD = "× µs – α ≥ 节点 é"  # none of the three has all of these
+COMMANDS = [
+    "--help",
+    "plan --help",
+    "memory llama3-8b --derive",
+    f"memory {ODD[-1]}",
+    "flops llama3-8b --tokens 15T --gpus 1024",
+    "plan gpt2-124m --batch 8",
+    "progress",
+    "demo --list",
+    f"demo {ODD[0]}",
+    "doctor --quick",
+    "build --check",
+    "check any.ipynb",
+]
+
+
+def old_terminal(monkeypatch, encoding):
+    """Put stdout and stderr into an old terminal; calling the result gives all that was printed."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2)]
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
+
+    def printed():
+        for stream in streams:
+            stream.flush()
+        return "".join(stream.buffer.getvalue().decode(encoding) for stream in streams)
+
+    return printed
+
+
+@pytest.fixture
+def odd_results(monkeypatch):
+    """What takes seconds to find out is made up, in odd letters."""
+    rows = [notebook.Row(ODD, "pass", ODD)]
+    monkeypatch.setattr(doctor, "examine", lambda start_ranks: [doctor.Finding(ODD, "ok", ODD)])
+    monkeypatch.setattr(building, "compare", lambda root: [Outcome(root / ODD, "stale")])
+    monkeypatch.setattr(notebook, "grade_notebook", lambda path: rows)
+
+
+def run(command):
+    try:
+        return cli.main(command.split())
+    except SystemExit as end:
+        return end.code
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.usefixtures("odd_results")
+def test_no_command_fails_for_its_letters(encoding, monkeypatch):
+    printed = old_terminal(monkeypatch, encoding)
+    for command in COMMANDS:
+        assert run(command) in (0, 1, 2), command
+    assert printed().count("?") > len(COMMANDS)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+@pytest.mark.usefixtures("odd_results")
+def test_json_has_no_question_marks(encoding, monkeypatch):
+    printed = old_terminal(monkeypatch, encoding)
+    assert cli.main(["doctor", "--json"]) == 0
+    assert json.loads(printed())[0]["what"] == ODD
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_demos_print_under_torchrun_too(encoding, monkeypatch):
+    monkeypatch.setattr("course_lib.demos.__main__.USAGE", ODD)
+    printed = old_terminal(monkeypatch, encoding)
+    with pytest.raises(SystemExit):
+        run_demo(["--help"])
+    assert "?" in printed()
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_real_process_with_that_encoding(encoding):
+    command = [sys.executable, "-m", "course_lib", "flops", "gpt2-124m"]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "LC_ALL": "C"}
+    root = Path(cli.__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, env=environment, cwd=root)
+    assert done.returncode == 0 and not done.stderr
+    assert "gpt2-124m, a step of 1,024 tokens" in done.stdout.decode(encoding)
