@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 ABOUT = "grade notebooks of exercises/ without changing them"
 PROTECTION = (
     "Each notebook runs in processes of its own, with limits on time, memory, output and "
-    "processes, and away from your progress and, on Linux, from all your files; verdicts come from "
-    "a process that it never ran in, so nothing that it prints or redefines counts. It is no "
+    "processes; it cannot change your progress nor, where Linux has Landlock, your files, and "
+    "verdicts come from a process that it never ran in, so nothing that it prints or redefines "
+    "counts. It is no "
     "sandbox: a submission runs with your rights, can read your files and use the network, and "
     "code that it hands in as an answer could forge the verdict on that answer, so grade "
     "strangers' work in a container or under another user."
