@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course_lib.building.chapters import Cell, Chapter
 from course_lib.checking.exercises import Exercise, exercises_at
-from course_lib.checking.notebook import CHECK_CALL
+from course_lib.checking.submissions.notebook import CHECK_CALL
 from course_lib.problem import Problem
 
 CHECKS = Path("course_lib") / "checking"

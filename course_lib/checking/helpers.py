@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
 
 # Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
@@ -45,15 +46,15 @@ def described(value: object) -> str:
 
 
 def plain(value: object) -> Any:
-    """Tensors and arrays as Python numbers and lists, everything else unchanged."""
+    """Tensors and arrays as Python numbers and lists, everything else as `honest` gives it."""
     if callable(value) or not hasattr(value, "tolist"):
-        return value
-    return value.tolist()
+        return honest(value)
+    return honest(value.tolist())
 
 
 def is_number(value: object) -> TypeGuard[float]:
     """True for real numbers, False for bool and everything else."""
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return issubclass(type(value), numbers.Real) and not isinstance(value, bool)
 
 
 def is_whole_numbers(value: object) -> bool:
@@ -202,9 +203,10 @@ def run(function: object, /, *args: object, signature: str = "") -> Any:
     expect_callable(function, signature)
     assert callable(function)
     try:
-        return function(*args)
+        given = function(*args)
     except Exception as error:
         raise _blamed(error, function, args, signature) from None
+    return honest(given)
 
 
 def expect_calls(

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from course_lib.problem import Problem
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    """Add --json."""
+def add_json_option(parser: "argparse._ActionsContainer") -> None:
+    """Add --json, to a parser or to a group of options that exclude each other."""
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -28,16 +28,34 @@ def children() -> list[int]:
     """The ids of this process's children; none where there is no /proc."""
     if sys.platform != "linux":
         return []
-    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_ours(pid)]
+    return [pid for pid in _processes() if _parent(pid) == os.getpid()]
 
 
-def _is_ours(pid: int) -> bool:
+def descendants(pid: int) -> list[int]:
+    """The ids of all processes below that one; none where there is no /proc."""
+    if sys.platform != "linux":
+        return []
+    below: dict[int, list[int]] = {}
+    for each in _processes():
+        below.setdefault(_parent(each), []).append(each)
+    found = below.pop(pid, [])
+    for each in found:  # which grows meanwhile
+        found += below.pop(each, ())
+    return found
+
+
+def _processes() -> Iterable[int]:
+    return map(int, filter(str.isdigit, os.listdir("/proc")))
+
+
+def _parent(pid: int) -> int:
+    """The id of its parent; -1 for a process that has just ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             after_name = file.read().rpartition(b")")[2]  # a name may hold spaces and brackets
     except OSError:
-        return False  # it has just ended
-    return int(after_name.split()[1]) == os.getpid()
+        return -1
+    return int(after_name.split()[1])
 
 
 def kill(pids: Iterable[int]) -> None:
@@ -47,17 +65,23 @@ def kill(pids: Iterable[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def end_all(groups: Iterable[int]) -> None:
-    """End these process groups, and then every descendant; returns when none is left."""
+def end_all(groups: Iterable[int], spare: int = 0) -> None:
+    """End these process groups, and then every descendant; returns when none is left.
+
+    The child `spare` lives on, with what it has started.
+    """
     for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(group, signal.SIGKILL)
     until_s = time.monotonic() + _END_S
     while time.monotonic() < until_s:
-        kill(children())
+        ours = [pid for pid in children() if pid != spare]
+        kill(ours)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
+            return
+        if spare and not ours:
             return
         time.sleep(_POLL_S)

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from course_lib.checking import Unanswered, Wrong
-from course_lib.checking.exercises import KINDS, chapters, exercises_of
+from course_lib.checking.exercises import KINDS, chapters, exercises_of, find
+from course_lib.checking.submissions.answers import packed, unpacked
+from course_lib.checking.submissions.judge import DATA_KINDS
 from tests.checking.nonsense import NONSENSE, other_forms, spoiled, untouched
 from tests.checking.notebooks import checked
 
@@ -37,6 +39,14 @@ def refusal(exercise, answer):
 def test_every_solution_passes(number):
     found = {key: status for key, (status, _) in checked("solutions", number).items()}
     assert found == dict.fromkeys((e.id for e in exercises_of(number)), "pass")
+
+
+@pytest.mark.parametrize("number", CHAPTERS)
+def test_answers_to_calculate_and_to_predict_are_data(number):
+    """`course check` runs none of a submission's code where these are judged."""
+    for key, (_, answer) in checked("solutions", number).items():
+        if find(key).kind in DATA_KINDS:
+            assert unpacked(packed(answer), code_is_welcome=False) == answer, key
 
 
 @pytest.mark.parametrize("number", CHAPTERS)

@@ -212,28 +212,6 @@ def test_a_demo_that_fails_gets_one_sentence(demo, error, monkeypatch, capsys):
 # --- check, progress, doctor, build -----------------------------------------------------------
 
 
-def test_check_prints_a_table_and_a_total(monkeypatch, capsys):
-    from course_lib.checking import notebook
-    from course_lib.checking.notebook import Row
-
-    rows = [
-        Row("1.1", "pass", "[pass] 1.1 A"),
-        Row("1.2", "todo", "[todo] 1.2 B: not answered yet"),
-    ]
-    monkeypatch.setattr(notebook, "grade_notebook", lambda path: rows)
-    assert cli.main(["check", "x.ipynb"]) == 1
-    assert capsys.readouterr().out.splitlines() == [
-        "[pass] 1.1 A",
-        "[todo] 1.2 B: not answered yet",
-        "1 of 2 exercises passed",
-    ]
-    assert cli.main(["check", "x.ipynb", "--json"]) == 1
-    data = json.loads(capsys.readouterr().out)
-    assert (data["passed"], data["total"], data["exercises"][1]["status"]) == (1, 2, "todo")
-    rows.pop()
-    assert cli.main(["check", "x.ipynb"]) == 0
-
-
 def test_check_of_an_absent_notebook_is_a_sentence(capsys):
     assert cli.main(["check", "absent.ipynb"]) == 2
     assert "absent.ipynb does not exist" in capsys.readouterr().err

@@ -1,27 +1,135 @@
 """`course check`."""
 
 import argparse
+import csv
+import io
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from course_lib.cli.answer import Answer, add_json_option
+from course_lib.cli.answer import Answer, add_json_option, refusals
+from course_lib.problem import Problem
 
-ABOUT = "grade a notebook of exercises/ without changing it"
+if TYPE_CHECKING:
+    from course_lib.checking.submissions.grade import Graded
+    from course_lib.checking.submissions.limits import Limits
+
+ABOUT = "grade notebooks of exercises/ without changing them"
+PROTECTION = (
+    "Each notebook runs in processes of its own, with limits on time, memory, output and "
+    "processes; it cannot change your progress nor, where Linux has Landlock, your files, and "
+    "verdicts come from a process that it never ran in, so nothing that it prints or redefines "
+    "counts. It is no "
+    "sandbox: a submission runs with your rights, can read your files and use the network, and "
+    "code that it hands in as an answer could forge the verdict on that answer, so grade "
+    "strangers' work in a container or under another user."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which notebook."""
-    parser.add_argument("notebook", type=Path, metavar="NOTEBOOK", help="the notebook to grade")
-    add_json_option(parser)
+    """Which notebooks, within which limits, and how to print."""
+    parser.description = f"{ABOUT}. {PROTECTION}"
+    about = "a notebook, or a folder: all notebooks in it"
+    parser.add_argument("notebook", type=Path, nargs="+", metavar="NOTEBOOK", help=about)
+    about = "seconds for each notebook (default: 300)"
+    parser.add_argument("--limit-s", type=float, default=300, metavar="S", help=about)
+    about = "GB of memory for each notebook and what it starts (default: 4)"
+    parser.add_argument("--memory-gb", type=float, default=4, metavar="GB", help=about)
+    shapes = parser.add_mutually_exclusive_group()
+    add_json_option(shapes)
+    about = "print CSV: file, exercise, status, reason; and a line with the total of each file"
+    shapes.add_argument("--csv", action="store_true", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """One line for each exercise, and a total; 0 when all passed."""
-    from course_lib.checking.notebook import grade_notebook
+    """One line for each exercise, and totals; 0 when all passed, 2 when a file was not graded."""
+    from course_lib.checking.submissions.found import notebooks_at
+    from course_lib.checking.submissions.limits import Limits
+    from course_lib.launch.descendants import adopt_orphans
 
-    rows = grade_notebook(arguments.notebook)
-    passed = sum(row.status == "pass" for row in rows)
-    lines = [*(row.line for row in rows), f"{passed} of {len(rows)} exercises passed"]
-    exercises = [asdict(row) for row in rows]
-    data = {"passed": passed, "total": len(rows), "exercises": exercises}
-    return Answer("\n".join(lines), data, passed != len(rows)).say(arguments.json)
+    with refusals():
+        limits = Limits(arguments.limit_s, arguments.memory_gb)
+    paths = notebooks_at(arguments.notebook)
+    alone = len(arguments.notebook) == 1 and paths == arguments.notebook
+    adopt_orphans()
+    graded = (_graded(path, limits) for path in paths)
+    if alone:
+        return _one(next(graded), arguments)
+    if arguments.json:
+        done = list(graded)
+        return Answer("", [_data(each) for each in done], _code(done)).say(True)
+    return _several(graded, arguments.csv)
+
+
+def _graded(path: Path, limits: "Limits") -> "Graded":
+    from course_lib.checking.submissions import grade
+    from course_lib.launch.descendants import end_all
+
+    try:
+        return grade.grade_notebook(path, limits)
+    except grade.KeeperKilled as killed:
+        end_all([])  # this process has adopted what the keeper had, and has no children of its own
+        return grade.Graded(path, problem=str(killed))
+
+
+def _one(graded: "Graded", arguments: argparse.Namespace) -> int:
+    if graded.problem:
+        raise Problem(graded.problem)
+    text = _table([graded]) if arguments.csv else _text(graded)
+    return Answer(text, _data(graded), _code([graded])).say(arguments.json)
+
+
+def _several(graded: "Iterable[Graded]", as_csv: bool) -> int:
+    """Each as soon as it is graded, so that an interrupt does not lose those before it."""
+    done = []
+    for each in graded:
+        done.append(each)
+        if as_csv:
+            print(_table([each], head=len(done) == 1), flush=True)
+        else:
+            print(f"{each.path}\n{_text(each)}\n", flush=True)
+    if not as_csv:
+        whole = sum(_code([each]) == 0 for each in done)
+        print(f"{whole} of {len(done)} notebooks passed all exercises")
+    return _code(done)
+
+
+def _code(graded: "list[Graded]") -> int:
+    if any(each.problem for each in graded):
+        return 2
+    return int(any(each.passed < each.total for each in graded))
+
+
+def _total(graded: "Graded") -> str:
+    return graded.problem or f"{graded.passed} of {graded.total} exercises passed"
+
+
+def _text(graded: "Graded") -> str:
+    return "\n".join([*(row.line for row in graded.rows), _total(graded)])
+
+
+def _data(graded: "Graded") -> dict[str, Any]:
+    exercises = [asdict(row) for row in graded.rows]
+    data = {"file": str(graded.path), "passed": graded.passed, "total": graded.total}
+    return {**data, "problem": graded.problem, "exercises": exercises}
+
+
+def _table(graded: "list[Graded]", head: bool = True) -> str:
+    """CSV; the line of a file's total has "total" for an exercise and pass, fail or problem."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    if head:
+        writer.writerow(["file", "exercise", "status", "reason"])
+    for each in graded:
+        rows = [(row.id, row.status, row.reason) for row in each.rows]
+        status = ("pass", "fail", "problem")[_code([each])]
+        for row in [*rows, ("total", status, _total(each))]:
+            writer.writerow(map(_as_text, (str(each.path), *row)))
+    return text.getvalue().rstrip("\n")
+
+
+def _as_text(value: str) -> str:
+    """No cell of a table may begin like a formula: a spreadsheet would compute it."""
+    value = " ".join(value.split())
+    return f"'{value}" if value.startswith(("=", "+", "-", "@")) else value

@@ -1,0 +1,26 @@
+"""Which notebooks are meant by files and folders."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from course_lib.problem import Problem
+
+
+def notebooks_at(paths: Iterable[Path]) -> list[Path]:
+    """The files, and of each folder all that ends in .ipynb, sorted; each of them once.
+
+    Hidden files of a folder are left out. Raises Problem for a path that does not exist and for a
+    folder without notebooks.
+    """
+    return list(dict.fromkeys(found for path in paths for found in _at(path)))
+
+
+def _at(path: Path) -> list[Path]:
+    if not path.exists():
+        raise Problem(f"{path} does not exist: give notebooks such as exercises/01_….ipynb")
+    if not path.is_dir():
+        return [path]
+    found = sorted(each for each in path.glob("*.ipynb") if not each.name.startswith("."))
+    if not found:
+        raise Problem(f"{path} is a folder without notebooks: give one with .ipynb files in it")
+    return found

@@ -1,0 +1,177 @@
+"""Made submissions, good, bad and hostile, each graded as it should be, and nothing left of it."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import OrderedDict, namedtuple
+from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from course_lib.checking import Wrong
+from course_lib.checking.submissions.answers import packed, unpacked
+from course_lib.checking.submissions.fence import fences
+from course_lib.checking.submissions.grade import grade_notebook
+from course_lib.checking.submissions.limits import CELL_LIMIT_S, Limits
+from course_lib.checking.submissions.notebook import read
+from course_lib.theory.inputs import Layout
+from tests.checking.submissions_made import IDS, MADE, ROOT, notebook, with_answer
+
+GRADED_TOGETHER = 4
+Part = namedtuple("Part", "x y")
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory):
+    """{name: (what came of it, seconds)} of all of them, and where they worked."""
+    folder, home = tmp_path_factory.mktemp("made"), tmp_path_factory.mktemp("home")
+    work = tmp_path_factory.mktemp("work")
+
+    def one(name):
+        path = folder / f"{name}.ipynb"
+        MADE[name].write(path)
+        began_s = time.monotonic()
+        found = grade_notebook(path, Limits(**{"seconds": 60, **MADE[name].limits}))
+        return found, time.monotonic() - began_s
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(GRADED_TOGETHER) as pool:
+        patch.setenv("COURSE_HOME", str(home))
+        patch.setattr(tempfile, "tempdir", str(work))
+        found = dict(zip(MADE, pool.map(one, MADE), strict=True))
+    assert list(home.iterdir()) == [], "grading touched the grader's own progress"
+    return found, work
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_each_gets_its_verdicts(name, graded):
+    made, (found, seconds) = MADE[name], graded[0][name]
+    if made.fenced and not fences():
+        pytest.skip("this system has no fence")
+    assert made.problem in found.problem and bool(made.problem) == bool(found.problem)
+    if made.problem:
+        return
+    wanted = dict.fromkeys(IDS, made.others) | made.rows
+    assert [row.id for row in found.rows] == IDS
+    for row in found.rows:
+        status, reason = wanted[row.id]
+        assert status in (row.status, "any") and reason in row.reason, row.line
+    assert seconds < made.limits.get("seconds", 60) + 20
+
+
+def test_nothing_is_left(graded):
+    work, left = graded[1], []
+    assert list(work.iterdir()) == []
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"COURSE_GRADING={work}".encode() in environment.read_bytes():
+                left.append(environment.parent.name)
+        except OSError:
+            pass  # it has just ended
+    assert left == []
+    assert not list(ROOT.rglob("made_by_a_submission"))
+
+
+# --- its parts --------------------------------------------------------------------------------
+
+
+def test_a_notebook_is_for_all_chapters_that_it_checks_or_was_built_from(tmp_path):
+    def chapters(name, *sources, built_from=None):
+        metadata = {"course": {"chapter": built_from}} if built_from else {}
+        notebook(list(sources), metadata)(tmp_path / name)
+        return {each.id.partition(".")[0] for each in read(tmp_path / name).exercises}
+
+    assert chapters("x.ipynb", "check('5.1', 1)") == {"5"}
+    assert chapters("x.ipynb", "check('5.1', 1)", "check('6.1', 1)") == {"5", "6"}
+    assert chapters("x.ipynb", "check('5.1', 1)", built_from="06_collectives") == {"5", "6"}
+    assert chapters("07_ddp.ipynb", "# check('5.1', 1)") == {"7"}
+    assert chapters("07_ddp.ipynb", "check('5.1', 1)", "check('99.1', 1)") == {"5"}
+
+
+def test_modules_beside_the_notebook_are_the_submissions_own(tmp_path):
+    (tmp_path / "mine.py").write_text("def flop(widths, tokens):\n    return 0")
+    with_answer("5.4", "import mine\ncheck('5.4', mine.flop)")(tmp_path / "x.ipynb")
+    row = grade_notebook(tmp_path / "x.ipynb").rows[3]
+    assert (row.id, row.status) == ("5.4", "fail") and "gave 0" in row.reason
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [3, 1e300, True, None, ..., "a", b"a", [1, (2, {"a": 3})], {1}, Fraction(1, 3), Layout(dp=2)],
+)
+def test_data_are_rebuilt_without_running_code(answer):
+    assert unpacked(packed(answer), code_is_welcome=False) == answer
+
+
+def test_arrays_travel_as_lists_and_subclasses_as_their_bases():
+    import numpy
+
+    answer = OrderedDict(a=[numpy.arange(2)], b=Part(1, 2), c=numpy.float64(0.5))
+    rebuilt = unpacked(packed(answer), code_is_welcome=False)
+    assert rebuilt == {"a": [[0, 1]], "b": (1, 2), "c": 0.5}
+    assert [type(each) for each in (rebuilt, *rebuilt.values())] == [dict, list, tuple, float]
+
+
+@pytest.mark.parametrize("answer", [len, lambda: 1, Part, object(), Path("x"), os.system])
+def test_all_else_is_refused_where_data_are_wanted(answer):
+    with pytest.raises(Wrong, match="wants numbers or texts"):
+        unpacked(packed(answer), code_is_welcome=False)
+
+
+def test_a_pickle_that_changes_a_class_is_not_data():
+    # The class Fraction, built with a state: a pickle may set attributes of whatever it finds.
+    raw = b"\x80\x04cfractions\nFraction\n(N}\x8c\x07forgeryK\x01stb."
+    try:
+        with pytest.raises(Wrong, match="wants numbers or texts"):
+            unpacked(raw, code_is_welcome=False)
+        assert Fraction.forgery == 1, "the pickle does what it is meant to do"
+    finally:
+        del Fraction.forgery
+
+
+@pytest.mark.skipif(not fences(), reason="this system has no fence")
+def test_a_fence_keeps_writing_in_and_is_inherited(tmp_path):
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.write_text("old")
+    program = f"""
+import os, pathlib, subprocess
+from course_lib.checking.submissions.fence import fence
+assert fence(pathlib.Path({str(inside)!r}))
+pathlib.Path({str(inside / "new")!r}).write_text("new")
+os.remove({str(inside / "new")!r})
+open("/dev/null", "w").write("x")
+assert pathlib.Path({str(outside)!r}).read_text() == "old"
+for refused in (
+    lambda: pathlib.Path({str(outside)!r}).write_text("new"),
+    lambda: os.truncate({str(outside)!r}, 0),
+    lambda: os.remove({str(outside)!r}),
+    lambda: os.rename({str(outside)!r}, {str(inside / "moved")!r}),
+    lambda: os.mkdir({str(tmp_path / "folder")!r}),
+    lambda: subprocess.run(["rm", {str(outside)!r}], check=True, stderr=subprocess.DEVNULL),
+    lambda: os.kill(os.getppid(), 0) if {fences() >= 6} else os.remove("/"),
+):
+    try:
+        refused()
+    except (OSError, subprocess.CalledProcessError):
+        continue
+    raise SystemExit("the fence has a hole")
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    assert outside.read_text() == "old"
+
+
+def test_a_cell_has_as_long_as_when_notebooks_are_tested():
+    settings = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert f'"--nbval-cell-timeout={CELL_LIMIT_S}"' in settings
+    assert Limits().cell_s == CELL_LIMIT_S and Limits(seconds=10).cell_s == 4
+
+
+@pytest.mark.slow
+def test_all_solutions_pass():
+    for path in sorted((ROOT / "solutions").glob("*.ipynb")):
+        graded = grade_notebook(path)
+        assert graded.total and graded.passed == graded.total, graded
