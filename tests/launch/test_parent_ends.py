@@ -19,7 +19,7 @@ def locked():
     print("started", flush=True)
     ctypes.PyDLL(None).sleep(60)  # no other Python thread of the rank runs
 
-launch.run(locked, timeout_s=3)  # a script needs no `if __name__ == "__main__":`
+launch.run(locked, timeout_s=600)  # a script needs no `if __name__ == "__main__":`
 """
 
 TALKATIVE = """
@@ -74,7 +74,7 @@ def test_ranks_with_the_interpreter_locked_end_after_a_killed_parent(temporary: 
     assert len(our_ranks()) >= 3  # two ranks and the server
     parent.kill()
     parent.communicate()
-    wait_for(lambda: our_ranks() == [], within_s=8)  # their own time limit ends them
+    wait_for(lambda: our_ranks() == [], within_s=20)  # their keeper ends them
 
 
 @needs_signals
