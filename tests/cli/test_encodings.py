@@ -11,7 +11,8 @@ import pytest
 
 from course_lib import building, cli, doctor
 from course_lib.building.folders import Outcome
-from course_lib.checking import notebook
+from course_lib.checking.submissions import found, grade
+from course_lib.checking.submissions.rows import Row
 from course_lib.demos.__main__ import main as run_demo
 
 ENCODINGS = ("gbk", "latin-1", "ascii")
@@ -49,10 +50,11 @@ def old_terminal(monkeypatch, encoding):
 @pytest.fixture
 def odd_results(monkeypatch):
     """What takes seconds to find out is made up, in odd letters."""
-    rows = [notebook.Row(ODD, "pass", ODD)]
+    rows = (Row(ODD, "pass", ODD, ODD),)
     monkeypatch.setattr(doctor, "examine", lambda start_ranks: [doctor.Finding(ODD, "ok", ODD)])
     monkeypatch.setattr(building, "compare", lambda root: [Outcome(root / ODD, "stale")])
-    monkeypatch.setattr(notebook, "grade_notebook", lambda path: rows)
+    monkeypatch.setattr(found, "notebooks_at", lambda paths: paths)
+    monkeypatch.setattr(grade, "grade_notebook", lambda path, limits: grade.Graded(path, rows))
 
 
 def run(command):
