@@ -1,10 +1,7 @@
 """Collectives of a step against a run that counts them, timelines and the papers' totals."""
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pytest
 from every import every
@@ -12,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import JOB, Probe
 
+from course_lib import launch
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.job import Job
@@ -54,89 +52,98 @@ def entry(result, axis, what, operation=None):
 
 # --- second source: torch's own collectives, counted by a fake process group ----------------------
 
-RUN = """
-import json
-import torch
-import torch.distributed as dist
-from collections import Counter
-from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel, RowwiseParallel, parallelize_module,
-)
-from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._python_dispatch import TorchDispatchMode
 
-NAMES = {"_c10d_functional.all_reduce.default": "all-reduce",
-         "c10d._allgather_base_.default": "all-gather",
-         "c10d._reduce_scatter_base_.default": "reduce-scatter"}
+def _counted(sizes, ranks, micro_batches):
+    """On one rank, which takes itself for one of several: nobody is there to receive."""
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-class Count(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = {}
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = NAMES.get(str(function))
-        if name:
-            count, total = self.seen.get(name, (0, 0))
-            largest = max(item.nbytes for item in args if isinstance(item, torch.Tensor))
-            self.seen[name] = (count + 1, total + largest)
-        return function(*args, **(kwargs or {}))
+    NAMES = {
+        "_c10d_functional.all_reduce.default": "all-reduce",
+        "c10d._allgather_base_.default": "all-gather",
+        "c10d._reduce_scatter_base_.default": "reduce-scatter",
+    }
 
-class Block(nn.Module):
-    '''The matrices of one layer; the attention core between them sends nothing.'''
-    def __init__(self, h, kv, f):
-        super().__init__()
-        linear = lambda i, o: nn.Linear(i, o, bias=False)
-        self.q, self.k, self.v, self.o = linear(h, h), linear(h, kv), linear(h, kv), linear(h, h)
-        self.gate, self.up, self.down = linear(h, f), linear(h, f), linear(f, h)
-        self.norms = nn.ParameterList([nn.Parameter(torch.ones(h)) for _ in range(2)])
-    def forward(self, x):
-        y = x * self.norms[0]
-        q, k, v = self.q(y), self.k(y), self.v(y)
-        x = x + self.o(q + (k * v).repeat(1, 1, q.shape[-1] // k.shape[-1]))
-        y = x * self.norms[1]
-        return x + self.down(torch.sigmoid(self.gate(y)) * self.up(y))
+    class Count(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.seen = {}
 
-class Model(nn.Module):
-    def __init__(self, layers, h, kv, f, vocab):
-        super().__init__()
-        self.embedding = nn.Embedding(vocab, h)
-        self.layers = nn.ModuleList([Block(h, kv, f) for _ in range(layers)])
-        self.norm = nn.Parameter(torch.ones(h))
-        self.head = nn.Linear(h, vocab, bias=False)
-    def forward(self, tokens):
-        x = self.embedding(tokens)
-        for layer in self.layers:
-            x = layer(x)
-        return self.head(x * self.norm)
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = NAMES.get(str(function))
+            if name:
+                count, total = self.seen.get(name, (0, 0))
+                largest = max(item.nbytes for item in args if isinstance(item, torch.Tensor))
+                self.seen[name] = (count + 1, total + largest)
+            return function(*args, **(kwargs or {}))
 
-sizes, ranks, micro_batches = json.loads(INPUT)
-dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-mesh = init_device_mesh("cpu", (ranks,))
-tokens = torch.zeros(2, 256, dtype=torch.long)
+    class Block(nn.Module):
+        """The matrices of one layer; the attention core between them sends nothing."""
 
-tensor = Model(*sizes).layers
-columns = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
-rows = {name: RowwiseParallel() for name in ("o", "down")}
-for block in tensor:
-    parallelize_module(block, mesh, columns | rows)
-x = torch.randn(2, 256, sizes[1], requires_grad=True)
-with Count() as tp:
+        def __init__(self, h, kv, f):
+            super().__init__()
+            linear = partial(nn.Linear, bias=False)
+            self.q, self.o = linear(h, h), linear(h, h)
+            self.k, self.v = linear(h, kv), linear(h, kv)
+            self.gate, self.up, self.down = linear(h, f), linear(h, f), linear(f, h)
+            self.norms = nn.ParameterList([nn.Parameter(torch.ones(h)) for _ in range(2)])
+
+        def forward(self, x):
+            y = x * self.norms[0]
+            q, k, v = self.q(y), self.k(y), self.v(y)
+            x = x + self.o(q + (k * v).repeat(1, 1, q.shape[-1] // k.shape[-1]))
+            y = x * self.norms[1]
+            return x + self.down(torch.sigmoid(self.gate(y)) * self.up(y))
+
+    class Model(nn.Module):
+        def __init__(self, layers, h, kv, f, vocab):
+            super().__init__()
+            self.embedding = nn.Embedding(vocab, h)
+            self.layers = nn.ModuleList([Block(h, kv, f) for _ in range(layers)])
+            self.norm = nn.Parameter(torch.ones(h))
+            self.head = nn.Linear(h, vocab, bias=False)
+
+        def forward(self, tokens):
+            x = self.embedding(tokens)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x * self.norm)
+
+    torch.set_num_threads(1)  # several wait for each other on a busy machine
+    launch.finish()  # what this rank has joined
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    mesh = init_device_mesh("cpu", (ranks,))
+    tokens = torch.zeros(2, 256, dtype=torch.long)
+
+    tensor = Model(*sizes).layers
+    columns = {name: ColwiseParallel() for name in ("q", "k", "v", "gate", "up")}
+    rows = {name: RowwiseParallel() for name in ("o", "down")}
     for block in tensor:
-        x = block(x)
-    x.sum().backward()
+        parallelize_module(block, mesh, columns | rows)
+    x = torch.randn(2, 256, sizes[1], requires_grad=True)
+    with Count() as tp:
+        for block in tensor:
+            x = block(x)
+        x.sum().backward()
 
-sharded = Model(*sizes)
-for block in sharded.layers:
-    fully_shard(block, mesh=mesh, reshard_after_forward=True)
-fully_shard(sharded, mesh=mesh)
-with Count() as zero3:
-    for _ in range(micro_batches):
-        sharded(tokens).sum().backward()
-print(json.dumps({"tp": tp.seen, "zero3": zero3.seen}))
-"""
+    sharded = Model(*sizes)
+    for block in sharded.layers:
+        fully_shard(block, mesh=mesh, reshard_after_forward=True)
+    fully_shard(sharded, mesh=mesh)
+    with Count() as zero3:
+        for _ in range(micro_batches):
+            sharded(tokens).sum().backward()
+    return {"tp": tp.seen, "zero3": zero3.seen}
 
 
 @lru_cache
@@ -144,12 +151,7 @@ def counted():
     """What torch sends for SHAPE over 4 ranks: (calls, bytes of whole tensors) by operation."""
     pytest.importorskip("torch.testing._internal.distributed.fake_pg")
     sizes = [SHAPE.layers, SHAPE.hidden, SHAPE.kv_width, SHAPE.ffn, SHAPE.vocab]
-    program = f"INPUT = {json.dumps([sizes, 4, 3])!r}\n{RUN}"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return launch.run(_counted, sizes, 4, 3, ranks=1, stream=False)[0]
 
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
