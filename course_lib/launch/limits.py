@@ -76,9 +76,14 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def threads_per_rank(ranks: int) -> int:
-    """Share this process's cores: more threads than cores made DDP 8 times slower."""
+    """Share this process's cores: more threads than cores made DDP 8 times slower.
+
+    No more than OMP_NUM_THREADS, where that is set.
+    """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
     else:
         cores = os.cpu_count() or 1
-    return max(1, cores // ranks)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    most = int(asked) if asked.isdecimal() else cores
+    return max(1, min(cores // ranks, most))

@@ -47,7 +47,9 @@ def test_init_describes_the_rank_and_is_idempotent() -> None:
     )  # fmt: skip
 
 
-def test_ranks_share_the_cores() -> None:
+def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+
     def threads() -> tuple[int, str]:
         import torch
 
@@ -56,6 +58,8 @@ def test_ranks_share_the_cores() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     expected = max(1, cores // 2)
     assert launch.run(threads) == [(expected, str(expected))] * 2
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert launch.run(threads, ranks=1) == [(1, "1")]
 
 
 def test_ranks_see_the_environment_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
