@@ -62,7 +62,8 @@ def stages(mutant: Mutant) -> Iterator[list[str]]:
         yield [str(test.relative_to(ROOT)) for test in tests if word in test.read_text()]
         yield ["tests/scratch", *named("tests/demos", word)]
     else:
-        yield named(f"tests/{room}", name) or named(f"tests/{room}", "runner")
+        around = inner[0] if inner else "runner"
+        yield named(f"tests/{room}", name) or named(f"tests/{room}", around)
         yield [f"tests/{room}", *(["tests/building"] if room == "checking" else [])]
 
 
