@@ -130,11 +130,20 @@ def test_a_pass_that_is_run_twice_is_refused():
         simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("F", 0)),)), PassTimes())
 
 
+def quickest(task):
+    """Seconds of processor time: the best of five, since other programs empty the caches."""
+    seconds = []
+    for _ in range(5):
+        start = time.process_time()
+        task()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
 def test_fast_enough_for_a_slider():
-    start = time.process_time()
-    for _ in range(3):
-        timeline("1f1b", 16, 64)
-    assert (time.process_time() - start) / 3 < 0.1  # 5 ms on a quiet laptop
+    """5 ms on a quiet laptop, beside something that takes 40 ms on the same machine."""
+    counting = quickest(lambda: sum(number for number in range(1_000_000)))
+    assert quickest(lambda: timeline("1f1b", 16, 64)) < counting
 
 
 @every(
