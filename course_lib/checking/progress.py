@@ -76,7 +76,7 @@ def update(section: str, key: str, change: Callable[[dict[str, Any]], None]) -> 
             if not is_newer(data):
                 _write(data)
             return record
-    # NotImplementedError is what filelock raises on a file system that has no locks.
+    # The second is what filelock raises on a file system that has no locks.
     except (OSError, NotImplementedError, filelock.Timeout) as error:
         reason = getattr(error, "strerror", None) or "the file is locked by another program"
         _note(

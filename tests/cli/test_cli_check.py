@@ -15,12 +15,13 @@ import pytest
 from course_lib import cli
 from course_lib.checking.submissions import grade
 from course_lib.checking.submissions.grade import Graded
+from course_lib.checking.submissions.handing import WORK
 from course_lib.checking.submissions.rows import Row
 
 PASS = Row("1.1", "pass", "", "[pass] 1.1 A")
-TODO = Row("1.2", "todo", "not answered yet", "[todo] 1.2 B: not answered yet")
+OPEN = Row("1.2", "todo", "not answered yet", "[todo] 1.2 B: not answered yet")
 NOTEBOOKS = {
-    "b.ipynb": ((PASS, TODO), ""),
+    "b.ipynb": ((PASS, OPEN), ""),
     "a.ipynb": ((PASS,), ""),
     "c.ipynb": ((), "c.ipynb is not a notebook: give another"),
 }
@@ -56,7 +57,7 @@ def test_one_notebook_is_a_table_and_a_total(folder, capsys):
     data = json.loads(text)
     assert (code, data["passed"], data["total"], data["file"]) == (1, 1, 2, "b.ipynb")
     assert data["exercises"][1] == {
-        "id": "1.2", "status": "todo", "reason": "not answered yet", "line": TODO.line
+        "id": "1.2", "status": "todo", "reason": "not answered yet", "line": OPEN.line
     }  # fmt: skip
 
 
@@ -72,7 +73,7 @@ def test_a_folder_is_all_its_notebooks_and_goes_on_after_a_bad_one(folder, capsy
     assert code == 2
     assert text.splitlines() == [
         "a.ipynb", PASS.line, "1 of 1 exercises passed", "",
-        "b.ipynb", PASS.line, TODO.line, "1 of 2 exercises passed", "",
+        "b.ipynb", PASS.line, OPEN.line, "1 of 2 exercises passed", "",
         "c.ipynb", "c.ipynb is not a notebook: give another", "",
         "1 of 3 notebooks passed all exercises",
     ]  # fmt: skip
@@ -167,7 +168,7 @@ def started(folder):
     while len(lines) < 2:
         assert time.monotonic() < until_s
         time.sleep(0.02)
-        found = folder.glob("course_check_*/work/marker")
+        found = folder.glob(f"course_check_*/{WORK}/marker")
         lines = [line.split() for marker in found for line in marker.read_text().splitlines()]
     return lines
 
