@@ -5,12 +5,11 @@ import json
 import select
 import signal
 import subprocess
-import sys
 import time
 from abc import ABC, abstractmethod
 
-from course_lib.launch import rank as rank_program
 from course_lib.launch.descendants import kill
+from course_lib.launch.fresh import fresh_python
 from course_lib.launch.interrupts import Stop
 from course_lib.launch.job import Folder
 from course_lib.launch.keeper import END
@@ -92,9 +91,11 @@ class FreshRanks(RankProcesses):
         super().__init__(ranks)
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
-            command = [sys.executable, "-m", rank_program.__name__, str(folder.path), str(rank)]
+            program = (
+                f"from course_lib.launch.rank import main; main({str(folder.path)!r}, {rank}, 0)"
+            )
             # Each ends when this pipe does, and this pipe when this process does.
-            self._processes.append(subprocess.Popen(command, stdin=subprocess.PIPE))
+            self._processes.append(subprocess.Popen(fresh_python(program), stdin=subprocess.PIPE))
 
     def wait(self) -> None:
         time.sleep(_POLL_S)

@@ -160,7 +160,3 @@ def _failure(reason: str, error: BaseException) -> Report:
         frames = frames.tb_next  # the reader wants the function's own frames
     text = "".join(traceback.format_exception(type(error), error, frames))
     return Report(time.monotonic(), reason=reason, traceback=text)
-
-
-if __name__ == "__main__":  # a fresh process, whose lifeline is its input: see `processes`
-    main(sys.argv[1], int(sys.argv[2]), 0)

@@ -7,13 +7,13 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.launch.fresh import fresh_python
 from course_lib.launch.interrupts import Stop
 from course_lib.launch.server_program import FORKED, READY
 
@@ -128,15 +128,11 @@ def _running() -> _Server:
 
 def _started() -> _Server:
     ours, theirs = _socket_pair()
-    # As the parent finds modules, the server must find them; a rank is told again, later.
-    program = (
-        f"import sys; sys.path[:] = {[str(Path(entry).absolute()) for entry in sys.path]!r};"
-        f" from course_lib.launch.server_program import main; main({theirs.fileno()})"
-    )
+    program = f"from course_lib.launch.server_program import main; main({theirs.fileno()})"
     with theirs:
         try:
             process = subprocess.Popen(
-                [sys.executable, "-c", program],
+                fresh_python(program),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 pass_fds=[theirs.fileno()], start_new_session=True,
             )  # fmt: skip

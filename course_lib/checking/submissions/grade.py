@@ -13,6 +13,7 @@ from typing import IO
 
 from course_lib.checking.submissions.limits import Limits
 from course_lib.checking.submissions.rows import Row
+from course_lib.launch.fresh import fresh_python
 from course_lib.problem import Problem
 
 # A keeper may take this much longer than its notebook: it ends everything and removes the folder.
@@ -64,12 +65,8 @@ def grade_notebook(path: Path, limits: Limits | None = None) -> Graded:
 
 def _kept(task: bytes, limit_s: float) -> bytes:
     """What a keeper says of the task; empty if it was killed. It ends when we do."""
-    program = (
-        f"import sys; sys.path[:] = {[str(Path(entry).absolute()) for entry in sys.path]!r};"
-        " from course_lib.checking.submissions.keeper import main; main()"
-    )
     keeper = subprocess.Popen(
-        [sys.executable, "-c", program],
+        fresh_python("from course_lib.checking.submissions.keeper import main; main()"),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True, cwd="/",
     )  # fmt: skip

@@ -12,7 +12,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import asdict
@@ -28,6 +27,7 @@ from course_lib.checking.submissions.notebook import Notebook, read
 from course_lib.checking.submissions.rows import Outcome, rows_of
 from course_lib.checking.submissions.usage import uses_more_than
 from course_lib.launch.descendants import adopt_orphans, children, descendants, end_all
+from course_lib.launch.fresh import fresh_python
 from course_lib.problem import Problem
 
 _POLL_S = 0.05
@@ -84,12 +84,11 @@ class _Keeper:
 
     def _start(self, folder: Path, environment: dict[str, str]) -> "subprocess.Popen[bytes]":
         program = (
-            f"import sys; sys.path[:] = {sys.path!r};"
-            " from course_lib.checking.submissions import cells, limits;"
+            "from course_lib.checking.submissions import cells, limits;"
             f" cells.main({os.getpid()}, limits.{self._limits!r})"
         )
         return subprocess.Popen(
-            [sys.executable, "-c", program],
+            fresh_python(program),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True, cwd=folder / WORK, env=environment,
         )  # fmt: skip
@@ -201,7 +200,3 @@ class _Keeper:
         """Kill it and all that it started; what it has handed over is judged all the same."""
         self._outcome.end(why)
         end_all([self._submission.pid], spare=self._bench.pid)
-
-
-if __name__ == "__main__":
-    main()
