@@ -11,17 +11,30 @@ import sys
 import time
 from collections.abc import Iterable
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _END_S = 5.0  # a killed process is gone in milliseconds, unless it waits for a broken disk
 _POLL_S = 0.002
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of all descendants whose own parents end."""
-    if sys.platform == "linux":
-        import ctypes
+    _ask_linux(_PR_SET_CHILD_SUBREAPER, 1)
 
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent ends; at once if that is not this one."""
+    if _ask_linux(_PR_SET_PDEATHSIG, signal.SIGKILL) and os.getppid() != parent:
+        os._exit(1)
+
+
+def _ask_linux(option: int, value: int) -> bool:
+    """Set one of the process's options; False on another system, which has none of these."""
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+    return True
 
 
 def children() -> list[int]:

@@ -8,7 +8,6 @@ import contextlib
 import ctypes
 import os
 import sys
-from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on every processor
@@ -66,13 +65,3 @@ def _allow(system: ctypes.CDLL, rules: int, path: Path, changes: int) -> None:
         beneath = access.to_bytes(8, sys.byteorder) + place.to_bytes(4, sys.byteorder)
         system.syscall(_ADD, rules, _PATH_BENEATH, beneath, 0)
         os.close(place)
-
-
-def end_with_parent(parents: Iterable[int]) -> None:
-    """Have the kernel end this process when its parent ends; at once if that is none of these."""
-    if sys.platform == "linux":
-        import signal
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() not in parents:
-            os._exit(1)

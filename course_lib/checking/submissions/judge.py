@@ -16,9 +16,10 @@ from course_lib.checking.exercises import Wrong, find
 from course_lib.checking.grading import STATUSES, Verdict, grade
 from course_lib.checking.submissions.answers import LARGEST_BYTES, unpacked
 from course_lib.checking.submissions.cells import cell_name
-from course_lib.checking.submissions.fence import end_with_parent, fence
+from course_lib.checking.submissions.fence import fence
 from course_lib.checking.submissions.handing import ANSWERS
 from course_lib.checking.submissions.limits import Limits
+from course_lib.launch.descendants import end_with_parent
 
 _LONGEST = 65_536
 # Kinds of exercises that never ask for a function: an answer is rebuilt without running code.
@@ -38,7 +39,7 @@ class Court:
 
 def main(requests: socket.socket, court: Court, keeper: int) -> NoReturn:
     """Answer {"id", "answer"} by {"status", "reason"}, a line each, until the socket ends."""
-    end_with_parent([keeper])
+    end_with_parent(keeper)
     for place, source in enumerate(court.cells):
         name = cell_name(place)
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
@@ -61,7 +62,7 @@ def _judged(request: dict[str, str], court: Court, requests: socket.socket) -> d
         try:
             os.close(reading)
             requests.close()
-            end_with_parent([judge])
+            end_with_parent(judge)
             _sit(request, court, writing)
         finally:
             os._exit(1)

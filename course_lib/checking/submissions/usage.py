@@ -1,4 +1,4 @@
-"""How many processes a process has below it, and how much memory they use. Linux only."""
+"""How much memory processes use. Linux only."""
 
 import os
 from collections.abc import Collection, Iterable
