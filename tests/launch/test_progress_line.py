@@ -35,11 +35,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
+def into_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What stderr is from now on; not a fixture, since pytest sets stderr again after those."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
+
+
 def test_in_a_terminal_it_changes_in_place_and_goes(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    terminal = into_a_terminal(monkeypatch)
     line = ProgressLine(60, show=True)
     line.update([(5, 10)])
     assert terminal.getvalue() == "" and not line.due  # not in the first second
@@ -55,8 +61,7 @@ def test_in_a_terminal_it_changes_in_place_and_goes(
 def test_a_shorter_line_leaves_nothing_of_a_longer_one(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    terminal = into_a_terminal(monkeypatch)
     line = ProgressLine(60, show=True)
     clock[0] += 1.0
     line.update([(5, 10)])
