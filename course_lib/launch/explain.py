@@ -16,6 +16,9 @@ _UNUSED_INDICES = re.compile(r"Parameter indices which did not receive grad .*?:
 _ALLOCATION = re.compile(r"can't allocate memory: you tried to allocate (?P<bytes>\d+) bytes")
 _SIZES = re.compile(r"Received data size doesn't match expected size")
 _REFUSED = re.compile(r"can't start new thread|Resource temporarily unavailable")
+MORE_PROCESSES = (
+    "close other programs, raise this user's limit of processes (ulimit -u), or pass fewer ranks"
+)
 _OPERATIONS = {
     "ALLREDUCE": "all_reduce",
     "ALLGATHER": "all_gather",
@@ -122,10 +125,7 @@ def _another_size(text: str) -> str:
 def _refused(text: str) -> str:
     if not _REFUSED.search(text):
         return ""
-    return (
-        "was refused another thread or process by the system: close other programs, raise this"
-        " user's limit of processes (ulimit -u), or pass fewer ranks"
-    )
+    return f"was refused another thread or process by the system: {MORE_PROCESSES}"
 
 
 _KNOWN: list[Callable[[str], str]] = [_mismatch, _absent, _unused, _another_size, _refused]

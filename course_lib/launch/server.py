@@ -13,6 +13,7 @@ import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib.launch.explain import MORE_PROCESSES
 from course_lib.launch.fresh import fresh_python
 from course_lib.launch.interrupts import Stop
 from course_lib.launch.server_program import FORKED, READY
@@ -145,10 +146,7 @@ def _started() -> _Server:
 def refused(what: str, number: int | None) -> str:
     """The sentence for a process that the system did not start."""
     why = os.strerror(number) if number else "for no reason that it gave"
-    return (
-        f"the system refused to start {what} ({why}): close other programs, raise this user's limit"
-        " of processes (ulimit -u), or pass fewer ranks"
-    )
+    return f"the system refused to start {what} ({why}): {MORE_PROCESSES}"
 
 
 def _socket_pair() -> tuple[socket.socket, socket.socket]:
