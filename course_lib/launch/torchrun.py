@@ -1,5 +1,6 @@
 """The tool used on real clusters: its command line for a reader, and its private use by a demo."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -7,6 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.launch import group
+
+# A launcher's variables: what a rank starts must not take them for its own.
+_OF_A_LAUNCHER = (
+    "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
+    group.STEPS_VARIABLE, group.STORE_VARIABLE, group.TIMEOUT_VARIABLE,
+)  # fmt: skip
 
 
 def torchrun_command(module: str, ranks: int, argv: Sequence[str] = ()) -> str:
@@ -36,8 +43,11 @@ def private_torchrun(folder: Path, ranks: int) -> list[str]:
 
 
 def private_environment(folder: Path) -> dict[str, str]:
-    """What makes `launch.init` in each rank meet the others in `folder` as well."""
-    return {
+    """The environment for it: nothing of an outer launch, and `launch.init` meets in `folder`."""
+    outside = {
+        name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
+    }
+    return outside | {
         group.STORE_VARIABLE: str(folder / "store"),
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the ranks need no port of the agent's
         "GLOO_SOCKET_IFNAME": group.loopback() or "",

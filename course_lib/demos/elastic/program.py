@@ -9,7 +9,6 @@ Run it with `course demo elastic --ranks 2`: rank 0 starts torchrun with as many
 import contextlib
 import itertools
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -28,11 +27,6 @@ from course_lib.launch.verdict import describe_exit
 from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
 from course_lib.validation import number, whole
 
-# A launcher's variables: what rank 0 starts must not take them for its own.
-_OF_A_LAUNCHER = (
-    "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_", "COURSE_STEPS",
-    "COURSE_STORE", "COURSE_TIMEOUT_S",
-)  # fmt: skip
 _LEAVE_S = 5.0  # for torchrun to end its ranks
 
 
@@ -157,9 +151,7 @@ def _command(folder: Path, ranks: int, max_restarts: int) -> list[str]:
 
 def _run(command: list[str], folder: Path, limit_s: float) -> None:
     """Run torchrun to its end and leave no process; RuntimeError if it fails."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
-    } | launch.private_environment(folder)
+    environment = launch.private_environment(folder)
     with open(folder / "output", "w+b") as output:
         process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         with _ended(process):

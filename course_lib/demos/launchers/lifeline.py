@@ -15,13 +15,10 @@ import threading
 from pathlib import Path
 
 from course_lib import launch
+from course_lib.launch.group import TIMEOUT_VARIABLE
 
 _VARIABLE = "COURSE_LIFELINE"
 _END_S = 5.0  # for a launcher to end when it is told to
-
-# Set by the launcher of the process that calls `run`: workers must see only those of their own.
-_OURS = ("COURSE_", "TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
-_OURS_EXACT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, str]:
@@ -34,8 +31,7 @@ def run(command: list[str], folder: Path, limit_s: float) -> tuple[int | None, s
         socket.create_server(("127.0.0.1", 0), backlog=128) as line,
         tempfile.TemporaryFile() as output,
     ):
-        environment = _environment(line.getsockname()[1], limit_s)
-        environment |= launch.private_environment(folder) | {"TMPDIR": str(folder)}
+        environment = _environment(folder, line.getsockname()[1], limit_s)
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
         )
@@ -64,15 +60,12 @@ def _end_with(line: socket.socket) -> None:
     os._exit(1)
 
 
-def _environment(port: int, limit_s: float) -> dict[str, str]:
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(_OURS) and name not in _OURS_EXACT
-    }
+def _environment(folder: Path, port: int, limit_s: float) -> dict[str, str]:
+    kept = launch.private_environment(folder)
     # DeepSpeed looks for ninja, which is installed beside this Python.
     path = os.pathsep.join([str(Path(sys.executable).parent), kept.get("PATH", "")])
-    return {**kept, "PATH": path, _VARIABLE: str(port), "COURSE_TIMEOUT_S": str(limit_s)}
+    own = {"PATH": path, "TMPDIR": str(folder), TIMEOUT_VARIABLE: str(limit_s)}
+    return kept | own | {_VARIABLE: str(port)}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
