@@ -129,10 +129,8 @@ def _work(folder: Folder, rank: int) -> Report:
         group.init()
         group.report_step(0, 0)
         result = function(*args)
-    except SystemExit as error:
-        return _failure(f"called sys.exit({error.code!r}) instead of returning a result", error)
     except BaseException as error:
-        return _failure(explain(error), error)
+        return _failure(error)
     reason = _send(result, folder, rank)
     return Report(time.monotonic(), reason=reason)
 
@@ -154,7 +152,14 @@ def _send(result: Any, folder: Folder, rank: int) -> str:
     return ""
 
 
-def _failure(reason: str, error: BaseException) -> Report:
+def _failure(error: BaseException) -> Report:
+    # A peer's deadline may have ended our collective. Our own, due at the same moment, must not
+    # write down where we are now; the parent still ends this rank if it hangs here.
+    faulthandler.cancel_dump_traceback_later()
+    if isinstance(error, SystemExit):
+        reason = f"called sys.exit({error.code!r}) instead of returning a result"
+    else:
+        reason = explain(error)
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next  # the reader wants the function's own frames

@@ -145,6 +145,29 @@ def test_a_collective_that_not_all_ranks_call() -> None:
     assert "time.sleep(60)" in error.traceback  # rank 1
 
 
+def test_a_collective_that_fails_as_the_time_is_up() -> None:
+    class Lost(RuntimeError):
+        delay_s = 0.6  # the limit passes while rank 0 writes its report
+
+        def __str__(self) -> str:
+            time.sleep(self.delay_s)
+            self.delay_s = 0
+            return "Connection closed by peer"
+
+    def loses_its_peer() -> None:
+        import torch.distributed as dist
+
+        time.sleep(0.7)
+        if dist.get_rank() == 0:
+            raise Lost
+        time.sleep(60)
+
+    error = failure(loses_its_peer, timeout_s=1)
+    assert "hung" in error.reason
+    assert "raise Lost" in error.traceback  # rank 0
+    assert "time.sleep(60)" in error.traceback  # rank 1
+
+
 def test_a_collective_that_a_rank_waits_for_after_the_others_returned() -> None:
     def one_too_many() -> None:
         import torch.distributed as dist
