@@ -159,10 +159,7 @@ def clusters(draw, world):
 
 POLICIES = st.builds(
     CommunicationPolicy,
-    no_sync=FLAGS,
     bucket_bytes=st.integers(10**3, 10**9),
-    reshard=FLAGS,
-    gather_inputs_again=FLAGS,
     algorithm=st.sampled_from(collectives.ALGORITHMS),
 )
 AXIS_PARTS = st.dictionaries(st.sampled_from(["tp", "cp", "ep", "dp", "pp"]), PARTS)

@@ -12,7 +12,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.ends import logits_bytes
+from course_lib.theory.memory.ends import logit_count
 from course_lib.theory.memory.peak import fewest_gpus, gpu_memory
 from course_lib.theory.memory.states import model_states
 from course_lib.theory.step import batching
@@ -144,7 +144,7 @@ def first_stage(inputs):
 
 def logits(inputs):
     shape = TransformerShape(1, 1, 1, 4, inputs["vocab"], inputs["seq"])
-    return logits_bytes(
+    return 4 * logit_count(
         Job(shape, layout=Layout(micro_batch=inputs["micro_batch"]), sequence=inputs["seq"])
     )
 

@@ -25,7 +25,6 @@ from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.states import LocalParameters, local_parameters, sharding_buffers
-from course_lib.theory.network.policy import CommunicationPolicy
 
 
 @dataclass(frozen=True)
@@ -75,20 +74,19 @@ def _padding(parameters: list[nn.Parameter], ranks: int) -> int:
 
 def wire_recipe(precision: str) -> Recipe:
     """The precision in which units are gathered; gradients are always reduced in fp32."""
-    return replace(FP32, parameters=precision)
+    return replace(FP32, compute=precision)
 
 
 def sent(training: Training, units: Units, ranks: int, precision: str, reshard: bool) -> Sent:
     """Collectives of one update by `step_traffic`, and the padding of each."""
     if ranks == 1:
         return {}
-    layout, recipe = Layout(dp=ranks, zero_stage=3), wire_recipe(precision)
-    policy = CommunicationPolicy(reshard=reshard)
-    found = predicted_sent(traffic(training, layout, recipe=recipe, policy=policy))
+    layout, recipe = Layout(dp=ranks, zero_stage=3, reshard=reshard), wire_recipe(precision)
+    found = predicted_sent(traffic(training, layout, recipe=recipe))
     in_layers = units.layers * units.layer_padding
     gathered = units.root_padding + in_layers * (2 if reshard else 1)
     reduced = units.root_padding + in_layers
-    add_calls(found, "all-gather", 0, recipe.weight_bytes * gathered)
+    add_calls(found, "all-gather", 0, recipe.compute_bytes * gathered)
     add_calls(found, "reduce-scatter", 0, recipe.gradient_bytes * reduced)
     return found
 
@@ -127,7 +125,7 @@ def yafsdp_sent(training: Training, ranks: int, precision: str) -> Sent:
     sizes = [-(-size // ranks) * ranks for size in yafsdp_sizes(training)]
     gathers = [*sizes, *sizes[:-2]]
     return {
-        "all-gather": Total(len(gathers), recipe.weight_bytes * sum(gathers)),
+        "all-gather": Total(len(gathers), recipe.compute_bytes * sum(gathers)),
         "reduce-scatter": Total(len(sizes), recipe.gradient_bytes * sum(sizes)),
     }
 

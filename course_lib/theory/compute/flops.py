@@ -8,12 +8,12 @@ that of the first layer too, since the embedding before it is trained.
 from dataclasses import dataclass, fields, replace
 
 from course_lib.checked import checked
+from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import format_flop
 from course_lib.validation import choice, number, whole
 
 MASKS = ("full", "causal")
-RECOMPUTE = ("none", "selective", "full")
 ATTENTION = ("standard", "flash")
 
 
@@ -122,10 +122,11 @@ def training_flops(
     in each layer: 12·h·s without grouped or latent peculiarities, since keys and values shared by
     several heads are multiplied once for each. Conventions: `mask` "full" counts all s² pairs, as
     PaLM (arXiv:2204.02311, appendix B), Megatron-LM and torch's FlopCounterMode do, "causal" half
-    of them. `recompute` "full" repeats the layers' forward pass, "selective" the scores only.
-    `attention` "flash" keeps no scores: its backward pass multiplies queries and keys again,
-    whatever `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds
-    nothing. Raises ValueError for counts below 1 and unknown conventions.
+    of them. `recompute` "full" repeats the layers' forward pass, "selective" the scores only,
+    "operators" every second matmul. `attention` "flash" keeps no scores: its backward pass
+    multiplies queries and keys again, whatever `recompute` says (Dao et al. 2022,
+    arXiv:2205.14135, section 3.1), so "selective" adds nothing.
+    Raises ValueError for counts below 1 and unknown conventions.
     """
     sequence = shape.context if sequence is None else sequence
     total = head_flops(shape, sequences, sequence)
@@ -161,11 +162,27 @@ def layer_flops(
     multiply = pairs if mask == "causal" else 2 * pairs  # FLOP for each number of a head's width
     leaves["scores_flop"] = 3 * multiply * (shape.head_width + shape.value_width)
     forward = sum(leaves.values()) // 3
-    again = {"none": 0, "selective": leaves["scores_flop"] // 3, "full": forward}[recompute]
+    again = {
+        "none": 0,
+        "selective": leaves["scores_flop"] // 3 if attention == "standard" else 0,
+        "operators": tokens * _every_second_matmul(shape, layer),
+        "full": forward,
+    }[recompute]
     if attention == "flash":
-        again = (again if recompute == "full" else 0) + multiply * shape.head_width
+        again += multiply * shape.head_width
     leaves["recompute_flop"] = again
     return FlopBreakdown(tokens, convention=result.convention, **leaves)
+
+
+def _every_second_matmul(shape: TransformerShape, layer: int) -> int:
+    """Forward FLOP of a token in what torchtitan's selective policy repeats, attention kept.
+
+    The second, fourth, … matmul, and all of the experts', which run as grouped matmuls.
+    """
+    matrices = shape.layer_matrices(layer)
+    experts = [matrix for matrix in matrices if "experts" in matrix.place]
+    single = [matrix for matrix in matrices if matrix not in experts]
+    return sum(matrix.forward_flop for matrix in [*single[1::2], *experts])
 
 
 @checked
@@ -231,8 +248,9 @@ def megatron_flop(
     sizes = {"batch": batch, "sequence": sequence, "layers": layers, "hidden": hidden}
     for name, size in {**sizes, "vocab": vocab}.items():
         whole(name, size)
-    choice("recompute", recompute, RECOMPUTE)
-    matrices, scores = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}[recompute]
+    known = {"none": (72, 12), "selective": (72, 24), "full": (96, 16)}
+    choice("recompute", recompute, known)
+    matrices, scores = known[recompute]
     tokens = batch * sequence
     layer = tokens * (matrices * hidden**2 + scores * sequence * hidden)
     return layers * layer + 6 * tokens * hidden * vocab

@@ -24,7 +24,14 @@ class Layout:
     dp, tp, pp, cp, ep: data, tensor, pipeline, context and expert parallel degrees; the experts are
     spread over groups of `ep` of the dp·cp ranks that would otherwise hold the same weights, so
     `ep` divides dp·cp and adds no GPUs. `zero_stage`: 1 shards optimizer states over dp·cp,
-    2 also gradients, 3 also parameters (ZeRO, arXiv:1910.02054, section 5). `micro_batch`:
+    2 also gradients, 3 also parameters (ZeRO, arXiv:1910.02054, section 5). `shard_group`: ranks
+    over which ZeRO shards, by default all dp·cp; fewer are hybrid sharding (HSDP), whose groups
+    hold the same. `reshard`: under ZeRO-3 each pass gathers a layer's weights again; False
+    keeps all of them gathered during an update. `reduce`: gradients are exchanged after every
+    "micro-batch" or once per "update", by default as late as the stage allows. `keep_gathered`:
+    with sequence parallelism the inputs of column-cut matrices are kept whole for the backward
+    pass, as DTensor does; False gathers them again behind other computing, as Megatron-LM does
+    (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `micro_batch`:
     sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
     chunks of layers per pipeline rank under "interleaved". `stage_layers`: layers of each chunk in
     the order of the model; None spreads them evenly and gives the remainder to the first chunks.
@@ -43,6 +50,10 @@ class Layout:
     schedule: str = "1f1b"
     virtual_stages: int = 1
     stage_layers: tuple[int, ...] | None = None
+    shard_group: int | None = None
+    reshard: bool = True
+    reduce: str | None = None
+    keep_gathered: bool = False
 
     def __post_init__(self) -> None:
         for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
@@ -51,9 +62,30 @@ class Layout:
         whole("pp*virtual_stages", self.chunks, most=MOST_CHUNKS)
         whole("zero_stage", self.zero_stage, least=0, most=3)
         flag("sequence_parallel", self.sequence_parallel)
+        flag("keep_gathered", self.keep_gathered)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
+        self._check_sharding()
         self._check_schedule()
         self._check_stage_layers()
+
+    def _check_sharding(self) -> None:
+        if self.shard_group is not None:
+            whole("shard_group", self.shard_group)
+            divisible("dp*cp", self.dp * self.cp, "shard_group", self.shard_group)
+            divisible("shard_group", self.shard_group, "ep", self.ep)
+        if self.shard_groups > 1 and not self.zero_stage:
+            raise ValueError(
+                f"shard_group {self.shard_group} has nothing to shard with zero_stage 0: set "
+                "zero_stage=1, 2 or 3, or leave shard_group out"
+            )
+        flag("reshard", self.reshard)
+        if self.reduce is not None:
+            choice("reduce", self.reduce, ("micro-batch", "update"))
+        if not self.reshard and self.zero_stage < 3:
+            raise ValueError(
+                f"reshard False keeps gathered weights, and zero_stage {self.zero_stage} gathers "
+                "none: set zero_stage=3, or reshard=True"
+            )
 
     def _check_schedule(self) -> None:
         choice("schedule", self.schedule, SCHEDULES)
@@ -93,13 +125,33 @@ class Layout:
 
     @property
     def shard_ranks(self) -> int:
-        """Ranks that hold the same dense weights, over which ZeRO shards: dp·cp."""
-        return self.dp * self.cp
+        """Ranks over which ZeRO shards dense weights: the shard group, dp·cp unless it is given."""
+        return self.shard_group or self.dp * self.cp
 
     @property
     def expert_shard_ranks(self) -> int:
-        """Ranks that hold the same experts, over which ZeRO shards those: dp·cp / ep."""
-        return self.dp * self.cp // self.ep
+        """Ranks that hold the same experts, over which ZeRO shards those: shard group / ep."""
+        return self.shard_ranks // self.ep
+
+    @property
+    def shard_groups(self) -> int:
+        """Groups that hold the same shards: dp·cp / shard_group."""
+        return self.dp * self.cp // self.shard_ranks
+
+    @property
+    def reduces_once(self) -> bool:
+        """Whether gradients are exchanged once per update: `reduce`, else up to ZeRO-1."""
+        return self.zero_stage < 2 if self.reduce is None else self.reduce == "update"
+
+    @property
+    def exchanges_each_pass(self) -> bool:
+        """Whether dp sends something with every micro-batch: gradients, or ZeRO-3's weights."""
+        return not self.reduces_once or (self.zero_stage == 3 and self.reshard)
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether whole gradients add up over micro-batches although ZeRO shards them."""
+        return self.zero_stage >= 2 and self.reduces_once and self.accumulation > 1
 
     @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:

@@ -8,25 +8,40 @@ from course_lib.validation import choice, flag, number, whole
 PRECISION_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 # Bytes of optimizer state per parameter: number of moments times bytes of each.
+# torch.optim.AdamW gives its moments the weights' own precision: without a master copy bf16.
 # bitsandbytes (Dettmers et al. 2021, arXiv:2110.02861) keeps two one-byte moments; its block
-# constants (under 1 %) and the small tensors that it leaves in fp32 are not counted here.
-OPTIMIZER_STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8, "adamw-8bit": 2}
+# constants (under 2 %) and the small tensors that it leaves in fp32 are not counted here.
+OPTIMIZER_STATE_BYTES = {"sgd": 0, "momentum": 4, "adamw": 8, "adamw-bf16": 4, "adamw-8bit": 2}
+
+RECOMPUTE = ("none", "selective", "operators", "full")
+UPDATES = ("fused", "copied", "foreach")
+LOSSES = ("eager", "in-place", "fused", "chunked")
 
 
 @dataclass(frozen=True)
 class Recipe:
     """Everything about training that is not the model's shape or the layout over GPUs.
 
-    States. `master_copy`: fp32 weights kept beside 16-bit ones. `gradient_buffer`: fp32 gradients
-    that add up over micro-batches beside 16-bit ones. `offload`: "optimizer" keeps the master copy
-    and the optimizer states in the host's memory.
+    States. `compute`: precision of the passes where it differs from that of the weights kept, as
+    under FSDP2's MixedPrecisionPolicy. `master_copy`: fp32 weights kept beside 16-bit ones.
+    `gradient_buffer`: fp32 gradients that add up over micro-batches beside 16-bit ones. `offload`:
+    "optimizer" keeps the master copy and the optimizer states in the host's memory.
+
+    Update. `gradient_life`: "always" for buffers that stay, as in Megatron-LM and DeepSpeed, or
+    "backward" for gradients that live from the backward pass to the update, as after PyTorch's
+    `zero_grad(set_to_none=True)`. `update`: "fused" reads gradients and states where they are,
+    "copied" makes fp32 copies of 16-bit gradients first (DeepSpeed), "foreach" as well, and a list
+    of temporaries as large as one moment (torch.optim's default on GPUs).
 
     Activations. `attention`: "flash" never stores the s × s scores. `recompute`: "selective"
-    stores all but the attention core, "full" only each layer's input. `dropout`: its masks are
-    stored. `fused_norms`: False for an RMSNorm written out in torch, which keeps an fp32 copy of
-    its input and the normalised input. `fused_swiglu`: True for a kernel that recomputes silu(gate)
-    in the backward pass. `repeat_kv`: keys and values are copied to all heads before attention.
-    `imbalance`: tokens on the busiest expert rank over the mean (a capacity factor).
+    stores all but the attention core, "operators" the output of attention and of every second
+    matmul (torchtitan's selective policy), "full" only each layer's input. `loss`: how many copies
+    of the logits there are, see `memory.ends`; `loss_chunks`: pieces in which "chunked" makes them.
+    `dropout`: its masks are stored. `fused_norms`: False for an RMSNorm written out in torch, which
+    keeps an fp32 copy of its input and the normalised input. `fused_swiglu`: True for a kernel that
+    recomputes silu(gate) in the backward pass. `repeat_kv`: keys and values are copied to all heads
+    before attention. `imbalance`: tokens on the busiest expert rank over the mean (a capacity
+    factor).
 
     Data parallelism. `gathering`: under ZeRO-3 "fsdp" holds `gathered_units` whole layers at a time
     (one computed, the others fetched ahead) and all that is outside the layers; "yafsdp" has two
@@ -41,8 +56,13 @@ class Recipe:
     optimizer: str = "adamw"
     master_copy: bool = True
     gradient_buffer: bool = False
+    compute: str | None = None  # as the parameters
+    gradient_life: str = "always"
+    update: str = "fused"
     attention: str = "flash"
     recompute: str = "none"
+    loss: str = "in-place"
+    loss_chunks: int = 8
     dropout: bool = False
     fused_norms: bool = True
     fused_swiglu: bool = False
@@ -55,10 +75,16 @@ class Recipe:
 
     def __post_init__(self) -> None:
         choice("parameters", self.parameters, PRECISION_BYTES)
+        if self.compute is not None:
+            choice("compute", self.compute, PRECISION_BYTES)
         choice("gradients", self.gradients, PRECISION_BYTES)
         choice("optimizer", self.optimizer, OPTIMIZER_STATE_BYTES)
         choice("attention", self.attention, ("flash", "standard"))
-        choice("recompute", self.recompute, ("none", "selective", "full"))
+        choice("gradient_life", self.gradient_life, ("always", "backward"))
+        choice("update", self.update, UPDATES)
+        choice("recompute", self.recompute, RECOMPUTE)
+        choice("loss", self.loss, LOSSES)
+        whole("loss_chunks", self.loss_chunks)
         choice("gathering", self.gathering, ("fsdp", "yafsdp"))
         choice("offload", self.offload, ("none", "optimizer"))
         number("imbalance", self.imbalance, least=1)
@@ -87,13 +113,23 @@ class Recipe:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of one weight, and of one element of the activations."""
+        """Bytes of one weight as it is kept."""
         return PRECISION_BYTES[self.parameters]
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one element of the activations, and of a weight that is gathered for a pass."""
+        return PRECISION_BYTES[self.compute or self.parameters]
 
     @property
     def gradient_bytes(self) -> int:
         """Bytes of one element of the gradients."""
         return PRECISION_BYTES[self.gradients]
+
+    @property
+    def accumulated_bytes(self) -> int:
+        """Bytes of one element of the sum over micro-batches: 4 with a `gradient_buffer`."""
+        return 4 if self.gradient_buffer else self.gradient_bytes
 
     @property
     def bytes_per_parameter(self) -> int:
@@ -113,6 +149,9 @@ RECIPES = {
     "megatron-18": Recipe(gradients="fp32"),
     # DeepSpeed's estimator and the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.
     "accumulate-20": Recipe(gradient_buffer=True),
+    # FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32), as torchtitan sets it:
+    # fp32 shards, gathered and computed in bf16.
+    "fsdp-16": Recipe(parameters="fp32", compute="bf16", gradients="fp32", master_copy=False),
     # PyTorch with neither autocast nor cast weights.
     "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),
 }

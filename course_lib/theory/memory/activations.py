@@ -23,6 +23,7 @@ class ActivationTerms:
     """Bytes of one layer and micro-batch on one GPU, by what needs them in the backward pass.
 
     Under full recomputation only `layer_input_bytes` is kept; the other terms are 0.
+    `unused_bytes`: what a policy keeps although no backward pass asks for it.
     """
 
     layer_input_bytes: int = 0
@@ -38,6 +39,7 @@ class ActivationTerms:
     shared_experts_bytes: int = 0
     router_bytes: int = 0  # fp32 probabilities
     dropout_masks_bytes: int = 0  # of the two dropouts on the residual stream
+    unused_bytes: int = 0  # outputs of last matrices and of reduce-scatters under "operators"
 
     @property
     def total_bytes(self) -> int:
@@ -66,13 +68,15 @@ def activation_terms(job: Job, layer: int = 0) -> ActivationTerms:
     16-bit, GELU with ffn = 4h, dropout, standard attention, in units of s·b·h bytes: norms 4,
     inputs of matrices 4, queries 2, keys and values 4, attention output 2, MLP 16, masks 2, which
     is 34; scores 5·a·s/h, dropped by selective recomputation. Full recomputation keeps 2, the
-    layer's input. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1.
-    Raises ValueError for a layer that is not there.
+    layer's input. Source: Korthikanti et al. 2022, arXiv:2205.05198, section 4.1; for "operators"
+    see `_saved_operators`. Raises ValueError for a layer that is not there.
     """
     if job.recipe.recompute == "full":
         whole("layer", layer, least=0, most=job.shape.layers - 1)
-        width = job.shape.hidden * job.recipe.weight_bytes
+        width = job.shape.hidden * job.recipe.compute_bytes
         return ActivationTerms(layer_input_bytes=job.local_tokens.outside * width)
+    if job.recipe.recompute == "operators":
+        return _saved_operators(job, layer)
     terms = needed_terms(job, layer)
     return replace(terms, scores_bytes=0) if job.recipe.recompute == "selective" else terms
 
@@ -95,7 +99,8 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
 
     Selective: the attention core. Full: all of one layer but its stored input. None: 0.
     """
-    return needed_terms(job, layer).total_bytes - layer_activation_bytes(job, layer)
+    kept = activation_terms(job, layer)
+    return needed_terms(job, layer).total_bytes - (kept.total_bytes - kept.unused_bytes)
 
 
 @checked
@@ -103,14 +108,14 @@ def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
     whole("layer", layer, least=0, most=shape.layers - 1)
-    size, h = recipe.weight_bytes, shape.hidden
+    size, h = recipe.compute_bytes, shape.hidden
     heads = shape.heads // tp
     # With more tp ranks than key-value heads each rank has a whole one, copied.
     kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
     number = tokens.inside * size  # bytes of one number per token inside
     terms = ActivationTerms(
         norms_bytes=tokens.outside * 2 * norm_bytes(recipe, h),
-        matrix_inputs_bytes=tokens.outside * 2 * h * size,
+        matrix_inputs_bytes=gathered_tokens(job) * 2 * h * size,
         latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
         queries_bytes=number * heads * shape.head_width,
         keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
@@ -123,6 +128,38 @@ def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     return replace(terms, mlp_inside_bytes=number * _mlp_width(shape, recipe, shape.ffn // tp))
 
 
+def _saved_operators(job: Job, layer: int) -> ActivationTerms:
+    """What torchtitan's selective policy keeps: layer input, attention, every second matmul.
+
+    The first, third, … output in the order q, k, v, o and the MLP's matrices: queries, values, the
+    first of the MLP, and of three its last, which no backward pass needs. Under sequence
+    parallelism also both reduce-scatters. Routed experts are grouped matmuls, which the policy does
+    not know. Source: github.com/pytorch/torchtitan, torchtitan/models/llama/parallelize_llama.py,
+    _apply_ac_to_transformer_block with mode "selective" and option "op".
+    """
+    shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens
+    needed = needed_terms(job, layer)
+    size, h = recipe.compute_bytes, shape.hidden
+    values = needed.keys_values_bytes * shape.value_width // (shape.head_width + shape.value_width)
+    dense, gated = not shape.has_experts(layer), shape.mlp == "swiglu"
+    scattered = tokens.outside * 2 * h * size * (job.layout.sequence_parallel and tp > 1)
+    return ActivationTerms(
+        layer_input_bytes=tokens.outside * h * size,
+        queries_bytes=needed.queries_bytes,
+        keys_values_bytes=values,
+        attention_output_bytes=needed.attention_output_bytes,
+        mlp_inside_bytes=dense * tokens.inside * shape.ffn // tp * size,
+        unused_bytes=scattered + dense * gated * tokens.inside * h * size,
+    )
+
+
+@checked
+def gathered_tokens(job: Job) -> int:
+    """Tokens of a column-cut matrix's input that are kept: outside, or all with `keep_gathered`."""
+    tokens = job.local_tokens
+    return tokens.inside if job.layout.keep_gathered else tokens.outside
+
+
 @checked
 def norm_bytes(recipe: Recipe, width: int) -> int:
     """Bytes per token that a norm of `width` keeps: its input.
@@ -131,7 +168,7 @@ def norm_bytes(recipe: Recipe, width: int) -> int:
     input in the precision of the weights, as LlamaRMSNorm in Hugging Face transformers does.
     """
     whole("width", width, least=0)
-    return width * (recipe.weight_bytes + (0 if recipe.fused_norms else 4))
+    return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
 
 
 def _score_bytes(job: Job) -> int:
@@ -141,7 +178,7 @@ def _score_bytes(job: Job) -> int:
     """
     if job.recipe.attention == "flash":
         return 0
-    size = job.recipe.weight_bytes
+    size = job.recipe.compute_bytes
     pairs = job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
     return pairs * (size + (size + 1) * job.recipe.dropout)
 
@@ -154,7 +191,7 @@ def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:
     if shape.mla is None:
         return 0
     widths = (shape.mla.q_rank or 0, shape.mla.kv_rank)
-    return sum(norm_bytes(recipe, width) + width * recipe.weight_bytes for width in widths)
+    return sum(norm_bytes(recipe, width) + width * recipe.compute_bytes for width in widths)
 
 
 def _mlp_width(shape: TransformerShape, recipe: Recipe, ffn: int) -> int:
@@ -176,7 +213,7 @@ def _with_experts(terms: ActivationTerms, job: Job) -> ActivationTerms:
     expert's output, which the router's weight multiplies; the router keeps fp32 probabilities.
     """
     shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
-    size = recipe.weight_bytes
+    size = recipe.compute_bytes
     inside = math.ceil(tokens.inside * shape.top_k * recipe.imbalance)
     outside = math.ceil(tokens.outside * shape.top_k * recipe.imbalance)
     width = _mlp_width(shape, recipe, shape.expert_width // job.layout.tp)

@@ -21,6 +21,7 @@ class MemoryBreakdown:
     gathered_gradients_bytes: int = 0  # ZeRO-2 and 3: whole gradients until they are scattered
     bucket_bytes: int = 0  # DDP: copies of the gradients that are sent
     temporary_bytes: int = 0
+    update_bytes: int = 0  # the optimizer's step
     overhead_bytes: int = 0
 
     @property
@@ -53,6 +54,7 @@ class MemoryBreakdown:
                 + self.gathered_gradients_bytes
                 + self.bucket_bytes
                 + self.temporary_bytes
+                + self.update_bytes
             ),
             "framework overhead": self.overhead_bytes,
         }

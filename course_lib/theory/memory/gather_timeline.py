@@ -153,7 +153,7 @@ class _Held:
     def size(self, unit: int) -> int:
         """Bytes of a whole unit, in the precision in which it is gathered."""
         count = self.local.ends_dense if unit == ROOT else self.local.layer_dense
-        return count * self.recipe.weight_bytes
+        return count * self.recipe.compute_bytes
 
     def take(self, phase: str, action: str, unit: int) -> Iterator[GatherEvent]:
         """Gather a unit, unless it is here."""

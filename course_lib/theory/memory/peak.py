@@ -17,10 +17,15 @@ from course_lib.theory.memory.activations import layer_activation_bytes, recompu
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import (
     embedding_activation_bytes,
-    logits_bytes,
+    loss_temporary_bytes,
     output_activation_bytes,
 )
-from course_lib.theory.memory.states import local_parameters, sharded_states, sharding_buffers
+from course_lib.theory.memory.states import (
+    local_parameters,
+    sharded_states,
+    sharding_buffers,
+    update_bytes,
+)
 from course_lib.validation import DERIVED, number
 
 # CUDA context, NCCL buffers, library workspaces: a convention, seen between 0.5 and 2 GiB.
@@ -49,20 +54,48 @@ def training_memory(
 def gpu_memory(
     job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
 ) -> MemoryBreakdown:
-    """Peak memory of one GPU of pipeline rank `stage`.
+    """Peak memory of one GPU of pipeline rank `stage`: the largest of `memory_moments`.
 
-    The sum of all leaves at the moment when most activations are held. Inputs and labels are int64.
-    The largest temporary is the fp32 gradient of the logits, 4·s·b·v/t, or the layer that is being
-    recomputed: they are never there together. Raises ValueError for a stage that is not there.
+    Raises ValueError for a stage that is not there.
+    """
+    moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
+    return max(moments.values(), key=lambda bill: bill.total_bytes)
+
+
+@checked
+def memory_moments(
+    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
+) -> dict[str, MemoryBreakdown]:
+    """What is there at the moments of an update at which most may be needed.
+
+    "backward": most activations are held. Inputs and labels are int64; the largest temporary
+    is the loss's copies of the logits, or the layer that is being recomputed: they are never there
+    together. "last layer": all gradients have come to be, the activations of one layer are left.
+    "update": the optimizer's step. Where gradients live from the backward pass to the
+    update they are missing at the first moment, unless other micro-batches have left theirs.
     """
     number("overhead_bytes", overhead_bytes, least=0)
     local = local_parameters(job.shape, job.layout, stage)
-    return replace(
-        sharded_states(local, job.recipe, job.layout),
-        **sharding_buffers(local, job.recipe, job.layout),
-        **_activation_leaves(job, stage),
-        overhead_bytes=int(overhead_bytes),
+    states = replace(
+        sharded_states(local, job.recipe, job.layout), overhead_bytes=int(overhead_bytes)
     )
+    passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
+    first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
+    return {
+        "backward": replace(first, **_activation_leaves(job, stage)),
+        "last layer": replace(passing, **_last_layer_leaves(job, stage)),
+        "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),
+    }
+
+
+@checked
+def gradients_come_late(job: Job) -> bool:
+    """Whether no gradients are there yet when most activations are held.
+
+    With one micro-batch, gradients that live from the backward pass to the update.
+    """
+    layout = job.layout
+    return job.recipe.gradient_life == "backward" and layout.accumulation * layout.pp == 1
 
 
 @checked
@@ -96,6 +129,18 @@ def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
+def _last_layer_leaves(job: Job, stage: int) -> dict[str, int]:
+    """Activations and temporaries of the last layer of all whose backward pass is still to come."""
+    layers = [
+        layer
+        for chunk in job.layout.stage_chunks(stage)
+        for layer, _ in job.layout.layers_of(job.shape, chunk)
+    ]
+    held = [(layer_activation_bytes(job, layer), recomputed_bytes(job, layer)) for layer in layers]
+    activations, temporary = max(held, key=sum, default=(0, 0))
+    return {"activations_bytes": activations, "temporary_bytes": temporary}
+
+
 def _activation_leaves(job: Job, stage: int) -> dict[str, int]:
     """Inputs, activations and temporaries of all micro-batches that `stage` holds at its peak."""
     layout, indices = job.layout, INDEX_BYTES * job.local_tokens.inside
@@ -110,7 +155,7 @@ def _activation_leaves(job: Job, stage: int) -> dict[str, int]:
         if chunk == layout.chunks - 1:
             inputs += held * indices
             head += held * output_activation_bytes(job)
-            temporary = max(temporary, logits_bytes(job))
+            temporary = max(temporary, loss_temporary_bytes(job))
     return {
         "inputs_bytes": inputs,
         "activations_bytes": activations,

@@ -110,21 +110,41 @@ def updated_parameters(local: LocalParameters, layout: Layout) -> int:
 
 
 @checked
+def update_bytes(local: LocalParameters, recipe: Recipe, layout: Layout) -> int:
+    """Bytes that the optimizer's step needs for a moment.
+
+    Unless it is fused: fp32 copies of 16-bit gradients for a master copy, and with `update`
+    "foreach" a list as large as one moment, the denominators of all parameters.
+    Source: torch/optim/adam.py, _multi_tensor_adam; DeepSpeed, runtime/zero/stage_1_and_2.py, step.
+    """
+    if recipe.update == "fused" or recipe.offload == "optimizer":
+        return 0
+    copies = 4 * (recipe.master_copy and recipe.accumulated_bytes < 4)
+    listed = OPTIMIZER_STATE_BYTES[recipe.optimizer] // 2 if recipe.update == "foreach" else 0
+    return updated_parameters(local, layout) * (copies + listed)
+
+
+@checked
 def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> dict[str, int]:
     """Bytes of the leaves that data parallelism adds for a moment, on top of the model states.
 
     ZeRO-3 gathers parameters, ZeRO-2 and 3 hold whole gradients until they are scattered, DDP
     (stage 0) has a second copy of the gradients, unless they are views. Only what other ranks hold
-    as well is gathered or sent. ZeRO-1 sends from the gradients themselves.
+    as well is gathered or sent. ZeRO-1 sends from the gradients themselves. Without `reshard` all
+    weights stay gathered; where ZeRO-2 and 3 reduce once per update, whole gradients add up.
     """
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
+    sent = local.dense * dense + local.experts * experts
     layer = local.layer_dense * dense + local.layer_experts * experts
     if recipe.gathering == "yafsdp":
         weights, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
     else:
         weights, gradients = _fsdp_bytes(recipe, layer, local.ends_dense * dense)
+    if not layout.reshard:
+        weights = sent * recipe.compute_bytes
+    if layout.adds_up:
+        gradients = sent * recipe.accumulated_bytes
     copied = layout.zero_stage == 0 and not recipe.gradient_as_bucket_view
-    sent = local.dense * dense + local.experts * experts
     return {
         "gathered_parameters_bytes": weights if layout.zero_stage == 3 else 0,
         "gathered_gradients_bytes": gradients if layout.zero_stage >= 2 else 0,
@@ -139,8 +159,8 @@ def _fsdp_bytes(recipe: Recipe, layer: int, ends: int) -> tuple[int, int]:
     gradients, their copy in the precision in which they are reduced, and the gradients of the ends.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp.
     """
-    weights = (recipe.gathered_units * layer + ends) * recipe.weight_bytes
-    gradients = (layer + ends) * recipe.weight_bytes + layer * recipe.gradient_bytes
+    weights = (recipe.gathered_units * layer + ends) * recipe.compute_bytes
+    gradients = (layer + ends) * recipe.compute_bytes + layer * recipe.gradient_bytes
     return weights, gradients
 
 
@@ -150,8 +170,8 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
     With fp32 gradients one fp32 buffer more, in which they are reduced.
     Source: github.com/yandex/YaFSDP, ya_fsdp.py, version 1.
     """
-    weights = 2 * unit * recipe.weight_bytes
-    wide = 4 * unit if recipe.gradient_bytes > recipe.weight_bytes else 0
+    weights = 2 * unit * recipe.compute_bytes
+    wide = 4 * unit if recipe.gradient_bytes > recipe.compute_bytes else 0
     return weights, weights + wide
 
 

@@ -58,6 +58,7 @@ class _Group:
         *,
         kind: str = "activations",
         place: str = "layers",
+        hidden: bool = False,
     ) -> Collective:
         """`count` calls of one kind, on the link of this group."""
         return Collective(
@@ -71,6 +72,7 @@ class _Group:
             self.step.policy.algorithm,
             kind,
             place,
+            hidden,
         )
 
 
@@ -110,7 +112,7 @@ class _Step:
         """b·s·h of one micro-batch on this GPU, inside or outside the tensor-parallel region."""
         tokens = self.job.local_tokens
         count = tokens.inside if inside else tokens.outside
-        return count * self.job.shape.hidden * self.job.recipe.weight_bytes
+        return count * self.job.shape.hidden * self.job.recipe.compute_bytes
 
     def routed_bytes(self, *, inside: bool) -> float:
         """The same for tokens on their way to the busiest experts: top_k · imbalance times."""
@@ -170,10 +172,12 @@ def _sums(block: _Block, forward: int, backward: int) -> Iterator[Collective]:
     if not layout.sequence_parallel:
         yield group.calls(block.what, "all-reduce", count, block.size_bytes, place=block.place)
         return
-    again = calls * backward if step.policy.gather_inputs_again else 0
-    gathers = count + again
-    yield group.calls(block.what, "all-gather", gathers, block.size_bytes, place=block.place)
+    yield group.calls(block.what, "all-gather", count, block.size_bytes, place=block.place)
     yield group.calls(block.what, "reduce-scatter", count, block.size_bytes, place=block.place)
+    if not layout.keep_gathered:
+        what, again = f"{block.what}, inputs again", calls * backward
+        size, place = block.size_bytes, block.place
+        yield group.calls(what, "all-gather", again, size, place=place, hidden=True)
 
 
 def _context(step: _Step) -> Iterator[Collective]:
@@ -187,7 +191,7 @@ def _context(step: _Step) -> Iterator[Collective]:
     shape, layout, recipe = step.job.shape, step.job.layout, step.job.recipe
     heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
-    size = step.job.local_tokens.inside * width * recipe.weight_bytes
+    size = step.job.local_tokens.inside * width * recipe.compute_bytes
     hops = (layout.cp - 1) * sum(step.layers) * step.passes
     # Selective recomputation repeats attention, and so the ring.
     rounds = 2 if recipe.recompute == "none" else 3
@@ -217,6 +221,7 @@ def _data(step: _Step) -> Iterator[Collective]:
     dense, experts = step.layers
     alike = step.group("dp", layout.shard_ranks, layout.tp)
     same_experts = step.group("dp", layout.expert_shard_ranks, layout.tp * layout.ep)
+    replicas = step.group("dp", layout.shard_groups, layout.tp * layout.shard_ranks)
     shares = [
         _Share(alike, "layers", local.dense - local.ends_dense, dense + experts),
         _Share(alike, "ends", local.ends_dense, 1),
@@ -225,6 +230,8 @@ def _data(step: _Step) -> Iterator[Collective]:
     for share in shares:
         if share.group.ranks > 1 and share.parameters:
             yield from _sharded(share) if layout.zero_stage == 3 else _bucketed(share)
+        if layout.shard_groups > 1 and share.parameters:
+            yield from _between_groups(share, replicas)
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ def _bucketed(share: _Share) -> Iterator[Collective]:
     """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
     step, place = share.group.step, share.place
     recipe, stage = step.job.recipe, step.job.layout.zero_stage
-    syncs = gradient_syncs(step.passes, step.passes, step.policy.no_sync and stage < 2)
+    syncs = gradient_syncs(step.passes, step.passes, step.job.layout.reduces_once)
     size = share.parameters * recipe.gradient_bytes
     buckets = -(-size // step.policy.bucket_bytes)
     operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
@@ -257,13 +264,27 @@ def _bucketed(share: _Share) -> Iterator[Collective]:
 def _sharded(share: _Share) -> Iterator[Collective]:
     """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered."""
     step, place = share.group.step, share.place
-    recipe, calls = step.job.recipe, share.units * step.passes
+    recipe, layout, calls = step.job.recipe, step.job.layout, share.units * step.passes
     each = share.parameters / share.units
-    gathers = calls * (2 if step.policy.reshard and place != "ends" else 1)
-    what, size = f"parameters of {place}", each * recipe.weight_bytes
+    # Without reshard once per update; what is outside the layers stays from forward to backward.
+    gathers = calls * (1 if place == "ends" else 2) if layout.reshard else share.units
+    what, size = f"parameters of {place}", each * recipe.compute_bytes
     yield share.group.calls(what, "all-gather", gathers, size, kind="parameters", place=place)
     what, size = f"gradients of {place}", each * recipe.gradient_bytes
-    yield share.group.calls(what, "reduce-scatter", calls, size, kind="gradients", place=place)
+    syncs = share.units if layout.reduces_once else calls
+    yield share.group.calls(what, "reduce-scatter", syncs, size, kind="gradients", place=place)
+
+
+def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
+    """Hybrid sharding: gradient shards are summed over the groups that hold the same ones.
+
+    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
+    """
+    step = share.group.step
+    syncs = 1 if step.job.layout.reduces_once else step.passes
+    size = share.parameters / share.group.ranks / share.units * step.job.recipe.gradient_bytes
+    what, count = f"gradient shards of {share.place}", syncs * share.units
+    yield replicas.calls(what, "all-reduce", count, size, kind="gradients", place=share.place)
 
 
 def _pipeline(step: _Step) -> Iterator[Collective]:

@@ -7,7 +7,7 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network import collectives
-from course_lib.validation import choice, number, text, whole
+from course_lib.validation import choice, flag, number, text, whole
 
 # The parallel degrees of a layout that communicate, innermost first.
 AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -22,7 +22,8 @@ class Collective:
     """One kind of call in a step: `count` times `operation` on `size_bytes` among `ranks` GPUs.
 
     `what` says in words which tensor, `kind` and `place` what it is and of which part of the model;
-    `size_bytes` is the whole tensor as in `collectives`.
+    `size_bytes` is the whole tensor as in `collectives`. `hidden`: by its nature it goes on behind
+    computing.
     """
 
     axis: str
@@ -35,6 +36,7 @@ class Collective:
     algorithm: str = "ring"
     kind: str = "activations"
     place: str = "layers"
+    hidden: bool = False
 
     def __post_init__(self) -> None:
         text("what", self.what)
@@ -46,6 +48,7 @@ class Collective:
         whole("count", self.count, least=0)
         whole("ranks", self.ranks)
         number("size_bytes", self.size_bytes, least=0)
+        flag("hidden", self.hidden)
 
     @property
     def sent_bytes(self) -> float:
@@ -68,6 +71,11 @@ class Collective:
             self.link,
             algorithm=self.algorithm if trees else "ring",
         )
+
+    @property
+    def waited_s(self) -> float:
+        """Time that may have to be waited for: all of it, or none of what is hidden."""
+        return 0.0 if self.hidden else self.seconds
 
 
 @checked
@@ -118,9 +126,14 @@ class Traffic:
         return self._sums("axis", "seconds")
 
     @property
+    def waited_by_axis(self) -> dict[str, float]:
+        """The same without what is hidden by its nature."""
+        return self._sums("axis", "waited_s")
+
+    @property
     def exposed_by_axis(self) -> dict[str, float]:
-        """Time of each axis that computation does not hide: seconds · (1 - overlap)."""
-        times = self.seconds_by_axis
+        """Time of each axis that computation does not hide: waited · (1 - overlap)."""
+        times = self.waited_by_axis
         return {axis: (1 - self.overlap.get(axis, 0)) * time for axis, time in times.items()}
 
     @property

@@ -82,6 +82,9 @@ class _Chunk:
         self.steps = column["accumulation"][:, None]
         self.virtual = column["virtual_stages"][:, None]
         self.micro_batch = column["micro_batch"][:, None]
+        late = tables.question.recipe.gradient_life == "backward"
+        alone = column["accumulation"] * column["pp"] == 1
+        self.gradients_come_late = (late & alone)[:, None]
         self.share = self.micro_batch / column["cp"][:, None]  # of a micro-batch on one rank
         self.counts = _by_kind(tables.kinds.of(part))
         self.held = _by_kind(tables.held.of(part))
@@ -95,10 +98,24 @@ class _Chunk:
 
         worst = numpy.zeros(1)
         for kind, (counts, held) in enumerate(zip(self.counts, self.held, strict=True)):
-            total = self._sum(held, "bytes") + self._temporary(counts)
-            states = self.states["bytes"][:, None, kind]
-            worst = numpy.maximum(worst, total[:, :, None] + states)
+            states = {name: each[:, None, kind] for name, each in self.states.items()}
+            backward = self._sum(held, "bytes") + self._temporary(counts)
+            late = self.gradients_come_late[:, :, None] * states["gradients_bytes"]
+            worst = numpy.maximum(worst, backward[:, :, None] + states["bytes"] - late)
+            last_layer = self._last_layer(counts)[:, :, None] + states["bytes"]
+            worst = numpy.maximum(worst, numpy.maximum(last_layer, states["update_bytes"]))
         return worst + int(self.question.overhead_bytes)
+
+    def _last_layer(self, counts: "dict[str, Array]") -> "Array":
+        """Activations and temporaries of one layer of a kind of stage, the larger of both kinds."""
+        import numpy
+
+        largest = numpy.zeros(1)
+        for name in ("dense", "experts"):
+            if f"{name}_bytes" in self.activations:
+                size = self.activations[f"{name}_bytes"] + self.activations[f"{name}_temporary"]
+                largest = numpy.maximum(largest, (counts[name] > 0) * size)
+        return largest
 
     def _temporary(self, counts: "dict[str, Array]") -> "Array":
         """The largest temporary of the layers and the head of one kind of stage."""
@@ -176,8 +193,7 @@ class _Chunk:
 
         once, each = self.states["once_s"][:, kind], self.states["each_s"][:, kind]
         seconds = once + each * self.steps
-        assumptions = self.question.assumptions
-        each_pass = numpy.array([assumptions.exchanges_each_pass(zero) for zero in ZERO_STAGES])
+        each_pass = numpy.array([Row().layout(zero).exchanges_each_pass for zero in ZERO_STAGES])
         behind = compute[:, :, None] / numpy.where(each_pass, 1, self.steps)[:, None, :]
         return self._shown("dp", seconds[:, None, :], behind)
 

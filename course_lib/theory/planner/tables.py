@@ -15,11 +15,16 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes, recomputed_bytes
 from course_lib.theory.memory.ends import (
     embedding_activation_bytes,
-    logits_bytes,
+    loss_temporary_bytes,
     output_activation_bytes,
 )
 from course_lib.theory.memory.peak import INDEX_BYTES
-from course_lib.theory.memory.states import local_parameters, sharded_states, sharding_buffers
+from course_lib.theory.memory.states import (
+    local_parameters,
+    sharded_states,
+    sharding_buffers,
+    update_bytes,
+)
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
@@ -44,7 +49,7 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     parts: Numbers = {
         "first_bytes": indices + embedding_activation_bytes(job),
         "last_bytes": indices + output_activation_bytes(job),
-        "last_temporary": logits_bytes(job),
+        "last_temporary": loss_temporary_bytes(job),
         "last_flop": head.flop,
         "last_touched": head.memory_bytes,
     }
@@ -75,6 +80,8 @@ def state_parts(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
         buffers = sharding_buffers(local, recipe, job.layout)
         numbers: Numbers = {
             "bytes": states.total_bytes + sum(buffers.values()),
+            "gradients_bytes": states.gradients_bytes,
+            "update_bytes": states.total_bytes + update_bytes(local, recipe, job.layout),
             "update_s": update_seconds(job, question.assumptions, local),
         }
         lines.append(numbers | exchanges[zero_stage])
@@ -91,7 +98,6 @@ def data_seconds(question: Question, row: Row, kind: StageKind) -> list[Numbers]
 
     Stage 2 exchanges what stage 1 does, but gradients with every micro-batch.
     """
-    steps, no_sync = row.accumulation, question.assumptions.policy.no_sync
 
     def sums(zero_stage: int) -> tuple[float, float]:
         """Seconds of gradients and of parameters."""
@@ -103,12 +109,9 @@ def data_seconds(question: Question, row: Row, kind: StageKind) -> list[Numbers]
     def times(once: float = 0.0, each: float = 0.0) -> Numbers:
         return {"once_s": once, "each_s": each}
 
-    (whole, _), (part, gathers), sharded = sums(0), sums(1), sum(sums(3)) / steps
-    if no_sync:
-        first, second = times(once=part + gathers), times(once=gathers, each=part)
-        return [times(once=whole), first, second, times(each=sharded)]
-    often = times(once=gathers, each=part / steps)
-    return [times(each=whole / steps), often, often, times(each=sharded)]
+    (whole, _), (part, gathers), sharded = sums(0), sums(1), sum(sums(3)) / row.accumulation
+    first, second = times(once=part + gathers), times(once=gathers, each=part)
+    return [times(once=whole), first, second, times(each=sharded)]
 
 
 def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
@@ -136,7 +139,7 @@ def tensor_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Num
         times = {"layers": 0.0, "embedding": 0.0, "head": 0.0}
         for message in messages(question, question.job(layout, recipe, shape)):
             if message.axis == "tp":
-                times[message.place] += message.seconds
+                times[message.place] += message.waited_s
         return times
 
     return straight(seconds)

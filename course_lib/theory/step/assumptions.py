@@ -10,7 +10,7 @@ from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import AXES
-from course_lib.validation import choice, number, whole
+from course_lib.validation import choice, number
 
 # Fitted together to the ten rows of Narayanan et al. 2021, arXiv:2104.04473, table 1 (137 to 163
 # TFLOP/s); other papers' steps are then predicted, in the tests.
@@ -67,8 +67,3 @@ class Assumptions:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)
         return {"mask": mask, "recompute": recipe.recompute, "attention": recipe.attention}
-
-    def exchanges_each_pass(self, zero_stage: int) -> bool:
-        """Whether dp sends with every micro-batch, and so hides behind all of them."""
-        whole("zero_stage", zero_stage, least=0, most=3)
-        return zero_stage >= 2 or not self.policy.no_sync

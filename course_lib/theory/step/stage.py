@@ -49,12 +49,12 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
     traffic = step_traffic(job, stage, policy=assumptions.policy)
     work, rate = stage_work(job, assumptions, stage), layer_rate(cluster, assumptions)
     compute, scores = work.flop / rate, work.scores_flop / rate
-    each_pass = assumptions.exchanges_each_pass(layout.zero_stage)
+    each_pass = layout.exchanges_each_pass
     hides = dict.fromkeys(AXES, compute)
     hides |= {"cp": scores, "dp": compute if each_pass else compute / layout.accumulation}
     shown = {
         f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
-        for axis, seconds in traffic.seconds_by_axis.items()
+        for axis, seconds in traffic.waited_by_axis.items()
     }
     return StageBusyTime(
         stage,

@@ -17,13 +17,14 @@ from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.activations import (
     activation_terms,
+    gathered_tokens,
     layer_activation_bytes,
     needed_terms,
     norm_bytes,
     recomputed_bytes,
 )
 from course_lib.theory.memory.ends import (
-    logits_bytes,
+    logit_count,
 )
 
 LLAMA = TransformerShape(
@@ -40,6 +41,7 @@ LLAMA = TransformerShape(
     learned_positions=False,
     tied_embeddings=False,
 )
+LLAMA4 = replace(LLAMA, kv_heads=4)
 EXPERTS = {"experts": 4, "top_k": 2, "expert_ffn": 48}
 GPT3 = MODELS["gpt3-175b"]
 GELU = Recipe(attention="standard", dropout=True)
@@ -78,7 +80,7 @@ def test_context_parallelism_divides_what_the_sequence_has():
         layer_activation_bytes(Job(LLAMA, Recipe(), Layout(cp=cp), sequence=32)) for cp in (1, 4)
     )
     assert four * 4 == one
-    assert logits_bytes(Job(LLAMA, layout=Layout(cp=4), sequence=32)) * 4 == logits_bytes(
+    assert logit_count(Job(LLAMA, layout=Layout(cp=4), sequence=32)) * 4 == logit_count(
         Job(LLAMA, sequence=32)
     )
 
@@ -307,6 +309,25 @@ def test_full_recomputation_keeps_the_input_alone():
     ]
 
 
+def test_operators_keep_attention_and_every_second_matmul():
+    """Of q k v o gate up down: q, v, gate and down; the layer's input and attention's output."""
+    job = Job(LLAMA, Recipe(recompute="operators"), sequence=32)
+    s, h, ffn, kv = 32, LLAMA.hidden, LLAMA.ffn, LLAMA.kv_width
+    terms = activation_terms(job)
+    assert terms.total_bytes == 2 * s * (h + h + kv + h + ffn + h)
+    # All that backward needs is there once: what is kept, but for the last output, and the rest.
+    needed = needed_terms(job).total_bytes
+    assert recomputed_bytes(job) == needed - (terms.total_bytes - 2 * s * h)
+
+
+def test_gathered_inputs_are_whole_on_every_rank_where_they_are_kept():
+    def inputs(**layout):
+        layout = Layout(tp=4, sequence_parallel=True, **layout)
+        return activation_terms(Job(LLAMA4, layout=layout, sequence=32)).matrix_inputs_bytes
+
+    assert inputs(keep_gathered=True) == 4 * inputs() == 2 * 2 * 32 * 64
+
+
 def test_experts_have_leaves_of_their_own():
     """Mixtral 8x7B: 2 of 8 experts a token, SwiGLU of 14336, no dense MLP and no shared expert."""
     s, h, ffn = 512, 4096, 14336
@@ -325,6 +346,7 @@ def test_experts_have_leaves_of_their_own():
         "shared experts": 0,
         "router": 4 * s * 8,
         "dropout masks": 0,
+        "unused": 0,
     }
     assert sum(terms.leaves().values()) == terms.total_bytes
 
@@ -347,13 +369,19 @@ def test_latent_attention_has_a_leaf_and_shared_experts_as_well():
         "shared experts": 2 * s * 4 * width,
         "router": 4 * s * 256,
         "dropout masks": 2 * s * h,
+        "unused": 0,
     }
     assert sum(terms.leaves().values()) == terms.total_bytes
     dense = activation_terms(Job(MODELS["deepseek-v3"], Recipe(), sequence=s), 2)
     assert (dense.routed_experts_bytes, dense.mlp_inside_bytes) == (0, 2 * s * 4 * 18432)
 
 
-TERMS = [activation_terms(Job(DENSE, recipe, sequence=512)) for recipe in (STANDARD, PLAIN, FULL)]
+POLICY = Recipe(recompute="operators")
+TERMS = [
+    activation_terms(Job(shape, recipe, sequence=512))
+    for shape in (DENSE, replace(LLAMA, context=512))
+    for recipe in (STANDARD, PLAIN, FULL, POLICY)
+]
 MORE_TERMS = [
     activation_terms(Job(MODELS["deepseek-v3"], sequence=512), layer) for layer in (0, 60)
 ]
@@ -368,6 +396,9 @@ PROBES = {
         {"job": dataclasses.replace(JOB, recipe=FULL), "layer": 0},
         {"layer": 5},
         silent=("cluster",),
+    ),
+    "gathered_tokens": Probe(
+        gathered_tokens, {"job": JOB}, {}, silent=("shape", "recipe", "cluster")
     ),
     "norm_bytes": Probe(
         norm_bytes,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from probes import FULL, JOB, PLAIN, ZERO_3, Probe
 
 from course_lib.theory.inputs import units
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.memory.peak import gpu_memory, training_memory
@@ -25,6 +26,7 @@ BILLS = [
     gpu_memory(
         replace(JOB, recipe=replace(FULL, dropout=True), layout=BATCHES_OF_TWO), overhead_bytes=2
     ),
+    gpu_memory(replace(JOB, recipe=Recipe(update="foreach"), layout=Layout())),
 ]
 PROBES = {"MemoryBreakdown.explain": Probe(BILLS[0].explain, {}, {"unit": "GiB"})}
 RECORDS = {"MemoryBreakdown": BILLS}

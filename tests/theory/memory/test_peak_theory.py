@@ -20,7 +20,9 @@ from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.theory.memory.peak import (
     fewest_gpus,
     gpu_memory,
+    gradients_come_late,
     host_bytes,
+    memory_moments,
     training_memory,
     worst_stage,
 )
@@ -38,6 +40,35 @@ def test_model_states_do_not_depend_on_the_batch():
     one, eight = (training_memory(MODELS["gpt2-124m"], Recipe(), b) for b in (1, 8))
     assert one.model_states_bytes == eight.model_states_bytes
     assert eight.activations_bytes == 8 * one.activations_bytes
+
+
+LATE = Recipe(gradient_life="backward", loss="eager", update="foreach")
+
+
+def test_gradients_that_come_late_are_not_there_with_the_most_activations():
+    """torchtune's Llama 3.2 3B, 24.9 GiB with checkpointing: states, and not a moment's more."""
+    shape = MODELS["llama2-7b"]
+    moments = memory_moments(Job(shape, LATE, sequence=4096), overhead_bytes=0)
+    always = memory_moments(
+        Job(shape, dataclasses.replace(LATE, gradient_life="always"), sequence=4096),
+        overhead_bytes=0,
+    )
+    gradients = 2 * shape.parameters().total
+    saved = always["backward"].total_bytes - moments["backward"].total_bytes
+    assert saved == gradients
+    assert moments["last layer"] == always["last layer"]
+    # Several micro-batches leave their gradients for the next one.
+    twice = Job(shape, LATE, Layout(accumulation=2), sequence=4096)
+    assert memory_moments(twice)["backward"].gradients_bytes == gradients
+
+
+def test_the_peak_is_the_largest_moment():
+    """A small batch has it in the update, a large one in the backward pass."""
+    for micro_batch, name in ((1, "update"), (16, "backward")):
+        job = Job(MODELS["llama2-7b"], LATE, Layout(micro_batch=micro_batch))
+        moments = memory_moments(job)
+        assert gpu_memory(job) == moments[name]
+        assert moments[name].total_bytes == max(one.total_bytes for one in moments.values())
 
 
 @every(
@@ -139,7 +170,7 @@ def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
         Job(shape, recipe, Layout(micro_batch=micro_batch), sequence=1024)
     )
     assert alone.inputs_bytes == 2 * 8 * micro_batch * 1024
-    assert alone.temporary_bytes == 4 * micro_batch * 1024 * shape.vocab
+    assert alone.temporary_bytes == 2 * micro_batch * 1024 * shape.vocab
 
 
 def test_first_and_last_stage_have_what_is_theirs():
@@ -147,7 +178,7 @@ def test_first_and_last_stage_have_what_is_theirs():
     tokens, parts = 8192, 8
     assert [bill.inputs_bytes for bill in bills] == [4 * 8 * tokens, 0, 0, 8 * tokens]
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
-    logits = 4 * tokens * SEVENTY.vocab / parts
+    logits = 2 * tokens * SEVENTY.vocab / parts
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
     assert bills[0].parameters_bytes > bills[1].parameters_bytes == bills[2].parameters_bytes
     activations = [bill.activations_bytes for bill in bills]
@@ -169,7 +200,7 @@ def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     layout = Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=2)
     bills = [gpu_memory(Job(SEVENTY, Recipe(), layout, sequence=8192), stage) for stage in range(4)]
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
-    logits = 4 * 8192 * SEVENTY.vocab
+    logits = 2 * 8192 * SEVENTY.vocab
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
 
 
@@ -385,6 +416,15 @@ PROBES = {
     ),
     "gpu_memory": Probe(
         gpu_memory, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
+    ),
+    "memory_moments": Probe(
+        memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
+    ),
+    "gradients_come_late": Probe(
+        gradients_come_late,
+        {"job": dataclasses.replace(JOB, recipe=LATE, layout=Layout(dp=4))},
+        {},
+        silent=("shape", "micro_batch", "cluster", "sequence"),
     ),
     "worst_stage": Probe(worst_stage, {"job": JOB}, {"overhead_bytes": 0}, silent=("cluster",)),
     "host_bytes": Probe(

@@ -24,6 +24,7 @@ from course_lib.theory.memory.states import (
     shard_parameters,
     sharded_states,
     sharding_buffers,
+    update_bytes,
     updated_parameters,
 )
 
@@ -152,6 +153,43 @@ def test_gradients_are_reduced_in_their_own_precision():
     assert buffers(fp32, dp=4, zero_stage=3)[1] == 130 * (2 + 4) + 100 * 2
 
 
+def test_weights_that_are_not_resharded_are_all_gathered_at_once():
+    assert buffers(dp=4, zero_stage=3, reshard=False)[0] == 2 * 1400
+
+
+def test_gradients_that_add_up_are_whole():
+    """FSDP's accumulation without reduction, in the precision of the gradients."""
+    sum_up = {"dp": 4, "zero_stage": 3, "reduce": "update", "accumulation": 2}
+    assert buffers(**sum_up)[1] == 2 * 1400
+    assert buffers(Recipe(gradients="fp32"), **sum_up)[1] == 4 * 1400
+    assert buffers(**sum_up | {"accumulation": 1}) == buffers(dp=4, zero_stage=3)
+
+
+def test_a_shard_group_shards_as_few_ranks_would():
+    """Hybrid sharding: 8 ranks in 2 groups keep what 4 ranks keep."""
+    recipe = Recipe()
+    for stage in (1, 2, 3):
+        hybrid = Layout(dp=8, zero_stage=stage, shard_group=4)
+        assert sharded_states(LOCAL, recipe, hybrid) == sharded_states(
+            LOCAL, recipe, Layout(dp=4, zero_stage=stage)
+        )
+    assert buffers(dp=8, zero_stage=3, shard_group=4) == buffers(dp=4, zero_stage=3)
+
+
+def test_an_update_that_is_not_fused_makes_copies():
+    """4 bytes of an fp32 gradient, and 4 more of a list of denominators."""
+
+    def each(update, **recipe):
+        return update_bytes(LOCAL, Recipe(update=update, **recipe), Layout()) / LOCAL.total
+
+    assert [each(update) for update in ("fused", "copied", "foreach")] == [0, 4, 8]
+    fp32 = {"parameters": "fp32", "gradients": "fp32", "master_copy": False}
+    assert [each(update, **fp32) for update in ("copied", "foreach")] == [0, 4]
+    assert each("foreach", optimizer="adamw-bf16", master_copy=False) == 2
+    assert each("copied", gradient_buffer=True) == 0
+    assert each("foreach", offload="optimizer") == 0
+
+
 def test_experts_without_a_second_holder_are_never_gathered_or_sent():
     assert buffers(dp=4, ep=4) == (0, 0, 2 * 1000)
     assert buffers(dp=4, ep=4, zero_stage=3)[0] == 2 * (2 * 90 + 100)
@@ -230,6 +268,7 @@ SHARDED = (
     {"local": STAGE, "layout": probes.ZERO_3},
     {"local": LocalParameters(8), "layout": ALONE},
 )
+FOREACH = Recipe(update="foreach")
 WITH_RECIPE = (
     SHARDED[0] | {"recipe": probes.PLAIN},
     SHARDED[1] | {"recipe": Recipe(optimizer="sgd", gathered_units=1)},
@@ -247,6 +286,7 @@ PROBES = {
     ),
     "sharded_states": Probe(sharded_states, *WITH_RECIPE),
     "sharding_buffers": Probe(sharding_buffers, *WITH_RECIPE),
+    "update_bytes": Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
     "shard_parameters": Probe(shard_parameters, *SHARDED),
     "updated_parameters": Probe(updated_parameters, *SHARDED),
     "LocalParameters": Probe(

@@ -16,7 +16,6 @@ from course_lib.theory.network.step_traffic import step_traffic
     ("call", "message"),
     [
         (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
-        (lambda: CommunicationPolicy(reshard=1), "reshard must be True or False"),
         (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
     ],
 )
@@ -38,10 +37,7 @@ PROBES = {
         CommunicationPolicy,
         {},
         {
-            "no_sync": False,
             "bucket_bytes": 10**6,
-            "reshard": False,
-            "gather_inputs_again": True,
             "algorithm": "tree",
         },
         see=seen,

@@ -205,8 +205,27 @@ def test_zero_3_sends_three_parameters_but_keeps_the_ends():
     expected = collectives.zero_volume(2 * local.total, 3, ranks=8)
     kept = collectives.sent_bytes("all-gather", 2 * local.ends_dense, 8)
     assert result.total_bytes == pytest.approx(expected - kept)
-    no_reshard = traffic(Layout(dp=8, zero_stage=3), policy=CommunicationPolicy(reshard=False))
+    no_reshard = traffic(Layout(dp=8, zero_stage=3, reshard=False))
     assert no_reshard.total_bytes == pytest.approx(collectives.zero_volume(2 * local.total, 2, 8))
+
+
+def test_zero_3_without_resharding_gathers_once_per_update():
+    def sent(kind, **layout):
+        result = traffic(Layout(dp=8, zero_stage=3, accumulation=4, **layout))
+        return sum(item.total_bytes for item in result.collectives if item.kind == kind)
+
+    local = local_parameters(SHAPE, Layout())
+    whole = collectives.sent_bytes("all-gather", 2 * local.total, 8)
+    assert sent("parameters", reshard=False) == pytest.approx(whole)
+    assert sent("gradients", reduce="update") == pytest.approx(sent("gradients") / 4)
+
+
+def test_hybrid_sharding_reduces_between_its_groups():
+    local = local_parameters(SHAPE, Layout())
+    result = traffic(Layout(dp=8, zero_stage=3, shard_group=4))
+    four = traffic(Layout(dp=4, zero_stage=3))
+    between = collectives.sent_bytes("all-reduce", 2 * local.total / 4, 2)
+    assert result.total_bytes == pytest.approx(four.total_bytes + between)
 
 
 def test_accumulation_costs_zero_2_and_3_but_not_ddp():
@@ -217,13 +236,19 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert sent(1, 4) == sent(1, 1)
     assert sent(2, 4) == pytest.approx(2.5 * sent(2, 1))  # 4 of gradients, 1 of parameters
     assert sent(3, 4) == pytest.approx(4 * sent(3, 1))
-    loud = traffic(Layout(dp=8, accumulation=4), policy=CommunicationPolicy(no_sync=False))
+    loud = traffic(Layout(dp=8, accumulation=4, reduce="micro-batch"))
     assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
 @every("sequence_parallel", [False, True])
 def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
-    layout = Layout(tp=4, micro_batch=2, accumulation=3, sequence_parallel=sequence_parallel)
+    layout = Layout(
+        tp=4,
+        micro_batch=2,
+        accumulation=3,
+        sequence_parallel=sequence_parallel,
+        keep_gathered=True,
+    )
     result = traffic(layout)
     ends = {"embedding", "head", "loss"}
     sent = sum(item.total_bytes for item in result.collectives if item.what not in ends)
@@ -233,10 +258,10 @@ def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
 
 def test_sequence_parallelism_sends_as_much_unless_it_gathers_again():
     plain = traffic(Layout(tp=4)).total_bytes
-    assert traffic(Layout(tp=4, sequence_parallel=True)).total_bytes == pytest.approx(plain)
-    again = traffic(
-        Layout(tp=4, sequence_parallel=True), policy=CommunicationPolicy(gather_inputs_again=True)
-    )
+    kept = traffic(Layout(tp=4, sequence_parallel=True, keep_gathered=True))
+    assert kept.total_bytes == pytest.approx(plain)
+    again = traffic(Layout(tp=4, sequence_parallel=True))
+    assert sum(again.waited_by_axis.values()) == pytest.approx(kept.seconds)
     # Two more all-gathers a layer, one for the head: each half of an all-reduce.
     size = SEQUENCE * SHAPE.hidden * 2
     extra = (2 * SHAPE.layers + 1) * collectives.sent_bytes("all-gather", size, 4)

@@ -82,8 +82,9 @@ PROBES = {
             "algorithm": "tree",
             "kind": "gradients",
             "place": "ends",
+            "hidden": True,
         },
-        see=lambda entry: (entry.seconds, entry.axis, entry.what, entry.kind, entry.place),
+        see=lambda entry: (entry.waited_s, entry.axis, entry.what, entry.kind, entry.place),
     ),
     "Traffic": Probe(
         Traffic,

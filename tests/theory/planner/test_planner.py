@@ -16,7 +16,7 @@ from course_lib.theory.inputs.hardware import Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
-from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES, Recipe
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
@@ -56,11 +56,15 @@ SHAPES = st.sampled_from(
 )  # fmt: skip
 RECIPE_CHOICES = st.builds(
     Recipe,
+    compute=st.sampled_from(["bf16", "fp32"]),
     gradients=st.sampled_from(["bf16", "fp32"]),
-    optimizer=st.sampled_from(["sgd", "momentum", "adamw", "adamw-8bit"]),
+    gradient_life=st.sampled_from(["always", "backward"]),
+    update=st.sampled_from(UPDATES),
+    optimizer=st.sampled_from(["sgd", "momentum", "adamw", "adamw-bf16", "adamw-8bit"]),
     master_copy=st.booleans(),
+    loss=st.sampled_from(LOSSES),
     attention=st.sampled_from(["flash", "standard"]),
-    recompute=st.sampled_from(["none", "selective", "full"]),
+    recompute=st.sampled_from(RECOMPUTE),
     dropout=st.booleans(),
     fused_norms=st.booleans(),
     fused_swiglu=st.booleans(),
@@ -79,10 +83,7 @@ ASSUMPTION_CHOICES = st.builds(
     overlap=st.fixed_dictionaries(dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), PARTS)),
     policy=st.builds(
         CommunicationPolicy,
-        no_sync=st.booleans(),
         bucket_bytes=st.sampled_from([10**5, 25 * 2**20]),
-        reshard=st.booleans(),
-        gather_inputs_again=st.booleans(),
         algorithm=st.sampled_from(["ring", "tree", "double-tree"]),
     ),
 )  # fmt: skip

@@ -57,7 +57,4 @@ PROBES = {
     "Assumptions.flop_conventions": Probe(
         Assumptions().flop_conventions, {"recipe": PLAIN}, {"recipe": FULL}
     ),
-    "Assumptions.exchanges_each_pass": Probe(
-        Assumptions().exchanges_each_pass, {"zero_stage": 1}, {"zero_stage": 2}
-    ),
 }

@@ -64,9 +64,9 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
         traffic = step_traffic(
             Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), stage, policy=naked.policy
         )
-        for axis, expected in traffic.seconds_by_axis.items():
+        for axis, expected in traffic.waited_by_axis.items():
             assert getattr(time, f"{axis}_s") == pytest.approx(expected)
-        assert set(traffic.seconds_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
+        assert set(traffic.waited_by_axis) == {"tp", "cp", "ep", "dp", "pp"}
 
 
 def test_messages_hide_no_longer_than_there_is_computing():

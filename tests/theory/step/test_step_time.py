@@ -135,7 +135,7 @@ CHANGES = {
     "overlap cp": dict(overlap={"cp": 0.0}),
     "overlap dp": dict(overlap={"dp": 0.0}),
     "overlap pp": dict(overlap={"pp": 1.0}),
-    "policy": dict(policy=CommunicationPolicy(no_sync=False)),
+    "policy": dict(policy=CommunicationPolicy(bucket_bytes=10**5)),
     "hidden": dict(shape=replace(SHAPE, hidden=2048)),
     "recipe": dict(recipe=Recipe(recompute="full")),
     "offload": dict(recipe=Recipe(offload="optimizer")),
