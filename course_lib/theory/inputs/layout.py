@@ -31,7 +31,9 @@ class Layout:
     "micro-batch" or once per "update", by default as late as the stage allows. `keep_gathered`:
     with sequence parallelism the inputs of column-cut matrices are kept whole for the backward
     pass, as DTensor does; False gathers them again behind other computing, as Megatron-LM does
-    (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `micro_batch`:
+    (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `keep_outputs`: a stage keeps what
+    it has sent until the backward pass, as torch.distributed.pipelining and DeepSpeed do; False
+    frees it (Megatron-LM, deallocate_pipeline_outputs). `micro_batch`:
     sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
     chunks of layers per pipeline rank under "interleaved". `stage_layers`: layers of each chunk in
     the order of the model; None spreads them evenly and gives the remainder to the first chunks.
@@ -54,6 +56,7 @@ class Layout:
     reshard: bool = True
     reduce: str | None = None
     keep_gathered: bool = False
+    keep_outputs: bool = False
 
     def __post_init__(self) -> None:
         for name in (*_DEGREES, "micro_batch", "accumulation", "virtual_stages"):
@@ -63,6 +66,7 @@ class Layout:
         whole("zero_stage", self.zero_stage, least=0, most=3)
         flag("sequence_parallel", self.sequence_parallel)
         flag("keep_gathered", self.keep_gathered)
+        flag("keep_outputs", self.keep_outputs)
         divisible("dp*cp", self.dp * self.cp, "ep", self.ep)
         self._check_sharding()
         self._check_schedule()

@@ -104,6 +104,27 @@ def recomputed_bytes(job: Job, layer: int = 0) -> int:
 
 
 @checked
+def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
+    """Gradients that exist for a moment inside one layer's backward pass, at their most.
+
+    The gradient of the residual stream, s·b·h, and those inside the MLP: ffn/t for GELU and 2·ffn/t
+    for SwiGLU once the last matrix has freed its input; or those of two s × s tensors. Measured
+    against the peak of a real step in tests/theory/memory/test_moments.py.
+    """
+    shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
+    width, routed = shape.ffn, 1.0
+    if shape.has_experts(layer):
+        width, routed = shape.expert_width, shape.top_k * recipe.imbalance + shape.shared_experts
+    width = width // job.layout.tp * (1 if shape.mlp == "gelu" else 2)
+    inside = math.ceil(tokens.inside * routed) * width * recipe.compute_bytes
+    scores = 0
+    if recipe.attention == "standard":
+        pairs = shape.heads // job.layout.tp * tokens.inside * job.sequence
+        scores = 2 * pairs * recipe.compute_bytes
+    return tokens.outside * shape.hidden * recipe.compute_bytes + max(inside, scores)
+
+
+@checked
 def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     """What the backward pass of one layer needs, whether it was kept or is recomputed."""
     shape, recipe, tp, tokens = job.shape, job.recipe, job.layout.tp, job.local_tokens

@@ -13,7 +13,11 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.inputs.units import GIB
-from course_lib.theory.memory.activations import layer_activation_bytes, recomputed_bytes
+from course_lib.theory.memory.activations import (
+    layer_activation_bytes,
+    layer_gradients_bytes,
+    recomputed_bytes,
+)
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import (
     embedding_activation_bytes,
@@ -68,11 +72,11 @@ def memory_moments(
 ) -> dict[str, MemoryBreakdown]:
     """What is there at the moments of an update at which most may be needed.
 
-    "backward": most activations are held. Inputs and labels are int64; the largest temporary
-    is the loss's copies of the logits, or the layer that is being recomputed: they are never there
-    together. "last layer": all gradients have come to be, the activations of one layer are left.
-    "update": the optimizer's step. Where gradients live from the backward pass to the
-    update they are missing at the first moment, unless other micro-batches have left theirs.
+    "loss": all activations are held, and the copies of the logits. "layer": the loss is gone, the
+    last layer has its gradients and what it recomputes. "last layer": all gradients have come to
+    be, the activations of one layer are left. "update": the optimizer's step. Inputs and
+    labels are int64. Where gradients live from the backward pass to the update they are missing at
+    the first two moments, unless other micro-batches have left theirs.
     """
     number("overhead_bytes", overhead_bytes, least=0)
     local = local_parameters(job.shape, job.layout, stage)
@@ -81,9 +85,16 @@ def memory_moments(
     )
     passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
     first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
+    held = _held_leaves(job, stage)
+    has_head = job.layout.holds_ends(stage)[1]
+    done = held["head_bytes"] - has_head * output_activation_bytes(job)
+    temporary = _layer_temporary(job, stage)
     return {
-        "backward": replace(first, **_activation_leaves(job, stage)),
-        "last layer": replace(passing, **_last_layer_leaves(job, stage)),
+        "loss": replace(first, **held, temporary_bytes=has_head * loss_temporary_bytes(job)),
+        "layer": replace(first, **held | {"head_bytes": done}, temporary_bytes=temporary),
+        "last layer": replace(
+            passing, activations_bytes=_one_layer(job, stage), temporary_bytes=temporary
+        ),
         "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),
     }
 
@@ -129,36 +140,47 @@ def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
-def _last_layer_leaves(job: Job, stage: int) -> dict[str, int]:
-    """Activations and temporaries of the last layer of all whose backward pass is still to come."""
-    layers = [
-        layer
-        for chunk in job.layout.stage_chunks(stage)
-        for layer, _ in job.layout.layers_of(job.shape, chunk)
-    ]
-    held = [(layer_activation_bytes(job, layer), recomputed_bytes(job, layer)) for layer in layers]
-    activations, temporary = max(held, key=sum, default=(0, 0))
-    return {"activations_bytes": activations, "temporary_bytes": temporary}
+def _layers(job: Job, stage: int) -> list[int]:
+    """One layer of each kind that the stage has."""
+    layout = job.layout
+    chunks = (layout.layers_of(job.shape, chunk) for chunk in layout.stage_chunks(stage))
+    return [layer for kinds in chunks for layer, _ in kinds]
 
 
-def _activation_leaves(job: Job, stage: int) -> dict[str, int]:
-    """Inputs, activations and temporaries of all micro-batches that `stage` holds at its peak."""
+def _one_layer(job: Job, stage: int) -> int:
+    """Activations of one micro-batch and layer, the largest of the stage."""
+    return max((layer_activation_bytes(job, layer) for layer in _layers(job, stage)), default=0)
+
+
+def _layer_temporary(job: Job, stage: int) -> int:
+    """What one layer needs for a moment: what it recomputes, and gradients inside it."""
+    sizes = (
+        recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer)
+        for layer in _layers(job, stage)
+    )
+    return max(sizes, default=0)
+
+
+def _held_leaves(job: Job, stage: int) -> dict[str, int]:
+    """Inputs and activations of all micro-batches that `stage` holds at its peak."""
     layout, indices = job.layout, INDEX_BYTES * job.local_tokens.inside
-    inputs = activations = head = temporary = 0
+    inputs = activations = head = 0
     for chunk, held in layout.in_flight(stage).items():
         for layer, count in layout.layers_of(job.shape, chunk):
             activations += held * count * layer_activation_bytes(job, layer)
-            temporary = max(temporary, recomputed_bytes(job, layer))
         if chunk == 0:
             inputs += held * indices
             head += held * embedding_activation_bytes(job)
         if chunk == layout.chunks - 1:
             inputs += held * indices
             head += held * output_activation_bytes(job)
-            temporary = max(temporary, loss_temporary_bytes(job))
-    return {
-        "inputs_bytes": inputs,
-        "activations_bytes": activations,
-        "head_bytes": head,
-        "temporary_bytes": temporary,
-    }
+        else:
+            activations += held * boundary_bytes(job)
+    return {"inputs_bytes": inputs, "activations_bytes": activations, "head_bytes": head}
+
+
+@checked
+def boundary_bytes(job: Job) -> int:
+    """Bytes that a chunk keeps of what it has sent on: s·b·h with `keep_outputs`, else 0."""
+    width = job.shape.hidden * job.recipe.compute_bytes
+    return job.layout.keep_outputs * job.local_tokens.outside * width

@@ -99,31 +99,26 @@ class _Chunk:
         worst = numpy.zeros(1)
         for kind, (counts, held) in enumerate(zip(self.counts, self.held, strict=True)):
             states = {name: each[:, None, kind] for name, each in self.states.items()}
-            backward = self._sum(held, "bytes") + self._temporary(counts)
             late = self.gradients_come_late[:, :, None] * states["gradients_bytes"]
-            worst = numpy.maximum(worst, backward[:, :, None] + states["bytes"] - late)
-            last_layer = self._last_layer(counts)[:, :, None] + states["bytes"]
-            worst = numpy.maximum(worst, numpy.maximum(last_layer, states["update_bytes"]))
+            temporary = self._largest(counts, "temporary")
+            activations, head = (
+                self._sum(held, "bytes"),
+                counts["last"] * self.activations["last_head"],
+            )
+            loss = activations + counts["last"] * self.activations["last_temporary"]
+            backward = numpy.maximum(loss, activations - head + temporary)[:, :, None] - late
+            one_layer = (self._largest(counts, "bytes") + temporary)[:, :, None]
+            passing = numpy.maximum(backward, one_layer) + states["bytes"]
+            worst = numpy.maximum(worst, numpy.maximum(passing, states["update_bytes"]))
         return worst + int(self.question.overhead_bytes)
 
-    def _last_layer(self, counts: "dict[str, Array]") -> "Array":
-        """Activations and temporaries of one layer of a kind of stage, the larger of both kinds."""
+    def _largest(self, counts: "dict[str, Array]", leaf: str) -> "Array":
+        """The largest of a leaf among the kinds of layers that one kind of stage has."""
         import numpy
 
         largest = numpy.zeros(1)
         for name in ("dense", "experts"):
-            if f"{name}_bytes" in self.activations:
-                size = self.activations[f"{name}_bytes"] + self.activations[f"{name}_temporary"]
-                largest = numpy.maximum(largest, (counts[name] > 0) * size)
-        return largest
-
-    def _temporary(self, counts: "dict[str, Array]") -> "Array":
-        """The largest temporary of the layers and the head of one kind of stage."""
-        import numpy
-
-        largest = numpy.zeros(1)
-        for name in ("dense", "experts", "last"):
-            size = self.activations.get(f"{name}_temporary")
+            size = self.activations.get(f"{name}_{leaf}")
             if size is not None:
                 largest = numpy.maximum(largest, (counts[name] > 0) * size)
         return largest

@@ -12,7 +12,11 @@ from dataclasses import replace
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.activations import layer_activation_bytes, recomputed_bytes
+from course_lib.theory.memory.activations import (
+    layer_activation_bytes,
+    layer_gradients_bytes,
+    recomputed_bytes,
+)
 from course_lib.theory.memory.ends import (
     embedding_activation_bytes,
     loss_temporary_bytes,
@@ -49,6 +53,7 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     parts: Numbers = {
         "first_bytes": indices + embedding_activation_bytes(job),
         "last_bytes": indices + output_activation_bytes(job),
+        "last_head": output_activation_bytes(job),
         "last_temporary": loss_temporary_bytes(job),
         "last_flop": head.flop,
         "last_touched": head.memory_bytes,
@@ -57,7 +62,7 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
         work = layer_work(job, question.assumptions, layer)
         parts |= {
             f"{kind}_bytes": layer_activation_bytes(job, layer),
-            f"{kind}_temporary": recomputed_bytes(job, layer),
+            f"{kind}_temporary": recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer),
             f"{kind}_flop": work.flop,
             f"{kind}_scores": work.scores_flop,
             f"{kind}_touched": work.memory_bytes,
