@@ -215,7 +215,8 @@ def _loss(function: Any) -> None:
         (([[-1000.0, -900.0], [5.0, 4.0], [0.0, 1.0]], 4), "the largest of all ranks, not of each"),
     ]
     cases = [(args, loss(*args), because) for args, because in calls]
-    expect_calls(function, cases, signature=_LOSS, rel=1e-9)
+    # fp32 knows scores of 1000 to 6e-5, and the losses here are 1 and larger.
+    expect_calls(function, cases, signature=_LOSS, rel=1e-4)
 
 
 @exercise(
