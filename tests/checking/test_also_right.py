@@ -1,4 +1,4 @@
-"""Answers that are right in another form, or within what the theory can tell: the checks take them."""
+"""Answers that are right in another form, or as far as the theory can tell, are taken."""
 
 import pytest
 import torch
