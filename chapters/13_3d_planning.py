@@ -69,6 +69,7 @@ except ValueError as error:
 assert copies.course == 25.6
 assert mesh.data_parallel(2048, tp=8, pp=8) == 32
 assert Layout(dp=4, ep=4).world == 4  # ep adds no GPUs
+assert Layout(dp=4, cp=2).shard_ranks == 8  # gradients go around among dp · cp
 
 # %% [markdown]
 # The ranks stand in a block with one side for each degree. People call it a **device mesh** (设备网格), and training with tp, pp and dp
@@ -321,8 +322,8 @@ assert round(ridge / (0.75 * tokens * 80), 3) == 0.005
 
 # %% [markdown]
 # 0.25 s against 80 · 0.596 = 47.7 s: 0.5 %. Tensor parallelism has no such remedy, because in $4.5h/(t-1)$ batch and sequence have cancelled (section 10.7). Data
-# parallelism has it for free, since the sum of the gradients takes the place of one gradient. That is why dp may stand on a slow wire. (ZeRO-2 and 3 give it up:
-# they exchange with every micro-batch, chapter 8.)
+# parallelism has it for free: the sum of the gradients takes the place of one gradient in memory, if that is fp32 anyway. That is why dp may stand on a slow wire. (ZeRO-2 and 3, as chapter 8 has them, give it up:
+# they exchange with every micro-batch.)
 #
 # The notes' condition is right as well: the network card must carry what the slot delivers. They ask for **RDMA** (远程直接内存访问), remote direct
 # memory access: the card reads and writes the GPU's memory itself, and no processor copies anything. At 25 GB/s the exchange takes 0.32 s,
@@ -338,15 +339,12 @@ exact_layer = right_peak * exact / 1e9
 with_bubble = exact_layer * (1 + bubble.bubble_over_ideal(stages, micro_batches))
 print(f"notes {busy:.1f} s, right peak {right_peak:.1f} s")
 print(f"exact layer {exact_layer:.1f} s, with the bubble {with_bubble:.0f} s")
-assert [round(x) for x in (busy, right_peak, exact_layer, with_bubble)] == [
-    48,
-    95,
-    81,
-    162,
-]
+found = (busy, right_peak, exact_layer, with_bubble)
+assert [round(x) for x in found] == [48, 95, 81, 162]
 
 # %% [markdown]
-# The bubble is the largest of the three: with as many micro-batches as stages half of the time is idle (section 11.2).
+# The right peak doubles the notes' number, and the bubble doubles it once more: with as many micro-batches as stages half of the
+# time is idle (section 11.2).
 #
 # ### How large the batch becomes
 #
@@ -370,8 +368,8 @@ assert [round(x) for x in (busy, right_peak, exact_layer, with_bubble)] == [
 
 # %%
 for tp, pp in ((1, 80), (8, 10)):
-    copies_of_it = 2048 / (tp * pp)
-    sequences = copies_of_it * pp * 8  # m = p micro-batches of 8 sequences
+    pipelines = 2048 / (tp * pp)
+    sequences = pipelines * pp * 8  # m = p micro-batches of 8 sequences
     millions = sequences * 4096 / 1e6
     print(
         f"tp {tp}, pp {pp}: {sequences:,.0f} sequences, {millions:.1f} million tokens"
@@ -410,7 +408,7 @@ print(notes.step(notes.best(1)[0]).explain())
 # **Remember**
 # - Memory / capacity is a lower bound. A plan names its degrees.
 # - Check units, then assumptions, then arithmetic. In this audit the arithmetic was fine nearly everywhere.
-# - Data parallelism's intensity is $\frac{3}{4}$ of the tokens between two exchanges: accumulation raises it, and costs no memory.
+# - Data parallelism's intensity is $\frac{3}{4}$ of the tokens between two exchanges: accumulation raises it, and costs no memory where gradients are fp32.
 # - With $m = p$ the batch is GPUs × micro-batch, divided by tp. Partners for gradients are only dp.
 
 # %% [markdown]
@@ -608,6 +606,7 @@ expect(tp_bytes, version.sent["tp all-reduce"][1], label="tp", unit="B")
 assert version.sent == version.predicted_sent
 assert version.stored == version.predicted_stored
 assert version.gradient_difference < 1e-5
+assert version.sent["pp all-reduce"].calls == 1  # the tied table, along pp
 
 # %%
 figures.rank_mesh(eight.places, version.sent)
