@@ -421,8 +421,9 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 # %% [markdown]
 # No stage waits between its first pass and its last one. Stage $k$ starts $k$ units late and ends $k$ units
 # late; the picture is a parallelogram, and the next update's picture fits against it. The price is
-# activations of $2N-1$ micro-batches, on *every* stage. So here the notes' number is right: not for 1F1B,
-# where it buys nothing, but for a schedule without a bubble (Qi et al., section 2.2).
+# activations of $2N-1$ micro-batches, on *every* stage. (They count until W. I lets go of some of them before
+# that, most of all on the last stages.) So here the notes' number is right: not for 1F1B, where it helps
+# against slow wires only, but for a schedule without a bubble (Qi et al., section 2.2).
 #
 # One condition hides in "the next update fits against it". Many programs clip gradients by their norm over
 # *all* stages, or look for infinities in all of them, before anyone updates. Then all stages wait for the

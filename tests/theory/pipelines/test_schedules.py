@@ -66,7 +66,10 @@ def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
 
 @every(("stages", "micro_batches"), [(4, 12), (8, 32), (8, 16)])
 def test_zb_h2_leaves_no_gap_and_holds_two_p_less_one(stages, micro_batches):
-    """The arXiv paper's claim for equal F, I and W: arXiv:2401.10241, section 2.2 and table 2."""
+    """For equal F, I and W: arXiv:2401.10241, sections 2.2 and 2.3.
+
+    There worker i = k + 1 holds 2p - 2i + 1 whole micro-batches and 2i - 2 that wait for W.
+    """
     forward, backward = ([Pass(kind, i) for i in range(micro_batches)] for kind in "FB")
     orders = tuple(
         schedules.split_backward(
