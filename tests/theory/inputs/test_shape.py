@@ -157,7 +157,10 @@ def test_heads_change_the_count_under_grouped_query_attention():
         ({"layer_norms": 5}, "layer_norms must be at most 4"),
         ({"shared_gate": 1}, "shared_gate must be True or False"),
         ({"shared_gate": True}, "shared_gate True is used only with experts"),
-        ({"experts": 4, "top_k": 1, "shared_gate": True}, "set shared_experts, or shared_gate=False"),
+        (
+            {"experts": 4, "top_k": 1, "shared_gate": True},
+            "or shared_gate=False",
+        ),
         ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
         (
             {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
