@@ -108,7 +108,8 @@ def _content(place: Path) -> bytes:
     """The bytes of a file that is neither absurdly long nor a device, which might never end."""
     if not place.is_file():
         raise ValueError(
-            f"there is no such file: give the path of a model's {FILE_NAME}, or of its folder"
+            f"there is no such file: download the model's {FILE_NAME} from its page at "
+            "huggingface.co, and give its path or its folder's"
         )
     with place.open("rb") as file:
         content = file.read(MOST_BYTES + 1)

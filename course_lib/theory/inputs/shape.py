@@ -85,8 +85,8 @@ class TransformerShape:
 
     Mixtures. With `experts` each layer after the first `dense_layers` has a router, `experts` MLPs
     of width `expert_ffn` (0: ffn) of which a token uses `top_k`, and `shared_experts` more that all
-    tokens use; under `shared_gate` one more output of the router weighs these (Qwen2MoE's
-    shared_expert_gate in Hugging Face transformers).
+    tokens use; where there are any, `shared_gate` is one more output of the router that weighs them
+    (Qwen2MoE's shared_expert_gate in Hugging Face transformers).
     Raises ValueError for sizes that do not fit each other.
     """
 
@@ -176,7 +176,7 @@ class TransformerShape:
 
     def _refuse_expert_sizes(self) -> None:
         unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
-        for name, nothing in {**unused, "shared_gate": False}.items():
+        for name, nothing in unused.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value != nothing:
                 raise ValueError(

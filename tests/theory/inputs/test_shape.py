@@ -156,7 +156,6 @@ def test_heads_change_the_count_under_grouped_query_attention():
         ({"layer_norms": 0}, "layer_norms must be at least 1"),
         ({"layer_norms": 5}, "layer_norms must be at most 4"),
         ({"shared_gate": 1}, "shared_gate must be True or False"),
-        ({"shared_gate": True}, "shared_gate True is used only with experts"),
         (
             {"experts": 4, "top_k": 1, "shared_gate": True},
             "or shared_gate=False",
