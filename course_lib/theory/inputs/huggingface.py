@@ -49,11 +49,11 @@ def configuration(values: Mapping[str, Any]) -> Configuration:
         )
     model_type = inner["model_type"]
     choice("model_type", model_type, MODEL_TYPES)
-    left_out = _left_out(values, inner)
-    return Configuration(model_type, MODEL_TYPES[model_type].shape(inner), left_out)
+    shape = MODEL_TYPES[model_type].shape(inner)
+    return Configuration(model_type, shape, _left_out(values, inner, shape.context))
 
 
-def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[str, ...]:
+def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int) -> tuple[str, ...]:
     """In words, what a configuration has and a shape has not."""
     parts = [
         f"{name}: only the text model is counted"
@@ -64,8 +64,9 @@ def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any]) -> tuple[str,
     if modules:
         parts.append(f"num_nextn_predict_layers {told(modules)}: multi-token prediction")
     window = inner.get("sliding_window")
-    if window and inner.get("use_sliding_window") is not False:
-        parts.append(f"sliding_window {told(window)}: attention is counted over whole sequences")
+    slides = isinstance(window, int) and 0 < window < context
+    if slides and inner.get("use_sliding_window") is not False:
+        parts.append(f"sliding_window {window}: attention is counted over whole sequences")
     method = _quantised(values) or _quantised(inner)
     if method:
         parts.append(f"quantization_config {method}: weights have the recipe's bytes")

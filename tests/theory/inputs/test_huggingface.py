@@ -1,6 +1,7 @@
 """Published configurations: their counts are those of the modules that transformers builds."""
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -134,6 +135,8 @@ def test_what_the_shape_leaves_out_is_said():
     assert left_out("Mistral-7B-v0.1") == (
         "sliding_window 4096: attention is counted over whole sequences",
     )
+    wide = configuration(entries("Mistral-7B-v0.1") | {"sliding_window": 32768})
+    assert wide.not_counted == ()  # as wide as the context
     images, window = left_out("gemma-3-4b-pt")
     assert images == "vision_config: only the text model is counted" and "1024" in window
     prediction, stored = left_out("DeepSeek-V3")
@@ -146,6 +149,25 @@ def test_a_folder_is_as_good_as_its_config_json(tmp_path):
     (tmp_path / "config.json").write_text(text, encoding="utf-8-sig")  # as Windows editors save
     assert read_configuration(tmp_path).shape == MODELS["gpt2-124m"]
     assert read_configuration(str(tmp_path)).model_type == "gpt2"
+
+
+JUNK = (None, -1, 0, 1.5, math.nan, 10**30, "x", "9" * 5000, True, [], [1], {}, {"x": 1})
+
+
+@every("name", PARAMETERS)
+def test_nonsense_in_any_key_is_one_sentence_or_harms_nothing(name):
+    values = entries(name)
+    inner = values.get("text_config") or values
+    assert len(inner) >= 4
+    for key in [*inner, "sliding_window", "quantization_config", "mlp_only_layers"]:
+        for junk in JUNK:
+            broken = inner | {key: junk}
+            try:
+                found = configuration({"text_config": broken} if inner is not values else broken)
+                assert found.shape.parameters().total > 0
+                assert all("\n" not in part for part in found.not_counted)
+            except ValueError as error:
+                assert ": " in str(error) and "\n" not in str(error), (key, junk, str(error))
 
 
 LLAMA = entries("Meta-Llama-3-8B")
