@@ -104,7 +104,7 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # %% [markdown]
 # ## The notes
 #
-# This course grew out of five widely read sets of Chinese study notes (学习笔记) on training large
+# This course grew out of five widely read sets of Chinese study notes on training large
 # models. They ask the right questions. Many of their answers are right, and some are not. Where the course
 # says "the notes", it means these five, and names one by its number:
 #
@@ -113,8 +113,8 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | 000 | notes with the title "ML" | data and tensor parallelism, terms, what is in a GPU's memory, commands |
 # | 001 | a post of the blog 鱼雪 | FSDP and YaFSDP |
 # | 002 | excerpts of several articles, as a web search shows them | DDP, FSDP, RPC |
-# | 003 | 《如何训练大模型》, "How to train large models" (lryc.cn/news/422711) | the kinds of parallelism, after two English articles |
-# | 004 | 《GPU算力评估》, "Estimating GPU compute" (CSDN) | bandwidth, 3D parallelism on 2048 GPUs, the batch |
+# | 003 | "How to train large models", lryc.cn/news/422711 | the kinds of parallelism, after two English articles |
+# | 004 | "Estimating the compute of GPUs", on CSDN | bandwidth, 3D parallelism on 2048 GPUs, the batch |
 #
 # Where a note is wrong, or leaves out a condition, an exercise is made of it: "published mistake, note
 # 004" stands above it. A published number deserves to be checked, and you will be able to.

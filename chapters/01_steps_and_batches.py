@@ -14,6 +14,8 @@
 # Time: about 40 minutes. You need PyTorch's training loop, nothing about clusters.
 
 # %%
+from dataclasses import replace
+
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -231,6 +233,21 @@ assert llama2.tokens_per_batch == 4_194_304
 
 # %%
 panels.batches()
+
+# %% [markdown]
+# Answers to the first two. Twice the GPUs and half the accumulation leave the global batch and the number of updates as they are; each
+# rank makes about half as many micro-steps. And 1003 samples on 4 ranks repeat one sample; with "drop last" nobody gets
+# a sample twice, and 3 samples are not seen by anybody in this epoch.
+
+# %%
+doubled = replace(two_nodes, gpus_per_node=8, accumulation=1)
+assert doubled.global_batch == two_nodes.global_batch
+assert doubled.epoch().updates == two_nodes.epoch().updates == 13
+assert (two_nodes.epoch().micro_steps, doubled.epoch().micro_steps) == (25, 13)
+
+four_ranks = Batching(samples=1003, micro_batch=5, accumulation=2, gpus_per_node=4)
+assert four_ranks.epoch().repeated == 1
+assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 
 # %% [markdown]
 # **Remember**

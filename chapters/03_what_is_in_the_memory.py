@@ -424,6 +424,22 @@ panel = panels.memory()
 panel
 
 # %% [markdown]
+# 1. At 16 bytes per parameter, 80 GB are gone with 5 billion parameters. In the list, that is gpt-3.6b.
+# 2. This is exercise 3.8.
+# 3. 6 of 8 bytes for each parameter: 40.4 GB, half of the optimizer's part. The other half is the master copy and what is left of Adam's numbers.
+
+# %%
+bills = {}
+for optimizer in ("adamw", "adamw-8bit"):
+    panel.model.value, panel.optimizer.value = "llama2-7b", optimizer
+    bills[optimizer] = panel.result.consumers["optimizer"]
+assert round((bills["adamw"] - bills["adamw-8bit"]) / 1e9, 1) == 40.4
+assert bills["adamw"] == 2 * bills["adamw-8bit"]
+for name, fits in (("gpt-3.6b", True), ("gpt-7.5b", False)):
+    states = model_states(models.MODELS[name].parameters().total, RECIPES["mixed-16"])
+    assert (states.model_states_bytes < 80 * units.GB) == fits
+
+# %% [markdown]
 # And the answer to the opening question. LLaMA-2 7B has 6.74 billion parameters:
 
 # %%

@@ -213,8 +213,7 @@ assert shares[2048] < 0.5 < shares[4096]
 # %% [markdown]
 # 1. Full recomputation saves 98 %: section 4.3. Without it, flash attention saves 70 %.
 # 2. Between 2048 and 4096 tokens. At 4096, the model's own context, the scores are 61 %.
-# 3. More than an eighth: the inputs of the norms, among others, are not cut. Chapter 10 says why, and what sequence parallelism
-#    (序列并行) does about it.
+# 3. More than an eighth: the inputs of the norms, among others, are not cut. Chapter 10 says why, and what `sequence parallel` does about it.
 #
 # **Remember**
 # - SwiGLU, grouped-query attention, dropout, flash attention: each changes the formula.
