@@ -646,8 +646,8 @@ check("2.8", [sgd, adam])
 
 # %% [markdown] tags=["exercise"]
 # **2.9** (published mistake, note 004) A batch that is very large "affects the speed of convergence, or
-# the accuracy after it". The sentence leaves out what large is compared with. Let the critical batch be 2M tokens. How many times the fewest samples do you need
-# at a batch of 0.25M tokens, and at a batch of 16M? And how many times the fewest updates at each?
+# the accuracy after it". The sentence leaves out what large is compared with. Let the critical batch be 2M
+# tokens. How many times the fewest samples do you need at a batch of 0.25M tokens, and at a batch of 16M? And how many times the fewest updates at each?
 # Give `[samples, updates]` for both.
 
 # %% tags=["exercise"]

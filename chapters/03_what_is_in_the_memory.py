@@ -141,13 +141,8 @@ state = predict(
     "3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B"
 )
 assert count == TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
-constants = {
-    block: 4 / block for block in (256, 2048)
-}  # bytes for each one-byte number
-assert [round(100 * constants[block], 1) for block in constants] == [
-    1.6,
-    0.2,
-]  # percent
+percent = [100 * 4 / block for block in (256, 2048)]  # 4 bytes for so many of one byte
+assert [round(more, 1) for more in percent] == [1.6, 0.2]
 
 # %% [markdown]
 # **Measure.** The ledger goes through the tensors that training keeps and adds up their bytes:
@@ -241,9 +236,7 @@ expect(16, sum(list(mixed.values())[:3]) / count, label="bytes per parameter")
 # %%
 def bytes_of_an_update(model, optimizer):
     """Bytes per parameter: what remains after an update, and the peak during it."""
-    ledger_after_one_update(
-        model, optimizer
-    )  # weights, gradients and states are there now
+    ledger_after_one_update(model, optimizer)  # now gradients and states exist
     states = [tensor for kept in optimizer.state.values() for tensor in kept.values()]
     gradients = [p.grad for p in model.parameters()]
     with measure.peak.log_memory([*model.parameters(), *gradients, *states]) as log:
@@ -387,7 +380,7 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
     job = Job(model, Recipe(), Layout(micro_batch=micro_batch), sequence=1024)
     logits, update = ends.logits_bytes(job), 4 * model.parameters().total
     print(
-        f"{name}: {units.format_bytes(logits)} of logits, {units.format_bytes(update)} of the update"
+        f"{name}: {logits / 1e9:.2f} GB of logits, {update / 1e9:.2f} GB of the update"
     )
     assert (logits > update) == (name == "gpt2-124m")
 
