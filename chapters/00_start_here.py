@@ -1,14 +1,15 @@
 # %% [markdown]
 # # Start here
 #
-# In 2024 Llama 3 405B was trained on 16,384 GPUs. Who decided that a GPU works on this piece of
-# the model and not on that one? Why did it take 30 million GPU-hours and not 20? Which of these numbers
-# can you check yourself?
+# In 2024 Llama 3 405B was trained on 16,384 GPUs (arXiv:2407.21783, section 3.3). Who decided that a
+# GPU works on this piece of the model and not on that one? Why did it take 30.84 million GPU-hours (Llama
+# 3.1's model card) and not 20? Which of these numbers can you check yourself?
 #
 # This course teaches how large models are trained on many accelerators (加速器). You need a
 # laptop, Python and a little PyTorch. You do not need a GPU: programs that run on many GPUs
 # run here on several processes of your computer, and what they send, store and compute is counted
-# exactly. On a machine with GPUs the same programs use them.
+# exactly. On a machine with GPUs these programs use them; what a notebook measures in its own
+# process, as chapters 3 and 5 do, stays on the CPU.
 
 # %% [markdown]
 # ## How each chapter works
@@ -20,8 +21,8 @@
 # 3. **Explain the gap** (解释差距). Where the two differ, we say why, and by how much they may.
 #
 # Here is the loop once, in small. Four processes each hold one number: 0, 1, 2 and 3. They add
-# them up so that each has the sum. This is called an **all-reduce** (全规约), and you will meet it in
-# every chapter.
+# them up so that each has the sum. This is called an **all-reduce** (全规约). You meet it again in
+# chapter 2, and in most chapters from 6 on.
 #
 # **Predict.** What does each process have in the end? Put your number in place of `None`. If you
 # leave `None`, the course predicts for you.
@@ -87,7 +88,7 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # ## Exercises
 #
 # Each chapter has a notebook of exercises in the folder `exercises/`. There are four kinds:
-# **calculate**, **implement**, **debug** (a mistake that was really published) and **predict**. A
+# **calculate**, **implement**, **debug** (find the mistake and mend it) and **predict**. A
 # check answers at once:
 #
 # ```
@@ -99,6 +100,24 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
 # shows what you have done. Your progress is kept in your own user folder, and nothing
 # that you write is ever overwritten.
+
+# %% [markdown]
+# ## The notes
+#
+# This course grew out of five widely read sets of Chinese study notes on training large
+# models. They ask the right questions. Many of their answers are right, and some are not. Where the course
+# says "the notes", it means these five, and names one by its number:
+#
+# | | what it is | about |
+# |---|---|---|
+# | 000 | notes with the title "ML" | data and tensor parallelism, terms, what is in a GPU's memory, commands |
+# | 001 | a post of the blog 鱼雪 | FSDP and YaFSDP |
+# | 002 | excerpts of several articles, as a web search shows them | DDP, FSDP, RPC |
+# | 003 | "How to train large models", lryc.cn/news/422711 | the kinds of parallelism, after two English articles |
+# | 004 | "Estimating the compute of GPUs", on CSDN | bandwidth, 3D parallelism on 2048 GPUs, the batch |
+#
+# Where a note is wrong, or leaves out a condition, an exercise is made of it: "published mistake, note
+# 004" stands above it. A published number deserves to be checked, and you will be able to.
 
 # %% [markdown]
 # ## The map

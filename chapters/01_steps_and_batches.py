@@ -14,6 +14,8 @@
 # Time: about 40 minutes. You need PyTorch's training loop, nothing about clusters.
 
 # %%
+from dataclasses import replace
+
 import torch
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -188,7 +190,7 @@ assert two_nodes.global_batch == 80
 # $$\text{dp} = \frac{\text{world}}{\text{tp} \times \text{pp} \times \text{cp}}, \qquad
 # \text{global batch} = \text{micro-batch} \times \text{accumulation} \times \text{dp}.$$
 #
-# Source: Megatron-LM, `arguments.py`. The formula that many notes give, accumulation ×
+# Source: Megatron-LM, `arguments.py`. The formula of note 004, accumulation ×
 # nodes × processes per node × micro-batch, is this one with tp = pp = cp = 1.
 
 # %%
@@ -205,12 +207,19 @@ assert (pure.global_batch, split.global_batch) == (2048, 64)
 # %% [markdown]
 # For language models the batch is counted in **tokens** (词元), the pieces of text that a
 # model reads; about three quarters of an English word each. A sample is then a sequence of,
-# say, 4096 tokens. LLaMA-2 was trained with 4 million tokens per update (model card), and
-# "4M" there means $4 \times 2^{20} = 4{,}194{,}304$: 1024 sequences of 4096.
+# say, 4096 tokens. LLaMA-2 was trained with "4M" tokens per update (model card, and
+# arXiv:2307.09288, table 1). How many that is exactly, neither says. 4 million tokens are about 1000 sequences;
+# the nearest power of two is 1024, and $1024 \times 4096 = 4{,}194{,}304$. That is how this course reads the
+# 4M. On 128 GPUs, for example:
 
 # %%
 llama2 = Batching(
-    samples=10**6, micro_batch=1, accumulation=8, gpus_per_node=128, sequence=4096
+    samples=10**6,
+    micro_batch=1,
+    accumulation=8,
+    nodes=16,
+    gpus_per_node=8,
+    sequence=4096,
 )
 assert llama2.global_batch == 1024
 assert llama2.tokens_per_batch == 4_194_304
@@ -224,6 +233,21 @@ assert llama2.tokens_per_batch == 4_194_304
 
 # %%
 panels.batches()
+
+# %% [markdown]
+# Answers to the first two. Twice the GPUs and half the accumulation leave the global batch and the number of updates as they are; each
+# rank makes about half as many micro-steps. And 1003 samples on 4 ranks repeat one sample; with "drop last" nobody gets
+# a sample twice, and 3 samples are not seen by anybody in this epoch.
+
+# %%
+doubled = replace(two_nodes, gpus_per_node=8, accumulation=1)
+assert doubled.global_batch == two_nodes.global_batch
+assert doubled.epoch().updates == two_nodes.epoch().updates == 13
+assert (two_nodes.epoch().micro_steps, doubled.epoch().micro_steps) == (25, 13)
+
+four_ranks = Batching(samples=1003, micro_batch=5, accumulation=2, gpus_per_node=4)
+assert four_ranks.epoch().repeated == 1
+assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 
 # %% [markdown]
 # **Remember**
@@ -299,6 +323,8 @@ result = demos.run("samples", ranks=2, samples=11, batch=2, epochs=3)
 expect(steps, result.steps(), label="steps per rank")
 expect(twice, len(result.repeated()), label="samples seen twice")
 print(result.report())
+turns = sum(len(samples) for samples in result.by_rank(0))
+assert turns == 12  # 11 samples, one of them twice
 
 # %%
 figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
@@ -306,7 +332,8 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # %% [markdown]
 # **Explain.** Each row is a rank in one epoch, and each number a sample. They change places from epoch
 # to epoch: `set_epoch` works. The number in brackets is the sample that is given a second time; it
-# is another one in each epoch. On 11 samples that is 9 % too much weight for it; on a million samples nobody notices.
+# is another one in each epoch. In that epoch it counts twice, and the epoch is longer than the data:
+# 12 samples instead of 11, 9 % more. With a million samples nobody notices.
 #
 # The same run outside the notebook, with the course's command and with PyTorch's own launcher:
 #
@@ -340,9 +367,9 @@ quiz("1")
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **1.1** (published mistake) Notes say: "epoch = batch size ×
-# iterations". A data set has 50,000 samples, the batch is 128, nothing is dropped. How many
-# iterations has an epoch, and how many samples are in its last batch?
+# **1.1** (published mistake, note 000) "Epoch = batch size × iterations." A data set has 50,000
+# samples, the batch is 128, nothing is dropped. How many iterations does an epoch have, and how many
+# samples are in its last batch?
 
 # %% tags=["exercise"]
 iterations, last_batch = ..., ...
@@ -366,7 +393,7 @@ total_steps = 3 * 1000 // (5 * 2)  # updates, not micro-steps
 check("1.2", total_steps)
 
 # %% [markdown] tags=["exercise"]
-# **1.3** (published mistake) The function below stands in many notes. It is
+# **1.3** (published mistake, note 004) The function below is the note's formula. It is
 # right for pure data parallelism only. Mend it. It must refuse a world that tp·pp·cp does not
 # divide, with a `ValueError`.
 
@@ -436,7 +463,9 @@ check("1.5", orders)
 # %% [markdown] tags=["exercise"]
 # **1.6** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. Predict for
 # one epoch `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
-# dropped]` with `drop_last`, where every ragged tail is dropped. Then compare with `Batching(...)`.
+# dropped]` when every ragged tail is dropped: of the samples, of the micro-batches, and of the
+# accumulation. (PyTorch's `drop_last` in sampler and loader does the first two; leaving out the last, short
+# window is up to your loop.) Then compare with `Batching(...)`, whose `drop_last` does all three.
 
 # %% tags=["exercise"]
 kept = ...
@@ -448,9 +477,9 @@ dropped = [28, 7, 107]  # 250 a rank; 31 micro-batches; 7 windows; 1003 - 896
 check("1.6", [kept, dropped])
 
 # %% [markdown] tags=["exercise"]
-# **1.7** (published mistake) A plan for training a 70B model sets the global batch
-# to 16384 sequences of 4096 tokens and calls it usual. How many tokens is that, and how many times
-# LLaMA-2's 4,194,304?
+# **1.7** (published mistake, note 004) A plan for training LLaMA-2 70B on 2048 GPUs arrives at a global batch
+# of 16384 sequences of 4096 tokens and calls it "fairly large already for large-scale training". How many
+# tokens is that, and how many times LLaMA-2's 4,194,304?
 
 # %% tags=["exercise"]
 tokens, times = ..., ...
@@ -461,9 +490,9 @@ times = tokens / 4_194_304
 check("1.7", [tokens, times])
 
 # %% [markdown] tags=["exercise"]
-# **1.8** (published mistake) Notes say: "the number of devices is at most the batch
-# size". For a global batch of 1024 sequences, give the largest world size with pure data
-# parallelism, and the largest with tp 8 and pp 4, if every rank needs at least one sequence.
+# **1.8** Note 000 says of data parallelism: the number of devices is at most the batch
+# size. For a global batch of 1024 sequences, give the largest world size with pure data
+# parallelism, and the largest with tp 8 and pp 4, if every copy of the model needs at least one sequence.
 
 # %% tags=["exercise"]
 pure_data_parallel, with_model_split = ..., ...

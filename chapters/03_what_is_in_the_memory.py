@@ -20,7 +20,16 @@ import torch
 from course_lib import expect, figures, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
-from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
+from course_lib.theory.inputs import (
+    RECIPES,
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    models,
+    units,
+)
+from course_lib.theory.memory import ends
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 
@@ -118,7 +127,9 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # | SGD | 0 B | plain SGD keeps nothing |
 # | SGD with momentum | 4 B | one fp32 number |
 # | AdamW | 8 B | two fp32 numbers |
-# | 8-bit AdamW (bitsandbytes) | 2 B | two one-byte numbers, plus block constants under 1 % |
+# | 8-bit AdamW (bitsandbytes) | 2 B | two one-byte numbers; an fp32 constant for each block of 256 adds 1.6 % |
+#
+# (256 since bitsandbytes 0.44; with the 2048 of the paper, arXiv:2110.02861, it is 0.2 %.)
 #
 # **Predict.** A small GPT has 112,384 parameters in fp32. How many bytes will the ledger find for
 # AdamW's state after one update?
@@ -130,6 +141,8 @@ state = predict(
     "3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B"
 )
 assert count == TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
+percent = [100 * 4 / block for block in (256, 2048)]  # 4 bytes for so many of one byte
+assert [round(more, 1) for more in percent] == [1.6, 0.2]
 
 # %% [markdown]
 # **Measure.** The ledger goes through the tensors that training keeps and adds up their bytes:
@@ -154,7 +167,7 @@ expect(state, found["optimizer"], label="AdamW's state", unit="B")
 found
 
 # %% [markdown]
-# The gap is zero, to the byte. The same for all optimizers that PyTorch has:
+# The gap is zero, to the byte. The same for the first three optimizers of the table:
 
 # %%
 optimizers = {
@@ -214,11 +227,51 @@ expect(16, sum(list(mixed.values())[:3]) / count, label="bytes per parameter")
 # takes twice the weights" is true for fp32 weights only; here it is four times, and six with the
 # master copy. **Adam outweighs the model.**
 #
+# ### Sixteen bytes remain, but the update needs more
+#
+# The ledger looks after the update. What is there *during* the update? `log_memory` follows each tensor
+# from its birth to its death:
+
+
+# %%
+def bytes_of_an_update(model, optimizer):
+    """Bytes per parameter: what remains after an update, and the peak during it."""
+    ledger_after_one_update(model, optimizer)  # now gradients and states exist
+    states = [tensor for kept in optimizer.state.values() for tensor in kept.values()]
+    gradients = [p.grad for p in model.parameters()]
+    with measure.peak.log_memory([*model.parameters(), *gradients, *states]) as log:
+        optimizer.step()
+    return log.timeline[-1] / count, log.peak_bytes / count
+
+
+remains, peak = bytes_of_an_update(
+    half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
+)
+print(f"bf16 with master copy: {remains:.1f} remain, {peak:.1f} at the peak")
+assert round(remains, 1) == 16.0
+assert 20 < peak < 22
+
+# %%
+for way in ("foreach", "fused"):
+    adamw = torch.optim.AdamW(small.parameters(), lr=1e-3, **{way: True})
+    remains, peak = bytes_of_an_update(small, adamw)
+    print(f"fp32, {way}: {remains:.1f} remain, {peak:.1f} at the peak")
+    assert round(peak) == {"foreach": 20, "fused": 16}[way]
+
+# %% [markdown]
+# **Explain.** Our `MasterAdamW` turns all gradients into fp32 before it steps: 4 bytes more for each parameter. The
+# other 1.2 are temporaries of the largest tensor, which weighs much in so small a model. PyTorch's own
+# AdamW has several ways to do the same arithmetic. On a GPU it takes `foreach` by default: all tensors
+# in a few large operations, with a temporary as large as all weights. `fused=True` needs none.
+#
+# So "16 bytes per parameter" is what an update leaves behind. For 70 billion parameters, 4 bytes more are 276 GB.
+# They come when the intermediate results are gone, so the two never add up; but the larger one must fit.
+#
 # ### Why tools disagree
 #
 # | bytes | who | what |
 # |---|---|---|
-# | 16 | ZeRO paper | bf16 weights 2, bf16 gradients 2, master 4, Adam 8 |
+# | 16 | ZeRO paper | 16-bit weights 2, 16-bit gradients 2 (fp16 there, bf16 today), master 4, Adam 8 |
 # | 18 | Megatron-LM | the gradients are kept in fp32: 2 + 4 + 4 + 8 |
 # | 20 | DeepSpeed's estimator, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
 #
@@ -244,6 +297,7 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 #
 # **Remember**
 # - bf16 with AdamW: 2 + 2 + 4 + 8 = 16 bytes per parameter; the optimizer is three quarters of it.
+# - That remains after an update. During it there may be 4 or 5 bytes more.
 # - SGD 0, momentum 4, AdamW 8, 8-bit AdamW 2 bytes of state per parameter.
 # - 16, 18 and 20 are conventions. Say which one you use.
 
@@ -314,14 +368,21 @@ indices = 2 * tokens * 8 + 64 * 8 + 4  # inputs, labels, positions; a counter
 assert measured == kept.course + statistics + softmax + indices
 
 # %% [markdown]
-# **Temporary buffers** live for a moment and still count, because memory must hold the peak. The
-# largest is often the gradient of the logits, the outputs of the last layer: $4\,s\,b\,v$ bytes in fp32. For
-# GPT-2 with 8 × 1024 tokens and vocabulary 50,257 that is 1.65 GB.
+# **Temporary buffers** live for a moment and still count, because memory must hold the peak. You have
+# seen those of the update. The backward pass begins with another: the gradient of the logits, the outputs
+# of the last layer, $4\,s\,b\,v$ bytes in fp32. For GPT-2 with 8 × 1024 tokens and vocabulary 50,257 that is
+# 1.65 GB, more than the update's 4 bytes for each of 124 million parameters, 0.5 GB. For GPT-2 1.5B with
+# one sequence it is the other way round: 0.2 GB against 6.2 GB.
 
 # %%
-gpt2 = training_memory(models.MODELS["gpt2-124m"], RECIPES["mixed-16"], micro_batch=8)
-print(units.format_bytes(gpt2.temporary_bytes))
-assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
+for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
+    model = models.MODELS[name]
+    job = Job(model, Recipe(), Layout(micro_batch=micro_batch), sequence=1024)
+    logits, update = ends.logits_bytes(job), 4 * model.parameters().total
+    print(
+        f"{name}: {logits / 1e9:.2f} GB of logits, {update / 1e9:.2f} GB of the update"
+    )
+    assert (logits > update) == (name == "gpt2-124m")
 
 # %% [markdown]
 # Memory that is freed and used again in place never adds to the peak. Compilers save temporaries in
@@ -347,12 +408,29 @@ assert gpt2.temporary_bytes == 4 * 8 * 1024 * 50257
 # 2. For GPT-2 1.5B: from which micro-batch on do the intermediate results outweigh the optimizer?
 # 3. What does 8-bit AdamW save on LLaMA-2 7B, in GB and in percent?
 #
-# The formula for the intermediate results is the inventory above, for 16-bit training with flash
-# attention (闪存注意力), which never stores the table of all pairs of tokens.
+# The formula for the intermediate results is the inventory above, with 2 or 4 bytes a number as the recipe
+# has it, and flash attention (闪存注意力), which never stores the table of all pairs of tokens. LLaMA's
+# MLP has three matrices and keeps four tensors where GELU keeps two; chapter 4 counts them.
 
 # %%
 panel = panels.memory()
 panel
+
+# %% [markdown]
+# 1. At 16 bytes per parameter, 80 GB are gone with 5 billion parameters. In the list, that is gpt-3.6b.
+# 2. This is exercise 3.8.
+# 3. 6 of 8 bytes for each parameter: 40.4 GB, half of the optimizer's part. The other half is the master copy and what is left of Adam's numbers.
+
+# %%
+bills = {}
+for optimizer in ("adamw", "adamw-8bit"):
+    panel.model.value, panel.optimizer.value = "llama2-7b", optimizer
+    bills[optimizer] = panel.result.consumers["optimizer"]
+assert round((bills["adamw"] - bills["adamw-8bit"]) / 1e9, 1) == 40.4
+assert bills["adamw"] == 2 * bills["adamw-8bit"]
+for name, fits in (("gpt-3.6b", True), ("gpt-7.5b", False)):
+    states = model_states(models.MODELS[name].parameters().total, RECIPES["mixed-16"])
+    assert (states.model_states_bytes < 80 * units.GB) == fits
 
 # %% [markdown]
 # And the answer to the opening question. LLaMA-2 7B has 6.74 billion parameters:
@@ -398,9 +476,10 @@ from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 
 # %% [markdown] tags=["exercise"]
-# **3.1** (published mistake) Notes give LLaMA-2 70B in mixed precision as 140 GB of
-# weights, 140 GB of gradients and 840 GB "for Adam". Use the exact count of 68,976,648,192 parameters:
-# how many bytes are the weights, Adam's own two numbers, and what the notes forgot to name?
+# **3.1** (published mistake, note 004) LLaMA-2 70B in mixed precision has 140 GB of
+# weights, 140 GB of gradients and 840 GB of "optimizer states (with Adam)". Use the exact count of
+# 68,976,648,192 parameters: how many bytes are the weights, Adam's own two numbers, and what the note forgot
+# to name?
 
 # %% tags=["exercise"]
 weights, adam, forgotten = ..., ..., ...
@@ -412,9 +491,10 @@ forgotten = 68_976_648_192 * 4  # the fp32 master copy
 check("3.1", [weights, adam, forgotten])
 
 # %% [markdown] tags=["exercise"]
-# **3.2** (published mistake) Give optimizer bytes divided by
-# weight bytes for fp32 weights; for bf16 weights without a master copy; and for bf16 weights with an
-# fp32 master copy, counted with the optimizer. Adam's two numbers are fp32 in all three.
+# **3.2** (published mistake, note 000) "AdamW takes 8 bytes per parameter, twice as much as the
+# weights." Of which weights? Give optimizer bytes divided by weight bytes for fp32 weights; for bf16
+# weights without a master copy; and for bf16 weights with an fp32 master copy, counted with the optimizer.
+# Adam's two numbers are fp32 in all three.
 
 # %% tags=["exercise"]
 fp32, bf16, bf16_with_master = ..., ..., ...
@@ -426,10 +506,10 @@ bf16_with_master = (8 + 4) / 2
 check("3.2", [fp32, bf16, bf16_with_master])
 
 # %% [markdown] tags=["exercise"]
-# **3.3** (published mistakes) Notes say: "SGD takes as much as the weights" and "8-bit
-# AdamW takes half of the weights". For 7,000,000,000 parameters, how many bytes of state keep SGD
-# without momentum, SGD with momentum, AdamW, and 8-bit AdamW (without block constants)? And how
-# many times *bf16* weights is the state of 8-bit AdamW?
+# **3.3** (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit
+# AdamW takes half of the weights". For 7,000,000,000 parameters, how many bytes of state does each of these
+# four optimizers keep: SGD without momentum, SGD with momentum, AdamW, and 8-bit AdamW (without block
+# constants)? And what is the state of 8-bit AdamW divided by *bf16* weights?
 
 # %% tags=["exercise"]
 sgd, momentum, adamw, adamw_8bit, times_bf16_weights = ..., ..., ..., ..., ...
@@ -527,9 +607,9 @@ while True:
 check("3.8", micro_batch)
 
 # %% [markdown] tags=["exercise"]
-# **3.9** (published mistakes) Notes count gradients and optimizer states among the
-# "intermediate outputs", call Adam's numbers "momentum and change", and leave out the master copy
-# and the CUDA context. Give for each thing its consumer, by its number in section 3.2
+# **3.9** (published mistakes, notes 003 and 000) Note 003 counts gradients and optimizer states among the
+# "intermediate outputs" and calls Adam's numbers "momentum and change"; note 000 has the seven consumers, but
+# no master copy. Give for each thing its consumer, by its number in section 3.2
 # (1 weights, 2 gradients, 3 optimizer, 4 inputs, 5 intermediate results, 6 buffers, 7 overhead).
 
 # %% tags=["exercise"]
@@ -554,9 +634,9 @@ consumer = {
 check("3.9", consumer)
 
 # %% [markdown] tags=["exercise"]
-# **3.10** (published mistake) Notes say that functional languages need less memory for
-# temporary buffers. What really saves temporaries? Choose "functional language", "fusing operations"
-# or "smaller learning rate".
+# **3.10** (published mistake, note 000) "Fewer intermediate variables save memory: here functional
+# languages show their advantage." What really saves temporaries? Choose "functional language", "fusing
+# operations" or "smaller learning rate".
 
 # %% tags=["exercise"]
 what_saves = ...

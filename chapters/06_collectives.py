@@ -543,11 +543,13 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # The question can be turned round. Say that a GPU receives data, computes, and must not wait for the data. Then the bandwidth must be at least its FLOP/s divided by the FLOP
 # that it does for each byte received.
 #
-# The notes' example: hidden size 8192, 64 attention heads on 64 GPUs. Each GPU computes the query, key and value of its own head. For each number of the input it does $2 \cdot 3 \cdot 8192 / 64 = 768$
-# FLOP; a number has 2 bytes, so 384 FLOP for each byte. With 330 TFLOP/s it eats $330 \cdot 10^{12} / 384 = 859$ GB a second. Counted as NVLink's data sheet counts, with as much in the other direction, that is 1.72 TB/s.
+# The notes' example: hidden size 8192, and each of 64 attention heads on a GPU of its own. A matrix of $8192 \times 8192$ weights is cut by columns, so that each GPU has $8192 / 64 = 128$ columns. A number of the
+# input meets all 128 of them, with a multiply and an add each: $2 \cdot 128 = 256$ FLOP. The notes count three such passes, "one forward, two backward": in the backward pass the same weights make the gradient of the
+# input and the gradient of the weights (chapter 5). That is $2 \cdot 3 \cdot 8192 / 64 = 768$ FLOP for a number of 2 bytes, so 384 for each byte. With 330 TFLOP/s the GPU eats $330 \cdot 10^{12} / 384 = 859$ GB a second.
+# Counted as NVLink's data sheet counts, with as much in the other direction, that is 1.72 TB/s.
 
 # %%
-per_byte = collectives.qkv_intensity(hidden=8192, tp=64)
+per_byte = collectives.matrix_intensity(hidden=8192, tp=64)
 for peak in (330e12, 165.2e12):
     needed = collectives.needed_bytes_per_s(peak, per_byte)
     print(f"{per_byte:.0f} FLOP/byte, {peak / 1e12:g} TFLOP/s: {needed / 1e9:.0f} GB/s")
@@ -555,7 +557,7 @@ assert per_byte == 384 and round(needed / 1e9) == 430
 
 # %% [markdown]
 # The arithmetic holds. The peak does not: 165.2 is what an RTX 4090 reaches in bf16 (chapter 5), so 430 GB/s would do. Its PCIe slot has 31.5. NVLink has 450. Hence the rule that the heads of one layer stay *inside a
-# server*, on NVLink, and never go over the network. What the example leaves out (it looks at one matrix, and the layer's real traffic is four all-reduces) is the subject of chapter 10.
+# server*, on NVLink, and never go over the network. What the example leaves out is the subject of chapter 10: it lets the input of one matrix pay for all three passes, while a real layer has several matrices and four all-reduces.
 #
 # ### Two bandwidths in one benchmark
 #
@@ -886,13 +888,13 @@ seconds = 4 / card_gb_per_s
 check("6.8", [card_gb_per_s, part, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.9** A GPU computes query, key and value of one of 64 heads, hidden size 8192, in bf16, and receives its input over a link. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
+# **6.9** A matrix of 8192 × 8192 weights is cut by columns over 64 GPUs. A GPU receives the input once, in bf16, and makes three passes with its columns: one forward, two backward. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
 # stay busy, and how many GB/s are that with an equal amount sent, both ways added?
 
 # %% tags=["exercise"]
 flop_per_byte, one_way, both_ways = ..., ..., ...
 ### BEGIN SOLUTION
-flop_per_byte = 2 * 3 * 8192 / 64 / 2
+flop_per_byte = 3 * 2 * (8192 / 64) / 2  # passes · FLOP · columns / bytes
 one_way = 165.2e12 / flop_per_byte / 1e9
 both_ways = 2 * one_way
 ### END SOLUTION

@@ -525,8 +525,8 @@ print(f"a layer {units.format_bytes(per_layer)}, 80 layers {in_all}")
 assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
 
 # %% [markdown]
-# 470 MB for a layer, 37.6 GB for 80 layers: for *one sequence*, on the way of every token. Data parallelism sends gradients once an update, and
-# can do it while the backward pass goes on. Here the next matrix waits for the sum.
+# 470 MB for a layer, 37.6 GB for 80 layers: for *one sequence*, and all of it on the **critical path** (关键路径), the chain of steps of which each waits
+# for the one before. Data parallelism sends gradients once an update, and can do it while the backward pass goes on. Here the next matrix waits for the sum.
 #
 # Now a model that you can run. The demo's tiny GPT: 2 layers, hidden size 64, 4 sequences of 32 tokens, two ranks.
 #
@@ -559,7 +559,7 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 #
 # **Remember**
 # - Four all-reduces of $bsh$ a layer: $8bsh(t-1)/t$ numbers sent by each GPU. Six with full recomputation.
-# - They lie on the way of every token, so they are hard to hide.
+# - They lie on the critical path: the next matrix waits for them, so they are hard to hide.
 
 # %% [markdown]
 # ## 10.7 How many GPUs can share a matrix?
@@ -568,21 +568,33 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 #
 # Notes on LLaMA-2 70B ask how many FLOP a GPU does for each byte that it must receive:
 #
-# $$\frac{2 \cdot 3h}{64 \text{ heads} \cdot 2 \text{ bytes}} = \frac{2 \cdot 3 \cdot 8192}{128} = 384
+# $$\frac{2 \cdot 3 \cdot h}{64 \text{ heads} \cdot 2 \text{ bytes}} = \frac{2 \cdot 3 \cdot 8192}{128} = 384
 # \text{ FLOP per byte.}$$
 #
-# The arithmetic is right. What is it? A number of the input meets $3h$ columns (queries, keys, values), 2 FLOP for each. It arrives once, as 2
-# bytes. Cut over 64 GPUs, each GPU does a 64th of the columns. That is why one divides by 64, and by 2. The notes
-# give other reasons ("less memory per parameter", "memory to count"), which are wrong: memory plays no part.
-#
+# The arithmetic is right. What is it? One matrix of $h$ columns. A number of the input meets all of them, 2 FLOP for each. The notes
+# say what the 3 is: "one forward, two backward". The backward pass makes two gradients, of the input and of the weights, and each takes as
+# many FLOP as the forward pass. The number of the input arrives once, as 2 bytes. Cut over 64 GPUs, each GPU does a 64th of the columns.
+# That is why one divides by 64, and by 2. For these two the notes give other reasons ("less memory per parameter", "memory to count"),
+# which are wrong: memory plays no part. The 3 can be counted, on one GPU's columns of a small matrix:
+
+# %%
+columns = nn.Linear(512, 512 // 64, bias=False)  # one GPU's part of 512 × 512
+received = torch.randn(100, 512, requires_grad=True)  # 100 tokens
+forward = measure.flops.matmul_flops(lambda: columns(received))
+in_all = measure.flops.matmul_flops(lambda: columns(received).sum().backward())
+print(f"{forward:,} FLOP forward, {in_all:,} with both gradients")
+assert in_all == 3 * forward == 3 * 2 * 512 // 64 * received.numel()
+assert in_all / received.numel() / 2 == collectives.matrix_intensity(512, 64)
+
+# %% [markdown]
 # For $t$ GPUs it is $24576/t$. To be worth it, that must be at least the ridge of chapter 5, now with a link: what the chip computes
 # while one byte arrives.
 
 # %%
 ridge = collectives.ridge
-assert collectives.qkv_intensity(8192, 64) == 384
+assert collectives.matrix_intensity(8192, 64) == 384
 print(f"4090, as in the notes: {ridge(330e12, 32e9):,.0f} FLOP per byte")
-print(f"  t <= {collectives.qkv_tp_reach(8192, 330e12, 32e9):.2f}")
+print(f"  t <= {collectives.matrix_tp_reach(8192, 330e12, 32e9):.2f}")
 
 # %% [markdown]
 # So "TP ≤ 2.4 on a 4090". For the H100 they divide 989 TFLOP/s by NVLink's 900 GB/s, get a ridge of 1100, and
@@ -594,9 +606,9 @@ print(f"  t <= {collectives.qkv_tp_reach(8192, 330e12, 32e9):.2f}")
 
 # %%
 for bandwidth in (900e9, 450e9):
-    reach = collectives.qkv_tp_reach(8192, 989e12, bandwidth)
+    reach = collectives.matrix_tp_reach(8192, 989e12, bandwidth)
     print(f"{bandwidth / 1e9:.0f} GB/s: t <= {reach:.1f}")
-assert round(collectives.qkv_tp_reach(8192, 989e12, 450e9), 1) == 11.2
+assert round(collectives.matrix_tp_reach(8192, 989e12, 450e9), 1) == 11.2
 
 # %% [markdown]
 # ### By the layer
@@ -618,11 +630,25 @@ for name, (peak, bandwidth) in cases.items():
     print(f"{name}: t <= {collectives.layer_tp_reach(8192, peak, bandwidth)}")
 
 # %% [markdown]
-# 17 on an H100, and 8 on a 4090 with its true peak (chapter 5: 165.2, not 330 TFLOP/s). More than the notes' 2.4, for three reasons. The notes look at
-# the forward pass, where a layer does $3h/(t-1)$ FLOP per byte; the backward pass does twice the work for as many bytes, $6h/(t-1)$, and the mean is
-# $4.5h/(t-1)$. It is $t - 1$ and not $t$, since nobody sends to itself. And the true peak is half of theirs. (LLaMA-2 70B has
-# $12.75h^2$ weights in a layer, which gives 18.)
+# 17 on an H100, and 8 on a 4090 with its true peak (chapter 5: 165.2, not 330 TFLOP/s). The notes have 2.4. Both count forward and backward;
+# what differs? Three things, one after the other:
 #
+# 1. *A layer instead of a matrix.* The layer has $12h^2$ weights instead of $h^2$, so 12 times the work. It sends four all-reduces instead of
+#    one input, and an all-reduce sends each number nearly twice: 8 times the bytes. $12/8$ of $3h$ is $4.5h$, and 2.4 becomes 3.6.
+# 2. *$t - 1$ instead of $t$.* In a ring nobody sends to itself. 3.6 becomes 4.6.
+# 3. *The true peak.* 165.2 is half of 330, so half the bytes suffice (and the slot has 31.5 GB/s, not 32). 4.6 becomes 8.
+#
+# (LLaMA-2 70B has $12.75h^2$ weights in a layer, which gives 18 on the H100.)
+
+# %%
+notes_reach = collectives.matrix_tp_reach(8192, 330e12, 32e9)
+a_layer = 12 / 8 * notes_reach
+true_peak = 1 + a_layer * ridge(330e12, 32e9) / ridge(165.2e12, 31.5e9)
+print(f"{notes_reach:.1f}, {a_layer:.1f}, {1 + a_layer:.1f}, {true_peak:.1f}")
+assert int(1 + a_layer) == collectives.layer_tp_reach(8192, 330e12, 32e9)
+assert int(true_peak) == collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
+
+# %% [markdown]
 # Do not read 17 as advice. It is ideal: matrices at their peak, links at their full rate, no latency. GeForce
 # cards in a PC may have to pass data through the main memory, which is slower. And *at* the limit communication takes as
 # long as computation: half of the time is lost. Move the sliders:
@@ -838,17 +864,18 @@ check("10.2", [without_copies, query_heads, same_head])
 # %% [markdown] tags=["exercise"]
 # **10.3** (published mistake) Notes compute $2 \cdot 3 \cdot 8192 / 64 / 2 = 384$ FLOP per byte and say: by 64, "since each parameter
 # needs less memory"; by 2, as "the memory to count". Give the true reason for each: `"columns"` (each GPU does a 64th of the columns
-# for the same input), `"bytes"` (the denominator is bytes sent, not numbers) or `"memory"`. Then give the FLOP per byte of a *whole layer* of $12h^2$ weights at
+# for the same input), `"bytes"` (the denominator is bytes sent, not numbers) or `"memory"`. What does the factor 3 count, `"passes"` (forward, and two gradients
+# backward), or `"matrices"` (queries, keys, values)? Then give the FLOP per byte of a *whole layer* of $12h^2$ weights at
 # $t = 64$, and at $t = 8$.
 
 # %% tags=["exercise"]
-by_64, by_2 = ..., ...
+by_64, by_2, the_3 = ..., ..., ...
 at_64, at_8 = ..., ...
 ### BEGIN SOLUTION
-by_64, by_2 = "columns", "bytes"
+by_64, by_2, the_3 = "columns", "bytes", "passes"
 at_64, at_8 = 4.5 * 8192 / 63, 4.5 * 8192 / 7
 ### END SOLUTION
-check("10.3", [by_64, by_2, at_64, at_8])
+check("10.3", [by_64, by_2, the_3, at_64, at_8])
 
 # %% [markdown] tags=["exercise"]
 # **10.4** (published mistake) "989 TFLOP/s / 900 GB/s is 1100; $24576/t \ge 1100$, so $t \le 11$." Give the $t$ that really follows from

@@ -3,13 +3,14 @@
 #
 # A model is too large for one GPU, so you cut it: the first 20 layers on GPU 0, the next 20 on GPU 1, and
 # so on over four GPUs. It fits, it runs, and it is as slow as one GPU would be. The monitor shows each of
-# the four busy for a quarter of the time. What are you paying three more GPUs for, and what brings them to
-# work?
+# the four busy for a quarter of the time. What are you paying three more GPUs for, and how do you keep all
+# four busy?
 #
 # By the end of this chapter you can
 #
 # - read and draw the timeline of any pipeline schedule, and compute its idle part in your head,
-# - say how many micro-batches each stage holds, and why "2N-1" and "160 times" are wrong,
+# - say how many micro-batches each stage holds, when that is "2N-1", and what is wrong with
+#   "160 times",
 # - choose the schedule, the number of stages and the number of micro-batches, and say which wire they need,
 # - write a pipeline with real messages, and recognise an order that hangs.
 #
@@ -62,7 +63,7 @@ inputs, labels = Windows(sequence=64).batch(range(4))
 loss_sum = scratch.accumulation.loss_sum
 
 # %% [markdown]
-# Forward, and hand over. `detach` cuts autograd's graph: on real devices no graph reaches across the wire.
+# Forward, and send. `detach` cuts autograd's graph: on real devices no graph reaches across the wire.
 
 # %%
 up_1 = first(inputs)  # (4, 64, 64): batch, sequence, hidden
@@ -180,8 +181,17 @@ expect(many, 100 * longer.bubble_fraction, within=1e-9, label="idle, m = 32", un
 
 # %% [markdown]
 # The bubble itself is as long as before, 9 units. There is more work around it. GPipe's authors call the
-# bubble negligible from $m \ge 4p$ on (section 2.3). By the formula it is then 16 % of the whole time for 4
-# stages and nearly 20 % for many, so today's runs look for more.
+# bubble negligible from $m \ge 4p$ on (section 2.3). They give a reason why it is smaller than the formula:
+# their pipeline keeps only the input of each stage and recomputes the rest (chapter 4), and a stage that waits
+# for a gradient can recompute meanwhile, since that needs no gradient. Without recomputation nothing fills
+# the wait. At $m = 4p$ the bubble is then 16 % of the whole time for 4 stages and nearly 20 % for many, so
+# today's runs look for more.
+
+# %%
+assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
+assert 0.19 < bubble.bubble_fraction(80, 320) < 0.2
+
+# %% [markdown]
 #
 # ### "As many batches as layers"
 #
@@ -215,7 +225,8 @@ assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 # More micro-batches are free of charge in time, but not in memory. A stage keeps the activations of each
 # micro-batch from its forward pass until its backward pass. Such a micro-batch is **in flight** (在途). GPipe
 # does all forward passes first, so at the peak all $m$ are in flight. 32 micro-batches, 32 times the
-# activations.
+# activations. The GPipe of the paper could afford that because it recomputes: of each micro-batch in flight it
+# keeps no more than the tensor that arrived at the stage. It pays with a second forward pass.
 #
 # But the last stage could do its backward pass at once. And when that has arrived on the stage before, it
 # can do its own. So: **1F1B**, one forward, one backward. Each stage warms up with just enough forward
@@ -305,7 +316,8 @@ assert ran.in_flight(0) == 2 * 8 - 1
 # Twice the warm-up holds exactly $2N-1 = 15$, and with a free wire it is not one unit faster: 117 in both
 # cases. Only if each message takes a quarter of a forward pass does it help, 120.5 against 134 units,
 # because stages do not wait for messages in the steady part. So $2N-1$ is a price that can be paid for a
-# slow wire. It is no law of pipelines.
+# slow wire. It is no law of pipelines. Section 11.4 has a second use for it, in which the same price buys the
+# whole bubble.
 #
 # ### "160 times the activations"
 #
@@ -337,7 +349,7 @@ assert size == 80 * layer
 # **Remember**
 # - GPipe holds $m$ micro-batches, 1F1B $\min(m, p-k)$ on stage $k$. The bubble is the same.
 # - Under 1F1B stage 0 holds one whole model's activations for one micro-batch, for any $p$.
-# - $2N-1$ is a longer warm-up against slow wires.
+# - $2N-1$ is what a doubled warm-up holds. In 1F1B it helps against slow wires only.
 
 # %% [markdown]
 # ## 11.4 A smaller bubble
@@ -353,7 +365,10 @@ assert size == 80 * layer
 #
 # With 4 stages, 8 micro-batches and $v = 2$ the 9 idle units of section 11.2 become 4.5, and 27.3 % become
 # 15.8 %. Price: every micro-batch crosses $v$ times as many cuts; some more are in flight, $p + (p-1)/v$ on
-# stage 0; and $m$ must be a multiple of $p$ (Narayanan et al., section 2.2.2).
+# stage 0. Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$. That is how
+# Narayanan et al. (section 2.2.2) and Megatron-LM order the passes, and it is no law either: Llama 3's
+# schedule lets the size of the group be any number (arXiv:2407.21783, section 3.3.2). Larger groups give a
+# message more time to arrive, and keep more in flight; the largest group, all $m$, is GPipe's order on chunks.
 #
 # **Zero bubble** (零气泡). A backward pass makes two things: the gradient of the input, which the stage before
 # waits for, and the gradients of the weights, for which nobody waits until the update. Split them, and call
@@ -364,7 +379,8 @@ assert size == 80 * layer
 #
 # as long as $w$ is at most $f$ and at most half of $b$ (Qi et al. 2023, arXiv:2401.10241, section 2). With
 # $b = 2$ and $w = 1$ that is 3 units instead of 9, or 11.1 % of the whole time. Price: activations are kept
-# until W, so all stages hold $p$.
+# until W, so all stages hold $p$. ZB-H1 is the cautious member of its family. It stays within the memory of
+# 1F1B's first stage, and keeps a third of the bubble. The two that earn the name come below.
 #
 # **DualPipe** (DeepSeek-V3, arXiv:2412.19437, section 3.2.1). Feed micro-batches in from both ends. Every
 # device holds a stage of each direction, and runs a forward pass of one together with a backward pass of
@@ -385,7 +401,53 @@ for name, chunks in rows.items():
     assert abs(ran.idle[3] - bubble.bubble_time(name, 8, 16, chunks)) < 1e-9
 
 # %% [markdown]
-# This is DualPipe. The dark boxes belong to the micro-batches that came in at the last stage:
+# ### Zero, and its price
+#
+# `zb1p` is ZB-H1: "1p" for one times the memory of $p$ micro-batches. What does the last third of the bubble
+# cost? Its sister **ZB-H2** takes `ahead(2)` from section 11.3, the warm-up that holds $2N-1$, splits the
+# backward passes and does W later still:
+
+# %%
+split = [schedules.split_backward(ahead(2).orders[k], late=2 * k) for k in range(8)]
+zb_h2 = schedules.Schedule("ZB-H2", 32, tuple(split))
+parallelogram = simulation.simulate(zb_h2, PassTimes())
+for stage, tasks in enumerate(parallelogram.by_stage):
+    gap = tasks[-1].end - tasks[0].start - parallelogram.busy[stage]
+    assert gap == 0 and parallelogram.in_flight(stage) == 2 * 8 - 1
+
+# %%
+figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
+
+# %% [markdown]
+# No stage waits between its first pass and its last one. Stage $k$ starts $k$ units late and ends $k$ units
+# late; the picture is a parallelogram, and the next update's picture fits against it. The price is
+# activations of $2N-1$ micro-batches, on *every* stage. (They count until W. I lets go of some of them before
+# that, most of all on the last stages.) So here the notes' number is right: not for 1F1B, where it helps
+# against slow wires only, but for a schedule without a bubble (Qi et al., section 2.2).
+#
+# One condition hides in "the next update fits against it". Many programs clip gradients by their norm over
+# *all* stages, or look for infinities in all of them, before anyone updates. Then all stages wait for the
+# last one, and the slanted end costs $p-1$ units after all. The authors let each stage update at once, check
+# afterwards, and roll back in the rare case that the check fails (section 4).
+#
+# **ZB-V** has no bubble with the memory of 1F1B, $p$ micro-batches. Each device holds two chunks, laid out as
+# a V: the first device has the first and the last chunk, so a micro-batch ends where it began and its
+# activations are freed soon. Price: twice the messages, and it needs F, I and W that take equally long (same
+# paper, section 6). In PyTorch it is `ScheduleZBVZeroBubble`. With $p$ stages and $b = 2$, $w = 1$:
+#
+# | | idle | micro-batches held, first stage | messages |
+# |---|---|---|---|
+# | 1F1B | $3(p-1)$ | $p$ | 1 × |
+# | ZB-H1 | $p-1$ | $p$ | 1 × |
+# | ZB-H2 | 0, if updates do not wait for each other | $2p-1$ | 1 × |
+# | ZB-V | 0, on the same condition | $p$ | 2 × |
+
+# %%
+assert hasattr(torch.distributed.pipelining, "ScheduleZBVZeroBubble")
+assert bubble.bubble_time("zb1p", 8, 32) == 7
+
+# %% [markdown]
+# Back to the table: this is DualPipe. The dark boxes belong to the micro-batches that came in at the last stage:
 
 # %%
 dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
@@ -420,14 +482,15 @@ panel.virtual_stages.value = 1
 #
 # **Remember**
 # - Interleaving divides the bubble by $v$, for $v$ times the messages.
-# - Zero bubble: the gradients of the weights fill gaps, since nobody waits for them.
+# - Zero bubble: the gradients of the weights fill gaps, since nobody waits for them. ZB-H1 leaves a third of
+#   the bubble, ZB-H2 nothing for $2p-1$ in flight, ZB-V nothing for twice the messages.
 # - Every schedule trades idle time against memory or messages.
 
 # %% [markdown]
 # ## 11.5 Wires, and stages that are not equal
 #
 # What crosses a cut? The activations of one micro-batch, $b$ sequences of $s$ tokens with $h$ numbers each:
-# $b \cdot s \cdot h$ numbers forward, as many backward. LLaMA-2 70B, $b=1$, $s=4096$, $h=8192$, bf16:
+# $b \cdot s \cdot h$ numbers forward, and equally many backward. LLaMA-2 70B, $b=1$, $s=4096$, $h=8192$, bf16:
 #
 # $$1 \cdot 4096 \cdot 8192 \cdot 2 \text{ bytes} = 67.1 \text{ MB}.$$
 #
@@ -444,7 +507,20 @@ print(f"send {1000 * send:.1f} ms, compute {1000 * compute:.0f} ms")
 assert send / compute < 0.02
 
 # %% [markdown]
-# Between one and two per cent, over a network. Now the same model under tensor parallelism: 4 all-reduces
+# Between one and two per cent, over a network. Notes warn that more stages mean more bytes and more latency
+# in total. True: $p$ stages have $p-1$ cuts. A single GPU does not send more, two messages for each
+# micro-batch, however many stages there are. But it has less to compute in between, and a micro-batch has
+# more hops on its way. With a layer for each of 80 stages the same message stands beside a tenth of the work:
+
+# %%
+cut_bytes = {p: 64 * 2 * (p - 1) * message for p in (8, 80)}  # 64 micro-batches
+for p, total in cut_bytes.items():
+    part = send / (compute * 8 / p)  # `compute` was for 8 stages
+    print(f"{p} stages: {units.format_bytes(total)} in all, {part:.1%} of computing")
+assert cut_bytes[80] > 11 * cut_bytes[8] and part > 0.1
+
+# %% [markdown]
+# Now the same model under tensor parallelism: 4 all-reduces
 # of the same $b \cdot s \cdot h$ numbers in *every layer* (chapter 10). Bytes that one GPU sends in an
 # update of 64 micro-batches:
 
@@ -492,9 +568,10 @@ print(f"the head is {head / one_layer:.2f} layers")
 
 # %% [markdown]
 # On a stage of 10 layers, 3 %. On the notes' stages of *one* layer, 28 %, and all other 79 stages wait for
-# it. The first micro-batch goes through all stages and back; after that the slowest stage never rests:
+# it. The first micro-batch goes through all stages and back. If the slowest stage is the last one, as here, it
+# never rests after its first pass:
 #
-# $$\text{makespan} \approx \sum_{k} (f_k + b_k) + (m-1)\,\max_k\,(f_k+b_k).$$
+# $$\text{makespan} = \sum_{k} (f_k + b_k) + (m-1)\,\max_k\,(f_k+b_k).$$
 #
 # Four stages, the last 1.5 times as slow, 8 micro-batches: $3 \cdot 3 + 4.5 + 7 \cdot 4.5 = 45$ instead of 33.
 
@@ -504,8 +581,21 @@ slow = simulation.timeline("1f1b", 4, 8, times=uneven)
 expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 
 # %% [markdown]
-# More micro-batches do not help here: for large $m$ three of the stages are idle for a third of the time.
-# So you move layers. For Llama 3 405B with its 126 layers the first and the last stage got one layer less
+# A slow stage further in front costs less. While the first micro-batch is on its way to the end and back, stage
+# $k$ has its warm-up to do, $p-1-k$ forward passes, which the formula counts as if they came later. So they
+# come off: $(p-1-k)\,f_k$.
+
+# %%
+for place in range(4):
+    pace = [1.5 if stage == place else 1 for stage in range(4)]
+    times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
+    ran = simulation.timeline("1f1b", 4, 8, times=times)
+    print(f"slow stage {place}: {ran.makespan} units")
+    assert ran.makespan == 45 - (3 - place) * 1.5
+
+# %% [markdown]
+# Wherever it is, the slow stage sets the pace: one more micro-batch costs 4.5 units. So more micro-batches do
+# not help here: for large $m$ the three others are idle for a third of the time. What helps is to move layers. For Llama 3 405B with its 126 layers the first and the last stage got one layer less
 # each, because of embedding and head (arXiv:2407.21783, section 3.3.2).
 #
 # ### Choosing
@@ -517,7 +607,7 @@ expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 # - **Micro-batch size:** small, usually 1 or 2: more micro-batches and less memory. Too few tokens, and the
 #   matrices are limited by memory (chapter 5).
 # - **Schedule:** 1F1B first; interleaved when $m$ is small and the wire is fast; zero bubble when memory
-#   allows it.
+#   allows it: ZB-H1 within 1F1B's memory, ZB-H2 with twice as much.
 #
 # **Remember**
 # - A cut costs $b \cdot s \cdot h$ numbers each way: cheap. Pipelines go over the network.
@@ -557,11 +647,45 @@ show_source(
 )
 
 # %% [markdown]
+# Read the last one again, for it has a flaw that is there on purpose. Autograd has no call for "the rest": to
+# reach the weights it walks back through the layers a second time, and makes the gradients of the
+# activations in between once more. Count the FLOP of a whole backward pass B, and of its two halves:
+
+
+# %%
+def backward_flop(*wanted):
+    """FLOP of the middle stage's backward pass, for the gradients of `wanted` only."""
+    y = middle(in_1)
+    return measure.flops.matmul_flops(
+        lambda: y.backward(torch.ones_like(y), inputs=list(wanted))
+    )
+
+
+weights = list(middle.parameters())
+whole_b = backward_flop(in_1, *weights)
+only_i, only_w = backward_flop(in_1), backward_flop(*weights)
+print(f"B {whole_b:,}, I {only_i:,}, W {only_w:,} FLOP")
+assert only_w == whole_b and only_i > 0.5 * whole_b
+
+# %% [markdown]
+# W alone costs as much as all of B, and I comes on top.
+# So `zb1p` shows you the order and the memory, but here it saves no real time: what the bubble loses, the second
+# walk takes back. A program that wants the time keeps what I has computed for each matrix, its input and the
+# gradient of its output, and leaves to W a single product of the two. (The sleeping stages of section 11.7 sleep
+# for as long as such a program would compute.)
+#
 # The third piece is the mail. If two neighbours both *send and wait* at the same time, they hang. So nobody
 # waits to send: `isend` starts, and a receive is always begun before its message is needed.
 
 # %%
 show_source(scratch.pipeline.mail.Mail.take, scratch.pipeline.mail.Mail.send)
+
+# %% [markdown]
+# A `Letter` is a tensor on its way: its kind, its micro-batch, and the piece of the model that it is for. Follow
+# each letter of the smallest run, two stages and two micro-batches:
+
+# %%
+print(scratch.pipeline.mail.Mail.__doc__)
 
 # %% [markdown]
 # PyTorch has all this in `torch.distributed.pipelining`. You give it the part of the model that lies on

@@ -141,7 +141,7 @@ def _orders(function: Any) -> None:
     title="the ragged tail",
     hints=(
         "Go in this order: samples per rank, micro-batches, windows of 4.",
-        "Without drop_last round up each time, with it round down.",
+        "When nothing is dropped round up each time, when every tail is dropped round down.",
         "Dropped are all samples outside full windows: 1003 - updates × 4 × 8 × 4.",
     ),
 )
@@ -178,12 +178,13 @@ def _tokens(answer: Any) -> None:
         [batch.tokens_per_batch, batch.tokens_per_batch / 4_194_304],
         "16384 × 4096 = 67,108,864 tokens",
         wants="two numbers: tokens and the ratio",
+        rel=5e-3,
     )
 
 
 @exercise(
     "1.8",
-    kind="debug",
+    kind="calculate",
     title="the most GPUs",
     hints=(
         "Every copy of the model needs at least one sequence.",

@@ -229,7 +229,7 @@ def _noise(answer: Any) -> None:
 
 @exercise(
     "2.8",
-    kind="debug",
+    kind="calculate",
     title="the learning rate",
     hints=("The ratio of the batches is 1/16.", "√16 = 4."),
 )

@@ -129,11 +129,13 @@ def _optimizer_bytes(function: Any) -> None:
         "plain SGD": (lambda p: torch.optim.SGD(p, lr=0.1), 0),
         "SGD with momentum": (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 4),
         "AdamW": (lambda p: torch.optim.AdamW(p), 8),
+        "AdamW on bf16 weights": (lambda p: torch.optim.AdamW(p), 4),
     }
     for name, (make, size) in makers.items():
-        layer = torch.nn.Linear(7, 5)
+        dtype = torch.bfloat16 if "bf16" in name else torch.float32
+        layer = torch.nn.Linear(7, 5, dtype=dtype)
         optimizer = make(layer.parameters())
-        layer(torch.ones(2, 7)).sum().backward()
+        layer(torch.ones(2, 7, dtype=dtype)).sum().backward()
         optimizer.step()
         given = run(function, optimizer, signature="optimizer_bytes(optimizer)")
         expect_number(given, 40 * size, f"{name} keeps {size} bytes for each of 40 parameters")

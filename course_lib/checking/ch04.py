@@ -32,7 +32,10 @@ def _paper(recompute: str) -> Recipe:
     "4.1",
     kind="calculate",
     title="one layer",
-    hints=("sbh = 2048 · 2 · 12288.", "The scores: 5 · heads · s² · b."),
+    hints=(
+        "Section 4.1's formula has two terms. Which of them does selective recomputation keep?",
+        "Full recomputation keeps one tensor of s · b · h numbers of 2 bytes.",
+    ),
 )
 def _one_layer(answer: Any) -> None:
     sizes = [
@@ -89,15 +92,19 @@ def _forty_times(answer: Any) -> None:
     "4.4",
     kind="debug",
     title="110 GB to 5 GB",
-    hints=("Tokens · hidden · 2 bytes · layers.", "Divide by 5·10^9 and round up."),
+    hints=(
+        "Full recomputation keeps one bf16 number for each token, hidden unit and layer.",
+        "How many tokens have inputs of half that size?",
+    ),
 )
 def _five_gigabytes(answer: Any) -> None:
     inputs = 80 * layer_activation_bytes(Job(_LLAMA, Recipe(recompute="full"), sequence=8192))
     expect_equal(
         answer,
-        [inputs, -(-inputs // 5_000_000_000)],
-        "80 inputs of 8192 × 8192 numbers of 2 bytes are 10.7 GB, and two GPUs leave 5.4 on each",
-        wants="two whole numbers",
+        [inputs, 4096],
+        "80 inputs of 8192 × 8192 numbers of 2 bytes are 10.7 GB, and 4096 tokens have half of it",
+        wants="two numbers: bytes and tokens",
+        rel=5e-3,
     )
 
 
@@ -137,27 +144,42 @@ def _dice(answer: Any) -> None:
     if not (isinstance(answer, type) and issubclass(answer, torch.autograd.Function)):
         raise Wrong(f"wants the class Checkpoint, an autograd.Function, got {described(answer)}")
     torch.manual_seed(1)
-    linear = torch.nn.Linear(16, 16)
+    earlier, linear = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
     layer = torch.nn.Sequential(linear, torch.nn.Dropout(0.5))
-    x = torch.randn(8, 16, requires_grad=True)
-
-    def gradient(output: Any) -> Any:
-        linear.zero_grad()
-        _go_back(output, x)
-        return linear.weight.grad
+    runs: list[str] = []
+    linear.register_forward_hook(lambda *_: runs.append("a run of the layer"))
+    data = torch.randn(8, 16)
 
     torch.manual_seed(2)
-    plain = gradient(layer(x))
+    _go_back(layer(earlier(data)), data)
+    expected = _gradients_taken(linear, earlier)
+
+    runs.clear()
     torch.manual_seed(2)
-    output = run(answer.apply, layer, x)
+    output = run(answer.apply, layer, earlier(data))
+    torch.rand(5)  # as the layers that come after would
     before = torch.get_rng_state()
-    again = gradient(output)
-    if again is None or not torch.allclose(plain, again):
+    _go_back(output, data)
+    after = torch.get_rng_state()
+    own, earlier_layers = _gradients_taken(linear, earlier)
+
+    expect_equal(
+        len(runs),
+        2,
+        "the layer runs once forward and once more in the backward pass; keeping its first run "
+        "keeps all its activations",
+    )
+    if own is None or not torch.allclose(expected[0], own):
         raise Wrong(
             "gave another gradient than without checkpointing, expected the same because the "
             "second run must draw the masks of the first"
         )
-    if not torch.equal(before, torch.get_rng_state()):
+    if earlier_layers is None or not torch.allclose(expected[1], earlier_layers):
+        raise Wrong(
+            "gave the layer before another gradient than without checkpointing, expected the same "
+            "because backward returns x's gradient to it"
+        )
+    if not torch.equal(before, after):
         raise Wrong(
             "left the generator changed by backward, expected it as it was because later layers "
             "would draw other numbers: use torch.random.fork_rng"
@@ -173,6 +195,14 @@ def _go_back(output: Any, x: Any) -> None:
     except RuntimeError as error:
         wants = "None for the layer and a gradient as large as x"
         raise Wrong(f"backward must return {wants}, but torch said: {error}") from None
+
+
+def _gradients_taken(*layers: Any) -> list[Any]:
+    """The weights' gradients, which the layers have no more afterwards."""
+    taken = [layer.weight.grad for layer in layers]
+    for layer in layers:
+        layer.zero_grad()
+    return taken
 
 
 def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:

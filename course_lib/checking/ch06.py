@@ -263,16 +263,19 @@ def _connectx(answer: Any) -> None:
     "6.9",
     kind="calculate",
     title="859 GB/s and 1.7 TB/s",
-    hints=("Section 6.6, how fast must a link be?", "bf16 has 2 bytes a number."),
+    hints=(
+        "In one pass, how many FLOP does each number of the input cause on 128 columns?",
+        "Three passes; and bf16 has 2 bytes a number.",
+    ),
 )
 def _heads(answer: Any) -> None:
-    per_byte = collectives.qkv_intensity(8192, 64)
+    per_byte = collectives.matrix_intensity(8192, 64)
     peak = accelerator("RTX4090").peak_flop_per_s
     needed = collectives.needed_bytes_per_s(peak, per_byte) / 1e9
     expect_equal(
         answer,
         [per_byte, needed, 2 * needed],
-        "2 · 3 · 8192 / 64 FLOP for each number of 2 bytes; then FLOP/s over FLOP per byte",
+        "3 passes of 2 · 8192 / 64 FLOP for each number of 2 bytes; then FLOP/s over FLOP per byte",
         wants="FLOP per byte and twice GB/s",
         rel=5e-3,
     )

@@ -167,7 +167,8 @@ def expect_entries(
 ) -> None:
     """Raise `Wrong` unless the answer is a dict with the right value, {key: (value, because)}.
 
-    `wants` names the dict and `each` a value in words.
+    `wants` names the dict and `each` a value in words. Where True or False is right, 1 and 0 are
+    taken for them.
     """
     require_answer(answer)
     if not isinstance(answer, dict):
@@ -175,7 +176,10 @@ def expect_entries(
     for key, (right, because) in expected.items():
         if key not in answer:
             raise Wrong(f"gave nothing for {key!r}, expected {each}")
-        expect_equal(answer[key], right, f"{key!r}: {because}", wants=each)
+        given = answer[key]
+        if isinstance(right, bool) and is_number(given) and given in (0, 1):
+            given = bool(given)
+        expect_equal(given, right, f"{key!r}: {because}", wants=each)
 
 
 def expect_callable(answer: object, signature: str = "") -> None:

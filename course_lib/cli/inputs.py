@@ -1,36 +1,148 @@
 """The options that commands share about the theory's inputs: each is added and read here."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from course_lib.cli.text import MOST_DIGITS, add_text_options, spelled
+from course_lib.cli.text import MOST_DIGITS, add_text_options, count, number, spelled, yes_or_no
 
 if TYPE_CHECKING:
-    from course_lib.theory.inputs.hardware import Accelerator
+    from course_lib.theory.inputs.cluster import Cluster
+    from course_lib.theory.inputs.hardware import Accelerator, Link
     from course_lib.theory.inputs.recipe import Recipe
     from course_lib.theory.inputs.shape import TransformerShape
 
 GPU = "H100-SXM"
 RECIPE = "mixed-16"
+# The planner tries every divisor of these: more than any cluster has, and no long wait for a typo.
+MOST_NODES = 10**6
+MOST_GB_PER_S, MOST_LATENCY_US = 10**6, 10**6
+
+# What replaces a size of the model: the fields of TransformerShape, by kind.
+_SHAPE_COUNTS = {
+    "--layers": "layers",
+    "--hidden": "width of the residual stream",
+    "--heads": "query heads",
+    "--kv-heads": "key-value heads (default: the model's, or --heads if it has as many)",
+    "--head-dim": "numbers of one head",
+    "--ffn": "width of the MLP",
+    "--vocab": "tokens of the vocabulary",
+    "--context": "longest sequence",
+    "--experts": "routed experts of a layer, 0 for none",
+    "--top-k": "experts that a token uses",
+    "--shared-experts": "experts that all tokens use",
+    "--expert-ffn": "width of one expert",
+    "--dense-layers": "first layers that have no experts",
+    "--layer-norms": "norms of a layer, 2 or as many as 4",
+}
+_SHAPE_NAMES = {
+    "--mlp": "gelu (two matrices) or swiglu (three)",
+    "--norm": "layernorm, rmsnorm or plain, which has no weights",
+    "--attention-biases": "none, qkv or all",
+    "--qk-norm": "none, head or all: norms of queries and keys",
+}
+_SHAPE_FLAGS = {
+    "--biases": "a bias in every matrix but router and head",
+    "--learned-positions": "a table of positions",
+    "--tied-embeddings": "the embedding is the head as well",
+    "--shared-gate": "the router weighs the shared experts",
+}
+_RECIPE_NAMES = {
+    "--optimizer": "adamw (default), adamw-8bit, momentum or sgd",
+    "--attention": "flash (default) or standard, which stores the scores",
+    "--parameters": "bf16, fp16, or fp32 without a master copy (default: as the recipe)",
+    "--gradients": "bf16, fp16, or fp32 without a buffer (default: as the recipe)",
+}
+_RECIPE_FLAGS = {
+    "--master-copy": "fp32 weights beside 16-bit ones (default: as the recipe)",
+    "--gradient-buffer": "fp32 gradients beside 16-bit ones (default: as the recipe)",
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """A model with its name in words; `not_counted`: what its shape leaves out."""
+
+    name: str
+    shape: "TransformerShape"
+    not_counted: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> str:
+        """A line for each part that is not counted, each with its end."""
+        return "".join(f"not counted: {part}\n" for part in self.not_counted)
+
+    def data(self) -> dict[str, Any]:
+        """What JSON says about the model."""
+        shape = asdict(self.shape)
+        return {"model": self.name, "shape": shape, "not_counted": list(self.not_counted)}
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Add MODEL and --sequence."""
-    about = "such as llama3-8b; without it the models are listed"
+    """Add MODEL, --sequence, and an option for each size of a model."""
+    about = (
+        "such as llama3-8b, or the path of a Hugging Face config.json or of its folder; without "
+        "it the models are listed"
+    )
     parser.add_argument("model", metavar="MODEL", nargs="?", help=about)
     about = "tokens of a sequence (default: the model's context)"
     add_text_options(parser, {"--sequence": about})
+    group = parser.add_argument_group("sizes in place of the model's")
+    add_text_options(group, _SHAPE_COUNTS)
+    add_text_options(group, _SHAPE_NAMES, "NAME")
+    add_text_options(group, _SHAPE_FLAGS, "yes|no")
 
 
-def model(arguments: argparse.Namespace) -> tuple[str, "TransformerShape"]:
-    """The name of a preset, small or capital letters, and its shape."""
+def model(arguments: argparse.Namespace) -> Model:
+    """A preset, small or capital letters, or a configuration, with the sizes that are given."""
+    from course_lib.validation import told
+
+    found = _named(arguments)
+    changes = {
+        **_given(arguments, _SHAPE_COUNTS, count),
+        **_given(arguments, _SHAPE_NAMES, getattr),
+        **_given(arguments, _SHAPE_FLAGS, yes_or_no),
+    }
+    if not changes:
+        return found
+    words = ", ".join(f"{name} {told(value)}" for name, value in changes.items())
+    follows = "heads" in changes and found.shape.kv_heads == found.shape.heads
+    if follows and "kv_heads" not in changes:
+        changes["kv_heads"] = changes["heads"]
+    return replace(found, name=f"{found.name} with {words}", shape=replace(found.shape, **changes))
+
+
+def _named(arguments: argparse.Namespace) -> Model:
+    """The model as it is published."""
+    from course_lib.theory.inputs.huggingface import read_configuration
     from course_lib.theory.inputs.models import MODELS
     from course_lib.theory.inputs.models import model as preset
 
-    if arguments.model is None:
-        raise ValueError(f"model is missing: name one of {', '.join(MODELS)}")
-    name = spelled(arguments.model, MODELS)
-    return name, preset(name)
+    text: str | None = arguments.model
+    if text is None:
+        names = ", ".join(MODELS)
+        raise ValueError(f"model is missing: give the path of a config.json, or one of {names}")
+    name = spelled(text, MODELS)
+    if name in MODELS or not _is_path(text):
+        return Model(name, preset(name))
+    read = read_configuration(text)
+    return Model(f"{text} ({read.model_type})", read.shape, read.not_counted)
+
+
+def _is_path(text: str) -> bool:
+    """Whether this is meant as a file or a folder and not as the name of a preset."""
+    return "/" in text or "\\" in text or text.endswith(".json") or Path(text).exists()
+
+
+def _given(
+    arguments: argparse.Namespace, options: Iterable[str], read: Callable[..., Any]
+) -> dict[str, Any]:
+    """Those of `options` that were given, by the name of the field that each is about."""
+    names = (option.removeprefix("--").replace("-", "_") for option in options)
+    given = [name for name in names if getattr(arguments, name, None) is not None]
+    return {name: read(arguments, name) for name in given}
 
 
 def sequence(arguments: argparse.Namespace, shape: "TransformerShape") -> int:
@@ -60,30 +172,87 @@ def gpu(arguments: argparse.Namespace) -> "Accelerator":
     return accelerator(spelled(arguments.gpu or GPU, ACCELERATORS))
 
 
+def add_cluster(parser: argparse.ArgumentParser) -> None:
+    """Add --gpu, --nodes, --gpus-per-node, and the speed of both kinds of links."""
+    add_gpu(parser)
+    group = parser.add_argument_group("network")
+    counts = {
+        "--nodes": "number of nodes (default: 1)",
+        "--gpus-per-node": "GPUs of one node (default: 8)",
+    }
+    add_text_options(group, counts)
+    for place, where in (("inside", "inside a node"), ("between", "between nodes")):
+        speeds = {
+            f"--{place}-gb-per-s": f"what a GPU sends one way {where} (default: the GPU's link)",
+            f"--{place}-latency-us": f"microseconds of a message {where} (default: the GPU's link)",
+        }
+        add_text_options(group, speeds, "X")
+
+
+def cluster(arguments: argparse.Namespace) -> "Cluster":
+    """The cluster of --gpu, --nodes, --gpus-per-node and the links."""
+    from course_lib.theory.inputs.cluster import Cluster
+
+    chip = gpu(arguments)
+    nodes = count(arguments, "nodes", 1, most=MOST_NODES)
+    gpus_per_node = count(arguments, "gpus_per_node", 8, most=MOST_NODES)
+    inside = _link(arguments, "inside", chip.inside)
+    return Cluster(chip, nodes, gpus_per_node, inside, _between(arguments, chip.between))
+
+
+def _between(arguments: argparse.Namespace, own: "Link | None") -> "Link | None":
+    """The link between nodes; a GPU without one gets what is given, with a network's latency."""
+    from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Link
+
+    if own is not None:
+        return _link(arguments, "between", own)
+    if arguments.between_gb_per_s is not None:
+        return _link(arguments, "between", Link("network", 1e9, NETWORK_LATENCY_S))
+    if arguments.between_latency_us is not None:
+        raise ValueError(
+            f"between_latency_us {arguments.between_latency_us} is of no link, since the GPU has "
+            "none between nodes: add --between-gb-per-s 50"
+        )
+    return None
+
+
+def _link(arguments: argparse.Namespace, place: str, own: "Link") -> "Link":
+    """The GPU's own link at `place` with what is given of it."""
+    from course_lib import validation
+    from course_lib.theory.inputs.hardware import Link
+
+    speed, latency = f"{place}_gb_per_s", f"{place}_latency_us"
+    gb_per_s = number(arguments, speed, own.bytes_per_s / 1e9)
+    microseconds = number(arguments, latency, own.latency_s * 1e6)
+    validation.number(speed, gb_per_s, above=0, most=MOST_GB_PER_S)
+    validation.number(latency, microseconds, least=0, most=MOST_LATENCY_US)
+    return Link(own.name, gb_per_s * 1e9, microseconds / 1e6)
+
+
 def add_recompute(parser: argparse.ArgumentParser) -> None:
     """Add --recompute, whose text the theory reads."""
     add_text_options(parser, {"--recompute": "none (default), selective or full"}, "NAME")
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add --recipe, --optimizer and --attention."""
-    options = {
-        "--recipe": f"{RECIPE} (default), megatron-18, accumulate-20 or fp32-16: bytes per "
-        "parameter",
-        "--optimizer": "adamw (default), adamw-8bit, momentum or sgd",
-        "--attention": "flash (default) or standard, which stores the scores",
-    }
-    add_text_options(parser, options, "NAME")
+    """Add --recipe, and an option for each precision, the optimizer and attention."""
+    about = f"{RECIPE} (default), megatron-18, accumulate-20 or fp32-16: bytes per parameter"
+    group = parser.add_argument_group("how it is trained")
+    add_text_options(group, {"--recipe": about, **_RECIPE_NAMES}, "NAME")
+    add_text_options(group, _RECIPE_FLAGS, "yes|no")
 
 
 def recipe(arguments: argparse.Namespace) -> "Recipe":
     """The recipe of --recipe with what the other options change of it."""
-    from dataclasses import replace
-
     from course_lib.theory.inputs.recipe import RECIPES
     from course_lib.validation import choice
 
     name = spelled(arguments.recipe or RECIPE, RECIPES)
     choice("recipe", name, RECIPES)
-    given = {key: getattr(arguments, key, None) for key in ("attention", "optimizer", "recompute")}
-    return replace(RECIPES[name], **{key: value for key, value in given.items() if value})
+    changes = _given(arguments, (*_RECIPE_NAMES, "--recompute"), getattr)
+    changes |= _given(arguments, _RECIPE_FLAGS, yes_or_no)
+    if changes.get("parameters") == "fp32":
+        changes = {"master_copy": False, **changes}
+    if changes.get("gradients") == "fp32":
+        changes = {"gradient_buffer": False, **changes}
+    return replace(RECIPES[name], **changes)

@@ -11,7 +11,7 @@ MOST_DIGITS = 40  # of a count; Python refuses to read numbers of more than 4300
 
 
 def add_text_options(
-    parser: argparse.ArgumentParser, options: Mapping[str, str], metavar: str = "N"
+    parser: "argparse._ActionsContainer", options: Mapping[str, str], metavar: str = "N"
 ) -> None:
     """Add each option of `options`, name → help, to be read as text."""
     for name, about in options.items():
@@ -68,6 +68,15 @@ def number(arguments: argparse.Namespace, name: str, default: float) -> float:
         raise ValueError(
             f"{name} {told(text)} is not a number: write it like {default:g}"
         ) from None
+
+
+def yes_or_no(arguments: argparse.Namespace, name: str) -> bool:
+    """The answer of an option that takes one of the two words."""
+    from course_lib.validation import choice
+
+    answer = spelled(getattr(arguments, name), ("yes", "no"))
+    choice(name, answer, ("yes", "no"))
+    return answer == "yes"
 
 
 def spelled(name: str, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import ActivationTerms
 
 # Terms that only some models have: without them there is nothing to say about "not kept".
-_OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router")
+_OF_SOME_MODELS = ("latents", "routed experts", "shared experts", "router", "unused")
 _LEFT, _BARS_END = 128, 400
 _ROW, _BAR, _TOP = 22, 15, 48
 

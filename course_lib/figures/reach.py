@@ -21,7 +21,7 @@ def tp_reach(layer: CutLayer, title: str = "") -> Sheet:
     _limits(sheet, layer)
     steps = [2 ** (1 + 5 * step / 40) for step in range(41)]
     intensity = 9 * layer.hidden / layer.element_bytes
-    notes = [(t, collectives.qkv_intensity(layer.hidden, t, layer.element_bytes)) for t in steps]
+    notes = [(t, collectives.matrix_intensity(layer.hidden, t, layer.element_bytes)) for t in steps]
     _curve(sheet, notes, style.ORANGE, dashed=True)
     _curve(sheet, [(t, intensity / (t - 1)) for t in steps], style.BLUE)
     if layer.tp > 1:
@@ -36,7 +36,7 @@ def sentence(layer: CutLayer) -> str:
     return (
         f"Hidden {layer.hidden}, tp {layer.tp} on {layer.link.name}: {layer.flop_per_byte:,.0f} "
         f"FLOP per byte, the ridge is {layer.ridge_flop_per_byte:,.0f}; tp reaches "
-        f"{layer.layer_reach} by the layer formula, {layer.qkv_reach:.3g} by the notes; "
+        f"{layer.layer_reach} by the layer formula, {layer.matrix_reach:.3g} by the notes; "
         f"{longer} takes longer, {_ms(layer.compute_s)} against {_ms(layer.communication_s)}."
     )
 
@@ -86,7 +86,7 @@ def _legend(sheet: Sheet, layer: CutLayer) -> None:
     line = _TOP + _HEIGHT + 52
     rows = (
         (style.BLUE, False, "a layer's FLOP / bytes, 4.5 h/(t-1) in 16 bits", layer.layer_reach),
-        (style.ORANGE, True, "the notes: one matrix, 3 h/t", f"{layer.qkv_reach:.3g}"),
+        (style.ORANGE, True, "the notes: one matrix, 3 h/t", f"{layer.matrix_reach:.3g}"),
     )
     for row, (colour, dashed, what, reach) in enumerate(rows):
         y = line + 18 * row

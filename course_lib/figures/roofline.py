@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from course_lib.figures import style
-from course_lib.figures.picture import WIDTH_PT
+from course_lib.figures.picture import WIDTH_PT, Point
 from course_lib.figures.sheet import Sheet
 from course_lib.figures.text import counted
 from course_lib.theory.compute.roofline import Operation, Roofline
@@ -81,13 +81,12 @@ def _axes(sheet: Sheet, place: _Scale) -> None:
 
 
 def _dots(sheet: Sheet, place: _Scale, operations: Sequence[Operation]) -> None:
+    dots = [place(op.flop_per_byte, op.attainable_flop_per_s) for op in operations]
+    numbers = _beside(dots)
     for row, op in enumerate(operations):
         colour = _DOTS[row % len(_DOTS)]
-        x, y = place(op.flop_per_byte, op.attainable_flop_per_s)
-        sheet.dot(x, y, colour, radius=5)
-        # Beside each other, since dots of similar matrices lie on one place.
-        beside = x + 8 if x < _LEFT + _WIDTH - 50 else x - 50
-        sheet.write(beside + 11 * row, y + 16, str(row + 1), size=9, colour=colour, bold=True)
+        sheet.dot(*dots[row], colour, radius=5)
+        sheet.write(*numbers[row], str(row + 1), size=9, align="center", colour=colour, bold=True)
         line = _TOP + _HEIGHT + 52 + 17 * row
         sheet.dot(_LEFT + 6, line - 4, colour, radius=6)
         number, x = str(row + 1), _LEFT + 6
@@ -96,6 +95,25 @@ def _dots(sheet: Sheet, place: _Scale, operations: Sequence[Operation]) -> None:
         sheet.write(_LEFT + 120, line, f"{_short(op.flop_per_byte)} FLOP/byte")
         rate = _rate(op.attainable_flop_per_s)
         sheet.write(WIDTH_PT - 20, line, f"at most {rate}", align="right")
+
+
+def _beside(dots: Sequence[Point]) -> list[Point]:
+    """A place for the number of each dot; numbers of dots on one place stand in a row.
+
+    Below and to the right of the slope, above it where the axis is near, below the flat roof.
+    """
+    found: list[Point] = []
+    for x, y in dots:
+        step = 11
+        across, down = x + step, y + 16
+        if x > _LEFT + _WIDTH - 50:
+            across, step = x, -11
+        if down > _TOP + _HEIGHT - 2:
+            across, down, step = x - 9, y - 8, -11
+        while any(abs(across - a) < 10 and abs(down - d) < 10 for a, d in found):
+            across += step
+        found.append((across, down))
+    return found
 
 
 def _rate(flop_per_s: float) -> str:

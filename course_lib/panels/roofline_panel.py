@@ -33,7 +33,7 @@ def roofline(
 def _view(chips: dict[str, Accelerator], model: str, gpu: str, tokens: int) -> View:
     result = model_roofline(MODELS[model], chips[gpu], tokens)
     rows = (
-        ("model", f"{model}, bf16"),
+        ("model", f"{model}, {result.accelerator.number_format}"),
         ("ridge of the chip", f"{result.accelerator.ridge_flop_per_byte:.1f} FLOP/byte"),
         ("forward pass", f"{format_flop(result.flop)} for {tokens:,} tokens"),
         ("at least", f"{1000 * result.seconds:.3g} ms: {result.peak_fraction:.1%} of the peak"),

@@ -70,3 +70,8 @@ MISTAKES = [
     ("1.8", "takes the claim at its word", (1024, 1024)),
     ("1.8", "divides instead of multiplying", (1024, 32)),
 ]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("1.7", "rounded tokens", (67.1e6, 16)),
+]

@@ -51,6 +51,7 @@ MISTAKES = [
     ("3.4", "accepts anything", _per_parameter(refuse=False)),
     ("3.5", "counts the steps", _state_bytes(step=True)),
     ("3.5", "counts numbers, not bytes", _state_bytes(step=False, size=1)),
+    ("3.5", "takes each number for fp32", _state_bytes(step=False, size=4)),
     ("3.5", "a number", 320),
     ("3.6", "reads GiB as GB", (23.65 - 24.92, "no")),
     ("3.6", "forgets the overhead", (0.44, "yes")),

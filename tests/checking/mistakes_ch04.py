@@ -61,6 +61,40 @@ class _DrawsOtherMasks(_Forgets):
             return _Forgets.backward(ctx, gradient)
 
 
+class _SetsTheDiceBack(_Forgets):
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.rng = torch.get_rng_state()
+        return _Forgets.forward(ctx, layer, x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.set_rng_state(ctx.rng)
+        return _Forgets.backward(ctx, gradient)
+
+
+class _ForgetsTheInput(_SetsTheDiceBack):
+    @staticmethod
+    def backward(ctx, gradient):
+        with torch.random.fork_rng([]):
+            _, x_gradient = _SetsTheDiceBack.backward(ctx, gradient)
+        return None, torch.zeros_like(x_gradient)
+
+
+class _KeepsEverything(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.x = x.detach().requires_grad_()
+        with torch.enable_grad():
+            ctx.y = layer(ctx.x)
+        return ctx.y.detach()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        ctx.y.backward(gradient)
+        return None, ctx.x.grad
+
+
 def _root(layers, input_bytes, layer_bytes):
     return round(layers**0.5)
 
@@ -75,22 +109,32 @@ MISTAKES = [
     ("4.1", "forgets the scores", (_SBH * 34, _SBH * 34, _SBH * 2)),
     ("4.2", "nothing is wrong", dict.fromkeys(_RIGHT, False)),
     ("4.2", "everything is wrong", dict.fromkeys(_RIGHT, True)),
+    ("4.2", "1 for everything", dict.fromkeys(_RIGHT, 1)),
     ("4.2", "forgets one", {k: v for k, v in _RIGHT.items() if k != "80 layers"}),
     ("4.3", "the notes", (3240, 40.5)),
     ("4.3", "counts only the second run", (80, 4 / 3)),
     ("4.3", "twice the work", (160, 2)),
-    ("4.4", "takes the claim at its word", (5_000_000_000, 1)),
-    ("4.4", "rounds to the nearest", (80 * 2 * 8192 * 8192, 2)),
-    ("4.4", "one byte each", (80 * 8192 * 8192, 2)),
+    ("4.4", "takes the claim at its word", (5_000_000_000, 8192)),
+    ("4.4", "one byte each", (80 * 8192 * 8192, 8192)),
+    ("4.4", "the tokens that fit into 5 GB", (80 * 2 * 8192 * 8192, 3814)),
     ("4.5", "masks of two bytes", _layer(masks=4)),
     ("4.5", "keeps all three without dropout", _layer(plain_scores=5)),
     ("4.5", "scores grow linearly", _layer(power=1)),
     ("4.6", "turns nothing, restores nothing", _DrawsOtherMasks),
     ("4.6", "new dice", _Forgets),
     ("4.6", "turns the dice of everybody after it", _LeavesTheDiceTurned),
+    ("4.6", "sets the dice back and leaves them there", _SetsTheDiceBack),
+    ("4.6", "gives the layers before it no gradient", _ForgetsTheInput),
+    ("4.6", "recomputes nothing", _KeepsEverything),
     ("4.6", "an instance", 3),
     ("4.7", "always the square root", _root),
     ("4.7", "always one", _one),
     ("4.8", "takes half as equal", 768),
     ("4.8", "compares with 34 + 80", 2048),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("4.2", "1 and 0", {key: int(value) for key, value in _RIGHT.items()}),
+    ("4.4", "rounded bytes", (10.7e9, 4096)),
 ]

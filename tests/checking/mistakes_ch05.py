@@ -45,7 +45,7 @@ MISTAKES = [
     ("5.6", "two parts", (295.3, 206.1)),
     ("5.7", "sparse peak", 0.1394),
     ("5.7", "PCIe card", 0.365),
-    ("5.7", "percent", 27.9),
+    ("5.7", "percent of the sparse peak", 13.9),
     ("5.7", "70 billion for 70.55", 6 * 70e9 * 15e12 / (6.4e6 * 3600 * 989.4e12)),
     ("5.8", "one GPU", (1.4e12 / 380 / _DAY, 1.4e12 / 380 / 3600, 0.4765)),
     ("5.8", "with recomputation", (20.8, 1_023_392, 0.635)),
@@ -55,4 +55,11 @@ MISTAKES = [
     ("5.10", "the ridge itself", 100),
     ("5.10", "one step too early", 64),
     ("5.10", "one step too late", 256),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("5.1", "the paper's rounded days", (4.2e23, 34)),
+    ("5.7", "percent", 27.9),
+    ("5.8", "percent", (20.8, 1_023_392, 47.65)),
 ]

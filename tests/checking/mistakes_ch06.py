@@ -82,6 +82,7 @@ MISTAKES = [
     ("6.8", "the slot counts", (25, 0.78125, 0.125)),
     ("6.9", "the notes' peak", (384, 859.4, 1718.8)),
     ("6.9", "forgets the bytes of a number", (768, 215.1, 430.2)),
+    ("6.9", "forward only", (128, 1290.6, 2581.3)),
     ("6.9", "all heads on one GPU", (24576, 6.72, 13.4)),
     ("6.10", "the double tree", (159.8e6, 319.6e6)),
     ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),

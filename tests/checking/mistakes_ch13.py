@@ -30,7 +30,10 @@ _FALSE = {
     "a pipeline is fed with mini-batches; micro-batch is another thing": False,
     "80 micro-batches of one layer are as large as one of 80 layers": False,
 }
-_DEEP = Layout(tp=8, pp=16, accumulation=256, sequence_parallel=True)
+_SP = {"sequence_parallel": True}
+_DEEP = Layout(tp=8, pp=16, accumulation=256, **_SP)
+_STANDARD = Layout(tp=8, pp=4, dp=4, accumulation=64, zero_stage=1, **_SP)
+_HIDES = {"tp": 0.5, "dp": 0.8}
 
 MISTAKES = [
     ("13.1", "rounds up", (25.6, 26, -32)),
@@ -45,9 +48,11 @@ MISTAKES = [
     ("13.4", "the notes", (4 * 10**9, 2 * 10**9, "the optimizer")),
     ("13.4", "always fp32", (4 * 10**9, 4 * 10**9, "the gradients' precision")),
     ("13.4", "gigabytes", (4, 2, "the gradients' precision")),
-    ("13.5", "the fp16 peak", (1.96608e14, 0.596, 47.7, "yes")),
-    ("13.5", "forward only", (6.5536e13, 0.397, 31.7, "yes")),
-    ("13.5", "does not hide", (1.96608e14, 1.19, 95.2, "no")),
+    ("13.5", "the notes' layer", (1.96608e14, 1.19, 0.25, 0.21, 0.0026)),
+    ("13.5", "the fp16 peak", (1.682e14, 0.51, 0.2139, 0.42, 0.0052)),
+    ("13.5", "forward only", (5.607e13, 0.339, 0.2139, 0.63, 0.0079)),
+    ("13.5", "sent once", (1.682e14, 1.018, 0.107, 0.105, 0.0013)),
+    ("13.5", "an exchange for each of the 80", (1.682e14, 1.018, 0.2139, 0.21, 0.21)),
     ("13.6", "sequences", (16384, 0.004096, 122_070_312)),
     ("13.6", "one GPU", (32768, 0.008192, 61_035_156)),
     ("13.6", "2 billion tokens", (67_108_864, 16.78, 29)),
@@ -59,10 +64,14 @@ MISTAKES = [
     ("13.9", "outermost first", (("tp", "pp", "dp"), 2.357)),
     ("13.9", "the ratio of the links", (("dp", "pp", "tp"), 9.0)),
     ("13.9", "Megatron-LM's order", (("tp", "dp", "pp"), 2.357)),
-    ("13.10", "pure dp", Layout(dp=128, accumulation=2, zero_stage=1)),
-    ("13.10", "no ZeRO", Layout(tp=8, dp=16, accumulation=16, sequence_parallel=True)),
-    ("13.10", "tp over two nodes", Layout(tp=16, dp=8, accumulation=32, zero_stage=1)),
-    ("13.10", "as many stages as possible", _DEEP),
-    ("13.10", "another batch", Layout(tp=8, dp=16, zero_stage=2, sequence_parallel=True)),
-    ("13.10", "a dict", {"tp": 8, "dp": 16}),
+    ("13.10", "pure dp", (Layout(dp=128, accumulation=2, zero_stage=1), _HIDES, 1.1)),
+    ("13.10", "no ZeRO", (Layout(tp=8, dp=16, accumulation=16, **_SP), _HIDES, 1.1)),
+    ("13.10", "tp over two nodes", (Layout(tp=16, dp=8, accumulation=32), _HIDES, 1.1)),
+    ("13.10", "as many stages as possible", (_DEEP, _HIDES, 1.3)),
+    ("13.10", "another batch", (Layout(tp=8, dp=16, zero_stage=2, **_SP), _HIDES, 1.1)),
+    ("13.10", "a dict", ({"tp": 8, "dp": 16}, _HIDES, 1.1)),
+    ("13.10", "no assumption flipped", (_STANDARD, {"tp": 0.0}, 1.293)),
+    ("13.10", "an axis that is not there", (_STANDARD, {"fsdp": 0.5}, 1.12)),
+    ("13.10", "in per cent", (_STANDARD, {"tp": 50}, 1.12)),
+    ("13.10", "the fastest of before", (_STANDARD, _HIDES, 1.178)),
 ]

@@ -17,9 +17,18 @@ CHAPTERS = chapters()
 
 def mistakes_of(number):
     """(exercise, what was thought, answer) of a chapter, from its own file beside this one."""
+    return _list_of(number, "MISTAKES")
+
+
+def other_forms_of(number):
+    """(exercise, what form, answer): right answers that look different from the solution."""
+    return _list_of(number, "OTHER_FORMS")
+
+
+def _list_of(number, name):
     if not Path(__file__).with_name(f"mistakes_ch{number:02}.py").exists():
         return []
-    return import_module(f"tests.checking.mistakes_ch{number:02}").MISTAKES
+    return getattr(import_module(f"tests.checking.mistakes_ch{number:02}"), name, [])
 
 
 def refusal(exercise, answer):
@@ -66,6 +75,13 @@ def test_typical_mistakes_are_refused_by_a_sentence(number):
         assert not fault, f"{key}, {thought}: the check {fault}"
     few = [key for key, count in counts.items() if count < 2]
     assert not few, f"mistakes_ch{number:02}.py needs two typical mistakes for each of {few}"
+
+
+@pytest.mark.parametrize("number", CHAPTERS)
+def test_right_answers_in_another_form_pass(number):
+    for key, form, answer in other_forms_of(number):
+        fault = refusal(find(key), answer)
+        assert fault == "passed it", f"{key}, {form}: the check refused it: {fault}"
 
 
 @pytest.mark.parametrize("number", CHAPTERS)

@@ -87,6 +87,22 @@ def test_every_exercise_of_the_course_has_two_hints():
     assert not few, f"give a second hint to {few}"
 
 
+def test_published_mistakes_name_their_source():
+    """In the first chapters; "note 004" is one of the notes that chapter 0 introduces."""
+    introduced = (ROOT / "chapters" / "00_start_here.py").read_text(encoding="utf-8")
+    said = re.compile(r"published mistakes?(.*?)\)", re.S)
+    sources = []
+    for path in (ROOT / "chapters").glob("0[1-5]_*.py"):
+        for after in said.findall(path.read_text(encoding="utf-8")):
+            notes = re.findall(r"00\d", after)
+            sources += notes
+            assert notes or "arXiv" in after, (
+                f"{path.name}: (published mistake{after}) has no source"
+            )
+    assert len(sources) > 15
+    assert all(f"| {note} |" in introduced for note in sources)
+
+
 def test_the_sections_that_checks_and_hints_name_exist():
     named = re.compile(r"\b[Ss]ections? (\d+\.\d+)(?: and (\d+\.\d+))?")
     headings = re.compile(r"^# ## (\d+\.\d+) ", re.M)

@@ -135,11 +135,13 @@ def test_expect_whole_numbers():
 def test_expect_entries():
     right = {"a": (True, "it is"), "b": (2, "it counts")}
     expect_entries({"a": True, "b": 2, "more": 0}, right, "a dict", each="a value")
+    expect_entries({"a": 1, "b": 2}, right, "a dict", each="a value")
     for answer, sentence in (
         ([1], "wants a dict, got list [1]"),
         ({"a": True}, "gave nothing for 'b', expected a value"),
+        ({"a": 0, "b": 2}, "gave False, expected True because 'a': it is"),
+        ({"a": 2, "b": 2}, "wants a value, got int 2"),
         ({"a": True, "b": 3}, "gave 3, expected 2 because 'b': it counts"),
-        ({"a": 1, "b": 2}, "wants a value, got int 1"),
         ({"a": "x", "b": 2}, "wants a value, got str 'x'"),
     ):
         assert refusal(expect_entries, answer, right, "a dict", each="a value") == sentence

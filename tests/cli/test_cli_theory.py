@@ -1,8 +1,12 @@
+"""`course memory`, `course flops` and `course plan`: their answers are those of the theory."""
+
+import argparse
 import json
 import re
 import subprocess
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,43 @@ MEMORY = ["memory", "llama3-8b"]
 FLOPS = ["flops", "llama3-8b"]
 RUN = [*FLOPS, "--tokens", "15T", "--gpus", "1k"]
 PLAN = ["plan", "llama2-7b", "--batch", "64", "--nodes", "2"]
+CONFIGURATIONS = Path(__file__).parents[1] / "theory" / "inputs" / "configurations"
+
+# Sizes in place of the model's, each with what it needs besides.
+SIZES = [
+    ("", "--layers 3"),
+    ("", "--hidden 8192"),
+    ("", "--heads 64"),
+    ("", "--kv-heads 16"),
+    ("", "--head-dim 64"),
+    ("", "--ffn 8192"),
+    ("", "--vocab 64000"),
+    ("", "--context 8192"),
+    ("", "--experts 16"),
+    ("", "--top-k 1"),
+    ("", "--shared-experts 1"),
+    ("--dense-layers 1", "--expert-ffn 4096"),
+    ("", "--dense-layers 1"),
+    ("", "--layer-norms 4"),
+    ("", "--mlp gelu"),
+    ("", "--norm layernorm"),
+    ("", "--attention-biases qkv"),
+    ("", "--qk-norm head"),
+    ("", "--biases yes"),
+    ("", "--learned-positions yes"),
+    ("", "--tied-embeddings yes"),
+    ("--shared-experts 1", "--shared-gate yes"),
+]
+TRAINING = [
+    "--recipe megatron-18",
+    "--optimizer sgd",
+    "--attention standard",
+    "--parameters fp32",
+    "--gradients fp32",
+    "--master-copy no",
+    "--gradient-buffer yes",
+    "--recompute full",
+]
 
 
 @pytest.fixture
@@ -93,28 +134,25 @@ def test_memory_fills_the_pipeline_unless_told_otherwise(data, schedule, micro_b
     assert (filled["leaves"] == more["leaves"]) == (schedule != "gpipe")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "--recipe megatron-18",
-        "--optimizer sgd",
-        "--attention standard",
-        "--recompute full",
-        "--micro-batch 2",
-        "--sequence 2048",
-        "--stage 3",
-        "--accumulation 2",
-        "--dp 4",
-        "--tp 2",
-        "--pp 4",
-        "--cp 2",
-        "--ep 4",
-        "--zero-stage 3",
-        "--sequence-parallel",
-        "--schedule gpipe",
-        "--schedule interleaved --virtual-stages 2",
-    ],
-)
+MEMORY_CHANGES = [
+    *TRAINING,
+    "--micro-batch 2",
+    "--sequence 2048",
+    "--stage 3",
+    "--accumulation 2",
+    "--dp 4",
+    "--tp 2",
+    "--pp 4",
+    "--cp 2",
+    "--ep 4",
+    "--zero-stage 3",
+    "--sequence-parallel",
+    "--schedule gpipe",
+    "--schedule interleaved --virtual-stages 2",
+]
+
+
+@pytest.mark.parametrize("change", MEMORY_CHANGES)
 def test_each_option_of_memory_changes_its_result(data, change):
     spread = ["--dp", "8", "--tp", "4", "--pp", "8", "--zero-stage", "1"]
     base = ["memory", "mixtral-8x7b", "--sequence", "4096", *spread]
@@ -177,23 +215,26 @@ def test_recomputation_does_not_change_a_run_at_a_given_mfu(data):
     assert again == data(*RUN)["training"]
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "--sequence 4096",
-        "--mask causal",
-        "--tokens 1T",
-        "--gpus 2k",
-        "--gpu A100-SXM-80GB",
-        "--mfu 0.3",
-        "--gpu-hour-usd 4",
-    ],
-)
+RUN_CHANGES = [
+    "--sequence 4096",
+    "--mask causal",
+    "--tokens 1T",
+    "--gpus 2k",
+    "--gpu A100-SXM-80GB",
+    "--mfu 0.3",
+    "--gpu-hour-usd 4",
+]
+
+
+@pytest.mark.parametrize("change", RUN_CHANGES)
 def test_each_option_of_a_run_changes_its_result(data, change):
     assert data(*RUN, *change.split())["training"] != data(*RUN)["training"]
 
 
-@pytest.mark.parametrize("change", ["--sequences 2", "--recompute full", "--attention flash"])
+STEP_CHANGES = ["--sequences 2", "--recompute full", "--attention flash"]
+
+
+@pytest.mark.parametrize("change", STEP_CHANGES)
 def test_each_option_of_a_step_changes_its_result(data, change):
     assert data(*FLOPS, *change.split())["leaves"] != data(*FLOPS)["leaves"]
 
@@ -262,22 +303,150 @@ def test_a_plan_in_which_nothing_fits_exits_with_1(data, text):
     assert table.count(" needs ") == 2 and "Pareto" not in table
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "--gpu A100-SXM-80GB",
-        "--nodes 4",
-        "--gpus-per-node 4",
-        "--batch 128",
-        "--sequence 2048",
-        "--recipe fp32-16",
-        "--optimizer sgd",
-        "--attention standard",
-        "--top 3",
-    ],
-)
+PLAN_CHANGES = [
+    *TRAINING,
+    "--gpu A100-SXM-80GB",
+    "--nodes 4",
+    "--gpus-per-node 4",
+    "--inside-gb-per-s 300",
+    "--inside-latency-us 3000",
+    "--between-gb-per-s 12.5",
+    "--between-latency-us 900",
+    "--batch 128",
+    "--sequence 2048",
+    "--top 3",
+]
+
+
+@pytest.mark.parametrize("change", PLAN_CHANGES)
 def test_each_option_of_plan_changes_its_result(data, change):
     assert data(*PLAN, *change.split())["best"] != data(*PLAN)["best"]
+
+
+def test_a_plan_tries_one_recomputation_if_it_is_named(data):
+    every = data(*PLAN)["layouts"]
+    for kind in ("none", "full"):
+        printed = data(*PLAN, "--recompute", kind)
+        assert {option["recompute"] for option in printed["best"]} == {kind}
+        assert printed["layouts"] == every / 2
+
+
+def test_a_plan_has_the_network_that_is_given(data, text):
+    network = ["--inside-gb-per-s", "100", "--inside-latency-us", "5"]
+    network += ["--between-gb-per-s", "12.5", "--between-latency-us", "20"]
+    inside, between = hardware.Link("NVLink4", 100e9, 5e-6), hardware.Link("IB", 12.5e9, 20e-6)
+    cluster = Cluster(hardware.accelerator("H100-SXM"), 2, inside=inside, between=between)
+    expected = planner.plan(models.model("llama2-7b"), RECIPES["mixed-16"], cluster, 64).best(1)[0]
+    assert data(*PLAN, *network)["best"][0]["step_s"] == pytest.approx(expected.step_s, rel=1e-12)
+    # A GPU whose data sheet names no network gets one, with a network's latency.
+    alone = ["plan", "gpt2-124m", "--batch", "64", "--gpu", "RTX4090", "--nodes", "2"]
+    one = data(*alone, "--between-gb-per-s", "3")["best"]
+    assert one == data(*alone, "--between-gb-per-s", "3", "--between-latency-us", "9.6")["best"]
+
+
+# --- the model's sizes ------------------------------------------------------------------------
+
+SMALL_MIXTURE = ["mixtral-8x7b", "--layers", "4"]
+
+
+@pytest.mark.parametrize(("besides", "change"), SIZES)
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        ("memory", ["leaves"]),
+        ("flops", ["leaves", "six_nd_flop"]),
+        ("plan --batch 8 --top 1 --rejected 0", ["best"]),
+    ],
+)
+def test_each_size_of_the_model_changes_each_result(data, command, keys, besides, change):
+    name, *options = command.split()
+    base = [name, *SMALL_MIXTURE, *options, *besides.split()]
+    changed, before = data(*base, *change.split()), data(*base)
+    assert [changed[key] for key in keys] != [before[key] for key in keys]
+
+
+def test_sizes_are_those_of_the_theory_and_are_named(data, text):
+    sizes = ["--layers", "40", "--hidden", "5120", "--heads", "40", "--ffn", "13824"]
+    printed = data("memory", "llama2-7b", *sizes)
+    expected = gpu_memory(Job(models.model("llama2-13b"), RECIPES["mixed-16"], layout.ALONE))
+    assert printed["leaves"] == asdict(expected)
+    assert printed["shape"] == asdict(models.model("llama2-13b"))  # kv_heads went along
+    title = "llama2-7b with layers 40, hidden 5120, heads 40, ffn 13824, sequences of 4,096 tokens"
+    assert text("memory", "llama2-7b", *sizes).startswith(title)
+
+
+def test_key_value_heads_go_along_only_where_there_are_as_many_as_heads(data):
+    def kv_heads(*argv):
+        return data("memory", *argv)["shape"]["kv_heads"]
+
+    assert kv_heads("llama2-7b", "--heads", "64") == 64
+    assert kv_heads("llama3-8b", "--heads", "64") == 8
+    assert kv_heads("llama2-7b", "--heads", "64", "--kv-heads", "16") == 16
+
+
+# --- a configuration --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [("memory", "leaves"), ("flops", "leaves"), ("plan --batch 8 --top 1", "best")],
+)
+def test_a_configuration_stands_for_the_model(data, command, key):
+    name, *options = command.split()
+    sizes = ["--sequence", "1024", "--layers", "4"]
+    path = CONFIGURATIONS / "Meta-Llama-3-8B.json"
+    printed, preset = (data(name, it, *options, *sizes) for it in (str(path), "llama3-8b"))
+    assert printed[key] == preset[key] and printed["shape"] == preset["shape"]
+    assert printed["model"] == f"{path} (llama) with layers 4"
+
+
+def test_a_folder_with_a_configuration_stands_for_the_model(data, text, tmp_path, monkeypatch):
+    content = (CONFIGURATIONS / "gemma-3-4b-pt.json").read_text(encoding="utf-8")
+    folder = tmp_path / "gemma"
+    folder.mkdir()
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    printed = data("flops", "gemma")
+    assert printed["model"] == "gemma (gemma3_text)" and printed["shape"]["hidden"] == 2560
+    assert [part.split(":")[0] for part in printed["not_counted"]] == [
+        "vision_config",
+        "sliding_window 1024",
+    ]
+    for command in (["memory", "gemma"], ["flops", "gemma"], ["plan", "gemma", "--batch", "8"]):
+        shown = text(*command, "--sequence", "1024")
+        assert "\nnot counted: vision_config: only" in f"\n{shown}"
+    assert "not counted" not in text(*MEMORY)
+
+
+def test_a_preset_wins_over_a_folder_of_its_name(data, tmp_path, monkeypatch):
+    (tmp_path / "gpt2-124m").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert data("memory", "gpt2-124m")["model"] == "gpt2-124m"
+
+
+# --- all options ------------------------------------------------------------------------------
+
+SHOWN = {  # what only the form of an answer depends on is tested above, each by its name
+    "memory": {"--unit", "--derive"},
+    "flops": set(),
+    "plan": {"--rejected"},
+}
+
+
+@pytest.mark.parametrize(
+    ("command", "changes"),
+    [
+        ("memory", MEMORY_CHANGES),
+        ("flops", [*RUN_CHANGES, *STEP_CHANGES]),
+        ("plan", PLAN_CHANGES),
+    ],
+)
+def test_every_option_is_tried(command, changes):
+    parser = cli._parser()
+    (commands,) = (it for it in parser._actions if isinstance(it, argparse._SubParsersAction))
+    options = {name for it in commands.choices[command]._actions for name in it.option_strings}
+    tried = re.findall(r"--[\w-]+", " ".join([*changes, *(change for _, change in SIZES)]))
+    assert options - {"-h", "--help", "--json"} == {*tried, *SHOWN[command]}
 
 
 # --- bad input, help --------------------------------------------------------------------------
@@ -287,6 +456,28 @@ def test_each_option_of_plan_changes_its_result(data, change):
     ("command", "words"),
     [
         ("memory", "model is missing"),
+        ("memory", "give the path of a config.json"),
+        ("memory no/such/config.json", "there is no such file: download the model's config.json"),
+        ("flops config.json", "'config.json': there is no such file"),
+        ("plan meta-llama/Llama-3.1-8B --batch 64", "and give its path or its folder's"),
+        ("memory llama3-8b --layers x", "layers 'x' is not a count"),
+        ("memory llama3-8b --layers 0", "layers must be at least 1, got 0"),
+        ("flops llama3-8b --heads 33", "hidden 4096 is not divisible by heads 33"),
+        ("flops llama3-8b --top-k 2", "top_k 2 is used only with experts"),
+        ("plan llama3-8b --batch 64 --norm rms", "did you mean 'rmsnorm'"),
+        ("memory llama3-8b --biases maybe", "biases 'maybe' is not one of yes, no"),
+        ("memory llama3-8b --qk-norm heads", "did you mean 'head'"),
+        ("memory llama3-8b --parameters fp8", "parameters 'fp8' is not one of fp32, bf16, fp16"),
+        ("memory llama3-8b --parameters fp32 --master-copy yes", "set master_copy=False"),
+        ("memory llama3-8b --gradients fp32 --gradient-buffer yes", "set gradient_buffer=False"),
+        ("plan llama3-8b --batch 64 --master-copy 1", "master_copy '1' is not one of yes, no"),
+        ("plan llama3-8b --batch 64 --recompute ful", "did you mean 'full'"),
+        ("plan llama3-8b --batch 64 --inside-gb-per-s 0", "inside_gb_per_s must be above 0"),
+        ("plan llama3-8b --batch 64 --inside-gb-per-s fast", "'fast' is not a number"),
+        ("plan llama3-8b --batch 64 --between-gb-per-s inf", "between_gb_per_s must be finite"),
+        ("plan llama3-8b --batch 64 --between-gb-per-s 1e9", "must be at most 1e+06"),
+        ("plan llama3-8b --batch 64 --between-latency-us -1", "must be at least 0"),
+        ("plan llama3-8b --batch 64 --gpu L40S --between-latency-us 5", "add --between-gb-per-s"),
         ("memory lama3-8b", "did you mean 'llama3-8b'"),
         ("flops lama3-8b", "did you mean 'llama3-8b'"),
         ("plan lama3-8b --batch 64", "did you mean 'llama3-8b'"),

@@ -81,6 +81,9 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "roofline": lambda: figures.on_roofline(
         model_roofline(MODELS["gpt2-124m"], accelerator("RTX4090"), 1)
     ),
+    "roofline, in the middle": lambda: figures.on_roofline(
+        model_roofline(MODELS["llama2-7b"], accelerator("H100-SXM"), 64)
+    ),
     "roofline, far right": lambda: figures.on_roofline(
         model_roofline(MODELS["gpt3-175b"], accelerator("MI300X"), 65536), TITLE
     ),
@@ -224,6 +227,32 @@ def test_no_text_on_another(drawn: dict[str, Drawn]) -> None:
         for place, (text, box) in enumerate(boxes):
             for other, other_box in boxes[:place]:
                 assert not box.overlaps(other_box), f"{name}: {text!r} lies on {other!r}"
+
+
+def test_the_numbers_on_a_roofline_stand_at_their_dots(drawn: dict[str, Drawn]) -> None:
+    for name in ("roofline", "roofline, in the middle", "roofline, far right"):
+        one = drawn[name]
+        circles = [
+            patch.get_window_extent(one.renderer)
+            for patch in one.sheet.findobj(PathPatch)
+            if len(patch.get_path()) > 20
+        ]
+        marks = [text for text in one.labels if text.get_text() in {"1", "2", "3", "4"}]
+        dots = [box for box in circles if box.width < 12]  # those of the key below are larger
+        numbers = {
+            text.get_text(): text.get_window_extent(one.renderer)
+            for text in marks
+            if text.get_fontsize() == 9
+        }
+        centres = [((box.x0 + box.x1) / 2, (box.y0 + box.y1) / 2) for box in dots]
+        assert len(centres) == len(numbers) == 4, name
+        for row, (x, y) in enumerate(centres):
+            box = numbers[str(row + 1)]
+            beside = sum(abs(x - a) + abs(y - b) < 40 for a, b in centres)  # itself included
+            distance = abs((box.x0 + box.x1) / 2 - x) + abs((box.y0 + box.y1) / 2 - y)
+            assert distance < 18 + 12 * beside, (
+                f"{name}: number {row + 1} is {distance:.0f} pt away"
+            )
 
 
 def test_svg_holds_the_texts_of_the_picture(drawn: dict[str, Drawn]) -> None:

@@ -13,6 +13,7 @@ from course_lib import launch
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
+from course_lib.scratch.pipeline.mail import Letter, Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
 from course_lib.theory.pipelines.bubble import in_flight
@@ -215,3 +216,36 @@ def left_out():
 def test_a_rank_without_a_stage_is_told():
     with pytest.raises(launch.RankFailed, match="rank 1 is in none of the pipelines"):
         launch.run(left_out, ranks=2)
+
+
+def _letters_of_two_stages():
+    """What the trace in Mail's docstring says, step by step, on each of two ranks."""
+    up = wires([[0, 1]])
+    orders = schedule("1f1b", 2, 2).orders
+    mail = Mail(orders, up, lambda i: torch.zeros(1))
+    seen = [(mail.coming[1 - mail.stage][0], list(mail.queues[1 - mail.stage]))]
+    for work in orders[mail.stage]:
+        mail.take(work)
+        mail.send(work, torch.ones(1))
+        seen.append((f"{work.kind}{work.micro_batch}", sorted(mail.sent), sorted(mail.box)))
+    mail.finish()
+    return seen, sorted(mail.sent)
+
+
+def test_the_trace_of_the_letters_in_mails_docstring_is_true():
+    (first, left_0), (last, left_1) = launch.run(_letters_of_two_stages, ranks=2)
+    assert first == [
+        (Letter("B", 0, 0), [Letter("B", 1, 0)]),
+        ("F0", [Letter("F", 0, 1)], []),
+        ("F1", [Letter("F", 0, 1), Letter("F", 1, 1)], []),
+        ("B0", [Letter("F", 1, 1)], []),  # the answer: F 0 has arrived, its tensor is freed
+        ("B1", [], []),
+    ]
+    assert last == [
+        (Letter("F", 0, 1), [Letter("F", 1, 1)]),
+        ("F0", [], []),
+        ("B0", [Letter("B", 0, 0)], []),
+        ("F1", [Letter("B", 0, 0)], []),
+        ("B1", [Letter("B", 0, 0), Letter("B", 1, 0)], []),
+    ]
+    assert left_0 == left_1 == []

@@ -4,6 +4,7 @@ One test per erratum: the docstring states the claim, the assertions the right v
 """
 
 import math
+from dataclasses import replace
 
 import pytest
 from every import every
@@ -241,6 +242,10 @@ def test_erratum_57_gpt2_xl_overflows_with_one_sample():
     assert alone.model_states_bytes == 24_921_779_200 < 23.65 * GIB < alone.total_bytes
     sharded = gpu_memory(Job(shape, recipe, Layout(dp=2, zero_stage=3)))
     assert sharded.total_bytes < 23.65 * GIB
+    # The first state of the command has --block_size 12: with it 200 samples fit under DDP, not 7.
+    written = replace(recipe, attention="standard", dropout=True)
+    many = Job(MODELS["gpt2-774m"], written, Layout(dp=2, micro_batch=200), sequence=12)
+    assert gpu_memory(many).total_bytes < 23.65 * GIB
     # In mixed precision with an fp32 master copy the states are no smaller: 16 bytes as well.
     assert training_memory(shape, Recipe(), 1).model_states_bytes == alone.model_states_bytes
 

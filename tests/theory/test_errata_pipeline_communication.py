@@ -27,7 +27,7 @@ def test_erratum_3():
 
     Reproduced.
     """
-    intensity = collectives.qkv_intensity(8192, 64)
+    intensity = collectives.matrix_intensity(8192, 64)
     assert intensity == 384
     needed = collectives.needed_bytes_per_s(330e12, intensity)
     assert needed == pytest.approx(859.4e9, rel=1e-4)
@@ -39,12 +39,13 @@ def test_erratum_4():
 
     Heads divide the work that a GPU does for each byte it receives; bytes count what is moved.
     """
+    # 3 passes: one forward, two backward (gradients of the input and of the weights).
     tokens, hidden, heads, element_bytes = 100, 8192, 64, 2
-    flop_of_one_gpu = 2 * tokens * hidden * (3 * hidden // heads)
+    flop_of_one_gpu = 3 * 2 * tokens * hidden * (hidden // heads)
     received = tokens * hidden * element_bytes
-    assert collectives.qkv_intensity(hidden, heads) == flop_of_one_gpu / received
-    assert collectives.qkv_intensity(hidden, heads, element_bytes=4) == 384 / 2
-    weights_of_one_gpu = hidden * (3 * hidden // heads) * element_bytes
+    assert collectives.matrix_intensity(hidden, heads) == flop_of_one_gpu / received
+    assert collectives.matrix_intensity(hidden, heads, element_bytes=4) == 384 / 2
+    weights_of_one_gpu = hidden * (hidden // heads) * element_bytes
     assert flop_of_one_gpu / weights_of_one_gpu != 384  # memory would depend on the tokens
 
 
@@ -56,7 +57,7 @@ def test_erratum_5():
     A layer does 72bsh² / t for 8bsh (t-1)/t elements: 4.5h / (t-1).
     """
     hidden, tp = 8192, 8
-    assert collectives.qkv_intensity(hidden, tp) == 3072
+    assert collectives.matrix_intensity(hidden, tp) == 3072
     right = collectives.layer_intensity(hidden, tp)
     assert right == pytest.approx(4.5 * hidden / (tp - 1)) == pytest.approx(5266.3, rel=1e-4)
 
@@ -73,15 +74,15 @@ def test_erratum_8():
 
 def test_erratum_9():
     """Claim: "24576 / t >= 1100, so t <= 11": 24576 / 1100 is 22.3, and 11.2 needs 2198."""
-    printed = collectives.qkv_tp_reach(8192, 1100.0, 1.0)
+    printed = collectives.matrix_tp_reach(8192, 1100.0, 1.0)
     assert printed == pytest.approx(22.34, rel=1e-3)
     assert printed != pytest.approx(11, rel=0.1)
-    assert collectives.qkv_tp_reach(8192, 989e12, 450e9) == pytest.approx(11.18, rel=1e-3)
+    assert collectives.matrix_tp_reach(8192, 989e12, 450e9) == pytest.approx(11.18, rel=1e-3)
 
 
 def test_erratum_10():
     """Claim: "t <= 2.4 on a 4090": one matrix; for the whole layer 4 or 8, and 17 on an H100."""
-    assert collectives.qkv_tp_reach(8192, 330e12, 32e9) == pytest.approx(2.38, rel=2e-3)
+    assert collectives.matrix_tp_reach(8192, 330e12, 32e9) == pytest.approx(2.38, rel=2e-3)
     assert collectives.layer_tp_reach(8192, 330e12, 32e9) == 4
     assert collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
     assert collectives.layer_tp_reach(8192, 989e12, 450e9) == 17

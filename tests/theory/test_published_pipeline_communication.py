@@ -69,10 +69,10 @@ def volumes(case):
 def reaches(case):
     inputs = case["inputs"]
     if "heads" in inputs:
-        return collectives.qkv_intensity(inputs["hidden"], inputs["heads"], inputs["bytes"])
+        return collectives.matrix_intensity(inputs["hidden"], inputs["heads"], inputs["bytes"])
     if "flop_per_byte" in inputs:
         return collectives.needed_bytes_per_s(inputs["peak"], inputs["flop_per_byte"])
-    reach = collectives.layer_tp_reach if "tp-layer" in case["id"] else collectives.qkv_tp_reach
+    reach = collectives.layer_tp_reach if "tp-layer" in case["id"] else collectives.matrix_tp_reach
     return reach(inputs["hidden"], inputs["peak"], inputs["bytes_per_s"])
 
 

@@ -59,19 +59,20 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.compute.flops import six_nd, training_flops
 
-    name, shape = inputs.model(arguments)
+    model = inputs.model(arguments)
     flops = training_flops(
-        shape,
+        model.shape,
         count(arguments, "sequences", 1),
-        inputs.sequence(arguments, shape),
+        inputs.sequence(arguments, model.shape),
         mask=arguments.mask or "full",
         recompute=arguments.recompute or "none",
         attention=arguments.attention or "standard",
     )
-    asked, active = _run_options(arguments), shape.parameters().active
+    asked, active = _run_options(arguments), model.shape.parameters().active
     simple = six_nd(active, flops.tokens)
-    text = f"{name}, a step of {flops.tokens:,} tokens\n{_step_text(flops, simple, active)}"
-    data = {"model": name, **_step_data(flops), "six_nd_flop": simple}
+    title = f"{model.name}, a step of {flops.tokens:,} tokens\n{model.notes}"
+    text = f"{title}{_step_text(flops, simple, active)}"
+    data = {**model.data(), **_step_data(flops), "six_nd_flop": simple}
     if asked is not None:
         whole = _training_run(asked, flops)
         text += f"\n\n{_assumed(asked, flops)}\n{whole.explain()}"

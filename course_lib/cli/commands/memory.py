@@ -54,20 +54,20 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.memory.peak import gpu_memory, worst_stage
     from course_lib.theory.memory.report import explain_memory
 
-    name, shape = inputs.model(arguments)
+    model = inputs.model(arguments)
     layout, unit = _layout(arguments), _unit(arguments)
-    length = inputs.sequence(arguments, shape)
-    job = Job(shape, inputs.recipe(arguments), layout, sequence=length)
+    length = inputs.sequence(arguments, model.shape)
+    job = Job(model.shape, inputs.recipe(arguments), layout, sequence=length)
     stage, which = _stage(arguments), ""
     if stage is None:
         stage, which = worst_stage(job)[0], ", the fullest" if layout.pp > 1 else ""
     bill = gpu_memory(job, stage)
     table = explain_memory(job, stage, unit=unit) if arguments.derive else bill.explain(unit)
     title = (
-        f"{name}, sequences of {length:,} tokens, {_words(layout)}\n"
+        f"{model.name}, sequences of {length:,} tokens, {_words(layout)}\n{model.notes}"
         f"each GPU of pipeline rank {stage}{which}:"
     )
-    asked: dict[str, Any] = {"model": name, "recipe": asdict(job.recipe), "layout": asdict(layout)}
+    asked: dict[str, Any] = {**model.data(), "recipe": asdict(job.recipe), "layout": asdict(layout)}
     asked |= {"gpus": layout.world, "sequence_tokens": length, "stage": stage}
     totals = {"model_states_bytes": bill.model_states_bytes, "total_bytes": bill.total_bytes}
     return Answer(f"{title}\n{table}", {**asked, "leaves": asdict(bill), "totals": totals})

@@ -10,18 +10,13 @@ from course_lib.cli.answer import Answer, add_json_option, refusals
 from course_lib.cli.text import add_text_options, count
 
 if TYPE_CHECKING:
-    from course_lib.theory.inputs.cluster import Cluster
     from course_lib.theory.planner import Plan, PlannedLayout
 
 ABOUT = "rank all layouts of a model on a cluster"
-# The planner tries every divisor of these: more than any cluster has, and no long wait for a typo.
-MOST_NODES = 10**6
 MOST_SEQUENCES = 10**9
 # Each is looked at in detail, and each that does not fit is tried with other settings.
 MOST_TOP, MOST_REJECTED = 10_000, 1000
 _COUNTS = {
-    "--nodes": "number of nodes (default: 1)",
-    "--gpus-per-node": "GPUs of one node (default: 8)",
     "--batch": "global batch: sequences of one update",
     "--top": "how many of the fastest layouts (default: 10)",
     "--rejected": "how many that do not fit, the closest first (default: 5)",
@@ -31,8 +26,10 @@ _COUNTS = {
 def add_options(parser: argparse.ArgumentParser) -> None:
     """A model, a cluster, how it is trained, and how much is shown."""
     inputs.add_model(parser)
-    inputs.add_gpu(parser)
+    inputs.add_cluster(parser)
     inputs.add_recipe(parser)
+    about = "none, selective or full (default: all are tried)"
+    add_text_options(parser, {"--recompute": about}, "NAME")
     add_text_options(parser, _COUNTS)
     add_json_option(parser)
 
@@ -47,28 +44,22 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.planner import plan
 
-    name, shape = inputs.model(arguments)
+    model = inputs.model(arguments)
     batch = count(arguments, "batch", most=MOST_SEQUENCES)
     top = count(arguments, "top", 10, least=1, most=MOST_TOP)
     rejected = count(arguments, "rejected", 5, most=MOST_REJECTED)
-    recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, shape)
-    found = plan(shape, recipe, _cluster(arguments), batch, sequence=length)
+    recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, model.shape)
+    only = {"recompute": (recipe.recompute,)} if arguments.recompute else {}
+    cluster = inputs.cluster(arguments)
+    found = plan(model.shape, recipe, cluster, batch, sequence=length, only=only)
     unfit = list(islice(found.rejected(), rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
-    text = "\n".join([f"{name} on {found.explain(top)}", *_front(found, top), *_unfit(rest)])
-    data = {"model": name, **_plan_data(found, top, unfit)} if arguments.json else {}
+    table = f"{model.name} on {found.explain(top)}"
+    text = "\n".join([f"{model.notes}{table}", *_front(found, top), *_unfit(rest)])
+    data = {**model.data(), **_plan_data(found, top, unfit)} if arguments.json else {}
     # 1 is "something did not pass": a program need not read the table to know that nothing fits.
     return Answer(text, data, code=0 if found.fitting else 1)
-
-
-def _cluster(arguments: argparse.Namespace) -> "Cluster":
-    """The cluster of --gpu, --nodes and --gpus-per-node."""
-    from course_lib.theory.inputs.cluster import Cluster
-
-    nodes = count(arguments, "nodes", 1, most=MOST_NODES)
-    gpus_per_node = count(arguments, "gpus_per_node", 8, most=MOST_NODES)
-    return Cluster(inputs.gpu(arguments), nodes, gpus_per_node)
 
 
 def _front(found: "Plan", most: int) -> list[str]:

@@ -31,7 +31,12 @@ class Options(BatchOptions):
 
     def layout(self, ranks: int) -> Layout:
         """The same for the theory; raises ValueError if the model cannot be cut like this."""
-        layout = Layout(tp=ranks, micro_batch=self.batch, sequence_parallel=self.sequence_parallel)
+        layout = Layout(
+            tp=ranks,
+            micro_batch=self.batch,
+            sequence_parallel=self.sequence_parallel,
+            keep_gathered=self.sequence_parallel,
+        )
         layout.check(self.training().shape(), self.sequence)
         return layout
 

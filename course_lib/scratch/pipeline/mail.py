@@ -47,6 +47,25 @@ class Mail:
     A stage then waits for nothing but what its next pass needs, so every order
     that can run at all runs here. `blank(i)` makes the tensor into which a
     message about micro-batch i is received.
+
+    A trace: two stages, two micro-batches, 1F1B. Stage 0 runs F0 F1 B0 B1 and
+    stage 1 runs F0 B0 F1 B1; piece = stage. A letter is (kind, micro-batch,
+    piece that it is for). Both stages read both orders, so stage 1 knows what
+    will come, in `queues[0]`: (F 0 to 1), (F 1 to 1); and stage 0 has, in
+    `queues[1]`: (B 0 to 0), (B 1 to 0). What stage 1 does:
+
+        built     `coming`: (F 0 to 1), its irecv has begun; one left in line
+        take F0   needs (F 0 to 1): wait, put it in `box`; begin (F 1 to 1);
+                  take (F 0 to 1) out of the box
+        send F0   nothing: no piece comes after it
+        take B0   nothing: it starts from the loss
+        send B0   isend of (B 0 to 0), kept in `sent` until it has arrived
+        take F1   needs (F 1 to 1): it travelled while B0 was computed
+        take B1, send B1, as for B0; `finish` waits for what is in `sent`
+
+    Stage 0 meanwhile: `send F0` and `send F1` do not wait. `take B0` waits for
+    (B 0 to 0). That is an answer: (F 0 to 1) must have arrived, so its tensor
+    leaves `sent` and can be freed.
     """
 
     def __init__(

@@ -121,11 +121,11 @@ def training_flops(
     A weight matrix of N numbers takes 6·N a token; attention 6·heads·(d_query + d_value)·s a token
     in each layer: 12·h·s without grouped or latent peculiarities, since keys and values shared by
     several heads are multiplied once for each. Conventions: `mask` "full" counts all s² pairs, as
-    PaLM (arXiv:2204.02311, appendix B), Megatron-LM and torch's FlopCounterMode do, "causal" half
-    of them. `recompute` "full" repeats the layers' forward pass, "selective" the scores only,
-    "operators" every second matmul. `attention` "flash" keeps no scores: its backward pass
-    multiplies queries and keys again, whatever `recompute` says (Dao et al. 2022,
-    arXiv:2205.14135, section 3.1), so "selective" adds nothing.
+    PaLM (arXiv:2204.02311, appendix B), Megatron-LM's papers and torch's FlopCounterMode do,
+    "causal" half of them, as Megatron-LM's training.py of 2025 does. `recompute` "full" repeats the
+    layers' forward pass, "selective" the scores only, "operators" every second matmul. `attention`
+    "flash" keeps no scores: its backward pass multiplies queries and keys again, whatever
+    `recompute` says (Dao et al. 2022, arXiv:2205.14135, section 3.1), so "selective" adds nothing.
     Raises ValueError for counts below 1 and unknown conventions.
     """
     sequence = shape.context if sequence is None else sequence

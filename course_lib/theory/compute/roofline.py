@@ -68,25 +68,23 @@ class Roofline:
 
 
 @checked
-def model_roofline(
-    shape: TransformerShape, accelerator: Accelerator, tokens: int, element_bytes: int = 2
-) -> Roofline:
+def model_roofline(shape: TransformerShape, accelerator: Accelerator, tokens: int) -> Roofline:
     """The matrices of a dense model's forward pass, and its residual additions, on the roofline.
 
     A matrix with `in` rows and `out` columns: 2·tokens·in·out FLOP; bytes: inputs, weights and
-    outputs once each. A residual addition: one FLOP per number for two reads and one write.
-    Attention's scores are left out: flash attention keeps them on the chip. Source of the model:
-    Williams et al. 2009, doi:10.1145/1498765.1498785. Raises ValueError for tokens below 1 and for
-    a mixture of experts, whose matrices see different numbers of tokens.
+    outputs once each, in the number format of the chip's peak. A residual addition: one FLOP per
+    number for two reads and one write. Attention's scores are left out: flash attention keeps them
+    on the chip. Source of the model: Williams et al. 2009, doi:10.1145/1498765.1498785. Raises
+    ValueError for tokens below 1 and for a mixture of experts, whose matrices see different numbers
+    of tokens.
     """
     whole("tokens", tokens)
-    whole("element_bytes", element_bytes)
     if shape.experts:
         raise ValueError(
             f"experts {shape.experts}: the tokens of a matrix depend on the router: "
             "take a dense model"
         )
-    layer = shape.layer_matrices(0)
+    layer, element_bytes = shape.layer_matrices(0), accelerator.element_bytes
     parts = {
         "attention": [m for m in layer if m.place == "attention"] * shape.layers,
         "MLP": [m for m in layer if m.place == "mlp"] * shape.layers,

@@ -2,6 +2,7 @@
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Accelerator, Link
+from course_lib.theory.inputs.huggingface import read_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -19,4 +20,5 @@ __all__ = [
     "Link",
     "Recipe",
     "TransformerShape",
+    "read_configuration",
 ]

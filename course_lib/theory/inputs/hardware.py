@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from course_lib.checked import checked
+from course_lib.theory.inputs.recipe import PRECISION_BYTES
 from course_lib.validation import choice, fraction, number, text, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
@@ -40,11 +41,12 @@ class Link:
 @checked
 @dataclass(frozen=True)
 class Accelerator:
-    """One chip: dense bf16 peak, memory, and the links that it has inside and between nodes.
+    """One chip: dense peak, memory, and the links that it has inside and between nodes.
 
-    `memory_bytes` takes the data sheet's GB as 10^9. `matmul_efficiency`: the best measured large
-    matmul over the peak. `between` None: no usual network, a cluster must name one.
-    Raises ValueError for numbers that are not positive and finite.
+    The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes` takes the data
+    sheet's GB as 10^9. `matmul_efficiency`: the best measured large matmul over the peak. `between`
+    None: no usual network, a cluster must name one. Raises ValueError for numbers that are not
+    positive and finite, and for another format.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
@@ -56,6 +58,7 @@ class Accelerator:
     inside: Link
     between: Link | None = None
     matmul_efficiency: float = MATMUL_EFFICIENCY
+    number_format: str = "bf16"
 
     def __post_init__(self) -> None:
         text("name", self.name)
@@ -63,6 +66,12 @@ class Accelerator:
         whole("memory_bytes", self.memory_bytes)
         number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
         fraction("matmul_efficiency", self.matmul_efficiency)
+        choice("number_format", self.number_format, PRECISION_BYTES)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one number of the peak's format."""
+        return PRECISION_BYTES[self.number_format]
 
     @property
     def ridge_flop_per_byte(self) -> float:
@@ -77,8 +86,8 @@ class Accelerator:
     def explain(self) -> str:
         """The data sheet, one line per number."""
         lines = [
-            f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense bf16, of which "
-            f"{self.matmul_efficiency:.0%} reached by the best matmul",
+            f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense {self.number_format}, "
+            f"of which {self.matmul_efficiency:.0%} reached by the best matmul",
             f"memory {self.memory_bytes / 1e9:g} GB at {self.memory_bytes_per_s / 1e9:g} GB/s",
             f"ridge = peak / memory bandwidth = {self.ridge_flop_per_byte:.1f} FLOP/byte",
             f"inside a node: {self.inside.explain()}",

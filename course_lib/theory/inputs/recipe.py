@@ -141,6 +141,10 @@ class Recipe:
 
 MIXED_16 = Recipe()
 
+# FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32), as torchtitan sets it: fp32
+# shards, gathered and computed in bf16.
+FSDP_16 = Recipe(parameters="fp32", compute="bf16", gradients="fp32", master_copy=False)
+
 # The conventions that tools and papers disagree on, by bytes per parameter.
 RECIPES = {
     # ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1): 2 + 2 + K with K = 12.
@@ -149,9 +153,6 @@ RECIPES = {
     "megatron-18": Recipe(gradients="fp32"),
     # DeepSpeed's estimator and the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.
     "accumulate-20": Recipe(gradient_buffer=True),
-    # FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32), as torchtitan sets it:
-    # fp32 shards, gathered and computed in bf16.
-    "fsdp-16": Recipe(parameters="fp32", compute="bf16", gradients="fp32", master_copy=False),
     # PyTorch with neither autocast nor cast weights.
     "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),
 }

@@ -10,6 +10,8 @@ from course_lib.validation import DERIVED, choice, derive, divisible, flag, text
 # Functions go through layers one by one; ten times as many as any model has.
 MOST_LAYERS = 10_000
 MOST_WIDTH = 10**40  # of a matrix: heads times the width of one
+MOST_NORMS = 4  # one before and one behind attention and MLP
+NORM_NUMBERS = {"layernorm": 2, "rmsnorm": 1, "plain": 0}  # for each number that is normalised
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,23 @@ class LatentAttention:
 class TransformerShape:
     """The sizes of a decoder-only transformer.
 
-    `kv_heads` below `heads` means grouped-query attention; `head_dim` None means hidden / heads.
-    `mlp` is "gelu" (two matrices) or "swiglu" (three); `norm` is "layernorm" (weight and bias) or
-    "rmsnorm" (weight); `biases` gives one to every matrix but router and head. With `experts` each
-    layer after the first `dense_layers` has a router, `experts` MLPs of width `expert_ffn` (0:
-    ffn) of which a token uses `top_k`, and `shared_experts` more that all tokens use. `mla`
-    replaces attention's matrices. Raises ValueError for sizes that do not fit each other.
+    Attention. `kv_heads` below `heads` means grouped-query attention; `head_dim` None means
+    hidden / heads. `attention_biases`: "none", "qkv" (queries, keys and values: Qwen2,
+    arXiv:2407.10671, section 2.2.1) or "all"; None: as `biases`. `qk_norm`: queries and keys pass a
+    norm each, "head" by head (Qwen3, arXiv:2505.09388, section 2) or "all" heads together (OLMo 2,
+    arXiv:2501.00656, section 3.2). `mla` replaces attention's matrices.
+
+    Layers. `mlp` is "gelu" (two matrices) or "swiglu" (three, whatever the gate's function);
+    `norm` is "layernorm" (weight and bias), "rmsnorm" (weight) or "plain" (neither: OLMo,
+    arXiv:2402.00838, section 2.1). `layer_norms` of them are in a layer: 1 where attention and MLP
+    share it (Falcon, arXiv:2311.16867, section 3.3), 4 where each has one before and one behind
+    (Gemma 2, arXiv:2408.00118, section 2). `biases` gives one to every matrix but router and head.
+
+    Mixtures. With `experts` each layer after the first `dense_layers` has a router, `experts` MLPs
+    of width `expert_ffn` (0: ffn) of which a token uses `top_k`, and `shared_experts` more that all
+    tokens use; where there are any, `shared_gate` is one more output of the router that weighs them
+    (Qwen2MoE's shared_expert_gate in Hugging Face transformers).
+    Raises ValueError for sizes that do not fit each other.
     """
 
     BY_NAME: ClassVar[str] = "MODELS[{0}] or model({0})"
@@ -98,6 +111,10 @@ class TransformerShape:
     expert_ffn: int = 0  # as wide as ffn
     dense_layers: int = 0
     mla: LatentAttention | None = None
+    attention_biases: str | None = None
+    qk_norm: str = "none"
+    layer_norms: int = 2
+    shared_gate: bool = False
 
     def __post_init__(self) -> None:
         whole("layers", self.layers, most=MOST_LAYERS)
@@ -106,8 +123,9 @@ class TransformerShape:
         derive(self, kv_heads=self.heads)
         whole("kv_heads", self.kv_heads)
         choice("mlp", self.mlp, ("gelu", "swiglu"))
-        choice("norm", self.norm, ("layernorm", "rmsnorm"))
-        for name in ("biases", "learned_positions", "tied_embeddings"):
+        choice("norm", self.norm, NORM_NUMBERS)
+        whole("layer_norms", self.layer_norms, most=MOST_NORMS)
+        for name in ("biases", "learned_positions", "tied_embeddings", "shared_gate"):
             flag(name, getattr(self, name))
         self._check_attention()
         self._check_experts()
@@ -118,8 +136,16 @@ class TransformerShape:
         divisible("heads", self.heads, "kv_heads", self.kv_heads)
         if self.head_dim is not None:
             whole("head_dim", self.head_dim)
+        choice("qk_norm", self.qk_norm, ("none", "head", "all"))
+        if self.attention_biases is not None:
+            choice("attention_biases", self.attention_biases, ("none", "qkv", "all"))
         if self.mla is None:
             return
+        if self.attention_biases is not None or self.qk_norm != "none":
+            raise ValueError(
+                f"mla has its own biases and norms, got attention_biases {self.attention_biases} "
+                f"and qk_norm {self.qk_norm}: leave them at None and 'none'"
+            )
         if self.head_dim is not None or self.kv_heads != self.heads:
             raise ValueError(
                 f"mla sets the sizes of all heads, got head_dim {self.head_dim} and kv_heads "
@@ -137,6 +163,11 @@ class TransformerShape:
         whole("dense_layers", self.dense_layers, least=0)
         _at_most("top_k", self.top_k, "experts", self.experts)
         _at_most("dense_layers", self.dense_layers, "layers - 1", self.layers - 1)
+        if self.shared_gate and not self.shared_experts:
+            raise ValueError(
+                "shared_gate True weighs shared experts, got shared_experts 0: set shared_experts, "
+                "or shared_gate=False"
+            )
         if not self.dense_layers and self.ffn != self.expert_width:
             raise ValueError(
                 f"ffn {self.ffn} is used by no layer, since all have experts of width "
@@ -144,6 +175,8 @@ class TransformerShape:
             )
 
     def _refuse_expert_sizes(self) -> None:
+        # Not shared_gate: what weighs no shared experts says nothing more, as in a shape from which
+        # the planner takes the experts.
         unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
         for name, nothing in unused.items():
             value = getattr(self, name)
@@ -195,20 +228,22 @@ class TransformerShape:
         attention = self._attention_matrices() if self.mla is None else self._latent(self.mla)
         if not self.has_experts(layer):
             return (*attention, *self._mlp_matrices("mlp", self.ffn))
-        router = Matrix("router", self.hidden, self.experts, bias=False)
+        router = Matrix("router", self.hidden, self.experts + self.shared_gate, bias=False)
         routed = self._mlp_matrices("experts", self.expert_width, self.experts, self.top_k)
         shared = self.shared_experts
         common = self._mlp_matrices("shared_experts", self.expert_width, shared, shared)
         return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
 
     def _attention_matrices(self) -> tuple[Matrix, ...]:
-        h, queries, bias = self.hidden, self.heads * self.head_width, self.biases
-        keys = Matrix("attention", h, self.kv_width, bias)
+        h, queries = self.hidden, self.heads * self.head_width
+        biases = self.attention_biases or ("all" if self.biases else "none")
+        into = biases != "none"
+        keys = Matrix("attention", h, self.kv_width, into)
         return (
-            Matrix("attention", h, queries, bias),
+            Matrix("attention", h, queries, into),
             keys,
             keys,  # values are as wide as keys
-            Matrix("attention", queries, h, bias),
+            Matrix("attention", queries, h, biases == "all"),
         )
 
     def _latent(self, mla: LatentAttention) -> tuple[Matrix, ...]:
@@ -233,7 +268,8 @@ class TransformerShape:
     def layer_parameters(self, layer: int) -> ParameterCount:
         """Exact parameters of layer number `layer`, counted from 0.
 
-        Latent attention has a norm on each latent. Raises ValueError for a layer that is not there.
+        Latent attention has a norm on each latent; `qk_norm` one for queries and one for keys.
+        Raises ValueError for a layer that is not there.
         """
         leaves = dict.fromkeys((leaf.name for leaf in fields(ParameterCount)), 0)
         for matrix in self.layer_matrices(layer):
@@ -243,7 +279,7 @@ class TransformerShape:
             else:
                 leaves[matrix.place] += matrix.copies * matrix.parameters
         latents = 0 if self.mla is None else (self.mla.q_rank or 0) + self.mla.kv_rank
-        leaves["norms"] = self._norm(2 * self.hidden + latents)
+        leaves["norms"] = self._norm(self.layer_norms * self.hidden + latents + self._qk_norm_width)
         return ParameterCount(**leaves)
 
     def embedding_parameters(self) -> ParameterCount:
@@ -256,8 +292,14 @@ class TransformerShape:
         head = 0 if self.tied_embeddings else self.vocab * self.hidden
         return ParameterCount(norms=self._norm(self.hidden), head=head)
 
+    @property
+    def _qk_norm_width(self) -> int:
+        """Numbers that the norms of queries and keys weigh: of one head each, or of all heads."""
+        each = {"none": 0, "head": 2, "all": self.heads + self.kv_heads}[self.qk_norm]
+        return each * self.head_width
+
     def _norm(self, width: int) -> int:
-        return width * (2 if self.norm == "layernorm" else 1)
+        return width * NORM_NUMBERS[self.norm]
 
     def layer_kinds(self, start: int = 0, stop: int | None = None) -> list[tuple[int, int]]:
         """Layers start … stop-1 as (a layer, how many are like it): dense, then with experts.

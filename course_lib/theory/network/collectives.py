@@ -191,17 +191,17 @@ def activation_bytes(micro_batch: int, sequence: int, hidden: int, element_bytes
     return micro_batch * sequence * hidden * element_bytes
 
 
-def qkv_intensity(hidden: int, tp: float, element_bytes: int = 2) -> float:
-    """FLOP per byte in the study notes' way: 2·3·h / t / bytes of an element.
+def matrix_intensity(hidden: int, tp: float, element_bytes: int = 2) -> float:
+    """FLOP per byte of one h × h matrix cut by columns over t GPUs: 3·2·h / t / bytes of a number.
 
-    One column-parallel matrix of 3h columns (query, key, value) cut over t GPUs, for each byte of
-    input that is shipped; the notes take t = heads. It leaves out the rest of the layer: see
-    `layer_intensity`.
+    3 passes, one forward and two backward (the gradients of the input and of the weights), of
+    2·h/t FLOP for each number of the input, which is received once. Study notes reckon like
+    this, with t = heads. It leaves out the rest of the layer: see `layer_intensity`.
     """
     whole("hidden", hidden)
     number("tp", tp, above=0)
     whole("element_bytes", element_bytes)
-    return 2 * 3 * hidden / tp / element_bytes
+    return 3 * 2 * hidden / tp / element_bytes
 
 
 def layer_intensity(
@@ -218,11 +218,11 @@ def layer_intensity(
     return inf if tp == 1 else 6 * parameters / (8 * hidden * (tp - 1) * element_bytes)
 
 
-def qkv_tp_reach(
+def matrix_tp_reach(
     hidden: int, peak_flop_per_s: float, bytes_per_s: float, element_bytes: int = 2
 ) -> float:
-    """Largest t (a real number) with `qkv_intensity` >= peak / bandwidth: 6h / bytes / ridge."""
-    return qkv_intensity(hidden, 1, element_bytes) / ridge(peak_flop_per_s, bytes_per_s)
+    """Largest t (a real number) with `matrix_intensity` >= peak / bandwidth: 6h / bytes / ridge."""
+    return matrix_intensity(hidden, 1, element_bytes) / ridge(peak_flop_per_s, bytes_per_s)
 
 
 def layer_tp_reach(

@@ -75,9 +75,9 @@ class CutLayer:
         return self.compute_s + self.communication_s
 
     @property
-    def qkv_reach(self) -> float:
-        """Largest t by the study notes: see `collectives.qkv_tp_reach`."""
-        return collectives.qkv_tp_reach(
+    def matrix_reach(self) -> float:
+        """Largest t by the study notes: see `collectives.matrix_tp_reach`."""
+        return collectives.matrix_tp_reach(
             self.hidden, self.peak_flop_per_s, self.link.bytes_per_s, self.element_bytes
         )
 
@@ -98,7 +98,7 @@ class CutLayer:
                 f"intensity      {self.flop_per_byte:.4g} FLOP/byte, ridge "
                 f"{self.ridge_flop_per_byte:.4g}",
                 f"reach          t <= {self.layer_reach} by the layer, "
-                f"{self.qkv_reach:.3g} by the notes",
+                f"{self.matrix_reach:.3g} by the notes",
             ]
         )
 

@@ -1,5 +1,6 @@
 """Pipeline schedules: the order in which each stage runs its passes. No times here."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -139,16 +140,27 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     Late weight gradients fill the idle time at the end; each stage holds at most `stages`
     micro-batches. Source: ZB-H1 in Qi et al. 2023, arXiv:2401.10241, section 2.1.
     """
-    order, waiting = [], []
-    for work in one_f_one_b_order(stage, stages, micro_batches):
-        if work.kind == FORWARD:
-            order.append(work)
+    return split_backward(one_f_one_b_order(stage, stages, micro_batches), late=stage)
+
+
+def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
+    """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
+
+    1F1B with `late` = stage is ZB-H1; with twice the warm-up and `late` = 2 · stage it is ZB-H2.
+    Raises ValueError for a `late` below 0. Source: Qi et al. 2023, arXiv:2401.10241, section 2.
+    """
+    whole("late", late, least=0)
+    passes: list[Pass] = []
+    waiting: list[Pass] = []
+    for work in order:
+        if work.kind != BACKWARD:
+            passes.append(work)
             continue
-        order.append(Pass(INPUT, work.micro_batch))
-        waiting.append(Pass(WEIGHT, work.micro_batch))
-        if len(waiting) > stage:
-            order.append(waiting.pop(0))
-    return (*order, *waiting)
+        passes.append(work._replace(kind=INPUT))
+        waiting.append(work._replace(kind=WEIGHT))
+        if len(waiting) > late:
+            passes.append(waiting.pop(0))
+    return (*passes, *waiting)
 
 
 def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:

@@ -60,7 +60,9 @@ def test_the_flop_are_those_of_the_matrices():
 
 
 def test_wider_numbers_halve_the_intensity():
-    bf16, fp32 = (model_roofline(GPT2, H100, 64, element_bytes=b) for b in (2, 4))
+    bf16, fp32 = (
+        model_roofline(GPT2, replace(H100, number_format=name), 64) for name in ("bf16", "fp32")
+    )
     ratio = operation(bf16, "MLP").flop_per_byte / operation(fp32, "MLP").flop_per_byte
     assert ratio == pytest.approx(2)
 
@@ -83,7 +85,6 @@ PROBES = {
             "shape": replace(DENSE, layers=3),
             "accelerator": accelerator("RTX4090"),
             "tokens": 128,
-            "element_bytes": 4,
         },
     )
 }

@@ -87,6 +87,7 @@ def test_intensity_of_a_matmul():
         (lambda: dataclasses.replace(CHIP, memory_bytes=1.5), "memory_bytes must be a whole"),
         (lambda: dataclasses.replace(CHIP, memory_bytes_per_s=0), "memory_bytes_per_s must be"),
         (lambda: dataclasses.replace(CHIP, matmul_efficiency=80), "give a fraction, 0.8 for 80 %"),
+        (lambda: dataclasses.replace(CHIP, number_format="fp33"), "did you mean 'fp32'"),
         (lambda: accelerator("H100"), "did you mean 'H100-SXM'"),
         (lambda: hardware.tensor_core_peak(0, 1, 1), "clock_hz must be above 0"),
         (lambda: hardware.tensor_core_peak(1, 0, 1), "fma_per_clock must be at least 1"),
@@ -107,7 +108,7 @@ def seen(chip):
     cluster = Cluster(chip, nodes=2)
     links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
     fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
-    name = chip.explain().split(":")[0]
+    name = chip.explain().split(":")[0], chip.element_bytes
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links
 
 
@@ -129,6 +130,7 @@ PROBES = {
             "inside": PCIE4,
             "between": PCIE4,
             "matmul_efficiency": 0.5,
+            "number_format": "fp32",
         },
         see=seen,
     ),

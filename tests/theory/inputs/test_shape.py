@@ -65,7 +65,13 @@ DEEPSEEK = TransformerShape(
         {"biases": False},
         {"learned_positions": False},
         {"tied_embeddings": False},
+        {"norm": "plain"},
         {"head_dim": 3},
+        {"attention_biases": "none"},
+        {"attention_biases": "qkv"},
+        {"qk_norm": "head"},
+        {"qk_norm": "all"},
+        {"layer_norms": 4},
         {"experts": 4, "top_k": 1},
         {"mla": LatentAttention(4, 4, 2, 2, 2)},
     ],
@@ -81,6 +87,7 @@ def test_each_size_changes_the_count(change):
         {"experts": 7},
         {"top_k": 3},
         {"shared_experts": 0},
+        {"shared_gate": True},
         {"expert_ffn": 13},
         {"dense_layers": 2},
         {"ffn": 41},
@@ -96,6 +103,33 @@ def test_each_size_of_a_mixture_changes_the_count(change):
         DEEPSEEK.parameters().total,
         DEEPSEEK.parameters().active,
     )
+
+
+def test_biases_and_norms_of_attention_by_hand():
+    # 2 layers of 8 numbers, 4 query heads and 2 key-value heads of 3: queries 12, keys 6, values 6.
+    base = dataclasses.replace(
+        SMALL, head_dim=3, kv_heads=2, biases=False, learned_positions=False, norm="rmsnorm"
+    )
+    without = base.parameters().total
+    for change, more in (
+        ({"attention_biases": "none"}, 0),
+        ({"attention_biases": "qkv"}, 2 * (12 + 6 + 6)),
+        ({"attention_biases": "all"}, 2 * (12 + 6 + 6 + 8)),
+        ({"qk_norm": "head"}, 2 * (3 + 3)),
+        ({"qk_norm": "all"}, 2 * (12 + 6)),
+        ({"layer_norms": 1}, -2 * 8),
+        ({"layer_norms": 4}, 2 * 16),
+        ({"norm": "plain"}, -(2 * 16 + 8)),
+    ):
+        assert dataclasses.replace(base, **change).parameters().total == without + more, change
+
+
+def test_the_gate_of_shared_experts_is_one_more_output_of_the_router():
+    gated = dataclasses.replace(DEEPSEEK, shared_gate=True)
+    mixtures = DEEPSEEK.layers - DEEPSEEK.dense_layers
+    assert gated.parameters().router == DEEPSEEK.parameters().router + mixtures * DEEPSEEK.hidden
+    flop = [training_flops(shape, 1, 1).router_flop for shape in (DEEPSEEK, gated)]
+    assert flop[1] - flop[0] == 6 * mixtures * DEEPSEEK.hidden
 
 
 def test_heads_change_the_count_under_grouped_query_attention():
@@ -116,6 +150,21 @@ def test_heads_change_the_count_under_grouped_query_attention():
         ({"norm": "layer norm"}, "did you mean 'layernorm'"),
         ({"biases": 1}, "biases must be True or False"),
         ({"head_dim": 0}, "head_dim must be at least 1"),
+        ({"attention_biases": "qvk"}, "did you mean 'qkv'"),
+        ({"attention_biases": True}, "attention_biases True is not one of none, qkv, all"),
+        ({"qk_norm": "heads"}, "did you mean 'head'"),
+        ({"layer_norms": 0}, "layer_norms must be at least 1"),
+        ({"layer_norms": 5}, "layer_norms must be at most 4"),
+        ({"shared_gate": 1}, "shared_gate must be True or False"),
+        (
+            {"experts": 4, "top_k": 1, "shared_gate": True},
+            "or shared_gate=False",
+        ),
+        ({"mla": LatentAttention(4, 4, 2, 2, 2), "qk_norm": "head"}, "leave them at None and"),
+        (
+            {"mla": LatentAttention(4, 4, 2, 2, 2), "attention_biases": "all"},
+            "leave them at None and",
+        ),
         ({"top_k": 2}, "top_k 2 is used only with experts, got experts 0: set experts, or top_k=0"),
         ({"dense_layers": 1}, "dense_layers 1 is used only with experts"),
         ({"expert_ffn": 8}, "set experts, or expert_ffn=0"),
@@ -196,6 +245,10 @@ PROBES = {
             "expert_ffn": Given(512, EXPERTS),
             "dense_layers": Given(3, EXPERTS),
             "mla": Given(LATENT.mla, {"kv_heads": 8}),
+            "attention_biases": "qkv",
+            "qk_norm": "head",
+            "layer_norms": 4,
+            "shared_gate": Given(True, EXPERTS),
         },
         see=seen,
     ),

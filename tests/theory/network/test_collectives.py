@@ -246,8 +246,8 @@ def test_reach_is_the_last_t_that_is_fast_enough(hidden, peak, bandwidth, elemen
     reach = collectives.layer_tp_reach(hidden, peak, bandwidth, element_bytes=element_bytes)
     assert collectives.layer_intensity(hidden, reach, element_bytes) >= ridge * (1 - 1e-9)
     assert collectives.layer_intensity(hidden, reach + 1, element_bytes) < ridge * (1 + 1e-9)
-    real = collectives.qkv_tp_reach(hidden, peak, bandwidth, element_bytes)
-    assert collectives.qkv_intensity(hidden, real, element_bytes) == pytest.approx(ridge)
+    real = collectives.matrix_tp_reach(hidden, peak, bandwidth, element_bytes)
+    assert collectives.matrix_intensity(hidden, real, element_bytes) == pytest.approx(ridge)
     needed = collectives.needed_bytes_per_s(peak, ridge)
     assert needed == pytest.approx(bandwidth)
 
@@ -284,7 +284,7 @@ def test_reach_counts_the_parameters_of_the_layer():
         (lambda: collectives.zero_volume(1, 4), "zero_stage must be at most 3"),
         (lambda: collectives.tensor_parallel_bytes(0, 1, 1, 1), "micro_batch must be at least 1"),
         (lambda: collectives.layer_intensity(8, 0), "tp must be at least 1"),
-        (lambda: collectives.qkv_intensity(8, 0), "tp must be above 0"),
+        (lambda: collectives.matrix_intensity(8, 0), "tp must be above 0"),
         (lambda: collectives.ridge(1e12, 0), "bytes_per_s must be above 0"),
         (lambda: collectives.needed_bytes_per_s(1e12, 0), "flop_per_byte must be above 0"),
         (
@@ -336,11 +336,11 @@ PROBES = {
         collectives.tensor_parallel_bytes, TENSOR | {"tp": 4}, OTHER_TENSOR | {"tp": 8}
     ),
     "activation_bytes": Probe(collectives.activation_bytes, TENSOR, OTHER_TENSOR),
-    "qkv_intensity": Probe(collectives.qkv_intensity, *CUT),
+    "matrix_intensity": Probe(collectives.matrix_intensity, *CUT),
     "layer_intensity": Probe(
         collectives.layer_intensity, CUT[0], CUT[1] | {"layer_parameters": 10**6}
     ),
-    "qkv_tp_reach": Probe(collectives.qkv_tp_reach, REACH, OTHER_REACH),
+    "matrix_tp_reach": Probe(collectives.matrix_tp_reach, REACH, OTHER_REACH),
     "layer_tp_reach": Probe(
         collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}
     ),

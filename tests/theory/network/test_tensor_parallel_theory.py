@@ -45,7 +45,7 @@ def test_at_the_reach_computing_still_takes_longer(link):
 
 def test_reaches_are_those_of_collectives():
     assert LAYER.layer_reach == collectives.layer_tp_reach(8192, H100.peak_flop_per_s, 450e9) == 17
-    assert LAYER.qkv_reach == pytest.approx(11.18, rel=1e-3)
+    assert LAYER.matrix_reach == pytest.approx(11.18, rel=1e-3)
 
 
 def test_explain_has_the_numbers():
@@ -95,7 +95,7 @@ PROBES = {
             "tokens": 1024,
             "element_bytes": 4,
         },
-        see=lambda layer: (layer.compute_s, layer.communication_s, layer.qkv_reach),
+        see=lambda layer: (layer.compute_s, layer.communication_s, layer.matrix_reach),
     ),
     "kv_copies": Probe(kv_copies, {"kv_heads": 8, "tp": 16}, {"kv_heads": 4, "tp": 32}),
     "qkv_rows": Probe(

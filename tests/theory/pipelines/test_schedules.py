@@ -5,7 +5,9 @@ from every import every
 from probes import Given, Probe
 
 from course_lib.theory.pipelines import schedules
-from course_lib.theory.pipelines.schedules import schedule
+from course_lib.theory.pipelines.pass_times import PassTimes
+from course_lib.theory.pipelines.schedules import Pass, schedule
+from course_lib.theory.pipelines.simulation import simulate
 
 
 def _torch_order(actions, stages):
@@ -62,6 +64,30 @@ def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
         assert sorted(ours) == sorted(_torch_order(gpipe[rank], stages))
 
 
+@every(("stages", "micro_batches"), [(4, 12), (8, 32), (8, 16)])
+def test_zb_h2_leaves_no_gap_and_holds_two_p_less_one(stages, micro_batches):
+    """For equal F, I and W: arXiv:2401.10241, sections 2.2 and 2.3.
+
+    There worker i = k + 1 holds 2p - 2i + 1 whole micro-batches and 2i - 2 that wait for W.
+    """
+    forward, backward = ([Pass(kind, i) for i in range(micro_batches)] for kind in "FB")
+    orders = tuple(
+        schedules.split_backward(
+            schedules._one_in_turn(forward, backward, 2 * (stages - 1 - k)), late=2 * k
+        )
+        for k in range(stages)
+    )
+    ran = simulate(schedules.Schedule("ZB-H2", micro_batches, orders), PassTimes())
+    for stage, tasks in enumerate(ran.by_stage):
+        assert tasks[-1].end - tasks[0].start == ran.busy[stage] == 3 * micro_batches
+        assert ran.in_flight(stage) == 2 * stages - 1
+
+
+def test_a_negative_delay_is_refused():
+    with pytest.raises(ValueError, match="late must be at least 0"):
+        schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1)
+
+
 class _Sizes:
     """The attributes that torch's order functions read from a schedule object."""
 
@@ -97,6 +123,11 @@ PROBES = {
         OTHER_ORDER | {"virtual_stages": 3},
     ),
     "zb1p_order": Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
+    "split_backward": Probe(
+        schedules.split_backward,
+        {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
+        {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
+    ),
     "dualpipe_order": Probe(
         schedules.dualpipe_order,
         ORDER | {"micro_batches": 16},

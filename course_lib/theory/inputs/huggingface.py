@@ -1,0 +1,136 @@
+"""A Hugging Face configuration, the config.json beside published weights, as a TransformerShape.
+
+What the entries of each `model_type` mean stands in model_types.py.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.model_types import MODEL_TYPES
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.validation import choice, told
+
+MOST_BYTES = 10**7  # of a file; the longest published ones, which list every matrix, have 1 MB
+FILE_NAME = "config.json"
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What a configuration says; `not_counted`: what of it the shape leaves out, in words."""
+
+    model_type: str
+    shape: TransformerShape
+    not_counted: tuple[str, ...] = ()
+
+
+@checked
+def configuration(values: Mapping[str, Any]) -> Configuration:
+    """The shape behind the entries of a configuration; of a model with images, its text part.
+
+    Raises ValueError, one sentence with the key and its value, for a `model_type` that is not in
+    MODEL_TYPES, a missing or wrong key, an encoder-decoder, and weights that are packed into fewer
+    bits: only fp8, in which DeepSeek-V3 was trained, leaves every weight its own number.
+    """
+    text = values.get("text_config")
+    inner: Mapping[str, Any] = text if isinstance(text, dict) else values
+    if values.get("is_encoder_decoder") or inner.get("is_encoder_decoder"):
+        raise ValueError(
+            "is_encoder_decoder true means two stacks of layers: take a decoder-only model"
+        )
+    if "model_type" not in inner:
+        raise ValueError(
+            f"model_type is missing: add it, as in the model's own {FILE_NAME}, such as "
+            '"model_type": "llama"'
+        )
+    model_type = inner["model_type"]
+    choice("model_type", model_type, MODEL_TYPES)
+    shape = MODEL_TYPES[model_type].shape(inner)
+    return Configuration(model_type, shape, _left_out(values, inner, shape.context))
+
+
+def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int) -> tuple[str, ...]:
+    """In words, what a configuration has and a shape has not."""
+    parts = [
+        f"{name}: only the text model is counted"
+        for name in ("vision_config", "audio_config")
+        if values.get(name) and inner is not values
+    ]
+    modules = inner.get("num_nextn_predict_layers")
+    if modules:
+        parts.append(f"num_nextn_predict_layers {told(modules)}: multi-token prediction")
+    window = inner.get("sliding_window")
+    slides = isinstance(window, int) and 0 < window < context
+    if slides and inner.get("use_sliding_window") is not False:
+        parts.append(f"sliding_window {window}: attention is counted over whole sequences")
+    method = _quantised(values) or _quantised(inner)
+    if method:
+        parts.append(f"quantization_config {method}: weights have the recipe's bytes")
+    return tuple(parts)
+
+
+def _quantised(values: Mapping[str, Any]) -> str:
+    """The method in which the published weights are stored; ValueError for packed ones."""
+    described = values.get("quantization_config")
+    if not described:
+        return ""
+    method = described.get("quant_method", described) if isinstance(described, dict) else described
+    if method != "fp8":
+        raise ValueError(
+            f"quantization_config {told(method)} packs several weights into one number, which is "
+            "not how a model is trained: take the configuration of the model before quantization"
+        )
+    return "fp8"
+
+
+def read_configuration(path: str | os.PathLike[str]) -> Configuration:
+    """`configuration` of a file, or of the config.json in a folder.
+
+    Raises ValueError, one sentence that starts with the path, for what cannot be read, is no JSON
+    object or has more than MOST_BYTES.
+    """
+    place = Path(path)
+    try:
+        if place.is_dir():
+            place /= FILE_NAME
+        return configuration(_entries(_content(place)))
+    except OSError as error:
+        words = f"{error.strerror}: give a file that can be read"
+        raise ValueError(f"{told(str(place))}: {words}") from error
+    except ValueError as error:
+        raise ValueError(f"{told(str(place))}: {error}") from error
+
+
+def _content(place: Path) -> bytes:
+    """The bytes of a file that is neither absurdly long nor a device, which might never end."""
+    if not place.is_file():
+        raise ValueError(
+            f"there is no such file: download the model's {FILE_NAME} from its page at "
+            "huggingface.co, and give its path or its folder's"
+        )
+    with place.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(
+            f"more than {MOST_BYTES:,} bytes are no configuration: give the model's {FILE_NAME}, "
+            "not its weights or its tokenizer"
+        )
+    return content
+
+
+def _entries(content: bytes) -> dict[str, Any]:
+    """The JSON object in the bytes of a file."""
+    try:
+        entries = json.loads(content.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"this is not JSON: give the model's {FILE_NAME}") from error
+    if not isinstance(entries, dict):
+        raise ValueError(
+            f"the JSON is a {type(entries).__name__} and not an object of keys: give the model's "
+            f"{FILE_NAME}"
+        )
+    return entries

@@ -1,0 +1,311 @@
+"""How each `model_type` of Hugging Face transformers names its sizes, and what its modules fix.
+
+Keys and defaults are those of the configuration classes of transformers 5.23.0
+(models/*/configuration_*.py), and what no key says is as in its modules (models/*/modeling_*.py).
+The tests compare the counts with those of the modules that it builds.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
+from course_lib.validation import divisible, flag, told, whole
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class _Key:
+    """One entry of a configuration: a whole number, or a flag where the default is one.
+
+    Without a `default` it must be there. `nullable`: null is allowed, and means None.
+    `or_name`: what newer versions of transformers write.
+    """
+
+    name: str
+    default: Any = _REQUIRED
+    nullable: bool = False
+    or_name: str = ""
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """The entry of `values`, or the default; ValueError for a missing or a wrong one."""
+        name = self.name if self.name in values or self.or_name not in values else self.or_name
+        if name not in values:
+            if self.default is _REQUIRED:
+                raise ValueError(f"{name} is missing: add it, as in the model's own config.json")
+            return self.default
+        value = values[name]
+        if value is None and (self.nullable or self.default is None):
+            return None
+        if isinstance(self.default, bool):
+            flag(name, value)
+        else:
+            whole(name, value, least=0)
+        return value
+
+
+# What an entry says about a field: a key, a function of the whole configuration, or a value.
+_Rule = _Key | Callable[[Mapping[str, Any]], Any] | str | int | bool | None
+
+
+@dataclass(frozen=True)
+class ModelType:
+    """The rules for fields of TransformerShape, and `only`: keys that must have this value.
+
+    With another value of such a key a model has other matrices than the shape can say.
+    """
+
+    fields: Mapping[str, _Rule]
+    only: Mapping[str, Any] = field(default_factory=dict)
+
+    def shape(self, values: Mapping[str, Any]) -> TransformerShape:
+        """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
+        for name, expected in self.only.items():
+            if values.get(name, expected) != expected:
+                raise ValueError(
+                    f"{name} {told(values[name])} means other matrices than can be counted here: "
+                    f"only {json.dumps(expected)} is read"
+                )
+        return TransformerShape(
+            **_fitted({name: _resolve(rule, values) for name, rule in self.fields.items()})
+        )
+
+
+def _resolve(rule: _Rule, values: Mapping[str, Any]) -> Any:
+    if isinstance(rule, _Key):
+        return rule.value(values)
+    return rule(values) if callable(rule) else rule
+
+
+def _fitted(sizes: dict[str, Any]) -> dict[str, Any]:
+    """The sizes, without those that no layer uses and without a default that is spelled out."""
+    if sizes.get("attention_biases") == ("all" if sizes["biases"] else "none"):
+        sizes["attention_biases"] = None
+    if sizes.get("expert_ffn") and not sizes.get("dense_layers"):
+        sizes["ffn"] = sizes["expert_ffn"]
+    return sizes
+
+
+def _biased(key: _Key, places: str = "all") -> Callable[[Mapping[str, Any]], str]:
+    """attention_biases: `places` under the flag, else none."""
+    return lambda values: places if key.value(values) else "none"
+
+
+def _first_dense(values: Mapping[str, Any]) -> int:
+    """mlp_only_layers, which are dense: as many as there are, if they are the first ones."""
+    listed = values.get("mlp_only_layers") or []
+    if not isinstance(listed, list) or listed != list(range(len(listed))):
+        raise ValueError(
+            f"mlp_only_layers {told(listed)} are not the first layers: only models whose dense "
+            "layers come first can be counted here"
+        )
+    return len(listed)
+
+
+def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
+    """Its one shared expert is as wide as so many routed ones."""
+    name, by_name = "shared_expert_intermediate_size", "moe_intermediate_size"
+    shared, width = _Key(name, 5632).value(values), _Key(by_name, 1408).value(values)
+    whole(by_name, width)
+    divisible(name, shared, by_name, width)
+    return int(shared // width)
+
+
+def _latents(values: Mapping[str, Any]) -> LatentAttention:
+    """DeepSeek-V2's and V3's latent attention, whose defaults are the same."""
+    return LatentAttention(
+        q_rank=_Key("q_lora_rank", 1536, nullable=True).value(values),
+        kv_rank=_Key("kv_lora_rank", 512).value(values),
+        nope_dim=_Key("qk_nope_head_dim", 128).value(values),
+        rope_dim=_Key("qk_rope_head_dim", 64).value(values),
+        value_dim=_Key("v_head_dim", 128).value(values),
+    )
+
+
+def _falcon_kv_heads(values: Mapping[str, Any]) -> int | None:
+    """One head for all queries (multi-query), unless a newer Falcon names its number."""
+    grouped = _Key("new_decoder_architecture", default=False).value(values)
+    if _Key("multi_query", default=True).value(values) and not grouped:
+        return 1
+    return _Key("num_kv_heads", None).value(values)  # type: ignore[no-any-return]
+
+
+def _falcon_norms(values: Mapping[str, Any]) -> int:
+    """One norm for attention and MLP side by side; two in a newer Falcon unless it says one."""
+    if _Key("new_decoder_architecture", default=False).value(values):
+        return _Key("num_ln_in_parallel_attn", None).value(values) or 2
+    return 1 if _Key("parallel_attn", default=True).value(values) else 2
+
+
+_SIZES: dict[str, _Rule] = {
+    "layers": _Key("num_hidden_layers"),
+    "hidden": _Key("hidden_size"),
+    "heads": _Key("num_attention_heads"),
+    "ffn": _Key("intermediate_size"),
+    "vocab": _Key("vocab_size"),
+    "context": _Key("max_position_embeddings"),
+    "learned_positions": False,
+}
+_ATTENTION_BIAS = _Key("attention_bias", default=False)
+_HEAD_DIM = _Key("head_dim", None)
+
+
+def _kv_heads(default: int | None) -> _Key:
+    return _Key("num_key_value_heads", default, nullable=True)
+
+
+def _tied(default: bool) -> _Key:
+    return _Key("tie_word_embeddings", default)
+
+
+_LLAMA = _SIZES | {
+    "kv_heads": _kv_heads(None),
+    "head_dim": _HEAD_DIM,
+    "mlp": "swiglu",
+    "norm": "rmsnorm",
+    "biases": _Key("mlp_bias", default=False),
+    "attention_biases": _biased(_ATTENTION_BIAS),
+    "tied_embeddings": _tied(default=False),
+}
+_PLAIN = _LLAMA | {"biases": False, "attention_biases": "none"}
+_MISTRAL = _PLAIN | {"kv_heads": _kv_heads(8)}
+_QWEN2 = _PLAIN | {"kv_heads": _kv_heads(32), "attention_biases": "qkv"}
+_QWEN3 = _LLAMA | {
+    "kv_heads": _kv_heads(32),
+    "head_dim": _Key("head_dim", 128, nullable=True),
+    "biases": False,
+    "qk_norm": "head",
+}
+_QWEN_MIXTURE: dict[str, _Rule] = {
+    "top_k": _Key("num_experts_per_tok"),
+    "expert_ffn": _Key("moe_intermediate_size"),
+    "dense_layers": _first_dense,
+}
+_GEMMA = _LLAMA | {
+    "kv_heads": _kv_heads(16),
+    "head_dim": _Key("head_dim", 256),
+    "biases": False,
+    "tied_embeddings": _tied(default=True),
+}
+_GEMMA2 = _GEMMA | {"kv_heads": _kv_heads(4), "layer_norms": 4}
+_OLMO = _LLAMA | {"biases": False, "norm": "plain"}
+_OLMO2 = _OLMO | {"norm": "rmsnorm", "qk_norm": "all"}
+_DEEPSEEK = _PLAIN | {
+    "kv_heads": None,
+    "head_dim": None,
+    "attention_biases": None,
+    "experts": _Key("n_routed_experts"),
+    "top_k": _Key("num_experts_per_tok"),
+    "shared_experts": lambda values: _Key("n_shared_experts", None).value(values) or 0,
+    "expert_ffn": _Key("moe_intermediate_size"),
+    "dense_layers": _Key("first_k_dense_replace", 0),
+    "mla": _latents,
+}
+_DEEPSEEK_ONLY = {"moe_layer_freq": 1, "attention_bias": False, "mlp_bias": False}
+
+MODEL_TYPES: Mapping[str, ModelType] = {
+    "llama": ModelType(_LLAMA),
+    "mistral": ModelType(_MISTRAL),
+    "mixtral": ModelType(
+        _MISTRAL
+        | {"experts": _Key("num_local_experts", 8), "top_k": _Key("num_experts_per_tok", 2)}
+    ),
+    "qwen2": ModelType(_QWEN2),
+    "qwen2_moe": ModelType(
+        _QWEN2
+        | _QWEN_MIXTURE
+        | {
+            "kv_heads": _kv_heads(16),
+            "attention_biases": _biased(_Key("qkv_bias", default=True), "qkv"),
+            "experts": _Key("num_experts"),
+            "shared_experts": _shared_of_qwen2_moe,
+            "shared_gate": True,
+        },
+        only={"decoder_sparse_step": 1},
+    ),
+    "qwen3": ModelType(_QWEN3),
+    "qwen3_moe": ModelType(
+        _QWEN3
+        | _QWEN_MIXTURE
+        | {
+            "kv_heads": _kv_heads(4),
+            "head_dim": _HEAD_DIM,
+            "experts": _Key("num_experts", or_name="num_local_experts"),
+        },
+        only={"decoder_sparse_step": 1},
+    ),
+    "deepseek_v2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "deepseek_v3": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),
+    "kimi_k2": ModelType(_DEEPSEEK, _DEEPSEEK_ONLY),  # DeepSeek-V3's modules, other sizes
+    "gpt2": ModelType(
+        {
+            "layers": _Key("n_layer"),
+            "hidden": _Key("n_embd"),
+            "heads": _Key("n_head"),
+            "ffn": lambda values: _Key("n_inner", None).value(values) or 4 * _width(values),
+            "vocab": _Key("vocab_size"),
+            "context": _Key("n_positions"),
+            "biases": True,
+            "tied_embeddings": _tied(default=True),
+        },
+        only={"add_cross_attention": False},
+    ),
+    "gpt_neox": ModelType(
+        _SIZES
+        | {
+            "biases": True,
+            "attention_biases": _biased(_Key("attention_bias", default=True)),
+            "tied_embeddings": _tied(default=False),
+        }
+    ),
+    "gemma": ModelType(_GEMMA),
+    "gemma2": ModelType(_GEMMA2),
+    "gemma3_text": ModelType(
+        _GEMMA2
+        | {
+            "qk_norm": "head",
+            # A model with images names in its text_config only what is not the default.
+            "heads": _Key("num_attention_heads", 8),
+            "vocab": _Key("vocab_size", 262208),
+            "context": _Key("max_position_embeddings", 131072),
+        }
+    ),
+    "phi3": ModelType(_PLAIN),
+    "olmo": ModelType(_OLMO),
+    "olmo2": ModelType(_OLMO2),
+    "olmo3": ModelType(_OLMO2),
+    "olmoe": ModelType(
+        _OLMO2 | {"experts": _Key("num_experts", 64), "top_k": _Key("num_experts_per_tok", 8)}
+    ),
+    "granite": ModelType(_LLAMA),
+    "smollm3": ModelType(
+        _LLAMA | {"kv_heads": _kv_heads(4), "tied_embeddings": _tied(default=True)}
+    ),
+    "starcoder2": ModelType(
+        _SIZES
+        | {
+            "kv_heads": _kv_heads(2),
+            "biases": _Key("use_bias", default=True),
+            "tied_embeddings": _tied(default=True),
+        }
+    ),
+    "falcon": ModelType(
+        _SIZES
+        | {
+            "ffn": lambda values: (
+                _Key("ffn_hidden_size", None).value(values) or 4 * _Key("hidden_size").value(values)
+            ),
+            "context": _Key("max_position_embeddings", 2048),
+            "kv_heads": _falcon_kv_heads,
+            "biases": _Key("bias", default=False),
+            "layer_norms": _falcon_norms,
+            "tied_embeddings": _tied(default=True),
+        }
+    ),
+}
+
+
+def _width(values: Mapping[str, Any]) -> int:
+    return int(_Key("n_embd").value(values))
