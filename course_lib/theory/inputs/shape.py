@@ -208,6 +208,16 @@ class TransformerShape:
         """Width of the keys, all heads together: kv_heads · head_width."""
         return self.kv_heads * self.head_width
 
+    @property
+    def qkv_biases(self) -> bool:
+        """Whether queries, keys and values have biases."""
+        return self.biases if self.attention_biases is None else self.attention_biases != "none"
+
+    @property
+    def output_bias(self) -> bool:
+        """Whether attention's output has a bias."""
+        return self.biases if self.attention_biases is None else self.attention_biases == "all"
+
     def check_sequence(self, sequence: int) -> None:
         """Raise ValueError for a sequence below 1 or longer than the learned positions."""
         whole("sequence", sequence)
@@ -236,14 +246,12 @@ class TransformerShape:
 
     def _attention_matrices(self) -> tuple[Matrix, ...]:
         h, queries = self.hidden, self.heads * self.head_width
-        biases = self.attention_biases or ("all" if self.biases else "none")
-        into = biases != "none"
-        keys = Matrix("attention", h, self.kv_width, into)
+        keys = Matrix("attention", h, self.kv_width, self.qkv_biases)
         return (
-            Matrix("attention", h, queries, into),
+            Matrix("attention", h, queries, self.qkv_biases),
             keys,
             keys,  # values are as wide as keys
-            Matrix("attention", queries, h, biases == "all"),
+            Matrix("attention", queries, h, self.output_bias),
         )
 
     def _latent(self, mla: LatentAttention) -> tuple[Matrix, ...]:

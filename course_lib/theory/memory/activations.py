@@ -27,7 +27,7 @@ class ActivationTerms:
     """
 
     layer_input_bytes: int = 0
-    norms_bytes: int = 0  # inputs of the two norms
+    norms_bytes: int = 0  # inputs of the layer's norms, and of those of queries and keys
     matrix_inputs_bytes: int = 0  # what the norms hand to attention and to the MLP
     latents_bytes: int = 0  # latent attention's two latents and the inputs of their norms
     queries_bytes: int = 0
@@ -135,8 +135,9 @@ def needed_terms(job: Job, layer: int = 0) -> ActivationTerms:
     kv_heads = heads if recipe.repeat_kv else max(1, shape.kv_heads // tp)
     number = tokens.inside * size  # bytes of one number per token inside
     terms = ActivationTerms(
-        norms_bytes=tokens.outside * 2 * norm_bytes(recipe, h),
-        matrix_inputs_bytes=gathered_tokens(job) * 2 * h * size,
+        norms_bytes=tokens.outside * shape.layer_norms * norm_bytes(recipe, h)
+        + tokens.inside * _query_key_norm_bytes(job),
+        matrix_inputs_bytes=gathered_tokens(job) * min(2, shape.layer_norms) * h * size,
         latents_bytes=tokens.outside * _latent_bytes(shape, recipe),
         queries_bytes=number * heads * shape.head_width,
         keys_values_bytes=number * kv_heads * (shape.head_width + shape.value_width),
@@ -190,6 +191,15 @@ def norm_bytes(recipe: Recipe, width: int) -> int:
     """
     whole("width", width, least=0)
     return width * (recipe.compute_bytes + (0 if recipe.fused_norms else 4))
+
+
+def _query_key_norm_bytes(job: Job) -> int:
+    """Bytes per token of the inputs of the norms of queries and keys, before keys are copied."""
+    shape, tp = job.shape, job.layout.tp
+    if shape.qk_norm == "none":
+        return 0
+    heads = shape.heads // tp + max(1, shape.kv_heads // tp)
+    return norm_bytes(job.recipe, heads * shape.head_width)
 
 
 def _score_bytes(job: Job) -> int:

@@ -181,7 +181,7 @@ def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tu
     copied = count.norms + count.router + _copied_attention(shape)
     if not shape.has_experts(layer):
         copied += shape.biases * shape.hidden  # of the MLP's last matrix, added after the sum
-    keys_values = 0 if shape.mla else 2 * shape.kv_width * (shape.hidden + shape.biases)
+    keys_values = 0 if shape.mla else 2 * shape.kv_width * (shape.hidden + shape.qkv_biases)
     split = count.total - count.experts - copied - keys_values
     dense = copied - (-split // ranks) + keys_values // min(ranks, shape.kv_heads)
     return dense, -(-count.experts // (layout.ep * ranks))
@@ -189,7 +189,7 @@ def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tu
 
 def _copied_attention(shape: TransformerShape) -> int:
     """Attention's parameters on every tp rank: the output's bias; latent down-projections."""
-    output_bias = shape.biases * shape.hidden
+    output_bias = shape.output_bias * shape.hidden
     if shape.mla is None:
         return output_bias
     widths = (shape.mla.q_rank or 0) + shape.mla.kv_rank + shape.mla.rope_dim

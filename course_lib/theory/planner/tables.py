@@ -124,7 +124,14 @@ def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     if kind == "experts":
         return replace(shape, layers=layers, dense_layers=0, ffn=shape.expert_width)
     return replace(
-        shape, layers=layers, dense_layers=0, experts=0, top_k=0, shared_experts=0, expert_ffn=0
+        shape,
+        layers=layers,
+        dense_layers=0,
+        experts=0,
+        top_k=0,
+        shared_experts=0,
+        shared_gate=False,
+        expert_ffn=0,
     )
 
 

@@ -178,6 +178,64 @@ def test_llama_layer_equals_autograd_s_list(samples, fused, repeat_kv, precision
     assert found == predicted + statistics + softmax
 
 
+class OtherNorms(Block):
+    """The same layer with norms of queries and keys, and with 4 norms or one that is shared."""
+
+    def __init__(self, shape):
+        super().__init__(shape)
+        self.shape = shape
+        if shape.layer_norms == 1:
+            self.norms = nn.ModuleList([KernelNorm(shape.hidden)])
+        elif shape.layer_norms == 2:
+            first, second = self.norms
+            self.norms = nn.ModuleList([first, nn.Identity(), second, nn.Identity()])
+        else:
+            self.norms = nn.ModuleList(KernelNorm(shape.hidden) for _ in range(4))
+        widths = {"none": (), "head": (1, 1), "all": (shape.heads, shape.kv_heads)}[shape.qk_norm]
+        self.qk_norms = nn.ModuleList(KernelNorm(n * self.head_dim) for n in widths)
+
+    def attention(self, x):
+        q, k, v = (layer(x) for layer in self.qkv)
+        if self.shape.qk_norm == "all":
+            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
+        q, k, v = (t.unflatten(-1, (-1, self.head_dim)) for t in (q, k, v))
+        if self.shape.qk_norm == "head":
+            q, k = (norm(t) for norm, t in zip(self.qk_norms, (q, k), strict=True))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def forward(self, x):
+        if len(self.norms) == 1:
+            normed = self.norms[0](x)
+            return x + self.attention(normed) + self.mlp(normed)
+        before, behind, first, last = self.norms
+        x = x + behind(self.attention(before(x)))
+        return x + last(self.mlp(first(x)))
+
+
+@pytest.mark.torch_internals
+@every(
+    ("change", "scales"),
+    [
+        ({"qk_norm": "head"}, 2 + LLAMA.heads + LLAMA.kv_heads),
+        ({"qk_norm": "all"}, 2 + 2),
+        ({"layer_norms": 4}, 4),
+        ({"layer_norms": 1}, 1),
+        ({"layer_norms": 4, "qk_norm": "head"}, 4 + LLAMA.heads + LLAMA.kv_heads),
+    ],
+)
+def test_a_layer_with_other_norms_equals_autograd_s_list(change, scales):
+    samples, sequence = 2, 32
+    shape = dataclasses.replace(LLAMA, **change)
+    predicted = layer_activation_bytes(
+        Job(shape, FP32, Layout(micro_batch=samples), sequence=sequence)
+    )
+    found = measured(OtherNorms(shape), torch.float32, samples, sequence, shape.hidden)
+    # One scale per norm and token, and flash attention's log-sum-exp.
+    assert found == predicted + samples * sequence * 4 * (scales + shape.heads)
+
+
 @pytest.mark.torch_internals
 @every("top_k", [1, 2, 3])
 def test_layer_with_experts_equals_autograd_s_list(top_k):

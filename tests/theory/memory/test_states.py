@@ -66,6 +66,22 @@ def test_tensor_ranks_beyond_the_key_value_heads_hold_a_whole_head_with_its_bias
     assert held == copied + cut // 4 + keys_values // 2
 
 
+@every(
+    ("places", "copied"),
+    [
+        # Of 4 ranks: keys and values of one of two heads, 2 · 2 biases, and a quarter of 8 queries.
+        ("qkv", 2 * 2 + 8 // 4),
+        ("all", 2 * 2 + 8 // 4 + 8),  # and the output's bias, added after the sum
+        ("none", 0),
+    ],
+)
+def test_tensor_ranks_hold_the_biases_of_attention_alone(places, copied):
+    shape = TransformerShape(1, 8, 4, 16, 40, 8, kv_heads=2, biases=False, attention_biases=places)
+    without = dataclasses.replace(shape, attention_biases="none")
+    counts = [local_parameters(one, Layout(tp=4)).dense for one in (shape, without)]
+    assert counts[0] - counts[1] == copied
+
+
 def test_tensor_ranks_copy_the_biases_of_latent_attention_s_way_down():
     latent = LatentAttention(q_rank=24, kv_rank=16, nope_dim=8, rope_dim=4, value_dim=12)
     shape = TransformerShape(1, 64, 4, 128, 100, 32, mlp="swiglu", biases=True, mla=latent)
