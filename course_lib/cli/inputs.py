@@ -50,10 +50,14 @@ _SHAPE_FLAGS = {
     "--shared-gate": "the router weighs the shared experts",
 }
 _RECIPE_NAMES = {
-    "--optimizer": "adamw (default), adamw-8bit, momentum or sgd",
+    "--optimizer": "adamw (default), adamw-bf16, adamw-8bit, momentum or sgd",
     "--attention": "flash (default) or standard, which stores the scores",
     "--parameters": "bf16, fp16, or fp32 without a master copy (default: as the recipe)",
     "--gradients": "bf16, fp16, or fp32 without a buffer (default: as the recipe)",
+    "--compute": "precision of the passes, where it is not that of the parameters",
+    "--gradient-life": "always (default), or backward: from there to the update, as in PyTorch",
+    "--update": "fused (default), copied or foreach: what the optimizer's step makes beside it",
+    "--loss": "in-place (default), eager, fused or chunked: copies of the logits",
 }
 _RECIPE_FLAGS = {
     "--master-copy": "fp32 weights beside 16-bit ones (default: as the recipe)",

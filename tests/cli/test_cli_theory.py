@@ -60,6 +60,13 @@ TRAINING = [
     "--master-copy no",
     "--gradient-buffer yes",
     "--recompute full",
+    "--compute fp32",
+]
+# Of a small model: in the bills of large ones other moments of an update need more.
+HABITS = [
+    ("--sequence 1024", "--gradient-life backward"),
+    ("--sequence 1024", "--loss eager"),
+    ("--sequence 16", "--update foreach"),
 ]
 
 
@@ -157,6 +164,14 @@ def test_each_option_of_memory_changes_its_result(data, change):
     spread = ["--dp", "8", "--tp", "4", "--pp", "8", "--zero-stage", "1"]
     base = ["memory", "mixtral-8x7b", "--sequence", "4096", *spread]
     assert data(*base, *change.split())["leaves"] != data(*base)["leaves"]
+
+
+@pytest.mark.parametrize(("first", "change"), HABITS)
+def test_each_habit_changes_memory_and_plan(data, first, change):
+    base = ["memory", "gpt2-124m", *first.split()]
+    assert data(*base, *change.split())["leaves"] != data(*base)["leaves"]
+    base = ["plan", "gpt2-124m", "--batch", "8", "--nodes", "1", *first.split()]
+    assert data(*base, *change.split())["best"] != data(*base)["best"]
 
 
 # --- flops ------------------------------------------------------------------------------------
@@ -445,7 +460,9 @@ def test_every_option_is_tried(command, changes):
     parser = cli._parser()
     (commands,) = (it for it in parser._actions if isinstance(it, argparse._SubParsersAction))
     options = {name for it in commands.choices[command]._actions for name in it.option_strings}
-    tried = re.findall(r"--[\w-]+", " ".join([*changes, *(change for _, change in SIZES)]))
+    habits = HABITS if command in ("memory", "plan") else []
+    changes = [*changes, *(change for _, change in [*SIZES, *habits])]
+    tried = re.findall(r"--[\w-]+", " ".join(changes))
     assert options - {"-h", "--help", "--json"} == {*tried, *SHOWN[command]}
 
 

@@ -175,9 +175,8 @@ class TransformerShape:
             )
 
     def _refuse_expert_sizes(self) -> None:
-        # Not shared_gate: what weighs no shared experts says nothing more, as in a shape from which
-        # the planner takes the experts.
         unused = {"top_k": 0, "shared_experts": 0, "dense_layers": 0, "expert_ffn": 0}
+        unused |= {"shared_gate": False}
         for name, nothing in unused.items():
             value = getattr(self, name)
             if not isinstance(value, int) or value != nothing:
