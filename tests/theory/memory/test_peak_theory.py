@@ -173,8 +173,14 @@ def test_one_gpu_alone_is_the_trivial_layout(name, micro_batch):
     assert alone.temporary_bytes == 2 * micro_batch * 1024 * shape.vocab
 
 
+def at_the_loss(layout):
+    """The bill of each of four stages at the moment of the loss."""
+    job = Job(SEVENTY, Recipe(), layout, sequence=8192)
+    return [memory_moments(job, stage)["loss"] for stage in range(4)]
+
+
 def test_first_and_last_stage_have_what_is_theirs():
-    bills = [gpu_memory(Job(SEVENTY, Recipe(), SPREAD, sequence=8192), stage) for stage in range(4)]
+    bills = at_the_loss(SPREAD)
     tokens, parts = 8192, 8
     assert [bill.inputs_bytes for bill in bills] == [4 * 8 * tokens, 0, 0, 8 * tokens]
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
@@ -198,7 +204,7 @@ def test_the_last_stage_keeps_the_loss_of_every_micro_batch_in_flight():
 
 def test_the_head_is_on_the_last_chunk_of_an_interleaved_pipeline():
     layout = Layout(pp=4, accumulation=8, schedule="interleaved", virtual_stages=2)
-    bills = [gpu_memory(Job(SEVENTY, Recipe(), layout, sequence=8192), stage) for stage in range(4)]
+    bills = at_the_loss(layout)
     assert [bill.head_bytes > 0 for bill in bills] == [False, False, False, True]
     logits = 2 * 8192 * SEVENTY.vocab
     assert [bill.temporary_bytes for bill in bills] == [0, 0, 0, logits]
@@ -245,10 +251,14 @@ def test_the_last_stage_can_be_the_worst():
 
 
 def test_full_recomputation_needs_one_layer_for_a_moment():
-    middle = gpu_memory(Job(SEVENTY, Recipe(recompute="full"), SPREAD, sequence=8192), 1)
+    job = Job(SEVENTY, Recipe(recompute="full"), SPREAD, sequence=8192)
+    middle = gpu_memory(job, 1)
     layer = activations.layer_activation_bytes(Job(SEVENTY, Recipe(), SPREAD, sequence=8192))
     stored = 2 * 8192 * SEVENTY.hidden // 8
-    assert middle.temporary_bytes == layer - stored
+    gradients = activations.layer_gradients_bytes(job)
+    assert middle.temporary_bytes == layer - stored + gradients
+    # Of the residual stream, and two of the MLP's width.
+    assert gradients == stored + 2 * 2 * 8192 * SEVENTY.ffn // 8
     assert middle.activations_bytes == 3 * 20 * stored
 
 

@@ -1,0 +1,91 @@
+"""What frameworks decide where a recipe and a layout leave a choice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.units import GB
+from course_lib.validation import choice, flag, number
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Framework:
+    """Fields of Recipe and Layout as a framework sets them, by name.
+
+    `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: what it reserves for
+    itself, whatever the model is.
+    """
+
+    recipe: Mapping[str, Any] = field(default_factory=dict)
+    layout: Mapping[str, Any] = field(default_factory=dict)
+    pipelined: Mapping[str, Any] = field(default_factory=dict)
+    buffers_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        number("buffers_bytes", self.buffers_bytes, least=0)
+
+
+# PyTorch's optimizers give the moments the precision of the weights and free the gradients.
+_TORCH = {"loss": "eager", "gradient_life": "backward"}
+
+FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
+    {
+        # github.com/pytorch/torchtitan at v0.1: FSDP2 with MixedPrecisionPolicy(bf16, fp32),
+        # DTensor, torch.optim.AdamW with foreach; under pipelines weights stay gathered
+        # (reshard_after_forward "default") and gradients are reduced once (PipelineStage).
+        "torchtitan": Framework(
+            recipe=_TORCH
+            | {
+                "parameters": "fp32",
+                "compute": "bf16",
+                "gradients": "fp32",
+                "master_copy": False,
+                "update": "foreach",
+            },
+            layout={"keep_gathered": True, "keep_outputs": True},
+            pipelined={"reshard": False, "reduce": "update"},
+        ),
+        # github.com/Lightning-AI/lightning-thunder, benchmark_litgpt.py: bf16 everywhere.
+        "thunder": Framework(
+            recipe=_TORCH | {"optimizer": "adamw-bf16", "update": "foreach", "fused_norms": False},
+        ),
+        # github.com/pytorch/torchtune, recipes/configs: bf16 everywhere, AdamW with fused=True.
+        "torchtune": Framework(
+            recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False},
+        ),
+        # github.com/bigscience-workshop/Megatron-DeepSpeed: Megatron-LM's layers and loss,
+        # DeepSpeed's pipeline, which keeps what it sends, and its ZeRO-1, which copies gradients to
+        # fp32 and has a bucket of reduce_bucket_size = 5e8 numbers (deepspeed.ai, config-json).
+        "megatron-deepspeed": Framework(
+            recipe={"loss": "in-place", "update": "copied"},
+            layout={"keep_outputs": True},
+            buffers_bytes=1 * GB,
+        ),
+        # github.com/NVIDIA/Megatron-LM, core/distributed and core/optimizer: buffers of gradients
+        # that stay, fp32 sums, a fused update.
+        "megatron-lm": Framework(recipe={"loss": "in-place", "gradients": "fp32"}),
+    }
+)
+# What torch.compile changes: norms and activations are computed again from their inputs.
+_COMPILED = {"fused_norms": True, "fused_swiglu": True}
+
+
+@checked
+def as_framework_does(job: Job, name: str, *, compiled: bool = False) -> Job:
+    """The job with the choices of framework `name`, under torch.compile if `compiled`.
+
+    Raises ValueError for an unknown framework.
+    """
+    choice("framework", name, FRAMEWORKS)
+    flag("compiled", compiled)
+    its = FRAMEWORKS[name]
+    recipe = {**its.recipe, **(_COMPILED if compiled else _NOTHING)}
+    layout = {**its.layout, **(its.pipelined if job.layout.pp > 1 else _NOTHING)}
+    if job.layout.zero_stage < 3:
+        layout.pop("reshard", None)
+    return replace(job, recipe=replace(job.recipe, **recipe), layout=replace(job.layout, **layout))

@@ -1,0 +1,52 @@
+"""The same memory read off different meters: what tensors need is not what a GPU shows."""
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.units import GIB, MIB
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.validation import choice, number
+
+METERS = ("allocated", "reserved", "nvidia-smi")
+# CUDA's context and kernels: 0.5 to 2 GiB. Bekman, Machine Learning Engineering,
+# training/performance.
+CONTEXT_BYTES = 1 * GIB
+# Buffers of one NCCL communicator. Measured: 688 MiB among 4 A100s over NVLink, 544 MiB between
+# two. github.com/NVIDIA/nccl, issue 964.
+COMMUNICATOR_BYTES = 688 * MIB
+# What torch's caching allocator holds over what tensors need, at their peaks. Fitted: the median of
+# 16 runs of torchtitan (benchmarks/README.md), between 1.01 and 1.23.
+RESERVED_OVER_ALLOCATED = 1.15
+
+
+@checked
+def metered_bytes(
+    bill: MemoryBreakdown,
+    meter: str,
+    layout: Layout,
+    *,
+    buffers_bytes: float = 0,
+    reserved_over_allocated: float = RESERVED_OVER_ALLOCATED,
+) -> float:
+    """What `meter` shows at the peak of `bill`, whose own overhead is left out.
+
+    "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
+    holds, reserved_over_allocated times as much, and `buffers_bytes` of the framework.
+    "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
+    Raises ValueError for another meter.
+    """
+    choice("meter", meter, METERS)
+    number("buffers_bytes", buffers_bytes, least=0)
+    number("reserved_over_allocated", reserved_over_allocated, least=1)
+    allocated = bill.total_bytes - bill.overhead_bytes
+    if meter == "allocated":
+        return allocated
+    reserved = reserved_over_allocated * allocated + buffers_bytes
+    if meter == "reserved":
+        return reserved
+    return reserved + CONTEXT_BYTES + communicators(layout) * COMMUNICATOR_BYTES
+
+
+def communicators(layout: Layout) -> int:
+    """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
+    axes = (layout.shard_ranks * layout.shard_groups, layout.tp, layout.cp, layout.ep, layout.pp)
+    return (layout.world > 1) + sum(ranks > 1 for ranks in axes)

@@ -1,0 +1,60 @@
+"""What frameworks decide: each names fields that exist, and changes the memory."""
+
+from dataclasses import replace
+
+import pytest
+from every import every
+from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe
+
+from course_lib.theory.inputs.frameworks import FRAMEWORKS, Framework, as_framework_does
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.memory.peak import gpu_memory
+
+ALONE = Job(DENSE)
+
+
+@every("name", FRAMEWORKS)
+def test_every_framework_changes_the_memory_of_a_job(name):
+    does = as_framework_does(replace(JOB, layout=TWO_STAGES), name)
+    assert gpu_memory(does) != gpu_memory(replace(JOB, layout=TWO_STAGES))
+
+
+def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
+    pipeline = replace(TWO_STAGES, dp=2, zero_stage=3)
+    layouts = [
+        as_framework_does(Job(DENSE, layout=one), "torchtitan").layout
+        for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
+    ]
+    assert [layout.reshard for layout in layouts] == [True, False, True]
+    assert [layout.reduces_once for layout in layouts] == [False, True, True]
+
+
+def test_compiling_fuses_norms_and_activations():
+    recipes = [
+        as_framework_does(ALONE, "thunder", compiled=compiled).recipe for compiled in (False, True)
+    ]
+    assert [(it.fused_norms, it.fused_swiglu) for it in recipes] == [(False, False), (True, True)]
+
+
+def test_an_unknown_framework_is_named():
+    with pytest.raises(ValueError, match="framework 'torchtitn' is not one of"):
+        as_framework_does(ALONE, "torchtitn")
+
+
+PROBES = {
+    "Framework": Probe(
+        Framework,
+        {},
+        {
+            "recipe": {"loss": "eager"},
+            "layout": {"keep_outputs": True},
+            "pipelined": {"reshard": False},
+            "buffers_bytes": 1,
+        },
+    ),
+    "as_framework_does": Probe(
+        as_framework_does,
+        {"job": JOB, "name": "thunder"},
+        {"name": "torchtune", "compiled": True},
+    ),
+}

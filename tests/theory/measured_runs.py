@@ -1,0 +1,195 @@
+"""Memory and time of real training runs, and the Job that each of them is.
+
+The runs, with the place where each was published, are in measured_runs.json. A run names a model
+or a shape, a layout and a recipe as far as its source does; what its framework adds is in
+course_lib.theory.inputs.frameworks.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.frameworks import FRAMEWORKS, as_framework_does
+from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES, Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
+from course_lib.theory.memory.peak import worst_stage
+
+FILE = Path(__file__).with_name("measured_runs.json")
+UNITS = {"GB": 1e9, "GiB": 2.0**30}
+# Which part of a source's name stands for which framework.
+NAMES = {name: name for name in FRAMEWORKS} | {"bigscience": "megatron-deepspeed"}
+RECOMPUTE = {"every second matmul (torch selective op policy)": "operators"}
+NETWORK_LATENCY_S = 9.6e-6
+
+
+@dataclass(frozen=True)
+class Run:
+    """One measured run: `measured` in bytes, seconds or tokens per second and GPU."""
+
+    id: str
+    category: str
+    unit: str
+    measured: float
+    source: str
+    inputs: dict[str, Any]
+
+    @property
+    def framework(self) -> str | None:
+        """The framework, or None for one that the library does not know."""
+        found = [name for word, name in NAMES.items() if word in self.source.lower()]
+        return found[0] if found else None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the source says that the model was compiled."""
+        said = self.source.partition(" ")[2]
+        return "compile" in said and "not compiled" not in said
+
+    @property
+    def meter(self) -> str:
+        """By which meter the memory was read."""
+        return self.inputs["meter"].removeprefix("torch ")
+
+    @property
+    def bytes(self) -> float:
+        """The measured memory in bytes."""
+        return self.measured * UNITS[self.unit]
+
+
+def runs(file: Path = FILE) -> list[Run]:
+    """All runs of a file."""
+    entries = json.loads(file.read_text(encoding="utf-8"))
+    return [
+        Run(it["id"], it["category"], it["unit"], it["expected"], it["source"], it["inputs"])
+        for it in entries
+    ]
+
+
+def job(run: Run, framework: str | None = None) -> Job:
+    """What was run, with the habits of its framework, or of another one."""
+    inputs = run.inputs
+    name = framework or run.framework
+    plain = Job(shape(inputs), recipe(inputs), layout(run), cluster(inputs), inputs["seq"])
+    does = plain if name is None else as_framework_does(plain, name, compiled=run.compiled)
+    if "loss in chunks" in run.source:
+        does = replace(does, recipe=replace(does.recipe, loss="chunked"))
+    return does
+
+
+def shape(inputs: dict[str, Any]) -> TransformerShape:
+    if "model" in inputs:
+        return MODELS[inputs["model"]]
+    given = inputs["shape"]
+    sizes = {name: given[name] for name in ("layers", "hidden", "heads", "vocab")}
+    if given["arch"] == "gpt":
+        ffn = given.get("ffn", 4 * given["hidden"])
+        return TransformerShape(**sizes, ffn=ffn, context=given["context"])
+    return TransformerShape(
+        **sizes,
+        kv_heads=given["kv_heads"],
+        ffn=given["ffn"],
+        context=given.get("context", 131072),
+        mlp="swiglu",
+        norm="rmsnorm",
+        biases=False,
+        learned_positions=False,
+        tied_embeddings=given["tied_embeddings"],
+    )
+
+
+def recipe(inputs: dict[str, Any]) -> Recipe:
+    recompute = RECOMPUTE.get(inputs["recompute"], inputs["recompute"])
+    if "states" in inputs:
+        states = RECIPES[inputs["states"]]
+    else:
+        names = ("parameters", "gradients", "optimizer", "master_copy")
+        states = Recipe(**{name: inputs[name] for name in names if name in inputs})
+    dropout = inputs.get("dropout", False)
+    return replace(states, attention=inputs["attention"], recompute=recompute, dropout=dropout)
+
+
+def layout(run: Run) -> Layout:
+    inputs = run.inputs
+    degrees = {axis: inputs.get(axis, 1) for axis in ("tp", "pp", "cp", "ep")}
+    dp = inputs["gpus"] // (degrees["tp"] * degrees["pp"] * degrees["cp"])
+    steps = inputs.get("accumulation") or inputs["global_batch"] // (inputs["micro_batch"] * dp)
+    # What FSDP2 calls its ZeRO-2 mode shards weights, and keeps them gathered during an update.
+    fsdp2 = inputs["zero_stage"] == 2 and "FSDP2" in run.source
+    return Layout(
+        dp=dp,
+        **degrees,
+        zero_stage=3 if fsdp2 else inputs["zero_stage"],
+        reshard=inputs.get("reshard", True) and not fsdp2,
+        sequence_parallel=inputs.get("sequence_parallel", False),
+        micro_batch=inputs["micro_batch"],
+        accumulation=steps,
+        schedule=inputs.get("schedule", "1f1b"),
+        virtual_stages=inputs.get("virtual", 1),
+        stage_layers=tuple(inputs["stage_layers"]) if "stage_layers" in inputs else None,
+    )
+
+
+def cluster(inputs: dict[str, Any]) -> Cluster:
+    chip = accelerator(inputs["gpu"])
+    if "memory_bytes_per_s" in inputs:
+        chip = replace(chip, memory_bytes_per_s=inputs["memory_bytes_per_s"])
+    per_node = min(8, inputs["gpus"])
+    more = {}
+    if "between_bytes_per_s" in inputs:
+        more["between"] = Link("network", inputs["between_bytes_per_s"], NETWORK_LATENCY_S)
+    return Cluster(chip, inputs["gpus"] // per_node, per_node, **more)
+
+
+def predicted_bytes(run: Run, ratio: float = RESERVED_OVER_ALLOCATED) -> float:
+    """What the run's meter should show; for an unknown framework the median of all known."""
+    answers = sorted(_answers(run, ratio))
+    return answers[len(answers) // 2]
+
+
+def memory_range(run: Run) -> tuple[float, float]:
+    """Smallest and largest answer: one framework has one, an unknown one those of all."""
+    answers = _answers(run, RESERVED_OVER_ALLOCATED)
+    return min(answers), max(answers)
+
+
+def _answers(run: Run, ratio: float) -> list[float]:
+    names = [run.framework] if run.framework else list(FRAMEWORKS)
+    return [_metered(run, name, ratio) for name in names]
+
+
+def _metered(run: Run, name: str, ratio: float) -> float:
+    its = job(run, name)
+    _, bill = worst_stage(its)
+    buffers = FRAMEWORKS[name].buffers_bytes
+    return metered_bytes(
+        bill, run.meter, its.layout, buffers_bytes=buffers, reserved_over_allocated=ratio
+    )
+
+
+def fitted_ratio(known: Iterable[Run]) -> float:
+    """Reserved over allocated bytes: the median over runs whose meter shows reserved bytes."""
+    ratios = []
+    for run in known:
+        if run.meter != "allocated":
+            fixed = 2 * predicted_bytes(run, 1) - predicted_bytes(run, 2)  # linear in the ratio
+            ratios.append((run.bytes - fixed) / (predicted_bytes(run, 1) - fixed))
+    return sorted(ratios)[len(ratios) // 2]
+
+
+def left_out(memory: list[Run]) -> dict[str, float]:
+    """Relative error of every run, predicted with the ratio that the other sources' runs give."""
+    errors = {}
+    for name in {run.framework for run in memory}:
+        ratio = fitted_ratio(run for run in memory if run.framework != name)
+        for run in memory:
+            if run.framework == name:
+                errors[run.id] = predicted_bytes(run, ratio) / run.bytes - 1
+    return errors

@@ -1,0 +1,66 @@
+"""The moments of an update against a real step: every tensor's birth and death is followed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from every import every
+
+from course_lib.measure.peak import log_memory
+from course_lib.scratch.gpt import GPT
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import memory_moments
+
+FP32 = Recipe("fp32", "fp32", master_copy=False, gradient_life="backward", loss="eager")
+FOREACH = {True: "foreach", False: "fused"}
+
+
+def peaks(shape: TransformerShape, samples: int, foreach: bool) -> dict[str, int]:
+    """Most bytes during the backward pass and during the update of a second step."""
+    model = GPT(shape.layers, shape.hidden, shape.heads, shape.vocab, shape.context)
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+    tokens, labels = (torch.randint(shape.vocab, (samples, shape.context)) for _ in range(2))
+
+    def gradients() -> None:
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), labels.flatten())
+        loss.backward()
+
+    gradients()
+    optimizer.step()
+    optimizer.zero_grad()
+    states = [it for state in optimizer.state.values() for it in state.values()]
+    with log_memory([*model.parameters(), *states, tokens, labels]) as log:
+        gradients()
+        before = log.mark()
+        optimizer.step()
+    backward = max(log.timeline[: before + 1])
+    return {"backward": backward, "update": log.since(before).peak_bytes}
+
+
+@every(
+    ("sizes", "samples", "foreach", "moment"),
+    [
+        ((6, 128, 4, 64, 128), 16, True, "layer"),
+        ((3, 64, 4, 16, 32), 64, True, "layer"),
+        ((4, 128, 4, 1000, 64), 8, True, "loss"),
+        ((2, 256, 4, 4096, 64), 4, True, "loss"),
+        ((2, 256, 4, 4096, 64), 2, False, "last layer"),
+    ],
+)
+def test_moments_are_those_of_a_step(sizes, samples, foreach, moment):
+    layers, hidden, heads, vocab, context = sizes
+    shape = TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
+    recipe = Recipe(**vars(FP32) | {"update": FOREACH[foreach]})
+    moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
+    predicted = {name: bill.total_bytes for name, bill in moments.items()}
+    measured = peaks(shape, samples, foreach)
+    first = {name: predicted[name] for name in ("loss", "layer", "last layer")}
+    assert max(first, key=first.__getitem__) == moment
+    assert max(first.values()) == pytest.approx(measured["backward"], rel=0.012)
+    # AdamW that is neither fused nor foreach has temporaries of one parameter.
+    largest = 2 * 4 * vocab * hidden
+    assert predicted["update"] == pytest.approx(
+        measured["update"], rel=0.015, abs=0 if foreach else largest
+    )
