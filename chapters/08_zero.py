@@ -184,7 +184,7 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # ## 8.3 What it costs in messages
 #
 # From chapter 6: an all-reduce *is* a reduce-scatter followed by an all-gather, and each of the halves lets a
-# rank send $(n-1)/n$ of the tensor. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
+# rank send $(n-1)/n$ of the tensor on a ring. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
 # gradients are as large. Write $q = (n-1)/n$, which is nearly 1 for many ranks.
 #
 # | | reduce-scatter | all-gather | sent by each GPU | 64 GPUs |

@@ -457,6 +457,33 @@ except ValueError as refusal:
 # again, and an optimizer skips parameters without gradients. No error, no warning, and the loss stays
 # where it is. Exercise 9.8 shows it. The order is: model, `fully_shard`, then the optimizer.
 #
+# ### What one vector cannot do
+#
+# A flat parameter is trained as one tensor. If one of its weights were **frozen** (`requires_grad=False`), it would be trained
+# with the others, so ours refuses it:
+
+
+# %%
+def half_frozen():
+    """The sentence that a frozen norm gets."""
+    launch.init()
+    model = training.build()
+    model.blocks[0].norm1.weight.requires_grad_(False)
+    try:
+        FSDP(model, model.blocks)
+    except ValueError as refusal:
+        return str(refusal)
+
+
+refused = launch.run(half_frozen, ranks=1)[0]
+print(refused)
+assert "blocks.0.norm1.weight is frozen" in refused
+
+# %% [markdown]
+# **Weight decay** for matrices only is as impossible, and nothing can refuse it. Many programs choose the decayed weights by
+# `p.ndim >= 2`. Each of our shards has one dimension, so this rule would decay nothing, without a word. With FSDP2 both work,
+# because it cuts each tensor by itself.
+#
 # **Remember**
 # - Build on meta, cut, fill one tensor at a time.
 # - Gather in bf16, reduce in fp32, keep shards in fp32.
