@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 7 From DP to DDP
 #
-# One A100 needs 45 ms for the forward and backward pass of GPT-2 124M on 16,384 tokens. You buy seven more. Each gets its own
-# 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on their network. Is a step
-# now 45 ms long, 82 ms, or something between? In other words: how many GPUs did you get for eight?
+# One A100 needs at least 45 ms for the forward and backward pass of GPT-2 124M on 16,384 tokens: that is 87 % of its peak,
+# the best measured speed of a matrix product. You buy seven more, each with a 200 Gb/s port to a network of its own. Each gets
+# its own 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on this network. Is a
+# step now 45 ms long, 82 ms, or something between? In other words: how many GPUs did you get for eight?
 #
 # By the end of this chapter you can
 #
@@ -13,11 +14,12 @@
 # - predict which part of the communication hides behind computing,
 # - recognise the two classic failures: unused parameters, and `device_ids` on a model that spans devices.
 #
-# Time: about 60 minutes. You need chapters 2 and 6.
+# Time: two to three hours. You need chapters 2 and 6.
 
 # %%
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -34,6 +36,7 @@ from course_lib.theory.network.bucket_timeline import (
     Gradient,
     ddp_timeline,
     hiding_tokens,
+    model_gradients,
 )
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
 
@@ -310,13 +313,15 @@ class SleepingLink:
 
 
 # %%
-def backward_passes(cap_mb):
-    """Seconds of four backward passes, and the buckets that travelled in each."""
+def backward_passes(cap_mb, count=4, **options):
+    """Seconds of so many backward passes, and the buckets that travelled in each."""
     layers = [Layer(256, 256, bias=False) for _ in range(6)]
-    ddp = DistributedDataParallel(nn.Sequential(*layers), bucket_cap_mb=cap_mb)
+    ddp = DistributedDataParallel(
+        nn.Sequential(*layers), bucket_cap_mb=cap_mb, **options
+    )
     link, passes = SleepingLink(), []
     ddp.register_comm_hook(None, link.hook)
-    for _ in range(4):
+    for _ in range(count):
         loss, before = ddp(torch.ones(1, 256)).sum(), link.buckets
         start = time.perf_counter()
         loss.backward()
@@ -342,38 +347,66 @@ ends = predict(
 
 
 # %%
-def all_limits():
+def all_limits(count):
     """The passes for each limit."""
     launch.init()
-    return {mib: backward_passes(mib) for mib in in_theory}
+    return {mib: backward_passes(mib, count) for mib in in_theory}
 
 
-passes = launch.run(all_limits, ranks=1)[0]
-for mib, predicted_s in in_theory.items():
-    best_s = min(seconds for seconds, _ in passes[mib][1:])
-    print(f"{mib:>4} MiB: predicted {predicted_s:.3f} s, measured {best_s:.3f} s")
-    assert best_s > 0.98 * predicted_s  # nobody wakes up early
+def fastest(passes):
+    """Seconds of the fastest pass for each limit, the first pass left out."""
+    return {mib: min(s for s, _ in found[1:]) for mib, found in passes.items()}
+
+
+# %% [markdown]
+# On a busy computer a sleeper wakes up late. So we measure again, with more passes, until each limit had one that was not disturbed:
 
 # %%
-best_s = min(seconds for seconds, _ in passes[0.25][1:])
-expect(ends, best_s, within=9.0, label="a bucket a layer", unit="s")
+for count in (4, 8, 16, 32):
+    passes = launch.run(all_limits, count, ranks=1)[0]
+    best_s = fastest(passes)
+    if all(best_s[mib] < 1.1 * in_theory[mib] for mib in in_theory):
+        break
+for mib, predicted_s in in_theory.items():
+    print(f"{mib:>4} MiB: predicted {predicted_s:.3f} s, measured {best_s[mib]:.3f} s")
+    assert best_s[mib] > 0.98 * predicted_s  # nobody wakes up early
+
+# %%
+expect(ends, best_s[0.25], within=0.2, label="a bucket a layer", unit="s")
+assert best_s[0.25] < best_s[2]  # something was hidden
 
 # %% [markdown]
 # **Explain.** 200 ms = 20 ms until the first bucket is full + 6 · 30 ms on the link. Two layers a bucket: 40 + 180 = 220. One bucket: 120 + 180
 # = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and the real computing comes on
-# top. On a busy one every sleeper waits for its turn to wake, and the gap can be large. It is never negative.
+# top. The gap is never negative.
 #
-# We left the first of the four passes out. Look at it:
+# We left the first pass out. Look at it:
 
 # %%
-for number, (seconds, count) in enumerate(passes[0.25], start=1):
-    print(f"pass {number}: {count} buckets, {seconds:.3f} s")
-assert [count for _, count in passes[0.25]] == [1, 6, 6, 6]
+for number, (seconds, buckets) in enumerate(passes[0.25][:4], start=1):
+    print(f"pass {number}: {buckets} buckets, {seconds:.3f} s")
+assert [buckets for _, buckets in passes[0.25][:4]] == [1, 6, 6, 6]
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
 # pass, with everything in one bucket, and forms its buckets from what it saw. Never time the first step.
 #
+# There is one exception, `find_unused_parameters=True`, the subject of section 7.6. With it the order may change from pass to pass, so DDP has nothing to learn: it
+# fills its buckets from the first pass on, in the order of `parameters()` turned round, and never forms them anew (`should_rebuild_buckets` in PyTorch's
+# `torch/csrc/distributed/c10d/reducer.hpp`).
+
+
+# %%
+def from_the_first_on():
+    """The buckets of each of three passes, with find_unused_parameters."""
+    launch.init()
+    passes = backward_passes(0.25, 3, find_unused_parameters=True)
+    return [buckets for _, buckets in passes]
+
+
+assert launch.run(from_the_first_on, ranks=1) == [[6, 6, 6]]
+
+# %% [markdown]
 # ### The panel: real chips and links
 #
 # Now the question from the beginning: GPT-2 on eight A100, one 200 Gb/s port for each. The panel assumes the best measured matrix speed, fp32
@@ -396,7 +429,32 @@ assert abs(computed_ms - step_ms.course) < 0.1
 
 # %% [markdown]
 # Forward and backward are 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
-# of 5.7. (All of this is computed, not measured.) Now the first question:
+# of 5.7. (All of this is computed, not measured.)
+#
+# How much of that is the two assumptions, 87 % of the peak and one port of 25 GB/s for each GPU? An MFU of 45 %, which is good for a whole training (chapter 5), leaves the network
+# more time. And eight A100 in one server have NVLink between them:
+
+
+# %%
+def worth(share_of_peak, link):
+    """What eight A100 are worth, in GPUs, if they compute at this share of their peak."""
+    chip = replace(a100, matmul_efficiency=share_of_peak)
+    found = model_gradients(models.MODELS["gpt2-124m"], chip, tokens=16384)
+    cap = 25 * units.MIB
+    line = ddp_timeline(found, 8, link, cap_bytes=cap, first_bytes=cap)
+    return round(8 * line.efficiency, 1)
+
+
+a100 = hardware.accelerator("A100-SXM-80GB")
+best = a100.matmul_efficiency
+print(f"{best:.0%}, 25 GB/s: {worth(best, hardware.HDR)} GPUs of 8")
+print(f"45%, 25 GB/s: {worth(0.45, hardware.HDR)}")
+print(f"{best:.0%}, NVLink: {worth(best, a100.inside)}")
+assert worth(best, hardware.HDR) == round(8 * result.efficiency, 1) == 5.7
+assert (worth(0.45, hardware.HDR), worth(best, a100.inside)) == (6.9, 7.8)
+
+# %% [markdown]
+# A fast GPU on a slow network is the worst case. Now the first question:
 
 # %%
 exposed_s = {}
@@ -749,7 +807,7 @@ figures.loss(
 # 1. Data parallelism: replicas, own samples, the mean gradient at every update.
 # 2. Two limits: the model state must fit on one replica; the batch can not grow for ever.
 # 3. DataParallel is one process with one busy GPU. DDP is a process per replica, and nobody in the middle.
-# 4. Hooks fill buckets, buckets travel during backward. The first pass has one bucket.
+# 4. Hooks fill buckets, buckets travel during backward. The first pass has one bucket (not with find_unused_parameters).
 # 5. $4N$ bytes per exchange, $2(n-1)/n$ times that from each rank.
 # 6. Hidden only with about $2F/\beta$ tokens per GPU, whatever the model's size.
 # 7. Unused parameters: an error one step later, or a hang.
@@ -783,8 +841,8 @@ copied = 7 * given
 check("7.1", [given, sent, copied])
 
 # %% [markdown] tags=["exercise"]
-# **7.2** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Write `"DP"`, `"DDP"` or `"both"` to each
-# statement.
+# **7.2** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Of which is each statement true?
+# Answer `"DP"`, `"DDP"` or `"both"`.
 
 # %% tags=["exercise"]
 whose = {

@@ -13,7 +13,7 @@
 # - judge what moving the optimizer to the CPU costs,
 # - write a DeepSpeed configuration and say what each key does when you leave it out.
 #
-# Time: about 60 minutes. You need chapters 3, 6 and 7.
+# Time: two to three hours. You need chapters 3, 6 and 7.
 
 # %%
 import json
@@ -73,8 +73,9 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", course=37.1, yours=None)
 # ### What is not saved
 #
 # Notes say that ZeRO "reduces redundant computation". It removes redundant *storage*. The only computation that
-# was redundant is the update, and it is divided along with its states. But it is tiny: about 15 operations per
-# parameter. Forward and backward take 6 per parameter *and token* (chapter 5). With 4096 tokens on a GPU:
+# every rank repeated is the update, and ZeRO does share that out: a rank updates only the part whose states it
+# has. But the update is tiny, about 15 operations per parameter. Forward and backward take 6 per parameter *and
+# token* (chapter 5). With 4096 tokens on a GPU:
 
 # %%
 update, training = 15, 6 * 4096
@@ -157,9 +158,23 @@ assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 
 # %% [markdown]
 # Answers. (1) Stage 1 is enough, and leaves 43 GB for activations. (2) None: stage 2 keeps the weights whole, and
-# they alone are 349 GB. Stage 3 needs 64 GPUs, with 43.7 GB on each. (3) 1.3 of 31.4 GB. Weights and gradients
-# stay whole in stage 1, and the cut part was already small.
-#
+# they alone are 349 GB. Stage 3 fits from 35 GPUs on, with 79.8 of 80 GB taken and no room to compute. The panel
+# offers powers of two, and there the answer is 64, with 43.7 GB on each. (3) 1.3 of 31.4 GB. Weights and
+# gradients stay whole in stage 1, and the cut part was already small.
+
+# %%
+gpt3 = models.MODELS["gpt3-175b"].parameters().total
+
+
+def in_stage_3(ranks):
+    """Bytes of GPT-3's model states on each of so many GPUs."""
+    return zero.zero_stages(gpt3, ranks, RECIPES["mixed-16"]).bills[3].total_bytes
+
+
+print([f"{ranks} GPUs: {in_stage_3(ranks) / 1e9:.1f} GB" for ranks in (34, 35, 64)])
+assert in_stage_3(35) <= 80e9 < in_stage_3(34)
+
+# %% [markdown]
 # **Remember**
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$.
 # - Stage 1 saves at most a factor of 4, stage 2 of 8, stage 3 of $n$.
@@ -169,7 +184,7 @@ assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 # ## 8.3 What it costs in messages
 #
 # From chapter 6: an all-reduce *is* a reduce-scatter followed by an all-gather, and each of the halves lets a
-# rank send $(n-1)/n$ of the tensor. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
+# rank send $(n-1)/n$ of the tensor on a ring. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
 # gradients are as large. Write $q = (n-1)/n$, which is nearly 1 for many ranks.
 #
 # | | reduce-scatter | all-gather | sent by each GPU | 64 GPUs |
@@ -256,16 +271,11 @@ show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
 # - `place` says where the optimizer works; section 8.6 uses it.
 
 # %%
-show_source(
-    scratch.zero.shard.Unit.reduce,
-    scratch.zero.shard.Unit.reduce_early,
-    scratch.zero.shard.Unit.publish,
-)
+show_source(scratch.zero.shard.Unit.reduce, scratch.zero.shard.Unit.publish)
 
 # %% [markdown]
 # `reduce` is step (2). It lays the gradients behind each other in the same order, reduces and scatters, keeps the
-# own part, and sets `.grad` to None: the rest is gone. `reduce_early` is all that makes stage 2 of stage 1: the
-# same function, called by a hook as soon as the last gradient of the layer is there. `publish` is step (4).
+# own part, and sets `.grad` to None: the rest is gone. `publish` is step (4).
 #
 # ### The trainer
 
@@ -276,6 +286,36 @@ show_source(scratch.zero.stages.Zero)
 # Stage 0 is the same code with vectors that are cut into one part. The optimizer gets the parts and knows nothing
 # of ranks: Adam treats each number by itself, so it may run on any part of the vector. (Optimizers that look at a
 # whole matrix, such as Muon or Shampoo, can't be cut like this.)
+#
+# `_arrived` is all that makes stage 2 of stage 1. It is a hook, and calls the same `reduce` as soon as the last
+# gradient of a layer is there. The layers take turns in one order, the same on all ranks, and whatever gradient
+# has not come when the backward pass ends counts as zero. Why so strict? A rank may skip a parameter in one of
+# its micro-batches. If each rank reduced whatever happened to be complete, one rank's layer 1 would be added to
+# another rank's layer 2.
+#
+# ### What a flat vector gives up
+#
+# **Weight decay for some weights only.** Most recipes decay matrices, but neither norms nor biases, by two groups
+# of parameters. A vector has all three in it. Ours would have to decay all or nothing, so `Zero` refuses an
+# optimizer with two groups. FSDP2 in chapter 9 cuts each tensor by itself and allows them.
+#
+# **Frozen weights.** AdamW's decay shrinks every number that it is given, with or without a gradient. So `units_of`
+# leaves frozen parameters out, and they stay whole on each rank.
+#
+# **Digits.** Gradients travel and add up in the precision of the weights. In bf16 that is a bad habit. Add 1 a
+# thousand times:
+
+# %%
+total = torch.zeros((), dtype=torch.bfloat16)
+for _ in range(1000):
+    total += 1
+print(total.item())
+assert total == 256
+
+# %% [markdown]
+# bf16 has 8 significant bits, so there is no 257: 256 + 1 is rounded back to 256, and the other 744 are lost. With
+# many ranks or micro-batches, add up in fp32. Megatron-LM keeps its gradients in fp32 for this reason, at 18 bytes
+# per parameter instead of 16, and FSDP can reduce in fp32 (section 9.3).
 #
 # ### Stage 3
 
@@ -499,8 +539,8 @@ assert wrong[0][0] != wrong[1][0]
 # \cdot 0.05^2}$ = 0.0707. On 64 ranks it would be 8 times the limit. (The gap, some $5 \cdot 10^{-7}$, is the
 # $10^{-6}$ that the code adds to norms of about 2 before it divides.) Nothing crashes, and the loss curve looks
 # plausible: this is a mistake that only a comparison with one process shows. `torch.nn.utils.clip_grad_norm_`,
-# called on a rank's shards, makes exactly this mistake, unless the shards are DTensors that know of the other
-# ranks (chapter 9).
+# called on a rank's shards, makes exactly this mistake. Section 9.4 shows the one case in which it does not:
+# shards that are DTensors and know of the other ranks.
 #
 # **Remember**
 # - Norms of shards: sum the squares over ranks, then take the root.
@@ -659,9 +699,12 @@ print(json.dumps(config, indent=2))
 # | `overlap_comm` | reduce while the backward pass goes on | on in stage 3, otherwise off |
 # | `reduce_bucket_size`, `allgather_bucket_size` | *elements* in one message | 5 · 10⁸: a buffer of 1 GB in bf16, 2 GB in fp32 |
 # | `stage3_param_persistence_threshold` | tensors smaller than this stay whole | 100,000 elements: a small test model is then hardly cut at all |
-# | `offload_optimizer` | `device`, and pinned (page-locked) memory for faster copies | no offload; pinned if there is one |
+# | `offload_optimizer` | `device`, and `pin_memory` for faster copies | no offload; pinned if there is one |
 # | `zero_force_ds_cpu_optimizer` | offload insists on DeepSpeed's own Adam for the CPU | true |
 # | `zero_allow_untested_optimizer` | allow an optimizer that is not on DeepSpeed's list | false |
+#
+# **Pinned** memory (锁页内存) is memory of the host that the operating system promises not to move. A GPU can copy
+# from it directly, while it computes; any other memory is first copied into a pinned buffer.
 #
 # The fourth row is a trap. A file without `gradient_clipping` trains one way with an older DeepSpeed and another
 # way with a newer one (pull request 8068 of deepspeedai/DeepSpeed), without an error. Write down every default

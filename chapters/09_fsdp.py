@@ -15,7 +15,7 @@
 # - build a model that fits into no memory,
 # - say what YaFSDP does differently, and read its benchmark with care.
 #
-# Time: about 60 minutes. You need chapters 3, 6 and 8.
+# Time: two to three hours. You need chapters 3, 6 and 8.
 
 # %%
 import math
@@ -57,7 +57,7 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", course=2.67, your
 #
 # What should be a unit? If each tensor is gathered for itself, a layer of LLaMA takes nine
 # all-gathers, some for 4096 numbers, and each pays its latency. If the model is one unit, nothing is saved.
-# The usual choice lies between: each layer is a unit, and all that is left is the **root** unit:
+# The usual choice lies between: each layer is a unit, and all that is left is the **root unit** (根单元):
 # embedding, last norm, head.
 #
 # What happens to layer 5 in one step:
@@ -228,7 +228,8 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 #
 # $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_r) + g\,P_l .$$
 #
-# The first part are weights, the second gradients. `theory.memory.gather_timeline` does not use the
+# The first part are weights, the second gradients. The sum above has $w = g = 2$: bf16 gradients are also reduced
+# in bf16, and the 16 bytes of a shard's parameter are those of the ZeRO paper, 2 + 2 + 12. `theory.memory.gather_timeline` does not use the
 # formula. It goes through the step event by event and takes the maximum:
 
 # %%
@@ -239,7 +240,18 @@ beside = (step.peak_bytes - step.states_bytes) / units.GB
 expect(extra, beside, within=0.01, label="whole tensors", unit="GB")
 
 # %% [markdown]
-# 16.14 GB. The 24 GB card has 7.9 GB left for activations, temporary tensors and the framework's
+# Section 9.3 will advise another convention: shards of weights and gradients in fp32, reduction in fp32. A shard's
+# parameter then takes 4 + 4 + 8, which is 16 bytes again. But the copy that is on its way has 4 bytes a number,
+# $g = 4$, and 0.405 GB more are whole at the worst moment:
+
+# %%
+in_fp32 = gather_timeline(seven, Recipe(gradients="fp32"), ranks=8)
+beside_fp32 = (in_fp32.peak_bytes - in_fp32.states_bytes) / units.GB
+print(f"{beside_fp32:.2f} GB, of which {beside_fp32 - beside:.3f} for the fp32 copy")
+assert round(beside_fp32 - beside, 3) == 0.405
+
+# %% [markdown]
+# Back to 16.14 GB. The 24 GB card has 7.9 GB left for activations, temporary tensors and the framework's
 # own gigabyte. It trains, with small micro-batches or activation checkpointing.
 #
 # ### Prefetch and reshard
@@ -272,9 +284,20 @@ assert panel.result.peak_bytes > 3 * resharded and panel.result.all_gathers == 3
 panel.reshard.value = True
 
 # %% [markdown]
-# 1: by 3.7, and the all-gathers fall. 2: from 64 ranks on, and this is the limit of FSDP's saving. Shards go to zero as $n$ grows. The gathered units do not
-# depend on $n$ at all: 2.67 GB on 8 cards as on 8000.
-#
+# 1: by 3.7, and the all-gathers fall. 2: from 41 ranks on, so of the panel's powers of two from 64 on. This is the
+# limit of FSDP's saving. Shards go to zero as $n$ grows. The gathered units do not depend on $n$ at all: 2.67 GB on
+# 8 cards as on 8000.
+
+# %%
+for ranks in (40, 41):
+    found = gather_timeline(seven, Recipe(), ranks)
+    whole_bytes = found.peak_bytes - found.states_bytes
+    print(
+        f"{ranks} ranks: {found.states_bytes / 1e9:.2f} and {whole_bytes / 1e9:.2f} GB"
+    )
+    assert (found.states_bytes < whole_bytes) == (ranks == 41)
+
+# %% [markdown]
 # **Predict → measure.** Our four-layer GPT in all four settings: the theory's peak of whole
 # weights against what the hooks saw.
 
@@ -300,8 +323,8 @@ for on, peak in zip(settings, peaks, strict=True):
 # **Explain.** Exact, in all four. The hooks count storages of whole units and nothing
 # else: no activations, no gradients, no rounding by an allocator. On a GPU the
 # difference would be the caching allocator: it hands out blocks of rounded sizes and keeps
-# freed ones, and a block that another stream still uses cannot be given away. More on that in
-# section 9.6.
+# freed ones. A block that another **stream** (流) still uses cannot be given away: streams are queues of work on a GPU,
+# one that computes and one that communicates, say, and they run side by side. More on that in section 9.6.
 #
 # ### Sharding strategies
 #
@@ -312,8 +335,12 @@ for on, peak in zip(settings, peaks, strict=True):
 # | `FULL_SHARD` | everything cut, a layer gathered twice | `reshard_after_forward=True` | ZeRO-3 |
 # | `SHARD_GRAD_OP` | everything cut, but whole from forward to backward | `reshard_after_forward=False` | ZeRO-2 |
 # | `NO_SHARD` | nothing cut | do not call it: DDP | DDP |
-# | `HYBRID_SHARD` | cut inside a node, copied between nodes | a mesh of two dimensions | MiCS, ZeRO++ |
+# | `HYBRID_SHARD` | cut inside a node, copied between nodes | a device mesh of two dimensions | MiCS, ZeRO++ |
 # | `_HYBRID_SHARD_ZERO2` | the same, whole from forward to backward | both | |
+#
+# A **device mesh** (设备网格) is a grid of ranks. 64 ranks in nodes of 8 are a mesh of 8 × 8: a row is a node, and a
+# column has one rank of each node. With such a mesh `fully_shard` cuts a layer over the ranks of
+# a row, and the ranks of a column hold equal parts.
 #
 # `SHARD_GRAD_OP` is ZeRO-2 in its traffic, not quite in its memory. Between updates the weights
 # are cut as well, and during a pass the whole weights lie *beside* the shards.
@@ -432,6 +459,33 @@ except ValueError as refusal:
 # again, and an optimizer skips parameters without gradients. No error, no warning, and the loss stays
 # where it is. Exercise 9.8 shows it. The order is: model, `fully_shard`, then the optimizer.
 #
+# ### What one vector cannot do
+#
+# A flat parameter is trained as one tensor. If one of its weights were **frozen** (`requires_grad=False`), it would be trained
+# with the others, so ours refuses it:
+
+
+# %%
+def half_frozen():
+    """The sentence that a frozen norm gets."""
+    launch.init()
+    model = training.build()
+    model.blocks[0].norm1.weight.requires_grad_(False)
+    try:
+        FSDP(model, model.blocks)
+    except ValueError as refusal:
+        return str(refusal)
+
+
+refused = launch.run(half_frozen, ranks=1)[0]
+print(refused)
+assert "blocks.0.norm1.weight is frozen" in refused
+
+# %% [markdown]
+# **Weight decay** for matrices only is as impossible, and nothing can refuse it. Many programs choose the decayed weights by
+# `p.ndim >= 2`. Each of our shards has one dimension, so this rule would decay nothing, without a word. With FSDP2 both work,
+# because it cuts each tensor by itself.
+#
 # **Remember**
 # - Build on meta, cut, fill one tensor at a time.
 # - Gather in bf16, reduce in fp32, keep shards in fp32.
@@ -485,18 +539,66 @@ assert library_sent == sent
 # GPU and asks for the next gather early. `set_modules_to_forward_prefetch` says it explicitly. Other arguments:
 # `mesh` (two dimensions for hybrid sharding), `mp_policy` (mixed precision), `offload_policy`.
 #
+# ### Clipping, once more
+#
+# Chapter 8 warned of `clip_grad_norm_` on shards: each rank would divide by the norm of its own part. On DTensors the same
+# call is right. A DTensor knows that it is a part, so its norm is a part of a norm, and `full_tensor()` adds the
+# squares up over the ranks. Beside it, the norm of this rank's shards alone:
+
+
+# %%
+def clipped(limit=0.05):
+    """Norms before clipping, of the whole gradient and of this rank's part; the whole norm after."""
+    rank, model = launch.init(), training.build()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    rows = [part.chunk(rank.world)[rank.rank] for part in training.batches()[0]]
+    mean_loss(model, rows).backward()
+    own = torch.stack([p.grad.to_local().norm() for p in model.parameters()]).norm()
+    norm = torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+    whole = [p.grad.full_tensor().norm() for p in model.parameters()]
+    return norm.full_tensor().item(), own.item(), torch.stack(whole).norm().item()
+
+
+# %%
+alone = training.build()
+mean_loss(alone, training.batches()[0]).backward()
+norm_alone = torch.nn.utils.clip_grad_norm_(alone.parameters(), 0.05).item()
+(norm, own_norm, after), (_, other_norm, _) = launch.run(clipped, ranks=2)
+print(f"one process {norm_alone:.6f}, DTensors {norm:.6f}")
+print(f"shards alone {own_norm:.6f} and {other_norm:.6f}")
+assert abs(norm / norm_alone - 1) < 1e-5 and abs(after / 0.05 - 1) < 1e-4
+assert own_norm != other_norm and max(own_norm, other_norm) < norm
+
+# %% [markdown]
+# Our scratch version has plain tensors as shards, so it must sum the squares itself, as in section 8.5:
+
+# %%
+show_source(scratch.fsdp.clipping.clip_shards)
+
+# %% [markdown]
 # ### Six limits
 #
-# | limit | how large | what helps |
-# |---|---|---|
-# | more traffic | $3P$ instead of $2P$ numbers | no reshard, hybrid |
-# | small messages on many ranks | a rank sends $P_l / n$ in a step of the ring | larger units, hybrid |
-# | memory peaks above the shards | section 9.2, and the allocator's own | FSDP2; YaFSDP |
-# | activations are not cut | chapter 4 | checkpointing, tensor and sequence parallelism |
-# | at least one sample a rank | global batch $\ge n$ | other axes of parallelism |
-# | hard to combine with tensor and pipeline parallelism | **outdated** | FSDP2 |
+# Notes name six limits of FSDP. The first two stand in its paper (section 7.2). Which of them still hold?
 #
-# The last line was true of FSDP1. With DTensors, torchtitan trains Llama 3.1 405B with FSDP2, tensor, pipeline and
+# | the notes' limit | does it hold? | what helps |
+# |---|---|---|
+# | 1. results may differ from local training, with optimizers that need unsharded values or the shape of a tensor | for such optimizers, yes. SGD and AdamW treat each number by itself and differ by rounding only (section 9.7) | FSDP2: a DTensor keeps its shape, and a norm of it is the whole one. Shampoo or Muon must still gather the matrix |
+# | 2. shared parameters cause errors, or memory is taken twice | yes, if they lie in two units | one unit for both, or the root (section 9.3) |
+# | 3. communication, with larger models or more GPUs | yes: $3P$ numbers instead of $2P$, and steps that grow with $n$ | prefetch, more tokens per GPU, no reshard, hybrid sharding (section 9.2) |
+# | 4. complex to set up | less than it was: three lines above | what remains is to choose the units, build on meta, and build the optimizer last (section 9.3) |
+# | 5. hard to combine with pipeline or tensor parallelism | **outdated**: true of FSDP1 | FSDP2: one more dimension of the mesh |
+# | 6. hard to debug, since it reaches deep into PyTorch | yes | one step beside one process, gradient by gradient; FSDP2's names and shapes are the model's own |
+#
+# On the sixth: an error in the order of collectives shows as a hang, an error in a stream as a wrong number, and
+# neither has a traceback that points to the cause. That is why each technique of this course is compared with one
+# process.
+#
+# Three limits the notes leave out. The memory rises above the shards (section 9.2). Activations are not cut, so long sequences need
+# checkpointing or another axis of parallelism. And there must be at least one sample for each rank.
+#
+# On the fifth: with DTensors, torchtitan trains Llama 3.1 405B with FSDP2, tensor, pipeline and
 # context parallelism in one mesh (arXiv:2410.06511). Tensor parallelism even repairs what FSDP
 # cannot: of a layer of the 405B model, FSDP alone must hold 6.4 GB whole, and with TP 8 only an eighth.
 
@@ -713,7 +815,7 @@ show_source(scratch.fsdp.yafsdp_layers.Buffers)
 
 # %% [markdown]
 # While layer 5 computes in buffer 1, layer 6 arrives in buffer 0. Who makes sure that layer 7 does not
-# overwrite layer 5 too early? Two **streams** (流), queues of work on a GPU: one computes, one communicates. Between them
+# overwrite layer 5 too early? There are two streams (section 9.2): one computes, one communicates. Between them stand
 # **events** (事件): marks in one queue for which another waits.
 #
 # | what waits | for what |
@@ -836,13 +938,14 @@ figures.loss(
 )
 
 # %% [markdown]
-# One curve hides the others. Each rank stores half of everything, to the byte.
+# You see one curve, because all three lie on top of each other. Each rank stores half of everything, to the byte.
 #
 # Now the buffers. **Predict** how many *more* allocations than the unsharded model a forward and
 # backward pass makes, with $L = 4$. FSDP: one for each all-gather, and for each reduce-scatter two, the vector
 # that is reduced and the part that comes out: $2L + 1 + 2(L + 1) = 4L + 3$. YaFSDP: no weights, no
-# whole gradients, only the part of each of its $L + 4$ units (embedding, positions, layers, norm, head). It saves one, the sum of
-# the tied table's two gradients: $L + 3$.
+# whole gradients, only the part of each of its $L + 4$ units (embedding, positions, layers, norm, head). Now subtract one. Embedding and
+# head share a table, and the unsharded model asks for memory to add up the table's two gradients. YaFSDP does not, which leaves
+# $L + 3$.
 
 # %%
 often = predict(
@@ -873,6 +976,18 @@ bound = peaks[0].peak_bytes - peaks[0].states_bytes
 print(f"FSDP rises by {more:,} B more; at most {bound:,} B were possible")
 assert rise["YaFSDP"] <= rise["not sharded"] and 0 < more <= bound
 
+# %% [markdown]
+# Now the peak itself, and it is a surprise: YaFSDP's is *higher* than FSDP's here. Its four buffers take 0.80 MB, and they are there all the time,
+# so also when the activations are at their highest. FSDP's whole tensors reach as much only in the middle of the backward pass, when most activations are
+# gone. The buffers save memory where layers are large and activations are few: with the 70B model they take 6.85 GB and FSDP's whole tensors 8.94 (section 9.6).
+
+# %%
+buffered = gather_timeline(training.shape(), replace(fp32, gathering="yafsdp"), 2)
+buffers = buffered.peak_bytes - buffered.states_bytes
+higher = found["YaFSDP"].peak_bytes - found["mini-FSDP"].peak_bytes
+print(f"buffers {buffers:,} B; YaFSDP's peak is {higher:,} B above FSDP's")
+assert round(buffers / 1e6, 2) == 0.80 and 0 < higher < buffers
+
 # %%
 lines = ("not sharded", "mini-FSDP", "YaFSDP")
 figures.measured_memory({name: found[name].timeline for name in lines})
@@ -886,9 +1001,7 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 # %% [markdown]
 # **Explain.** Both counts of allocations are met without a gap. The hill in the measured lines is made of activations: they pile up in the forward pass and go away in the
 # backward pass. The theory's figure has none of them. YaFSDP's line is about the unsharded one, shifted
-# down. It starts above FSDP's, because its buffers are there before the first token, and its peak
-# is *higher* here: the demo's four buffers take 0.80 MB, and FSDP's whole tensors at the peak of its memory
-# some 0.44 MB more than the model's own. With the 70B model the buffers are the smaller ones (section 9.6).
+# down, and it starts above FSDP's, because its buffers are there before the first token.
 #
 # `fully_shard` allocates most often: it makes small tensors for each parameter, where ours has one vector a unit.
 #
@@ -941,8 +1054,8 @@ launch.warm_up()
 
 # %% [markdown] tags=["exercise"]
 # **9.1** 48 layers of 30,740,800 parameters, 82,052,800 in the root. With FULL_SHARD: how
-# many all-gathers and reduce-scatters has a step, and how many GB do the all-gathers bring together in
-# bf16 (whole tensors, 1 GB = $10^9$ bytes)?
+# many all-gathers and reduce-scatters has a step, and how many GB of whole tensors do all of its all-gathers
+# deliver, added up, in bf16 (1 GB = $10^9$ bytes)?
 
 # %% tags=["exercise"]
 all_gathers, reduce_scatters, gathered_gb = ..., ..., ...
@@ -981,7 +1094,7 @@ check("9.2", flat_shard)
 # model" and "FSDP is hard to combine with tensor and pipeline parallelism". Llama 3 405B, FSDP over 64 ranks, a layer has
 # 3,187,703,808 parameters. Give: with how many of them a rank computes; how many it stores of
 # that layer; and, with tensor parallelism 8 beside the 64 (512 GPUs), how many parameters of a layer a rank gathers. The last
-# number is not exactly an eighth, because norms are not cut: take `local_parameters` and `Layout`.
+# number is not exactly an eighth, because norms are not cut: take `local_parameters` and `Layout`, and give it with six digits or more.
 
 # %% tags=["exercise"]
 computes, stores, gathers_with_tp = ..., ..., ...
@@ -996,7 +1109,7 @@ check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
 # **9.4** (published mistake) Notes say that FSDP was proposed in September 2023 and YaFSDP in May 2024. Give
-# (year, month) of: the PyTorch release with FSDP (1.11); FSDP's paper, arXiv:2304.11277; YaFSDP's first commit; its announcement.
+# (year, month), or a text such as `"2022-01"`, of: the PyTorch release with FSDP (1.11); FSDP's paper, arXiv:2304.11277; YaFSDP's first commit; its announcement.
 
 # %% tags=["exercise"]
 release, paper, commit, announcement = ..., ..., ..., ...

@@ -207,7 +207,7 @@ def _bucket_size(answer: Any) -> None:
         [latency, moving, equal],
         "2(n-1) steps of latency; 2(n-1)/n · bytes / β; equal at n · α · β bytes",
         wants="two times in seconds and a number of bytes",
-        rel=1e-3,
+        rel=1e-2,
     )
 
 

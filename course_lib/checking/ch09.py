@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 9, FSDP and YaFSDP."""
 
+import re
 from typing import Any
 
 from course_lib.checking import (
@@ -62,7 +63,8 @@ def _flat(function: Any) -> None:
         (([(7, 2)], 1), (14, 0), "one rank keeps everything"),
     ]
     expect_calls(function, cases, signature=_FLAT)
-    expect_raises(function, ([(4,)], 0), ValueError, "there is no rank", signature=_FLAT)
+    for ranks in (0, -1):
+        expect_raises(function, ([(4,)], ranks), ValueError, "there is no rank", signature=_FLAT)
 
 
 @exercise(
@@ -78,10 +80,19 @@ def _not_fsdp(answer: Any) -> None:
     expect_parts(answer, 3, "three numbers of parameters")
     shape = MODELS["llama3-405b"]
     layer = local_parameters(shape).layer_dense
-    expect_number(answer[0], layer, "a rank gathers the whole layer and computes with all of it")
-    expect_number(answer[1], layer / 64, "a 64th of the layer stays", rel=1e-9)
+    because = "a rank gathers the whole layer and computes with all of it"
+    expect_number(answer[0], layer, because, rel=1e-3)
+    expect_number(answer[1], layer / 64, "a 64th of the layer stays", rel=1e-3)
     cut = local_parameters(shape, Layout(dp=64, tp=8, zero_stage=3)).layer_dense
-    expect_number(answer[2], cut, "tensor parallelism cuts the matrices by 8, not the norms")
+    # An eighth, norms included, would be smaller by 7e-5.
+    because = "tensor parallelism cuts the matrices by 8, not the norms"
+    expect_number(answer[2], cut, because, rel=2e-5)
+
+
+def _year_and_month(date: object) -> object:
+    """(2022, 3) for "2022-03" and "2022-03-10"; anything else as it is."""
+    found = re.fullmatch(r"(\d{4})-(\d{1,2})(-\d{1,2})?", date) if isinstance(date, str) else None
+    return (int(found[1]), int(found[2])) if found else date
 
 
 @exercise(
@@ -91,8 +102,9 @@ def _not_fsdp(answer: Any) -> None:
     hints=("arXiv:2304.11277: the first four digits.", "Sections 9.4 and 9.6."),
 )
 def _dates(answer: Any) -> None:
+    expect_parts(answer, 4, "four pairs (year, month)")
     expect_equal(
-        answer,
+        [_year_and_month(date) for date in answer],
         [(2022, 3), (2023, 4), (2024, 5), (2024, 6)],
         "PyTorch 1.11 is of March 2022; an arXiv number begins with year and month; YaFSDP's "
         "first commit is of 27 May 2024, its announcement of 11 June",

@@ -251,7 +251,13 @@ def expect_raises(
             raise Wrong(f"{what} gave the message {str(error)!r}, expected {named}") from None
         return
     except Exception as error:
-        raise _blamed(error, function, args, signature) from None
+        blamed = _blamed(error, function, args, signature)
+        if blamed is error:
+            blamed = Wrong(
+                f"{what} raised {type(error).__name__}: {error}, expected {exception.__name__} "
+                f"because {because}"
+            )
+        raise blamed from None
     require_answer(given)
     raise Wrong(f"{what} gave {show(given)}, expected {exception.__name__} because {because}")
 

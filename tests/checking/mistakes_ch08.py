@@ -59,6 +59,7 @@ _CLAIMS = {
     "ZeRO 3 cuts matrix products over GPUs": False,
 }
 _UNCLIPPED = {key: value for key, value in _GOOD.items() if key != "gradient_clipping"}
+_GOOD_BATCH = {k: v for k, v in _GOOD.items() if "micro" not in k and "steps" not in k}
 MISTAKES = [
     ("8.1", "cuts the gradients in stage 1", (256 + 14 * 8, 256 + 14 * 8, 128)),
     ("8.1", "bytes", (608e9, 368e9, 128e9)),
@@ -89,6 +90,7 @@ MISTAKES = [
     ("8.8", "one way", (12 * 13e9, 0.825, 0.103)),
     ("8.8", "all GPUs on one slot", (12 * 13e9, 1.651, 1.651)),
     ("8.9", "as given", _GOOD | {"gradient_accumulation_steps": 2}),
+    ("8.9", "only the global batch", _GOOD_BATCH),
     ("8.9", "no word on clipping", _UNCLIPPED),
     ("8.9", "stage 3 cuts the weights", _GOOD | {"zero_optimization": {"stage": 3}}),
     ("8.9", "a smaller global batch", _GOOD | {"train_batch_size": 32}),

@@ -13,6 +13,8 @@ from tests.checking.nonsense import NONSENSE, other_forms, spoiled, untouched
 from tests.checking.notebooks import checked
 
 CHAPTERS = chapters()
+# What a right answer may do without: DeepSpeed computes this number from the others.
+STILL_RIGHT = {("8.9", "without 'gradient_accumulation_steps'")}
 
 
 def mistakes_of(number):
@@ -92,7 +94,9 @@ def test_nonsense_is_refused_by_a_sentence(number):
         tried = 0
         for what, answer in spoiled(right):
             fault = refusal(exercises[key], answer)
-            if not untouched(answer):
+            if (key, str(what)) in STILL_RIGHT:
+                assert fault == "passed it"
+            elif not untouched(answer):
                 tried += 1
                 assert not fault, f"{key}, {what}: the check {fault}"
         assert tried >= len(NONSENSE), f"{key}: nothing was tried"

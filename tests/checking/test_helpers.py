@@ -185,7 +185,7 @@ def test_expect_raises_wants_the_exception_and_the_word():
         expect_raises(good, (0,), ValueError, "x", naming="samples")
     with pytest.raises(Wrong, match=r"\(0\) gave 0, expected ValueError because x"):
         expect_raises(lambda batch: batch, (0,), ValueError, "x")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(Wrong, match=r"\(0\) raised ZeroDivisionError: .* because x"):
         expect_raises(lambda batch: 1 // batch, (0,), ValueError, "x")
 
 

@@ -213,6 +213,9 @@ def fault(name):
     if name == "twice":
         model.blocks[1] = model.blocks[0]
         FSDP(model, model.blocks)
+    if name == "frozen":
+        model.blocks[1].norm1.bias.requires_grad_(False)
+        FSDP(model, model.blocks)
     if name == "stranger":
         FSDP(model, [Block(8, 2)])
 
@@ -224,6 +227,7 @@ def fault(name):
         ("meta", r"parameter embedding.weight is on the meta device .* give weights="),
         ("shared", r"blocks.1.attention.out.weight is also blocks.0.attention.out.weight"),
         ("twice", r"parameter blocks.1.norm1.weight is also blocks.0.norm1.weight"),
+        ("frozen", r"parameter blocks.1.norm1.bias is frozen .* take fully_shard"),
         ("stranger", "a Block in the list of units is no part of the model"),
     ],
 )

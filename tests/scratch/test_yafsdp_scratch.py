@@ -132,6 +132,9 @@ def fault(name):
     if name == "weights":
         model, _ = build()
         TRAINING.optimizer(list(model.parameters())).step()
+    if name == "frozen":
+        model.embedding.weight.requires_grad_(False)
+        YaFSDP(model, layers_of(model))
     if name == "forgotten":
         YaFSDP(model, layers_of(model)[:-2])
     if name == "meta":
@@ -150,6 +153,7 @@ def fault(name):
     [
         ("optimizer", "this AdamW holds parameters that are not shards"),
         ("weights", "this AdamW holds parameters that are not shards"),
+        ("frozen", r"parameter embedding.weight is frozen .* take fully_shard"),
         ("forgotten", "parameter norm.weight is in none of the layers"),
         ("meta", "parameter embedding.weight is on the meta device"),
         ("shared", "parameter layers.0.bias is in two layers, which share only a part"),

@@ -192,6 +192,125 @@ def test_an_unused_parameter_stops_nobody(stage):
     assert launch.run(with_an_unused_parameter, stage, ranks=2) == pytest.approx([expected] * 2)
 
 
+class Sometimes(nn.Module):
+    """A layer of which the second half is used only where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x, both):
+        x = self.always(x)
+        return self.sometimes(x) if both else x
+
+
+class Chooser(nn.Module):
+    """Two such layers and a head, with weights that are the same on every rank."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList([Sometimes(), Sometimes()])
+        self.head = nn.Linear(4, 1)
+
+    def forward(self, x, choices):
+        for layer, both in zip(self.layers, choices, strict=True):
+            x = layer(x, both)
+        return self.head(x).mean()
+
+
+def choices_of(rank, micro_batch):
+    """Ranks and micro-batches differ in what they use; the very first uses everything."""
+    return (micro_batch == 0, (rank + micro_batch) % 2 == 0)
+
+
+def inputs_of(rank, micro_batch):
+    return torch.arange(8.0).view(2, 4) + rank + 10 * micro_batch
+
+
+def sgd_with_decay(parameters):
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9, weight_decay=0.1)
+
+
+def trained_on_what_is_used(stage, micro_batches):
+    model, rank = Chooser(), launch.init()
+    model.layers[0].always.bias.requires_grad_(False)
+    zero = (
+        Zero3(model, model.layers, sgd_with_decay)
+        if stage == 3
+        else Zero(model, model.layers, sgd_with_decay, stage)
+    )
+    for _ in range(2):
+        for number in range(micro_batches):
+            loss = model(inputs_of(rank.rank, number), choices_of(rank.rank, number))
+            (loss / (rank.world * micro_batches)).backward()
+        zero.step()
+    if stage == 3:
+        for unit in zero.units.values():
+            unit.gather()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def trained_alone(ranks, micro_batches):
+    model = Chooser()
+    frozen = model.layers[0].always.bias.requires_grad_(False)
+    optimizer = sgd_with_decay([p for p in model.parameters() if p is not frozen])
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=False)
+        for rank in range(ranks):
+            for number in range(micro_batches):
+                loss = model(inputs_of(rank, number), choices_of(rank, number))
+                (loss / (ranks * micro_batches)).backward()
+        optimizer.step()
+    return [p.detach() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_what_one_rank_or_micro_batch_leaves_out_is_not_lost(stage, micro_batches):
+    # Not even where the ranks differ, and a frozen weight does not move.
+    expected = trained_alone(2, micro_batches)
+    for found in launch.run(trained_on_what_is_used, stage, micro_batches, ranks=2, timeout_s=60):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_weights_outside_the_layers_are_reduced_last():
+    def order():
+        model = Chooser()
+        zero = Zero(model, model.layers, sgd, 2)
+        return [list(zero.units.values()).index(unit) for unit in zero.order]
+
+    assert launch.run(order, ranks=1) == [[1, 0, 2]]
+
+
+def layers_in_the_wrong_order():
+    model = Chooser()
+    Zero3(model, reversed(model.layers), sgd)
+    model(inputs_of(0, 0), (True, True)).backward()
+
+
+def test_layers_in_another_order_than_forward_get_one_sentence():
+    with pytest.raises(launch.RankFailed, match="layers in the order of the forward pass"):
+        launch.run(layers_in_the_wrong_order, ranks=1)
+
+
+def with_two_groups():
+    def decayed(parameters):
+        groups = [{"params": parameters, "weight_decay": 0.1}, {"params": []}]
+        return torch.optim.AdamW(groups)
+
+    model = Chooser()
+    try:
+        Zero(model, model.layers, decayed)
+    except ValueError as problem:
+        return str(problem)
+
+
+def test_two_groups_of_parameters_are_refused():
+    message = launch.run(with_two_groups, ranks=1)[0]
+    assert message.startswith("the optimizer has 2 groups of parameters")
+
+
 # -- clipping --------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,8 @@ class FlatParameter:
         whole   | weight | bias |    weight    | bias | padding |
         shards  |        rank 0        |        rank 1          |
 
-    `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank.
+    `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank. It
+    is trained as one tensor, so ValueError for a frozen parameter.
     Zhao et al. 2023, arXiv:2304.11277, section 4.2 (FlatParameter).
     """
 
@@ -30,6 +31,13 @@ class FlatParameter:
         device: torch.device,
         group: ProcessGroup | None = None,
     ) -> None:
+        frozen = [n for n, p in parameters.items() if not p.requires_grad]
+        if frozen:
+            raise ValueError(
+                f"parameter {frozen[0]} is frozen (requires_grad=False), and "
+                "its unit would be trained as one vector: train all of it, or "
+                "take fully_shard, which cuts each tensor by itself"
+            )
         self.group, self.rank = group, dist.get_rank(group)
         self.ranks = ranks = dist.get_world_size(group)
         self.shapes = {name: p.shape for name, p in parameters.items()}

@@ -39,7 +39,9 @@ class FSDP:
 
     Each of `blocks`, in the order of the forward pass, is a unit and returns
     one tensor; the root unit is all the rest, whole from forward to backward.
-    `model.parameters()` are now `shards`: build the optimizer from them.
+    `model.parameters()` are now `shards`, one for each unit: build the
+    optimizer from them. A shard has norms and biases in it, so all weights
+    share one weight decay, and none may be frozen (ValueError).
     `dtype`: in which units are gathered and computed; shards and reductions
     stay fp32. `weights`: (parameter, value) pairs for a model on meta.
     """

@@ -27,7 +27,8 @@ class YaFSDP:
 
     `layers`, in the order of the forward pass, have all parameters between
     them; two may share all of theirs, as embedding and head do. Build the
-    optimizer from `shards`. The other arguments are those of FSDP.
+    optimizer from `shards`, which have one weight decay and nothing frozen.
+    The other arguments are those of FSDP.
     """
 
     def __init__(

@@ -11,11 +11,13 @@ def units_of(
 ) -> list[tuple[nn.Module, list[nn.Parameter]]]:
     """Each layer with its parameters, and `model` with all that are left.
 
-    A parameter that two layers share belongs to the first of them.
+    A parameter that two layers share belongs to the first of them, and a
+    frozen one (`requires_grad` False) to none.
     """
     units, seen = [], set()
     for module in [*layers, model]:
-        new = [p for p in module.parameters() if p not in seen]
+        trained = [p for p in module.parameters() if p.requires_grad]
+        new = [p for p in trained if p not in seen]
         seen.update(new)
         units.append((module, new))
     return [(module, parameters) for module, parameters in units if parameters]

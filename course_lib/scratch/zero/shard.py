@@ -55,15 +55,9 @@ class Unit:
         assert self.gradient is not None, "reduce comes first"
         return self.gradient
 
-    def reduce_early(self) -> None:
-        """From now on, reduce as soon as backward has made all gradients."""
-
-        def note(_: Tensor) -> None:
-            if all(p.grad is not None for p in self.parameters):
-                self.reduce()
-
-        for parameter in self.parameters:
-            parameter.register_post_accumulate_grad_hook(note)
+    def is_complete(self) -> bool:
+        """Whether backward has made all gradients of the unit."""
+        return all(p.grad is not None for p in self.parameters)
 
     def publish(self) -> None:
         """Give the updated part to all ranks."""

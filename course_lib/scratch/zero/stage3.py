@@ -5,6 +5,7 @@ nothing is fetched ahead, and the computation waits for each gather.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -69,5 +70,16 @@ class Zero3(Zero):
             module.register_forward_pre_hook(unit.gather)
             if module is not model:
                 module.register_forward_hook(unit.free)
-                module.register_full_backward_pre_hook(unit.gather)
+                hook = partial(self.before_backward, unit)
+                module.register_full_backward_pre_hook(hook)
             unit.free()
+
+    def before_backward(self, unit: ShardedUnit, *_: Any) -> None:
+        """Finish with the layers behind this one, then gather it."""
+        if self.waiting is not None and unit not in self.waiting:
+            raise RuntimeError(
+                "a layer's backward pass begins after its gradients were "
+                "reduced: give the layers in the order of the forward pass"
+            )
+        self.reduce_waiting(until=unit)
+        unit.gather()

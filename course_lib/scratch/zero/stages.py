@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.scratch import wire
+from course_lib.scratch.replicas.ddp import after_backward
 from course_lib.scratch.zero.flat import units_of
 from course_lib.scratch.zero.offload import OptimizerPlace
 from course_lib.scratch.zero.shard import Unit
@@ -21,10 +22,13 @@ from course_lib.scratch.zero.shard import Unit
 class Zero:
     """Trains `model` under ZeRO stage 0 (plain data parallelism), 1 or 2.
 
-    Gradients are summed: each rank's loss is its share of the mean loss.
-    Each of `layers` is a unit. `optimizer` builds an optimizer from parameters
-    and `place` is where it works. Nothing else may hold the model's weights or
-    gradients: both are moved.
+    Gradients are summed over ranks and micro-batches, in their own precision:
+    each rank's loss is its share of the mean loss. Each of `layers`, in the
+    order of the forward pass, is a unit; frozen parameters stay as they are,
+    whole on each rank. `optimizer` builds an optimizer from flat vectors, so
+    it can have one group of parameters only, with one weight decay (else
+    ValueError), and `place` is where it works. Nothing else may hold the
+    model's weights or gradients: both are moved.
     """
 
     unit: type[Unit] = Unit
@@ -44,9 +48,39 @@ class Zero:
             for module, parameters in units_of(model, layers)
         }
         self.optimizer = optimizer([u.master for u in self.units.values()])
+        if (groups := len(self.optimizer.param_groups)) > 1:
+            raise ValueError(
+                f"the optimizer has {groups} groups of parameters: a unit is "
+                "one flat vector of weights, norms and biases; give them one "
+                "group, or train with fully_shard, which cuts each tensor"
+            )
+        # Backward goes from the last layer to the first, then to the rest.
+        backward = sorted(reversed(self.units), key=lambda m: m is model)
+        self.order = [self.units[module] for module in backward]
+        # Not yet reduced in the backward pass that runs, None if none does.
+        self.waiting: list[Unit] | None = None
         if stage >= 2:
-            for unit in self.units.values():
-                unit.reduce_early()
+            for unit in self.order:
+                for parameter in unit.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._arrived)
+
+    def _arrived(self, _: Tensor) -> None:
+        """A gradient is there: reduce the units that are complete."""
+        if self.waiting is None:  # the first one of this backward pass
+            self.waiting = list(self.order)
+            after_backward(self._finish)
+        # One order on all ranks, even where a gradient never comes.
+        while self.waiting and self.waiting[0].is_complete():
+            self.waiting.pop(0).reduce()
+
+    def reduce_waiting(self, until: Unit | None = None) -> None:
+        """Reduce units before `until`; a gradient that never came is zero."""
+        while self.waiting and self.waiting[0] is not until:
+            self.waiting.pop(0).reduce()
+
+    def _finish(self) -> None:
+        self.reduce_waiting()
+        self.waiting = None
 
     def reduce(self) -> None:
         """After an update's last backward: reduce what is not yet reduced."""

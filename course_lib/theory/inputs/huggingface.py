@@ -93,6 +93,8 @@ def read_configuration(path: str | os.PathLike[str]) -> Configuration:
     Raises ValueError, one sentence that starts with the path, for what cannot be read, is no JSON
     object or has more than MOST_BYTES.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"path must be text or a Path, got {told(path)}: give a file or a folder")
     place = Path(path)
     try:
         if place.is_dir():

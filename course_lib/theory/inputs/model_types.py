@@ -7,11 +7,12 @@ The tests compare the counts with those of the modules that it builds.
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import divisible, flag, told, whole
+from course_lib.validation import choice, divisible, flag, told, whole
 
 _REQUIRED = object()
 
@@ -50,6 +51,7 @@ class _Key:
 _Rule = _Key | Callable[[Mapping[str, Any]], Any] | str | int | bool | None
 
 
+@checked
 @dataclass(frozen=True)
 class ModelType:
     """The rules for fields of TransformerShape, and `only`: keys that must have this value.
@@ -60,6 +62,12 @@ class ModelType:
     fields: Mapping[str, _Rule]
     only: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        sizes = [one.name for one in fields(TransformerShape)]
+        for name in self.fields:
+            choice("field", name, sizes)
+
+    @checked
     def shape(self, values: Mapping[str, Any]) -> TransformerShape:
         """The shape; ValueError for a missing or wrong key and for sizes that do not fit."""
         for name, expected in self.only.items():

@@ -48,7 +48,8 @@ def bus_factor(operation: str, ranks: int) -> float:
 def sent_bytes(operation: str, size_bytes: float, ranks: int) -> float:
     """Bytes that one GPU sends: size · 2(n-1)/n for all-reduce, · (n-1)/n for its halves.
 
-    No algorithm sends fewer; rings send just that from every GPU and trees on average. Broadcast
+    No messages from GPU to GPU do with fewer; rings send just that from every GPU and trees on
+    average. Switches that add on the way, such as NVLink SHARP, are not in this model. Broadcast
     and reduce: every GPU of the chain but its end sends the size once, as in send/recv.
     Source: nccl-tests, doc/PERFORMANCE.md.
     """
@@ -148,7 +149,11 @@ def algorithm_bandwidth(size_bytes: float, time_s: float) -> float:
 
 
 def bus_bandwidth(operation: str, size_bytes: float, ranks: int, time_s: float) -> float:
-    """Bytes per second to compare with a link: algbw · 2(n-1)/n, (n-1)/n or 1 (busbw)."""
+    """Bytes per second to compare with a link: algbw · 2(n-1)/n, (n-1)/n or 1 (busbw).
+
+    Where switches add on the way, it is no bandwidth of any wire, but the one that a ring would
+    need for the same time. Source: nccl-tests, doc/PERFORMANCE.md; issue 212.
+    """
     return algorithm_bandwidth(size_bytes, time_s) * bus_factor(operation, ranks)
 
 

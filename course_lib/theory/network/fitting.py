@@ -70,6 +70,25 @@ def fit_alpha_beta(
     return FittedLink(level / steps, 1 / slope, residual)
 
 
+@checked
+def bounding_link(
+    operation: str, sizes_bytes: Sequence[float], seconds: Sequence[float], ranks: int
+) -> Link:
+    """What measured times prove of a ring's link, where no line fits them.
+
+    A time is at least steps · α and at least sent / β. So α is at most the smallest time / steps,
+    which becomes the link's latency, and β at least the largest sent / time, its bandwidth.
+    Raises ValueError as `fit_alpha_beta` does for times and sizes that are no measurement.
+    """
+    _check(sizes_bytes, seconds)
+    steps = collectives.steps(operation, ranks)
+    if steps == 0:
+        raise ValueError(f"ranks {ranks} send nothing: measure on 2 ranks or more")
+    sent = [collectives.moved_bytes(operation, size, ranks) for size in sizes_bytes]
+    fastest = max(moved / time for moved, time in zip(sent, seconds, strict=True))
+    return Link("bounds of a link", fastest, min(seconds) / steps)
+
+
 def _line(
     xs: Sequence[float], ys: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.schedule_rules import MOST_STAGES, check_schedule
 from course_lib.validation import listed, whole
 
@@ -143,6 +144,7 @@ def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
     return split_backward(one_f_one_b_order(stage, stages, micro_batches), late=stage)
 
 
+@checked
 def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
     """`order` with each B cut into I, at once, and W, which waits until `late` more I are done.
 

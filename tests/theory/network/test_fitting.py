@@ -8,7 +8,7 @@ from probes import Probe
 
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
-from course_lib.theory.network.fitting import fit_alpha_beta
+from course_lib.theory.network.fitting import bounding_link, fit_alpha_beta
 
 SIZES = [4.0**power for power in range(5, 13)]
 
@@ -101,7 +101,38 @@ def test_times_without_a_link_are_explained(sizes, measured, ranks, message):
         fit_alpha_beta("all-reduce", sizes, measured, ranks)
 
 
+def test_bounds_hold_for_the_link_that_made_the_times_and_for_times_that_no_line_fits():
+    link = bounding_link("all-reduce", SIZES, times(), 4)
+    assert 2e-5 <= link.latency_s < 1.01 * 2e-5
+    assert 0.9 * 1.2e10 < link.bytes_per_s <= 1.2e10
+    with pytest.raises(ValueError, match="do not grow"):
+        fit_alpha_beta("all-reduce", [1e3, 1e6], [6e-3, 3e-3], 4)
+    busy = bounding_link("all-reduce", [1e3, 1e6], [6e-3, 3e-3], 4)
+    assert busy.latency_s == pytest.approx(3e-3 / 6)
+    assert busy.bytes_per_s == pytest.approx(1.5e6 / 3e-3)
+
+
+def test_one_rank_bounds_nothing():
+    with pytest.raises(ValueError, match="ranks 1 send nothing"):
+        bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1)
+
+
 PROBES = {
+    "bounding_link": Probe(
+        bounding_link,
+        {
+            "operation": "all-reduce",
+            "ranks": 8,
+            "sizes_bytes": [1e3, 1e6],
+            "seconds": [1e-3, 2e-3],
+        },
+        {
+            "operation": "all-gather",
+            "ranks": 16,
+            "sizes_bytes": [1e3, 2e6],
+            "seconds": [1e-3, 3e-3],
+        },
+    ),
     "fit_alpha_beta": Probe(
         fit_alpha_beta,
         {
@@ -117,7 +148,7 @@ PROBES = {
             "sizes_bytes": [1e3, 2e6],
             "seconds": [1e-3, 3e-3],
         },
-    )
+    ),
 }
 RECORDS = {
     "FittedLink": [

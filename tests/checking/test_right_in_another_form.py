@@ -1,0 +1,51 @@
+"""Right answers of chapters 7 to 9 in another form than the solution's; what a refusal names."""
+
+import pytest
+
+from course_lib.checking import Wrong
+from course_lib.checking.exercises import find
+
+_NO_ACCUMULATION = {
+    "train_batch_size": 64,
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_clipping": 0.0,
+    "zero_optimization": {"stage": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("7.9", (0.0196, 0.00105, 4.9e8)),  # as many digits as the question has, and one more
+        ("8.9", _NO_ACCUMULATION),  # DeepSpeed computes it
+        ("8.9", _NO_ACCUMULATION | {"gradient_accumulation_steps": 4}),
+        ("9.3", (3.188e9, 49.81e6, 398.49e6)),
+        ("9.4", ("2022-03", "2023-04", "2024-05", "2024-06")),
+        ("9.4", ("2022-03-10", (2023, 4), "2024-5", "2024-06-11")),
+    ],
+)
+def test_right_in_another_form(key, answer):
+    find(key).check(answer)
+
+
+def test_a_wrong_claim_is_named():
+    claims = {
+        "accelerate trains TensorFlow models": False,
+        "accelerate can run DeepSpeed's ZeRO": True,
+        "GPT-3 was trained with DeepSpeed": True,
+        "MT-NLG 530B was trained with DeepSpeed and Megatron": True,
+        "torchrun shards the optimizer": False,
+        "ZeRO 3 cuts matrix products over GPUs": False,
+    }
+    with pytest.raises(Wrong, match="'GPT-3 was trained with DeepSpeed': MT-NLG and BLOOM were"):
+        find("8.5").check(claims)
+
+
+def test_a_division_by_no_ranks_is_no_error_of_the_check():
+    def flat_shard(shapes, ranks):
+        numbers = sum(rows if not more else rows * more[0] for rows, *more in shapes)
+        part = -(-numbers // ranks)
+        return part, part * ranks - numbers
+
+    with pytest.raises(Wrong, match=r"raised ZeroDivisionError: .*, expected ValueError"):
+        find("9.2").check(flat_shard)
