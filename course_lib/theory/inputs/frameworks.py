@@ -13,6 +13,7 @@ from course_lib.validation import choice, flag, number
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
+@checked
 @dataclass(frozen=True)
 class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.

@@ -109,7 +109,7 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
 
     The gradient of the residual stream, s·b·h, and those inside the MLP: ffn/t for GELU and 2·ffn/t
     for SwiGLU once the last matrix has freed its input; or those of two s × s tensors. Measured
-    against the peak of a real step in tests/theory/memory/test_moments.py.
+    against the peak of a real step in tests/theory/memory/test_peak_against_torch.py.
     """
     shape, recipe, tokens = job.shape, job.recipe, job.local_tokens
     width, routed = shape.ffn, 1.0

@@ -46,6 +46,7 @@ def metered_bytes(
     return reserved + CONTEXT_BYTES + communicators(layout) * COMMUNICATOR_BYTES
 
 
+@checked
 def communicators(layout: Layout) -> int:
     """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
     axes = (layout.shard_ranks * layout.shard_groups, layout.tp, layout.cp, layout.ep, layout.pp)

@@ -191,6 +191,7 @@ PROBES = {
             "reshard": Given(False, {"zero_stage": 3}),
             "reduce": "micro-batch",
             "keep_gathered": Given(True, {"sequence_parallel": True}),
+            "keep_outputs": True,
         },
         see=seen,
     ),

@@ -19,6 +19,7 @@ from course_lib.theory.memory.activations import (
     activation_terms,
     gathered_tokens,
     layer_activation_bytes,
+    layer_gradients_bytes,
     needed_terms,
     norm_bytes,
     recomputed_bytes,
@@ -396,6 +397,12 @@ PROBES = {
         {"job": dataclasses.replace(JOB, recipe=FULL), "layer": 0},
         {"layer": 5},
         silent=("cluster",),
+    ),
+    "layer_gradients_bytes": Probe(
+        layer_gradients_bytes,
+        {"job": replace(JOB, recipe=PLAIN), "layer": 0},
+        {"layer": 5},
+        silent=("recipe", "cluster"),
     ),
     "gathered_tokens": Probe(
         gathered_tokens, {"job": JOB}, {}, silent=("shape", "recipe", "cluster")

@@ -18,6 +18,7 @@ from course_lib.theory.memory import activations
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.theory.memory.peak import (
+    boundary_bytes,
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
@@ -54,17 +55,17 @@ def test_gradients_that_come_late_are_not_there_with_the_most_activations():
         overhead_bytes=0,
     )
     gradients = 2 * shape.parameters().total
-    saved = always["backward"].total_bytes - moments["backward"].total_bytes
+    saved = always["loss"].total_bytes - moments["loss"].total_bytes
     assert saved == gradients
     assert moments["last layer"] == always["last layer"]
     # Several micro-batches leave their gradients for the next one.
     twice = Job(shape, LATE, Layout(accumulation=2), sequence=4096)
-    assert memory_moments(twice)["backward"].gradients_bytes == gradients
+    assert memory_moments(twice)["loss"].gradients_bytes == gradients
 
 
 def test_the_peak_is_the_largest_moment():
     """A small batch has it in the update, a large one in the backward pass."""
-    for micro_batch, name in ((1, "update"), (16, "backward")):
+    for micro_batch, name in ((1, "update"), (16, "loss")):
         job = Job(MODELS["llama2-7b"], LATE, Layout(micro_batch=micro_batch))
         moments = memory_moments(job)
         assert gpu_memory(job) == moments[name]
@@ -412,6 +413,7 @@ def test_recomputing_more_never_keeps_more(shape, recipe, layout):
     assert kept == sorted(kept)
 
 
+SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
 PROBES = {
     "training_memory": Probe(
         training_memory,
@@ -429,6 +431,12 @@ PROBES = {
     ),
     "memory_moments": Probe(
         memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
+    ),
+    "boundary_bytes": Probe(
+        boundary_bytes,
+        {"job": dataclasses.replace(JOB, layout=SENT)},
+        {},
+        silent=("recipe", "cluster"),
     ),
     "gradients_come_late": Probe(
         gradients_come_late,
