@@ -379,12 +379,12 @@ for k in (1, 2, 4, 8, 80):
 # ### Buy, or throw away?
 #
 # The opening question. With full recomputation sixteen GPUs hold the model states, the inputs of 80 layers, one layer that is being
-# recomputed, and the logits with their gradient:
+# recomputed, and three fp32 copies of the logits:
 
 # %%
 states = model_states(llama.parameters().total, Recipe()).model_states_bytes
 eight = Job(llama, Recipe(recompute="full"), Layout(micro_batch=8), sequence=4096)
-logits = 2 * ends.logits_bytes(eight)
+logits = (4 + 8) * ends.logit_count(eight)  # kept, and two gradients: chapter 3
 needed = states + 8 * (80 * input_bytes + layer_bytes) + logits
 print(f"{units.format_bytes(needed)} of {units.format_bytes(16 * 80 * units.GB)}")
 assert needed < 16 * 80 * units.GB < states + notes

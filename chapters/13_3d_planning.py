@@ -161,7 +161,13 @@ for rank, (place, dp_group) in enumerate(ranks):
 llama = models.MODELS["llama2-70b"]
 cluster = Cluster(hardware.accelerator("H100-SXM"), nodes=256)
 layout = Layout(
-    tp=8, pp=8, dp=32, accumulation=32, sequence_parallel=True, zero_stage=1
+    tp=8,
+    pp=8,
+    dp=32,
+    accumulation=32,
+    sequence_parallel=True,
+    keep_gathered=True,
+    zero_stage=1,
 )
 sent = step_traffic.step_traffic(
     Job(llama, Recipe(), layout, cluster, sequence=4096), 1, policy=BUCKETS

@@ -6,9 +6,11 @@ import torch
 from course_lib.measure.saved_tensors import saved_bytes
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.memory.peak import memory_moments
 
 
 @pytest.mark.parametrize(
@@ -21,7 +23,8 @@ def test_kept_bytes_are_the_formula_plus_named_small_change(layers, hidden, head
     inputs, labels = torch.randint(0, 64, (2, samples, context)).clone().unbind()
     inputs, labels = inputs.clone(), labels.clone()
     measured = saved_bytes(lambda: loss_sum(model(inputs), labels), model)
-    predicted = training_memory(shape, RECIPES["fp32-16"], samples).consumers
+    job = Job(shape, RECIPES["fp32-16"], Layout(micro_batch=samples))
+    predicted = memory_moments(job)["loss"].consumers
     tokens = samples * context
     statistics = (2 * layers + 1) * 2 * tokens * 4  # mean and scale of each norm
     softmax = layers * heads * tokens * 4  # one log-sum-exp per head and token
