@@ -21,6 +21,8 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
 from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.step_time import step_time
 
 FILE = Path(__file__).with_name("measured_runs.json")
 UNITS = {"GB": 1e9, "GiB": 2.0**30}
@@ -28,6 +30,7 @@ UNITS = {"GB": 1e9, "GiB": 2.0**30}
 NAMES = {name: name for name in FRAMEWORKS} | {"bigscience": "megatron-deepspeed"}
 RECOMPUTE = {"every second matmul (torch selective op policy)": "operators"}
 NETWORK_LATENCY_S = 9.6e-6
+SLOW = accelerator("H100-SXM-500W")  # told by its memory's 2.4 TB/s
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,8 @@ def layout(run: Run) -> Layout:
 
 
 def cluster(inputs: dict[str, Any]) -> Cluster:
-    chip = accelerator(inputs["gpu"])
-    if "memory_bytes_per_s" in inputs:
-        chip = replace(chip, memory_bytes_per_s=inputs["memory_bytes_per_s"])
+    slow = inputs.get("memory_bytes_per_s") == SLOW.memory_bytes_per_s
+    chip = SLOW if slow else accelerator(inputs["gpu"])
     per_node = min(8, inputs["gpus"])
     more = {}
     if "between_bytes_per_s" in inputs:
@@ -193,3 +195,17 @@ def left_out(memory: list[Run]) -> dict[str, float]:
             if run.framework == name:
                 errors[run.id] = predicted_bytes(run, ratio) / run.bytes - 1
     return errors
+
+
+def predicted_step(run: Run, layer_efficiency: float | None = None) -> float:
+    """What the run's clock should show: seconds, or tokens per second and GPU."""
+    efficiency = FRAMEWORKS[run.framework].attention_efficiency if run.framework else None
+    guess = Assumptions(layer_efficiency=layer_efficiency, attention_efficiency=efficiency)
+    step = step_time(job(run), guess)
+    return step.total_s if run.unit == "s" else step.tokens_per_s_per_gpu
+
+
+def speed_error(run: Run, layer_efficiency: float | None = None) -> float:
+    """How much faster than measured the prediction is, relative."""
+    ratio = predicted_step(run, layer_efficiency) / run.measured
+    return (1 / ratio if run.unit == "s" else ratio) - 1

@@ -162,16 +162,31 @@ def layer_flops(
     multiply = pairs if mask == "causal" else 2 * pairs  # FLOP for each number of a head's width
     leaves["scores_flop"] = 3 * multiply * (shape.head_width + shape.value_width)
     forward = sum(leaves.values()) // 3
-    again = {
-        "none": 0,
-        "selective": leaves["scores_flop"] // 3 if attention == "standard" else 0,
-        "operators": tokens * _every_second_matmul(shape, layer),
-        "full": forward,
-    }[recompute]
-    if attention == "flash":
-        again += multiply * shape.head_width
+    scores = leaves["scores_flop"]
+    again = _repeated_scores(shape, scores, recompute, attention)
+    if recompute == "operators":
+        again += tokens * _every_second_matmul(shape, layer)
+    elif recompute == "full":
+        again += forward - scores // 3
     leaves["recompute_flop"] = again
     return FlopBreakdown(tokens, convention=result.convention, **leaves)
+
+
+@checked
+def attention_flop(
+    shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
+) -> int:
+    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
+    return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
+
+
+def _repeated_scores(shape: TransformerShape, scores: int, recompute: str, attention: str) -> int:
+    """The forward pass again under recomputation; queries times keys in flash's backward pass."""
+    forward = scores // 3
+    if attention == "standard":
+        return forward if recompute in ("selective", "full") else 0
+    widths = shape.head_width + shape.value_width
+    return forward * (recompute == "full") + forward * shape.head_width // widths
 
 
 def _every_second_matmul(shape: TransformerShape, layer: int) -> int:

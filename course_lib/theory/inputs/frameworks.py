@@ -6,9 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 from course_lib.checked import checked
+from course_lib.theory.inputs.hardware import FIRST_FLASH_ATTENTION_EFFICIENCY
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.units import GB
-from course_lib.validation import choice, flag, number
+from course_lib.validation import choice, flag, fraction, number
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -19,18 +20,24 @@ class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.
 
     `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: what it reserves for
-    itself, whatever the model is.
+    itself, whatever the model is. `attention_efficiency`: of its attention kernel, where that is
+    not the accelerator's usual one.
     """
 
     recipe: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
     pipelined: Mapping[str, Any] = field(default_factory=dict)
     buffers_bytes: int = 0
+    attention_efficiency: float | None = None
 
     def __post_init__(self) -> None:
         number("buffers_bytes", self.buffers_bytes, least=0)
+        if self.attention_efficiency is not None:
+            fraction("attention_efficiency", self.attention_efficiency)
 
 
+# FSDP2 with MixedPrecisionPolicy(bf16, fp32).
+_FSDP = {"parameters": "fp32", "compute": "bf16", "gradients": "fp32", "master_copy": False}
 # PyTorch's optimizers give the moments the precision of the weights and free the gradients.
 _TORCH = {"loss": "eager", "gradient_life": "backward"}
 
@@ -40,14 +47,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         # DTensor, torch.optim.AdamW with foreach; under pipelines weights stay gathered
         # (reshard_after_forward "default") and gradients are reduced once (PipelineStage).
         "torchtitan": Framework(
-            recipe=_TORCH
-            | {
-                "parameters": "fp32",
-                "compute": "bf16",
-                "gradients": "fp32",
-                "master_copy": False,
-                "update": "foreach",
-            },
+            recipe=_TORCH | _FSDP | {"update": "foreach"},
             layout={"keep_gathered": True, "keep_outputs": True},
             pipelined={"reshard": False, "reduce": "update"},
         ),
@@ -58,6 +58,13 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         # github.com/pytorch/torchtune, recipes/configs: bf16 everywhere, AdamW with fused=True.
         "torchtune": Framework(
             recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False},
+        ),
+        # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2.
+        "automodel": Framework(recipe=_TORCH | _FSDP),
+        # github.com/mosaicml/llm-foundry at v0.3: FSDP with bf16, attn_impl triton, which is the
+        # first FlashAttention.
+        "llm-foundry": Framework(
+            recipe=_TORCH | _FSDP, attention_efficiency=FIRST_FLASH_ATTENTION_EFFICIENCY
         ),
         # github.com/bigscience-workshop/Megatron-DeepSpeed: Megatron-LM's layers and loss,
         # DeepSpeed's pipeline, which keeps what it sends, and its ZeRO-1, which copies gradients to

@@ -15,6 +15,19 @@ NETWORK_LATENCY_S = 9.6e-6
 
 # Best measured matmul over peak, where nobody published one: that of the H100.
 MATMUL_EFFICIENCY = 0.80
+# Fitted on A100s, with `step.assumptions.TOUCHES`, to the ten rows of Narayanan et al. 2021,
+# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s); other papers' steps are then predicted.
+LAYER_EFFICIENCY = 0.80
+# Fitted to the three rows of Llama 3 (arXiv:2407.21783, table 4): a busy H100 lowers its clock.
+H100_LAYER_EFFICIENCY = 0.72
+# Fitted to torchtitan's runs (benchmarks/README.md) on H100s that may take 500 W instead of 700.
+H100_500W_LAYER_EFFICIENCY = 0.60
+# FlashAttention-2 on an A100: 50 to 73 % of the peak (Dao 2023, arXiv:2307.08691, abstract).
+ATTENTION_EFFICIENCY = 0.60
+# The same kernel on an H100: 35 % (Shah et al. 2024, arXiv:2407.08608, abstract).
+H100_ATTENTION_EFFICIENCY = 0.35
+# The first FlashAttention on an A100: 25 to 40 % (arXiv:2307.08691, abstract).
+FIRST_FLASH_ATTENTION_EFFICIENCY = 0.33
 
 
 @dataclass(frozen=True)
@@ -44,9 +57,10 @@ class Accelerator:
     """One chip: dense peak, memory, and the links that it has inside and between nodes.
 
     The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes` takes the data
-    sheet's GB as 10^9. `matmul_efficiency`: the best measured large matmul over the peak. `between`
-    None: no usual network, a cluster must name one. Raises ValueError for numbers that are not
-    positive and finite, and for another format.
+    sheet's GB as 10^9. `matmul_efficiency`: the best measured large matmul over the peak.
+    `layer_efficiency`: the matmuls of whole layers over that one. `attention_efficiency`: what
+    flash attention reaches of the peak. `between` None: no usual network, a cluster must name one.
+    Raises ValueError for numbers that are not positive and finite, and for another format.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
@@ -59,6 +73,8 @@ class Accelerator:
     between: Link | None = None
     matmul_efficiency: float = MATMUL_EFFICIENCY
     number_format: str = "bf16"
+    layer_efficiency: float = LAYER_EFFICIENCY
+    attention_efficiency: float = ATTENTION_EFFICIENCY
 
     def __post_init__(self) -> None:
         text("name", self.name)
@@ -66,6 +82,8 @@ class Accelerator:
         whole("memory_bytes", self.memory_bytes)
         number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
         fraction("matmul_efficiency", self.matmul_efficiency)
+        fraction("layer_efficiency", self.layer_efficiency)
+        fraction("attention_efficiency", self.attention_efficiency)
         choice("number_format", self.number_format, PRECISION_BYTES)
 
     @property
@@ -152,6 +170,11 @@ def _nvlink(generation: int, gb_per_s: float) -> Link:
     return Link(f"NVLink{generation}", gb_per_s * 1e9, NVLINK_LATENCY_S)
 
 
+_HOPPER = {
+    "layer_efficiency": H100_LAYER_EFFICIENCY,
+    "attention_efficiency": H100_ATTENTION_EFFICIENCY,
+}
+
 # Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
 # of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
 # and network), as are the best measured matmuls; other sources stand at their line.
@@ -173,10 +196,23 @@ _LIST = (
         _nvlink(4, 450),
         between=NDR,
         matmul_efficiency=794.5 / 989.4,
+        **_HOPPER,
     ),
-    # H200 and B200 matmuls: not measured in the source, the H100's 80 % is assumed.
-    _chip("H200-SXM", 989.4, 141, 4800, _nvlink(4, 450), between=NDR),
-    _chip("B200-SXM", 2250, 180, 8000, _nvlink(5, 900), between=NDR),
+    # github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, 500 W.
+    _chip(
+        "H100-SXM-500W",
+        989.4,
+        96,
+        2400,
+        _nvlink(4, 450),
+        between=NDR,
+        matmul_efficiency=794.5 / 989.4,
+        layer_efficiency=H100_500W_LAYER_EFFICIENCY,
+        attention_efficiency=H100_ATTENTION_EFFICIENCY,
+    ),
+    # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
+    _chip("H200-SXM", 989.4, 141, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),
+    _chip("B200-SXM", 2250, 180, 8000, _nvlink(5, 900), between=NDR, **_HOPPER),
     # NVIDIA Ada whitepaper, appendix A: 330.3 TFLOP/s is fp16 with fp16 accumulation.
     _chip("RTX4090", 165.2, 24, 1008, PCIE4),
     _chip("L40S", 362, 48, 864, PCIE4),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from course_lib.theory.planner.arrays import Tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
-from course_lib.theory.step.stage import layer_rate
+from course_lib.theory.step.stage import attention_rate, layer_rate
 
 if TYPE_CHECKING:
     from numpy import bool_, float64
@@ -146,15 +146,16 @@ class _Chunk:
     def _passes(self, counts: "dict[str, Array]") -> "tuple[Array, Array]":
         """Seconds of matmuls, and of all that repeats with every micro-batch, in a step."""
         question, steps = self.question, self.steps
-        rate = layer_rate(question.cluster, question.assumptions)
-        compute = steps * self._sum(counts, "flop") / rate
-        scores = steps * self._sum(counts, "scores") / rate
+        rates = question.cluster, question.assumptions
+        attention = steps * self._sum(counts, "attention")
+        attention = attention / attention_rate(*rates, question.recipe)
+        compute = steps * self._sum(counts, "matmul") / layer_rate(*rates) + attention
         bandwidth = question.cluster.accelerator.memory_bytes_per_s
         total = compute + steps * self._sum(counts, "touched") / bandwidth
         total = total + self._shown("tp", steps * self._tensor(counts), compute)
         layers = counts["dense"] + counts["experts"]
         ring = steps * layers * self._line("cp", "layers", self.micro_batch)
-        total = total + self._shown("cp", ring, scores)
+        total = total + self._shown("cp", ring, attention)
         if "ep" in self.messages:
             routed = steps * counts["experts"] * self._line("ep", "layers", self.share)
             total = total + self._shown("ep", routed, compute)

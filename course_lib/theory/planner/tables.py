@@ -55,7 +55,7 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
         "last_bytes": indices + output_activation_bytes(job),
         "last_head": output_activation_bytes(job),
         "last_temporary": loss_temporary_bytes(job),
-        "last_flop": head.flop,
+        "last_matmul": head.matmul_flop,
         "last_touched": head.memory_bytes,
     }
     for kind, layer in layer_numbers(job.shape).items():
@@ -63,8 +63,8 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
         parts |= {
             f"{kind}_bytes": layer_activation_bytes(job, layer),
             f"{kind}_temporary": recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer),
-            f"{kind}_flop": work.flop,
-            f"{kind}_scores": work.scores_flop,
+            f"{kind}_matmul": work.matmul_flop,
+            f"{kind}_attention": work.attention_flop,
             f"{kind}_touched": work.memory_bytes,
         }
     return parts

@@ -12,9 +12,7 @@ from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import AXES
 from course_lib.validation import choice, number
 
-# Fitted together to the ten rows of Narayanan et al. 2021, arXiv:2104.04473, table 1 (137 to 163
-# TFLOP/s); other papers' steps are then predicted, in the tests.
-LAYER_EFFICIENCY = 0.8
+# Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
 TOUCHES = 8
 # Megatron-LM's buckets of 40 million fp32 gradients (DistributedDataParallelConfig.bucket_size):
 # DDP's 25 MiB would wait for latencies in large clusters.
@@ -30,17 +28,19 @@ class Assumptions:
     """What no formula knows: how fast whole layers are, and what hides behind computing.
 
     `layer_efficiency`: rate of a layer's matmuls over that of the best one,
-    `cluster.matmul_flop_per_s`. `touches`: how often each byte that is kept for the backward pass
+    `cluster.matmul_flop_per_s`; `attention_efficiency`: rate of flash attention over the peak;
+    None: the accelerator's own. `touches`: how often each byte that is kept for the backward pass
     goes through the memory in norms, activations, softmax and their gradients. `mask`: pairs that
     attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
     skips the others, full under standard attention. `overlap`: the largest part of an axis' time
-    that may hide; what it hides behind is attention's scores for cp, one micro-batch for dp (all
+    that may hide; what it hides behind is attention for cp, one micro-batch for dp (all
     where every one of them exchanges: ZeRO-2 and 3) and all matmuls for tp, ep and pp. An axis
     that is not named keeps its default. `host_link`: the way to an offloaded optimizer.
     Raises ValueError for parts outside 0..1 and unknown names.
     """
 
-    layer_efficiency: float = LAYER_EFFICIENCY
+    layer_efficiency: float | None = None
+    attention_efficiency: float | None = None
     touches: float = TOUCHES
     mask: str | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
@@ -48,7 +48,9 @@ class Assumptions:
     host_link: Link = PCIE4
 
     def __post_init__(self) -> None:
-        number("layer_efficiency", self.layer_efficiency, above=0, most=1)
+        for name in ("layer_efficiency", "attention_efficiency"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), above=0, most=1)
         number("touches", self.touches, least=0)
         if self.mask is not None:
             choice("mask", self.mask, MASKS)

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import ABSURD_FLOP
-from course_lib.theory.compute.flops import head_flops, layer_flops
+from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import needed_terms, recomputed_bytes
 from course_lib.theory.memory.ends import output_activation_bytes
 from course_lib.theory.memory.states import LocalParameters, local_parameters, updated_parameters
@@ -47,11 +48,12 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
     """The leaves of one pipeline rank, the bubble left out."""
     layout, cluster = job.layout, job.cluster
     traffic = step_traffic(job, stage, policy=assumptions.policy)
-    work, rate = stage_work(job, assumptions, stage), layer_rate(cluster, assumptions)
-    compute, scores = work.flop / rate, work.scores_flop / rate
+    work = stage_work(job, assumptions, stage)
+    attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
+    compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
     each_pass = layout.exchanges_each_pass
     hides = dict.fromkeys(AXES, compute)
-    hides |= {"cp": scores, "dp": compute if each_pass else compute / layout.accumulation}
+    hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
     shown = {
         f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
         for axis, seconds in traffic.waited_by_axis.items()
@@ -78,10 +80,10 @@ def exposed(seconds: float, overlap: float, window_s: float) -> float:
 
 @dataclass(frozen=True)
 class Work:
-    """What one GPU computes: FLOP, those of attention's scores among them, bytes of elementwise."""
+    """What one GPU computes: FLOP of matmuls, of the attention kernel, bytes of elementwise."""
 
-    flop: float = 0.0
-    scores_flop: float = 0.0
+    matmul_flop: float = 0.0
+    attention_flop: float = 0.0
     memory_bytes: float = 0.0
 
     def __post_init__(self) -> None:
@@ -89,13 +91,13 @@ class Work:
             number(name, value, least=0, most=ABSURD_FLOP)
 
     def __add__(self, other: "Work") -> "Work":
-        memory = self.memory_bytes + other.memory_bytes
-        return Work(self.flop + other.flop, self.scores_flop + other.scores_flop, memory)
+        mine, its = vars(self), vars(other)
+        return Work(**{name: mine[name] + its[name] for name in mine})
 
     def times(self, count: int) -> "Work":
         """`count` times the same."""
         whole("count", count, least=0)
-        return Work(count * self.flop, count * self.scores_flop, count * self.memory_bytes)
+        return Work(**{name: count * value for name, value in vars(self).items()})
 
 
 @checked
@@ -111,8 +113,9 @@ def layer_work(job: Job, assumptions: Assumptions, layer: int) -> Work:
     extra = (recipe.imbalance - 1) * flops.experts_flop * again
     needed = needed_terms(job, layer).total_bytes
     touched = assumptions.touches * (needed + recomputed_bytes(job, layer) / 3)
+    attention = attention_flop(job.shape, flops, recipe.recompute, recipe.attention)
     gpus = layout.tp * layout.cp
-    return Work((flops.hardware_flop + extra) / gpus, flops.scores_flop / gpus, touched)
+    return Work((flops.hardware_flop - attention + extra) / gpus, attention / gpus, touched)
 
 
 @checked
@@ -140,7 +143,17 @@ def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
 @checked
 def layer_rate(cluster: Cluster, assumptions: Assumptions) -> float:
     """FLOP per second that one GPU reaches in a layer's matmuls."""
-    return cluster.matmul_flop_per_s * assumptions.layer_efficiency
+    chip = cluster.accelerator
+    return cluster.matmul_flop_per_s * (assumptions.layer_efficiency or chip.layer_efficiency)
+
+
+@checked
+def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -> float:
+    """FLOP per second of the attention kernel; standard attention is matmuls like the others."""
+    if recipe.attention == "standard":
+        return layer_rate(cluster, assumptions)
+    chip = cluster.accelerator
+    return chip.peak_flop_per_s * (assumptions.attention_efficiency or chip.attention_efficiency)
 
 
 @checked

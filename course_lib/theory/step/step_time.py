@@ -10,7 +10,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_time
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import StageBusyTime, stage_busy_time
+from course_lib.theory.step.stage import StageBusyTime, attention_rate, layer_rate, stage_busy_time
 from course_lib.validation import number
 
 # What the time of a step is made of, in the order in which it is told.
@@ -125,7 +125,7 @@ class StepTime:
 def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     """Time of one update: computing + messages that show + bubble + optimizer, slowest stage.
 
-    Computing: FLOP of the stage / (tp · cp) / (matmul rate · layer_efficiency), and elementwise:
+    Computing: FLOP of the stage / (tp · cp) / the rates of layers and of attention, elementwise:
     touches · bytes of activations / memory bandwidth. Messages: the α–β time of `step_traffic`,
     less what hides. Bubble: the closed form of the schedule with the other stages' mean pass; for
     1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
@@ -147,8 +147,18 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         hardware_flop=flops.hardware_flop,
         peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
         gpu_hour_usd=job.cluster.gpu_hour_usd,
-        convention=f"{flops.convention}; matmuls reach {assumptions.layer_efficiency:.0%} of the "
-        f"best matmul's {job.cluster.matmul_flop_per_s / 1e12:.0f} TFLOP/s",
+        convention=f"{flops.convention}; {_rates(job, assumptions)}",
+    )
+
+
+def _rates(job: Job, assumptions: Assumptions) -> str:
+    """How fast matmuls and attention are taken to be."""
+    cluster, tera = job.cluster, 1e12
+    layers = layer_rate(cluster, assumptions) / tera
+    attention = attention_rate(cluster, assumptions, job.recipe) / tera
+    return (
+        f"matmuls of layers reach {layers:.0f} TFLOP/s, the best matmul "
+        f"{cluster.matmul_flop_per_s / tera:.0f}, attention {attention:.0f}"
     )
 
 
