@@ -238,7 +238,7 @@ def test_bad_input_is_explained(call, message):
 
 OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
 GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
-EIGHT = training_flops(DENSE, 1, 8)
+EIGHT, FOUR_MORE = (training_flops(DENSE, 1, tokens) for tokens in (8, 12))
 PROBES = {
     "FlopBreakdown.times": Probe(EIGHT.times, {"layers": 2}, {"layers": 3}),
     "training_flops": Probe(
@@ -252,6 +252,11 @@ PROBES = {
         {"shape": MIXTURE, "layer": 0, "sequences": 1, "sequence": 512},
         {"shape": LATENT, "layer": 5, "sequences": 2, "sequence": 256} | OTHER_WAYS,
         see=FlopBreakdown.leaves,
+    ),
+    "attention_flop": Probe(
+        flops.attention_flop,
+        {"shape": DENSE, "one": EIGHT, "recompute": "full", "attention": "flash"},
+        {"shape": LATENT, "one": FOUR_MORE, "recompute": "none", "attention": "standard"},
     ),
     "head_flops": Probe(
         flops.head_flops,

@@ -50,6 +50,7 @@ PROBES = {
             "layout": {"keep_outputs": True},
             "pipelined": {"reshard": False},
             "buffers_bytes": 1,
+            "attention_efficiency": 0.5,
         },
     ),
     "as_framework_does": Probe(

@@ -4,12 +4,13 @@ import dataclasses
 
 import pytest
 from every import every
-from probes import DENSE, PLAIN, Probe, values
+from probes import DENSE, GUESS, PLAIN, Probe, values
 
 from course_lib.theory import planner
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS, PCIE4, Accelerator, Link, accelerator
+from course_lib.theory.step.stage import attention_rate, layer_rate
 
 H100 = ACCELERATORS["H100-SXM"]
 SLOW = Link("slow", 1e9, 1e-3)
@@ -109,7 +110,8 @@ def seen(chip):
     links = cluster.link(2).bytes_per_s, cluster.link(16).bytes_per_s
     fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
     name = chip.explain().split(":")[0], chip.element_bytes
-    return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links
+    rates = layer_rate(cluster, GUESS), attention_rate(cluster, GUESS, PLAIN)
+    return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links, rates
 
 
 PROBES = {
@@ -130,6 +132,8 @@ PROBES = {
             "inside": PCIE4,
             "between": PCIE4,
             "matmul_efficiency": 0.5,
+            "layer_efficiency": 0.5,
+            "attention_efficiency": 0.5,
             "number_format": "fp32",
         },
         see=seen,

@@ -43,6 +43,7 @@ PROBES = {
         {},
         {
             "layer_efficiency": 0.5,
+            "attention_efficiency": 0.5,
             "touches": 1,
             "mask": "full",
             "overlap": {"dp": 0.0},

@@ -19,6 +19,7 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Work,
+    attention_rate,
     exposed,
     head_work,
     layer_rate,
@@ -28,6 +29,11 @@ from course_lib.theory.step.stage import (
     update_seconds,
 )
 from course_lib.theory.step.step_time import step_time
+
+# Matmuls and attention at half the peak.
+EQUAL = Assumptions(
+    layer_efficiency=0.5 * H100.peak_flop_per_s / FOUR.matmul_flop_per_s, attention_efficiency=0.5
+)
 
 
 @every("recompute", ["none", "selective", "full"])
@@ -40,9 +46,23 @@ def test_computing_is_all_flops_over_the_rate(recompute, attention):
         SHAPE, LAYOUT.global_batch, 2048, mask=mask, recompute=recompute, attention=attention
     )
     job = Job(SHAPE, recipe, LAYOUT, FOUR, sequence=2048)
-    each = sum(stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(2))
-    rate = 0.8 * FOUR.matmul_flop_per_s
-    assert each * 2 * 8 * rate == pytest.approx(flops.hardware_flop)
+    each = sum(stage_busy_time(job, EQUAL, stage).compute_s for stage in range(2))
+    assert each * 2 * 8 * 0.5 * H100.peak_flop_per_s == pytest.approx(flops.hardware_flop)
+
+
+def test_attention_and_matmuls_each_have_a_rate():
+    """Twice as fast a kernel saves half of the time of attention, and none of the matmuls'."""
+    job = Job(SHAPE, Recipe(), LAYOUT, FOUR, sequence=2048)
+    half, whole_ = (
+        stage_busy_time(job, Assumptions(attention_efficiency=part), 0).compute_s
+        for part in (0.35, 0.7)
+    )
+    work = stage_work(job, Assumptions(), 0)
+    saved = work.attention_flop / (0.7 * H100.peak_flop_per_s)
+    assert half - whole_ == pytest.approx(saved)
+    assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.72 * FOUR.matmul_flop_per_s)
+    standard = attention_rate(FOUR, Assumptions(), Recipe(attention="standard"))
+    assert standard == layer_rate(FOUR, Assumptions())
 
 
 @every("schedule", ["1f1b", "dualpipe"])
@@ -50,9 +70,9 @@ def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
     """Each of the two chunks of a DualPipe stage sees half of the micro-batches."""
     layout = Layout(pp=4, accumulation=8, schedule=schedule)
     job = Job(SHAPE, Recipe(), layout, Cluster(H100), sequence=2048)
-    each = [stage_busy_time(job, Assumptions(), stage).compute_s for stage in range(4)]
+    each = [stage_busy_time(job, EQUAL, stage).compute_s for stage in range(4)]
     flops = training_flops(SHAPE, 8, 2048, mask="causal", attention="flash")
-    assert sum(each) * 0.8 * FOUR.matmul_flop_per_s == pytest.approx(flops.hardware_flop)
+    assert sum(each) * 0.5 * H100.peak_flop_per_s == pytest.approx(flops.hardware_flop)
     assert (each[0] == each[3]) == (schedule == "dualpipe")
 
 
@@ -108,6 +128,15 @@ PROBES = {
         layer_rate,
         {"cluster": probes.CLUSTER, "assumptions": GUESS},
         {"cluster": probes.SLOW, "assumptions": Assumptions(layer_efficiency=0.5)},
+    ),
+    "attention_rate": Probe(
+        attention_rate,
+        {"cluster": probes.CLUSTER, "assumptions": Assumptions(), "recipe": probes.PLAIN},
+        {
+            "cluster": probes.SLOW,
+            "assumptions": Assumptions(attention_efficiency=0.5),
+            "recipe": probes.STANDARD,
+        },
     ),
     "update_seconds": Probe(
         update_seconds,

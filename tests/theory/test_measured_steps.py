@@ -1,0 +1,32 @@
+"""Step times that other people measured, as this library predicts them: see measured_runs.py."""
+
+import statistics
+
+from measured_runs import SLOW, job, runs, speed_error
+
+from course_lib.theory.inputs.hardware import H100_LAYER_EFFICIENCY
+
+STEPS = [run for run in runs() if run.category == "step"]
+
+
+def within(errors, limit):
+    """How many of the errors are at most `limit`."""
+    return sum(abs(error) <= limit for error in errors)
+
+
+def test_measured_steps_are_predicted():
+    errors = [speed_error(run) for run in STEPS]
+    assert len(errors) == 32
+    assert within(errors, 0.15) >= 29
+    assert abs(statistics.median(errors)) < 0.02
+    assert statistics.median(map(abs, errors)) < 0.06
+
+
+def test_a_source_is_predicted_from_the_others():
+    """Only torchtitan's 500 W machines have a number fitted to runs of this list."""
+    errors = [
+        speed_error(run, H100_LAYER_EFFICIENCY if job(run).cluster.accelerator is SLOW else None)
+        for run in STEPS
+    ]
+    assert within(errors, 0.15) >= 0.75 * len(errors)
+    assert abs(statistics.median(errors)) < 0.05
