@@ -176,7 +176,11 @@ def layer_flops(
 def attention_flop(
     shape: TransformerShape, one: FlopBreakdown, recompute: str, attention: str
 ) -> int:
-    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated."""
+    """What the attention kernel of layers with the FLOP `one` does: scores, and those repeated.
+
+    Raises ValueError for unknown conventions.
+    """
+    _check_conventions(MASKS[0], recompute, attention)
     return one.scores_flop + _repeated_scores(shape, one.scores_flop, recompute, attention)
 
 

@@ -36,7 +36,8 @@ class Layout:
     frees it (Megatron-LM, deallocate_pipeline_outputs). `micro_batch`:
     sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
     chunks of layers per pipeline rank under "interleaved". `stage_layers`: layers of each chunk in
-    the order of the model; None spreads them evenly and gives the remainder to the first chunks.
+    the order of the model, 0 for a chunk that holds the embedding or the head alone; None spreads
+    them evenly and gives the remainder to the first chunks.
     Raises ValueError for degrees that do not divide and schedules that cannot run.
     """
 
@@ -105,7 +106,7 @@ class Layout:
         if self.stage_layers is None:
             return
         for chunk, layers in enumerate(self.stage_layers):
-            whole(f"stage_layers[{chunk}]", layers)
+            whole(f"stage_layers[{chunk}]", layers, least=0)
         if len(self.stage_layers) != self.chunks:
             raise ValueError(
                 f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
@@ -202,13 +203,13 @@ class Layout:
 
     @checked
     def check_chunks(self, shape: TransformerShape) -> None:
-        """Raise ValueError unless every chunk gets a layer and all of them are dealt out."""
+        """Raise ValueError unless all layers are dealt out, one to each chunk without a list."""
         if self.stage_layers is not None and sum(self.stage_layers) != shape.layers:
             raise ValueError(
                 f"stage_layers {told(self.stage_layers)} sum to {sum(self.stage_layers)}: "
                 f"make them sum to the model's {shape.layers} layers"
             )
-        if self.chunks > shape.layers:
+        if self.stage_layers is None and self.chunks > shape.layers:
             raise ValueError(
                 f"pp*virtual_stages {self.chunks} leaves a stage without a layer: "
                 f"take at most {shape.layers}, the model's layers"

@@ -4,7 +4,7 @@
 and `step`, `planner.search` adds them up, and `planner.reasons` says why one is rejected.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -241,6 +241,29 @@ class Plan:
         differs = numpy.broadcast_to(self.found.differs[:, None, :], shape).ravel()
         numbers = numpy.flatnonzero(which & differs)
         return numbers[numpy.lexsort((second[numbers], first[numbers]))]
+
+
+@checked
+def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[tuple[PlannedLayout, float], ...]:
+    """The `count` layouts that lose least under the worst of several assumptions.
+
+    `plans` answer one question under different assumptions. The loss of a layout is the largest of
+    its time over the time of the best, minus 1; layouts come with their loss and the memory and
+    time of the first plan. Raises ValueError for no plans and for different layouts.
+    """
+    import numpy
+
+    whole("plans", len(plans))
+    whole("count", count, most=MOST_SHOWN)
+    first = plans[0]
+    if any(other.found.rows != first.found.rows for other in plans[1:]):
+        raise ValueError("plans differ in more than assumptions: ask the same question")
+    if not first.fitting:
+        return ()
+    ratios = [other._time[first._fits] / other._time[other._fits[0]] for other in plans]
+    worst = numpy.max(ratios, axis=0)
+    least = numpy.argsort(worst, kind="stable")[:count]
+    return tuple((first._option(int(first._fits[at])), float(worst[at]) - 1) for at in least)
 
 
 @checked

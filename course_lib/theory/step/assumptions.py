@@ -22,6 +22,11 @@ BUCKETS = CommunicationPolicy(bucket_bytes=160 * MB)
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
 
 
+# At worst: keys and values are waited for, as in Llama 3's runs of long sequences
+# (arXiv:2407.21783, section 3.3.2), and half of what data parallelism sends.
+CAUTIOUS_OVERLAP = {"cp": 0.0, "dp": 0.5}
+
+
 @checked
 @dataclass(frozen=True)
 class Assumptions:
@@ -69,3 +74,7 @@ class Assumptions:
         """mask, recompute and attention, as the functions of `flops` want them."""
         mask = self.attention_mask(recipe)
         return {"mask": mask, "recompute": recipe.recompute, "attention": recipe.attention}
+
+
+OPTIMISTIC = Assumptions()
+CAUTIOUS = Assumptions(overlap=CAUTIOUS_OVERLAP)

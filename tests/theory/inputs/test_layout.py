@@ -108,7 +108,7 @@ def test_bad_counts_are_named(field, bad):
             {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
             "accumulation 5 is odd",
         ),
-        ({"stage_layers": (3, 0), "pp": 2}, r"stage_layers\[1\] must be at least 1"),
+        ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
         ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
     ],
 )

@@ -263,6 +263,31 @@ def test_full_recomputation_needs_one_layer_for_a_moment():
     assert middle.activations_bytes == 3 * 20 * stored
 
 
+@every(("dp", "steps", "fullest"), [(128, 16, 88.9), (64, 32, 96.2)])
+def test_a_chunk_may_have_no_layer(dp, steps, fullest):
+    """Llama 3 405B, 128 chunks of which the first and the last have none: stage 1 is the fullest.
+
+    Computed by hand: 128 or 141 chunk passes of 532.7 MB, weights, fp32 gradients, states, 1 GiB.
+    """
+    layout = Layout(
+        tp=8,
+        pp=16,
+        dp=dp,
+        accumulation=steps,
+        zero_stage=1,
+        sequence_parallel=True,
+        schedule="interleaved",
+        virtual_stages=8,
+        stage_layers=(0, *[1] * 126, 0),
+    )
+    recipe = Recipe(gradients="fp32", fused_swiglu=True)
+    job = Job(MODELS["llama3.1-405b"], recipe, layout, sequence=8192)
+    stage, bill = worst_stage(job)
+    assert stage == 1
+    assert bill.total_bytes / 1e9 == pytest.approx(fullest, abs=0.05)
+    assert gpu_memory(job, 0).total_bytes < bill.total_bytes
+
+
 def test_dualpipe_holds_p_plus_one_micro_batches():
     # DeepSeek-V3, arXiv:2412.19437, table 2: activations p + 1 against p, parameters twice.
     shape = MODELS["mt-nlg-530b"]

@@ -20,10 +20,10 @@ from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES,
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.planner import causes, plan, reasons
+from course_lib.theory.planner import causes, plan, reasons, sturdy
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
-from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
 from course_lib.theory.step.step_time import step_time
 
 H100 = accelerator("H100-SXM")
@@ -378,6 +378,25 @@ def test_only_leaves_out_and_nothing_else():
         plan(SMALL, Recipe(), TINY, 8, only={"tp": (3,)})
 
 
+def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
+    plans = [
+        plan(DENSE, PLAIN, FOUR, 16, sequence=512, assumptions=guess)
+        for guess in (OPTIMISTIC, CAUTIOUS)
+    ]
+    found = sturdy(plans, 3)
+    losses = [loss for _, loss in found]
+    assert losses == sorted(losses)
+    for option, loss in found:
+        slower = [each.step(option).total_s / each.best(1)[0].step_s - 1 for each in plans]
+        assert loss == pytest.approx(max(slower))
+    # Nobody does better: not even those that win under one of the two.
+    for each, other in (plans, plans[::-1]):
+        best = each.best(1)[0]
+        assert other.step(best).total_s / other.best(1)[0].step_s - 1 >= losses[0] - 1e-9
+    with pytest.raises(ValueError, match="ask the same question"):
+        sturdy([plans[0], plan(DENSE, PLAIN, FOUR, 32, sequence=512)])
+
+
 def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
     """More tp brings sequence parallelism, more of anything else leaves it as it is."""
     plain = Layout(dp=4, accumulation=4)
@@ -453,6 +472,7 @@ def test_excluded_meshes_are_those_that_no_row_has():
 FOUR = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=2)
 PLAN = plan(DENSE, PLAIN, FOUR, 8, sequence=512)
 FIRST, *_, SECOND = PLAN.best(20)
+CAREFUL = replace(PLAN, found=search(replace(PLAN.question, assumptions=CAUTIOUS)))
 PROBES = {
     "plan": Probe(
         plan,
@@ -479,6 +499,11 @@ PROBES = {
     "Plan.meshes": Probe(PLAN.meshes, {"count": 1}, {"count": 2}),
     "Plan.why": Probe(
         PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}
+    ),
+    "sturdy": Probe(
+        sturdy,
+        {"plans": (PLAN,), "count": 3},
+        {"plans": (PLAN, CAREFUL), "count": 2},
     ),
     "Plan.memory": Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
     "Plan.step": Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
