@@ -83,10 +83,22 @@ def chains(node: ast.AST, around: tuple[Located, ...] = ()) -> Iterator[tuple[Lo
                 yield from chains(child, around)
 
 
+def is_case(path: Path, chain: tuple[Located, ...]) -> bool:
+    """Whether this is a constant of a case that a chapter's check tries.
+
+    The expected answer is computed from it, so that another case is as good.
+    """
+    chapter = path.parent.name == "checking" and path.stem.startswith("ch")
+    listed = any(isinstance(each, ast.List | ast.Tuple | ast.Dict | ast.Set) for each in chain)
+    return chapter and listed and isinstance(chain[-1], ast.Constant)
+
+
 def mutants_of(path: Path) -> Iterator[Mutant]:
     source = path.read_bytes()
     starts = [0, *accumulate(len(line) for line in source.splitlines(keepends=True))]
     for chain in chains(ast.parse(source)):
+        if is_case(path, chain):
+            continue
         # Before Python 3.12 nothing inside an f-string has a sure position: replace all of it.
         whole = next((each for each in chain if isinstance(each, ast.JoinedStr)), chain[-1])
         last = whole.end_lineno or whole.lineno

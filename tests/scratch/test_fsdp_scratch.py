@@ -174,6 +174,21 @@ def test_the_same_weights_from_the_meta_device_in_less_memory():
     assert less < 0.6 * more
 
 
+class AddedFourTimes(torch.nn.Module):
+    """An initialisation with an option: 1 + 4 · 2."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(3))
+        with torch.no_grad():
+            self.weight.fill_(1.0).add_(2.0, alpha=4)
+
+
+def test_a_deferred_call_keeps_its_options():
+    ((_, values),) = defer(AddedFourTimes).replay()
+    assert values.tolist() == [9.0] * 3
+
+
 def half_precision():
     """Types of what computes, of the shards and of their gradients."""
     rank = launch.init()

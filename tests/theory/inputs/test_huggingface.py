@@ -269,3 +269,10 @@ PROBES = {
     ),
 }
 RECORDS = {"Configuration": [configuration(LLAMA), configuration(entries("gemma-3-4b-pt"))]}
+
+
+def test_a_file_may_be_as_long_as_the_limit(tmp_path):
+    path = tmp_path / "config.json"
+    content = (FOLDER / "gpt2.json").read_bytes()
+    path.write_bytes(content + b" " * (MOST_BYTES - len(content)))
+    assert read_configuration(path) == read_configuration(FOLDER / "gpt2.json")

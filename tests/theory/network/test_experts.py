@@ -138,6 +138,11 @@ def test_bad_loads_are_explained():
     assert math.isclose(expert_load(100, 4, skew=10).imbalance, 4, rel_tol=0.02)
 
 
+def test_tokens_are_even_unless_they_are_said_to_be_skewed():
+    assert expert_load(4096, 8, 2) == expert_load(4096, 8, 2, skew=0.0)
+    assert expert_load(4096, 8, 2) != expert_load(4096, 8, 2, skew=1.0)
+
+
 PROBES = {
     "capacity": Probe(
         experts.capacity,

@@ -37,6 +37,13 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+def test_the_gradients_of_the_weights_may_take_the_whole_backward_pass():
+    (stage,) = PassTimes(backward=2.0, weight=2.0).of(1)
+    assert (stage["I"], stage["W"]) == (0.0, 2.0)
+    with pytest.raises(ValueError, match="give at most that"):
+        PassTimes(backward=2.0, weight=2.1).of(1)
+
+
 PROBES = {
     "PassTimes": Probe(
         PassTimes,
