@@ -1,0 +1,93 @@
+"""Published memories and step times of real training runs beside this library's predictions.
+
+    python benchmarks/measured_runs.py [FILE.json] [--cases]
+
+Without a file: the 61 runs of tests/theory/measured_runs.json. A file of the same form is predicted
+with nothing fitted to it. Each run has two errors: with all fitted constants, and with those that
+were fitted to runs of its own source replaced by what the other sources say.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from course_lib.theory.compute.flops import six_nd
+from course_lib.theory.inputs.hardware import H100_LAYER_EFFICIENCY
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "theory"))
+from measured_runs import FILE, SLOW, Run, job, left_out, predicted_bytes, runs, speed_error
+
+LIMITS = {"memory": 0.10, "step": 0.15}
+Errors = dict[str, float]
+
+
+def fitted(found: list[Run]) -> Errors:
+    """Relative errors with all constants as they are."""
+    return {
+        run.id: predicted_bytes(run) / run.bytes - 1
+        if run.category == "memory"
+        else speed_error(run)
+        for run in found
+    }
+
+
+def without_own_source(found: list[Run]) -> Errors:
+    """The same, no constant fitted to the run's own source."""
+    errors = left_out([run for run in found if run.category == "memory"])
+    for run in found:
+        if run.category == "step":
+            slow = job(run).cluster.accelerator is SLOW
+            errors[run.id] = speed_error(run, H100_LAYER_EFFICIENCY if slow else None)
+    return errors
+
+
+def half_of_peak(found: list[Run]) -> Errors:
+    """Speed errors of the short formula: 6 or 8 FLOP a parameter and token, at half the peak."""
+    errors = {}
+    for run in found:
+        if run.category != "step":
+            continue
+        its = job(run)
+        kind = "full" if its.recipe.recompute == "full" else "none"
+        flop = six_nd(its.shape.parameters().active, its.tokens_per_update, kind)
+        seconds = flop / (0.5 * its.cluster.accelerator.peak_flop_per_s * its.layout.world)
+        rate = its.tokens_per_update / seconds / its.layout.world
+        errors[run.id] = run.measured / seconds - 1 if run.unit == "s" else rate / run.measured - 1
+    return errors
+
+
+def line(name: str, errors: Iterable[float], limit: float) -> str:
+    """Median, median of the sizes, worst, and how many are within the limit."""
+    found = list(errors)
+    near = sum(abs(error) <= limit for error in found)
+    return (
+        f"| {name} | {statistics.median(found):+.1%} | {statistics.median(map(abs, found)):.1%} | "
+        f"{max(map(abs, found)):.0%} | {near} of {len(found)} within {limit:.0%} |"
+    )
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("file", nargs="?", type=Path, default=FILE)
+    options.add_argument("--cases", action="store_true", help="every run")
+    chosen = options.parse_args()
+    found = runs(chosen.file)
+    every, other = fitted(found), without_own_source(found)
+    if chosen.cases:
+        for run in found:
+            print(f"{run.id:44}{run.framework or '?':20}{every[run.id]:+7.1%}{other[run.id]:+7.1%}")
+    print("| | median | median size | worst | |\n|---|---:|---:|---:|---|")
+    for category, limit in LIMITS.items():
+        names = [run.id for run in found if run.category == category]
+        if names:
+            print(line(f"{category}, all constants", (every[name] for name in names), limit))
+            print(line(f"{category}, own source left out", (other[name] for name in names), limit))
+    short = half_of_peak(found)
+    if short:
+        print(line("step, 6·N·D at half the peak", short.values(), LIMITS["step"]))
+
+
+if __name__ == "__main__":
+    main()
