@@ -6,7 +6,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.peak import gpu_memory, memory_moments
 from course_lib.theory.memory.states import local_parameters
 
 
@@ -21,6 +21,7 @@ def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
     return "\n".join(
         [
             _convention(job.recipe),
+            _assumed(job, stage),
             *_parameter_lines(job, stage),
             *_activation_lines(job, stage, unit),
             *sizes,
@@ -42,6 +43,27 @@ def _convention(recipe: Recipe) -> str:
     parts.append(f"states {OPTIMIZER_STATE_BYTES[recipe.optimizer]}")
     total = recipe.bytes_per_parameter
     return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
+
+
+def _assumed(job: Job, stage: int) -> str:
+    """What the frameworks do differently, as it is assumed here, and the moment of the peak."""
+    recipe, layout = job.recipe, job.layout
+    kept = {
+        "weights stay gathered": not layout.reshard,
+        "whole gradients add up": layout.adds_up,
+        "gathered inputs are kept": layout.keep_gathered,
+        "sent outputs are kept": layout.keep_outputs,
+    }
+    moments = memory_moments(job, stage)
+    peak = max(moments, key=lambda name: moments[name].total_bytes)
+    life = {"always": "stay", "backward": "live from the backward pass to the update"}
+    parts = [
+        f"loss {recipe.loss}",
+        f"gradients {life[recipe.gradient_life]}",
+        f"update {recipe.update}",
+        *(what for what, so in kept.items() if so),
+    ]
+    return f"assumed: {', '.join(parts)}; the peak is at the moment {peak!r}"
 
 
 def _parameter_lines(job: Job, stage: int) -> list[str]:

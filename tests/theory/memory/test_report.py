@@ -41,6 +41,29 @@ def test_a_gradient_buffer_is_named_in_the_convention():
     assert "= 20 B per parameter" in text
 
 
+def test_every_assumption_is_named_with_the_moment_of_the_peak():
+    plain = explain_memory(Job(MODELS["gpt2-124m"]))
+    assert "assumed: loss in-place, gradients stay, update fused; the peak is at the" in plain
+    recipe = Recipe(loss="eager", gradient_life="backward", update="foreach")
+    layout = Layout(
+        dp=2,
+        tp=2,
+        zero_stage=3,
+        accumulation=2,
+        sequence_parallel=True,
+        reshard=False,
+        reduce="update",
+        keep_gathered=True,
+        keep_outputs=True,
+    )
+    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
+    assert (
+        "assumed: loss eager, gradients live from the backward pass to the update, update foreach, "
+        "weights stay gathered, whole gradients add up, gathered inputs are kept, sent outputs are "
+        "kept; the peak is at the moment 'loss'"
+    ) in told
+
+
 def test_another_unit_is_refused():
     with pytest.raises(ValueError, match="did you mean 'GB'"):
         explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")
