@@ -126,8 +126,8 @@ def test_deadlock_names_who_waits():
 
 
 def test_a_pass_that_is_run_twice_is_refused():
-    with pytest.raises(ValueError, match="F of micro-batch 0 twice on stage 0"):
-        simulate(Schedule("mine", 1, ((Pass("F", 0), Pass("F", 0)),)), PassTimes())
+    with pytest.raises(ValueError, match="F of micro-batch 1 twice on stage 0"):
+        simulate(Schedule("mine", 1, ((Pass("F", 1), Pass("F", 1)),)), PassTimes())
 
 
 def quickest(task):

@@ -410,6 +410,13 @@ def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
         assert with_it == expected
 
 
+def test_only_a_remedy_by_stages_forgets_the_layers_of_the_old_ones():
+    uneven = Layout(dp=4, pp=2, accumulation=4, stage_layers=(2, 4))
+    for words, other, _ in reasons._for_both(uneven, PLAIN):
+        kept = None if words.startswith("pp=") else (2, 4)
+        assert other.stage_layers == kept, words
+
+
 def test_a_remedy_respects_what_is_left_out():
     tight = Cluster(replace(H100, memory_bytes=15 * 10**8), nodes=2, gpus_per_node=4)
     found = plan(SMALL, Recipe(), tight, 64, only={"recompute": ("none",), "zero_stage": (0,)})
