@@ -895,7 +895,7 @@ def replicas(
 check("7.3", replicas)
 
 # %% [markdown] tags=["exercise"]
-# **7.4** (published mistake) "There can be as many devices as samples in the batch, and no more." The batch has 1024 samples of 4096 tokens. How many GPUs can
+# **7.4** "There can be as many devices as samples in the batch, and no more", says note 000 of data parallelism. There it is right. The batch has 1024 samples of 4096 tokens. How many GPUs can
 # work (a) with data parallelism alone, (b) if 8 GPUs share each sample by tensor parallelism? And (c): how many tokens must each GPU have in (a), so that the backward pass is at least as
 # long as the all-reduce? H100 with 794.5 TFLOP/s, 50 GB/s, fp32 gradients; take $2(n-1)/n$ as 2.
 

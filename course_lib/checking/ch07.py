@@ -80,7 +80,7 @@ def _replicas(function: Any) -> None:
 
 @exercise(
     "7.4",
-    kind="debug",
+    kind="calculate",
     title="the batch limit",
     hints=("At least one sample for each replica.", "4 N T / F = 2 · 4 N / β."),
 )
