@@ -209,6 +209,13 @@ def test_a_world_size_that_never_comes_together() -> None:
     assert "RuntimeError: rank 0 of 2 waited 1 s for the others" in done.stderr
 
 
+def test_a_program_alone_is_rank_0() -> None:
+    code = "from course_lib import launch; launch.program(lambda _: 1 / 0, None)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "rank 0 raised ZeroDivisionError: division by zero"
+
+
 def test_an_unknown_exception_stays_as_it_is() -> None:
     assert explain(KeyError("x")) == "raised KeyError: 'x'"
     assert explain(RuntimeError("first\nsecond")) == "raised RuntimeError: first"

@@ -53,6 +53,8 @@ def test_in_a_terminal_it_changes_in_place_and_goes(
     line.update([(5, 10)])
     first = "1 of 1 ranks ready, step 5 of 10, 1 s of at most 60 s"
     assert terminal.getvalue() == "\r" + first
+    line.update([(6, 10)])
+    assert terminal.getvalue() == "\r" + first and not line.due  # not with every look at the ranks
     line.clear()
     line.clear()
     assert terminal.getvalue() == "\r" + first + "\r" + " " * len(first) + "\r"

@@ -28,6 +28,11 @@ def pid() -> int:
     return server._server.process.pid
 
 
+def test_the_server_has_a_session_of_its_own() -> None:
+    """Ctrl-C in the terminal reaches whoever launches, which then ends what it started."""
+    assert os.getsid(pid()) == pid() != os.getsid(0)
+
+
 # Each new server imports torch, which takes seconds: a killed one is left for the next test.
 
 

@@ -148,7 +148,7 @@ def test_a_missing_program_is_an_obstacle(monkeypatch):
 def test_a_refusal_of_the_system_is_an_obstacle(monkeypatch):
     refuse = ["sh", "-c", "echo 'unshare failed: Operation not permitted' >&2; exit 1"]
     monkeypatch.setattr(two_nodes, "_unshare", lambda: refuse)
-    assert "Operation not permitted" in two_nodes.obstacle()
+    assert "(unshare failed: Operation not permitted)" in two_nodes.obstacle()
 
 
 @needs_namespaces
