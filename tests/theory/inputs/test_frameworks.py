@@ -36,6 +36,10 @@ def test_compiling_fuses_norms_and_activations():
     assert [(it.fused_norms, it.fused_swiglu) for it in recipes] == [(False, False), (True, True)]
 
 
+def test_deepspeed_has_a_bucket_of_half_a_billion_16_bit_numbers():
+    assert FRAMEWORKS["megatron-deepspeed"].buffers_bytes == 5 * 10**8 * 2
+
+
 def test_an_unknown_framework_is_named():
     with pytest.raises(ValueError, match="framework 'torchtitn' is not one of"):
         as_framework_does(ALONE, "torchtitn")

@@ -454,6 +454,8 @@ def test_remedies_are_counted_by_trying():
         }.get((recompute, sharding), "both together" if both else "neither")
         counts[name] += 1
     assert counts == found.remedies
+    often = list(found.remedies.values())
+    assert often == sorted(often, reverse=True) and len(set(often)) > 1
     assert sum(counts.values()) == found.layouts - found.fitting > 0
     assert sum(count > 0 for count in counts.values()) >= 3
 

@@ -71,6 +71,12 @@ def test_dropping_everything_is_refused():
         Batching(samples=7, micro_batch=8, drop_last=True)
 
 
+def test_a_rank_beyond_the_last_is_refused():
+    assert batching.rank_samples(8, dp=2, rank=1) == [1, 3, 5, 7]
+    with pytest.raises(ValueError, match="rank must be at most 1, got 2"):
+        batching.rank_samples(8, dp=2, rank=2)
+
+
 def test_learning_rate_rules():
     # Goyal et al. 2017: 0.1 at 256 becomes 3.2 at 8192.
     assert batching.scaled_learning_rate(0.1, 256, 8192, "linear") == pytest.approx(3.2)
