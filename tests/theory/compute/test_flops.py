@@ -236,6 +236,10 @@ def test_bad_input_is_explained(call, message):
         call()
 
 
+def test_no_layers_take_no_flop():
+    assert training_flops(DENSE, 1, 8).times(0).hardware_flop == 0
+
+
 OTHER_WAYS = {"mask": "causal", "recompute": "full", "attention": "flash"}
 GPT = {"batch": 4, "sequence": 512, "layers": 4, "hidden": 64, "vocab": 1000}
 EIGHT, FOUR_MORE = (training_flops(DENSE, 1, tokens) for tokens in (8, 12))

@@ -104,6 +104,28 @@ def test_bad_input_is_explained(call, message):
         call()
 
 
+# Once more from the data sheets: memory in GB/s, and the link inside a node in GB/s one way.
+SHEETS = {
+    "A100-SXM-80GB": (2039, 300),
+    "H100-SXM": (3350, 450),
+    "H100-SXM-500W": (2400, 450),
+    "H200-SXM": (4800, 450),
+    "B200-SXM": (8000, 900),
+    "RTX4090": (1008, 31.5),
+    "L40S": (864, 31.5),
+    "MI300X": (5300, 7 * 64),
+    "TPUv5p": (2765, 90),
+}
+
+
+def test_memories_and_links_are_those_of_the_data_sheets():
+    found = {
+        name: (chip.memory_bytes_per_s / 1e9, chip.inside.bytes_per_s / 1e9)
+        for name, chip in ACCELERATORS.items()
+    }
+    assert found == SHEETS
+
+
 def seen(chip):
     """Name, ridge, and the memory, rate and links of a cluster of such chips."""
     cluster = Cluster(chip, nodes=2)

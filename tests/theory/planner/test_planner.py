@@ -410,6 +410,13 @@ def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
         assert with_it == expected
 
 
+def test_a_remedy_takes_as_many_gpus_and_sequences():
+    layout = Layout(dp=8, micro_batch=2, accumulation=4)
+    others = [other for _, other, _ in reasons._for_both(layout, PLAIN)]
+    assert others and {other.world for other in others} == {8}
+    assert {other.global_batch for other in others} == {layout.global_batch}
+
+
 def test_only_a_remedy_by_stages_forgets_the_layers_of_the_old_ones():
     uneven = Layout(dp=4, pp=2, accumulation=4, stage_layers=(2, 4))
     for words, other, _ in reasons._for_both(uneven, PLAIN):
