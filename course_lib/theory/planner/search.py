@@ -99,17 +99,18 @@ class _Chunk:
         worst = numpy.zeros(1)
         for kind, (counts, held) in enumerate(zip(self.counts, self.held, strict=True)):
             states = {name: each[:, None, kind] for name, each in self.states.items()}
-            late = self.gradients_come_late[:, :, None] * states["gradients_bytes"]
-            temporary = self._largest(counts, "temporary")
-            activations, head = (
-                self._sum(held, "bytes"),
-                counts["last"] * self.activations["last_head"],
-            )
-            loss = activations + counts["last"] * self.activations["last_temporary"]
-            backward = numpy.maximum(loss, activations - head + temporary)[:, :, None] - late
-            one_layer = (self._largest(counts, "bytes") + temporary)[:, :, None]
-            passing = numpy.maximum(backward, one_layer) + states["bytes"]
-            worst = numpy.maximum(worst, numpy.maximum(passing, states["update_bytes"]))
+            temporary, last = self._largest(counts, "temporary"), counts["last"]
+            activations = self._sum(held, "bytes")
+            loss = activations + last * self.activations["last_temporary"]
+            layer = activations - last * self.activations["last_head"] + temporary
+            passing = numpy.maximum(loss, layer)[:, :, None] + states["bytes"]
+            if self.gradients_come_late.any():  # else the last layer needs no more than the first
+                one_layer = (self._largest(counts, "bytes") + temporary)[:, :, None]
+                passing = passing - self.gradients_come_late[:, :, None] * states["gradients_bytes"]
+                passing = numpy.maximum(passing, one_layer + states["bytes"])
+            worst = numpy.maximum(worst, passing)
+            if self.question.recipe.update != "fused":
+                worst = numpy.maximum(worst, states["update_bytes"])
         return worst + int(self.question.overhead_bytes)
 
     def _largest(self, counts: "dict[str, Array]", leaf: str) -> "Array":
