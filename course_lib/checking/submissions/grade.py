@@ -18,7 +18,7 @@ from course_lib.problem import Problem
 
 # A keeper may take this much longer than its notebook: it ends everything and removes the folder.
 _GRACE_S = 30
-_END_S = 15
+_END_S = 5  # for the keeper to clear up; one that is killed then leaves nothing either
 
 
 @dataclass(frozen=True)
