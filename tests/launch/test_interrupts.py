@@ -95,7 +95,7 @@ def press_inside_of_a_launch(_: int, frame: FrameType | None) -> None:
 def test_many_interrupts_during_one_launch() -> None:
     signal.signal(signal.SIGALRM, press_inside_of_a_launch)
     signal.setitimer(signal.ITIMER_REAL, 0.02, 0.002)  # again and again, also while ranks end
-    with pytest.raises(launch.Stopped):
+    with pytest.raises(KeyboardInterrupt):  # Stopped, or one press that came as it was raised
         try:
             launch.run(time.sleep, 60, ranks=4)
         finally:
