@@ -36,7 +36,8 @@ class Framework:
             fraction("attention_efficiency", self.attention_efficiency)
 
 
-# FSDP2 with MixedPrecisionPolicy(bf16, fp32).
+# FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): fp32 shards, gathered and
+# computed in bf16.
 _FSDP = {"parameters": "fp32", "compute": "bf16", "gradients": "fp32", "master_copy": False}
 # PyTorch's optimizers give the moments the precision of the weights and free the gradients.
 _TORCH = {"loss": "eager", "gradient_life": "backward"}

@@ -141,10 +141,6 @@ class Recipe:
 
 MIXED_16 = Recipe()
 
-# FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32), as torchtitan sets it: fp32
-# shards, gathered and computed in bf16.
-FSDP_16 = Recipe(parameters="fp32", compute="bf16", gradients="fp32", master_copy=False)
-
 # The conventions that tools and papers disagree on, by bytes per parameter.
 RECIPES = {
     # ZeRO (Rajbhandari et al. 2020, arXiv:1910.02054, section 3.1): 2 + 2 + K with K = 12.
