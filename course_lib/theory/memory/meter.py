@@ -2,14 +2,12 @@
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.units import GIB, MIB
+from course_lib.theory.inputs.units import MIB
 from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.validation import choice, number
 
 METERS = ("allocated", "reserved", "nvidia-smi")
-# CUDA's context and kernels: 0.5 to 2 GiB. Bekman, Machine Learning Engineering,
-# training/performance.
-CONTEXT_BYTES = 1 * GIB
 # Buffers of one NCCL communicator. Measured: 688 MiB among 4 A100s over NVLink, 544 MiB between
 # two. github.com/NVIDIA/nccl, issue 964.
 COMMUNICATOR_BYTES = 688 * MIB
@@ -43,11 +41,11 @@ def metered_bytes(
     reserved = reserved_over_allocated * allocated + buffers_bytes
     if meter == "reserved":
         return reserved
-    return reserved + CONTEXT_BYTES + communicators(layout) * COMMUNICATOR_BYTES
+    return reserved + OVERHEAD_BYTES + communicators(layout) * COMMUNICATOR_BYTES
 
 
 @checked
 def communicators(layout: Layout) -> int:
     """NCCL communicators of one GPU: one for all ranks, and one for each axis that has several."""
-    axes = (layout.shard_ranks * layout.shard_groups, layout.tp, layout.cp, layout.ep, layout.pp)
+    axes = (layout.dp * layout.cp, layout.tp, layout.cp, layout.ep, layout.pp)
     return (layout.world > 1) + sum(ranks > 1 for ranks in axes)

@@ -8,11 +8,10 @@ from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.inputs.units import GIB
 from course_lib.theory.memory.meter import (
     COMMUNICATOR_BYTES,
-    CONTEXT_BYTES,
     communicators,
     metered_bytes,
 )
-from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.memory.peak import OVERHEAD_BYTES, gpu_memory
 
 BILL = gpu_memory(JOB)
 
@@ -31,7 +30,7 @@ def test_each_meter_shows_more_than_the_one_before():
     reserved = metered_bytes(BILL, "reserved", SPREAD, buffers_bytes=GIB)
     assert reserved == pytest.approx(1.15 * tensors + GIB)
     shown = metered_bytes(BILL, "nvidia-smi", SPREAD, buffers_bytes=GIB)
-    assert shown - reserved == pytest.approx(CONTEXT_BYTES + 5 * COMMUNICATOR_BYTES)
+    assert shown - reserved == pytest.approx(OVERHEAD_BYTES + 5 * COMMUNICATOR_BYTES)
 
 
 def test_bad_input_is_named():
