@@ -117,10 +117,7 @@ def layer_gradients_bytes(job: Job, layer: int = 0) -> int:
         width, routed = shape.expert_width, shape.top_k * recipe.imbalance + shape.shared_experts
     width = width // job.layout.tp * (1 if shape.mlp == "gelu" else 2)
     inside = math.ceil(tokens.inside * routed) * width * recipe.compute_bytes
-    scores = 0
-    if recipe.attention == "standard":
-        pairs = shape.heads // job.layout.tp * tokens.inside * job.sequence
-        scores = 2 * pairs * recipe.compute_bytes
+    scores = 2 * _score_count(job) * recipe.compute_bytes
     return tokens.outside * shape.hidden * recipe.compute_bytes + max(inside, scores)
 
 
@@ -202,16 +199,20 @@ def _query_key_norm_bytes(job: Job) -> int:
     return norm_bytes(job.recipe, heads * shape.head_width)
 
 
+def _score_count(job: Job) -> int:
+    """Numbers in one s × s tensor of all heads; flash attention stores none."""
+    if job.recipe.attention == "flash":
+        return 0
+    return job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
+
+
 def _score_bytes(job: Job) -> int:
     """The s × s attention core of one layer: softmax output, and dropout's mask and output.
 
     16-bit with dropout: 5·a·s²·b/t; flash attention keeps none of it.
     """
-    if job.recipe.attention == "flash":
-        return 0
     size = job.recipe.compute_bytes
-    pairs = job.shape.heads // job.layout.tp * job.local_tokens.inside * job.sequence
-    return pairs * (size + (size + 1) * job.recipe.dropout)
+    return _score_count(job) * (size + (size + 1) * job.recipe.dropout)
 
 
 def _latent_bytes(shape: TransformerShape, recipe: Recipe) -> int:

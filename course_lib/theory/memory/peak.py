@@ -141,10 +141,10 @@ def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
 
 
 def _layers(job: Job, stage: int) -> list[int]:
-    """One layer of each kind that the stage has."""
+    """One layer of each kind that the stage has, whichever chunks they are in."""
     layout = job.layout
     chunks = (layout.layers_of(job.shape, chunk) for chunk in layout.stage_chunks(stage))
-    return [layer for kinds in chunks for layer, _ in kinds]
+    return sorted({layer for kinds in chunks for layer, _ in kinds})
 
 
 def _one_layer(job: Job, stage: int) -> int:

@@ -6,7 +6,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.peak import gpu_memory, memory_moments
+from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.memory.states import local_parameters
 
 
@@ -15,13 +15,15 @@ def explain_memory(job: Job, stage: int = 0, *, unit: str = "GB") -> str:
 
     Raises ValueError as `gpu_memory` does, and for a `unit` other than "GB" and "GiB".
     """
-    bill = gpu_memory(job, stage)
+    moments = memory_moments(job, stage)
+    peak = max(moments, key=lambda name: moments[name].total_bytes)
+    bill = moments[peak]
     leaves = {leaf.name.removesuffix("_bytes"): getattr(bill, leaf.name) for leaf in fields(bill)}
     sizes = [f"{name:<20}{format_bytes(size, unit):>12}" for name, size in leaves.items() if size]
     return "\n".join(
         [
             _convention(job.recipe),
-            _assumed(job, stage),
+            f"{_assumed(job)}; the peak is at the moment {peak!r}",
             *_parameter_lines(job, stage),
             *_activation_lines(job, stage, unit),
             *sizes,
@@ -45,8 +47,8 @@ def _convention(recipe: Recipe) -> str:
     return f"{recipe.optimizer}: {' + '.join(parts)} = {total} B per parameter"
 
 
-def _assumed(job: Job, stage: int) -> str:
-    """What the frameworks do differently, as it is assumed here, and the moment of the peak."""
+def _assumed(job: Job) -> str:
+    """What the frameworks do differently, as it is assumed here."""
     recipe, layout = job.recipe, job.layout
     kept = {
         "weights stay gathered": not layout.reshard,
@@ -54,8 +56,6 @@ def _assumed(job: Job, stage: int) -> str:
         "gathered inputs are kept": layout.keep_gathered,
         "sent outputs are kept": layout.keep_outputs,
     }
-    moments = memory_moments(job, stage)
-    peak = max(moments, key=lambda name: moments[name].total_bytes)
     life = {"always": "stay", "backward": "live from the backward pass to the update"}
     parts = [
         f"loss {recipe.loss}",
@@ -63,7 +63,7 @@ def _assumed(job: Job, stage: int) -> str:
         f"update {recipe.update}",
         *(what for what, so in kept.items() if so),
     ]
-    return f"assumed: {', '.join(parts)}; the peak is at the moment {peak!r}"
+    return f"assumed: {', '.join(parts)}"
 
 
 def _parameter_lines(job: Job, stage: int) -> list[str]:
