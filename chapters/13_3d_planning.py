@@ -592,18 +592,7 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 # faster. With 50 % the theory says 379. A prediction is as good as the assumption that weighs most: name it.
 
 # %%
-long = Layout(
-    tp=8,
-    pp=16,
-    cp=16,
-    dp=8,
-    accumulation=16,
-    zero_stage=1,
-    sequence_parallel=True,
-    schedule="interleaved",
-    virtual_stages=8,
-    stage_layers=(0, *[1] * 126, 0),
-)
+long = replace(meta, cp=16, dp=8)
 job = Job(llama3, meta_recipe, long, all_16k, sequence=131_072)
 for part in (0.35, 0.5):
     guess = Assumptions(attention_efficiency=part, overlap={"cp": 0.0})

@@ -38,22 +38,6 @@ class _Forgets(torch.autograd.Function):
         return None, x.grad
 
 
-class _LeavesTheDiceTurned(_Forgets):
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.rng = torch.get_rng_state()
-        return _Forgets.forward(ctx, layer, x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.set_rng_state(ctx.rng)
-        torch.rand(3)
-        torch.set_rng_state(ctx.rng)
-        result = _Forgets.backward(ctx, gradient)
-        torch.rand(1)
-        return result
-
-
 class _DrawsOtherMasks(_Forgets):
     @staticmethod
     def backward(ctx, gradient):
@@ -71,6 +55,17 @@ class _SetsTheDiceBack(_Forgets):
     def backward(ctx, gradient):
         torch.set_rng_state(ctx.rng)
         return _Forgets.backward(ctx, gradient)
+
+
+class _LeavesTheDiceTurned(_SetsTheDiceBack):
+    @staticmethod
+    def backward(ctx, gradient):
+        torch.set_rng_state(ctx.rng)
+        torch.rand(3)
+        torch.set_rng_state(ctx.rng)
+        result = _Forgets.backward(ctx, gradient)
+        torch.rand(1)
+        return result
 
 
 class _ForgetsTheInput(_SetsTheDiceBack):

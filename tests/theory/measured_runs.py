@@ -13,7 +13,7 @@ from typing import Any
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.frameworks import FRAMEWORKS, as_framework_does
-from course_lib.theory.inputs.hardware import Link, accelerator
+from course_lib.theory.inputs.hardware import NETWORK_LATENCY_S, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -29,7 +29,6 @@ UNITS = {"GB": 1e9, "GiB": 2.0**30}
 # Which part of a source's name stands for which framework.
 NAMES = {name: name for name in FRAMEWORKS} | {"bigscience": "megatron-deepspeed"}
 RECOMPUTE = {"every second matmul (torch selective op policy)": "operators"}
-NETWORK_LATENCY_S = 9.6e-6
 SLOW = accelerator("H100-SXM-500W")  # told by its memory's 2.4 TB/s
 
 

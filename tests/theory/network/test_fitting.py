@@ -117,15 +117,16 @@ def test_one_rank_bounds_nothing():
         bounding_link("all-reduce", [1e3, 1e6], [1e-3, 3e-3], 1)
 
 
+MEASURED = {
+    "operation": "all-reduce",
+    "ranks": 8,
+    "sizes_bytes": [1e3, 1e6],
+    "seconds": [1e-3, 2e-3],
+}
 PROBES = {
     "bounding_link": Probe(
         bounding_link,
-        {
-            "operation": "all-reduce",
-            "ranks": 8,
-            "sizes_bytes": [1e3, 1e6],
-            "seconds": [1e-3, 2e-3],
-        },
+        MEASURED,
         {
             "operation": "all-gather",
             "ranks": 16,
@@ -135,12 +136,7 @@ PROBES = {
     ),
     "fit_alpha_beta": Probe(
         fit_alpha_beta,
-        {
-            "operation": "all-reduce",
-            "ranks": 8,
-            "sizes_bytes": [1e3, 1e6],
-            "seconds": [1e-3, 2e-3],
-        },
+        MEASURED,
         {
             "operation": "broadcast",
             "ranks": 16,
