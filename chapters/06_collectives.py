@@ -965,3 +965,44 @@ crossover = saved_steps * 9.6e-6 * 25e9 / more_bytes
 twice_as_fast = 2 * crossover
 ### END SOLUTION
 check("6.10", [crossover, twice_as_fast])
+
+# %% [markdown] tags=["exercise"]
+# **6.11** Write the two halves of a ring all-reduce yourself, from messages. `peers.rank` of `peers.ranks` calls `peers.swap(out, to, into, source)`: it sends the tensor `out` to rank
+# `to` and fills `into` with what rank `source` sends (numbers beyond the last rank start again at 0). Parts are those of `tensor.tensor_split(peers.ranks)`: the first ones are a row longer where the ranks
+# do not divide the rows, and some are empty where there are fewer rows than ranks.
+#
+# The check runs your functions on 2, 3 and 4 real ranks: first the reduce-scatter, then parts of unequal length, then the all-gather. What passes is kept as `mine/ring.py`, and chapter 7 runs on it.
+
+# %% tags=["exercise"]
+import torch
+from torch import Tensor
+
+from course_lib.scratch.collectives.peers import Peers
+
+### BEGIN GIVEN
+
+
+def ring_reduce_scatter(whole: Tensor, peers: Peers) -> Tensor:
+    """This rank's part of the sum over ranks, (n·s, …) -> (s, …), in n-1 steps.
+
+    `whole` stays as it is.
+    """
+    ...
+
+
+def ring_all_gather(shard: Tensor, peers: Peers, rows: int | None = None) -> Tensor:
+    """The parts of all ranks, concatenated: (s, …) -> (n·s, …), in n-1 steps.
+
+    `rows` is the length of the result, if the parts differ; default n·s.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib import show_source
+from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter
+
+### END SOLUTION
+
+check("6.11", [ring_reduce_scatter, ring_all_gather])

@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _FUNCTIONS = {
     "check": "checking",
     "hint": "checking",
+    "race": "checking",
     "predict": "checking",
     "expect": "checking",
     "quiz": "checking",

@@ -18,7 +18,13 @@ MODULES = {
     for path in sorted(LIBRARY.rglob("*.py"))
 }
 # The ground floor: one module each, which any room may use, with what each imports of ours.
-GROUND = {"problem": set(), "streams": set(), "validation": set(), "checked": {"validation"}}
+GROUND = {
+    "problem": set(),
+    "streams": set(),
+    "home": set(),
+    "validation": set(),
+    "checked": {"validation"},
+}
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
     "": set(),
@@ -31,8 +37,9 @@ MAY_IMPORT = {
     "measure": set(),
     "launch": set(),
     "scratch": {"measure", "launch"},
-    "demos": {"scratch", "measure", "launch", "theory", "data"},
-    "checking": {"theory", "scratch", "measure", "launch"},
+    "demos": {"scratch", "measure", "launch", "theory", "data", "mine"},
+    "mine": {"scratch"},
+    "checking": {"theory", "scratch", "measure", "launch", "mine"},
     "building": {"checking"},
     "lab": set(),
     "doctor": {"lab", "launch", "checking"},

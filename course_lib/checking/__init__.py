@@ -19,6 +19,7 @@ from course_lib.checking.helpers import (
 from course_lib.checking.predictions import Prediction, expect, predict
 from course_lib.checking.questions import Question
 from course_lib.checking.quizzes import quiz
+from course_lib.checking.races import race
 
 __all__ = [
     "CheckFailed",
@@ -46,5 +47,6 @@ __all__ = [
     "hint",
     "predict",
     "quiz",
+    "race",
     "run",
 ]

@@ -14,6 +14,7 @@ from course_lib.checking import (
     expect_parts,
     run,
 )
+from course_lib.checking.builds import ring
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
 from course_lib.theory.inputs.hardware import HDR, accelerator, ridge
 from course_lib.theory.network import collectives
@@ -303,6 +304,8 @@ def _crossover(answer: Any) -> None:
         rel=1e-2,
     )
 
+
+BUILDS = (ring.RING,)
 
 QUIZ = (
     Question(

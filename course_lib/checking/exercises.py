@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-KINDS = ("calculate", "implement", "debug", "predict")
+KINDS = ("calculate", "implement", "debug", "predict", "build")
 
 
 class Wrong(Exception):
@@ -30,6 +30,8 @@ class CheckFailed(Exception):
 class Exercise:
     """One exercise: `check(answer)` returns when the answer is right and raises `Wrong` when not.
 
+    Of a build, `part` is the file of `mine/` that keeps the answer, without `.py`, and `race` says
+    how it is measured beside the course's own.
     Raises ValueError when the id is not "chapter.number", the kind is unknown, the title is empty
     or the hints are not different sentences.
     """
@@ -39,6 +41,8 @@ class Exercise:
     title: str
     hints: tuple[str, ...]
     check: Callable[[Any], None]
+    part: str = ""
+    race: Any = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d?\.[1-9]\d?", self.id):
@@ -90,8 +94,10 @@ def chapter_module(chapter: int) -> ModuleType:
 
 
 def exercises_in(module: ModuleType) -> tuple[Exercise, ...]:
-    """The exercises that stand in a module, in its order."""
-    return tuple(value for value in vars(module).values() if isinstance(value, Exercise))
+    """The exercises that stand in a module, and its BUILDS, in the order of their numbers."""
+    found = [value for value in vars(module).values() if isinstance(value, Exercise)]
+    found += getattr(module, "BUILDS", ())
+    return tuple(sorted(found, key=lambda each: int(each.id.partition(".")[2])))
 
 
 def exercises_of(chapter: int) -> tuple[Exercise, ...]:

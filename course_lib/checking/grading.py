@@ -5,11 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib import mine
 from course_lib.checking import progress
 from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, find
 from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
 from course_lib.checking.submissions.handing import hand_over, is_graded
+from course_lib.problem import Problem
 
 # From worst to best: progress keeps the best one ever reached.
 STATUSES = ("todo", "fail", "pass")
@@ -40,8 +42,8 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
         if answer is ... or answer is None:
             raise Unanswered
         exercise.check(honest(answer))
-    except Unanswered:
-        return Verdict(exercise, "todo", "not answered yet")
+    except Unanswered as left:
+        return Verdict(exercise, "todo", str(left) or "not answered yet")
     except Wrong as wrong:
         return Verdict(exercise, "fail", str(wrong))
     except Exception as error:
@@ -69,6 +71,8 @@ def check(exercise_id: str, answer: object = ...) -> None:
         print(f'       hint("{exercise_id}") tells more.')
     if verdict.status != "todo" and not _shows_solutions():
         progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
+        if verdict.status == "pass" and verdict.exercise.part:
+            print(f"       {_kept(verdict.exercise.part, answer)}")
     if verdict.status != "pass" and _strict():
         raise CheckFailed(verdict.line)
 
@@ -85,6 +89,18 @@ def hint(exercise_id: str) -> None:
     _next_hint[exercise_id] = position + 1
     print(f"Hint {position + 1} of {total} for {exercise_id}: {exercise.hints[position]}")
     progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
+
+
+def _kept(part: str, answer: Any) -> str:
+    """Keep what was built; one sentence on where it is, or why it is not."""
+    answers = answer if isinstance(answer, list | tuple) else [answer]
+    try:
+        path = mine.keep(part, answers)
+    except (Problem, OSError) as error:
+        return f"It is not kept: {error}"
+    if path is None:
+        return "It is the course's own version: nothing to keep."
+    return f"Kept as {path}: what comes later runs on it."
 
 
 def _strict() -> bool:

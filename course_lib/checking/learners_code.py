@@ -13,13 +13,13 @@ def learners_line(error: Exception) -> str:
     Reads "line 3 of your code, `return samples // 0`".
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if _is_learners(frame.filename):
+        if is_learners(frame.filename):
             source = linecache.getline(frame.filename, frame.lineno or 0).strip()
             return f"line {frame.lineno} of your code" + (f", `{source}`" if source else "")
     return ""
 
 
-def _is_learners(filename: str) -> bool:
+def is_learners(filename: str) -> bool:
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
     return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checking.records import complete, empty, is_newer
+from course_lib.home import home
 
 # Checks write for about a millisecond; whoever waits longer than this meets a stuck machine.
 LOCK_TIMEOUT_S = 5.0
@@ -19,15 +20,6 @@ LOCK_TIMEOUT_S = 5.0
 LEFTOVER_S = 3600.0
 
 _noted: set[str] = set()
-
-
-def home() -> Path:
-    """The folder of the progress file: COURSE_HOME, else the user's data folder."""
-    if folder := os.environ.get("COURSE_HOME"):
-        return Path(folder).expanduser()
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("large-model-course"))
 
 
 def path() -> Path:

@@ -3,6 +3,7 @@
 import tempfile
 
 from course_lib.doctor.finding import Finding
+from course_lib.home import home
 from course_lib.lab import has_browser, repository
 from course_lib.problem import Problem
 
@@ -26,13 +27,12 @@ def notebooks() -> Finding:
 
 def progress_folder() -> Finding:
     """Whether progress can be saved."""
-    from course_lib.checking import progress
 
     try:
-        progress.home().mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=progress.home()).close()
+        home().mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=home()).close()
     except OSError as error:
         remedy = "set COURSE_HOME to a folder of yours; until then progress is not saved"
-        what = f"{progress.home()} cannot be written ({error.strerror})"
+        what = f"{home()} cannot be written ({error.strerror})"
         return Finding("progress", "slow", what, remedy)
-    return Finding("progress", "ok", str(progress.home()))
+    return Finding("progress", "ok", str(home()))

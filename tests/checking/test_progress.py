@@ -9,6 +9,7 @@ import pytest
 from course_lib import cli
 from course_lib.checking import check, hint, predict, progress
 from course_lib.checking.questions import Question, Score, record
+from course_lib.home import home
 
 
 def _add(record):
@@ -28,7 +29,7 @@ def test_a_record_is_kept():
 
 def test_the_folder_is_the_users_unless_named(monkeypatch):
     monkeypatch.delenv("COURSE_HOME")
-    assert progress.home().name == "large-model-course"
+    assert home().name == "large-model-course"
 
 
 DAMAGES = {
@@ -189,13 +190,13 @@ def test_two_kernels_at_once_lose_nothing():
 def test_the_lock_of_a_killed_kernel_does_not_block():
     program = (
         "import filelock, os, signal\n"
-        "from course_lib.checking import progress\n"
-        "progress.home().mkdir()\n"
-        "filelock.FileLock(progress.home() / 'progress.lock').acquire()\n"
+        "from course_lib.home import home\n"
+        "home().mkdir()\n"
+        "filelock.FileLock(home() / 'progress.lock').acquire()\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
     )
     subprocess.run([sys.executable, "-c", program], timeout=60)
-    assert (progress.home() / "progress.lock").exists()
+    assert (home() / "progress.lock").exists()
     assert progress.update("exercises", "1.1", _add) == {"count": 1}
     assert progress.path().exists()
 

@@ -255,7 +255,7 @@ def test_reset_asks_first_and_keeps_the_old_file(chapter, answer, code, monkeypa
     check("91.1", 3)
     assert cli.main(["progress", "--reset"]) == code
     assert progress.path().exists() == (code != 0)
-    assert (progress.home() / "progress.reset-1.json").exists() == (code == 0)
+    assert (progress.path().parent / "progress.reset-1.json").exists() == (code == 0)
 
 
 def test_reset_of_nothing_does_not_ask(monkeypatch, capsys):

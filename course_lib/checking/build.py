@@ -1,0 +1,86 @@
+"""Builds: exercises in which the learner writes a part of a parallel library, in checked steps."""
+
+import dis
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType, SimpleNamespace
+from typing import Any
+
+from course_lib.checking.exercises import Exercise, Unanswered, Wrong
+from course_lib.checking.helpers import described, require_answer
+from course_lib.checking.races import Race
+from course_lib.mine.parts import BY_FILE
+
+_EMPTY = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: what must be written for it, such as "DDP.forward", and how that is checked.
+
+    `check` gets the learner's functions and classes by their names, returns when they are right and
+    raises Wrong when not.
+    """
+
+    title: str
+    needs: tuple[str, ...]
+    check: Callable[[SimpleNamespace], None]
+
+
+def build(
+    file: str,
+    *,
+    title: str,
+    hints: tuple[str, ...],
+    steps: tuple[Step, ...],
+    race: Race | None = None,
+) -> Exercise:
+    """The exercise that builds the part kept as `mine/<file>.py`.
+
+    Its answer is the function or class, or a list of them. Steps are checked in order, up to the
+    first that is not written yet or wrong. `race`: how it is measured beside the course's own.
+    """
+    part = BY_FILE[file]
+
+    def check(answer: Any) -> None:
+        parts = _by_name(answer, part.names)
+        for number, step in enumerate(steps, start=1):
+            place = f"step {number} of {len(steps)}, {step.title}"
+            open_ = [name for name in step.needs if _is_unwritten(parts, name)]
+            if open_:
+                done = f"{number - 1} of {len(steps)} steps are right; " if number > 1 else ""
+                raise Unanswered(f"{done}{place}: write {' and '.join(open_)}")
+            try:
+                step.check(parts)
+            except Wrong as wrong:
+                raise Wrong(f"{place}: {wrong}") from None
+
+    return Exercise(part.build, "build", title, hints, check, part=file, race=race)
+
+
+def _by_name(answer: Any, names: tuple[str, ...]) -> SimpleNamespace:
+    """The learner's functions and classes by the names that the skeleton gave them."""
+    require_answer(answer)
+    given = answer if isinstance(answer, list | tuple) else [answer]
+    for one in given:
+        if not isinstance(one, type | FunctionType):
+            raise Wrong(f"wants {', '.join(names)}, got {described(one)}")
+    found = {one.__name__: one for one in given}
+    missing = [name for name in names if name not in found]
+    if missing:
+        raise Wrong(f"wants {', '.join(names)}, and {', '.join(missing)} is missing")
+    return SimpleNamespace(**found)
+
+
+def _is_unwritten(parts: SimpleNamespace, name: str) -> bool:
+    """Whether a function or method still is the skeleton's: a docstring and `...`."""
+    owner, _, method = name.partition(".")
+    found = getattr(parts, owner)
+    if method:
+        found = vars(found).get(method)
+        found = getattr(found, "__func__", getattr(found, "fget", found))
+        while hasattr(found, "__wrapped__"):
+            found = found.__wrapped__
+    if not isinstance(found, FunctionType):
+        return found is None
+    return {line.opname for line in dis.get_instructions(found)} <= _EMPTY

@@ -1,0 +1,137 @@
+"""The text of the cells in which a learner has defined something, as a file that stands alone."""
+
+import ast
+import builtins
+import inspect
+import linecache
+import symtable
+import sys
+from collections.abc import Iterator, Sequence
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+from course_lib.problem import Problem
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign)
+
+
+def text_of(answers: Sequence[Any]) -> str:
+    """The cells of the answers, without calls such as check(…); "" for what no cell defines.
+
+    Modules, and what can be imported from them, are imported by the text where another cell has
+    done so. Raises Problem for any other name that only another cell defines.
+    """
+    cells: dict[str, dict[str, Any]] = {}
+    for answer in answers:
+        code = _code_of(answer)
+        if code is None or not _is_cell(code.co_filename):
+            return ""
+        cells[code.co_filename] = _namespace_of(answer)
+    texts = [_definitions("".join(linecache.getlines(name))) for name in cells]
+    text = "\n\n".join(texts).strip() + "\n"
+    space = {name: value for names in cells.values() for name, value in names.items()}
+    lines = [_import_of(name, space) for name in sorted(_missing(text))]
+    return "\n".join([*lines, "", "", text]) if lines else text
+
+
+def lines_of(text: str) -> int:
+    """Lines with code: no blank ones, no comments, no docstrings."""
+    tree = ast.parse(text)
+    documented = {
+        number
+        for node in ast.walk(tree)
+        if isinstance(node, (*_DEFINITIONS, ast.Module)) and ast.get_docstring(node) is not None
+        for number in range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)
+    }
+    numbered = enumerate(text.splitlines(), start=1)
+    kept = [line.strip() for number, line in numbered if number not in documented]
+    return sum(bool(line) and not line.startswith("#") for line in kept)
+
+
+def sources_with_used(module: ModuleType, names: Sequence[str]) -> list[str]:
+    """The sources of definitions of a module, and of those that they use from the same module."""
+    text = inspect.getsource(module)
+    nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS)}
+    found, pending = {}, [name for name in names if name in nodes]
+    while pending:
+        name = pending.pop()
+        if name in nodes and name not in found:
+            found[name] = ast.get_source_segment(text, nodes[name]) or ""
+            pending += [used.id for used in _names(nodes[name])]
+    return list(found.values())
+
+
+def _code_of(answer: Any) -> CodeType | None:
+    """The code of a function, or of the first method that a class defines."""
+    function = _function_of(answer)
+    return function.__code__ if function else None
+
+
+def _namespace_of(answer: Any) -> dict[str, Any]:
+    function = _function_of(answer)
+    return function.__globals__ if function else {}
+
+
+def _function_of(answer: Any) -> FunctionType | None:
+    if isinstance(answer, FunctionType):
+        return answer
+    for value in vars(answer).values() if isinstance(answer, type) else ():
+        bare = getattr(value, "__func__", getattr(value, "fget", value))
+        while hasattr(bare, "__wrapped__"):
+            bare = bare.__wrapped__
+        if isinstance(bare, FunctionType) and bare.__qualname__.startswith(answer.__qualname__):
+            return bare
+    return None
+
+
+def _is_cell(filename: str) -> bool:
+    """Whether source of this name is a cell: known, but not a file of an importable module."""
+    entry = linecache.cache.get(filename)
+    return entry is not None and len(entry) == 4 and entry[1] is None
+
+
+def _definitions(cell: str) -> str:
+    """Imports, definitions and the constants that these use, with the comments above them."""
+    lines, kept, after = cell.splitlines(), [], 0
+    nodes = ast.parse(cell).body
+    used = {x.id for node in nodes if isinstance(node, _DEFINITIONS) for x in _names(node)}
+    for node in nodes:
+        last = node.end_lineno or node.lineno
+        constant = isinstance(node, _ASSIGNMENTS) and used & {x.id for x in _names(node)}
+        if constant or isinstance(node, _DEFINITIONS + _IMPORTS):
+            kept += lines[after:last]
+        after = last
+    return "\n".join(kept).strip("\n")
+
+
+def _names(node: ast.AST) -> Iterator[ast.Name]:
+    return (part for part in ast.walk(node) if isinstance(part, ast.Name))
+
+
+def _missing(text: str) -> set[str]:
+    """Names that the text uses and neither defines nor finds in Python itself."""
+    top = symtable.symtable(text, "mine", "exec")
+    defined = {x.get_name() for x in top.get_symbols() if x.is_assigned() or x.is_imported()}
+    used = {x.get_name() for x in top.get_symbols() if x.is_referenced()}
+    pending = top.get_children()
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        used |= {x.get_name() for x in table.get_symbols() if x.is_global() and x.is_referenced()}
+    return used - defined - set(dir(builtins)) - {"__name__", "__file__", "__doc__"}
+
+
+def _import_of(name: str, space: dict[str, Any]) -> str:
+    """The import of something that another cell has imported."""
+    value = space.get(name)
+    if isinstance(value, ModuleType):
+        return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
+    home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if home and own and home != "__main__" and getattr(sys.modules.get(home), own, None) is value:
+        return f"from {home} import {own}" + ("" if own == name else f" as {name}")
+    raise Problem(
+        f"{name} comes from another cell, and what you build becomes a file of its own: move "
+        f"{name} into the cell that uses it"
+    )

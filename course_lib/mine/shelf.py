@@ -1,0 +1,113 @@
+"""Keeps what a learner has built in plain files, and finds it again."""
+
+import importlib.util
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from course_lib.home import home
+from course_lib.mine.cells import lines_of, sources_with_used, text_of
+from course_lib.mine.parts import BY_FILE, BY_NAME, Part
+from course_lib.problem import Problem
+
+
+def folder() -> Path:
+    """`mine/` in the clone that this library runs from; in `home()` without one, or if that is set.
+
+    Set: by the variable COURSE_HOME, as for a class or a test.
+    """
+    clone = Path(__file__).parents[2]
+    in_clone = (clone / "chapters").is_dir() and "COURSE_HOME" not in os.environ
+    return (clone if in_clone else home()) / "mine"
+
+
+def file_of(part: Part) -> Path:
+    """Where a part is kept, whether or not it is there."""
+    return folder() / f"{part.file}.py"
+
+
+def is_mine(name: str) -> bool:
+    """Whether the learner has built this."""
+    return file_of(BY_NAME[name]).is_file()
+
+
+def get(name: str, parts: str = "mine") -> Any:
+    """The learner's own function or class, or the course's where it is not built yet.
+
+    `parts`: "course" asks for the course's own in any case. Raises Problem for a file of the
+    learner's that cannot be loaded.
+    """
+    part = BY_NAME[name]
+    if parts == "mine" and is_mine(name):
+        path = file_of(part)
+        module = _loaded(path, path.stat().st_mtime_ns)
+        if not hasattr(module, name):
+            raise Problem(f"{path} has no {name}: run the check of {part.build} again")
+        return getattr(module, name)
+    return getattr(import_module(part.home), name)
+
+
+def lines(part: Part, parts: str = "mine") -> int | None:
+    """Lines of code of a part, without blank ones and docstrings; None if it is not built.
+
+    Of the course's own: with the functions and classes of the same module that it uses.
+    """
+    if parts == "mine":
+        path = file_of(part)
+        return lines_of(path.read_text(encoding="utf-8")) if path.is_file() else None
+    module = import_module(part.home)
+    return sum(lines_of(source) for source in sources_with_used(module, part.names))
+
+
+def keep(file: str, answers: Sequence[Any]) -> Path | None:
+    """Keep the cells that define the answers as `mine/<file>.py`; its path.
+
+    None where they are not the learner's own code, but imported from an installed module. A file
+    that says something else is renamed first, to `<file>_before_1.py` and so on.
+    """
+    part = BY_FILE[file]
+    text = text_of(answers)
+    if not text:
+        return None
+    path = file_of(part)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    whole = f'"""{", ".join(part.names)}: built in exercise {part.build}."""\n\n{text}'
+    if path.exists() and path.read_text(encoding="utf-8") != whole:
+        os.replace(path, _free_name(path))
+    path.write_text(whole, encoding="utf-8")
+    return path
+
+
+def _free_name(path: Path) -> Path:
+    number = 1
+    while (aside := path.with_name(f"{path.stem}_before_{number}.py")).exists():
+        number += 1
+    return aside
+
+
+@cache
+def _loaded(path: Path, _changed_ns: int) -> ModuleType:
+    """The module in the file; loaded again when the file has changed."""
+    import cloudpickle
+
+    spec = importlib.util.spec_from_file_location(f"mine_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    cloudpickle.register_pickle_by_value(module)  # other processes do not find it by its name
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        lines = traceback.extract_tb(error.__traceback__)
+        line = next((f", line {x.lineno}" for x in reversed(lines) if x.filename == str(path)), "")
+        raise Problem(
+            f"{path}{line} cannot be loaded ({type(error).__name__}: {error}): mend it, or rename "
+            "it and the course's own part is taken"
+        ) from error
+    return module
