@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M)
+_HUNG = re.compile(r"^rank (\d+) was here:\n(.*?)(?=^rank \d+ was here:|\Z)", re.M | re.S)
 _WIDTH = 100
 
 
@@ -73,12 +74,15 @@ def _words(operator: str, args: tuple[Any, ...]) -> str:
 
 def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
     if failed.reason.startswith("hung"):
-        where = "; ".join(f"rank {rank} {_latest(folder / str(rank))}" for rank in range(ranks))
-        return f"on {ranks} ranks nothing moves any more after {LIMIT_S:g} s: {where}"
-    line = _learners_line(failed.traceback)
+        places = dict(_HUNG.findall(failed.traceback))
+        where = (
+            f"rank {rank} {_latest(folder / str(rank))}{_at(places.get(str(rank), ''))}"
+            for rank in range(ranks)
+        )
+        return f"on {ranks} ranks nothing moves any more after {LIMIT_S:g} s: {'; '.join(where)}"
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
-    return f"on {ranks} ranks, rank {failed.rank} {reason}" + (f", at {line}" if line else "")
+    return f"on {ranks} ranks, rank {failed.rank} {reason}{_at(failed.traceback)}"
 
 
 def _latest(diary: Path) -> str:
@@ -88,14 +92,14 @@ def _latest(diary: Path) -> str:
         return "has sent nothing yet"
 
 
-def _learners_line(text: str) -> str:
-    """The last line of the learner's code in a traceback that came as a text."""
+def _at(text: str) -> str:
+    """The last line of the learner's code in a traceback that came as a text, to end a sentence."""
     lines = text.splitlines()
     for place in reversed(range(len(lines))):
         frame = _FRAME.match(lines[place])
         if frame and is_learners(frame["file"]):
             code = lines[place + 1].strip() if place + 1 < len(lines) else ""
-            return f"line {frame['line']} of your code" + (f", `{code}`" if code else "")
+            return f", at line {frame['line']} of your code" + (f", `{code}`" if code else "")
     return ""
 
 

@@ -20,7 +20,7 @@ def _whole(rows: int, rank: int) -> "Tensor":
     """What a rank gives: (rows, 2), other numbers on each rank."""
     import torch
 
-    return torch.arange(1.0, 1 + _COLUMNS * rows).view(rows, _COLUMNS) * 10**rank
+    return torch.arange(1.0, 1 + _COLUMNS * rows).view(rows, _COLUMNS) * float(10**rank)
 
 
 def _parts(rows: int, ranks: int) -> tuple["Tensor", ...]:
