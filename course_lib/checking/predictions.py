@@ -1,4 +1,4 @@
-"""Predict first, then measure: the learner's number is committed before the measurement runs."""
+"""Predict first, then measure: the learner's number is committed before the answer is computed."""
 
 import math
 from dataclasses import dataclass
@@ -9,83 +9,76 @@ from course_lib import validation
 from course_lib.checking import progress
 from course_lib.checking.helpers import is_number, plain
 
+_NEAR = 0.01  # a guess so near needs no factor
+
 
 @dataclass(frozen=True)
 class Prediction:
-    """A number foretold by the course and, if given, by the learner; ValueError if not finite."""
+    """A number that the learner foretold; `yours` is None where none was given."""
 
     key: str
-    course: float
     yours: float | None = None
     unit: str = ""
 
     def __post_init__(self) -> None:
-        _require_number("course", self.course)
         if self.yours is not None:
             _require_number("yours", self.yours)
 
-    @property
-    def value(self) -> float:
-        """The learner's number if there is one, else the course's."""
-        return self.course if self.yours is None else self.yours
-
 
 def predict(
-    key: str,
-    question: str,
-    *,
-    course: float,
-    yours: float | EllipsisType | None = None,
-    unit: str = "",
+    key: str, question: str, *, yours: float | EllipsisType | None = None, unit: str = ""
 ) -> Prediction:
-    """Commit `yours` before measuring; with None or `...` the course's own prediction is taken.
+    """Commit `yours` before anything is computed; `expect` tells later how far off it was.
 
-    The first number stays, a later one is recorded as revised. Raises ValueError when a value is
-    not a finite number.
+    The first number stays, a later one is recorded as revised. With None or `...` nothing is
+    committed, and the notebook goes on. Raises ValueError when it is not a finite number.
     """
     given = None if yours is ... else yours
-    prediction = Prediction(key, course, given, unit)
+    prediction = Prediction(key, given, unit)
     print(question)
     if given is None:
-        taken = _text(course, unit)
-        print(f"  You gave no number (yours=None), so the course's own is taken: {taken}")
+        print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
         return prediction
     record = progress.update("predictions", key, lambda kept: _commit(kept, float(given), unit))
     first = record["yours"]
     print(f"  Your prediction: {_text(first, unit)}, committed {record['at']}")
     if first != given:
         print(f"  The change to {_text(given, unit)} is recorded as revised; the first one counts.")
-    return Prediction(key, course, first, unit)
+    return Prediction(key, first, unit)
 
 
 def expect(
-    predicted: float | Prediction,
-    measured: float,
+    theory: float,
+    measured: float | EllipsisType = ...,
     within: float = 0.0,
     unit: str = "",
     label: str = "",
+    *,
+    yours: Prediction | None = None,
 ) -> None:
-    """Print both numbers and the gap; assert |measured - predicted| <= within × |predicted|.
+    """Print three columns, you, theory and measured, and assert that the last two agree.
 
-    gap = (measured - predicted) / |predicted|, a fraction; a learner's number is never asserted.
-    Raises ValueError for a prediction or `within` that is not a finite number, AssertionError else.
+    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. The learner's
+    number is never asserted; how far it was off what was found is kept. Without `measured` theory
+    has the last word. Raises ValueError for a `theory` or `within` that is not a finite number,
+    AssertionError else.
     """
-    prediction = predicted if isinstance(predicted, Prediction) else Prediction("", predicted)
+    _require_number("theory", theory)
     _require_number("within", within, least=0)
-    name, unit = label or prediction.key or "value", unit or prediction.unit
+    guess = yours or Prediction("")
+    name, unit = label or guess.key or "value", unit or guess.unit
+    if isinstance(measured, EllipsisType):
+        _tell(name, unit, guess, {"theory": (theory, "")})
+        return
     found = plain(measured)
     if not is_number(found) or not math.isfinite(found):
         raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
-    gap = gap_of(prediction.course, found)
-    foretold, seen = _text(prediction.course, unit), _text(found, unit)
-    print(f"{name}: predicted {foretold}, measured {seen}, gap {_percent(gap)}")
-    if prediction.yours is not None:
-        own = gap_of(prediction.yours, found)
-        print(f"  your prediction was {_text(prediction.yours, unit)}, gap {_percent(own)}")
-    if abs(found - prediction.course) > within * abs(prediction.course):
+    gap = _percent(gap_of(theory, found))
+    _tell(name, unit, guess, {"theory": (theory, ""), "measured": (found, f"gap {gap}")})
+    if abs(found - theory) > within * abs(theory):
         raise AssertionError(
-            f"{name}: measured {seen} against predicted {foretold}, a gap of {_percent(gap)}, "
-            f"where at most {100 * within:.3g} % is allowed"
+            f"{name}: measured {_text(found, unit)} against predicted {_text(theory, unit)}, a gap "
+            f"of {gap}, where at most {100 * within:.3g} % is allowed"
         )
 
 
@@ -97,6 +90,32 @@ def gap_of(predicted: float, measured: float) -> float:
     return difference / abs(predicted)
 
 
+def how_far(guess: float, found: float) -> str:
+    """How far a guess is off, as a factor where there is one: "2.33 × too low"."""
+    if abs(guess - found) <= _NEAR * abs(found):
+        return "right"
+    if guess == 0 or found == 0 or (guess < 0) != (found < 0):
+        return f"off by {_text(abs(guess - found), '')}"
+    factor = guess / found
+    return f"{factor:.3g} × too high" if factor > 1 else f"{1 / factor:.3g} × too low"
+
+
+def _tell(name: str, unit: str, guess: Prediction, columns: dict[str, tuple[float, str]]) -> None:
+    """Print the table, the learner's column first, and keep what was found for their number."""
+    found, _ = list(columns.values())[-1]
+    mine = ("you", "–", "")
+    if guess.yours is not None:
+        mine = ("you", _text(guess.yours, unit), how_far(guess.yours, found))
+        if guess.key:
+            progress.update("predictions", guess.key, lambda kept: _close(kept, float(found)))
+    rows = [mine, *((head, _text(value, unit), note) for head, (value, note) in columns.items())]
+    print(name)
+    for line in zip(*rows, strict=True):
+        words = [f"{word:>{max(map(len, row)) + 4}}" for word, row in zip(line, rows, strict=True)]
+        if any(line):
+            print("".join(words).rstrip())
+
+
 def _commit(record: dict[str, Any], yours: float, unit: str) -> None:
     if "yours" not in record:
         record.update(yours=yours, unit=unit, at=progress.now())
@@ -104,6 +123,10 @@ def _commit(record: dict[str, Any], yours: float, unit: str) -> None:
     revised = record.setdefault("revised", [])
     if yours != (revised[-1]["yours"] if revised else record["yours"]):
         revised.append({"yours": yours, "at": progress.now()})
+
+
+def _close(record: dict[str, Any], found: float) -> None:
+    record["found"] = found
 
 
 def _require_number(name: str, value: object, least: float | None = None) -> None:

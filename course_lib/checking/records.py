@@ -39,6 +39,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "unit": _is_text,
         "at": _is_text,
         "revised": _are_revisions,
+        "found": _is_finite,
     },
     "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
 }

@@ -1,9 +1,14 @@
 """`course progress`: what is done and what is left, chapter by chapter."""
 
+import math
 from typing import Any
 
 from course_lib.checking import progress
 from course_lib.checking.exercises import chapters, exercises_of
+from course_lib.checking.predictions import how_far
+
+_WIDTH = 41
+_SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
 
 
 def summary() -> dict[str, Any]:
@@ -44,10 +49,40 @@ def as_text(data: dict[str, Any]) -> str:
     lines.append(f"{passed} of {len(data['exercises'])} exercises passed")
     for chapter, score in sorted(data["quizzes"].items()):
         lines.append(f"quiz {chapter}: best {score.get('best')} of {score.get('of')}")
-    if data["predictions"]:
-        lines.append(f"{len(data['predictions'])} predictions committed")
+    lines += predictions_lines(data["predictions"])
     lines.append(f"kept in {data['file']}")
     return "\n".join(lines)
+
+
+def predictions_lines(kept: dict[str, dict[str, Any]]) -> list[str]:
+    """How far each prediction was off, as a place on a scale of factors, and in words."""
+    made = {key: record for key, record in kept.items() if "yours" in record}
+    if not made:
+        return []
+    closed = {key: record for key, record in made.items() if "found" in record}
+    lines = [f"{len(made)} predictions committed, {len(closed)} of them compared with what came"]
+    if closed:
+        lines.append(f"{'':<22}{_SCALE_HEAD}   your number over what came")
+    for key in sorted(closed, key=_by_number):
+        yours, found = closed[key]["yours"], closed[key]["found"]
+        lines.append(f"{key:<22}{_on_scale(yours, found)}   {how_far(yours, found)}")
+    return lines
+
+
+def _by_number(key: str) -> tuple[float, str]:
+    """By chapter: "10.tp" comes after "9.extra"."""
+    chapter = key.partition(".")[0]
+    return (float(chapter) if chapter.isdigit() else math.inf, key)
+
+
+def _on_scale(yours: float, found: float) -> str:
+    """A line from 1/100 to 100 with a mark at yours / found; no mark where there is no factor."""
+    line = ["·"] * _WIDTH
+    line[_WIDTH // 2] = "|"
+    if yours and found and (yours > 0) == (found > 0):
+        place = (math.log10(yours / found) + 2) / 4
+        line[round(min(max(place, 0), 1) * (_WIDTH - 1))] = "●"
+    return "".join(line)
 
 
 def _counted(count: int, one: str, many: str) -> str:

@@ -112,7 +112,7 @@ MADE: dict[str, Made] = {
             "from IPython.display import Markdown, display\n"
             "from course_lib import panels, predict, quiz\n"
             "display(Markdown('x'), panels.memory())\nhint('5.1')\n"
-            "predict('k', 'q?', course=1, yours=2)\n!true\nquiz('5')",
+            "predict('k', 'q?', yours=2)\n!true\nquiz('5')",
         )
     ),
     "last_counts": Made(

@@ -7,23 +7,27 @@ import pytest
 import torch
 
 from course_lib.checking import Prediction, expect, predict, progress
+from course_lib.checking.predictions import how_far
+from course_lib.checking.report import predictions_lines
 
 
-def test_without_an_answer_the_courses_prediction_is_taken_and_said(capsys):
+def test_without_an_answer_nothing_is_committed_and_nothing_blocks(capsys):
     for yours in (None, ...):
-        prediction = predict("k", "How much?", course=16, yours=yours, unit="GB")
-        assert prediction == Prediction("k", 16, None, "GB")
-        assert prediction.value == 16
+        prediction = predict("k", "How much?", yours=yours, unit="GB")
+        assert prediction == Prediction("k", None, "GB")
         out = capsys.readouterr().out
-        assert "How much?" in out and "course's own is taken: 16 GB" in out
+        assert "How much?" in out and "Write your number of GB for None" in out
         assert progress.read()["predictions"] == {}
+    expect(16, 16, yours=prediction)
+    words = " ".join(capsys.readouterr().out.split())
+    assert words == "k you theory measured – 16 GB 16 GB gap 0 %"
+    assert progress.read()["predictions"] == {}
 
 
 def test_the_first_number_stays_and_later_ones_are_revised(capsys):
-    first = predict("k", "?", course=16, yours=12, unit="GB")
-    assert (first.value, first.yours, first.course) == (12, 12, 16)
-    assert predict("k", "?", course=16, yours=14, unit="GB").yours == 12
-    assert predict("k", "?", course=16, yours=14, unit="GB").yours == 12
+    assert predict("k", "?", yours=12, unit="GB").yours == 12
+    assert predict("k", "?", yours=14, unit="GB").yours == 12
+    assert predict("k", "?", yours=14, unit="GB").yours == 12
     record = progress.read()["predictions"]["k"]
     assert record["yours"] == 12 and record["unit"] == "GB" and record["at"].startswith("20")
     assert [revision["yours"] for revision in record["revised"]] == [14]
@@ -39,25 +43,60 @@ def test_a_prediction_that_is_no_number_gets_a_sentence():
         (math.nan, "give an ordinary number"),
         (math.inf, "give an ordinary number"),
     ):
-        for named, numbers in (("yours", (16, value)), ("course", (value, None))):
-            with pytest.raises(ValueError, match=f"{named} must be .*: {remedy}"):
-                predict("k", "?", course=numbers[0], yours=numbers[1])
+        with pytest.raises(ValueError, match=f"yours must be .*: {remedy}"):
+            predict("k", "?", yours=value)
 
 
 def test_every_kind_of_number_can_be_predicted():
-    for value in (3, 3.0, 3e24, np.int64(3), np.float32(3), Fraction(3)):
-        assert predict("k", "?", course=value).value == value
+    for number, value in enumerate((3, 3.0, 3e24, np.int64(3), np.float32(3), Fraction(3))):
+        assert predict(f"k{number}", "?", yours=value).yours == value
 
 
 def test_a_prediction_is_frozen():
     with pytest.raises(FrozenInstanceError):
-        Prediction("k", 1).course = 2
+        Prediction("k", 1).yours = 2
 
 
-def test_expect_prints_both_numbers_and_the_gap(capsys):
-    expect(100, 103, within=0.05, unit="MB", label="states")
-    out = capsys.readouterr().out
-    assert out == "states: predicted 100 MB, measured 103 MB, gap +3 %\n"
+def test_expect_prints_three_columns_and_how_far_each_is_off(capsys):
+    expect(100, 103, within=0.05, label="states", yours=predict("k", "?", yours=43, unit="MB"))
+    words = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert words == [
+        ["states"],
+        ["you", "theory", "measured"],
+        ["43", "MB", "100", "MB", "103", "MB"],
+        ["2.4", "×", "too", "low", "gap", "+3", "%"],
+    ]
+
+
+def test_the_columns_stand_under_their_heads(capsys):
+    expect(100, 103, within=0.05, yours=predict("k", "?", yours=43, unit="MB"))
+    head, numbers, notes = capsys.readouterr().out.splitlines()[3:]
+    assert head.index("you") + 3 == numbers.index("43 MB") + 5 == notes.index("low") + 3
+    assert head.index("theory") + 6 == numbers.index("100 MB") + 6
+
+
+@pytest.mark.parametrize(
+    ("guess", "found", "words"),
+    [
+        (100, 100, "right"),
+        (100.9, 100, "right"),
+        (50, 100, "2 × too low"),
+        (300, 100, "3 × too high"),
+        (-2, -8, "4 × too low"),
+        (0, 5, "off by 5"),
+        (5, 0, "off by 5"),
+        (-1, 1, "off by 2"),
+    ],
+)
+def test_how_far_a_guess_is_off(guess, found, words):
+    assert how_far(guess, found) == words
+
+
+def test_what_was_found_is_kept_for_a_committed_number():
+    expect(100, 103, within=0.05, yours=predict("k", "?", yours=43))
+    assert progress.read()["predictions"]["k"]["found"] == 103
+    expect(7, yours=predict("theory", "?", yours=8))
+    assert progress.read()["predictions"]["theory"]["found"] == 7
 
 
 def test_expect_holds_at_the_edge_and_fails_beyond():
@@ -76,18 +115,18 @@ def test_expect_is_exact_by_default():
 
 
 def test_a_wrong_guess_of_the_learner_never_raises(capsys):
-    expect(Prediction("k", 100, 50, "MB"), 100, within=0.01)
-    assert "your prediction was 50 MB, gap +100 %" in capsys.readouterr().out
+    expect(100, 100, within=0.01, yours=Prediction("k", 50, "MB"))
+    assert "2 × too low" in capsys.readouterr().out
 
 
 def test_a_right_guess_of_the_learner_does_not_save_the_course():
     with pytest.raises(AssertionError, match="k: measured 50"):
-        expect(Prediction("k", 100, 50), 50, within=0.01)
+        expect(100, 50, within=0.01, yours=Prediction("k", 50))
 
 
 def test_zero():
     expect(0, 0)
-    with pytest.raises(AssertionError, match=r"gap of \+inf %"):
+    with pytest.raises(AssertionError, match=r"a gap of \+inf %"):
         expect(0, 1, within=0.5)
     expect(1, 0, within=1)
 
@@ -100,7 +139,7 @@ def test_a_measurement_that_is_no_finite_number_fails_with_a_sentence():
 
 def test_a_prediction_that_is_no_finite_number_is_an_error():
     for predicted in (math.nan, math.inf, "3", None, True):
-        with pytest.raises(ValueError, match=f"course must be .* got {predicted!r}"):
+        with pytest.raises(ValueError, match=f"theory must be .* got {predicted!r}"):
             expect(predicted, 3)
 
 
@@ -114,3 +153,13 @@ def test_a_tensor_can_be_measured():
     expect(4, torch.tensor(4.0))
     with pytest.raises(AssertionError):
         expect(4, torch.tensor(5.0))
+
+
+def test_progress_draws_where_intuition_is_off(capsys):
+    for key, yours, found in (("7.b", 10, 1), ("7.a", 1, 1), ("10.c", 1, 100), ("2.d", -1, 1)):
+        expect(found, yours=predict(key, "?", yours=yours))
+    lines = predictions_lines(progress.read()["predictions"])
+    assert lines[0].startswith("4 predictions committed, 4 of them compared")
+    marks = {line.split()[0]: line[22:].find("●") for line in lines[2:]}
+    assert list(marks) == ["2.d", "7.a", "7.b", "10.c"]
+    assert marks == {"2.d": -1, "7.a": 20, "7.b": 30, "10.c": 0}

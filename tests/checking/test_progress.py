@@ -63,8 +63,8 @@ def use_everything():
     """Everything that writes progress, and the command that shows it."""
     check("1.1", 3)
     hint("1.1")
-    predict("a", "How many?", course=3, yours=4)
-    predict("a", "How many?", course=3, yours=5)
+    predict("a", "How many?", yours=4)
+    predict("a", "How many?", yours=5)
     record(1, Score((Question("?", ("a", "b"), 0, "it is"),), (0,)))
     assert cli.main(["progress"]) == 0
 
