@@ -15,6 +15,7 @@ _FUNCTIONS = {
     "check": "checking",
     "hint": "checking",
     "race": "checking",
+    "solution": "checking",
     "predict": "checking",
     "expect": "checking",
     "quiz": "checking",

@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "scratch": {"measure", "launch"},
     "demos": {"scratch", "measure", "launch", "theory", "data", "mine"},
     "mine": {"scratch"},
-    "checking": {"theory", "scratch", "measure", "launch", "mine"},
+    "checking": {"theory", "scratch", "measure", "launch", "mine", "show"},
     "building": {"checking"},
     "lab": set(),
     "doctor": {"lab", "launch", "checking"},

@@ -20,6 +20,7 @@ from course_lib.checking.predictions import Prediction, expect, predict
 from course_lib.checking.questions import Question
 from course_lib.checking.quizzes import quiz
 from course_lib.checking.races import race
+from course_lib.checking.solutions import solution
 
 __all__ = [
     "CheckFailed",
@@ -49,4 +50,5 @@ __all__ = [
     "quiz",
     "race",
     "run",
+    "solution",
 ]

@@ -15,7 +15,14 @@ KINDS = ("calculate", "implement", "debug", "predict", "build")
 
 
 class Wrong(Exception):
-    """An answer is wrong; the text reads "gave X, expected Y because ..."."""
+    """An answer is wrong: the text says what kind of wrong it is, and not the value.
+
+    `because`: why the right answer is what it is, which is told after the hints.
+    """
+
+    def __init__(self, text: str, because: str = "") -> None:
+        super().__init__(text)
+        self.because = because
 
 
 class Unanswered(Exception):

@@ -17,6 +17,7 @@ from course_lib.problem import Problem
 STATUSES = ("todo", "fail", "pass")
 _LONGEST_LINE = 500
 _next_hint: dict[str, int] = {}
+_reason_of_last: dict[str, str] = {}  # why the right answer is what it is, after a wrong one
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Verdict:
     exercise: Exercise
     status: str
     reason: str = ""
+    because: str = ""  # told after the hints
 
     @property
     def line(self) -> str:
@@ -45,7 +47,7 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
     except Unanswered as left:
         return Verdict(exercise, "todo", str(left) or "not answered yet")
     except Wrong as wrong:
-        return Verdict(exercise, "fail", str(wrong))
+        return Verdict(exercise, "fail", str(wrong), wrong.because)
     except Exception as error:
         return Verdict(exercise, "fail", _explain(error))
     return Verdict(exercise, "pass")
@@ -68,6 +70,7 @@ def check(exercise_id: str, answer: object = ...) -> None:
         return
     print(verdict.line)
     if verdict.status == "fail":
+        _reason_of_last[exercise_id] = verdict.because
         print(f'       hint("{exercise_id}") tells more.')
     if verdict.status != "todo" and not _shows_solutions():
         progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
@@ -78,16 +81,23 @@ def check(exercise_id: str, answer: object = ...) -> None:
 
 
 def hint(exercise_id: str) -> None:
-    """Print the next hint of an exercise; after the last one the first comes again."""
+    """Print the next hint of an exercise, then why the answer is what it is, then the first again.
+
+    The reason comes only after a wrong answer.
+    """
     try:
         exercise = find(exercise_id)
     except ValueError as unknown:
         print(f"[fail] {unknown}")
         return
-    total = len(exercise.hints)
-    position = _next_hint.get(exercise_id, 0) % total
+    hints = exercise.hints
+    if reason := _reason_of_last.get(exercise_id):
+        hints = (*hints, f"{reason[0].upper()}{reason[1:]}.")
+    position = _next_hint.get(exercise_id, 0) % len(hints)
     _next_hint[exercise_id] = position + 1
-    print(f"Hint {position + 1} of {total} for {exercise_id}: {exercise.hints[position]}")
+    print(f"Hint {position + 1} of {len(hints)} for {exercise_id}: {hints[position]}")
+    if position + 1 == len(hints):
+        print(f'That was the last one; solution("{exercise_id}") shows an answer.')
     progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
 
 

@@ -6,12 +6,16 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
+from course_lib.checking.amounts import amount
+from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
 
 # Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
 _LARGEST = 10**300
+# So many digits of a right answer are enough.
+_ROUNDED_DIGITS = 3
 
 
 def require_answer(answer: object) -> None:
@@ -45,6 +49,14 @@ def described(value: object) -> str:
     return f"{type(value).__name__} {show(value)}"
 
 
+def number_of(value: object) -> Any:
+    """A text such as "24.9 GB" or "15 %" as a number, everything else as `plain` gives it."""
+    given = plain(value)
+    if isinstance(given, str) and (found := amount(given)) is not None:
+        return found
+    return given
+
+
 def plain(value: object) -> Any:
     """Tensors and arrays as Python numbers and lists, everything else as `honest` gives it."""
     if callable(value) or not hasattr(value, "tolist"):
@@ -67,10 +79,12 @@ def is_whole_numbers(value: object) -> bool:
 def same(given: object, expected: object, rel: float = 0.0) -> bool:
     """Equal, where lists equal tuples and tensors, and numbers may differ by `rel` × expected."""
     given, expected = plain(given), plain(expected)
+    if is_number(expected):
+        given = number_of(given)
     if is_number(given) and is_number(expected):
         if given == expected or abs(given) > _LARGEST or not math.isfinite(expected):
             return given == expected
-        return abs(given - expected) <= rel * abs(expected)
+        return abs(given - expected) <= rel * abs(expected) or _rounded(given, expected)
     if isinstance(expected, list | tuple):
         return (
             isinstance(given, list | tuple)
@@ -87,16 +101,21 @@ def same(given: object, expected: object, rel: float = 0.0) -> bool:
     return type(given) is type(expected) and bool(given == expected)
 
 
+def _rounded(given: float, expected: float) -> bool:
+    """Whether this is the right number, rounded to three digits or more."""
+    if not given or not math.isfinite(given) or not math.isfinite(expected):
+        return False
+    digits = f"{abs(given):.12e}".partition("e")[0].replace(".", "").rstrip("0")
+    return len(digits) >= _ROUNDED_DIGITS and given == float(f"{expected:.{len(digits) - 1}e}")
+
+
 def gave(given: object, expected: object, because: str, unit: str = "", what: str = "") -> Wrong:
-    """The exception "gave X, expected Y because ...", with enough digits to tell X from Y."""
+    """The exception "gave X: too small …", which names neither the value nor the reason yet."""
     given, expected = plain(given), plain(expected)
-    left, right = show(given), show(expected)
-    if left == right:
-        left, right = repr(given), repr(expected)
-    tail = f" {unit}" if unit else ""
     subject = f"{what} gave" if what else "gave"
-    reason = f" because {because}" if because else ""
-    return Wrong(f"{subject} {left}{tail}, expected {right}{tail}{reason}")
+    tail = f" {unit}" if unit else ""
+    kind = kind_of_wrong(given, expected)
+    return Wrong(f"{subject} {show(given)}{tail}, expected another answer: {kind}", because)
 
 
 def expect_type(answer: object, kind: type | tuple[type, ...], wants: str) -> None:
@@ -128,7 +147,7 @@ def expect_number(
 ) -> None:
     """Raise `Wrong` unless answer is a number with |answer - expected| <= rel × |expected|."""
     require_answer(answer)
-    number = plain(answer)
+    number = number_of(answer)
     if not is_number(number):
         raise Wrong(f"wants a number{f' in {unit}' if unit else ''}, got {described(answer)}")
     if not same(number, expected, rel):
@@ -136,11 +155,19 @@ def expect_number(
 
 
 def expect_equal(
-    answer: object, expected: object, because: str, wants: str = "", rel: float = 0.0
+    answer: object,
+    expected: object,
+    because: str,
+    wants: str = "",
+    rel: float = 0.0,
+    what: str = "",
 ) -> None:
-    """Raise `Wrong` unless the answer equals `expected`; `wants` names the type in words."""
+    """Raise `Wrong` unless the answer equals `expected`; `wants` names the type in words.
+
+    `what` names the place of the answer, to stand before "gave".
+    """
     require_answer(answer)
-    given = plain(answer)
+    given = number_of(answer) if is_number(expected) else plain(answer)
     sequence = isinstance(expected, list | tuple)
     fits = isinstance(given, list | tuple) if sequence else isinstance(given, type(expected))
     both_numbers = is_number(given) and is_number(expected)
@@ -148,7 +175,7 @@ def expect_equal(
         name = wants or f"a value of type {type(expected).__name__}"
         raise Wrong(f"wants {name}, got {described(answer)}")
     if not same(given, expected, rel):
-        raise gave(given, expected, because)
+        raise gave(given, expected, because, what=what)
 
 
 def expect_choice(answer: object, expected: str, because: str, choices: Sequence[str]) -> None:
@@ -179,7 +206,7 @@ def expect_entries(
         given = answer[key]
         if isinstance(right, bool) and is_number(given) and given in (0, 1):
             given = bool(given)
-        expect_equal(given, right, f"{key!r}: {because}", wants=each)
+        expect_equal(given, right, because, wants=each, what=f"for {key!r} it")
 
 
 def expect_callable(answer: object, signature: str = "") -> None:

@@ -15,6 +15,10 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
 def _is_finite(value: object) -> bool:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
@@ -32,6 +36,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "status": _is_text,
         "attempts": _is_count,
         "hints": _is_count,
+        "seen": _is_flag,
         "first_pass": _is_text,
     },
     "predictions": {

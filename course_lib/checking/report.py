@@ -27,6 +27,7 @@ def summary() -> dict[str, Any]:
                     "attempts": record.get("attempts", 0),
                     "hints": record.get("hints", 0),
                     "first_pass": record.get("first_pass"),
+                    "seen": record.get("seen", False),
                 }
             )
     return {
@@ -42,6 +43,7 @@ def as_text(data: dict[str, Any]) -> str:
     lines = []
     for row in data["exercises"]:
         notes = [_counted(row["attempts"], "try", "tries"), _counted(row["hints"], "hint", "hints")]
+        notes.append("solution seen" if row["seen"] else "")
         notes = [note for note in notes if note]
         tail = f"  ({', '.join(notes)})" if notes else ""
         lines.append(f"[{row['status']}] {row['id']:<5} {row['kind']:<9} {row['title']}{tail}")

@@ -36,6 +36,7 @@ def home(tmp_path, monkeypatch):
     monkeypatch.delenv("COURSE_STRICT", raising=False)
     monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
     monkeypatch.setattr(grading, "_next_hint", {})
+    monkeypatch.setattr(grading, "_reason_of_last", {})
     monkeypatch.setattr(progress, "_noted", set())
     return tmp_path / "home"
 

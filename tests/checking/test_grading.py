@@ -29,8 +29,8 @@ def test_the_three_lines(capsys):
     check("90.1", 125)
     assert capsys.readouterr().out.splitlines() == [
         "[todo] 90.1 count updates: not answered yet",
-        "[fail] 90.1 count updates: gave 250 updates, expected 125 updates "
-        "because 500 samples / 4 per batch",
+        "[fail] 90.1 count updates: gave 250 updates, expected another answer: too large: exactly "
+        "a factor of 2",
         '       hint("90.1") tells more.',
         "[pass] 90.1 count updates",
     ]
@@ -55,13 +55,14 @@ def test_a_right_function_passes():
 def test_a_wrong_case_names_the_call_and_its_own_reason():
     verdict = grade("90.2", lambda samples, batch: samples // batch)
     assert verdict.status == "fail"
-    assert "(11, 5) gave 2, expected 3 because the ragged batch is a step" in verdict.line
+    assert "(11, 5) gave 2, expected another answer: too small" in verdict.line
+    assert verdict.because == "the ragged batch is a step"
 
 
 def test_a_function_that_later_gives_none_fails():
     verdict = grade("90.2", lambda samples, batch: 2 if samples == 10 else None)
     assert verdict.status == "fail"
-    assert "gave None, expected 3" in verdict.line
+    assert "gave None, expected another answer: it should be a number" in verdict.line
 
 
 def test_a_wrong_type_says_which_type_is_wanted():
@@ -108,7 +109,7 @@ def test_a_check_that_breaks_is_a_sentence_too(monkeypatch):
     wants = "wants another kind of answer: checking it raised"
     # The lambda above is no part of the library, so its line is taken for the learner's.
     assert "raised IndexError: list index out of range" in grade("90.2", []).line
-    monkeypatch.setattr(learners_code, "_is_learners", lambda filename: False)
+    monkeypatch.setattr(learners_code, "is_learners", lambda filename: False)
     assert f"{wants} IndexError: list index out of range" in grade("90.2", []).line
 
 
@@ -137,14 +138,23 @@ def test_strict_mode_raises_after_the_line(monkeypatch, capsys):
 
 
 def test_hints_come_one_after_the_other_and_are_counted(capsys):
+    last = 'That was the last one; solution("90.1") shows an answer.'
     for _ in range(3):
         hint("90.1")
     assert capsys.readouterr().out.splitlines() == [
         "Hint 1 of 2 for 90.1: Divide.",
         "Hint 2 of 2 for 90.1: 500 / 4.",
+        last,
         "Hint 1 of 2 for 90.1: Divide.",
     ]
     assert progress.read()["exercises"]["90.1"]["hints"] == 2
+
+
+def test_after_a_wrong_answer_the_reason_comes_behind_the_hints(capsys):
+    check("90.1", 250)
+    for _ in range(3):
+        hint("90.1")
+    assert "Hint 3 of 3 for 90.1: 500 samples / 4 per batch." in capsys.readouterr().out
 
 
 def test_progress_keeps_the_best_status_and_counts_attempts(monkeypatch):

@@ -38,7 +38,7 @@ def test_every_kind_of_number_is_a_number():
 
 
 def test_what_is_no_number_is_told_so():
-    for answer in (True, "125", 1j, [125], math.sqrt, torch.tensor([125, 125])):
+    for answer in (True, "many", 1j, [125], math.sqrt, torch.tensor([125, 125])):
         said = refusal(expect_number, answer, 125, "x", unit="GB")
         assert said.startswith("wants a number in GB, got"), said
 
@@ -47,13 +47,13 @@ def test_a_wrong_number_is_refused():
     for answer in (124, 126, -125, 0, math.nan, math.inf, -math.inf, 10**400, Fraction(-(10**400))):
         for rel in (0.0, 0.001):
             said = refusal(expect_number, answer, 125, "of it", rel=rel)
-            assert "expected 125 because of it" in said, said
+            assert said.startswith("gave ") and "125" not in said.removeprefix("gave -125"), said
 
 
 def test_a_number_too_large_for_a_float_is_shown_in_words():
     for answer in (10**400, -(10**5000)):
         said = refusal(expect_number, answer, 125, "x", unit="B")
-        assert said == "gave a number of more than 300 digits B, expected 125 B because x"
+        assert said.startswith("gave a number of more than 300 digits B, expected another answer")
 
 
 def test_the_tolerance_is_relative_to_the_expected_value():
@@ -65,14 +65,28 @@ def test_the_tolerance_is_relative_to_the_expected_value():
         expect_number(5, math.inf, "x", rel=0.01)
 
 
-def test_numbers_that_print_alike_are_told_apart():
-    with pytest.raises(Wrong, match=r"gave 0\.10000001, expected 0\.1 because"):
-        expect_number(0.10000001, 0.1, "x")
-
-
 def test_big_numbers_are_readable():
-    with pytest.raises(Wrong, match="gave 1,000,000 B, expected 2,000,000 B"):
+    with pytest.raises(
+        Wrong, match="gave 1,000,000 B, expected another answer: too small: exactly"
+    ):
         expect_number(10**6, 2 * 10**6, "x", unit="B")
+
+
+def test_the_reason_waits_for_the_hints():
+    with pytest.raises(Wrong) as refused:
+        expect_number(3, 4, "of it")
+    assert refused.value.because == "of it" and "of it" not in str(refused.value)
+
+
+def test_a_rounded_answer_is_right_from_three_digits_on():
+    for answer in (24.9e9, 24.92e9, 24_916_000_000, "24.9 GB", "24,920 MB"):
+        expect_number(answer, 24_915_566_592, "x")
+    for answer in (25e9, 24.8e9, 2.49e9, "25 GB", "24.9 GiB", "24.9 MB"):
+        with pytest.raises(Wrong):
+            expect_number(answer, 24_915_566_592, "x")
+    expect_number("15.0 %", 0.15, "x")
+    with pytest.raises(Wrong):
+        expect_number(124, 125, "x")
 
 
 def test_lists_tuples_and_tensors_are_alike():
@@ -81,8 +95,8 @@ def test_lists_tuples_and_tensors_are_alike():
 
 
 def test_other_lists_are_refused():
-    for answer in ([1], [1, 3], [2, 1], [1, 2, 3], [1, [2]], [1, "2"]):
-        assert "expected [1, 2] because x" in refusal(expect_equal, answer, [1, 2], "x")
+    for answer in ([1], [1, 3], [2, 1], [1, 2, 3], [1, [2]], [1, "two"]):
+        assert "expected another answer: " in refusal(expect_equal, answer, [1, 2], "x"), answer
 
 
 def test_expect_equal_says_which_type_it_wants():
@@ -108,7 +122,7 @@ def test_yes_or_no_is_not_a_count():
 
 def test_a_choice_ignores_case_and_names_the_choices():
     expect_choice(" B ", "b", "x", ("a", "b"))
-    with pytest.raises(Wrong, match="gave 'a', expected 'b' because x"):
+    with pytest.raises(Wrong, match="gave 'a', expected another answer: it is not that"):
         expect_choice("a", "b", "x", ("a", "b"))
     with pytest.raises(Wrong, match="wants one of 'a', 'b', got str 'c'"):
         expect_choice("c", "b", "x", ("a", "b"))
@@ -139,9 +153,12 @@ def test_expect_entries():
     for answer, sentence in (
         ([1], "wants a dict, got list [1]"),
         ({"a": True}, "gave nothing for 'b', expected a value"),
-        ({"a": 0, "b": 2}, "gave False, expected True because 'a': it is"),
+        ({"a": 0, "b": 2}, "for 'a' it gave False, expected another answer: it is not that"),
         ({"a": 2, "b": 2}, "wants a value, got int 2"),
-        ({"a": True, "b": 3}, "gave 3, expected 2 because 'b': it counts"),
+        (
+            {"a": True, "b": 3},
+            "for 'b' it gave 3, expected another answer: too large, by less than a factor of 10",
+        ),
         ({"a": "x", "b": 2}, "wants a value, got str 'x'"),
     ):
         assert refusal(expect_entries, answer, right, "a dict", each="a value") == sentence
