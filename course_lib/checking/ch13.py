@@ -17,6 +17,7 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
+from course_lib.checking.builds.mesh import MESH
 from course_lib.checking.helpers import described, is_number, show
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
@@ -282,6 +283,8 @@ def _plan(answer: Any) -> None:
     flipped = _times_the_fastest(layout, _flipped(overlap))
     expect_number(ratio, flipped, "your step over the fastest, both with your assumption", rel=2e-2)
 
+
+BUILDS = (MESH,)
 
 QUIZ = (
     Question(

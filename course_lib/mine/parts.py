@@ -17,8 +17,12 @@ class Part:
 
 PARTS = (
     Part(
-        "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
+        "ring",
+        build="6.11",
+        home=f"{_SCRATCH}.collectives.ring",
+        names=("ring_reduce_scatter", "ring_all_gather"),
     ),
+    Part("mesh", build="13.12", home=f"{_SCRATCH}.three_d", names=("Mesh",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

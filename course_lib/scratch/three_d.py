@@ -6,6 +6,7 @@ Narayanan et al. 2021, arXiv:2104.04473, section 3; Megatron-LM's order.
 """
 
 from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -40,16 +41,23 @@ class Mesh:
     """
 
     def __init__(self, dp: int, tp: int, pp: int) -> None:
-        ranks = torch.arange(pp * dp * tp).view(pp, dp, tp)
         self.size = Coordinates(pp, dp, tp)
         self.place = self.place_of(dist.get_rank())
-        self.wires = wires(_lines(ranks, 0))
-        self.dp, self.tp = (_own_group(_lines(ranks, dim)) for dim in (1, 2))
+        self.wires = wires(self.lines("pp"))
+        self.dp = own_group(self.lines("dp"))
+        self.tp = own_group(self.lines("tp"))
 
     def place_of(self, rank: int) -> Coordinates:
         """Coordinates of a rank."""
         rest, tp = divmod(rank, self.size.tp)
         return Coordinates(*divmod(rest, self.size.dp), tp)
+
+    def lines(self, axis: str) -> list[list[int]]:
+        """All lines of ranks along "pp", "dp" or "tp", in the axis' order."""
+        ranks = torch.arange(prod(self.size)).view(self.size)  # (pp, dp, tp)
+        # -> (other · other, size of the axis)
+        dim = self.size._fields.index(axis)
+        return ranks.movedim(dim, -1).flatten(0, 1).tolist()
 
     def axes(self) -> dict[str, str]:
         """The axis of each of this rank's groups, by the group's name."""
@@ -62,13 +70,8 @@ class Mesh:
         }
 
 
-def _lines(ranks: Tensor, dim: int) -> list[list[int]]:
-    """All lines of ranks along one dimension of the mesh."""
-    # (pp, dp, tp) -> (other · other, size of the dimension)
-    return ranks.movedim(dim, -1).flatten(0, 1).tolist()
-
-
-def _own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
+def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
+    """This rank's group among `lines`; all ranks call it, with all lines."""
     group, _ = dist.new_subgroups_by_enumeration(lines)
     return group
 

@@ -1,0 +1,139 @@
+"""Build 13.12: the ranks as a block with three axes, and the groups along each."""
+
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.checking.build import Step, build
+from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.helpers import described
+
+_AXES = ("pp", "dp", "tp")
+# pp, dp, tp: equal and unequal ones, one of them with an axis of a single rank.
+_BLOCKS = ((2, 2, 2), (1, 2, 3), (4, 3, 2), (2, 3, 1))
+
+
+def _places(block: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The place of each rank, in the order of ranks: tp changes first, pp last."""
+    return list(itertools.product(*map(range, block)))
+
+
+def _shell(mesh: Any, block: tuple[int, ...]) -> Any:
+    """A mesh without its groups, which need ranks."""
+    from course_lib.scratch.three_d import Coordinates
+
+    shell = object.__new__(mesh)
+    shell.size = Coordinates(*block)
+    return shell
+
+
+def _place_of(parts: SimpleNamespace) -> None:
+    for block in _BLOCKS:
+        mesh = _shell(parts.Mesh, block)
+        for rank, right in enumerate(_places(block)):
+            given = mesh.place_of(rank)
+            where = f"pp {block[0]}, dp {block[1]}, tp {block[2]}: place_of({rank})"
+            if given is None:
+                raise Unanswered(f"{where} is None")
+            if not isinstance(given, tuple) or len(given) != 3:
+                raise Wrong(f"{where} wants Coordinates(pp, dp, tp), got {described(given)}")
+            if tuple(given) != right:
+                raise Wrong(f"{where} is {_said(given)}: {_order(block, rank, tuple(given))}")
+
+
+def _said(place: Any) -> str:
+    return ", ".join(f"{axis} {number}" for axis, number in zip(_AXES, place, strict=True))
+
+
+def _order(block: tuple[int, ...], rank: int, given: tuple[int, ...]) -> str:
+    """Which order of axes it is, if it is any."""
+    for axes in itertools.permutations(range(3)):
+        sizes = [block[axis] for axis in axes]
+        place = _places(tuple(sizes))[rank]
+        if tuple(place[axes.index(axis)] for axis in range(3)) == given:
+            fast = _AXES[axes[-1]]
+            return f"there neighbouring ranks differ in {fast}, expected the axis that sends most"
+    if any(not 0 <= number < size for number, size in zip(given, block, strict=True)):
+        return "a coordinate is outside its axis"
+    return "it counts in no order of the axes"
+
+
+def _right_lines(block: tuple[int, ...], axis: int) -> set[tuple[int, ...]]:
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(_places(block)):
+        found.setdefault(place[:axis] + place[axis + 1 :], []).append(rank)
+    return set(map(tuple, found.values()))
+
+
+def _lines(parts: SimpleNamespace) -> None:
+    for block in _BLOCKS:
+        mesh = _shell(parts.Mesh, block)
+        for number, axis in enumerate(_AXES):
+            given = mesh.lines(axis)
+            what = f"pp {block[0]}, dp {block[1]}, tp {block[2]}: lines({axis!r})"
+            if given is None:
+                raise Unanswered(f"{what} is None")
+            _expect_lines(given, _right_lines(block, number), what, block[number])
+
+
+def _expect_lines(given: Any, right: set[tuple[int, ...]], what: str, length: int) -> None:
+    if not isinstance(given, list | tuple) or not all(isinstance(x, list | tuple) for x in given):
+        raise Wrong(f"{what} wants a list of lists of ranks, got {described(given)}")
+    found = [tuple(line) for line in given]
+    if any(len(line) != length for line in found):
+        raise Wrong(
+            f"{what} has lines of {len(found[0])} ranks, expected as many as the axis is long"
+        )
+    if len(found) != len(right):
+        raise Wrong(f"{what} has {len(found)} lines, expected one for each rank to be in one")
+    for line in found:
+        if line not in right:
+            turned = tuple(sorted(line)) in right
+            why = "in the order of the axis" if turned else "ranks that differ in this axis only"
+            raise Wrong(f"{what} has the line {list(line)}, expected {why}")
+
+
+def _members(mesh: Any, block: tuple[int, ...]) -> dict[str, Any]:
+    """On a rank: its place, and the ranks in each of its groups."""
+    import torch.distributed as dist
+
+    pp, dp, tp = block
+    made = mesh(dp=dp, tp=tp, pp=pp)
+    groups = {"dp": made.dp, "tp": made.tp, "pp": made.wires.up}
+    ranks = {axis: dist.get_process_group_ranks(group) for axis, group in groups.items()}
+    return {"place": tuple(made.place), "size": tuple(made.size), "groups": ranks}
+
+
+def _groups(parts: SimpleNamespace) -> None:
+    for block in ((1, 2, 2), (2, 1, 2)):
+        outcomes = on_ranks(_members, parts.Mesh, block, ranks=4)
+        for rank, (name, found) in enumerate(each_rank(outcomes)):
+            what = f"pp {block[0]}, dp {block[1]}, tp {block[2]}, {name}:"
+            if found["size"] != block:
+                raise Wrong(f"{what} size is {_said(found['size'])}")
+            if found["place"] != _places(block)[rank]:
+                raise Wrong(f"{what} its place is {_said(found['place'])}, expected its own")
+            for number, axis in enumerate(_AXES):
+                right = next(x for x in _right_lines(block, number) if rank in x)
+                if tuple(found["groups"][axis]) != right:
+                    raise Wrong(f"{what} its group {axis} is of ranks {found['groups'][axis]}")
+
+
+MESH = build(
+    "mesh",
+    title="a mesh of ranks",
+    hints=(
+        "rank = (pp · DP + dp) · TP + tp. Which coordinate is the remainder by TP?",
+        "divmod twice: first by TP, then what is left by DP.",
+        "A line along an axis: fix the two other coordinates and let this one run.",
+        "torch.arange(PP·DP·TP).view(PP, DP, TP).movedim(axis, -1) has the lines as its last "
+        "dimension.",
+        "Every rank makes all groups, in the same order, and keeps the one it is in.",
+    ),
+    steps=(
+        Step("a rank's place", ("Mesh.place_of",), _place_of),
+        Step("the lines along an axis", ("Mesh.lines",), _lines),
+        Step("the groups", ("Mesh.__init__",), _groups),
+    ),
+)
