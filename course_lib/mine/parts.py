@@ -16,6 +16,7 @@ class Part:
 
 
 PARTS = (
+    Part("accumulation", "2.10", f"{_SCRATCH}.accumulation", ("accumulate", "accumulate_ddp")),
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
