@@ -96,7 +96,7 @@ def _expect_quantised(values: "Tensor", levels: "Tensor", codes: Any, scales: An
     far = (error > nearest + 1e-6).flatten()
     if bool(far.any()):
         first = int(far.nonzero()[0])
-        below = bool((levels[codes.int()] <= shares + 1e-6).all())
+        below = bool(((levels[codes.int()] <= shares + 1e-6) | (codes == 0)).all())
         side = ": it always takes the one below" if below else ""
         raise Wrong(
             f"{what}: {int(far.sum())} codes stand for a level that is not the nearest one to "
@@ -210,12 +210,12 @@ def _flat(model: "nn.Module") -> "Tensor":
 
 
 def _prepared(parts: SimpleNamespace) -> Any:
-    """One update of a quarter of a million weights."""
+    """One update of 90,000 weights."""
     import torch
     from torch import nn
 
-    weight = nn.Parameter(torch.ones(500, 500))
-    weight.grad = torch.randn(500, 500, generator=torch.Generator().manual_seed(0))
+    weight = nn.Parameter(torch.ones(300, 300))
+    weight.grad = torch.randn(300, 300, generator=torch.Generator().manual_seed(0))
     return parts.AdamW8bit([weight], lr=_LR).step
 
 
@@ -224,7 +224,7 @@ def _by_torch() -> Any:
     import torch
     from torch import nn
 
-    weight = nn.Parameter(torch.ones(500, 500))
+    weight = nn.Parameter(torch.ones(300, 300))
     weight.grad = torch.ones_like(weight)
     return torch.optim.AdamW([weight], lr=_LR, fused=True).step
 
@@ -248,5 +248,5 @@ EIGHT_BIT = build(
         Step("two bytes", ("AdamW8bit.__init__", "AdamW8bit.step"), _bytes),
         Step("training", ("AdamW8bit.__init__", "AdamW8bit.step"), _training),
     ),
-    race=Race("one update of 250,000 weights (torch's: fp32)", _prepared, _by_torch, 1),
+    race=Race("one update of 90,000 weights (torch's: fp32)", _prepared, _by_torch, 1),
 )
