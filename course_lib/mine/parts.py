@@ -19,6 +19,7 @@ PARTS = (
     Part("accumulation", "2.10", f"{_SCRATCH}.accumulation", ("accumulate", "accumulate_ddp")),
     Part("master_adamw", "3.11", f"{_SCRATCH}.master_copy", ("adamw_update", "MasterAdamW")),
     Part("eight_bit", "3.12", f"{_SCRATCH}.eight_bit", ("quantise", "dequantise", "AdamW8bit")),
+    Part("checkpointing", "4.6", f"{_SCRATCH}.checkpointing", ("Checkpoint",)),
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
