@@ -271,7 +271,7 @@ for way in ("foreach", "fused"):
 
 # %% [markdown]
 # **Explain.** Our `MasterAdamW` goes from tensor to tensor. For one it needs three fp32 temporaries (the gradient, the
-# corrected mean and the root), 12 bytes for each of its numbers. The largest tensor has 15 % of this small model's weights: $0.15 \cdot 12 = 1.75$.
+# corrected mean and the root), 12 bytes for each of its numbers. The largest tensor has 14.6 % of this small model's weights: $0.146 \cdot 12 = 1.75$.
 # PyTorch's own AdamW has several ways to do the same arithmetic. On a GPU it takes `foreach` by default: all tensors
 # in a few large operations, with a temporary as large as all weights. `fused=True` needs none.
 #
@@ -290,8 +290,8 @@ for way in ("foreach", "fused"):
 #
 # Which levels? Take two weights in one block, with gradients 1 and 0.01. Their variances are 1 and 0.0001. On a *linear* map (equal distances) the smallest
 # level above 0 is $1/255 = 0.004$; the second variance is rounded to 0. Then its update is lr · 0.01 / (√0 + eps): with eps $10^{-8}$ a million learning rates. A *dynamic* map
-# has as many levels between 0.01 and 0.1 as it can spare, then between 0.001 and 0.01, and so on, down to $10^{-7}$
-# (Dettmers et al. 2021, arXiv:2110.02861). A momentum that is rounded to 0 does no harm: the update is a little shorter.
+# has 128 levels between 0.1 and 1, 64 between 0.01 and 0.1, and so on down to $10^{-7}$ (Dettmers et al. 2021, arXiv:2110.02861). A momentum
+# that is rounded to 0 does no harm: the update is a little shorter.
 
 # %%
 variances = torch.tensor([1.0, 0.0001])
@@ -317,7 +317,7 @@ found = ledger_after_one_update(
 expect(in_bytes, found["optimizer"] / count, within=0.001, label="bytes per parameter")
 
 # %% [markdown]
-# **Explain.** The gap, 3 parts in 10,000, are blocks that are not full: 64 numbers of a norm have a scale of their own. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
+# **Explain.** The gap, 4 parts in 10,000, are blocks that are not full: 64 numbers of a norm have a scale of their own. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
 # bf16 weights, once without and once with a master copy; and with 8-bit moments on both maps.
 
 # %%
@@ -838,7 +838,7 @@ check("3.11", [adamw_update, MasterAdamW])
 
 # %% [markdown] tags=["exercise"]
 # **3.12** Write the 8-bit optimizer of section 3.3: `quantise`, `dequantise`, and AdamW that keeps its moments so. A block is `block` values in a row of the flattened tensor; the last one may be shorter.
-# `levels` are sorted. Both maps are given, as `linear_levels(signed)` and `dynamic_levels(signed)`: choose one for each moment. `mine.adamw_update` is yours from 3.11, or the course's.
+# `levels` are sorted. Both maps are given, as `linear_levels(signed)` and `dynamic_levels(signed)`: choose one for each moment. `mine.adamw_update` is yours from 3.11, or the course's. (On a GPU, move `levels` to where the values are.)
 #
 # The check quantises tensors whose sizes no block divides, counts the bytes, and trains a small GPT beside fp32 AdamW. What passes is kept as `mine/eight_bit.py`, and runs in `course demo optimizers --parts mine`.
 

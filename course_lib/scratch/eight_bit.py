@@ -56,6 +56,7 @@ def quantise(
     scales = blocks.abs().amax(dim=1)
     smallest = torch.finfo(scales.dtype).tiny  # 0 / 0 is not a number
     shares = blocks / scales.clamp(min=smallest).unsqueeze(1)
+    levels = levels.to(values.device)
     borders = (levels[1:] + levels[:-1]) / 2
     codes = torch.bucketize(shares, borders).flatten()[:count]
     return codes.to(torch.uint8).view_as(values), scales
@@ -66,7 +67,7 @@ def dequantise(
 ) -> Tensor:
     """The values that the codes stand for, in the shape of the codes."""
     scale = scales.repeat_interleave(block)[: codes.numel()]
-    return levels[codes.int()] * scale.view_as(codes)
+    return levels.to(codes.device)[codes.int()] * scale.view_as(codes)
 
 
 class AdamW8bit:
