@@ -53,6 +53,9 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # $T$ is the number of tokens in the window, $\ell_t$ the loss of token $t$, and $\nabla$ the
 # gradient with respect to all weights. PyTorch does the outer sum by itself: `backward()` *adds*
 # to `.grad` until somebody calls `zero_grad()`.
+#
+# Here is the course's version. You build your own in exercise 2.10; if you want to try without a model
+# to copy, do it first.
 
 # %%
 show_source(scratch.accumulation.accumulate)
@@ -254,7 +257,7 @@ print("with:   ", syncs(micro_steps=320, accumulation=32, no_sync=True))
 assert syncs(320, 32, no_sync=False) == 32 * syncs(320, 32, no_sync=True)
 
 # %% [markdown]
-# The scratch version has two subtleties. Read it for them:
+# The scratch version has two subtleties. Read it for them (or write yours first: it is the second half of exercise 2.10):
 
 # %%
 show_source(scratch.accumulation.accumulate_ddp)
@@ -469,11 +472,12 @@ print(f"{1000 * all_reduce_s:.1f} ms once, {32 * all_reduce_s:.2f} s in 32 micro
 assert round(1000 * all_reduce_s) == 37
 
 # %% [markdown]
-# The demo outside the notebook; the second line is PyTorch's own launcher, and on a machine with
-# two GPUs both use NCCL without a change:
+# The demo outside the notebook. The second line trains with the accumulation that you build in exercise 2.10. The third is
+# PyTorch's own launcher; on a machine with two GPUs all of them use NCCL without a change:
 #
 # ```
 # course demo ddp --ranks 2 --accumulation 2
+# course demo ddp --ranks 2 --accumulation 2 --parts mine
 # python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos ddp --accumulation 2
 # ```
 
@@ -658,3 +662,56 @@ quarter_million = [1 + 0.25 / 2, 1 + 2 / 0.25]
 sixteen_million = [1 + 16 / 2, 1 + 2 / 16]
 ### END SOLUTION
 check("2.9", [quarter_million, sixteen_million])
+
+# %% [markdown] tags=["exercise"]
+# **2.10** Write accumulation yourself, as a part of your own library. Exercises 2.3 to 2.5 were the pieces: divide by the whole window, leave padding out, exchange once. `window` is a list of
+# `(inputs, labels)`, each (samples, tokens); the micro-batches may have other numbers of samples. Labels that are `IGNORE` are padding. `loss_sum(logits, labels)` adds up the losses of all tokens that are not.
+#
+# The check runs `accumulate` on even and uneven windows, one of them with a micro-batch of nothing but padding. Then it runs `accumulate_ddp` on 2 and 3 real ranks with
+# other texts on each, and compares with one process. What passes is kept as `mine/accumulation.py`; `course demo ddp --parts mine` trains with it.
+
+# %% tags=["exercise"]
+from collections.abc import Sequence
+from contextlib import nullcontext
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib.scratch.accumulation import IGNORE, loss_sum
+
+### BEGIN GIVEN
+
+
+def accumulate(model: nn.Module, window: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Leave in `.grad` the gradient of the mean loss over all tokens of the window.
+
+    One forward and backward pass after the other, so that only one micro-batch's
+    activations are in memory. Returns the mean loss.
+    """
+    ...
+
+
+def accumulate_ddp(
+    model: DistributedDataParallel,
+    window: Sequence[tuple[Tensor, Tensor]],
+    no_sync: bool = True,
+) -> Tensor:
+    """`accumulate` on every rank: the mean is over all tokens of all ranks.
+
+    Every rank has another window, of as many micro-batches. DDP exchanges the gradients
+    once in the window; without `no_sync`, in every micro-batch. Returns the mean loss
+    over all ranks.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib import show_source
+from course_lib.scratch.accumulation import accumulate, accumulate_ddp
+
+### END SOLUTION
+
+check("2.10", [accumulate, accumulate_ddp])

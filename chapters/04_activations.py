@@ -225,7 +225,8 @@ assert shares[2048] < 0.5 < shares[4096]
 #
 # GPT-3 layer: 2 bytes × sbh instead of 114, so 50.3 MB instead of 2.87 GB.
 #
-# PyTorch lets us write this ourselves: a `Function` says what happens forward and backward.
+# PyTorch lets us write this ourselves: a `Function` says what happens forward and backward. You build one in exercise 4.6; if you want to, do that
+# before you read the course's.
 
 # %%
 show_source(scratch.checkpointing.Checkpoint)
@@ -436,7 +437,7 @@ assert ours.flop == ours.predicted_flop
 assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 
 # %% [markdown]
-# In a terminal: `course demo checkpointing --ranks 2 --segment 1`.
+# In a terminal: `course demo checkpointing --ranks 2 --segment 1`; with `--parts mine` it runs on the `Checkpoint` that you build in exercise 4.6.
 
 # %% [markdown]
 # ## What to remember
@@ -547,48 +548,47 @@ def layer_bytes(
 check("4.5", layer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **4.6** This checkpoint works, until somebody adds dropout: then the gradients are wrong. Mend it. Leave torch's generator of random numbers as the
-# backward pass found it: other layers draw from it as well.
-
+# **4.6** Write the checkpoint of section 4.3 yourself. autograd calls `forward` when the segment is run by `Checkpoint.apply(layers, x, *parameters)`, without recording what happens inside. It calls `backward` with the gradient of
+# the output, and wants one value back for each argument of `forward` after `ctx`: a gradient, or None. `parameters` are those of the layers that are trained. They are arguments so that autograd knows of them.
+# (`ctx` is yours: what you assign to it in `forward` is there in `backward`. Tensors from outside go through `ctx.save_for_backward`.)
+#
+# The check compares all gradients; counts what stays after the forward pass; then it adds dropout, and looks at the generator of random numbers, from which other layers draw as well. It runs on the CPU; on a GPU there is a second generator. What
+# passes is kept as `mine/checkpointing.py`, and runs in `course demo checkpointing --parts mine`.
 
 # %% tags=["exercise"]
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+### BEGIN GIVEN
+
+
 class Checkpoint(torch.autograd.Function):
-    """Keep the input, run `layer` again in the backward pass."""
-
-    ### BEGIN GIVEN
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.layer = layer
-        ctx.save_for_backward(x)
-        return layer(x)
+    """Runs `layers` without a graph; the backward pass runs them again, with one."""
 
     @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layer(x)
-        y.backward(gradient)
-        return None, x.grad
-
-    ### END GIVEN
-    ### BEGIN SOLUTION
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.layer, ctx.rng = layer, torch.get_rng_state()
-        ctx.save_for_backward(x)
-        return layer(x)
+    def forward(
+        ctx: Any, layers: nn.Module, x: Tensor, *parameters: nn.Parameter
+    ) -> Tensor:
+        """The output of the layers; only `x` is kept."""
+        ...
 
     @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad(), torch.random.fork_rng([]):
-            torch.set_rng_state(ctx.rng)
-            y = ctx.layer(x)
-        y.backward(gradient)
-        return None, x.grad
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """None for the layers, the gradient of x, and one for each parameter.
 
-    ### END SOLUTION
+        `x` may need no gradient; a gradient returned for it does no harm then.
+        """
+        ...
 
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib import show_source
+from course_lib.scratch.checkpointing import Checkpoint
+
+### END SOLUTION
 
 check("4.6", Checkpoint)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from course_lib.checking.exercises import Exercise, Unanswered, Wrong
 from course_lib.checking.helpers import described, require_answer
+from course_lib.checking.learners_code import learners_line
 from course_lib.checking.races import Race
 from course_lib.mine.parts import BY_FILE
 
@@ -54,6 +55,14 @@ def build(
                 step.check(parts)
             except Wrong as wrong:
                 raise Wrong(f"{place}: {wrong}") from None
+            except Unanswered:
+                raise
+            except Exception as error:
+                line = learners_line(error)
+                if not line:
+                    raise
+                said = f"{type(error).__name__}: {error}"
+                raise Wrong(f"{place}: {line} raised {said}") from None
 
     return Exercise(part.build, "build", title, hints, check, part=file, race=race)
 
@@ -75,9 +84,10 @@ def _by_name(answer: Any, names: tuple[str, ...]) -> SimpleNamespace:
 def _is_unwritten(parts: SimpleNamespace, name: str) -> bool:
     """Whether a function or method still is the skeleton's: a docstring and `...`."""
     owner, _, method = name.partition(".")
-    found = getattr(parts, owner)
+    found: Any = getattr(parts, owner)
     if method:
-        found = vars(found).get(method)
+        owners = [one for one in found.__mro__[:-1] if method in vars(one)]
+        found = vars(owners[0])[method] if owners else None
         found = getattr(found, "__func__", getattr(found, "fget", found))
         while hasattr(found, "__wrapped__"):
             found = found.__wrapped__

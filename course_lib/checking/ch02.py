@@ -14,6 +14,7 @@ from course_lib.checking import (
     expect_parts,
     run,
 )
+from course_lib.checking.builds import accumulation as accumulation_build
 from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.step.batching import Batching, batch_cost, scaled_learning_rate
 
@@ -268,6 +269,8 @@ def _large_batches(answer: Any) -> None:
             rel=1e-6,
         )
 
+
+BUILDS = (accumulation_build.ACCUMULATION,)
 
 QUIZ = (
     Question(

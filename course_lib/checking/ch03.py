@@ -15,6 +15,7 @@ from course_lib.checking import (
     expect_raises,
     run,
 )
+from course_lib.checking.builds import eight_bit, master_adamw
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES
@@ -240,6 +241,8 @@ def _temporaries(answer: Any) -> None:
         choices=("functional language", "fusing operations", "smaller learning rate"),
     )
 
+
+BUILDS = (master_adamw.MASTER_ADAMW, eight_bit.EIGHT_BIT)
 
 QUIZ = (
     Question(

@@ -4,15 +4,13 @@ from typing import Any
 
 from course_lib.checking import (
     Question,
-    Wrong,
     exercise,
     expect_calls,
     expect_entries,
     expect_equal,
     expect_number,
-    run,
 )
-from course_lib.checking.helpers import described
+from course_lib.checking.builds import checkpointing
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -129,82 +127,6 @@ def _formula(function: Any) -> None:
     expect_calls(function, cases, signature=_FORMULA)
 
 
-@exercise(
-    "4.6",
-    kind="debug",
-    title="the dice",
-    hints=(
-        "torch.get_rng_state() in forward, torch.set_rng_state(…) before the second run.",
-        "`with torch.random.fork_rng([]):` leaves the generator as it was.",
-    ),
-)
-def _dice(answer: Any) -> None:
-    import torch
-
-    if not (isinstance(answer, type) and issubclass(answer, torch.autograd.Function)):
-        raise Wrong(f"wants the class Checkpoint, an autograd.Function, got {described(answer)}")
-    torch.manual_seed(1)
-    earlier, linear = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
-    layer = torch.nn.Sequential(linear, torch.nn.Dropout(0.5))
-    runs: list[str] = []
-    linear.register_forward_hook(lambda *_: runs.append("a run of the layer"))
-    data = torch.randn(8, 16)
-
-    torch.manual_seed(2)
-    _go_back(layer(earlier(data)), data)
-    expected = _gradients_taken(linear, earlier)
-
-    runs.clear()
-    torch.manual_seed(2)
-    output = run(answer.apply, layer, earlier(data))
-    torch.rand(5)  # as the layers that come after would
-    before = torch.get_rng_state()
-    _go_back(output, data)
-    after = torch.get_rng_state()
-    own, earlier_layers = _gradients_taken(linear, earlier)
-
-    expect_equal(
-        len(runs),
-        2,
-        "the layer runs once forward and once more in the backward pass; keeping its first run "
-        "keeps all its activations",
-    )
-    if own is None or not torch.allclose(expected[0], own):
-        raise Wrong(
-            "gave another gradient than without checkpointing, expected the same because the "
-            "second run must draw the masks of the first"
-        )
-    if earlier_layers is None or not torch.allclose(expected[1], earlier_layers):
-        raise Wrong(
-            "gave the layer before another gradient than without checkpointing, expected the same "
-            "because backward returns x's gradient to it"
-        )
-    if not torch.equal(before, after):
-        raise Wrong(
-            "left the generator changed by backward, expected it as it was because later layers "
-            "would draw other numbers: use torch.random.fork_rng"
-        )
-
-
-def _go_back(output: Any, x: Any) -> None:
-    """Run the backward pass from the sum of a checkpoint's output; `Wrong` if torch refuses it."""
-    if getattr(output, "shape", None) != x.shape or not getattr(output, "requires_grad", False):
-        raise Wrong(f"forward gave {described(output)}, expected layer(x)")
-    try:
-        output.sum().backward()
-    except RuntimeError as error:
-        wants = "None for the layer and a gradient as large as x"
-        raise Wrong(f"backward must return {wants}, but torch said: {error}") from None
-
-
-def _gradients_taken(*layers: Any) -> list[Any]:
-    """The weights' gradients, which the layers have no more afterwards."""
-    taken = [layer.weight.grad for layer in layers]
-    for layer in layers:
-        layer.zero_grad()
-    return taken
-
-
 def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
     return -(-layers // k) * input_bytes + k * layer_bytes
 
@@ -250,6 +172,8 @@ def _long_sequences(answer: Any) -> None:
         answer, sequence, "5 a s / h reaches 34 at s = 870, and 1024 is the next multiple of 256"
     )
 
+
+BUILDS = (checkpointing.CHECKPOINTING,)
 
 QUIZ = (
     Question(

@@ -56,7 +56,8 @@ def race(exercise_id: str) -> list[Lap]:
     if not mine.is_mine(part.names[0]):
         raise Problem(f"{exercise_id} is not built yet: pass its check first")
     laps = run_race(its, part)
-    print(f"{exercise.title}: {its.what}, {its.ranks} ranks")
+    ranks = f"{its.ranks} ranks" if its.ranks > 1 else "one rank"
+    print(f"{exercise.title}: {its.what}, {ranks}")
     for lap in laps:
         print(f"  {lap.line()}")
     return laps

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
@@ -32,7 +32,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import ALONE, Layout
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.ends import head_activation_bytes
-from course_lib.validation import number, whole
+from course_lib.validation import choice, number, whole
 
 # The same operations in the same order, twice: the difference was 0 on a CPU.
 TOLERANCE = 1e-6
@@ -45,8 +45,10 @@ class Options(BatchOptions):
     model: str = option("4x64x4", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     segment: int = option(0, "layers in a segment; 0: the square root of all")
     dropout: float = option(0.1, "part of each layer's output that dropout removes")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
+        choice("parts", self.parts, ("course", "mine"))
         super().__post_init__()
         layers, _, _ = self.training().size
         whole("segment", self.segment, least=0, most=layers)
@@ -113,11 +115,15 @@ class LibrarySegment(nn.Sequential):
         return result
 
 
-VERSIONS: dict[str, type[nn.Module] | None] = {
-    "no checkpointing": None,
-    "checkpointing by hand": Segment,
-    "torch.utils.checkpoint": LibrarySegment,
-}
+def versions(parts: str) -> dict[str, type[nn.Module] | None]:
+    """What runs a segment, by the version's name; None: the layers stay as they are."""
+    yours = parts == "mine" and mine.is_mine("Checkpoint")
+    by_hand = type("BuiltSegment", (Segment,), {"function": mine.get("Checkpoint", parts)})
+    return {
+        "no checkpointing": None,
+        "with your Checkpoint" if yours else "checkpointing by hand": by_hand,
+        "torch.utils.checkpoint": LibrarySegment,
+    }
 
 
 def main(options: Options) -> Result:
@@ -125,21 +131,21 @@ def main(options: Options) -> Result:
     rank, training = launch.init(), options.training()
     reference = one_process(training, rank.device)
     exchange, states = predicted_exchange(training, rank), predicted_stored(training, ALONE)
-    versions = []
-    for name, kind in VERSIONS.items():
+    kinds, trained = versions(options.parts), []
+    for name, kind in kinds.items():
         model = _cut(training.build(rank.device), options, kind)
         trainee = Replica(name, training, model, DDP(model))
-        versions.append(follow(trainee, training, reference, exchange, states))
+        trained.append(follow(trainee, training, reference, exchange, states))
     comparison = Comparison.verified(
         "activation checkpointing",
         rank,
         options.model,
         reference,
-        versions,
+        trained,
     )
     rows = own_rows(training.batches(rank.device)[0], rank)
     rows = both(Tensor.clone, rows)  # a view would keep all ranks' rows
-    costs = [_cost(name, kind, options, rows) for name, kind in VERSIONS.items()]
+    costs = [_cost(name, kind, options, rows) for name, kind in kinds.items()]
     return Result(comparison, segments(options), _verified(costs))
 
 

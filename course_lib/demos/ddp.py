@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE as TOLERANCE
 from course_lib.demos.shared.comparison import check_gap, tensor_gap
@@ -29,7 +28,6 @@ from course_lib.demos.shared.text import Windows
 from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
 from course_lib.measure.collectives import BucketLog, log_buckets
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.accumulation import accumulate_ddp
 from course_lib.scratch.replicas.ddp import DDP
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.buckets import (
@@ -40,7 +38,10 @@ from course_lib.theory.network.buckets import (
     gradient_syncs,
 )
 from course_lib.theory.step.batching import Batching
-from course_lib.validation import number, whole
+from course_lib.validation import choice, number, whole
+
+# The tokens and the loss that accumulate_ddp sums over ranks; every bucket of gradients is larger.
+_ONE_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,12 @@ class Options(MicroBatchOptions):
     sequence: int = option(64, "characters in a sample")
     bucket_cap_mb: float = option(0.0, "limit of a bucket in MiB; 0: torch's 1 MiB, then 25 MiB")
     seed: int = option(0, "seed of the weights and the shuffle")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         whole("accumulation", self.accumulation, most=100_000)
         number("bucket_cap_mb", self.bucket_cap_mb, least=0)
+        choice("parts", self.parts, ("course", "mine"))
         super().__post_init__()
 
     def bucket_limits(self) -> tuple[int, int]:
@@ -100,6 +103,7 @@ class Result(Run):
     ranks: int
     backend: str
     device: str
+    credit: str  # ", with your accumulate_ddp" where that has run
     losses_one_process: list[float]  # empty without `compare`
     gradient_bytes: int  # sent by one exchange: 4 bytes per parameter
     predicted_bucket_bytes: list[int]
@@ -110,7 +114,8 @@ class Result(Run):
         return "\n".join(
             [
                 f"{self.ranks} ranks, {self.backend} on {self.device}: {len(self.losses)} updates "
-                f"in {self.seconds:.2f} s, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}",
+                f"in {self.seconds:.2f} s, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}"
+                f"{self.credit}",
                 *self.findings(),
                 "the same with DDP by hand:",
                 *(f"  {line}" for line in self.scratch.findings()),
@@ -133,11 +138,17 @@ def main(options: Options) -> Result:
         ranks=rank.world,
         backend=rank.backend,
         device=device_name(rank.device),
+        credit=_credit(options),
         losses_one_process=one.losses if one else [],
         gradient_bytes=sum(gradient_bytes),
         predicted_bucket_bytes=ddp_buckets(gradient_bytes, *options.bucket_limits()),
         scratch=scratch,
     )
+
+
+def _credit(options: Options) -> str:
+    yours = options.parts == "mine" and mine.is_mine("accumulate_ddp")
+    return ", with your accumulate_ddp" if yours else ""
 
 
 def predict_all_reduces(options: Options, gradient_bytes: Sequence[int]) -> int:
@@ -166,6 +177,7 @@ class _Version(ABC):
 
     def __init__(self, rank: launch.Rank, options: Options) -> None:
         self.model = options.training().build(rank.device)
+        self.accumulate_ddp = mine.get("accumulate_ddp", options.parts)
 
     @abstractmethod
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
@@ -188,7 +200,8 @@ class _Library(_Version):
         self.buckets = len(ddp_buckets(gradient_bytes, *options.bucket_limits()))
 
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
-        return accumulate_ddp(self.ddp, window, no_sync)
+        loss: Tensor = self.accumulate_ddp(self.ddp, window, no_sync)
+        return loss
 
 
 class _Scratch(_Version):
@@ -207,10 +220,9 @@ class _Scratch(_Version):
 
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
         with log_wire() as wire:
-            # It has the interface that is asked for.
-            loss = accumulate_ddp(cast(DistributedDataParallel, self.ddp), window, no_sync)
-        # The first call sums the tokens of all ranks, the last one their losses.
-        self.log.bucket_bytes += [call.size_bytes for call in wire.calls[1:-1]]
+            loss: Tensor = self.accumulate_ddp(self.ddp, window, no_sync)
+        sizes = (call.size_bytes for call in wire.calls)
+        self.log.bucket_bytes += [size for size in sizes if size > _ONE_NUMBER_BYTES]
         return loss
 
 

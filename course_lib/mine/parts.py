@@ -16,6 +16,10 @@ class Part:
 
 
 PARTS = (
+    Part("accumulation", "2.10", f"{_SCRATCH}.accumulation", ("accumulate", "accumulate_ddp")),
+    Part("master_adamw", "3.11", f"{_SCRATCH}.master_copy", ("adamw_update", "MasterAdamW")),
+    Part("eight_bit", "3.12", f"{_SCRATCH}.eight_bit", ("quantise", "dequantise", "AdamW8bit")),
+    Part("checkpointing", "4.6", f"{_SCRATCH}.checkpointing", ("Checkpoint",)),
     Part(
         "ring",
         build="6.11",

@@ -1,7 +1,5 @@
 """Answers to chapter 4 that a check must refuse: (exercise, what was thought, answer)."""
 
-import torch
-
 _SBH = 2048 * 2 * 12288
 _SCORES = 5 * 96 * 2048**2 * 2
 _RIGHT = {
@@ -20,74 +18,6 @@ def _layer(masks=2, scores=5, plain_scores=2, power=2):
         return 32 * sbh + (masks * sbh if dropout else 0) + kept
 
     return layer_bytes
-
-
-class _Forgets(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.layer = layer
-        ctx.save_for_backward(x)
-        return layer(x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        x = ctx.saved_tensors[0].detach().requires_grad_()
-        with torch.enable_grad():
-            y = ctx.layer(x)
-        y.backward(gradient)
-        return None, x.grad
-
-
-class _DrawsOtherMasks(_Forgets):
-    @staticmethod
-    def backward(ctx, gradient):
-        with torch.random.fork_rng([]):
-            return _Forgets.backward(ctx, gradient)
-
-
-class _SetsTheDiceBack(_Forgets):
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.rng = torch.get_rng_state()
-        return _Forgets.forward(ctx, layer, x)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.set_rng_state(ctx.rng)
-        return _Forgets.backward(ctx, gradient)
-
-
-class _LeavesTheDiceTurned(_SetsTheDiceBack):
-    @staticmethod
-    def backward(ctx, gradient):
-        torch.set_rng_state(ctx.rng)
-        torch.rand(3)
-        torch.set_rng_state(ctx.rng)
-        result = _Forgets.backward(ctx, gradient)
-        torch.rand(1)
-        return result
-
-
-class _ForgetsTheInput(_SetsTheDiceBack):
-    @staticmethod
-    def backward(ctx, gradient):
-        with torch.random.fork_rng([]):
-            _, x_gradient = _SetsTheDiceBack.backward(ctx, gradient)
-        return None, torch.zeros_like(x_gradient)
-
-
-class _KeepsEverything(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, layer, x):
-        ctx.x = x.detach().requires_grad_()
-        with torch.enable_grad():
-            ctx.y = layer(ctx.x)
-        return ctx.y.detach()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        ctx.y.backward(gradient)
-        return None, ctx.x.grad
 
 
 def _root(layers, input_bytes, layer_bytes):
@@ -115,13 +45,6 @@ MISTAKES = [
     ("4.5", "masks of two bytes", _layer(masks=4)),
     ("4.5", "keeps all three without dropout", _layer(plain_scores=5)),
     ("4.5", "scores grow linearly", _layer(power=1)),
-    ("4.6", "turns nothing, restores nothing", _DrawsOtherMasks),
-    ("4.6", "new dice", _Forgets),
-    ("4.6", "turns the dice of everybody after it", _LeavesTheDiceTurned),
-    ("4.6", "sets the dice back and leaves them there", _SetsTheDiceBack),
-    ("4.6", "gives the layers before it no gradient", _ForgetsTheInput),
-    ("4.6", "recomputes nothing", _KeepsEverything),
-    ("4.6", "an instance", 3),
     ("4.7", "always the square root", _root),
     ("4.7", "always one", _one),
     ("4.8", "takes half as equal", 768),

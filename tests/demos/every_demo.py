@@ -18,6 +18,7 @@ CASES = {
     "fsdp": SMALL,
     "fsdp_tp": SMALL,
     "multi_device": SMALL,
+    "optimizers": SMALL,
     "overlap": SMALL,
     "parameter_server": SMALL | {"model": "512x2"},
     "pipeline": SMALL | {"micro_batches": 2, "sleep_ms": 1.0},

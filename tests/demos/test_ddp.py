@@ -3,7 +3,7 @@
 import pytest
 from together import explained, runs
 
-from course_lib import demos, launch
+from course_lib import demos, launch, mine
 from course_lib.demos import ddp
 
 BASE = {"steps": 4, "model": "2x32x4"}
@@ -67,6 +67,33 @@ def test_each_option_changes_the_training(two):
         assert two["plain"].losses != two[str(change)].losses, change
 
 
+@pytest.mark.parametrize(("factor", "right"), [(1, True), (2, False)])
+def test_the_learners_own_accumulation_runs(tmp_path, monkeypatch, factor, right):
+    """Theirs leaves a trace; and where it is wrong, the demo says so."""
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    kept = mine.file_of(mine.BY_NAME["accumulate_ddp"])
+    kept.parent.mkdir()
+    kept.write_text(
+        "from pathlib import Path\n"
+        "from course_lib.scratch import accumulation\n"
+        "def accumulate_ddp(model, window, no_sync=True):\n"
+        f"    Path({str(tmp_path / 'trace')!r}).touch()\n"
+        "    loss = accumulation.accumulate_ddp(model, window, no_sync)\n"
+        f"    for p in model.parameters(): p.grad *= {factor}\n"
+        "    return loss\n"
+    )
+    options = {**BASE, "steps": 3, "stream": False}
+    assert "your accumulate_ddp" not in demos.run("ddp", ranks=2, **options).report()
+    assert not (tmp_path / "trace").exists()
+    if right:
+        report = demos.run("ddp", ranks=2, parts="mine", **options).report()
+        assert ", with your accumulate_ddp" in report
+        assert (tmp_path / "trace").exists()
+    else:
+        with pytest.raises(launch.RankFailed, match="the gradient differs"):
+            demos.run("ddp", ranks=2, parts="mine", **options)
+
+
 def profiled_updates():
     """All-reduces of three updates, counted by torch's profiler: gradients, tokens and loss."""
     from course_lib.measure.collectives import profiled_all_reduces
@@ -94,6 +121,7 @@ def test_bad_options_are_explained():
             ({"bucket_cap_mb": -1}, "bucket_cap_mb must be at least 0"),
             ({"learning_rate": float("nan")}, "learning_rate must be finite"),
             ({"sequence": 1}, "sequence must be at least 2"),
+            ({"parts": "theirs"}, "parts 'theirs' is not one of course, mine"),
         ],
     )
 

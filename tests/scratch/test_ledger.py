@@ -6,7 +6,7 @@ import torch
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import ledger, tensor_bytes
-from course_lib.scratch.master_copy import MasterAdamW
+from course_lib.scratch.master_copy import MasterAdamW, adamw_update
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import training_memory
@@ -62,6 +62,18 @@ def test_master_copy_keeps_updates_that_bf16_loses():
             optimizer.step()
     assert torch.equal(plain, torch.ones_like(plain))  # each update of 0.001 was rounded away
     assert torch.all(weight < 1)
+
+
+def test_the_arithmetic_is_that_of_torch():
+    rates = {"lr": 0.1, "betas": (0.7, 0.95), "eps": 0.1, "weight_decay": 0.4}
+    weight = torch.nn.Parameter(torch.tensor([1.0, -2.0, 3.0]))
+    ours, zero = weight.detach().clone(), torch.zeros(3)
+    moments, adamw = (zero.clone(), zero.clone()), torch.optim.AdamW([weight], **rates)
+    for step in range(1, 6):
+        weight.grad = torch.tensor([0.5, -1.0, 0.0]) * step
+        adamw_update(ours, weight.grad, *moments, step=step, **rates)
+        adamw.step()
+        assert torch.allclose(ours, weight, rtol=1e-6)
 
 
 def test_master_copy_follows_fp32_adamw():

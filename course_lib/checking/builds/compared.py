@@ -39,6 +39,22 @@ def expect_tensor(
     raise Wrong(f"{what} {_kind(found, expected, scale * tolerance, factors or {}, others or {})}")
 
 
+def expect_none_of(found: Any, mistakes: Mapping[str, Any], what: str) -> None:
+    """Raise Wrong if `found` is one of these tensors, by name: "{what} is {name}".
+
+    For mistakes that are no constant factor: {"the mean of the means": …}.
+    """
+    import torch
+
+    if not isinstance(found, torch.Tensor):
+        return
+    for name, mistake in mistakes.items():
+        if found.shape == mistake.shape:
+            limit = TOLERANCE * mistake.detach().abs().max().item()
+            if _near(found.detach().double(), mistake.detach().double(), limit):
+                raise Wrong(f"{what} is {name}")
+
+
 def _kind(
     found: Any, expected: Any, limit: float, factors: Mapping[float, str], others: Mapping[str, Any]
 ) -> str:
@@ -63,9 +79,8 @@ def _kind(
 
 
 def _times(factor: float) -> str:
-    if factor < 0:
-        return f"{factor:g} times"
-    return f"{factor:g} times" if factor >= 1 else f"1/{1 / factor:g} of"
+    whole = factor > 0 and abs(1 / factor - round(1 / factor)) < 1e-9
+    return f"1/{1 / factor:g} of" if factor < 1 and whole else f"{factor:g} times"
 
 
 def _near(one: Any, other: Any, limit: float) -> bool:

@@ -14,8 +14,12 @@ from course_lib.mine import PARTS
 FILES = [part.file for part in PARTS]
 
 
+def wrong_module(file):
+    return import_module(f"tests.checking.builds.wrong_{file}")
+
+
 def wrong_of(file):
-    return import_module(f"tests.checking.builds.wrong_{file}").WRONG
+    return wrong_module(file).WRONG
 
 
 def right(part):
@@ -39,6 +43,18 @@ def test_a_wrong_version_is_told_what_is_wrong(part, answer, words):
     with pytest.raises(Wrong) as refused:
         find(part.build).check(answer)
     assert re.search(words, str(refused.value)), refused.value
+
+
+ALSO_RIGHT = [
+    pytest.param(part, answer, id=f"{part.file}: {form}")
+    for part in PARTS
+    for form, answer in getattr(wrong_module(part.file), "RIGHT", ())
+]
+
+
+@pytest.mark.parametrize(("part", "answer"), ALSO_RIGHT)
+def test_a_right_version_of_another_form_passes(part, answer):
+    find(part.build).check(answer)
 
 
 @pytest.mark.parametrize("part", PARTS, ids=FILES)

@@ -1,0 +1,166 @@
+"""AdamW in fewer bytes: bf16 weights with and without a master copy, moments of one byte.
+
+Trains one small GPT with each, counts weights, gradients and states, and compares the weights with
+those that AdamW in fp32 ends with. Every rank does the same, one is enough.
+Run it with `course demo optimizers --ranks 1`, or under torchrun.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from course_lib import launch, mine
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.measure.gradients import relative_difference
+from course_lib.scratch import eight_bit
+from course_lib.scratch.ledger import ledger
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import model_states
+from course_lib.validation import choice
+
+BLOCK = 256
+FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    steps: int = option(30, "optimizer updates")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
+
+    def __post_init__(self) -> None:
+        choice("parts", self.parts, ("course", "mine"))
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One optimizer: how it is made, what it keeps, how far from fp32 it may end."""
+
+    make: Callable[[Iterable[nn.Parameter], float], Any]
+    recipe: Recipe
+    part: str = ""  # which of the learner's it may be
+    most: float | None = None  # the largest gap; None where it is expected to fail
+
+
+@dataclass(frozen=True)
+class Version:
+    """What one optimizer kept, and where it arrived."""
+
+    name: str
+    state_bytes: int  # weights, gradients and what the optimizer keeps
+    predicted_bytes: int
+    parameters: int
+    loss: float
+    gap: float  # |way - way in fp32| / |way in fp32|, of all weights; inf if some are not finite
+
+    def line(self) -> str:
+        """One line of the report."""
+        off = f"{self.gap:.1%} off" if self.gap < 10 else f"{self.gap:,.0f} times the way off"
+        if math.isinf(self.gap):
+            off = "the weights are not finite any more"
+        return (
+            f"  {self.name:<36}{self.state_bytes / self.parameters:>6.2f} B a weight "
+            f"({self.predicted_bytes / self.parameters:.2f}), loss {self.loss:.3f}, {off}"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """All versions, fp32 first."""
+
+    updates: int
+    versions: list[Version]
+
+    def report(self) -> str:
+        """One line each."""
+        head = f"{self.updates} updates (predicted bytes in brackets; off: from fp32's weights)"
+        return "\n".join([head, *(version.line() for version in self.versions)])
+
+
+def kinds(parts: str) -> dict[str, Kind]:
+    """Every optimizer by its name; the learner's own where `parts` is "mine"."""
+    bf16 = Recipe(optimizer="adamw-bf16", master_copy=False)
+    byte = Recipe("fp32", "fp32", optimizer="adamw-8bit", master_copy=False)
+    master, eight = mine.get("MasterAdamW", parts), mine.get("AdamW8bit", parts)
+    return {
+        "fp32": Kind(_torch, FP32, most=0.0),
+        "bf16, no master copy": Kind(_torch, bf16),
+        "bf16, master copy": Kind(master, Recipe(), "MasterAdamW", 0.2),
+        "8-bit": Kind(eight, byte, "AdamW8bit", 0.1),
+        "8-bit, linear maps": Kind(_linear, byte),
+    }
+
+
+def _torch(parameters: Iterable[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(parameters, lr=lr)
+
+
+def _linear(parameters: Iterable[nn.Parameter], lr: float) -> eight_bit.AdamW8bit:
+    """The course's own, with the maps that do not work."""
+    optimizer = eight_bit.AdamW8bit(parameters, lr)
+    linear = eight_bit.linear_levels
+    optimizer.levels = {"momentum": linear(signed=True), "variance": linear(signed=False)}
+    return optimizer
+
+
+def main(options: Options) -> Result:
+    """Train with each; AssertionError where bytes or weights are not as predicted."""
+    device, versions = launch.init().device, []
+    start = _flat(options.training().build(device))
+    way = None
+    for name, kind in kinds(options.parts).items():
+        model = options.training().build(device)
+        if kind.recipe.parameters == "bf16":
+            model.bfloat16()
+        optimizer = kind.make(model.parameters(), options.learning_rate)
+        loss = torch.tensor(0.0)
+        for inputs, labels in options.training().batches(device):
+            model.zero_grad()
+            loss = mean_loss(model, (inputs, labels))
+            loss.backward()
+            optimizer.step()
+        own = _flat(model) - start
+        way = own if way is None else way
+        yours = kind.part and options.parts == "mine" and mine.is_mine(kind.part)
+        version = Version(
+            name=f"{name}, by your {kind.part}" if yours else name,
+            state_bytes=sum(ledger(model, optimizer).values()),
+            predicted_bytes=predicted_bytes(model, kind.recipe),
+            parameters=len(start),
+            loss=float(loss.detach()),
+            gap=relative_difference(own, way) if bool(own.isfinite().all()) else math.inf,
+        )
+        versions.append(_verified(version, kind))
+    return Result(options.steps, versions)
+
+
+def predicted_bytes(model: nn.Module, recipe: Recipe) -> int:
+    """Weights, gradients and states, by the theory; and the scales of 8-bit moments."""
+    sizes = [p.numel() for p in model.parameters()]
+    scales = sum(-(-size // BLOCK) for size in sizes) if recipe.optimizer == "adamw-8bit" else 0
+    return model_states(sum(sizes), recipe).model_states_bytes + 2 * 4 * scales
+
+
+def _flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().float().flatten() for p in model.parameters()])
+
+
+def _verified(version: Version, kind: Kind) -> Version:
+    if version.state_bytes != version.predicted_bytes:
+        raise AssertionError(
+            f"{version.name} keeps {version.state_bytes:,} bytes, "
+            f"predicted {version.predicted_bytes:,}"
+        )
+    if kind.most is not None and not version.gap <= kind.most:
+        raise AssertionError(
+            f"{version.name}: the weights are {version.gap:.2g} of fp32's way off, "
+            f"more than {kind.most:g}"
+        )
+    return version
