@@ -19,6 +19,7 @@ PARTS = (
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
+    Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

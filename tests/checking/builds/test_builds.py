@@ -18,6 +18,11 @@ def wrong_of(file):
     return import_module(f"tests.checking.builds.wrong_{file}").WRONG
 
 
+def right_of(file):
+    """Right versions in another form: (what form, answer)."""
+    return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
+
+
 def right(part):
     return [mine.get(name, "course") for name in part.names]
 
@@ -32,6 +37,18 @@ CASES = [
 @pytest.mark.parametrize("part", PARTS, ids=FILES)
 def test_the_courses_own_version_is_right(part):
     find(part.build).check(right(part))
+
+
+@pytest.mark.parametrize(
+    ("part", "answer"),
+    [
+        pytest.param(part, answer, id=f"{part.file}: {form}")
+        for part in PARTS
+        for form, answer in right_of(part.file)
+    ],
+)
+def test_a_right_version_of_another_form_is_right(part, answer):
+    find(part.build).check(answer)
 
 
 @pytest.mark.parametrize(("part", "answer", "words"), CASES)
@@ -76,3 +93,8 @@ def test_each_build_has_four_wrong_versions():
 def test_the_files_of_wrong_versions_are_those_of_the_builds():
     found = {path.stem for path in Path(__file__).parent.glob("wrong_*.py")}
     assert found == {f"wrong_{file}" for file in FILES}
+
+
+def test_no_two_parts_have_a_name_in_common():
+    names = [name for part in PARTS for name in part.names]
+    assert len(names) == len(set(names))
