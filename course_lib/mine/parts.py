@@ -20,6 +20,7 @@ PARTS = (
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
     Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
+    Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

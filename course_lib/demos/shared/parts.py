@@ -8,4 +8,4 @@ WHOSE = ("course", "mine")
 def with_yours(parts: str, *names: str) -> str:
     """ ", with your DDP": which of these are the learner's and run; "" where none is."""
     built = [name for name in names if parts == "mine" and mine.is_mine(name)]
-    return f", with your {' and '.join(built)}" if built else ""
+    return f", with your {', '.join(built)}" if built else ""

@@ -1,5 +1,6 @@
 """Every build takes the course's own version, and refuses wrong ones by a sentence that helps."""
 
+import json
 import re
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +12,7 @@ from course_lib.checking import Unanswered, Wrong
 from course_lib.checking.exercises import find
 from course_lib.mine import PARTS
 
+ROOT = Path(__file__).parents[3]
 FILES = [part.file for part in PARTS]
 
 
@@ -83,6 +85,23 @@ def test_the_skeleton_is_still_to_be_written(part):
     if empty != good:
         with pytest.raises(Unanswered, match=r"step 1 of .*: write "):
             find(part.build).check(empty)
+
+
+def exercise_cell(part):
+    """The code of the learner's cell, as the notebook with the exercises has it."""
+    chapter = part.build.partition(".")[0]
+    (notebook,) = (ROOT / "exercises").glob(f"{int(chapter):02}_*.ipynb")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    return next(text for text in texts if f'check("{part.build}"' in text)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=FILES)
+def test_the_skeleton_of_the_notebook_runs_and_asks_for_step_1(part):
+    answers = []
+    exec(exercise_cell(part), {"check": lambda _, answer: answers.append(answer)})
+    with pytest.raises(Unanswered, match=r"step 1 of .*: write "):
+        find(part.build).check(answers[0])
 
 
 def test_each_build_has_four_wrong_versions():
