@@ -55,7 +55,6 @@ class Diary:
         return Promise(flat, self.events)
 
     def follow(self, model: nn.Module) -> None:
-        parameter: Any  # torch's hooks have no types
         for name, parameter in trained(model).items():
             parameter.register_post_accumulate_grad_hook(partial(self._there, name))
 

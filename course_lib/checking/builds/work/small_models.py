@@ -31,6 +31,35 @@ class Branches(nn.Module):
         return loss
 
 
+class Sometimes(nn.Module):
+    """A layer of 55 numbers, of which the second half is used only where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor, both: bool) -> Tensor:
+        x = torch.tanh(self.always(x))
+        return torch.tanh(self.sometimes(x)) if both else x
+
+
+class Layered(nn.Module):
+    """Two such layers between two uses of one weight of 25 numbers; returns a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ends = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.layers = nn.ModuleList([Sometimes(), Sometimes()])
+
+    def forward(self, x: Tensor, both: tuple[bool, bool] = (True, True)) -> Tensor:
+        x = self.ends(x)
+        for layer, all_of_it in zip(self.layers, both, strict=True):
+            x = layer(x, all_of_it)
+        loss: Tensor = (self.ends(x) - 1).square().sum()
+        return loss
+
+
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that get gradients, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
