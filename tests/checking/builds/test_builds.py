@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -112,6 +113,13 @@ def test_each_build_has_four_wrong_versions():
 def test_the_files_of_wrong_versions_are_those_of_the_builds():
     found = {path.stem for path in Path(__file__).parent.glob("wrong_*.py")}
     assert found == {f"wrong_{file}" for file in FILES}
+
+
+def test_the_courses_lines_are_those_of_all_modules_that_define_its_names():
+    whole = mine.BY_FILE["ddp"]
+    bucket, ddp = (mine.lines(replace(whole, names=(name,)), "course") for name in whole.names)
+    assert mine.lines(whole, "course") == bucket + ddp
+    assert min(bucket, ddp) > 10
 
 
 def test_no_two_parts_have_a_name_in_common():
