@@ -358,6 +358,8 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # Eight ranks. Level 1: ranks 1, 3, 5, 7 send to 0, 2, 4, 6, which add. Level 2: 2 and 6 send to 0 and 4. Level 3: 4 sends to 0. Three steps, and
 # rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
 # $2 \lceil \log_2 n \rceil$ steps, where $\lceil\ \rceil$ rounds up.
+#
+# Exercise 6.12 builds this function. If you want to write it before you see ours, do that one now.
 
 # %%
 show_source(tree.tree_all_reduce, tree._up)
@@ -1006,3 +1008,35 @@ from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_sca
 ### END SOLUTION
 
 check("6.11", [ring_reduce_scatter, ring_all_gather])
+
+# %% [markdown] tags=["exercise"]
+# **6.12** Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks hand their numbers to a parent, half of the
+# parents to a grandparent, until rank 0 has the sum; then the same way down. Any number of ranks must do, also one that is not a power of two.
+#
+# The check runs it on 2 and 4 real ranks, then on 3 and 5, and counts: $2(n-1)$ messages, and no more than $2 \lceil \log_2 n \rceil$ that follow each other. What passes is kept as `mine/tree.py`, and
+# `course demo collectives --parts mine` runs on it.
+
+# %% tags=["exercise"]
+import torch
+from torch import Tensor
+
+from course_lib.scratch.collectives.peers import Peers
+
+### BEGIN GIVEN
+
+
+def tree_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
+    """The sum over ranks, on every rank: up the tree to rank 0, and down again.
+
+    `tensor` stays as it is.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.collectives.tree import tree_all_reduce
+
+### END SOLUTION
+
+check("6.12", tree_all_reduce)

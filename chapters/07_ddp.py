@@ -515,7 +515,8 @@ assert round(2**22 / tokens) == 132
 # %% [markdown]
 # ## 7.5 DDP by hand
 #
-# Everything is in place: hooks, buckets, an all-reduce that does not wait. First the buckets:
+# Everything is in place: hooks, buckets, an all-reduce that does not wait. Exercise 7.10 builds the bucket and the wrapper of this section in checked steps, and
+# `course demo ddp --parts mine` trains on what you wrote. If you want to write them before you see ours, do that now. First the buckets:
 
 # %%
 show_source(scratch.replicas.buckets.fill)
@@ -528,7 +529,8 @@ show_source(scratch.replicas.buckets.Bucket)
 #   becomes the view, so the mean arrives right where the optimizer looks. (PyTorch's DDP does this with `gradient_as_bucket_view=True`. Without it, the
 #   buckets are a second copy of all gradients, $4N$ bytes more.)
 # - `take` divides by the number of ranks *before* the sum. The sum is then the mean.
-# - `send` only begins. `receive` waits.
+# - `send` only begins. `receive` waits. Which all-reduce carries the bucket is an argument: torch's own by default, or a ring of messages
+#   (`scratch.replicas.ring_sum`, made of chapter 6's two halves).
 #
 # Now the wrapper. The constructor replicates and sets the hooks; `_ready` is what a hook calls:
 
@@ -1001,3 +1003,113 @@ moving_s = 2 * 1023 / 1024 * 25 * 2**20 / 50e9
 equal_bytes = 1024 * 9.6e-6 * 50e9
 ### END SOLUTION
 check("7.9", [latency_s, moving_s, equal_bytes])
+
+# %% [markdown] tags=["exercise"]
+# **7.10** Write DDP: a `Bucket`, and the wrapper around a module. `fill(parameters, cap_bytes, first_bytes)` divides parameters into lists, one for each bucket; `after_backward(action)` calls `action` when the backward pass
+# that is running has ended. `all_reduce(flat)` begins to sum a tensor over ranks, in place, and returns something with a `wait()`.
+#
+# Five steps, each checked on two or three real ranks: (1) one bucket, its gradients made by hand; (2) the whole wrapper: weights as on rank 0, buckets sent while backward runs and in one order
+# on all ranks, gradients that are the mean; (3) `no_sync`; (4) parameters that a rank does not use; (5) the same on *your* ring of exercise 6.11. What passes is kept as `mine/ddp.py`.
+
+# %% tags=["exercise"]
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import Parameter
+
+from course_lib.scratch.replicas.buckets import AllReduce, fill
+from course_lib.scratch.replicas.ddp import after_backward
+from course_lib.scratch.wire import start_all_reduce
+
+### BEGIN GIVEN
+
+
+class Bucket:
+    """Gradients that travel together: one flat tensor, and a view of it for each parameter."""
+
+    def __init__(self, parameters: list[Parameter]) -> None:
+        sizes = [p.numel() for p in parameters]
+        self.flat = parameters[0].new_empty(sum(sizes))  # (elements,)
+        pieces = zip(parameters, self.flat.split(sizes), strict=True)
+        self.views = {p: piece.view_as(p) for p, piece in pieces}
+        self.waiting = set(parameters)  # for their gradients
+        self.work = None
+
+    def take(self, parameter: Parameter) -> None:
+        """Lay `parameter.grad`, which is complete, into the bucket: this rank's part of a mean."""
+        ...
+
+    def send(self, all_reduce: AllReduce) -> None:
+        """Begin to sum `flat` over ranks; do not wait."""
+        ...
+
+    def receive(self) -> None:
+        """Wait; `.grad` of each parameter is then the mean. Get ready for the next backward pass."""
+        ...
+
+
+class DDP(nn.Module):
+    """`module` on every rank, with gradients that are the mean over ranks."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        cap_bytes: int = 25 * 2**20,
+        first_bytes: int = 2**20,
+        find_unused: bool = False,
+        *,
+        all_reduce: AllReduce = start_all_reduce,
+    ) -> None:
+        super().__init__()
+        self.module, self.find_unused = module, find_unused
+        self.all_reduce = all_reduce
+        self.syncing = True  # False inside no_sync()
+        self.running = False  # whether _finish has been ordered in this backward pass
+        self.sent = 0  # buckets that are on their way
+        # Yours: all of module.state_dict() as on rank 0; self.buckets, of the parameters that are
+        # trained (requires_grad); and on each of these a hook that calls self._ready(its bucket, it).
+
+    def forward(self, *args):
+        return self.module(*args)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward passes in here only add to this rank's gradients."""
+        ...
+
+    def _ready(self, bucket: Bucket, parameter: Parameter) -> None:
+        """The gradient of `parameter` is complete in `.grad`."""
+        ...
+
+    def _send_full_buckets(self) -> None:
+        """Send the buckets that wait for nothing, in order, up to the first that does."""
+        ...
+
+    @torch.no_grad()
+    def _finish(self) -> None:
+        """Backward has ended: `_treat_unused`, wait for all buckets, get ready for the next pass."""
+        ...
+
+    def _treat_unused(self) -> None:
+        """Parameters that no gradient came for: without find_unused a RuntimeError that names them.
+
+        With it their gradient is what they have, zeros if that is nothing; then all is sent.
+        """
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.replicas.buckets import Bucket
+from course_lib.scratch.replicas.ddp import DDP
+
+### END SOLUTION
+
+check("7.10", [Bucket, DDP])
+
+# %% [markdown] tags=["exercise"]
+# Stretch: `from course_lib import race`, and `race("7.10")` measures a backward pass with your DDP, with ours and with PyTorch's; all three have four buckets of 1 MiB.

@@ -255,6 +255,9 @@ assert [zero.shard(10, 4, rank).zeros for rank in range(4)] == [0, 0, 0, 2]
 # The zeros never matter: their gradient is zero, and nobody reads them. They cost at most $n - 1$ elements per
 # vector.
 #
+# Exercise 8.11 builds what follows in checked steps: a unit, stage 1, clipping, stage 2. If you want to write it before you see ours, do
+# that now; `course demo zero --parts mine` trains with it.
+#
 # ### A unit
 #
 # A **unit** (单元) is such a vector: one for each layer, and one for all that is outside the layers, such as the
@@ -982,3 +985,116 @@ mixed, pure_fp32, megatron = ..., ..., ...
 mixed, pure_fp32, megatron = 12 / 16, 8 / 16, 12 / 18
 ### END SOLUTION
 check("8.10", [mixed, pure_fp32, megatron])
+
+# %% [markdown] tags=["exercise"]
+# **8.11** Write ZeRO 1 and 2, and the clipping that goes with them. Each rank's loss is its share of the mean loss, so gradients are *summed* over ranks. Given are `flatten(tensors, ranks)`, one padded
+# vector; `views(flat, like)`, pairs of a tensor and its piece of the vector; `units_of(model, layers)`, pairs of a module and its
+# parameters; `wire.all_reduce`, `wire.all_gather` and `wire.reduce_scatter`, each from a tensor to a new one; and chapter 7's `after_backward`.
+#
+# Four steps on two and three real ranks, with sizes that do not divide: (1) a unit by itself; (2) updates of stage 1, against one process, with the bytes of the optimizer and of the messages; (3) `clip`; (4) stage 2, where units are reduced while
+# backward runs, also if ranks use different parameters. What passes is kept as `mine/zero.py`.
+
+# %% tags=["exercise"]
+from collections.abc import Callable, Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.scratch import wire
+from course_lib.scratch.replicas.ddp import after_backward
+from course_lib.scratch.zero.flat import flatten, units_of, views
+
+### BEGIN GIVEN
+
+
+class Unit:
+    """Parameters that are sent together, as one vector; rank r owns part r of it."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], ranks: int) -> None:
+        self.parameters, self.ranks = list(parameters), ranks
+        self.whole = flatten(self.parameters, ranks)  # (n·s)
+        for parameter, view in views(self.whole, self.parameters):
+            parameter.data = view
+        self.own = self.part()  # (s)
+        # What the optimizer updates. In fp32 this is `own` itself, otherwise a copy.
+        self.master = nn.Parameter(self.own.float())
+        self.gradient: Tensor | None = None  # (s), of the own part
+
+    def part(self) -> Tensor:
+        """The elements of `whole` that this rank owns: a view (s), not a copy."""
+        ...
+
+    def reduce(self) -> None:
+        """Add the own part of the sum of gradients over ranks to `gradient`; set every `.grad` to None.
+
+        A parameter that has no gradient counts as zeros.
+        """
+        ...
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Copy `master` into `own`, where it is a copy; then every rank gets all parts."""
+        ...
+
+
+class Zero:
+    """Trains `model` under ZeRO stage 1 or 2. Each of `layers` is a unit, all the rest is one more."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: Iterable[nn.Module],
+        optimizer: Callable[[list[nn.Parameter]], Optimizer],
+        stage: int = 1,
+    ) -> None:
+        self.ranks = dist.get_world_size()
+        self.units = {
+            module: Unit(parameters, self.ranks)
+            for module, parameters in units_of(model, layers)
+        }
+        # Backward goes from the last layer to the first, then to the rest.
+        backward = sorted(reversed(self.units), key=lambda m: m is model)
+        self.order = [self.units[module] for module in backward]
+        # Not yet reduced in the backward pass that runs, None if none does.
+        self.waiting: list[Unit] | None = None
+        # Yours: self.optimizer, made by optimizer([…]) for what this rank owns; and for stage 2 a hook
+        # on each parameter of each unit that calls self._arrived.
+
+    def reduce(self) -> None:
+        """Reduce the units that have not been reduced in this update."""
+        ...
+
+    def step(self) -> None:
+        """Update the own parts; then all ranks have all weights, and no gradient is left."""
+        ...
+
+    def _arrived(self, parameter: Tensor) -> None:
+        """Stage 2, a gradient is there: reduce the units that are complete, in the order of `order`."""
+        ...
+
+    def _finish(self) -> None:
+        """Stage 2, backward has ended: reduce what still waits, get ready for the next pass."""
+        ...
+
+
+def clip(zero: Zero, limit: float) -> Tensor:
+    """Between backward and `step`: scale the gradient down to the norm `limit` if it is longer.
+
+    Reduces first. Returns the norm of the whole gradient, as it was.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.zero.shard import Unit
+from course_lib.scratch.zero.stages import Zero, clip
+
+### END SOLUTION
+
+check("8.11", [Unit, Zero, clip])
+
+# %% [markdown] tags=["exercise"]
+# Stretch: `from course_lib import race`, and `race("8.11")` measures an update with your stage 1, with ours and with PyTorch's DDP and `ZeroRedundancyOptimizer`.

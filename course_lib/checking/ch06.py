@@ -14,7 +14,7 @@ from course_lib.checking import (
     expect_parts,
     run,
 )
-from course_lib.checking.builds import ring
+from course_lib.checking.builds import ring, tree
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
 from course_lib.theory.inputs.hardware import HDR, accelerator, ridge
 from course_lib.theory.network import collectives
@@ -305,7 +305,7 @@ def _crossover(answer: Any) -> None:
     )
 
 
-BUILDS = (ring.RING,)
+BUILDS = (ring.RING, tree.TREE)
 
 QUIZ = (
     Question(

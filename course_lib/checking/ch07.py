@@ -12,6 +12,7 @@ from course_lib.checking import (
     expect_equal,
     run,
 )
+from course_lib.checking.builds import ddp
 from course_lib.checking.helpers import described
 from course_lib.theory.inputs.hardware import NDR, Link
 from course_lib.theory.inputs.models import MODELS
@@ -210,6 +211,8 @@ def _bucket_size(answer: Any) -> None:
         rel=1e-2,
     )
 
+
+BUILDS = (ddp.DDP,)
 
 QUIZ = (
     Question(

@@ -15,6 +15,7 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
+from course_lib.checking.builds import zero as zero_build
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.network import zero
@@ -266,6 +267,8 @@ def _stage_1_part(answer: Any) -> None:
         rel=1e-3,
     )
 
+
+BUILDS = (zero_build.ZERO,)
 
 QUIZ = (
     Question(

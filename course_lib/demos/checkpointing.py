@@ -18,6 +18,7 @@ from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, both, mean_loss, own_rows
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.prediction import FP32, predicted_stored
 from course_lib.demos.shared.replica import Replica, predicted_exchange
 from course_lib.demos.shared.training import one_process
@@ -48,7 +49,7 @@ class Options(BatchOptions):
     parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
         super().__post_init__()
         layers, _, _ = self.training().size
         whole("segment", self.segment, least=0, most=layers)
@@ -117,7 +118,7 @@ class LibrarySegment(nn.Sequential):
 
 def versions(parts: str) -> dict[str, type[nn.Module] | None]:
     """What runs a segment, by the version's name; None: the layers stay as they are."""
-    yours = parts == "mine" and mine.is_mine("Checkpoint")
+    yours = with_yours(parts, "Checkpoint")
     by_hand = type("BuiltSegment", (Segment,), {"function": mine.get("Checkpoint", parts)})
     return {
         "no checkpointing": None,

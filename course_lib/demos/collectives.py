@@ -14,8 +14,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.measure.wire import log_wire
@@ -61,6 +62,9 @@ OPERATIONS = {
     "all-to-all": Operation("all-to-all", "ring", all_to_all, _library_all_to_all),
 }
 
+# What learners build of them.
+BUILT = ("ring_reduce_scatter", "ring_all_gather", "tree_all_reduce")
+
 
 @dataclass(frozen=True)
 class Options(DemoOptions):
@@ -75,9 +79,11 @@ class Options(DemoOptions):
     link_mbit: float = option(0.0, "slow each rank's link down to these Mbit/s; 0: do not")
     link_latency_us: float = option(0.0, "add this latency in µs to each message")
     seed: int = option(0, "seed of the numbers that are sent")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        choice("parts", self.parts, WHOSE)
         for name in self.names:
             choice("operations", name, OPERATIONS)
         whole("smallest", self.smallest, least=NUMBER_BYTES, most=2**32)
@@ -174,6 +180,7 @@ class Result:
     uneven: Row
     fits: list[Fit]
     crossover_bytes: float | None  # from the ring's fit: below it the tree should be faster
+    whose: str = ""  # which parts are the learner's
 
     def verify(self) -> "Result":
         """Return itself; raises AssertionError for a row that is not as it should be."""
@@ -204,7 +211,8 @@ class Result:
 
     def report(self) -> str:
         """A table of what was sent and how long it took, and the findings."""
-        lines = [f"collectives: {self.ranks} ranks, {self.backend} on {self.device}", _HEAD]
+        where = f"{self.ranks} ranks, {self.backend} on {self.device}{self.whose}"
+        lines = [f"collectives: {where}", _HEAD]
         lines += [self._line(row) for row in self.rows]
         lines.append(
             "equal to the library in every bit; steps, messages and bytes as predicted in all "
@@ -271,9 +279,10 @@ def main(options: Options) -> Result:
         link_bytes_per_s=options.link_mbit * 1e6 / 8 or None,
         link_latency_s=options.link_latency_us / 1e6,
         rows=rows,
-        uneven=_checked(RING, NUMBER_BYTES * (2 * rank.world - 1), peers, options.seed),
+        uneven=_checked(RING, NUMBER_BYTES * (2 * rank.world - 1), peers, options),
         fits=fits,
         crossover_bytes=_crossover(fits, options, rank.world),
+        whose=with_yours(options.parts, *BUILT),
     ).verify()
 
 
@@ -284,12 +293,13 @@ def _peers(options: Options) -> Peers:
 
 
 def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
-    row = _checked(name, size_bytes, peers, options.seed)
+    row = _checked(name, size_bytes, peers, options)
     if not options.times:
         return row
     operation, device = OPERATIONS[name], launch.init().device
     tensor = _argument(operation, size_bytes, options.seed)
-    seconds = collective_seconds(lambda: operation.scratch(tensor, peers), options.repeats, device)
+    scratch = _scratch(name, options.parts)
+    seconds = collective_seconds(lambda: scratch(tensor, peers), options.repeats, device)
     # The library knows nothing of slowed links: beside them its times would say nothing.
     library_seconds = None
     if not options.slow:
@@ -299,13 +309,35 @@ def _row(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
     return replace(row, seconds=seconds, library_seconds=library_seconds)
 
 
-def _checked(name: str, size_bytes: int, peers: Peers, seed: int) -> Row:
+def _scratch(name: str, parts: str) -> Callable[[Tensor, Peers], Tensor]:
+    """The course's own function of an operation, or what is made of the learner's parts."""
+    if parts == "course" or name not in _OF_PARTS:
+        return OPERATIONS[name].scratch
+    return _OF_PARTS[name]
+
+
+def _both_halves(tensor: Tensor, peers: Peers) -> Tensor:
+    part = mine.get("ring_reduce_scatter")(tensor, peers)
+    whole: Tensor = mine.get("ring_all_gather")(part, peers, len(tensor))
+    return whole
+
+
+_OF_PARTS: dict[str, Callable[[Tensor, Peers], Tensor]] = {
+    RING: _both_halves,
+    TREE: lambda tensor, peers: mine.get("tree_all_reduce")(tensor, peers),
+    "reduce-scatter": lambda whole, peers: mine.get("ring_reduce_scatter")(whole, peers),
+    "all-gather": lambda shard, peers: mine.get("ring_all_gather")(shard, peers),
+}
+
+
+def _checked(name: str, size_bytes: int, peers: Peers, options: Options) -> Row:
     """Make one call, compare it with the library's, and count all that it sends."""
     operation, ranks = OPERATIONS[name], peers.ranks
-    tensor = _argument(operation, size_bytes, seed)
+    tensor = _argument(operation, size_bytes, options.seed)
+    scratch = _scratch(name, options.parts)
     before = peers.rounds
     with log_wire() as log:
-        ours = operation.scratch(tensor, peers)
+        ours = scratch(tensor, peers)
     messages, sent_bytes = log.sent().get("send-recv", (0, 0))
     equal = torch.equal(ours, operation.library(tensor))
     found = from_all_ranks((peers.rounds - before, messages, sent_bytes, equal))

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,12 +24,15 @@ from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE as TOLERANCE
 from course_lib.demos.shared.comparison import check_gap, tensor_gap
 from course_lib.demos.shared.options import MicroBatchOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.ranks import device_name, from_all_ranks
 from course_lib.demos.shared.text import Windows
 from course_lib.demos.shared.training import OneProcess, gradients_of, one_process
 from course_lib.measure.collectives import BucketLog, log_buckets
-from course_lib.measure.wire import log_wire
-from course_lib.scratch.replicas.ddp import DDP
+from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.replicas.buckets import AllReduce
+from course_lib.scratch.replicas.ring_sum import RingSum
+from course_lib.scratch.wire import Work, start_all_reduce
 from course_lib.theory.inputs.units import MIB
 from course_lib.theory.network.buckets import (
     BUCKET_CAP_BYTES,
@@ -39,9 +43,6 @@ from course_lib.theory.network.buckets import (
 )
 from course_lib.theory.step.batching import Batching
 from course_lib.validation import choice, number, whole
-
-# The tokens and the loss that accumulate_ddp sums over ranks; every bucket of gradients is larger.
-_ONE_NUMBER_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class Options(MicroBatchOptions):
     def __post_init__(self) -> None:
         whole("accumulation", self.accumulation, most=100_000)
         number("bucket_cap_mb", self.bucket_cap_mb, least=0)
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
         super().__post_init__()
 
     def bucket_limits(self) -> tuple[int, int]:
@@ -108,6 +109,7 @@ class Result(Run):
     gradient_bytes: int  # sent by one exchange: 4 bytes per parameter
     predicted_bucket_bytes: list[int]
     scratch: Run
+    scratch_name: str
 
     def report(self) -> str:
         """The findings, one a line."""
@@ -117,7 +119,7 @@ class Result(Run):
                 f"in {self.seconds:.2f} s, loss {self.losses[0]:.3f} -> {self.losses[-1]:.3f}"
                 f"{self.credit}",
                 *self.findings(),
-                "the same with DDP by hand:",
+                f"the same with {self.scratch_name}:",
                 *(f"  {line}" for line in self.scratch.findings()),
             ]
         )
@@ -131,24 +133,21 @@ def main(options: Options) -> Result:
         batches = _whole_batches(rank, options)
         one = one_process(options.training(), rank.device, batches=batches)
     library = _train(_Library(rank, options), rank, options, one)
-    scratch = _train(_Scratch(rank, options), rank, options, one)
+    by_hand = _Scratch(rank, options)
+    scratch = _train(by_hand, rank, options, one)
     gradient_bytes = _gradient_bytes(options)
     return Result(
         **vars(library),
         ranks=rank.world,
         backend=rank.backend,
         device=device_name(rank.device),
-        credit=_credit(options),
+        credit=with_yours(options.parts, "accumulate_ddp"),
         losses_one_process=one.losses if one else [],
         gradient_bytes=sum(gradient_bytes),
         predicted_bucket_bytes=ddp_buckets(gradient_bytes, *options.bucket_limits()),
         scratch=scratch,
+        scratch_name=by_hand.name,
     )
-
-
-def _credit(options: Options) -> str:
-    yours = options.parts == "mine" and mine.is_mine("accumulate_ddp")
-    return ", with your accumulate_ddp" if yours else ""
 
 
 def predict_all_reduces(options: Options, gradient_bytes: Sequence[int]) -> int:
@@ -207,23 +206,37 @@ class _Library(_Version):
 class _Scratch(_Version):
     """DDP written out: it has its buckets from the first exchange on."""
 
-    name = "DDP by hand"
-
     def __init__(self, rank: launch.Rank, options: Options) -> None:
         super().__init__(rank, options)
-        self.ddp = DDP(self.model, *options.bucket_limits())
+        parts = options.parts
+        self.name = f"DDP by hand{with_yours(parts, 'DDP', *_RING)}"
+        self.start = _ring(parts) if with_yours(parts, *_RING) else start_all_reduce
+        limits = options.bucket_limits()
+        self.ddp = mine.get("DDP", parts)(self.model, *limits, all_reduce=self._all_reduce)
         self.log = BucketLog()
-        self.buckets = len(self.ddp.buckets)
-        predicted = ddp_buckets(_gradient_bytes(options), *options.bucket_limits())
+        predicted = ddp_buckets(_gradient_bytes(options), *limits)
+        self.buckets = len(predicted)
         # One rank sends nothing.
-        self.predicted = _syncs(options) * len(predicted) if rank.world > 1 else 0
+        self.counts = rank.world > 1
+        self.predicted = _syncs(options) * len(predicted) if self.counts else 0
+
+    def _all_reduce(self, flat: Tensor) -> Work:
+        if self.counts:
+            self.log.bucket_bytes.append(flat.nbytes)
+        return self.start(flat)
 
     def accumulate(self, window: Sequence[Batch], no_sync: bool) -> Tensor:
-        with log_wire() as wire:
-            loss: Tensor = self.accumulate_ddp(self.ddp, window, no_sync)
-        sizes = (call.size_bytes for call in wire.calls)
-        self.log.bucket_bytes += [size for size in sizes if size > _ONE_NUMBER_BYTES]
+        loss: Tensor = self.accumulate_ddp(self.ddp, window, no_sync)
         return loss
+
+
+_RING = ("ring_reduce_scatter", "ring_all_gather")
+
+
+def _ring(parts: str) -> AllReduce:
+    """An all-reduce by the ring of the learner."""
+    reduce_scatter, all_gather = (mine.get(name, parts) for name in _RING)
+    return partial(RingSum, peers=Peers(), reduce_scatter=reduce_scatter, all_gather=all_gather)
 
 
 def _train(version: _Version, rank: launch.Rank, options: Options, one: OneProcess | None) -> Run:

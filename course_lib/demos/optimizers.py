@@ -128,7 +128,7 @@ def main(options: Options) -> Result:
             optimizer.step()
         own = _flat(model) - start
         way = own if way is None else way
-        yours = kind.part and options.parts == "mine" and mine.is_mine(kind.part)
+        yours = kind.part and with_yours(options.parts, kind.part)
         version = Version(
             name=f"{name}, by your {kind.part}" if yours else name,
             state_bytes=sum(ledger(model, optimizer).values()),

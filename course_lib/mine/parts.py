@@ -26,7 +26,10 @@ PARTS = (
         home=f"{_SCRATCH}.collectives.ring",
         names=("ring_reduce_scatter", "ring_all_gather"),
     ),
-    Part("mesh", build="13.12", home=f"{_SCRATCH}.three_d", names=("Mesh",)),
+    Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
+    Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
+    Part("zero", "8.11", f"{_SCRATCH}.zero.stages", ("Unit", "Zero", "clip")),
+    Part("mesh", "13.12", f"{_SCRATCH}.three_d", ("Mesh",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

@@ -56,13 +56,16 @@ def get(name: str, parts: str = "mine") -> Any:
 def lines(part: Part, parts: str = "mine") -> int | None:
     """Lines of code of a part, without blank ones and docstrings; None if it is not built.
 
-    Of the course's own: with the functions and classes of the same module that it uses.
+    Of the course's own: with the functions and classes of the same module that each name uses.
     """
     if parts == "mine":
         path = file_of(part)
         return lines_of(path.read_text(encoding="utf-8")) if path.is_file() else None
-    module = import_module(part.home)
-    return sum(lines_of(source) for source in sources_with_used(module, part.names))
+    names: dict[str, list[str]] = {}  # by the module that defines them
+    for name in part.names:
+        names.setdefault(get(name, "course").__module__, []).append(name)
+    sources = [sources_with_used(import_module(home), own) for home, own in names.items()]
+    return sum(lines_of(source) for each in sources for source in each)
 
 
 def keep(file: str, answers: Sequence[Any]) -> Path | None:

@@ -4,9 +4,19 @@ torch 2.13 renamed all_gather_into_tensor and reduce_scatter_tensor; only this
 module knows both names. In the shapes, n is the number of ranks of the group.
 """
 
+from typing import Protocol
+
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
+
+
+class Work(Protocol):
+    """A collective under way, as torch's `dist.Work`."""
+
+    def wait(self) -> object:
+        """Return when the result is there."""
+
 
 _gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -33,6 +43,14 @@ def reduce_scatter(whole: Tensor, group: ProcessGroup | None = None) -> Tensor:
     shard = whole.new_empty(whole.shape[0] // ranks, *whole.shape[1:])
     _scatter(shard, whole.contiguous(), group=group)
     return shard
+
+
+def start_all_reduce(
+    tensor: Tensor, group: ProcessGroup | None = None
+) -> Work:
+    """Start to sum `tensor` in place; `wait()` before reading it."""
+    work: Work = dist.all_reduce(tensor, group=group, async_op=True)
+    return work
 
 
 def start_all_gather(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from together import explained, runs
+from together import explained, keep, refused, runs
 
 from course_lib import demos, launch
 from course_lib.demos import collectives as demo
@@ -61,6 +61,18 @@ def check_row(row, ranks):
         assert row.sent_bytes == [each] * ranks
     else:
         assert sum(row.sent_bytes) == ranks * each
+
+
+def test_the_learners_tree_is_what_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    assert runs("collectives", {"": {"parts": "mine"}}, **QUICK)[""].whose == ""
+    keep(tmp_path, "tree", "from course_lib.scratch.collectives.tree import tree_all_reduce\n")
+    report = runs("collectives", {"": {"parts": "mine"}}, **QUICK)[""].report()
+    assert "gloo on CPU, with your tree_all_reduce\n" in report
+    keep(tmp_path, "tree", "def tree_all_reduce(tensor, peers):\n    return 2 * tensor\n")
+    message = "tree-all-reduce of 64 bytes: the result is not the library's"
+    refused("collectives", [({"parts": "mine"}, message)], **QUICK)
+    assert runs("collectives", {"": {}}, **QUICK)[""].whose == ""
 
 
 def test_alone_nothing_is_sent():

@@ -1,7 +1,7 @@
 """The DDP demo on real ranks: equal to one process, its all-reduces as predicted."""
 
 import pytest
-from together import explained, runs
+from together import explained, keep, refused, runs
 
 from course_lib import demos, launch, mine
 from course_lib.demos import ddp
@@ -109,6 +109,40 @@ def test_the_profiler_sees_the_same_all_reduces():
     per_update = 2  # accumulate_ddp sums the tokens and the loss as well
     # Twice: for DistributedDataParallel, and for the version written out.
     assert profiled == 2 * (logged + 3 * per_update)
+
+
+KEPT_RING = """from course_lib.scratch.collectives import ring
+
+def ring_reduce_scatter(whole, peers):
+    return {} * ring.ring_reduce_scatter(whole, peers)
+
+def ring_all_gather(shard, peers, rows=None):
+    return ring.ring_all_gather(shard, peers, rows)
+"""
+KEPT_DDP = """from course_lib.scratch.replicas.buckets import Bucket
+from course_lib.scratch.replicas.ddp import DDP as Course
+
+class DDP(Course):
+    def no_sync(self):
+        {}
+"""
+
+
+def test_the_learners_ddp_and_ring_are_what_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    yours = {"": {"parts": "mine", "bucket_cap_mb": 0.02}}
+    keep(tmp_path, "ddp", KEPT_DDP.format("return super().no_sync()"))
+    assert "the same with DDP by hand, with your DDP:" in runs("ddp", yours, **BASE)[""].report()
+    keep(tmp_path, "ring", KEPT_RING.format(1))
+    result = runs("ddp", yours, **BASE)[""]
+    name = "DDP by hand, with your DDP, ring_reduce_scatter, ring_all_gather"
+    assert result.scratch_name == name
+    assert result.scratch.bucket_bytes == result.predicted_bucket_bytes
+    assert result.scratch.all_reduces == result.scratch.predicted_all_reduces
+    keep(tmp_path, "ring", KEPT_RING.format(2))
+    refused("ddp", [({"parts": "mine"}, f"{name}: the gradient differs")], **BASE)
+    keep(tmp_path, "ddp", KEPT_DDP.format("raise ValueError('mine')"))
+    refused("ddp", [({"parts": "mine"}, "^mine$"), ({}, "accepted")], **BASE)
 
 
 def test_bad_options_are_explained():

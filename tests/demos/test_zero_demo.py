@@ -1,7 +1,7 @@
 """The ZeRO demo on real ranks: equal to one process, stored and sent as the theory says."""
 
 import pytest
-from together import explained, refused, runs
+from together import explained, keep, refused, runs
 
 from course_lib import launch
 from course_lib.demos.shared.training import Training
@@ -134,6 +134,34 @@ def test_a_wrong_gradient_is_refused():
         launch.run(broken_reduce, ranks=2)
 
 
+KEPT = """from course_lib.scratch.zero.shard import Unit as CourseUnit
+from course_lib.scratch.zero.stages import Zero as Course, clip
+
+class Unit(CourseUnit):
+    pass
+
+class Zero(Course):
+    unit = Unit
+
+    def step(self):
+        self.reduce()
+        for unit in self.units.values():
+            unit.gradient *= {}
+        super().step()
+"""
+
+
+def test_the_learners_stages_1_and_2_are_what_runs(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    keep(tmp_path, "zero", KEPT.format(1))
+    found = by_stage(runs("zero", {"": {"parts": "mine"}}, **BASE)[""])
+    yours = ["stage 1 from scratch, with your Zero", "stage 2 from scratch, with your Zero"]
+    assert list(found)[:4] == ["stage 0 from scratch", *yours, "stage 3 from scratch"]
+    keep(tmp_path, "zero", KEPT.format(0))
+    cases = [({"parts": "mine"}, f"{yours[0]}: the loss of update 1 differs"), ({}, "accepted")]
+    refused("zero", cases, **BASE)
+
+
 def test_bad_options_are_explained():
     explained(
         zero.Options,
@@ -143,6 +171,8 @@ def test_bad_options_are_explained():
             ({"model": "2x64"}, "neither one of tiny"),
             ({"offload": 1}, "offload"),
             ({"steps": 1}, "steps must be at least 3"),
+            ({"parts": "yours"}, "parts"),
+            ({"parts": "mine", "offload": True}, "offload needs parts course"),
         ],
     )
 

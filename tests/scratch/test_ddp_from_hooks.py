@@ -1,5 +1,7 @@
 """DDP written out: the mean gradient, buckets as predicted, no_sync, and clear errors."""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -9,9 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
+from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.replicas.buckets import fill
 from course_lib.scratch.replicas.ddp import DDP
+from course_lib.scratch.replicas.ring_sum import RingSum
 from course_lib.theory.network.buckets import ddp_buckets
 
 MIB = 2**20
@@ -98,6 +102,26 @@ def test_no_sync_changes_the_traffic_and_not_the_gradient():
     loud, many = launch.run(accumulated, False, ranks=2)[0]
     torch.testing.assert_close(quiet, loud, rtol=1e-5, atol=1e-5)
     assert (few, many) == (1, 2)
+
+
+def by_torch_and_on_a_ring():
+    rank, found = launch.init(), []
+    for options in ({}, {"all_reduce": partial(RingSum, peers=Peers())}):
+        ddp = DDP(small_model(), 2000, 2000, **options)
+        with log_wire() as log:
+            ddp(rows(rank.rank, rank.world)).square().sum().backward()
+        found.append(torch.cat([g.flatten() for g in gradients(ddp.module).values()]))
+    return *found, log.sent()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_ring_carries_the_buckets_as_well(ranks):
+    sizes = ddp_buckets([p.nbytes for p in reversed(list(small_model().parameters()))], 2000, 2000)
+    for by_torch, on_a_ring, sent in launch.run(by_torch_and_on_a_ring, ranks=ranks):
+        torch.testing.assert_close(on_a_ring, by_torch, rtol=1e-5, atol=1e-5)
+        # 2(n-1) messages for each bucket; nothing else is sent.
+        messages = {"send-recv": len(sizes) * 2 * (ranks - 1)} if ranks > 1 else {}
+        assert {name: total.calls for name, total in sent.items()} == messages
 
 
 class Branches(nn.Module):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from course_lib import launch
 from course_lib.demos.shared.comparison import Comparison, Version, check_equal, follow
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE
 from course_lib.demos.shared.training import OneProcess, Training, one_process
 from course_lib.demos.zero.prediction import (
     ZeroPrediction,
@@ -30,10 +31,14 @@ class Options(BatchOptions):
     stage: str = option("all", "one ZeRO stage, 0 to 3, or all")
     offload: bool = option(False, "keep the optimizer's states and weights on the host")
     accumulation: int = option(1, "micro-batches of each rank in one update")
+    parts: str = option("course", "whose stages 1 and 2 run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         choice("stage", str(self.stage), STAGES)
         whole("accumulation", self.accumulation, most=1000)
+        choice("parts", self.parts, WHOSE)
+        if self.parts == "mine" and self.offload:
+            raise ValueError("offload needs parts course: what you built has no place for a host")
         super().__post_init__()
 
     def stages(self) -> list[int]:
@@ -75,7 +80,9 @@ def _scratch(
 ) -> tuple[Version, list[str]]:
     training = options.training()
     prediction = ZeroPrediction(training, rank.world, stage, options.accumulation)
-    trainee = ScratchZero(stage, training, options.accumulation, options.offload, rank)
+    trainee = ScratchZero(
+        stage, training, options.accumulation, rank, offload=options.offload, parts=options.parts
+    )
     version = follow(
         trainee, training, reference, prediction.sent(), prediction.stored(options.offload)
     )

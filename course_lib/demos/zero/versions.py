@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training
 from course_lib.scratch import wire
@@ -27,12 +28,23 @@ def micro_batches(batch: Batch, rank: launch.Rank, accumulation: int) -> list[Ba
 
 
 class ScratchZero(Trainee):
-    """Our own, at any stage; `offload` keeps the optimizer on the host."""
+    """Our own, at any stage; `offload` keeps the optimizer on the host.
+
+    `parts`: "mine" takes the learner's stages 1 and 2, where they are built.
+    """
 
     def __init__(
-        self, stage: int, training: Training, accumulation: int, offload: bool, rank: launch.Rank
+        self,
+        stage: int,
+        training: Training,
+        accumulation: int,
+        rank: launch.Rank,
+        *,
+        offload: bool,
+        parts: str,
     ) -> None:
-        self.name = f"stage {stage} from scratch" + (", offloaded" if offload else "")
+        whose = with_yours(parts, "Zero") if stage in (1, 2) else ""
+        self.name = f"stage {stage} from scratch" + (", offloaded" if offload else whose)
         self.rank, self.accumulation = rank, accumulation
         self.host = Host() if offload else None
         self.moved = (0, 0)  # bytes to the host and from it, in the last update
@@ -40,6 +52,8 @@ class ScratchZero(Trainee):
         arguments = (model, model.blocks, training.optimizer)
         if stage == 3:
             self.zero: Zero = Zero3(*arguments, place=self.host)
+        elif whose:
+            self.zero = mine.get("Zero")(*arguments, stage=stage)
         else:
             self.zero = Zero(*arguments, stage=stage, place=self.host)
         super().__init__(model, self.zero.optimizer)

@@ -1,5 +1,11 @@
 """Data parallelism: a copy of the model on each device, gradients averaged."""
 
-from course_lib.scratch.replicas import buckets, data_parallel, ddp, spread
+from course_lib.scratch.replicas import (
+    buckets,
+    data_parallel,
+    ddp,
+    ring_sum,
+    spread,
+)
 
-__all__ = ["buckets", "data_parallel", "ddp", "spread"]
+__all__ = ["buckets", "data_parallel", "ddp", "ring_sum", "spread"]

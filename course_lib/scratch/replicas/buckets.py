@@ -3,13 +3,18 @@
 Li et al. 2020, PyTorch Distributed, arXiv:2006.15704, section 3.2.3.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.nn import Parameter
 
+from course_lib.scratch.wire import Work
+
 MIB = 2**20
+# Begins to sum a tensor over ranks, in place; `wait()` on what it returns.
+AllReduce = Callable[[Tensor], Work]
 
 
 def fill(
@@ -44,7 +49,7 @@ class Bucket:
         pieces = zip(parameters, self.flat.split(sizes), strict=True)
         self.views = {p: piece.view_as(p) for p, piece in pieces}
         self.waiting = set(parameters)  # for their gradients
-        self.work: dist.Work | None = None
+        self.work: Work | None = None
 
     def take(self, parameter: Parameter) -> None:
         """Move the gradient into the bucket, as this rank's part of a mean."""
@@ -60,9 +65,9 @@ class Bucket:
         parameter.grad = view  # the mean of all ranks will arrive here
         self.waiting.remove(parameter)
 
-    def send(self) -> None:
+    def send(self, all_reduce: AllReduce) -> None:
         """Start the sum over ranks, while backward goes on."""
-        self.work = dist.all_reduce(self.flat, async_op=True)
+        self.work = all_reduce(self.flat)
 
     def receive(self) -> None:
         """Wait for the sum, and get ready for the next backward pass."""

@@ -14,14 +14,15 @@ from torch import nn
 from torch.autograd import Variable
 from torch.nn import Parameter
 
-from course_lib.scratch.replicas.buckets import MIB, Bucket, fill
+from course_lib.scratch.replicas.buckets import MIB, AllReduce, Bucket, fill
+from course_lib.scratch.wire import start_all_reduce
 
 
 class DDP(nn.Module):
     """`module` on every rank, with gradients that are the mean over ranks.
 
     Every parameter must take part in the loss; with `find_unused` one that
-    does not gets a gradient of zero.
+    does not gets a gradient of zero. `all_reduce` carries the buckets.
     """
 
     def __init__(
@@ -30,9 +31,12 @@ class DDP(nn.Module):
         cap_bytes: int = 25 * MIB,
         first_bytes: int = MIB,
         find_unused: bool = False,
+        *,
+        all_reduce: AllReduce = start_all_reduce,
     ) -> None:
         super().__init__()
         self.module, self.find_unused = module, find_unused
+        self.all_reduce = all_reduce
         self.syncing, self.running, self.sent = True, False, 0
         for tensor in module.state_dict().values():
             dist.broadcast(tensor, src=0)
@@ -75,7 +79,7 @@ class DDP(nn.Module):
         for bucket in self.buckets[self.sent :]:
             if bucket.waiting:
                 return
-            bucket.send()
+            bucket.send(self.all_reduce)
             self.sent += 1
 
     @torch.no_grad()

@@ -22,16 +22,17 @@ class Unit:
         self,
         parameters: Iterable[nn.Parameter],
         ranks: int,
-        place: OptimizerPlace,
+        place: OptimizerPlace | None = None,
     ) -> None:
-        self.parameters, self.place = list(parameters), place
+        self.parameters = list(parameters)
+        self.place = place or OptimizerPlace()
         self.ranks = ranks  # over which it is cut; 1 if each owns all of it
         self.whole = flatten(self.parameters, ranks)  # (n·s)
         for parameter, view in views(self.whole, self.parameters):
             parameter.data = view
         self.own = self.part()  # (s)
         # In fp32 on the device this is the part itself, otherwise a copy.
-        self.master = nn.Parameter(place.put(self.own.float()))
+        self.master = nn.Parameter(self.place.put(self.own.float()))
         self.gradient: Tensor | None = None  # (s), summed over ranks
 
     def part(self) -> Tensor:

@@ -1,6 +1,8 @@
 """Every build takes the course's own version, and refuses wrong ones by a sentence that helps."""
 
+import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from course_lib.checking import Unanswered, Wrong
 from course_lib.checking.exercises import find
 from course_lib.mine import PARTS
 
+ROOT = Path(__file__).parents[3]
 FILES = [part.file for part in PARTS]
 
 
@@ -20,6 +23,11 @@ def wrong_module(file):
 
 def wrong_of(file):
     return wrong_module(file).WRONG
+
+
+def right_of(file):
+    """Right versions in another form: (what form, answer)."""
+    return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
 
 
 def right(part):
@@ -36,6 +44,18 @@ CASES = [
 @pytest.mark.parametrize("part", PARTS, ids=FILES)
 def test_the_courses_own_version_is_right(part):
     find(part.build).check(right(part))
+
+
+@pytest.mark.parametrize(
+    ("part", "answer"),
+    [
+        pytest.param(part, answer, id=f"{part.file}: {form}")
+        for part in PARTS
+        for form, answer in right_of(part.file)
+    ],
+)
+def test_a_right_version_of_another_form_is_right(part, answer):
+    find(part.build).check(answer)
 
 
 @pytest.mark.parametrize(("part", "answer", "words"), CASES)
@@ -80,8 +100,25 @@ def test_the_skeleton_is_still_to_be_written(part):
     good = right(part)
     empty = [one if isinstance(one, type) else _unwritten(one.__name__) for one in good]
     if empty != good:
-        with pytest.raises(Unanswered, match=r"step 1 of .*: write "):
+        with pytest.raises(Unanswered, match=r"step \d of .*: write "):
             find(part.build).check(empty)
+
+
+def exercise_cell(part):
+    """The code of the learner's cell, as the notebook with the exercises has it."""
+    chapter = part.build.partition(".")[0]
+    (notebook,) = (ROOT / "exercises").glob(f"{int(chapter):02}_*.ipynb")
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    return next(text for text in texts if f'check("{part.build}"' in text)
+
+
+@pytest.mark.parametrize("part", PARTS, ids=FILES)
+def test_the_skeleton_of_the_notebook_runs_and_asks_for_step_1(part):
+    answers = []
+    exec(exercise_cell(part), {"check": lambda _, answer: answers.append(answer)})
+    with pytest.raises(Unanswered, match=r"step 1 of .*: write "):
+        find(part.build).check(answers[0])
 
 
 def test_each_build_has_four_wrong_versions():
@@ -92,3 +129,15 @@ def test_each_build_has_four_wrong_versions():
 def test_the_files_of_wrong_versions_are_those_of_the_builds():
     found = {path.stem for path in Path(__file__).parent.glob("wrong_*.py")}
     assert found == {f"wrong_{file}" for file in FILES}
+
+
+def test_the_courses_lines_are_those_of_all_modules_that_define_its_names():
+    whole = mine.BY_FILE["ddp"]
+    bucket, ddp = (mine.lines(replace(whole, names=(name,)), "course") for name in whole.names)
+    assert mine.lines(whole, "course") == bucket + ddp
+    assert min(bucket, ddp) > 10
+
+
+def test_no_two_parts_have_a_name_in_common():
+    names = [name for part in PARTS for name in part.names]
+    assert len(names) == len(set(names))

@@ -1,0 +1,226 @@
+"""What the check of build 7.10 runs on each rank, and in one process to compare with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checking.builds.work.small_models import BOTH, Branches, gradients, rows, trained
+from course_lib.measure.wire import WireLog, log_wire
+from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.replicas.buckets import fill
+from course_lib.scratch.replicas.ring_sum import RingSum
+
+Gradients = dict[str, Tensor | None]  # by the names of their parameters
+CAP_BYTES = 100  # each layer of `Branches` fills a bucket of its own
+SHAPES = ((2, 3), (1,), (4,))  # of what is laid into one bucket
+
+
+class Promise:
+    """A sum over ranks that is made when it is waited for."""
+
+    def __init__(self, flat: Tensor, events: list[Any]) -> None:
+        self.flat, self.events, self.done = flat, events, False
+
+    def wait(self) -> None:
+        if not self.done:
+            dist.all_reduce(self.flat)
+            self.events.append("arrived")
+        self.done = True
+
+
+class Nothing:
+    """A sum that nobody makes: no rank waits for another."""
+
+    def wait(self) -> None:
+        pass
+
+
+@dataclass
+class Diary:
+    """What happens on a rank in a backward pass, in its order.
+
+    A name: this parameter's gradient is there; a number: as many bytes are given to `all_reduce`;
+    "arrived": a sum has been waited for.
+    """
+
+    events: list[Any] = field(default_factory=list)
+
+    def all_reduce(self, flat: Tensor) -> Promise:
+        self.events.append(flat.nbytes)
+        return Promise(flat, self.events)
+
+    def follow(self, model: nn.Module) -> None:
+        for name, parameter in trained(model).items():
+            parameter.register_post_accumulate_grad_hook(partial(self._there, name))
+
+    def _there(self, name: str, _: Tensor) -> None:
+        self.events.append(name)
+
+
+# -- one bucket ------------------------------------------------------------------------------------
+
+
+def bucketed(bucket: Any) -> tuple[list[list[Tensor | None]], list[Any]]:
+    """`.grad` of each parameter after each of two rounds, and the bytes sent."""
+    parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
+    held, diary, found = bucket(parameters), Diary(), []
+    for number in range(2):
+        for parameter, own in zip(parameters, laid_in(dist.get_rank(), number), strict=True):
+            parameter.grad = own
+            held.take(parameter)
+        held.send(diary.all_reduce)
+        held.receive()
+        found.append([None if p.grad is None else p.grad.clone() for p in parameters])
+    return found, [event for event in diary.events if event != "arrived"]
+
+
+def laid_in(rank: int, number: int) -> list[Tensor]:
+    """The gradients of a rank in one round."""
+    generator = torch.Generator().manual_seed(10 * number + rank)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+# -- DDP -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a rank found: all weights and buffers at the start, gradients after each pass."""
+
+    state: dict[str, Tensor]
+    gradients: list[Gradients]
+    sent: WireLog  # in the first pass, by torch's own all-reduce
+    events: list[list[Any]]  # of each pass, by the diary's
+
+
+def wrapped(ddp_class: Any, **options: Any) -> Any:
+    """DDP of a model whose weights differ over the ranks."""
+    return ddp_class(Branches(seed=dist.get_rank()), CAP_BYTES, CAP_BYTES, **options)
+
+
+def order_of(rank: int) -> tuple[str, ...]:
+    """Odd ranks compute their branches the other way round."""
+    return BOTH[::-1] if rank % 2 else BOTH
+
+
+def two_passes(ddp_class: Any) -> Passes:
+    """Two backward passes by torch's all-reduce, then two that are written down."""
+    rank = dist.get_rank()
+    plain = wrapped(ddp_class)
+    state = {name: value.clone() for name, value in plain.module.state_dict().items()}
+    with log_wire() as log:
+        plain(rows(rank, 0), order_of(rank)).backward()
+    found = [gradients(plain.module)]
+    events = []
+    diary, model = Diary(), Branches(seed=rank)
+    diary.follow(model)
+    ddp = ddp_class(model, CAP_BYTES, CAP_BYTES, all_reduce=diary.all_reduce)
+    for number in range(2):
+        diary.events.clear()
+        ddp.zero_grad()
+        ddp(rows(rank, number), order_of(rank)).backward()
+        events.append(list(diary.events))
+        found.append(gradients(model))
+    return Passes(state, found, log, events)
+
+
+def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog]]:
+    """Two passes of which the first is quiet, then one that is not; what each of them sent."""
+    rank, ddp = dist.get_rank(), wrapped(ddp_class)
+    found, sent = [], []
+    with log_wire() as log, ddp.no_sync():
+        ddp(rows(rank, 0), order_of(rank)).backward()
+    sent.append(log)
+    for number in (1, 2):
+        with log_wire() as log:
+            ddp(rows(rank, number), order_of(rank)).backward()
+        sent.append(log)
+        found.append(gradients(ddp.module))
+        ddp.zero_grad()
+    return found, sent
+
+
+def one_leaves_out(ddp_class: Any) -> str:
+    """What DDP raises where ranks other than 0 leave a branch out; "" for nothing."""
+    ddp = wrapped(ddp_class, all_reduce=lambda _: Nothing())
+    try:
+        ddp(rows(0, 0), BOTH if dist.get_rank() == 0 else BOTH[:1]).backward()
+    except Exception as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def finds_unused(ddp_class: Any) -> list[Gradients]:
+    """The gradients where others leave a branch out, and where only a quiet pass has used it."""
+    rank, found = dist.get_rank(), []
+    ddp = wrapped(ddp_class, find_unused=True)
+    ddp(rows(rank, 0), BOTH if rank == 0 else BOTH[:1]).backward()
+    found.append(gradients(ddp.module))
+    ddp.zero_grad()
+    with ddp.no_sync():
+        ddp(rows(rank, 1), BOTH).backward()
+    ddp(rows(rank, 2), BOTH[:1]).backward()
+    return [*found, gradients(ddp.module)]
+
+
+def on_a_ring(ddp_class: Any, reduce_scatter: Any, all_gather: Any) -> tuple[Gradients, WireLog]:
+    """The gradients of one pass by a ring, and what was sent."""
+    rank, peers = dist.get_rank(), Peers()
+    ring = partial(RingSum, peers=peers, reduce_scatter=reduce_scatter, all_gather=all_gather)
+    ddp = wrapped(ddp_class, all_reduce=ring)
+    with log_wire() as log:
+        ddp(rows(rank, 0), order_of(rank)).backward()
+    return gradients(ddp.module), log
+
+
+# -- in one process --------------------------------------------------------------------------------
+
+
+def alone(rank: int, *passes: tuple[int, tuple[str, ...]]) -> Gradients:
+    """The gradients of a rank's own rows, of some backward passes (number, order) together."""
+    model = Branches()
+    for number, order in passes:
+        model(rows(rank, number), order).backward()
+    return gradients(model)
+
+
+def buckets() -> list[list[str]]:
+    """The names of the parameters in each bucket."""
+    names = {parameter: name for name, parameter in trained(Branches()).items()}
+    return [[names[p] for p in bucket] for bucket in fill(names, CAP_BYTES, CAP_BYTES)]
+
+
+def gradient_bytes() -> list[int]:
+    """Bytes of each gradient, in the order of the buckets."""
+    return [p.nbytes for p in reversed(list(trained(Branches()).values()))]
+
+
+def zero_where_none(each: Sequence[Tensor | None]) -> list[Tensor]:
+    """Every rank's gradient; zeros where a rank has none."""
+    made = next(one for one in each if one is not None)
+    return [torch.zeros_like(made) if one is None else one for one in each]
+
+
+# -- the race --------------------------------------------------------------------------------------
+
+
+def big_model() -> nn.Module:
+    """Four layers of a megabyte each."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+
+
+def backward_of(model: nn.Module) -> Any:
+    """One forward and backward pass, to be timed."""
+    x = torch.ones(32, 512)
+
+    def once() -> None:
+        model.zero_grad()
+        model(x).sum().backward()
+
+    return once

@@ -1,0 +1,76 @@
+"""Small models on which builds are checked: sizes that do not divide, weights used twice."""
+
+import torch
+from torch import Tensor, nn
+
+WIDTH = 5
+BOTH = ("left", "right")
+
+
+class Branches(nn.Module):
+    """Two branches between two uses of one layer; a frozen weight and a buffer.
+
+    `order` names the branches that take part: backward comes to the last one first. Returns a
+    loss, the sum over rows.
+    """
+
+    shift: Tensor
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.ends = nn.Linear(WIDTH, WIDTH)
+        self.left, self.right = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.frozen = nn.Parameter(torch.randn(WIDTH), requires_grad=False)
+        self.register_buffer("shift", torch.randn(WIDTH))
+
+    def forward(self, x: Tensor, order: tuple[str, ...] = BOTH) -> Tensor:
+        x = self.ends(x) * self.frozen + self.shift
+        branches = torch.stack([torch.tanh(getattr(self, name)(x)) for name in order])
+        loss: Tensor = self.ends(branches.sum(0)).square().sum()
+        return loss
+
+
+class Sometimes(nn.Module):
+    """A layer of 55 numbers, of which the second half is used only where it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.always, self.sometimes = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor, both: bool) -> Tensor:
+        x = torch.tanh(self.always(x))
+        return torch.tanh(self.sometimes(x)) if both else x
+
+
+class Layered(nn.Module):
+    """Two such layers between two uses of one weight of 25 numbers; returns a loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.ends = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.layers = nn.ModuleList([Sometimes(), Sometimes()])
+
+    def forward(self, x: Tensor, both: tuple[bool, bool] = (True, True)) -> Tensor:
+        x = self.ends(x)
+        for layer, all_of_it in zip(self.layers, both, strict=True):
+            x = layer(x, all_of_it)
+        loss: Tensor = (self.ends(x) - 1).square().sum()
+        return loss
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that get gradients, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor | None]:
+    """Copies of the gradients by name."""
+    return {n: None if p.grad is None else p.grad.clone() for n, p in trained(model).items()}
+
+
+def rows(rank: int, number: int) -> Tensor:
+    """The inputs of a rank in one backward pass; ranks have different numbers of rows."""
+    generator = torch.Generator().manual_seed(100 * number + rank)
+    return torch.randn(2 + rank, WIDTH, generator=generator)

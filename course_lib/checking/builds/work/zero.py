@@ -1,0 +1,265 @@
+"""What the check of build 8.11 runs on each rank, and in one process to compare with."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.checking.builds.work.small_models import Layered, rows, trained
+from course_lib.measure.wire import WireLog, log_wire
+from course_lib.scratch.ledger import ledger
+from course_lib.scratch.zero.flat import flatten, units_of
+
+SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
+# A large epsilon: without it Adam's update is nearly the same for any multiple of the gradient.
+ADAM = partial(torch.optim.AdamW, lr=0.05, eps=0.1, weight_decay=0.1)
+MICRO_BATCHES = (1, 2, 1)  # of the updates of stage 1
+Weights = dict[str, Tensor]
+
+
+# -- one unit --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FoundUnit:
+    """What a rank found: its part, what it has after each `reduce`, the weights after `publish`."""
+
+    own: Tensor
+    reduced: list[Any]
+    left: int  # parameters that still have a `.grad`
+    published: list[Tensor]
+    in_bf16: list[Tensor]
+    wire: WireLog
+
+
+def one_unit(unit_class: Any) -> FoundUnit:
+    """Reduce twice, the second time with a gradient missing on rank 1; update; publish."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    parameters = [nn.Parameter(each) for each in numbers(0, 9)]
+    unit = unit_class(parameters, ranks)
+    own, reduced = unit.own.detach().clone(), []
+    shortest = torch.tensor(own.numel())
+    dist.all_reduce(shortest, dist.ReduceOp.MIN)
+    if shortest != -(-sum(p.numel() for p in parameters) // ranks):
+        return FoundUnit(own, [], 0, [], [], WireLog())  # nothing else can be right
+    with log_wire() as log:
+        for number in range(2):
+            for parameter, gradient in zip(parameters, made(rank, number), strict=True):
+                parameter.grad = gradient
+            unit.reduce()
+            found = unit.gradient
+            reduced.append(found.clone() if isinstance(found, Tensor) else found)
+        left = sum(p.grad is not None for p in parameters)
+        published = publish(unit, rank)
+    half = unit_class([nn.Parameter(torch.ones(7, dtype=torch.bfloat16))], ranks)
+    return FoundUnit(own, reduced, left, published, publish(half, rank), log)
+
+
+def publish(unit: Any, rank: int) -> list[Tensor]:
+    """Add rank + 1 to this rank's part, and give it to all."""
+    with torch.no_grad():
+        unit.master.add_(rank + 1)
+        unit.publish()
+    return [parameter.detach().clone() for parameter in unit.parameters]
+
+
+def numbers(rank: int, number: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(10 * number + rank)
+    return [torch.randn(shape, generator=generator) for shape in SHAPES]
+
+
+def made(rank: int, number: int) -> list[Tensor | None]:
+    """The gradients of a rank; rank 1 makes no second one in its second backward pass."""
+    first, second = numbers(rank, number)
+    return [first, None if (rank, number) == (1, 1) else second]
+
+
+def flat(tensors: Sequence[Tensor | None], ranks: int) -> Tensor:
+    """One padded vector, zeros where there is no gradient."""
+    pairs = zip(tensors, SHAPES, strict=True)
+    return flatten([torch.zeros(shape) if t is None else t for t, shape in pairs], ranks)
+
+
+# -- training --------------------------------------------------------------------------------------
+
+
+def share(model: nn.Module, rank: int, ranks: int, number: int, both: tuple[bool, bool]) -> Tensor:
+    """This rank's share of the mean loss over the rows of all ranks."""
+    loss: Tensor = model(rows(rank, number), both)
+    return loss / sum(len(rows(one, number)) for one in range(ranks))
+
+
+def weights(model: nn.Module) -> Weights:
+    return {name: p.detach().clone() for name, p in trained(model).items()}
+
+
+def everything(_rank: int, _number: int) -> tuple[bool, bool]:
+    return True, True
+
+
+def by_turns(rank: int, number: int) -> tuple[bool, bool]:
+    """In every second micro-batch the ranks differ in what they use."""
+    return (True, True) if number % 2 == 0 else (False, rank % 2 == 0)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rank found in a training."""
+
+    weights: list[Weights]  # after each update
+    state_bytes: int  # of the optimizer
+    wire: WireLog  # of the last update
+
+
+def updates(zero_class: Any) -> Found:
+    """Three updates under stage 1."""
+    rank, ranks, model = dist.get_rank(), dist.get_world_size(), Layered()
+    zero = zero_class(model, model.layers, ADAM, stage=1)
+    after, number = [], 0
+    for micro_batches in MICRO_BATCHES:
+        with log_wire() as log:
+            for _ in range(micro_batches):
+                (share(model, rank, ranks, number, (True, True)) / micro_batches).backward()
+                number += 1
+            zero.step()
+        after.append(weights(model))
+    return Found(after, ledger(model, zero.optimizer)["optimizer"], log)
+
+
+@dataclass(frozen=True)
+class Clipped:
+    """What a rank found when it clipped: the norm, its part of the gradient, what that sent."""
+
+    norm: Any
+    gradient: Tensor
+    wire: WireLog
+
+
+def clipped(zero_class: Any, clip: Any, limits: Sequence[float]) -> list[Clipped]:
+    """One backward pass for each limit, clipped to it."""
+    rank, ranks, found = dist.get_rank(), dist.get_world_size(), []
+    for limit in limits:
+        model = Layered()
+        zero = zero_class(model, model.layers, ADAM, stage=1)
+        share(model, rank, ranks, 0, (True, True)).backward()
+        with log_wire() as log:
+            norm = clip(zero, limit)
+        own = torch.cat([unit.gradient for unit in zero.units.values()])
+        found.append(Clipped(norm, own, log))
+    return found
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A backward pass of stage 2: sums begun before the last gradient, and at its end."""
+
+    before_the_last: int
+    at_the_end: int
+    left: int  # parameters that still have a `.grad`
+
+
+def stage_2(zero_class: Any) -> tuple[list[Reduced], Found]:
+    """Two updates of two micro-batches each."""
+    rank, ranks, model = dist.get_rank(), dist.get_world_size(), Layered()
+    counts: list[int] = []  # sums begun, at each gradient
+    logs = [WireLog()]
+    for parameter in trained(model).values():
+        parameter.register_post_accumulate_grad_hook(lambda _: counts.append(scatters(logs[-1])))
+    zero = zero_class(model, model.layers, ADAM, stage=2)
+    passes, after = [], []
+    for number in range(4):
+        with log_wire() as log:
+            logs.append(log)
+            (share(model, rank, ranks, number, by_turns(rank, number)) / 2).backward()
+        left = sum(p.grad is not None for p in model.parameters())
+        passes.append(Reduced(counts[-1], scatters(log), left))
+        if number % 2:
+            with log_wire() as log:
+                logs.append(log)
+                zero.step()
+            after.append(weights(model))
+    last = WireLog([call for log in logs[-3:] for call in log.calls])
+    return passes, Found(after, ledger(model, zero.optimizer)["optimizer"], last)
+
+
+def scatters(log: WireLog) -> int:
+    return sum(call.operation == "reduce-scatter" for call in log.calls)
+
+
+# -- in one process --------------------------------------------------------------------------------
+
+
+def alone(
+    ranks: int,
+    micro_batches: Sequence[int] = MICRO_BATCHES,
+    use: Any = everything,
+    scale: float = 1.0,
+    keeps: bool = False,
+    latest: bool = False,
+) -> list[Weights]:
+    """The weights after each update of one process that has all rows.
+
+    `scale` multiplies the gradient; `keeps`: gradients are not dropped after an update; `latest`:
+    those of the last micro-batch replace all others.
+    """
+    model = Layered()
+    optimizer, number = ADAM(model.parameters()), 0
+    after: list[Weights] = []
+    for count in micro_batches:
+        if not (keeps and after):
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
+        for micro_batch in range(count):
+            for rank in range(ranks if not latest or micro_batch == count - 1 else 0):
+                loss = share(model, rank, ranks, number, use(rank, number))
+                (scale * loss / count).backward()
+            number += 1
+        optimizer.step()
+        after.append(weights(model))
+    return after
+
+
+def at_the_start() -> Weights:
+    return weights(Layered())
+
+
+def unit_sizes() -> list[int]:
+    """Parameters of each unit."""
+    model = Layered()
+    return [sum(p.numel() for p in unit) for _, unit in units_of(model, model.layers)]
+
+
+def gradient_parts(ranks: int) -> list[Tensor]:
+    """What each rank owns of the whole gradient, unit behind unit."""
+    model = Layered()
+    for rank in range(ranks):
+        share(model, rank, ranks, 0, (True, True)).backward()
+    units = [
+        [p.grad for p in unit if p.grad is not None] for _, unit in units_of(model, model.layers)
+    ]
+    cut = [flatten(unit, ranks).chunk(ranks) for unit in units]
+    return [torch.cat([parts[rank] for parts in cut]) for rank in range(ranks)]
+
+
+# -- the race --------------------------------------------------------------------------------------
+
+
+def big_model() -> nn.Sequential:
+    """Four layers of a megabyte each."""
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(512, 512, bias=False) for _ in range(4)])
+
+
+def update(model: nn.Module, step: Any) -> Any:
+    """One backward pass and one update, to be timed."""
+    x = torch.ones(32, 512)
+
+    def once() -> None:
+        model(x).sum().backward()
+        step()
+
+    return once
