@@ -17,7 +17,7 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
-from course_lib.checking.builds.mesh import MESH
+from course_lib.checking.builds import mesh as mesh_build
 from course_lib.checking.helpers import described, is_number, show
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
@@ -284,7 +284,7 @@ def _plan(answer: Any) -> None:
     expect_number(ratio, flipped, "your step over the fastest, both with your assumption", rel=2e-2)
 
 
-BUILDS = (MESH,)
+BUILDS = (mesh_build.MESH,)
 
 QUIZ = (
     Question(

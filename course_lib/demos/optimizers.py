@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from course_lib import launch, mine
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.measure.gradients import relative_difference
 from course_lib.scratch import eight_bit
 from course_lib.scratch.ledger import ledger
@@ -35,7 +36,7 @@ class Options(BatchOptions):
     parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
         super().__post_init__()
 
 
