@@ -6,6 +6,7 @@ Without a file: the 61 runs of tests/theory/measured_runs.json. A file of the sa
 with nothing fitted to it. Each run has two errors: with all fitted constants, and with those that
 were fitted to runs of its own source replaced by what the other sources say. `--peer-python`
 and `--simumax`: a Python that has llm-analysis or SimuMax, which is asked about the same runs.
+`--here`: memory and time of updates on this machine, too (this_machine.py).
 """
 
 import argparse
@@ -123,6 +124,7 @@ def main() -> None:
     options.add_argument("--cases", action="store_true", help="every run")
     options.add_argument("--peer-python", type=Path, help="a Python that has llm-analysis")
     options.add_argument("--simumax", type=Path, help="a Python that has SimuMax")
+    options.add_argument("--here", action="store_true", help="updates on this machine as well")
     chosen = options.parse_args()
     found = runs(chosen.file)
     every, other = fitted(found), without_own_source(found)
@@ -148,6 +150,10 @@ def main() -> None:
             for name, errors in rows.items() if names else ():
                 title = f"{category}, on {peer}'s: {name}"
                 print(line(title, (errors[each] for each in names), limit))
+    if chosen.here:
+        from this_machine import here, table  # needs torch
+
+        print(f"\n{table(here())}")
 
 
 if __name__ == "__main__":
