@@ -29,7 +29,16 @@ from course_lib.demos.zero.prediction import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
-from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
+from course_lib.theory.inputs import (
+    RECIPES,
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    models,
+    units,
+)
+from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import collectives, zero
 
 
@@ -175,10 +184,48 @@ print([f"{ranks} GPUs: {in_stage_3(ranks) / 1e9:.1f} GB" for ranks in (34, 35, 6
 assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 
 # %% [markdown]
+# ### Stored, and there for a moment
+#
+# Answer (1) once more: the 43 GB are not for activations alone. While it works, each stage holds more than it stores. LLaMA-2 7B on 8 GPUs, beside states and activations:
+#
+# | stage | for a moment | formula | GB |
+# |---|---|---|---|
+# | 0 | DDP's buckets, a second copy of the gradients (chapter 7) | $2P$ | 13.5 |
+# | 1 | nothing in the backward pass: the whole gradients are there anyway | | 0 |
+# | 2 | whole gradients of a layer and of what is outside the layers, until they are scattered | $2\,(2P_l + P_r)$ | 1.3 |
+# | 3 | the same, and whole weights of two layers and of what is outside | twice that | 2.7 |
+#
+# $P_l$ are the parameters of a layer, $P_r$ those outside. These bytes do not shrink with $n$. DeepSpeed's update needs fp32 copies of the gradients that it updates with,
+# for a moment after the backward pass, $4P/n$ from stage 1 on: the recipe's `update="copied"`.
+
+# %%
+beside = []
+for stage in zero.STAGES:
+    job = Job(
+        models.MODELS["llama2-7b"],
+        Recipe(update="copied", recompute="full"),
+        Layout(dp=8, zero_stage=stage),
+    )
+    moments = memory_moments(job)
+    at_loss, at_update = moments["loss"], moments["update"]
+    beside.append(
+        at_loss.bucket_bytes
+        + at_loss.gathered_gradients_bytes
+        + at_loss.gathered_parameters_bytes
+    )
+    print(
+        f"stage {stage}: {beside[-1] / 1e9:5.2f} GB in the passes, "
+        f"{at_update.update_bytes / 1e9:5.2f} GB in the update"
+    )
+assert [round(size / 1e9, 1) for size in beside] == [13.5, 0, 1.3, 2.7]
+
+# %% [markdown]
+# The two never meet: when the update begins, activations and gathered layers have gone.
+#
 # **Remember**
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$.
 # - Stage 1 saves at most a factor of 4, stage 2 of 8, stage 3 of $n$.
-# - Take the lowest stage that fits.
+# - Take the lowest stage that fits, with what it holds for a moment.
 
 # %% [markdown]
 # ## 8.3 What it costs in messages
