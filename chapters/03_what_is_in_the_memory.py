@@ -464,7 +464,7 @@ expect(peak_bytes, log.peak_bytes, within=0.03, label="peak", unit="B")
 # %% [markdown]
 # ## 3.5 Your own bill
 #
-# Move the sliders. The bars are computed by `training_memory`, the function that this
+# Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
 # chapter has just measured. Find out:
 #
 # 1. Which is the largest model whose training fits on 80 GB with AdamW?
