@@ -458,21 +458,17 @@ figures.ranked_layouts(plan, "LLaMA-2 70B on 64 H100, 512 × 4096 tokens")
 # So plan twice, once with the usual assumptions and once with cautious ones, where nothing of cp hides and half of dp:
 
 # %%
-careful = planner.plan(
-    llama,
-    Recipe(),
-    eight_nodes,
-    global_batch=512,
-    sequence=4096,
-    assumptions=CAUTIOUS,
+careful = plan.under(CAUTIOUS)
+print(planner.explain_sturdy({"optimistic": plan, "cautious": careful}, 4))
+fastest, sturdiest = (
+    rank([plan, careful], 1)[0] for rank in (planner.fastest, planner.sturdy)
 )
-for option, loss in planner.sturdy([plan, careful], 3):
-    print(f"{option.explain()}; at worst {loss:.1%} slower than the best")
-sturdy, loss = planner.sturdy([plan, careful], 1)[0]
-assert sturdy.layout != plan.best(1)[0].layout and loss < 0.03
+print(f"fastest above: at worst {fastest.loss:.1%} behind the best")
+assert fastest.loss > 0.3 and sturdiest.loss < 0.03
 
 # %% [markdown]
-# `sturdy` ranks by the worst loss: how much slower is a layout than the best one, under whichever assumptions are worse for it? Among what is left, choose by
+# The table ranks by the worst loss: how much slower is a layout than the best one, under whichever assumptions are worse for it? The winner from above would be 40 % too slow, if its messages
+# do not hide: with ZeRO-2 it exchanges gradients after each of 256 micro-batches. Four other meshes stay within 5 % under either. Among those, choose by
 # other criteria: memory to spare, what your framework does well, what you can debug.
 #
 # ### Why not?
