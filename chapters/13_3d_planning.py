@@ -501,6 +501,9 @@ assert sum(plan.remedies.values()) == plan.layouts - plan.fitting
 # 1. Raise the nodes step by step to 2048 and leave the batch. Which colour grows, and why can no layout prevent it?
 # 2. Set the ZeRO stage to 0. Which degree replaces it, and what happens to the time?
 # 3. Take llama3.1-405b and recompute "none". From how many nodes on does anything fit?
+# 4. Take deepseek-v3, 64 nodes. What do the plans with ep pay for, and what those without? (For mixtures of experts the panel tries tp 1 and 4, pp 1, 4 and 16, ep 1, 8 and 64.)
+#
+# Each bar is the time under the usual assumptions, and the red line leads to that under the cautious ones.
 
 # %%
 panel = panels.planner()

@@ -24,7 +24,7 @@ from course_lib.theory.planner.search import Found, search, search_again
 from course_lib.theory.planner.space import ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
-from course_lib.validation import whole
+from course_lib.validation import number, whole
 
 if TYPE_CHECKING:
     from numpy import bool_, float64, intp
@@ -200,11 +200,13 @@ class Plan:
     @checked
     def table(self, options: Sequence[PlannedLayout]) -> str:
         """A line for each of `options`, below a head."""
-        times = [f"{one.step_s:8.3f} {self._mfu(one.step_s):6.1%}" for one in options]
+        times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
         lines = map("{} {}".format, times, map(_columns, options))
         return "\n".join([f"  step s    MFU {_HEAD}", *lines])
 
-    def _mfu(self, step_s: float) -> float:
+    def mfu(self, step_s: float) -> float:
+        """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
+        number("step_s", step_s, above=0)
         return self._model_flop / (step_s * self._peak)
 
     @cached_property

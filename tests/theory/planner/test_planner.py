@@ -580,6 +580,7 @@ PROBES = {
         {"assumptions": CAUTIOUS},
         see=lambda found: [one.step_s for one in found.best(5)],
     ),
+    "Plan.mfu": Probe(PLAN.mfu, {"step_s": 1.0}, {"step_s": 2.0}),
     "Plan.table": Probe(PLAN.table, {"options": [FIRST]}, {"options": [SECOND]}),
     "Plan.memory": Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
     "Plan.step": Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
