@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 13 3D parallelism and planning
 #
-# 2048 GPUs, a model with 70 billion parameters. Notes that many people have read plan it in two steps. First one
-# layer on each card, 80 pipeline stages: each of the 2048 cards, they say, then computes its own mini-batch and takes
-# part in data parallelism independently. As 80 stages are too many, they then cut the layers too: tensor
+# You have 2048 GPUs and a model with 70 billion parameters. Some widely read notes plan its training in two steps. First
+# they put one layer on each card, which makes 80 pipeline stages. Each of the 2048 cards, they say, then computes its own mini-batch and takes
+# part in data parallelism independently. Then they find that 80 stages are too many, and cut the layers as well: tensor
 # parallel 8, pipeline parallel 10. Before you book the machines: how many copies of the model would train?
 #
 # By the end of this chapter you can
@@ -156,8 +156,8 @@ for rank, (place, dp_group) in enumerate(ranks):
 # the fast wire. Take a real case: LLaMA-2 70B on 2048 H100, tp 8, pp 8, dp 32; 1024 sequences of 4096 tokens in an update, in 32
 # micro-batches of one sequence; sequence parallelism and ZeRO-1. How much does one GPU send in one update?
 #
-# - **tp**: around attention and around the MLP, forward and backward, the sum of $s \cdot h$ numbers (chapter 10). $4096 \cdot 8192 \cdot 2$ B = 67.1 MB, times 7/8 for a
-#   reduce-scatter among 8 and once more for the all-gather, 4 times a layer, 10 layers, 32 micro-batches: 150 GB.
+# - **tp**: four sums of $s \cdot h$ numbers in each layer, around attention and around the MLP, forward and backward (chapter 10). One has $4096 \cdot 8192 \cdot 2$ B = 67.1 MB.
+#   A reduce-scatter among 8 sends 7/8 of that, and the all-gather as much again. With 10 layers and 32 micro-batches: 150 GB.
 # - **dp**: the GPU's own gradients and parameters once, $2 \cdot 31/32$ of 2.1 GB (chapter 8): 4.2 GB.
 # - **pp**: its eighth of one layer's output to the next stage, and as much of the gradient back (chapter 11): $2 \cdot 32 \cdot 8.4$ MB = 0.54 GB.
 
@@ -265,11 +265,11 @@ assert -(-1850 // 80) == 24 and -(-1850 // 24) == 78
 assert 0 < three_nodes.fitting < three_nodes.layouts / 5
 
 # %% [markdown]
-# It can be done, in fewer than a fifth of the layouts, and it depends on the split. Nobody can build 78 cards of 24 GB from nodes of 8, since $78 = 2 \cdot 3 \cdot 13$. With 80, full recomputation and ZeRO-3 make it fit. A quotient tells you where to begin to look, no more.
+# It can, but with fewer than a fifth of the layouts. And 78 cards of 24 GB cannot be built from nodes of 8, since $78 = 2 \cdot 3 \cdot 13$. With 80 cards it fits, under full recomputation and ZeRO-3. A quotient tells you where to start looking, no more.
 #
 # **×160.** A stage of one layer keeps the activations of the micro-batches that are under way. With 80 stages, 1F1B holds
-# 80 at the first stage, not $2 \cdot 80$ (chapter 11). 80 micro-batches of one layer are as much as one micro-batch of 80 layers. It does not
-# grow with the number of stages at all:
+# 80 at the first stage, not $2 \cdot 80$ (chapter 11). 80 micro-batches of one layer are as much as one micro-batch of 80 layers. The number
+# of stages makes no difference:
 
 # %%
 layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=4096))
@@ -339,7 +339,7 @@ assert round(ridge / (0.75 * tokens * 80), 3) == 0.005
 # memory access: the card reads and writes the GPU's memory itself, and no processor copies anything. At 25 GB/s the exchange takes 0.32 s,
 # still below 1 %.
 #
-# And the 48 s themselves? They are the time in which one GPU is busy in an update, if everything runs at its peak. Mend one thing at a time:
+# And the 48 s themselves? They are the time in which one GPU is busy in an update, if everything runs at its peak. Correct one thing at a time:
 
 # %%
 micro_batches, stages = 80, 80
@@ -390,8 +390,8 @@ assert sequences == 2048 * 8 / 8
 # Eight GPUs that share a matrix work on the same sequences, so the batch is an eighth: 2048 sequences. That is the notes' argument for tensor parallelism, beside memory, and it is sound. It is also needed.
 # LLaMA-2 took 4 million tokens in an update, Llama 3 405B at most 16. Far above the critical batch (chapter 2) tokens are wasted.
 #
-# Of the H200 the notes say that its larger memory allows larger models and batches, and needs less accumulation. True, and one can say what that buys. It is not the exchange of
-# gradients, which comes once an update anyway. It is that fewer cuts are needed. The three nodes of above, with H200:
+# The notes also say that the H200's larger memory allows larger models and batches, and needs less accumulation. That is true, but what does it buy? Not fewer exchanges of
+# gradients, for there is one in an update anyway. It buys fewer cuts. Here are the three nodes from above with H200:
 
 # %%
 h200 = hardware.accelerator("H200-SXM")
@@ -412,8 +412,8 @@ print(notes.explain(1))
 print(notes.step(notes.best(1)[0]).explain())
 
 # %% [markdown]
-# tp 2, not 8, because PCIe is slow and tp waits for it. Instead the planner cuts each sequence in 8 (cp), whose messages hide behind attention, and the layers in 16
-# stages. dp is 8: gradients go around among $dp \cdot cp = 64$ GPUs, and not among 2048.
+# It takes tp 2 and not 8, because PCIe is slow and tp has to wait for it. Instead it cuts each sequence in 8 (cp), whose messages hide behind attention, and the layers into 16
+# stages. dp is 8, so gradients are exchanged among $dp \cdot cp = 64$ GPUs, and not among 2048.
 #
 # **Remember**
 # - Memory / capacity is a lower bound. A plan names its degrees.
@@ -436,8 +436,8 @@ print(notes.step(notes.best(1)[0]).explain())
 # product, every ZeRO stage, micro-batch, number of chunks (chapter 11) and recomputation. For each it computes memory and time with the formulas you know from
 # chapters 3 to 12, and sorts.
 #
-# **Predict.** LLaMA-2 70B on 64 H100, 512 sequences of 4096 tokens. Guess how many layouts there are, and how many of them fit. Commit a number for a third question: which tp
-# does the fastest have?
+# **Predict.** LLaMA-2 70B on 64 H100, 512 sequences of 4096 tokens. Guess how many layouts there are, and how many of them fit. Then commit to a number: which tp
+# does the fastest one have?
 
 # %%
 eight_nodes = Cluster(h100, nodes=8)
@@ -452,9 +452,9 @@ assert plan.fitting < plan.layouts / 2
 figures.ranked_layouts(plan, "LLaMA-2 70B on 64 H100, 512 × 4096 tokens")
 
 # %% [markdown]
-# **Explain.** Not tp 8, as most hand-made plans have. The winner cuts each sequence in 8 (cp) and the layers in 4, and sums over no tp group at all. But look
-# at the times: the first dozen lie within 2 % of each other, and the model of time is not that exact. And look at what it assumes: that cp's messages hide
-# completely behind attention. Meta found them in the way when sequences were long (Llama 3, section 3.3.2).
+# **Explain.** Most hand-made plans have tp 8. The winner has none: it cuts each sequence in 8 (cp) and the layers into 4 stages. But look
+# at the times. The first dozen lie within 2 % of each other, and the model of time is not that exact. And look at what it assumes: that cp's messages hide
+# completely behind attention. When sequences were long, Meta had to wait for them (Llama 3, section 3.3.2).
 #
 # So plan twice, once with the usual assumptions and once with cautious ones, where nothing of cp hides and half of dp:
 
@@ -526,12 +526,12 @@ assert few < 0.01 and many > 0.5
 panel.nodes.value = 16
 
 # %% [markdown]
-# 512 sequences on 16,384 GPUs: a thirty-second of a sequence for each GPU. dp can be at most 512, so the rest must be tp and pp, and each pipeline has few micro-batches. The batch
+# With 512 sequences on 16,384 GPUs each GPU has a thirty-second of a sequence. dp can be at most 512, so the rest must be tp and pp, and each pipeline has few micro-batches. The batch
 # limits how many GPUs are of use (chapter 1).
 #
 # ### How far to trust it
 #
-# The time of a step is computed from the FLOP, the messages that show and the bubble. What no formula knows are a few rates, and each has a source.
+# The time of a step is computed from the FLOP, the messages that show and the bubble. Behind it stand a few rates that no formula gives. Each has a source.
 # The matmuls of whole layers reach 80 % of the best matmul on an A100, and each byte of activations passes through memory 8 times: both fitted to the ten rows of Narayanan
 # et al. (arXiv:2104.04473, table 1). On an H100 it is 72 %, since a busy H100 lowers its clock: fitted to Llama 3 405B. Flash attention reaches 60 % of the
 # peak on an A100 and 35 % on an H100, as its authors say. This is the run behind the 72 %. Its layers lie as Meta describes: 128 chunks, of which the first has the embedding
@@ -692,7 +692,7 @@ expect(rate, 385, within=0.02, label="rate by the bill", unit="TFLOP/s per GPU")
 # %% [markdown]
 # 19.8 s against 19.9 s. Do not believe it: two things that the theory cannot see pull in opposite directions. Look at them one by one.
 #
-# **fp8.** Most matmuls of DeepSeek-V3 run in 8 bits (**fp8**), at twice the peak of bf16. The theory has one peak for all. Give the chip twice the peak and attention its old speed.
+# **fp8.** Most matmuls of DeepSeek-V3 run in 8 bits, in fp8, at twice the peak of bf16. The theory has one peak for all. Give the chip twice the peak and attention its old speed.
 #
 # **Fewer bytes.** The theory sends each token to each of its 8 experts, in bf16. DeepSeek-V3 sends it to at most 4 nodes, once to each; NVLink distributes it there. On the way to the experts it has 8 bits, on the way back 16 (sections 3.2.2 and
 # 3.3.3). In place of $8 \cdot 2 + 8 \cdot 2$ bytes for each number that is $4 \cdot 1 + 4 \cdot 2$: three eighths. It is as if the network were 8/3 times as fast.
@@ -717,9 +717,9 @@ for name, chip, between in (
 assert round(step.total_s) == 13 and step.ep_s == 0
 
 # %% [markdown]
-# fp8 alone gains nothing: matmuls take 9.5 instead of 15.5 s, too short a time to hide 16.3 s of messages. With both, the theory arrives at 13 s, and the real update takes half as much again. So the agreement above was luck, and this is the honest result: a lower bound, missed by a factor of 1.5.
+# fp8 alone gains nothing. Computing takes 9.5 instead of 15.5 s, which is too short to hide 16.3 s of messages. With both, the theory arrives at 12.7 s, and the real update takes 1.6 times as long. So the agreement above was luck. The honest result is a lower bound, missed by a factor of 1.6.
 #
-# What may fill it? 20 of the 132 multiprocessors (SM) of each GPU run the messages (section 3.2.2). fp8 needs scaling factors, and sums that are passed on in fp32. An expert's matrix is only 2,048 wide. Norms and parts of attention are computed twice.
+# What may fill it? A GPU consists of many small processors, and each is a **streaming multiprocessor** (流式多处理器, SM). 20 of the 132 do nothing but run the messages (section 3.2.2). fp8 needs scaling factors, and sums that are passed on in fp32. An expert's matrix is only 2,048 wide. Norms and parts of attention are computed twice.
 # A module that predicts a second token costs another layer and another head. Experts are never equally busy. None of these is published as a number of seconds.
 #
 # ### Does it fit?
@@ -789,8 +789,8 @@ assert behind < 1.03
 # %% [markdown]
 # ## 13.6 Demo: 2 × 2 × 2
 #
-# Everything together on your machine: eight processes train a GPT with 5 layers and hidden size 32. Two neighbours share each matrix, two pairs have copies, and the
-# two halves have layers 1 to 3 and 4 to 5. The composition is short, because the parts exist:
+# Now everything together, on your machine: eight processes train a GPT with 5 layers and hidden size 32. Each matrix is shared by two neighbours, each pair has a copy in another pair, and the
+# two halves of the eight hold layers 1 to 3 and 4 to 5. The program is short, because the parts exist:
 
 # %%
 show_source(scratch.three_d.ThreeD)

@@ -70,7 +70,7 @@ def sentence(
     plan: Plan, options: Sequence[tuple[Judged, StepTime]], title: str, notes: tuple[str, ...]
 ) -> str:
     """How many fit, the fastest one with its parts, the sturdiest, and the rejections, in words."""
-    rejections = "; ".join(notes)
+    rejections = "; ".join(notes).replace(",; ", ", ")
     if not options:
         return f"{title}: no layout fits; {rejections}."
     best, step = options[0]
