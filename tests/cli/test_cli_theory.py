@@ -19,6 +19,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory import report
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
+from course_lib.theory.step.assumptions import CAUTIOUS
 
 MEMORY = ["memory", "llama3-8b"]
 FLOPS = ["flops", "llama3-8b"]
@@ -299,13 +300,56 @@ def test_plan_prints_its_own_table_the_front_and_the_reasons(text, expected):
     front, rejected = expected.pareto(), next(expected.rejected())
     half = (front[0].memory_bytes + front[-1].memory_bytes) / 2
     between = next(option for option in front if option.memory_bytes <= half)
-    shown = "\n".join(option.explain() for option in (front[0], between, front[-1]))
+    shown = expected.table((front[0], between, front[-1]))
     assert f"(3 of {len(front)}):\n{shown}\n" in printed
     alone = text(*PLAN, "--top", "1")
-    assert f"(1 of {len(front)}):\n{front[0].explain()}\n\n" in alone
-    assert f"{rejected[0].explain()}\n  {rejected[1]}\n" in printed
+    assert f"(1 of {len(front)}):\n{expected.table(front[:1])}\n\n" in alone
+    assert f"{expected.table(rejected[:1])}\n  {rejected[1]}\n" in printed
     assert printed.count(" needs ") == 2
     assert " needs " not in text(*PLAN, "--rejected", "0")
+
+
+@pytest.fixture(scope="module")
+def seventy():
+    cluster = Cluster(hardware.accelerator("H100-SXM"), 8)
+    found = planner.plan(models.model("llama2-70b"), RECIPES["mixed-16"], cluster, 512)
+    return {"optimistic": found, "cautious": found.under(CAUTIOUS)}
+
+
+SEVENTY = ["plan", "llama2-70b", "--nodes", "8", "--batch", "512", "--top", "3"]
+
+
+def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seventy):
+    best = planner.sturdy(tuple(seventy.values()), 3)
+    printed = text(*SEVENTY)
+    assert planner.explain_sturdy(seventy, 3) in printed
+    assert f"cautious: {CAUTIOUS.explain()}\n" in printed
+    # The usual assumptions' winner is 40 % slower than need be, if cp and half of dp do not hide.
+    assert "The fastest layout above loses 39.6%" in printed
+    assert f"the first one here loses {best[0].loss:.1%}" in printed
+    found = data(*SEVENTY)
+    assert [one["loss"] for one in found["sturdy"]] == [one.loss for one in best]
+    times = {"optimistic": best[0].steps_s[0], "cautious": best[0].steps_s[1]}
+    assert found["sturdy"][0]["steps_s"] == pytest.approx(times)
+    assert found["assumptions"]["cautious"]["overlap"]["dp"] == 0.5
+
+
+def test_plan_says_so_where_the_fastest_is_near_the_top_anyway(text):
+    printed = text("plan", "llama3-405b", "--nodes", "64", "--batch", "512", "--sequence", "4096")
+    assert "The fastest layout above is within 0.0% of the best under either." in printed
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        SEVENTY,
+        ["plan", "llama2-70b", "--batch", "64"],
+        ["plan", "deepseek-v3", "--nodes", "64", "--batch", "2048", "--rejected", "40"],
+    ],
+)
+def test_a_plan_fits_100_columns(argv, capsys):
+    cli.main(argv)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 100
 
 
 def test_a_plan_in_which_nothing_fits_exits_with_1(data, text):

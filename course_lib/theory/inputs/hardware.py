@@ -198,6 +198,18 @@ _LIST = (
         matmul_efficiency=794.5 / 989.4,
         **_HOPPER,
     ),
+    # An H100 whose NVLink is cut to 400 GB/s in all, 200 one way (DeepSeek-AI 2025,
+    # arXiv:2505.09343, section 4.1), with 400 Gb/s of InfiniBand for each GPU.
+    _chip(
+        "H800-SXM",
+        989.4,
+        80,
+        3350,
+        _nvlink(4, 200),
+        between=NDR,
+        matmul_efficiency=794.5 / 989.4,
+        **_HOPPER,
+    ),
     # github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md: HBM2e, 500 W.
     _chip(
         "H100-SXM-500W",

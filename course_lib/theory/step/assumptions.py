@@ -1,7 +1,7 @@
 """What no formula knows about a step: how fast whole layers are, and what hides behind what."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
@@ -63,6 +63,13 @@ class Assumptions:
             choice("overlap axis", axis, AXES)
             number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
+
+    def explain(self) -> str:
+        """What may hide, and what differs from the default otherwise, in one line."""
+        hidden = ", ".join(f"{axis} {part:.0%}" for axis, part in self.overlap.items())
+        default = {each.name: each.default for each in fields(self) if each.name != "overlap"}
+        others = [f"{k} {getattr(self, k)}" for k, v in default.items() if getattr(self, k) != v]
+        return "; ".join([f"of messages hide at most {hidden}", *others])
 
     @checked
     def attention_mask(self, recipe: Recipe) -> str:

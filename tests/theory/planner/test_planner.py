@@ -20,7 +20,7 @@ from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES,
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.planner import causes, plan, reasons, sturdy
+from course_lib.theory.planner import Plan, causes, explain_sturdy, fastest, plan, reasons, sturdy
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
@@ -248,17 +248,17 @@ def test_the_front_holds_every_layout_that_nothing_beats():
 def test_explain_is_a_table():
     found = plan(SMALL, Recipe(), TINY, 32)
     lines = found.explain(3).splitlines()
-    assert len(lines) == 5 and f"{found.fitting:,} of {found.layouts:,} layouts fit" in lines[0]
+    assert len(lines) == 6 and f"{found.fitting:,} of {found.layouts:,} layouts fit" in lines[1]
     best = found.best(1)[0]
-    assert f"{best.step_s:.3f}" in lines[2] and best.recipe.recompute in lines[2]
-    assert f"{found.step(best).mfu:.1%}" in lines[2]
+    assert f"{best.step_s:.3f}" in lines[3] and best.recipe.recompute in lines[3]
+    assert f"{found.step(best).mfu:.1%}" in lines[3]
     assert f"tp={best.layout.tp} " in best.explain()
 
 
 def test_nothing_fits_says_what_is_closest():
     found = plan(model("llama2-70b"), Recipe(), Cluster(H100), 64)
     assert found.fitting == 0 and found.best() == () and found.pareto() == ()
-    assert "0 of" in found.explain() and "closest: " in found.explain()
+    assert "0 of" in found.explain() and "closest:\n" in found.explain()
     assert "stage 0 needs" in found.explain() and "optimizer states" in found.explain()
 
 
@@ -384,17 +384,60 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         for guess in (OPTIMISTIC, CAUTIOUS)
     ]
     found = sturdy(plans, 3)
-    losses = [loss for _, loss in found]
+    losses = [one.loss for one in found]
     assert losses == sorted(losses)
-    for option, loss in found:
-        slower = [each.step(option).total_s / each.best(1)[0].step_s - 1 for each in plans]
-        assert loss == pytest.approx(max(slower))
+    assert (
+        len({(one.option.layout.tp, one.option.layout.pp, one.option.layout.cp) for one in found})
+        == 3
+    )
+    for one in (*found, *fastest(plans, 4)):
+        times = [each.step(one.option).total_s for each in plans]
+        assert one.steps_s == pytest.approx(tuple(times))
+        slower = [
+            time / each.best(1)[0].step_s - 1 for time, each in zip(times, plans, strict=True)
+        ]
+        assert one.loss == pytest.approx(max(slower))
+        assert one.sturdy == (max(slower) <= 0.05)
+    assert tuple(one.option for one in fastest(plans, 4)) == plans[0].meshes(4)
     # Nobody does better: not even those that win under one of the two.
     for each, other in (plans, plans[::-1]):
         best = each.best(1)[0]
         assert other.step(best).total_s / other.best(1)[0].step_s - 1 >= losses[0] - 1e-9
     with pytest.raises(ValueError, match="ask the same question"):
         sturdy([plans[0], plan(DENSE, PLAIN, FOUR, 32, sequence=512)])
+    with pytest.raises(ValueError, match="plans must be at least 1"):
+        fastest([])
+
+
+def test_where_nothing_fits_nothing_is_sturdy():
+    none = plan(model("llama2-70b"), Recipe(), Cluster(H100), 64)
+    assert none.fitting == 0
+    assert sturdy([none, none.under(CAUTIOUS)]) == fastest([none]) == ()
+
+
+@settings(deadline=None)
+@given(SHAPES, ASSUMPTION_CHOICES, ASSUMPTION_CHOICES)
+def test_other_assumptions_are_another_search(shape, before, after):
+    """Whether the tables could be kept or not."""
+    question = Question(shape, Recipe(), TINY, 16, 384, before, 12345)
+    other = Plan(question, search(question)).under(after)
+    again = search(replace(question, assumptions=after))
+    assert other.question.assumptions == after
+    assert (other.found.memory_bytes == again.memory_bytes).all()
+    assert (other.found.step_s == again.step_s).all()
+
+
+def test_a_table_tells_assumptions_by_name_and_layouts_with_both_times():
+    plans = {"as usual": PLAN, "with care": CAREFUL}
+    lines = explain_sturdy(plans, 2).splitlines()
+    assert lines[0] == "as usual: " + OPTIMISTIC.explain()
+    assert lines[1] == "with care: " + CAUTIOUS.explain()
+    assert lines[2].split()[:5] == ["as", "usual", "with", "care", "loss"]
+    assert max(map(len, lines)) <= 100
+    for line, one in zip(lines[3:], sturdy(tuple(plans.values()), 2), strict=True):
+        seconds = [f"{time:.3f}" for time in one.steps_s]
+        assert line.split()[:5:2] == [*seconds, f"{one.loss:.1%}"]
+        assert f"{one.option.layout.accumulation}" in line.split()
 
 
 def test_a_remedy_by_tensor_parallelism_cuts_the_norms_as_well():
@@ -488,7 +531,7 @@ def test_excluded_meshes_are_those_that_no_row_has():
 FOUR = Cluster(replace(H100, memory_bytes=2 * 10**9), nodes=2, gpus_per_node=2)
 PLAN = plan(DENSE, PLAIN, FOUR, 8, sequence=512)
 FIRST, *_, SECOND = PLAN.best(20)
-CAREFUL = replace(PLAN, found=search(replace(PLAN.question, assumptions=CAUTIOUS)))
+CAREFUL = PLAN.under(CAUTIOUS)
 PROBES = {
     "plan": Probe(
         plan,
@@ -521,11 +564,30 @@ PROBES = {
         {"plans": (PLAN,), "count": 3},
         {"plans": (PLAN, CAREFUL), "count": 2},
     ),
+    "fastest": Probe(
+        fastest,
+        {"plans": (PLAN,), "count": 3},
+        {"plans": (PLAN, CAREFUL), "count": 2},
+    ),
+    "explain_sturdy": Probe(
+        explain_sturdy,
+        {"plans": {"a": PLAN}, "count": 3},
+        {"plans": {"b": CAREFUL}, "count": 2},
+    ),
+    "Plan.under": Probe(
+        PLAN.under,
+        {"assumptions": OPTIMISTIC},
+        {"assumptions": CAUTIOUS},
+        see=lambda found: [one.step_s for one in found.best(5)],
+    ),
+    "Plan.mfu": Probe(PLAN.mfu, {"step_s": 1.0}, {"step_s": 2.0}),
+    "Plan.table": Probe(PLAN.table, {"options": [FIRST]}, {"options": [SECOND]}),
     "Plan.memory": Probe(PLAN.memory, {"option": FIRST}, {"option": SECOND}),
     "Plan.step": Probe(PLAN.step, {"option": FIRST}, {"option": SECOND}),
     "Plan.explain": Probe(PLAN.explain, {"count": 1}, {"count": 2}),
 }
 RECORDS = {
     "PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
+    "Judged": [*fastest([PLAN, CAREFUL], 4), *sturdy([CAREFUL, PLAN], 4)],
     "Plan": [PLAN, plan(DENSE, PLAIN, FOUR, 16, sequence=512)],
 }
