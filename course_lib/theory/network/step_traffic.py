@@ -12,6 +12,7 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import Collective, Traffic
@@ -203,15 +204,28 @@ def _context(step: _Step) -> Iterator[Collective]:
 def _expert(step: _Step) -> Iterator[Collective]:
     """Tokens to their experts and back, and the same for their gradients.
 
-    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends to the
+    one in its place on each other node, which forwards behind that.
     """
-    layout = step.job.layout
+    shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
         return
     count = step.layers[1] * step.passes * (step.forwards + 1)
-    group, size = step.group("ep", layout.ep, layout.tp), step.routed_bytes(inside=False)
+    size = step.routed_bytes(inside=False)
+    members = max(1, min(layout.ep, step.job.cluster.gpus_per_node // layout.tp))
+    nodes = -(-layout.ep // members)
+    every = step.group("ep", layout.ep, layout.tp)
+    inside = step.group("ep", members, layout.tp)
+    between = step.group("ep", nodes, layout.tp * members)
     for what in ("dispatch", "combine"):
-        yield group.calls(what, "all-to-all", count, size, place="experts")
+        if limit is None or nodes == 1:
+            yield every.calls(what, "all-to-all", count, size, place="experts")
+            continue
+        copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
+        once = copies * size / shape.top_k
+        yield between.calls(f"{what} to nodes", "all-to-all", count, once, place="experts")
+        what, kind = f"{what} in a node", "all-to-all"
+        yield inside.calls(what, kind, count, size, place="experts", hidden=True)
 
 
 def _data(step: _Step) -> Iterator[Collective]:
