@@ -1,6 +1,6 @@
 """What one pipeline rank does in a training step, in seconds, before it waits for the others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import ABSURD_FLOP
@@ -10,7 +10,12 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import needed_terms, recomputed_bytes
 from course_lib.theory.memory.ends import output_activation_bytes
-from course_lib.theory.memory.states import LocalParameters, local_parameters, updated_parameters
+from course_lib.theory.memory.states import (
+    LocalParameters,
+    local_parameters,
+    shard_parameters,
+    updated_parameters,
+)
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
@@ -29,25 +34,27 @@ class StageBusyTime:
     ep_s: float = 0.0
     pp_s: float = 0.0
     dp_s: float = 0.0
+    accumulation_s: float = 0.0
     optimizer_s: float = 0.0
 
     @property
     def passes_s(self) -> float:
-        """What repeats with every micro-batch: all but dp and the optimizer."""
+        """What repeats with every micro-batch, but for dp and for adding up gradients."""
         messages = self.tp_s + self.cp_s + self.ep_s + self.pp_s
         return self.compute_s + self.elementwise_s + messages
 
     @property
     def total_s(self) -> float:
         """The sum of the leaves."""
-        return self.passes_s + self.dp_s + self.optimizer_s
+        return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
 
 
 @checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
     layout, cluster = job.layout, job.cluster
-    traffic = step_traffic(job, stage, policy=assumptions.policy)
+    sent = replace(job, cluster=assumptions.reached(cluster))
+    traffic = step_traffic(sent, stage, policy=assumptions.policy)
     work = stage_work(job, assumptions, stage)
     attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
     compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
@@ -58,11 +65,14 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
         f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
         for axis, seconds in traffic.waited_by_axis.items()
     }
+    local = local_parameters(job.shape, layout, stage)
+    sums = layout.passes if layout.accumulation > 1 else 0
     return StageBusyTime(
         stage,
         compute_s=compute,
         elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
-        optimizer_s=update_seconds(job, assumptions, local_parameters(job.shape, layout, stage)),
+        accumulation_s=sums * accumulation_seconds(job, local),
+        optimizer_s=update_seconds(job, assumptions, local),
         **shown,
     )
 
@@ -168,3 +178,20 @@ def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -
         moved = part * (recipe.gradient_bytes + recipe.weight_bytes)
         return moved / assumptions.host_link.bytes_per_s
     return 2 * part * recipe.bytes_per_parameter / job.cluster.accelerator.memory_bytes_per_s
+
+
+@checked
+def accumulation_seconds(job: Job, local: LocalParameters) -> float:
+    """Adding the gradients of one micro-batch to the sum: reads both, writes the sum.
+
+    Parameters · (bytes of a gradient + 2 · bytes of a sum) / memory bandwidth: 10 bytes for a
+    16-bit gradient and an fp32 sum. The parameters are those of the shard where ZeRO-2 or 3 reduces
+    every micro-batch. Nothing under `fused_accumulation`.
+    """
+    recipe, layout = job.recipe, job.layout
+    if recipe.fused_accumulation:
+        return 0.0
+    sharded = layout.zero_stage >= 2 and not layout.reduces_once
+    parameters = shard_parameters(local, layout) if sharded else local.total
+    moved = parameters * (recipe.compute_bytes + 2 * recipe.accumulated_bytes)
+    return moved / job.cluster.accelerator.memory_bytes_per_s

@@ -23,6 +23,7 @@ LEAVES = (
     "pp_s",
     "dp_s",
     "bubble_s",
+    "accumulation_s",
     "optimizer_s",
 )
 
@@ -33,7 +34,8 @@ class StepTime:
 
     `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
     `dp_s`: messages that computing doesn't hide. `bubble_s`: waiting for the other stages.
-    `optimizer_s`: updating the parameters. `model_flop` and `hardware_flop`: of all GPUs together.
+    `accumulation_s`: adding up gradients over micro-batches. `optimizer_s`: updating parameters.
+    `model_flop` and `hardware_flop`: of all GPUs together.
     """
 
     compute_s: float
@@ -44,6 +46,7 @@ class StepTime:
     pp_s: float
     dp_s: float
     bubble_s: float
+    accumulation_s: float
     optimizer_s: float
     stage: int
     tokens: int
@@ -65,8 +68,8 @@ class StepTime:
 
     @property
     def working_s(self) -> float:
-        """What the chip does itself: matmuls, what lies between them, and the optimizer."""
-        return self.compute_s + self.elementwise_s + self.optimizer_s
+        """What the chip does itself: matmuls, what lies between them, sums, and the optimizer."""
+        return self.compute_s + self.elementwise_s + self.accumulation_s + self.optimizer_s
 
     @property
     def communication_s(self) -> float:
@@ -110,15 +113,15 @@ class StepTime:
         """One line per leaf with its part of the step, then totals and the convention."""
         total = self.total_s
         lines = [
-            f"{name.removesuffix('_s'):<10}{time:>12.4f} s {time / total:>7.1%}"
+            f"{name.removesuffix('_s'):<14}{time:>12.4f} s {time / total:>7.1%}"
             for name, time in self.leaves().items()
         ]
         rates = (
             f"{self.tokens:,} tokens / {total:.4g} s = {self.tokens_per_s:,.0f} tokens/s on "
             f"{self.gpus:,} GPUs; MFU {self.mfu:.1%}, HFU {self.hfu:.1%}"
         )
-        where = f"{'total':<10}{total:>12.4f} s on stage {self.stage}, the slowest"
-        return "\n".join([*lines, where, rates, f"convention {self.convention}"])
+        where = f"{'total':<14}{total:>12.4f} s on stage {self.stage}, the slowest"
+        return "\n".join([*lines, where, rates, *self.convention.split("; ")])
 
 
 @checked
@@ -147,7 +150,7 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         hardware_flop=flops.hardware_flop,
         peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
         gpu_hour_usd=job.cluster.gpu_hour_usd,
-        convention=f"{flops.convention}; {_rates(job, assumptions)}",
+        convention=f"{flops.convention}; {_rates(job, assumptions)}; {assumptions.explain()}",
     )
 
 

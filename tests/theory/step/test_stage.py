@@ -19,6 +19,7 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Work,
+    accumulation_seconds,
     attention_rate,
     exposed,
     head_work,
@@ -60,7 +61,7 @@ def test_attention_and_matmuls_each_have_a_rate():
     work = stage_work(job, Assumptions(), 0)
     saved = work.attention_flop / (0.7 * H100.peak_flop_per_s)
     assert half - whole_ == pytest.approx(saved)
-    assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.72 * FOUR.matmul_flop_per_s)
+    assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.75 * FOUR.matmul_flop_per_s)
     standard = attention_rate(FOUR, Assumptions(), Recipe(attention="standard"))
     assert standard == layer_rate(FOUR, Assumptions())
 
@@ -77,7 +78,8 @@ def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
 
 
 def test_messages_that_nothing_hides_are_those_of_the_traffic():
-    naked = Assumptions(overlap=dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0))
+    hidden = dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0)
+    naked = Assumptions(overlap=hidden, inside_efficiency=1.0)
     layout = replace(LAYOUT, zero_stage=1, ep=2)
     for stage in range(2):
         time = stage_busy_time(Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), naked, stage)
@@ -104,6 +106,24 @@ def test_messages_hide_no_longer_than_there_is_computing():
     # Once a step, behind one micro-batch however many there are; or with each of them.
     assert shown[1, 8] == pytest.approx(shown[1, 4]) and shown[1, 4] > 0
     assert shown[2, 8] > 1.5 * shown[2, 4]
+
+
+def test_gradients_add_up_once_for_each_micro_batch():
+    """10 bytes for each of 10^9 parameters, 100 times, at 1 TB/s; of a shard under ZeRO-3."""
+    memory = replace(H100, memory_bytes_per_s=1e12)
+    job = Job(SHAPE, Recipe(gradient_buffer=True), Layout(dp=4, accumulation=100), Cluster(memory))
+    local = LocalParameters(10**9)
+    assert 100 * accumulation_seconds(job, local) == pytest.approx(1.0)
+    own = stage_busy_time(job, Assumptions(), 0).accumulation_s
+    assert own == pytest.approx(100 * accumulation_seconds(job, local_parameters(SHAPE)))
+    single = replace(job, layout=Layout(dp=4))
+    assert stage_busy_time(single, Assumptions(), 0).accumulation_s == 0
+    sharded = replace(job, layout=Layout(dp=4, accumulation=100, zero_stage=3))
+    assert 400 * accumulation_seconds(sharded, local) == pytest.approx(1.0)
+    once = replace(job, layout=replace(sharded.layout, reduce="update"))
+    assert 100 * accumulation_seconds(once, local) == pytest.approx(1.0)
+    fused = replace(job, recipe=Recipe(gradients="fp32", fused_accumulation=True))
+    assert accumulation_seconds(fused, local) == 0
 
 
 LOCAL = local_parameters(probes.MIXTURE)
@@ -147,6 +167,12 @@ PROBES = {
                 Assumptions(host_link=SLOW_LINK), {"job": replace(JOB, recipe=OFFLOADED)}
             ),
         },
+        silent=("shape", "micro_batch", "sequence"),
+    ),
+    "accumulation_seconds": Probe(
+        accumulation_seconds,
+        {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
+        {"local": LocalParameters(10)},
         silent=("shape", "micro_batch", "sequence"),
     ),
     "exposed": Probe(
