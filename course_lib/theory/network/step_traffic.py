@@ -7,6 +7,7 @@ of all gradients, the loss itself.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
@@ -95,7 +96,7 @@ class _Step:
         """Forward passes per micro-batch: full recomputation makes it two."""
         return 2 if self.job.recipe.recompute == "full" else 1
 
-    @property
+    @cached_property
     def layers(self) -> tuple[int, int]:
         """Layers on this rank: those with one MLP, and those with experts."""
         shape, layout, counts = self.job.shape, self.job.layout, [0, 0]
@@ -104,7 +105,7 @@ class _Step:
                 counts[shape.has_experts(layer)] += count
         return counts[0], counts[1]
 
-    @property
+    @cached_property
     def ends(self) -> tuple[bool, bool]:
         """Whether this rank has the embedding, and whether it has the head."""
         return self.job.layout.holds_ends(self.stage)

@@ -1,13 +1,18 @@
 """What one pipeline rank does in a training step, in seconds, before it waits for the others."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import needed_terms, recomputed_bytes
 from course_lib.theory.memory.ends import output_activation_bytes
 from course_lib.theory.memory.states import (
@@ -50,31 +55,36 @@ class StageBusyTime:
 
 
 @checked
+def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
+    """How many pipeline ranks compute and send alike, by the first of them.
+
+    They hold as many layers of each kind, and the same ends.
+    """
+    counts = layout.chunk_layers(shape)
+    dense = shape.dense_layers if shape.experts else shape.layers
+    starts = [0, *accumulate(counts)]
+    found: dict[tuple[int, int, bool, bool], list[int]] = {}
+    for stage in range(layout.pp):
+        chunks = layout.stage_chunks(stage)
+        layers = sum(counts[chunk] for chunk in chunks)
+        one_mlp = sum(min(counts[chunk], max(0, dense - starts[chunk])) for chunk in chunks)
+        found.setdefault((layers, one_mlp, *layout.holds_ends(stage)), []).append(stage)
+    return {stages[0]: len(stages) for stages in found.values()}
+
+
+@checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
-    layout, cluster = job.layout, job.cluster
-    sent = replace(job, cluster=assumptions.reached(cluster))
-    traffic = step_traffic(sent, stage, policy=assumptions.policy)
-    work = stage_work(job, assumptions, stage)
-    attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
-    compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
-    each_pass = layout.exchanges_each_pass
-    hides = dict.fromkeys(AXES, compute)
-    hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
-    shown = {
-        f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
-        for axis, seconds in traffic.waited_by_axis.items()
-    }
-    local = local_parameters(job.shape, layout, stage)
-    sums = layout.passes if layout.accumulation > 1 else 0
-    return StageBusyTime(
-        stage,
-        compute_s=compute,
-        elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
-        accumulation_s=sums * accumulation_seconds(job, local),
-        optimizer_s=update_seconds(job, assumptions, local),
-        **shown,
-    )
+    return _Step(job, assumptions).busy_time(stage)
+
+
+@checked
+def stage_busy_times(
+    job: Job, assumptions: Assumptions, stages: Iterable[int]
+) -> list[StageBusyTime]:
+    """The same for several: what they have in common is computed once."""
+    step = _Step(job, assumptions)
+    return [step.busy_time(stage) for stage in stages]
 
 
 def exposed(seconds: float, overlap: float, window_s: float) -> float:
@@ -140,14 +150,65 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
 @checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
-    layout, total = job.layout, Work()
-    for chunk in layout.stage_chunks(stage):
-        for layer, count in layout.layers_of(job.shape, chunk):
-            total += layer_work(job, assumptions, layer).times(count)
-    _, has_head = layout.holds_ends(stage)
-    if has_head:
-        total += head_work(job, assumptions)
-    return total.times(layout.passes)
+    return _Step(job, assumptions).work(stage)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A job under assumptions, with what all its stages have in common."""
+
+    job: Job
+    assumptions: Assumptions
+
+    @cached_property
+    def sent(self) -> Job:
+        """The job on links as fast as collectives are on them."""
+        return replace(self.job, cluster=self.assumptions.reached(self.job.cluster))
+
+    @cached_property
+    def layers(self) -> dict[int, Work]:
+        """What one layer of each kind does."""
+        kinds = self.job.shape.layer_kinds()
+        return {layer: layer_work(self.job, self.assumptions, layer) for layer, _ in kinds}
+
+    def work(self, stage: int) -> Work:
+        """What `stage_work` says."""
+        layout, total, counts = self.job.layout, Work(), dict.fromkeys(self.layers, 0)
+        for chunk in layout.stage_chunks(stage):
+            for layer, count in layout.layers_of(self.job.shape, chunk):
+                counts[layer] += count
+        for layer, count in counts.items():
+            total += self.layers[layer].times(count)
+        _, has_head = layout.holds_ends(stage)
+        if has_head:
+            total += head_work(self.job, self.assumptions)
+        return total.times(layout.passes)
+
+    def busy_time(self, stage: int) -> StageBusyTime:
+        """What `stage_busy_time` says."""
+        job, assumptions = self.job, self.assumptions
+        layout, cluster = job.layout, job.cluster
+        traffic = step_traffic(self.sent, stage, policy=assumptions.policy)
+        work = self.work(stage)
+        attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
+        compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
+        each_pass = layout.exchanges_each_pass
+        hides = dict.fromkeys(AXES, compute)
+        hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
+        shown = {
+            f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
+            for axis, seconds in traffic.waited_by_axis.items()
+        }
+        local = local_parameters(job.shape, layout, stage)
+        sums = layout.passes if layout.accumulation > 1 else 0
+        return StageBusyTime(
+            stage,
+            compute_s=compute,
+            elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
+            accumulation_s=sums * accumulation_seconds(job, local),
+            optimizer_s=update_seconds(job, assumptions, local),
+            **shown,
+        )
 
 
 @checked
@@ -191,7 +252,7 @@ def accumulation_seconds(job: Job, local: LocalParameters) -> float:
     recipe, layout = job.recipe, job.layout
     if recipe.fused_accumulation:
         return 0.0
-    sharded = layout.zero_stage >= 2 and not layout.reduces_once
+    sharded = layout.zero_stage >= 2 and not layout.adds_up
     parameters = shard_parameters(local, layout) if sharded else local.total
     moved = parameters * (recipe.compute_bytes + 2 * recipe.accumulated_bytes)
     return moved / job.cluster.accelerator.memory_bytes_per_s

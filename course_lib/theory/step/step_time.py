@@ -10,7 +10,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_time
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import StageBusyTime, attention_rate, layer_rate, stage_busy_time
+from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
 from course_lib.validation import number
 
 # What the time of a step is made of, in the order in which it is told.
@@ -136,9 +136,11 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     assumptions = assumptions or Assumptions()
     conventions = assumptions.flop_conventions(job.recipe)
     flops = training_flops(job.shape, job.layout.global_batch, job.sequence, **conventions)
-    stages = [stage_busy_time(job, assumptions, stage) for stage in range(job.layout.pp)]
+    alike = alike_stages(job.shape, job.layout)
+    stages = stage_busy_times(job, assumptions, alike)
+    everyone = sum(stage.passes_s * alike[stage.stage] for stage in stages)
     forward = flops.forward_flop / flops.hardware_flop
-    bubbles = [_bubble_s(job.layout, stages, stage, forward) for stage in stages]
+    bubbles = [_bubble_s(job.layout, everyone - stage.passes_s, forward) for stage in stages]
     ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
     slowest = ends.index(max(ends))  # the earliest of equals
     return StepTime(
@@ -165,16 +167,14 @@ def _rates(job: Job, assumptions: Assumptions) -> str:
     )
 
 
-def _bubble_s(
-    layout: Layout, stages: list[StageBusyTime], this: StageBusyTime, forward: float
-) -> float:
-    """Seconds that one stage waits for the others; `forward`: the forward pass' part of a pass.
+def _bubble_s(layout: Layout, others: float, forward: float) -> float:
+    """Seconds that one stage waits for the others, whose passes of a step take `others` together.
 
-    The gradient of the weights, W of zero-bubble schedules, is taken to cost one forward pass.
+    `forward`: the forward pass' part of a pass. The gradient of the weights, W of zero-bubble
+    schedules, is taken to cost one forward pass.
     """
     if layout.pp == 1:
         return 0.0
-    others = sum(stage.passes_s for stage in stages) - this.passes_s
     mean = others / (layout.pp - 1) / layout.accumulation
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)

@@ -20,12 +20,14 @@ from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Work,
     accumulation_seconds,
+    alike_stages,
     attention_rate,
     exposed,
     head_work,
     layer_rate,
     layer_work,
     stage_busy_time,
+    stage_busy_times,
     stage_work,
     update_seconds,
 )
@@ -126,6 +128,27 @@ def test_gradients_add_up_once_for_each_micro_batch():
     assert accumulation_seconds(fused, local) == 0
 
 
+@every(
+    "layout",
+    [
+        Layout(pp=7, accumulation=7),
+        Layout(pp=5, accumulation=8),  # 2, 2, 1, 1, 1 layers
+        Layout(pp=4, accumulation=8, schedule="dualpipe"),
+        Layout(pp=3, accumulation=3, schedule="interleaved", virtual_stages=2),
+        Layout(pp=3, accumulation=3, stage_layers=(0, 7, 0)),
+    ],
+)
+def test_alike_stages_take_the_same_time(layout):
+    """Each stage has the times of the first that is like it, and others have others."""
+    job = Job(probes.MIXTURE, Recipe(), layout, FOUR, sequence=512)
+    alike = alike_stages(probes.MIXTURE, layout)
+    every_stage = [stage_busy_time(job, EQUAL, stage) for stage in range(layout.pp)]
+    kinds = [replace(times, stage=0) for times in every_stage]
+    assert {stage: kinds.count(kinds[stage]) for stage in alike} == alike
+    assert sum(alike.values()) == layout.pp
+    assert stage_busy_times(job, EQUAL, alike) == [every_stage[stage] for stage in alike]
+
+
 LOCAL = local_parameters(probes.MIXTURE)
 ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
@@ -136,6 +159,17 @@ PROBES = {
         ASKED | {"stage": 0},
         OTHERWISE | {"stage": 1},
         see=lambda times: replace(times, stage=0),
+    ),
+    "alike_stages": Probe(
+        alike_stages,
+        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
+        {"shape": probes.DENSE, "layout": Layout()},
+    ),
+    "stage_busy_times": Probe(
+        stage_busy_times,
+        ASKED | {"stages": (0,)},
+        OTHERWISE | {"stages": (0, 1)},
+        see=lambda several: [replace(times, stage=0) for times in several],
     ),
     "stage_work": Probe(
         stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)
