@@ -168,6 +168,8 @@ def _sums(block: _Block, forward: int, backward: int) -> Iterator[Collective]:
     With sequence parallelism each pass of a block needs both, and each is half of an all-reduce.
     """
     step, layout = block.step, block.step.job.layout
+    if not block.layers:
+        return
     group = step.group("tp", layout.tp, 1)
     calls = block.layers * step.passes
     count = calls * (forward + backward)
@@ -191,6 +193,8 @@ def _context(step: _Step) -> Iterator[Collective]:
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     shape, layout, recipe = step.job.shape, step.job.layout, step.job.recipe
+    if layout.cp == 1:
+        return
     heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
     size = step.job.local_tokens.inside * width * recipe.compute_bytes
