@@ -103,6 +103,10 @@ class Assumptions:
 
 OPTIMISTIC = Assumptions()
 CAUTIOUS = Assumptions(overlap=CAUTIOUS_OVERLAP)
+# DeepSeek-V3's own run (arXiv:2412.19437): DualPipe hides tokens and activations on their way
+# behind the computing of micro-batches that come the other way (section 3.2.1), and a token is sent
+# to 4 nodes at most, once to each (section 3.2.2).
+DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS, token_nodes=4))
 
 
 @checked

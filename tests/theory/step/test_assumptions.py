@@ -2,12 +2,18 @@
 
 import pytest
 from every import every
-from probes import CLUSTER, DENSE, FULL, OFFLOADED, PLAIN, SLOW, SLOW_LINK, STANDARD, Probe
+from probes import CLUSTER, DENSE, FULL, H100, OFFLOADED, PLAIN, SLOW, SLOW_LINK, STANDARD, Probe
 
+from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.step.assumptions import Assumptions, framework_assumptions
+from course_lib.theory.step.assumptions import (
+    DEEPSEEK_V3,
+    Assumptions,
+    framework_assumptions,
+)
 from course_lib.theory.step.step_time import step_time
 
 
@@ -45,6 +51,15 @@ def test_a_framework_changes_what_it_decides_and_nothing_else():
     assert framework_assumptions("torchtitan", given) == given
     with pytest.raises(ValueError, match="did you mean 'torchtitan'"):
         framework_assumptions("torchtitn")
+
+
+def test_deepseek_v3_hides_what_it_sends_to_experts():
+    """2,048 GPUs, 16 stages, experts on 8 nodes: over a third of the step if they waited."""
+    layout = Layout(pp=16, dp=128, ep=64, accumulation=120, zero_stage=1, schedule="dualpipe")
+    job = Job(model("deepseek-v3"), PLAIN, layout, Cluster(H100, nodes=256), 4096)
+    hidden, waited = step_time(job, DEEPSEEK_V3), step_time(job)
+    assert hidden.ep_s == hidden.pp_s == 0
+    assert waited.ep_s > 0.35 * waited.total_s
 
 
 def seen(assumptions):
