@@ -58,17 +58,19 @@ class StageBusyTime:
 def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
     """How many pipeline ranks compute and send alike, by the first of them.
 
-    They hold as many layers of each kind, and the same ends.
+    Their chunks have as many layers of each kind, and they hold the same ends.
     """
     counts = layout.chunk_layers(shape)
     dense = shape.dense_layers if shape.experts else shape.layers
-    starts = [0, *accumulate(counts)]
-    found: dict[tuple[int, int, bool, bool], list[int]] = {}
+    starts = [0, *accumulate(counts[:-1])]
+    one_mlp = [
+        min(count, max(0, dense - start)) for count, start in zip(counts, starts, strict=True)
+    ]
+    kinds = list(zip(counts, one_mlp, strict=True))
+    found: dict[tuple[object, ...], list[int]] = {}
     for stage in range(layout.pp):
-        chunks = layout.stage_chunks(stage)
-        layers = sum(counts[chunk] for chunk in chunks)
-        one_mlp = sum(min(counts[chunk], max(0, dense - starts[chunk])) for chunk in chunks)
-        found.setdefault((layers, one_mlp, *layout.holds_ends(stage)), []).append(stage)
+        chunks = sorted(kinds[chunk] for chunk in layout.stage_chunks(stage))
+        found.setdefault((*chunks, layout.holds_ends(stage)), []).append(stage)
     return {stages[0]: len(stages) for stages in found.values()}
 
 
