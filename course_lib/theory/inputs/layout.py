@@ -217,8 +217,11 @@ class Layout:
 
     def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the model; their sum is shape.layers."""
-        slices = [self.layer_slice(shape, chunk) for chunk in range(self.chunks)]
-        return tuple(stop - start for start, stop in slices)
+        self.check_chunks(shape)
+        if self.stage_layers is not None:
+            return self.stage_layers
+        each, extra = divmod(shape.layers, self.chunks)
+        return (each + 1,) * extra + (each,) * (self.chunks - extra)
 
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""

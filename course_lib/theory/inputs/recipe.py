@@ -26,6 +26,8 @@ class Recipe:
     under FSDP2's MixedPrecisionPolicy. `master_copy`: fp32 weights kept beside 16-bit ones.
     `gradient_buffer`: fp32 gradients that add up over micro-batches beside 16-bit ones. `offload`:
     "optimizer" keeps the master copy and the optimizer states in the host's memory.
+    `fused_accumulation`: the matmul that makes a weight's gradient adds it to the sum as well, so
+    that no pass over the memory does (Megatron-LM's gradient_accumulation_fusion).
 
     Update. `gradient_life`: "always" for buffers that stay, as in Megatron-LM and DeepSpeed, or
     "backward" for gradients that live from the backward pass to the update, as after PyTorch's
@@ -72,6 +74,7 @@ class Recipe:
     gathered_units: int = 2
     gradient_as_bucket_view: bool = False
     offload: str = "none"
+    fused_accumulation: bool = False
 
     def __post_init__(self) -> None:
         choice("parameters", self.parameters, PRECISION_BYTES)

@@ -1,6 +1,7 @@
 """Parameters, gradients and optimizer states on one GPU, and what sharding gathers for a moment."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -175,6 +176,7 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
     return weights, weights + wide
 
 
+@lru_cache(maxsize=64)  # asked for every chunk of a pipeline
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
     """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
     count, ranks = shape.layer_parameters(layer), layout.tp

@@ -7,11 +7,13 @@ of all gradients, the loss itself.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import Collective, Traffic
@@ -94,7 +96,7 @@ class _Step:
         """Forward passes per micro-batch: full recomputation makes it two."""
         return 2 if self.job.recipe.recompute == "full" else 1
 
-    @property
+    @cached_property
     def layers(self) -> tuple[int, int]:
         """Layers on this rank: those with one MLP, and those with experts."""
         shape, layout, counts = self.job.shape, self.job.layout, [0, 0]
@@ -103,7 +105,7 @@ class _Step:
                 counts[shape.has_experts(layer)] += count
         return counts[0], counts[1]
 
-    @property
+    @cached_property
     def ends(self) -> tuple[bool, bool]:
         """Whether this rank has the embedding, and whether it has the head."""
         return self.job.layout.holds_ends(self.stage)
@@ -166,6 +168,8 @@ def _sums(block: _Block, forward: int, backward: int) -> Iterator[Collective]:
     With sequence parallelism each pass of a block needs both, and each is half of an all-reduce.
     """
     step, layout = block.step, block.step.job.layout
+    if not block.layers:
+        return
     group = step.group("tp", layout.tp, 1)
     calls = block.layers * step.passes
     count = calls * (forward + backward)
@@ -189,6 +193,8 @@ def _context(step: _Step) -> Iterator[Collective]:
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     shape, layout, recipe = step.job.shape, step.job.layout, step.job.recipe
+    if layout.cp == 1:
+        return
     heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
     size = step.job.local_tokens.inside * width * recipe.compute_bytes
@@ -203,15 +209,28 @@ def _context(step: _Step) -> Iterator[Collective]:
 def _expert(step: _Step) -> Iterator[Collective]:
     """Tokens to their experts and back, and the same for their gradients.
 
-    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends to the
+    one in its place on each other node, which forwards behind that.
     """
-    layout = step.job.layout
+    shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
         return
     count = step.layers[1] * step.passes * (step.forwards + 1)
-    group, size = step.group("ep", layout.ep, layout.tp), step.routed_bytes(inside=False)
+    size = step.routed_bytes(inside=False)
+    members = max(1, min(layout.ep, step.job.cluster.gpus_per_node // layout.tp))
+    nodes = -(-layout.ep // members)
+    every = step.group("ep", layout.ep, layout.tp)
+    inside = step.group("ep", members, layout.tp)
+    between = step.group("ep", nodes, layout.tp * members)
     for what in ("dispatch", "combine"):
-        yield group.calls(what, "all-to-all", count, size, place="experts")
+        if limit is None or nodes == 1:
+            yield every.calls(what, "all-to-all", count, size, place="experts")
+            continue
+        copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
+        once = copies * size / shape.top_k
+        yield between.calls(f"{what} to nodes", "all-to-all", count, once, place="experts")
+        what, kind = f"{what} in a node", "all-to-all"
+        yield inside.calls(what, kind, count, size, place="experts", hidden=True)
 
 
 def _data(step: _Step) -> Iterator[Collective]:

@@ -295,9 +295,15 @@ def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
 
 @checked
 def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
-    """A table of the sturdiest layouts, below what each of the named assumptions is."""
+    """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
     every = tuple(plans.values())
-    names = [f"{name}: {each.question.assumptions.explain()}" for name, each in plans.items()]
+    parts = {name: each.question.assumptions.explain().split("; ") for name, each in plans.items()}
+    common = [
+        part for part in parts[next(iter(parts))] if all(part in own for own in parts.values())
+    ]
+    names = [f"assumed: {part}" for part in common]
+    for name, own in parts.items():
+        names.append(f"{name}: {'; '.join(part for part in own if part not in common)}")
     head = "".join(f"{name[:10]:>11}" for name in plans)
     lines = []
     for one in sturdy(every, count):

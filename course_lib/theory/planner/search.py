@@ -108,6 +108,7 @@ class _Chunk:
         column = {name: values[part].astype(float) for name, values in tables.columns.items()}
         self.steps = column["accumulation"][:, None]
         self.virtual = column["virtual_stages"][:, None]
+        self.sums = (self.steps * (self.steps > 1))[:, :, None]  # gradients that add up
         self.micro_batch = column["micro_batch"][:, None]
         late = question.recipe.gradient_life == "backward"
         alone = column["accumulation"] * column["pp"] == 1
@@ -167,7 +168,8 @@ class _Chunk:
         for kind, (compute, passes) in enumerate(work):
             waiting = (everyone - passes) / (self.steps * self.virtual)
             update = self.states["update_s"][:, None, kind]
-            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update
+            sums = self.sums * self.states["sum_s"][:, None, kind]
+            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update + sums
             slowest = numpy.maximum(slowest, total)
         return slowest
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -60,6 +60,11 @@ class Question:
     ) -> Job:
         """One step of the question with this layout; `recipe` and `shape` None: the question's."""
         return Job(shape or self.shape, recipe or self.recipe, layout, self.cluster, self.sequence)
+
+    @cached_property
+    def reached(self) -> Cluster:
+        """The cluster as fast as collectives are on it."""
+        return self.assumptions.reached(self.cluster)
 
     def allows(self, name: str, value: int | str) -> bool:
         """Whether `only` lets `name` have this value."""

@@ -55,6 +55,8 @@ PROBES = {
             "pipelined": {"reshard": False},
             "buffers_bytes": 1,
             "attention_efficiency": 0.5,
+            "overlap": {"dp": 0.0},
+            "token_nodes": 4,
         },
     ),
     "as_framework_does": Probe(

@@ -2,12 +2,13 @@
 
 import pytest
 from every import every
-from probes import MIXTURE, ZERO_3, Given, Probe
+from probes import MIXTURE, TWO_STAGES, ZERO_3, Given, Probe
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.step.step_time import step_time
 
 
 def test_conventions_have_the_bytes_in_their_names():
@@ -39,9 +40,10 @@ def test_bad_recipes_are_explained(change, message):
 
 
 def seen(recipe):
-    """Memory with copies of the gradients, and with gathered layers."""
+    """Memory with copies of the gradients, and with gathered layers; time with accumulation."""
     layouts = Layout(dp=4), ZERO_3
-    return [gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
+    memory = [gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
+    return [*memory, step_time(Job(MIXTURE, recipe, TWO_STAGES, sequence=512)).total_s]
 
 
 PROBES = {
@@ -70,6 +72,7 @@ PROBES = {
             "gathered_units": 3,
             "gradient_as_bucket_view": True,
             "offload": "optimizer",
+            "fused_accumulation": True,
         },
         see=seen,
     )

@@ -377,6 +377,25 @@ def test_experts_send_routed_tokens():
     assert uneven.bytes_by_axis["ep"] == pytest.approx(1.25 * even.bytes_by_axis["ep"])
 
 
+def test_a_token_may_be_sent_once_to_each_node():
+    """DeepSeek-V3 on 8 nodes: 8 copies of a token, or one for each of 4 nodes; 7 of 8 leave."""
+    layout = Layout(dp=64, ep=64)
+    job = Job(model("deepseek-v3"), Recipe(), layout, Cluster(H100, nodes=8), sequence=4096)
+    token = 4096 * 7168 * 2
+    for limit, copies in ((1, 1), (4, 4), (8, 5.3)):  # 8 choices meet on 5.3 nodes
+        sent = step_traffic(job, policy=CommunicationPolicy(token_nodes=limit))
+        between = entry(sent, "ep", "dispatch to nodes")
+        assert between.ranks == 8 and between.link.bytes_per_s == H100.between.bytes_per_s
+        assert between.sent_bytes == pytest.approx(copies * token * 7 / 8, rel=0.01)
+        forwarded = entry(sent, "ep", "dispatch in a node")
+        assert forwarded.ranks == 8 and forwarded.link == H100.inside and forwarded.hidden
+    plain = entry(step_traffic(job), "ep", "dispatch")
+    assert plain.sent_bytes == pytest.approx(8 * token * 63 / 64)
+    near = Job(EXPERTS, Recipe(), Layout(dp=8, ep=8), Cluster(H100, nodes=2), sequence=SEQUENCE)
+    one_node = step_traffic(near, policy=CommunicationPolicy(token_nodes=1))
+    assert one_node.collectives == step_traffic(near).collectives
+
+
 def test_expert_gradients_are_reduced_among_fewer():
     result = traffic(Layout(dp=8, ep=4), shape=EXPERTS)
     assert entry(result, "dp", "gradients of experts").ranks == 2

@@ -73,18 +73,21 @@ RECIPE_CHOICES = st.builds(
     gathering=st.sampled_from(["fsdp", "yafsdp"]),
     gradient_as_bucket_view=st.booleans(),
     offload=st.sampled_from(["none", "optimizer"]),
+    fused_accumulation=st.booleans(),
 )
 PARTS = st.sampled_from([0.0, 0.4, 1.0])
 ASSUMPTION_CHOICES = st.builds(
     Assumptions,
     layer_efficiency=st.sampled_from([0.5, 1.0]),
     touches=st.sampled_from([0, 8]),
+    inside_efficiency=st.sampled_from([0.3, 1.0]),
     mask=st.sampled_from([None, "full", "causal"]),
     overlap=st.fixed_dictionaries(dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), PARTS)),
     policy=st.builds(
         CommunicationPolicy,
         bucket_bytes=st.sampled_from([10**5, 25 * 2**20]),
         algorithm=st.sampled_from(["ring", "tree", "double-tree"]),
+        token_nodes=st.sampled_from([None, 1, 4]),
     ),
 )  # fmt: skip
 CLUSTERS = st.builds(
@@ -316,9 +319,8 @@ def test_every_parameter_changes_the_plan():
 
 def test_llama3_405b_as_published_fits_16384_h100():
     """TP 8, PP 16, DP 128, no recomputation; one layer less on both ends (section 3.3.2)."""
-    found = plan(
-        model("llama3-405b"), Recipe(gradients="fp32", fused_swiglu=True), Cluster(H100, 2048), 2048
-    )
+    recipe = Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True)
+    found = plan(model("llama3-405b"), recipe, Cluster(H100, 2048), 2048)
     layout = Layout(
         dp=128, tp=8, pp=16, zero_stage=2, sequence_parallel=True, accumulation=16,
         stage_layers=(7, *[8] * 14, 7),
