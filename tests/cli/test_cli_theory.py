@@ -323,9 +323,10 @@ def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seve
     best = planner.sturdy(tuple(seventy.values()), 3)
     printed = text(*SEVENTY)
     assert planner.explain_sturdy(seventy, 3) in printed
-    assert f"cautious: {CAUTIOUS.explain()}\n" in printed
-    # The usual assumptions' winner is 40 % slower than need be, if cp and half of dp do not hide.
-    assert "The fastest layout above loses 39.6%" in printed
+    assert "cautious: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%\n" in printed
+    # The usual assumptions' winner is slower than need be, if cp and half of dp do not hide.
+    (first,) = planner.fastest(tuple(seventy.values()), 1)
+    assert f"The fastest layout above loses {first.loss:.1%}" in printed and first.loss > 0.1
     assert f"the first one here loses {best[0].loss:.1%}" in printed
     found = data(*SEVENTY)
     assert [one["loss"] for one in found["sturdy"]] == [one.loss for one in best]

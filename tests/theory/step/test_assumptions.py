@@ -71,10 +71,12 @@ def seen(assumptions):
     return [step_time(job, assumptions).leaves() for job in jobs]
 
 
-def test_a_line_names_each_axis_and_what_is_not_the_default():
-    guess = Assumptions(overlap={"cp": 0.25}, touches=6, mask="full")
-    hidden = "tp 0%, cp 25%, ep 0%, dp 100%, pp 0%"
-    assert guess.explain() == f"of messages hide at most {hidden}; touches 6; mask full"
+def test_a_line_names_each_axis_and_each_habit():
+    guess = Assumptions(overlap={"cp": 0.25}, touches=6, policy=CommunicationPolicy(token_nodes=4))
+    parts = guess.explain().split("; ")
+    assert "hidden at most: tp 0%, cp 25%, ep 0%, dp 100%, pp 0%" in parts
+    assert "each byte of activations passes the memory 6 times" in parts
+    assert "a token is sent once to each of at most 4 nodes" in parts
 
 
 PROBES = {
