@@ -88,7 +88,8 @@ def _parameter_lines(job: Job, stage: int) -> list[str]:
 def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
     lines = []
-    for chunk, held in job.layout.in_flight(stage).items():
+    layers = job.layout.stage_chunk_layers(job.shape, stage)
+    for chunk, held in job.layout.in_flight(stage, layers).items():
         for layer, count in job.layout.layers_of(job.shape, chunk):
             each = format_bytes(layer_activation_bytes(job, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""

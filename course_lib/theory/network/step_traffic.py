@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import Collective, Traffic
@@ -29,9 +28,10 @@ def step_traffic(
 
     dp (over dp·cp): all-reduce of gradients; ZeRO-1 and 2 reduce-scatter and gather of parameters;
     ZeRO-3 two gathers of each layer (one of what is outside the layers) and a reduce-scatter per
-    micro-batch. tp: 4 all-reduces of b·s·h per layer and micro-batch, or as many pairs of
-    all-gather and reduce-scatter. cp: keys and values around a ring, their gradients back. ep:
-    all-to-all of routed tokens, there and back, forward and backward. pp: b·s·h per boundary.
+    micro-batch; gradients as often as `Layout.reductions` says. tp: 4 all-reduces of b·s·h per
+    layer and micro-batch, or as many pairs of all-gather and reduce-scatter. cp: keys and values
+    around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
+    and backward. pp: b·s·h per boundary.
     Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
     Raises ValueError for a stage that is not there.
     """
@@ -248,11 +248,11 @@ def _bucketed(share: _Share) -> Iterator[Collective]:
     """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
     step, place = share.group.step, share.place
     recipe, stage = step.job.recipe, step.job.layout.zero_stage
-    syncs = gradient_syncs(step.passes, step.passes, step.job.layout.reduces_once)
     size = share.parameters * recipe.gradient_bytes
     buckets = -(-size // step.policy.bucket_bytes)
     operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
     what, kind = f"gradients of {place}", "gradients"
+    syncs = step.job.layout.reductions
     yield share.group.calls(what, operation, syncs * buckets, sent, kind=kind, place=place)
     if stage:
         size = share.parameters * recipe.weight_bytes
@@ -271,7 +271,7 @@ def _sharded(share: _Share) -> Iterator[Collective]:
     what, size = f"parameters of {place}", each * recipe.compute_bytes
     yield share.group.calls(what, "all-gather", gathers, size, kind="parameters", place=place)
     what, size = f"gradients of {place}", each * recipe.gradient_bytes
-    syncs = share.units if layout.reduces_once else calls
+    syncs = share.units * layout.reductions
     yield share.group.calls(what, "reduce-scatter", syncs, size, kind="gradients", place=place)
 
 
@@ -281,9 +281,8 @@ def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
     """
     step = share.group.step
-    syncs = 1 if step.job.layout.reduces_once else step.passes
     size = share.parameters / share.group.ranks / share.units * step.job.recipe.gradient_bytes
-    what, count = f"gradient shards of {share.place}", syncs * share.units
+    what, count = f"gradient shards of {share.place}", step.job.layout.reductions * share.units
     yield replicas.calls(what, "all-reduce", count, size, kind="gradients", place=share.place)
 
 

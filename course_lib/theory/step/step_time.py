@@ -175,4 +175,4 @@ def _bubble_s(
     mean = others / (layout.pp - 1) / layout.accumulation
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
-    return bubble_time(layout.schedule, *sizes, times=times)
+    return bubble_time(layout.schedule, *sizes, group=layout.group, times=times)
