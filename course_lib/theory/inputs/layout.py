@@ -277,7 +277,6 @@ class Layout:
         """Micro-batches through each chunk in an update; DualPipe sends half of them each way."""
         return self.accumulation // (2 if self.schedule == "dualpipe" else 1)
 
-    @checked
     def in_flight(self, stage: int, layers: Sequence[int] | None = None) -> dict[int, int]:
         """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
 
@@ -291,6 +290,8 @@ class Layout:
         """Micro-batches whose activations one chunk holds at its most."""
         whole("chunk", chunk, least=0, most=self.chunks - 1)
         stage = chunk % self.pp
+        if chunk == self.chunks - 1:  # which is the first to work backward
+            return self.in_flight(stage)[chunk]
         only = [int(its == chunk) for its in self.stage_chunks(stage)]
         return self.in_flight(stage, only)[chunk]
 

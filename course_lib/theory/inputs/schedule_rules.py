@@ -104,12 +104,15 @@ def chunks_in_flight(
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stage", stage, least=0, most=stages - 1)
     if layers is not None:
-        _check_layers(layers, 2 if name == "dualpipe" else virtual_stages)
+        chunks = 2 if name == "dualpipe" else virtual_stages
+        whole("len(layers)", len(layers), chunks, chunks)
+        whole("sum(layers)", sum(layers), least=0)
     if name == "interleaved" and virtual_stages > 1:
         warm_up = 2 * (stages - stage - 1) + (virtual_stages - 1) * (group or stages)
         passes = min(micro_batches * virtual_stages, warm_up + 1)
-        weights = [1] * virtual_stages if layers is None else layers
-        counts = _heaviest(passes, micro_batches, group or stages, weights)
+        counts = _dealt_out(passes, micro_batches, virtual_stages, group or stages)
+        if layers is not None:
+            counts = _heaviest(counts, micro_batches, group or stages, layers)
         return {stage + turn * stages: count for turn, count in enumerate(counts)}
     if name == "dualpipe":  # micro_batches / 2 is at least p
         return {chunk: stages - chunk for chunk in (stage, stages - 1 - stage)}
@@ -117,42 +120,41 @@ def chunks_in_flight(
     return {stage: min(micro_batches, held)}
 
 
-def _check_layers(layers: Sequence[int], chunks: int) -> None:
-    whole("len(layers)", len(layers), chunks, chunks)
-    for chunk, count in enumerate(layers):
-        whole(f"layers[{chunk}]", count, least=0)
+def _dealt_out(passes: int, m: int, v: int, group: int) -> list[int]:
+    """The first `passes` forward passes by chunk: a group to each in turn, then the next group."""
+    rounds, rest = divmod(passes, group * v)
+    size = min(group, m - rounds * group)  # of the group that is under way
+    return [rounds * group + min(size, max(0, rest - turn * size)) for turn in range(v)]
 
 
-def _heaviest(passes: int, micro_batches: int, group: int, layers: Sequence[int]) -> list[int]:
-    """How `passes` forward passes in flight lie on the chunks when they have most layers.
+def _heaviest(held: list[int], m: int, group: int, layers: Sequence[int]) -> list[int]:
+    """How as many passes as in `held`, the first ones, lie on the chunks with most layers.
 
-    First a group has gone to each chunk in turn, then the next group. From then on every forward
-    pass follows a backward pass, whose groups go through the chunks the other way round.
+    From then on every forward pass follows a backward pass, whose groups go through the chunks the
+    other way round.
     """
-    enough = (passes // (group * len(layers)) + 3) * group  # then it goes on like this
-    steps = min(micro_batches, enough)
-    groups = [min(group, steps - i) for i in range(0, steps, group)]
-    turns = [(chunk, size) for size in groups for chunk in range(len(layers))]
-    back = [(len(layers) - 1 - chunk, size) for chunk, size in turns]
-    held, ahead = [0] * len(layers), 0
-    while passes:
-        chunk, size = turns[ahead]
-        step = min(size, passes)
-        held[chunk] += step
-        passes -= step
-        turns[ahead] = chunk, size - step
-        ahead += step == size
     if len(set(layers)) == 1:
         return held
-    heaviest, more, most, behind = list(held), 0, 0, 0
-    while ahead < len(turns):
-        (there, left), (here, due) = turns[ahead], back[behind]
+    v, first = len(layers), sum(held)
+    enough = (first // (group * v) + 3) * group  # then it goes on like this
+    sizes = [min(group, m - done) for done in range(0, min(m, enough), group)]
+    there = [[chunk, size] for size in sizes for chunk in range(v)]
+    back = [[v - 1 - chunk, size] for chunk, size in there]
+    while there and first >= there[0][1]:
+        first -= there.pop(0)[1]
+    if there:
+        there[0][1] -= first
+    held, heaviest, more, most = list(held), held, 0, 0
+    while there:
+        (to, left), (of, due) = there[0], back[0]
         step = min(left, due)
-        held[there] += step
-        held[here] -= step
-        more += step * (layers[there] - layers[here])
+        held[to] += step
+        held[of] -= step
+        more += step * (layers[to] - layers[of])
         if more > most:
             heaviest, most = list(held), more
-        turns[ahead], back[behind] = (there, left - step), (here, due - step)
-        ahead, behind = ahead + (step == left), behind + (step == due)
+        for turns, rest in ((there, left - step), (back, due - step)):
+            turns[0][1] = rest
+            if not rest:
+                turns.pop(0)
     return heaviest

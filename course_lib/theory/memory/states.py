@@ -53,31 +53,33 @@ def local_parameters(
     holds its own copy of a tied embedding, unless it is the first as well.
     Source: Megatron-LM, core/tensor_parallel and core/transformer.
     """
-    chunks = [chunk_parameters(shape, layout, chunk) for chunk in layout.stage_chunks(stage)]
-    layer = max(chunks, key=lambda it: it.layer_dense + it.layer_experts)
-    chunk = max(chunks, key=lambda it: it.total)
-    return LocalParameters(
-        dense=sum(it.dense for it in chunks),
-        experts=sum(it.experts for it in chunks),
-        layer_dense=layer.layer_dense,
-        layer_experts=layer.layer_experts,
-        ends_dense=sum(it.ends_dense for it in chunks),
-        table=max(it.table for it in chunks),
-        chunk_dense=chunk.dense,
-        chunk_experts=chunk.experts,
-    )
+    return _added_up(shape, layout, layout.stage_chunks(stage))
 
 
 @checked
 def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
     """The part of `local_parameters` that one chunk of a pipeline has."""
-    table, ends = _end_parameters(shape, layout, chunk)
-    dense, experts, largest = ends, 0, (0, 0)
-    for layer, count in layout.layers_of(shape, chunk):
-        cut = _layer_parameters(shape, layout, layer)
-        dense, experts = dense + count * cut[0], experts + count * cut[1]
-        largest = max(largest, cut, key=sum)
-    return LocalParameters(dense, experts, *largest, ends, table, dense, experts)
+    return _added_up(shape, layout, (chunk,))
+
+
+def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
+    """The parameters of some chunks on one GPU."""
+    dense = experts = ends = table = 0
+    largest_chunk = (0, 0)
+    cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
+    for chunk in chunks:
+        its_table, its_ends = _end_parameters(shape, layout, chunk)
+        its_dense, its_experts = its_ends, 0
+        for layer, count in layout.layers_of(shape, chunk):
+            if layer not in cuts:
+                cuts[layer] = _layer_parameters(shape, layout, layer)
+            its_dense += count * cuts[layer][0]
+            its_experts += count * cuts[layer][1]
+        dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
+        table = max(table, its_table)
+        largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sum)
+    largest_layer = max(cuts.values(), key=sum, default=(0, 0))
+    return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk)
 
 
 @checked

@@ -43,7 +43,7 @@ class StageKind:
 
     def held(self, layout: Layout) -> Held:
         """What a stage of this kind holds at its peak."""
-        layers = [sum(kinds) for kinds in self.chunks]
+        layers = [dense + experts for dense, experts in self.chunks]
         in_flight = layout.in_flight(self.stage, layers)
         pairs = list(zip(in_flight.values(), self.chunks, strict=True))
         chunks = list(in_flight)
