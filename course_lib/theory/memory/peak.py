@@ -143,24 +143,33 @@ def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
-def _layers(job: Job, chunks: tuple[int, ...]) -> list[int]:
-    """One layer of each kind that the chunks have."""
-    kinds = (job.layout.layers_of(job.shape, chunk) for chunk in chunks)
-    return sorted({layer for kind in kinds for layer, _ in kind})
+def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
+    """One layer of each kind that the chunks have, with its job.
+
+    Where some layers of a chunk keep everything and some are recomputed, those count that keep: the
+    backward pass has freed them when it comes to the others.
+    """
+    found = []
+    for chunk in chunks:
+        kinds = job.layers_of(chunk)
+        keeping = [it for it in kinds if it[0] is not job]
+        found += [(its, layer) for its, layer, _ in keeping or kinds]
+    return found
 
 
 @checked
 def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """Activations of one micro-batch and layer, the largest of the chunks."""
-    return max((layer_activation_bytes(job, layer) for layer in _layers(job, chunks)), default=0)
+    sizes = (layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
+    return max(sizes, default=0)
 
 
 @checked
 def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
-        recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer)
-        for layer in _layers(job, chunks)
+        recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+        for its, layer in _layers(job, chunks)
     )
     return max(sizes, default=0)
 
@@ -185,8 +194,8 @@ def _held_leaves(job: Job, stage: int) -> dict[str, int]:
 @checked
 def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
     """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends."""
-    layers = job.layout.layers_of(job.shape, chunk)
-    activations = sum(count * layer_activation_bytes(job, layer) for layer, count in layers)
+    layers = job.layers_of(chunk)
+    activations = sum(count * layer_activation_bytes(its, layer) for its, layer, count in layers)
     first, last = chunk == 0, chunk == job.layout.chunks - 1
     return MemoryBreakdown(
         inputs_bytes=(first + last) * INDEX_BYTES * job.local_tokens.inside,

@@ -90,11 +90,11 @@ def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     lines = []
     layers = job.layout.stage_chunk_layers(job.shape, stage)
     for chunk, held in job.layout.in_flight(stage, layers).items():
-        for layer, count in job.layout.layers_of(job.shape, chunk):
-            each = format_bytes(layer_activation_bytes(job, layer), unit)
+        for its, layer, count in job.layers_of(chunk):
+            each = format_bytes(layer_activation_bytes(its, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
-                f"{job.layout.schedule}, recompute {job.recipe.recompute}: {held} micro-batches × "
+                f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "
                 f"{count} layers{kind} × {each}"
             )
     return lines

@@ -50,6 +50,12 @@ class Question:
         whole("global_batch*sequence", self.global_batch * self.sequence, most=MOST_TOKENS)
         whole("nodes*gpus_per_node", self.cluster.world, most=MOST_GPUS)
         number("overhead_bytes", self.overhead_bytes, least=0)
+        if self.recipe.recompute_layers is not None:
+            raise ValueError(
+                f"recompute_layers {self.recipe.recompute_layers} is not searched, its chunks have "
+                "layers of two sorts: leave it out, and refine the plan that you choose with "
+                "worst_stage and step_time"
+            )
         for name, values in self.only.items():
             choice("only", name, (*Row._fields, "zero_stage", "recompute"))
             if not values:

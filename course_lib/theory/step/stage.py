@@ -132,8 +132,8 @@ def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
     layout, total = job.layout, Work()
     for chunk in layout.stage_chunks(stage):
-        for layer, count in layout.layers_of(job.shape, chunk):
-            total += layer_work(job, assumptions, layer).times(count)
+        for its, layer, count in job.layers_of(chunk):
+            total += layer_work(its, assumptions, layer).times(count)
     _, has_head = layout.holds_ends(stage)
     if has_head:
         total += head_work(job, assumptions)
