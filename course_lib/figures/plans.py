@@ -59,7 +59,7 @@ def sentence(
         f"{step.communication_s / step.total_s:.0%} messages, "
         f"{step.bubble_s / step.total_s:.0%} bubble) and "
         f"{format_bytes(best.memory_bytes, digits=1)} of "
-        f"{format_bytes(plan.capacity_bytes, digits=0)}; {rejections}."
+        f"{format_bytes(plan.capacity_bytes, digits=1)}; {rejections}."
     )
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from every import every
-
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.measure.peak import log_memory
