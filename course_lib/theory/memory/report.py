@@ -52,7 +52,8 @@ def _assumed(job: Job) -> str:
     recipe, layout = job.recipe, job.layout
     kept = {
         "weights stay gathered": not layout.reshard,
-        "whole gradients add up": layout.adds_up,
+        "whole gradients add up": layout.adds_up and layout.reduces == "update",
+        "whole gradients of one chunk add up": layout.adds_up and layout.reduces == "group",
         "gathered inputs are kept": layout.keep_gathered,
         "sent outputs are kept": layout.keep_outputs,
     }
