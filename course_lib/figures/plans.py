@@ -88,7 +88,7 @@ def sentence(
         f"{step.communication_s / step.total_s:.0%} messages, "
         f"{step.bubble_s / step.total_s:.0%} bubble) and "
         f"{format_bytes(best.option.memory_bytes, digits=1)} of "
-        f"{format_bytes(plan.capacity_bytes, digits=0)}{judged}; {rejections}."
+        f"{format_bytes(plan.capacity_bytes, digits=1)}{judged}; {rejections}."
     )
 
 

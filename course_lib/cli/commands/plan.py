@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count
+from course_lib.cli.text import add_text_options, count, number
 
 if TYPE_CHECKING:
     from course_lib.theory.planner import Plan, PlannedLayout
@@ -32,6 +32,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_recipe(parser)
     about = "none, selective or full (default: all are tried)"
     add_text_options(parser, {"--recompute": about}, "NAME")
+    about = "part of each GPU's memory that stays free (default: 0.05)"
+    add_text_options(parser, {"--margin": about}, "PART")
     add_text_options(parser, _COUNTS)
     add_json_option(parser)
 
@@ -45,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.planner import plan
+    from course_lib.theory.planner.space import MARGIN
     from course_lib.theory.step.assumptions import CAUTIOUS
 
     model = inputs.model(arguments)
@@ -54,7 +57,8 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, model.shape)
     only = {"recompute": (recipe.recompute,)} if arguments.recompute else {}
     cluster = inputs.cluster(arguments)
-    found = plan(model.shape, recipe, cluster, batch, sequence=length, only=only)
+    margin = number(arguments, "margin", MARGIN)
+    found = plan(model.shape, recipe, cluster, batch, sequence=length, margin=margin, only=only)
     unfit = list(islice(found.rejected(), rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
@@ -121,6 +125,7 @@ def _plan_data(
         "gpu": question.cluster.accelerator.name,
         "nodes": question.cluster.nodes,
         "gpus": question.cluster.world,
+        "margin": question.margin,
         "capacity_bytes": found.capacity_bytes,
         "global_batch_sequences": question.global_batch,
         "sequence_tokens": question.sequence,

@@ -21,7 +21,7 @@ from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.planner.causes import excluded, remedies
 from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
 from course_lib.theory.planner.search import Found, search, search_again
-from course_lib.theory.planner.space import ZERO_STAGES, Question
+from course_lib.theory.planner.space import MARGIN, ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
 from course_lib.validation import number, whole
@@ -165,7 +165,7 @@ class Plan:
         faster = int((self._time[self._fits] < seconds * (1 - 1e-9)).sum())
         return (
             f"fits: stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
-            f"{format_bytes(self.capacity_bytes, digits=0)}; {seconds:.4g} s a step, "
+            f"{format_bytes(self.capacity_bytes, digits=1)}; {seconds:.4g} s a step, "
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
@@ -181,8 +181,8 @@ class Plan:
 
     @property
     def capacity_bytes(self) -> int:
-        """Memory of one GPU."""
-        return self.question.cluster.accelerator.memory_bytes
+        """What a layout may need: the memory of one GPU less the margin."""
+        return self.question.capacity_bytes
 
     def explain(self, count: int = 10) -> str:
         """A table of the best layouts, or why none fits."""
@@ -190,7 +190,10 @@ class Plan:
         title = (
             f"{cluster.world:,} {cluster.accelerator.name}, global batch "
             f"{self.question.global_batch:,} × {self.question.sequence:,} tokens\n"
-            f"{self.fitting:,} of {self.layouts:,} layouts fit {format_bytes(self.capacity_bytes)}"
+            f"{self.fitting:,} of {self.layouts:,} layouts fit "
+            f"{format_bytes(self.capacity_bytes, digits=1)} "
+            f"({format_bytes(cluster.accelerator.memory_bytes, digits=1)} less a margin of "
+            f"{self.question.margin:.0%})"
         )
         if not self.fitting:
             option, reason = next(self.rejected())
@@ -364,6 +367,7 @@ def plan(
     sequence: int | None = None,
     assumptions: Assumptions | None = None,
     overhead_bytes: float = OVERHEAD_BYTES,
+    margin: float = MARGIN,
     only: Mapping[str, Collection[int | str]] | None = None,
 ) -> Plan:
     """Every layout on all GPUs of `cluster` for `global_batch` sequences, with memory and time.
@@ -371,7 +375,8 @@ def plan(
     tp (with sequence parallelism) within a node, pp, cp, ep and dp with tp·pp·cp·dp = world, ZeRO
     stages, micro-batches, 1F1B and interleaved 1F1B with any number of virtual stages, and all
     kinds of recomputation unless `recipe` asks for one. Layers are spread evenly, the remainder
-    over the first chunks. `sequence` None: the model's context. `only`: a smaller search, such as
+    over the first chunks. `sequence` None: the model's context. `margin`: the part of each GPU's
+    memory that stays free, for what is not a tensor. `only`: a smaller search, such as
     {"cp": (1,), "zero_stage": (0, 1)}. Raises ValueError for bad counts, a global batch that cannot
     be shared out and a cluster too small for one layer.
     """
@@ -385,6 +390,7 @@ def plan(
         sequence=sequence,
         assumptions=assumptions,
         overhead_bytes=overhead_bytes,
+        margin=margin,
         only=dict(only or {}),
     )
     check_one_layer(question)

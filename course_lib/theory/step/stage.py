@@ -168,19 +168,23 @@ class _Step:
         return replace(self.job, cluster=self.assumptions.reached(self.job.cluster))
 
     @cached_property
-    def layers(self) -> dict[int, Work]:
-        """What one layer of each kind does."""
-        kinds = self.job.shape.layer_kinds()
-        return {layer: layer_work(self.job, self.assumptions, layer) for layer, _ in kinds}
+    def known(self) -> dict[tuple[str, int], Work]:
+        """What one layer of each kind does, with each kind of recomputation, once it was asked."""
+        return {}
+
+    def layer(self, its: Job, layer: int) -> Work:
+        """What `layer_work` says of a job like this one."""
+        key = its.recipe.recompute, layer
+        if key not in self.known:
+            self.known[key] = layer_work(its, self.assumptions, layer)
+        return self.known[key]
 
     def work(self, stage: int) -> Work:
         """What `stage_work` says."""
-        layout, total, counts = self.job.layout, Work(), dict.fromkeys(self.layers, 0)
+        layout, total = self.job.layout, Work()
         for chunk in layout.stage_chunks(stage):
-            for layer, count in layout.layers_of(self.job.shape, chunk):
-                counts[layer] += count
-        for layer, count in counts.items():
-            total += self.layers[layer].times(count)
+            for its, layer, count in self.job.layers_of(chunk):
+                total += self.layer(its, layer).times(count)
         _, has_head = layout.holds_ends(stage)
         if has_head:
             total += head_work(self.job, self.assumptions)

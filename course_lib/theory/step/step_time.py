@@ -1,10 +1,15 @@
 """The time of one training step: computing, waiting for messages, waiting for the pipeline."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import TrainingRun, utilisation
-from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.compute.flops import (
+    FlopBreakdown,
+    head_flops,
+    layer_flops,
+    training_flops,
+)
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_time
@@ -134,8 +139,7 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
     """
     assumptions = assumptions or Assumptions()
-    conventions = assumptions.flop_conventions(job.recipe)
-    flops = training_flops(job.shape, job.layout.global_batch, job.sequence, **conventions)
+    flops = _flops(job, assumptions)
     alike = alike_stages(job.shape, job.layout)
     stages = stage_busy_times(job, assumptions, alike)
     everyone = sum(stage.passes_s * alike[stage.stage] for stage in stages)
@@ -154,6 +158,22 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         gpu_hour_usd=job.cluster.gpu_hour_usd,
         convention=f"{flops.convention}; {_rates(job, assumptions)}; {assumptions.explain()}",
     )
+
+
+def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
+    """FLOP of an update on all GPUs, every layer with the recomputation that it has."""
+    shape, batch = job.shape, job.layout.global_batch
+    conventions = assumptions.flop_conventions(job.recipe)
+    if job.recipe.recompute_layers is None:
+        return training_flops(shape, batch, job.sequence, **conventions)
+    total = head_flops(shape, batch, job.sequence)
+    for chunk in range(job.layout.chunks):
+        for its, layer, count in job.layers_of(chunk):
+            conventions = assumptions.flop_conventions(its.recipe)
+            one = layer_flops(shape, layer, batch, job.sequence, **conventions)
+            total += one.times(count)
+    words = f"recompute={job.recipe.recompute} of {job.recipe.recompute_layers} layers a chunk"
+    return replace(total, convention=words)
 
 
 def _rates(job: Job, assumptions: Assumptions) -> str:
@@ -178,4 +198,4 @@ def _bubble_s(layout: Layout, others: float, forward: float) -> float:
     mean = others / (layout.pp - 1) / layout.accumulation
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
-    return bubble_time(layout.schedule, *sizes, times=times)
+    return bubble_time(layout.schedule, *sizes, group=layout.group, times=times)

@@ -26,7 +26,7 @@ def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
         for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
     ]
     assert [layout.reshard for layout in layouts] == [True, False, True]
-    assert [layout.reduces_once for layout in layouts] == [False, True, True]
+    assert [layout.reduces for layout in layouts] == ["micro-batch", "update", "update"]
 
 
 def test_compiling_fuses_norms_and_activations():

@@ -240,6 +240,30 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
+@every("zero_stage", [0, 1, 2, 3])
+@every(("group", "groups"), [(None, 4), (3, 3), (4, 2), (8, 1)])
+def test_groups_of_micro_batches_exchange_gradients_as_often_as_there_are_groups(
+    zero_stage, group, groups
+):
+    """Between one exchange per update and one per micro-batch."""
+    layout = Layout(
+        dp=4,
+        pp=2,
+        zero_stage=zero_stage,
+        accumulation=8,
+        schedule="interleaved",
+        virtual_stages=2,
+        group=group,
+    )
+
+    def sent(reduce):
+        entries = traffic(replace(layout, reduce=reduce)).collectives
+        return sum(it.total_bytes for it in entries if it.axis == "dp" and it.kind == "gradients")
+
+    assert sent("group") == pytest.approx(groups * sent("update"))
+    assert sent("micro-batch") == pytest.approx(8 * sent("update"))
+
+
 @every("sequence_parallel", [False, True])
 def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
     layout = Layout(

@@ -190,6 +190,27 @@ def test_no_leaf_is_ever_negative_or_not_a_number(tp, pp, cp, zero, micro_batch,
     assert 0 < step.mfu <= step.hfu < FOUR.accelerator.matmul_efficiency
 
 
+@every("layers", [1, 2, 3, 4])
+@every("sequence_parallel", [False, True])
+def test_layers_that_are_not_recomputed_cost_what_they_cost_without(layers, sequence_parallel):
+    """FLOP, seconds of matmuls and messages lie on a line between none and all four of a chunk."""
+    shape = TransformerShape(8, 1024, 16, 4096, 5000, 2048, experts=4, top_k=1)
+    layout = Layout(
+        tp=2, cp=2, pp=2, dp=2, ep=2, accumulation=4, sequence_parallel=sequence_parallel
+    )
+
+    def step(recompute, part):
+        recipe = Recipe(recompute=recompute, recompute_layers=part)
+        job = Job(shape, recipe, layout, FOUR)
+        busy = stage_busy_time(job, Assumptions(overlap=dict.fromkeys(("cp", "dp"), 0.0)), 1)
+        return [step_time(job).hardware_flop, *vars(busy).values()]
+
+    none, some, everything = step("none", None), step("full", layers), step("full", None)
+    expected = [a + (b - a) * layers / 4 for a, b in zip(none, everything, strict=True)]
+    assert some == pytest.approx(expected)
+    assert some[0] > none[0] and step("full", 99) == everything
+
+
 def test_layouts_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="heads 16 is not divisible by tp 3"):
         step_time(Job(SHAPE, Recipe(), Layout(tp=3), FOUR))
