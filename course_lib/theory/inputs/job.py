@@ -61,11 +61,11 @@ class Job:
         first = [(self, *kind) for kind in self.shape.layer_kinds(start, split)]
         if split == stop:
             return first
-        kept = self.without_recomputation
+        kept = self._without_recomputation
         return first + [(kept, *kind) for kind in self.shape.layer_kinds(split, stop)]
 
     @cached_property
-    def without_recomputation(self) -> "Job":
+    def _without_recomputation(self) -> "Job":
         """The same job with recompute "none"."""
         recipe = replace(self.recipe, recompute="none", recompute_layers=None)
         return replace(self, recipe=recipe)
