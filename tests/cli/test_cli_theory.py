@@ -336,8 +336,8 @@ def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seve
 
 
 def test_plan_says_so_where_the_fastest_is_near_the_top_anyway(text):
-    printed = text("plan", "llama3-405b", "--nodes", "64", "--batch", "512", "--sequence", "4096")
-    assert "The fastest layout above is within 0.0% of the best under either." in printed
+    printed = text("plan", "llama3-8b", "--nodes", "1", "--batch", "64", "--sequence", "4096")
+    assert "The fastest layout above is within 2.3% of the best under either." in printed
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What one pipeline rank does in a training step, in seconds, before it waits for the others."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -82,7 +81,7 @@ def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusy
 
 @checked
 def stage_busy_times(
-    job: Job, assumptions: Assumptions, stages: Iterable[int]
+    job: Job, assumptions: Assumptions, stages: tuple[int, ...]
 ) -> list[StageBusyTime]:
     """The same for several: what they have in common is computed once."""
     step = _Step(job, assumptions)

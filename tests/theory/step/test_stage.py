@@ -146,7 +146,7 @@ def test_alike_stages_take_the_same_time(layout):
     kinds = [replace(times, stage=0) for times in every_stage]
     assert {stage: kinds.count(kinds[stage]) for stage in alike} == alike
     assert sum(alike.values()) == layout.pp
-    assert stage_busy_times(job, EQUAL, alike) == [every_stage[stage] for stage in alike]
+    assert stage_busy_times(job, EQUAL, tuple(alike)) == [every_stage[stage] for stage in alike]
 
 
 LOCAL = local_parameters(probes.MIXTURE)
