@@ -126,6 +126,31 @@ def step(question):
     return training(question)["latency_per_iter"]
 
 
+def measured_run(question):
+    """Bytes of one GPU and seconds of a step, of a run of measured_runs.py."""
+    if question["cp"] > 1 or question["recompute"] not in RECOMPUTE:
+        raise CannotError("no context parallelism, no recomputation chosen by operators")
+    shape = {
+        **question["shape"],
+        "context": max(question["sequence"], question["shape"]["context"]),
+    }
+    layout = {name: question[name] for name in ("dp_size", "tp_size", "sp_size", "pp_size")}
+    found = analysis(model_config(shape), gpu=question["gpu"], **layout).training(
+        question["micro_batch"],
+        question["accumulation"],
+        question["micro_batch"] * question["accumulation"] * question["dp_size"],
+        question["sequence"],
+        activation_recomputation=RECOMPUTE[question["recompute"]],
+        ds_zero=DSZeRO(question["zero_stage"]),
+        master_weights_dtype_bytes=question["gradient_bytes"],
+        other_op_bytes=question["state_bytes"] - 2 * question["gradient_bytes"] - 2,
+        flash_attn=question["attention"] == "flash",
+        softmax_dropout=question["dropout"],
+        mlp_gated_linear_units=shape["mlp"] == "swiglu",
+    )
+    return found["(weight+op_state+grad+act)_memory_per_gpu"], found["latency_per_iter"]
+
+
 def speed(question):
     """Answers a second to a list of questions, over and over for some seconds."""
     count, start = 0, time.perf_counter()

@@ -57,9 +57,9 @@ def ask(tool: Ours | Short | Megatron, questions: list[dict]) -> Answers:
     return answers
 
 
-def ask_llm_analysis(python: Path, questions: list[dict]) -> Answers:
-    """The answers of llm-analysis, in its own Python."""
-    script = Path(__file__).with_name("peer_llm_analysis.py")
+def ask_peer(python: Path, questions: list[dict], name: str = "llm-analysis") -> Answers:
+    """The answers of a peer, in its own Python."""
+    script = Path(__file__).with_name(f"peer_{name.lower().replace('-', '_')}.py")
     done = subprocess.run(
         [python, script],
         input=json.dumps(questions),
@@ -67,7 +67,7 @@ def ask_llm_analysis(python: Path, questions: list[dict]) -> Answers:
         text=True,
     )
     if done.returncode:
-        sys.exit(f"--peer-python {python} failed, see above: install llm-analysis and fire there")
+        sys.exit(f"{python} failed, see above: install {name} and what it needs there")
     return [a.get("value", f"cannot: {a.get('cannot')}") for a in json.loads(done.stdout)]
 
 
@@ -91,7 +91,7 @@ def ask_all(options: argparse.Namespace, questions: list[dict]) -> dict[str, Ans
     """The answers of every tool that is here, by name."""
     answers = {"course_lib": ask(Ours(), questions)}
     if options.peer_python:
-        answers["llm-analysis"] = ask_llm_analysis(options.peer_python, questions)
+        answers["llm-analysis"] = ask_peer(options.peer_python, questions)
     if options.megatron:
         answers["Megatron-LM"] = ask(Megatron(options.megatron), questions)
     return {**answers, "short formula": ask(Short(), questions)}

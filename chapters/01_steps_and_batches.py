@@ -50,16 +50,14 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # %% [markdown]
 # **Predict.** 1000 samples, micro-batch 5, accumulation 2, one process. How many micro-steps
 # and how many updates does an epoch have? Put your numbers in place of `None`, then run the cell.
-# Your first answer is kept, so that you can compare later. Leave `None` and the course predicts.
+# Your first answer is kept, so that you can compare later. Leave `None` and the notebook goes on without it.
 
 # %%
 one_process = Batching(samples=1000, micro_batch=5, accumulation=2)
 epoch = one_process.epoch()
 
-micro_steps = predict(
-    "1.micro_steps", "Micro-steps in an epoch?", course=epoch.micro_steps, yours=None
-)
-updates = predict("1.updates", "Updates in an epoch?", course=epoch.updates, yours=None)
+micro_steps = predict("1.micro_steps", "Micro-steps in an epoch?", yours=None)
+updates = predict("1.updates", "Updates in an epoch?", yours=None)
 
 # %% [markdown]
 # **Measure.** Here is the whole loop. It is a training loop like any other, on a
@@ -79,8 +77,8 @@ counts = scratch.loop.train_epoch(
 counts
 
 # %%
-expect(micro_steps, counts.micro_steps, label="micro-steps")
-expect(updates, counts.updates, label="updates")
+expect(epoch.micro_steps, counts.micro_steps, label="micro-steps", yours=micro_steps)
+expect(epoch.updates, counts.updates, label="updates", yours=updates)
 
 # %% [markdown]
 # **Explain.** The gap is zero, and it must be: these are counts, not timings.
@@ -285,14 +283,14 @@ for rank in range(4):
 # of the second epoch does rank 0 see that it did not see in the first?
 
 # %%
-unseen = predict("1.unseen", "New samples for rank 0 in epoch 2?", course=0, yours=None)
+unseen = predict("1.unseen", "New samples for rank 0 in epoch 2?", yours=None)
 
 # %%
 forgotten = demos.run(
     "samples", ranks=2, samples=10, batch=2, epochs=2, set_epoch=False
 )
 first, second = forgotten.by_rank(epoch=0)[0], forgotten.by_rank(epoch=1)[0]
-expect(unseen, len(set(second) - set(first)), label="new samples")
+expect(0, len(set(second) - set(first)), label="new samples", yours=unseen)
 
 # %% [markdown]
 # That was your first program on two processes. Each line carries the label of the rank that
@@ -309,19 +307,20 @@ expect(unseen, len(set(second) - set(first)), label="new samples")
 
 # %%
 plan = Batching(samples=11, micro_batch=2, gpus_per_node=2)
-steps = predict(
-    "1.demo_steps", "Steps per rank?", course=plan.epoch().micro_steps, yours=None
-)
-twice = predict(
-    "1.demo_twice", "Samples seen twice?", course=plan.epoch().repeated, yours=None
-)
+steps = predict("1.demo_steps", "Steps per rank?", yours=None)
+twice = predict("1.demo_twice", "Samples seen twice?", yours=None)
 
 # %%
 result = demos.run("samples", ranks=2, samples=11, batch=2, epochs=3)
 
 # %%
-expect(steps, result.steps(), label="steps per rank")
-expect(twice, len(result.repeated()), label="samples seen twice")
+expect(plan.epoch().micro_steps, result.steps(), label="steps per rank", yours=steps)
+expect(
+    plan.epoch().repeated,
+    len(result.repeated()),
+    label="samples seen twice",
+    yours=twice,
+)
 print(result.report())
 turns = sum(len(samples) for samples in result.by_rank(0))
 assert turns == 12  # 11 samples, one of them twice

@@ -87,10 +87,8 @@ def gradient_of(method, window, of=model):
 # And how many times less memory do the stored intermediate results take with micro-batches of 4?
 
 # %%
-power = predict(
-    "2.power_of_ten", "Relative difference: 10 to the …?", course=-7, yours=None
-)
-saving = predict("2.saving", "Memory, batch 32 / batch 4?", course=32 / 4, yours=None)
+power = predict("2.power_of_ten", "Relative difference: 10 to the …?", yours=None)
+saving = predict("2.saving", "Memory, batch 32 / batch 4?", yours=None)
 
 # %%
 whole = [(inputs, labels)]
@@ -98,7 +96,7 @@ pieces = list(zip(inputs.split(4), labels.split(4), strict=True))
 one_batch, in_pieces = gradient_of(accumulate, whole), gradient_of(accumulate, pieces)
 measured = measure.gradients.relative_difference(in_pieces, one_batch)
 print(f"relative difference {measured:.1e}")
-expect(power, round(math.log10(measured)), within=0.15, label="power of ten")
+expect(-7, round(math.log10(measured)), within=0.15, label="power of ten", yours=power)
 
 
 # %%
@@ -108,7 +106,7 @@ def stored(batch):
     return measure.saved_tensors.saved_bytes(lambda: loss_sum(model(x), y), model)
 
 
-expect(saving, stored(32) / stored(4), within=0.01, label="memory ratio")
+expect(32 / 4, stored(32) / stored(4), within=0.01, label="memory ratio", yours=saving)
 
 # %% [markdown]
 # **Explain.** The difference is not zero but about $10^{-7}$. float32 keeps 24 binary digits, a
@@ -190,12 +188,7 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
 # tokens and get half of the weight, so $1/2 - 1/9$ of the weight is in the wrong place.
 
 # %%
-off_by = predict(
-    "2.ragged_percent",
-    "Off by how many percent?",
-    course=100 * (1 / 2 - 1 / 9),
-    yours=None,
-)
+off_by = predict("2.ragged_percent", "Off by how many percent?", yours=None)
 
 # %%
 ragged = labels.clone()
@@ -211,7 +204,13 @@ by_means = measure.gradients.relative_difference(
 )
 print(f"divided by tokens {by_tokens:.1e}, mean of means {by_means:.1%}")
 assert by_tokens < 1e-5
-expect(off_by, 100 * by_means, within=0.5, label="off by, in percent")
+expect(
+    100 * (1 / 2 - 1 / 9),
+    100 * by_means,
+    within=0.5,
+    label="off by, in percent",
+    yours=off_by,
+)
 
 # %% [markdown]
 # **Explain.** The first four micro-batches have 32 tokens each, the others 256. In the mean of
@@ -327,7 +326,7 @@ assert rate(0.1, 256, 2048, "linear") == 0.8
 # **Predict.** We measure the variance at batch 2 and at batch 8. What is their ratio?
 
 # %%
-ratio = predict("2.variance", "Variance, batch 2 / batch 8?", course=8 / 2, yours=None)
+ratio = predict("2.variance", "Variance, batch 2 / batch 8?", yours=None)
 
 
 # %%
@@ -345,7 +344,13 @@ small, big = gradients(batch=2), gradients(batch=8)
 
 # %%
 variance_small, variance_big = small.var(dim=0).sum(), big.var(dim=0).sum()
-expect(ratio, float(variance_small / variance_big), within=0.35, label="variance ratio")
+expect(
+    8 / 2,
+    float(variance_small / variance_big),
+    within=0.35,
+    label="variance ratio",
+    yours=ratio,
+)
 
 # %% [markdown]
 # **Explain.** Not exactly 4, because the variance itself is estimated, from 96 batches. More
@@ -419,20 +424,22 @@ print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
 # hand over in all?
 
 # %%
-count = predict(
-    "2.all_reduces", "All-reduces in 30 updates?", course=exchanges, yours=None
-)
-volume = predict(
-    "2.bytes", "Bytes in all?", course=exchanges * 4 * parameters, yours=None
-)
+count = predict("2.all_reduces", "All-reduces in 30 updates?", yours=None)
+volume = predict("2.bytes", "Bytes in all?", yours=None)
 
 # %%
 run = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2)
 print(run.report())
 
 # %%
-expect(count, run.all_reduces, label="all-reduces")
-expect(volume, run.all_reduced_bytes, label="bytes", unit="B")
+expect(exchanges, run.all_reduces, label="all-reduces", yours=count)
+expect(
+    exchanges * 4 * parameters,
+    run.all_reduced_bytes,
+    label="bytes",
+    unit="B",
+    yours=volume,
+)
 assert run.gradient_difference < demos.load("ddp").TOLERANCE
 
 # %%

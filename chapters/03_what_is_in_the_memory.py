@@ -141,9 +141,7 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # %%
 small = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
 count = sum(p.numel() for p in small.parameters())
-state = predict(
-    "3.adamw", "Bytes of AdamW's state?", course=8 * count, yours=None, unit="B"
-)
+state = predict("3.adamw", "Bytes of AdamW's state?", yours=None, unit="B")
 assert count == TransformerShape(2, 64, 4, 256, VOCAB, 64).parameters().total
 percent = [100 * 4 / block for block in (256, 2048)]  # 4 bytes for so many of one byte
 assert [round(more, 1) for more in percent] == [1.6, 0.2]
@@ -167,7 +165,7 @@ def ledger_after_one_update(model, optimizer):
 
 
 found = ledger_after_one_update(small, torch.optim.AdamW(small.parameters(), lr=1e-3))
-expect(state, found["optimizer"], label="AdamW's state", unit="B")
+expect(8 * count, found["optimizer"], label="AdamW's state", unit="B", yours=state)
 found
 
 # %% [markdown]
@@ -219,16 +217,19 @@ show_source(scratch.master_copy.adamw_update, scratch.master_copy.MasterAdamW)
 # optimizer's part (master copy and Adam's two numbers) and the weights?
 
 # %%
-factor = predict(
-    "3.factor", "Optimizer bytes / weight bytes?", course=(4 + 8) / 2, yours=None
-)
+factor = predict("3.factor", "Optimizer bytes / weight bytes?", yours=None)
 
 # %%
 half = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64).bfloat16()
 mixed = ledger_after_one_update(
     half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
 )
-expect(factor, mixed["optimizer"] / mixed["weights"], label="optimizer / weights")
+expect(
+    (4 + 8) / 2,
+    mixed["optimizer"] / mixed["weights"],
+    label="optimizer / weights",
+    yours=factor,
+)
 expect(16, sum(list(mixed.values())[:3]) / count, label="bytes per parameter")
 
 # %% [markdown]
@@ -306,15 +307,19 @@ for levels_of in (scratch.eight_bit.linear_levels, scratch.eight_bit.dynamic_lev
 # **Predict.** Blocks of 256: how many bytes of state for each of our 112,384 parameters, scales included?
 
 # %%
-in_bytes = predict(
-    "3.eight_bit", "Bytes per parameter?", course=2 * (1 + 4 / 256), yours=None
-)
+in_bytes = predict("3.eight_bit", "Bytes per parameter?", yours=None)
 
 # %%
 found = ledger_after_one_update(
     small, scratch.eight_bit.AdamW8bit(small.parameters(), lr=1e-3)
 )
-expect(in_bytes, found["optimizer"] / count, within=0.001, label="bytes per parameter")
+expect(
+    2 * (1 + 4 / 256),
+    found["optimizer"] / count,
+    within=0.001,
+    label="bytes per parameter",
+    yours=in_bytes,
+)
 
 # %% [markdown]
 # **Explain.** The gap, 4 parts in 10,000, are blocks that are not full: 64 numbers of a norm have a scale of their own. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
@@ -398,13 +403,7 @@ eager = replace(
     RECIPES["fp32-16"], loss="eager", gradient_life="backward", update="fused"
 )
 moments = memory_moments(Job(shape, eager, Layout(micro_batch=8)), overhead_bytes=0)
-kept = predict(
-    "3.kept",
-    "Bytes kept for backward?",
-    course=moments["loss"].consumers["intermediate results"],
-    yours=None,
-    unit="B",
-)
+kept = predict("3.kept", "Bytes kept for backward?", yours=None, unit="B")
 
 # %% [markdown]
 # **Measure.** PyTorch tells a hook about each tensor that it keeps for the backward pass:
@@ -420,7 +419,15 @@ def forward():
 
 
 measured = measure.saved_tensors.saved_bytes(forward, small)
-expect(kept, measured, within=0.02, label="kept for backward", unit="B")
+in_theory = moments["loss"].consumers["intermediate results"]
+expect(
+    in_theory,
+    measured,
+    within=0.02,
+    label="kept for backward",
+    unit="B",
+    yours=kept,
+)
 
 # %% [markdown]
 # **Explain.** Under 1 % more than predicted, and we can say what it is, to the byte. Each of the
@@ -434,7 +441,7 @@ tokens, layers, heads = 8 * 64, 2, 4
 statistics = (2 * layers + 1) * 2 * tokens * 4  # mean and scale, fp32
 softmax = layers * heads * tokens * 4  # log of the softmax's sum, fp32
 indices = 2 * tokens * 8 + 64 * 8 + 4  # inputs, labels, positions; a counter
-assert measured == kept.course + statistics + softmax + indices
+assert measured == in_theory + statistics + softmax + indices
 
 # %% [markdown]
 # **Temporary buffers** live for a moment and still count, because memory must hold the peak. You have
@@ -491,13 +498,7 @@ for name, bill in moments.items():
 # **Predict.** Which of them is the peak of our small GPT, and how many bytes is it?
 
 # %%
-peak_bytes = predict(
-    "3.peak",
-    "Bytes at the peak of an update?",
-    course=max(bill.total_bytes for bill in moments.values()),
-    yours=None,
-    unit="B",
-)
+peak_bytes = predict("3.peak", "Bytes at the peak of an update?", yours=None, unit="B")
 
 # %% [markdown]
 # **Measure.** A whole update of it, every tensor followed from its birth to its death:
@@ -510,7 +511,14 @@ states = [tensor for kept_ in adamw.state.values() for tensor in kept_.values()]
 with measure.peak.log_memory([*small.parameters(), *states, inputs, labels]) as log:
     cross_entropy(small(inputs).flatten(0, 1), labels.flatten()).backward()
     adamw.step()
-expect(peak_bytes, log.peak_bytes, within=0.03, label="peak", unit="B")
+expect(
+    max(bill.total_bytes for bill in moments.values()),
+    log.peak_bytes,
+    within=0.03,
+    label="peak",
+    unit="B",
+    yours=peak_bytes,
+)
 
 # %% [markdown]
 # **Explain.** What is missing is small change: the norms' statistics from above, and temporaries of single operations. On a
@@ -527,7 +535,7 @@ expect(peak_bytes, log.peak_bytes, within=0.03, label="peak", unit="B")
 # %% [markdown]
 # ## 3.5 Your own bill
 #
-# Move the sliders. The bars are computed by `training_memory`, the function that this
+# Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
 # chapter has just measured. Find out:
 #
 # 1. Which is the largest model whose training fits on 80 GB with AdamW?

@@ -39,7 +39,7 @@ torch.set_num_threads(1)
 # Section 6.3 computes it.
 
 # %%
-least = predict("6.ms", "Milliseconds at least?", course=52.5, yours=None)
+least = predict("6.ms", "Milliseconds at least?", yours=None)
 
 # %% [markdown]
 # ## 6.1 Seven operations
@@ -212,10 +212,8 @@ show_source(ring.ring_all_reduce, ring.ring_reduce_scatter)
 
 # %%
 size = 4_000_000
-messages = predict("6.messages", "Messages a rank?", course=2 * (4 - 1), yours=None)
-volume = predict(
-    "6.bytes", "Bytes a rank?", course=2 * 3 / 4 * size, yours=None, unit="B"
-)
+messages = predict("6.messages", "Messages a rank?", yours=None)
+volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 
 
 # %% [markdown]
@@ -234,8 +232,8 @@ def counted(operation, numbers):
 by_rank = launch.run(counted, ring.ring_all_reduce, size // 4, ranks=4)
 [(sent_messages, sent_bytes), equal] = by_rank[0]
 assert all(one == by_rank[0] for one in by_rank) and equal
-expect(messages, sent_messages, label="messages of a rank")
-expect(volume, sent_bytes, label="bytes of a rank", unit="B")
+expect(2 * (4 - 1), sent_messages, label="messages of a rank", yours=messages)
+expect(2 * 3 / 4 * size, sent_bytes, label="bytes of a rank", unit="B", yours=volume)
 
 # %% [markdown]
 # **Explain.** No gap, and the same on every rank. Bytes on the wire are counted, not timed, so they must be exact. (TCP adds its headers,
@@ -304,8 +302,7 @@ nvlink = hardware.accelerator("H100-SXM").inside
 gradients = 2 * models.MODELS["llama2-7b"].parameters().total  # bytes in bf16
 result = ring_or_tree("all-reduce", gradients, 8, nvlink)
 print(result.explain().splitlines()[1])
-print(f"prediction: {least.value} ms")
-assert abs(1000 * result.ring_s - least.course) < 0.1
+expect(52.5, 1000 * result.ring_s, within=2e-3, unit="ms", yours=least)
 
 # %% [markdown]
 # The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
@@ -372,13 +369,13 @@ show_source(tree.tree_all_reduce, tree._up)
 # **Predict.** On four ranks the tree has 4 levels, up and down, each with $S$ bytes. How many bytes does a rank send *on average*, in units of $S$?
 
 # %%
-average = predict("6.tree", "Average bytes a rank / S?", course=1.5, yours=None)
+average = predict("6.tree", "Average bytes a rank / S?", yours=None)
 
 # %%
 by_rank = launch.run(counted, tree.tree_all_reduce, 1000, ranks=4)
 print([sent / 4000 for (_, sent), _ in by_rank])
 total = sum(sent for (_, sent), _ in by_rank)
-expect(average, total / 4 / 4000, label="average bytes a rank / S")
+expect(1.5, total / 4 / 4000, label="average bytes a rank / S", yours=average)
 assert total / 4 == collectives.sent_bytes("all-reduce", 4000, 4)
 
 # %% [markdown]
@@ -435,7 +432,7 @@ panel.ranks.value, panel.size_kib.value = 8, 64
 # wake a sleeping process.
 
 # %%
-guess = predict("6.alpha", "α in µs?", course=100, yours=None)
+guess = predict("6.alpha", "α in µs?", yours=None)
 
 
 # %%
@@ -481,7 +478,7 @@ for length, seconds in zip(sizes, measured, strict=True):
     print(
         f"{length:>9,} B: measured {1e6 * seconds:>7.0f} µs, model {1e6 * model:>7.0f} µs"
     )
-print(f"α: {1e6 * here.latency_s:.0f} µs (guess: {guess.course} µs)")
+expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
 
 # %% [markdown]
 # **Explain.** On a quiet machine expect errors of 10 to 50 % on single lines, for these reasons:
@@ -504,8 +501,8 @@ show_source(peers.SlowPeers._exchange)
 # **Predict.** 400 kB, links of 2 MB/s, no latency, 4 ranks. How many seconds does the ring take, and how many the tree?
 
 # %%
-slow_ring = predict("6.slow_ring", "Ring, s?", course=1.5 * 0.4 / 2, yours=None)
-slow_tree = predict("6.slow_tree", "Tree, s?", course=4 * 0.4 / 2, yours=None)
+slow_ring = predict("6.slow_ring", "Ring, s?", yours=None)
+slow_tree = predict("6.slow_tree", "Tree, s?", yours=None)
 
 
 # %%
@@ -518,9 +515,13 @@ def behind_slow_links(operation, numbers, bytes_per_s):
 job = (100_000, 2e6)  # numbers, bytes per second
 ring_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=4)[0]
 tree_s = launch.run(behind_slow_links, tree.tree_all_reduce, *job, ranks=4)[0]
-expect(slow_ring, ring_s, within=0.6, label="ring, 4 ranks", unit="s")
-expect(slow_tree, tree_s, within=0.6, label="tree, 4 ranks", unit="s")
-assert ring_s >= slow_ring.course and tree_s > ring_s
+expect(
+    1.5 * 0.4 / 2, ring_s, within=0.6, label="ring, 4 ranks", unit="s", yours=slow_ring
+)
+expect(
+    4 * 0.4 / 2, tree_s, within=0.6, label="tree, 4 ranks", unit="s", yours=slow_tree
+)
+assert ring_s >= 1.5 * 0.4 / 2 and tree_s > ring_s
 
 # %% [markdown]
 # And the factor itself: on two ranks it is 1 instead of 1.5, so the same tensor takes two thirds of the time.
@@ -732,9 +733,12 @@ assert [one.steps for one in pair.of("ring-all-reduce")] == [2]
 # %%
 link = hardware.Link("40 Mbit/s, 10 ms", bytes_per_s=5e6, latency_s=0.01)
 saved, extra = 2 * link.latency_s, 2.5 / link.bytes_per_s
-cross = predict("6.cross", "Crossover, B?", course=saved / extra, yours=None, unit="B")
+cross = predict("6.cross", "Crossover, B?", yours=None, unit="B")
+
+# %%
 crossing = ring_or_tree("all-reduce", 1, 4, link).crossover_bytes
-assert round(crossing) == round(cross.course) == 40_000
+expect(saved / extra, crossing, within=1e-9, unit="B", yours=cross)
+assert round(crossing) == 40_000
 
 # %%
 slow = demos.run(

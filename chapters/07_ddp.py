@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 # **Predict.** How many milliseconds does a step take on the eight A100?
 
 # %%
-step_ms = predict("7.step", "Step in ms?", course=62.6, yours=None, unit="ms")
+step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 
 # %% [markdown]
 # ## 7.1 Copies of the model, and their two limits
@@ -157,15 +157,13 @@ show_source(scratch.replicas.data_parallel.compute)
 
 # %%
 parameters = sum(p.numel() for p in build().parameters())
-copies = predict(
-    "7.copies", "Bytes in a step?", course=3 * 4 * parameters, yours=None, unit="B"
-)
+copies = predict("7.copies", "Bytes in a step?", yours=None, unit="B")
 
 # %%
 model = build()
 parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * 4)
 copied = measure.copies.copied_bytes(parallel.replicate)
-expect(copies, copied, label="weights copied", unit="B")
+expect(3 * 4 * parameters, copied, label="weights copied", unit="B", yours=copies)
 assert torch.allclose(parallel(inputs), model(inputs), atol=1e-5)
 assert torch.equal(
     nn.DataParallel(model)(inputs), model(inputs)
@@ -205,7 +203,7 @@ assert torch.equal(
 # ready?
 
 # %%
-place = predict("7.place", "Place of embedding.weight?", course=28, yours=None)
+place = predict("7.place", "Place of embedding.weight?", yours=None)
 
 # %%
 model, ready = build(), []
@@ -215,7 +213,7 @@ for name, parameter in model.named_parameters():
     )
 model(inputs).sum().backward()
 print(*ready[:3], "…", *ready[-2:], sep="\n")
-expect(place, 1 + ready.index("embedding.weight"), label="place")
+expect(28, 1 + ready.index("embedding.weight"), label="place", yours=place)
 
 # %% [markdown]
 # **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may change
@@ -341,9 +339,7 @@ for mib in (0.25, 0.5, 2):  # one layer, two layers, everything
     in_theory[mib] = ddp_timeline(
         six, 2, wire_speed, cap_bytes=cap, first_bytes=cap
     ).end_s
-ends = predict(
-    "7.end", "A bucket a layer?", course=in_theory[0.25], yours=None, unit="s"
-)
+ends = predict("7.end", "A bucket a layer?", yours=None, unit="s")
 
 
 # %%
@@ -372,7 +368,14 @@ for mib, predicted_s in in_theory.items():
     assert best_s[mib] > 0.98 * predicted_s  # nobody wakes up early
 
 # %%
-expect(ends, best_s[0.25], within=0.2, label="a bucket a layer", unit="s")
+expect(
+    in_theory[0.25],
+    best_s[0.25],
+    within=0.2,
+    label="a bucket a layer",
+    unit="s",
+    yours=ends,
+)
 assert best_s[0.25] < best_s[2]  # something was hidden
 
 # %% [markdown]
@@ -423,9 +426,9 @@ panel
 # %%
 result = panel.result
 computed_ms = 1000 * (1.5 * result.backward_s + result.exposed_s)
-print(f"computed: {computed_ms:.1f} ms; you said {step_ms.yours or 'nothing'}")
+expect(computed_ms, label="step", unit="ms", yours=step_ms)
 print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
-assert abs(computed_ms - step_ms.course) < 0.1
+assert abs(computed_ms - 62.6) < 0.1
 
 # %% [markdown]
 # Forward and backward are 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
@@ -560,12 +563,7 @@ sizes = [p.nbytes for p in reversed(list(build().parameters()))]
 cap = round(0.1 * units.MIB)
 buckets = ddp_buckets(sizes, cap, first_bytes=cap)
 print("buckets:", buckets)
-calls = predict(
-    "7.calls",
-    "All-reduces in 3 passes?",
-    course=ddp_all_reduces(syncs=3, buckets=len(buckets)),
-    yours=None,
-)
+calls = predict("7.calls", "All-reduces in 3 passes?", yours=None)
 
 
 # %%
@@ -596,7 +594,12 @@ def three_passes(ddp):
 # %%
 theirs, ours = launch.run(all_reduced, library, from_hooks)[0]
 print("library:", *theirs, "by hand:", *ours, sep="\n")
-expect(calls, sum(len(one_pass) for one_pass in theirs), label="all-reduces")
+expect(
+    ddp_all_reduces(syncs=3, buckets=len(buckets)),
+    sum(len(one_pass) for one_pass in theirs),
+    label="all-reduces",
+    yours=calls,
+)
 assert ours == [buckets] * 3
 assert theirs == [[4 * parameters], buckets, buckets]
 

@@ -29,7 +29,16 @@ from course_lib.demos.zero.prediction import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
-from course_lib.theory.inputs import RECIPES, Recipe, TransformerShape, models, units
+from course_lib.theory.inputs import (
+    RECIPES,
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    models,
+    units,
+)
+from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import collectives, zero
 
 
@@ -42,8 +51,8 @@ torch.set_num_threads(1)
 # the 108 does a GPU keep in stage 1, which cuts the optimizer only?
 
 # %%
-factor = predict("8.stage3", "Sent in stage 3 / plain?", course=1.5, yours=None)
-kept = predict("8.stage1", "GB per GPU in stage 1?", course=37.1, yours=None)
+factor = predict("8.stage3", "Sent in stage 3 / plain?", yours=None)
+kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None)
 
 # %% [markdown]
 # ## 8.1 What plain data parallelism stores n times
@@ -153,7 +162,14 @@ panel.ranks.value = 64
 # %%
 ours = models.MODELS["llama2-7b"].parameters().total
 bills = zero.zero_stages(ours, 8, RECIPES["mixed-16"]).bills
-expect(kept, bills[1].total_bytes / 1e9, within=0.01, label="stage 1", unit="GB")
+expect(
+    37.1,
+    bills[1].total_bytes / 1e9,
+    within=0.01,
+    label="stage 1",
+    unit="GB",
+    yours=kept,
+)
 assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 
 # %% [markdown]
@@ -175,10 +191,48 @@ print([f"{ranks} GPUs: {in_stage_3(ranks) / 1e9:.1f} GB" for ranks in (34, 35, 6
 assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 
 # %% [markdown]
+# ### Stored, and there for a moment
+#
+# Answer (1) once more: the 43 GB are not for activations alone. While it works, each stage holds more than it stores. LLaMA-2 7B on 8 GPUs, beside states and activations:
+#
+# | stage | for a moment | formula | GB |
+# |---|---|---|---|
+# | 0 | DDP's buckets, a second copy of the gradients (chapter 7) | $2P$ | 13.5 |
+# | 1 | nothing in the backward pass: the whole gradients are there anyway | | 0 |
+# | 2 | whole gradients of a layer and of what is outside the layers, until they are scattered | $2\,(2P_l + P_r)$ | 1.3 |
+# | 3 | the same, and whole weights of two layers and of what is outside | twice that | 2.7 |
+#
+# $P_l$ are the parameters of a layer, $P_r$ those outside. These bytes do not shrink with $n$. DeepSpeed's update needs fp32 copies of the gradients that it updates with,
+# for a moment after the backward pass, $4P/n$ from stage 1 on: the recipe's `update="copied"`.
+
+# %%
+beside = []
+for stage in zero.STAGES:
+    job = Job(
+        models.MODELS["llama2-7b"],
+        Recipe(update="copied", recompute="full"),
+        Layout(dp=8, zero_stage=stage),
+    )
+    moments = memory_moments(job)
+    at_loss, at_update = moments["loss"], moments["update"]
+    beside.append(
+        at_loss.bucket_bytes
+        + at_loss.gathered_gradients_bytes
+        + at_loss.gathered_parameters_bytes
+    )
+    print(
+        f"stage {stage}: {beside[-1] / 1e9:5.2f} GB in the passes, "
+        f"{at_update.update_bytes / 1e9:5.2f} GB in the update"
+    )
+assert [round(size / 1e9, 1) for size in beside] == [13.5, 0, 1.3, 2.7]
+
+# %% [markdown]
+# The two never meet: when the update begins, activations and gathered layers have gone.
+#
 # **Remember**
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$.
 # - Stage 1 saves at most a factor of 4, stage 2 of 8, stage 3 of $n$.
-# - Take the lowest stage that fits.
+# - Take the lowest stage that fits, with what it holds for a moment.
 
 # %% [markdown]
 # ## 8.3 What it costs in messages
@@ -352,7 +406,7 @@ small = zero.zero_stages(count, ranks=2, recipe=fp32)
 
 # %%
 in_2 = small.bills[2].total_bytes
-stored_2 = predict("8.stored", "Bytes in stage 2?", course=in_2, yours=None, unit="B")
+stored_2 = predict("8.stored", "Bytes in stage 2?", yours=None, unit="B")
 
 # %% [markdown]
 # Each rank builds the same model:
@@ -425,7 +479,7 @@ for stage, run in enumerate(runs):
     print(f"stage {stage}: {found} = {sum(found):,} B\n  {sent}")
 
 # %%
-expect(stored_2, sum(runs[2][0][1]), label="stored in stage 2", unit="B")
+expect(in_2, sum(runs[2][0][1]), label="stored in stage 2", unit="B", yours=stored_2)
 for bill, run in zip(small.bills, runs, strict=True):
     predicted = [bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes]
     assert all(found == predicted for _, found, _ in run)
@@ -471,7 +525,9 @@ def sent_by_a_rank(sent, ranks=2):
 measured = [sent_by_a_rank(run[0][2]) for run in runs]
 for bill, found in zip(small.bills[:3], measured, strict=False):
     assert found == bill.sent_bytes == measured[0]
-expect(factor, measured[3] / measured[0], within=0.04, label="stage 3 / plain")
+expect(
+    1.5, measured[3] / measured[0], within=0.04, label="stage 3 / plain", yours=factor
+)
 
 # %% [markdown]
 # **Explain.** Stages 1 and 2 send exactly what plain data parallelism sends. Stage 3 sends 1.45 times, not 1.5.
@@ -512,9 +568,7 @@ show_source(scratch.zero.stages.own_norm, scratch.zero.stages.global_norm, clip)
 # is the whole gradient *after* clipping?
 
 # %%
-too_long = predict(
-    "8.clip", "Norm after wrong clipping?", course=0.05 * 2**0.5, yours=None
-)
+too_long = predict("8.clip", "Norm after wrong clipping?", yours=None)
 
 
 # %%
@@ -534,7 +588,13 @@ print("wrong", wrong)
 
 # %%
 expect(0.05, right[0][1], within=1e-3, label="after clipping by the global norm")
-expect(too_long, wrong[0][1], within=1e-3, label="after clipping by the own norm")
+expect(
+    0.05 * 2**0.5,
+    wrong[0][1],
+    within=1e-3,
+    label="after clipping by the own norm",
+    yours=too_long,
+)
 assert wrong[0][0] != wrong[1][0]
 
 # %% [markdown]
@@ -598,9 +658,7 @@ show_source(scratch.zero.offload.Host)
 # **Predict.** The small GPT, stage 2, two ranks: bytes to the host in one update?
 
 # %%
-to_host = predict(
-    "8.offload", "Bytes to the host?", course=4 * count // 2, yours=None, unit="B"
-)
+to_host = predict("8.offload", "Bytes to the host?", yours=None, unit="B")
 
 
 # %%
@@ -617,7 +675,7 @@ def moved():
 
 # %%
 there, back = launch.run(moved, ranks=2, stream=False)[0]
-expect(to_host, there, label="to the host", unit="B")
+expect(4 * count // 2, there, label="to the host", unit="B", yours=to_host)
 away = replace(fp32, offload="optimizer")
 assert there + back == zero.zero_stages(count, 2, away).bills[2].bus_bytes
 

@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 # factor does a layer of the 70B model get faster? (2 would be perfect.) Section 10.7 computes it.
 
 # %%
-faster = predict("10.faster", "Time with 8 / time with 16?", course=1.26, yours=None)
+faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
 
 # %% [markdown]
 # ## 10.1 One product, two cuts
@@ -170,7 +170,7 @@ show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
 # **Predict.** How many all-reduces will forward and backward need together?
 
 # %%
-sums = predict("10.pair", "All-reduces of the pair?", course=2, yours=None)
+sums = predict("10.pair", "All-reduces of the pair?", yours=None)
 
 
 # %%
@@ -190,7 +190,7 @@ ours = launch.run(pair, True, ranks=2)
 ours
 
 # %%
-expect(sums, ours[0][2]["all-reduce"][0], label="all-reduces")
+expect(2, ours[0][2]["all-reduce"][0], label="all-reduces", yours=sums)
 assert ours[0] == ours[1]
 assert ours[0][:2] == ([[19.0, 6.0]], [[-5.0, 15.0]])
 
@@ -384,14 +384,17 @@ show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
 # **Predict.** How many bytes does a rank send now, compared with the all-reduces before? (Think of chapter 6: what is a ring all-reduce made of?)
 
 # %%
-ratio = predict(
-    "10.sp", "Bytes with / without sequence parallel?", course=1, yours=None
-)
+ratio = predict("10.sp", "Bytes with / without sequence parallel?", yours=None)
 
 # %%
 sent = collectives.sent_bytes
 halves_sent = sent("all-gather", 1e6, 8) + sent("reduce-scatter", 1e6, 8)
-expect(ratio, halves_sent / sent("all-reduce", 1e6, 8), label="bytes, with / without")
+expect(
+    1,
+    halves_sent / sent("all-reduce", 1e6, 8),
+    label="bytes, with / without",
+    yours=ratio,
+)
 
 # %% [markdown]
 # **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather. Before, both stood at the end of a pair. Now one stands there and
@@ -409,8 +412,8 @@ expect(ratio, halves_sent / sent("all-reduce", 1e6, 8), label="bytes, with / wit
 # the pairs. What is left on each of 2 ranks with tensor parallelism? What with our sequence parallelism?
 
 # %%
-plain_units = predict("10.plain", "Units with tp 2?", course=8 + 8 + 48 / 2, yours=None)
-cut_units = predict("10.cut", "And by tokens?", course=8 / 2 + 8 + 48 / 2, yours=None)
+plain_units = predict("10.plain", "Units with tp 2?", yours=None)
+cut_units = predict("10.cut", "And by tokens?", yours=None)
 
 
 # %%
@@ -426,8 +429,14 @@ def kept(kind):
 
 whole = launch.run(kept, scratch.tensor.region.TensorParallel, ranks=2)
 by_tokens = launch.run(kept, scratch.tensor.sequence.SequenceParallel, ranks=2)
-expect(plain_units, whole[0], within=0.01, label="kept, tp 2")
-expect(cut_units, by_tokens[0], within=0.01, label="kept, by tokens too")
+expect(8 + 8 + 48 / 2, whole[0], within=0.01, label="kept, tp 2", yours=plain_units)
+expect(
+    8 / 2 + 8 + 48 / 2,
+    by_tokens[0],
+    within=0.01,
+    label="kept, by tokens too",
+    yours=cut_units,
+)
 
 # %% [markdown]
 # **Explain.** The rest is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
@@ -533,10 +542,8 @@ assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
 # **Predict.** How many all-reduces in one training step? Count layers, embedding, head and loss. And how many bytes, in fp32?
 
 # %%
-count = predict("10.count", "All-reduces?", course=2 * 4 + 1 + 1 + 3, yours=None)
-size = predict(
-    "10.bytes", "Bytes of their tensors?", course=10 * 32_768 + 3 * 512, yours=None
-)
+count = predict("10.count", "All-reduces?", yours=None)
+size = predict("10.bytes", "Bytes of their tensors?", yours=None)
 
 # %%
 tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=32)
@@ -689,7 +696,13 @@ def layer(tp, servers=2, stride=1):
 
 eight, sixteen = layer(8), layer(16)
 print(eight.explain(), sixteen.explain(), sep="\n\n")
-expect(faster, eight.seconds / sixteen.seconds, within=0.01, label="faster with 16")
+expect(
+    1.26,
+    eight.seconds / sixteen.seconds,
+    within=0.01,
+    label="faster with 16",
+    yours=faster,
+)
 
 # %% [markdown]
 # **Explain.** The arithmetic halves, 2.50 to 1.25 ms. The communication *grows*, 1.23 to 1.72 ms: each GPU sends $15/16$ instead of $7/8$ of the tensors, on a
@@ -733,8 +746,8 @@ print(run.report())
 # %%
 mine, theirs = run.versions[:2]  # a third where Megatron-core is installed
 counted, counted_bytes = mine.sent["all-reduce"]
-expect(count, counted, label="all-reduces")
-expect(size, counted_bytes, label="bytes", unit="B")
+expect(2 * 4 + 1 + 1 + 3, counted, label="all-reduces", yours=count)
+expect(10 * 32_768 + 3 * 512, counted_bytes, label="bytes", unit="B", yours=size)
 assert mine.gradient_difference < 1e-5
 
 # %% [markdown]
@@ -763,7 +776,7 @@ assert mine.stored["weights"] == (alone + whole_on_both) / 2
 # Now with sequence parallelism. **Predict** from section 10.4: how many all-gathers take the places of the 10 large all-reduces?
 
 # %%
-gathers = predict("10.gathers", "All-gathers?", course=10, yours=None)
+gathers = predict("10.gathers", "All-gathers?", yours=None)
 
 # %%
 cut = demos.run(
@@ -771,7 +784,7 @@ cut = demos.run(
 )
 sent_with = cut.versions[0].sent
 print(sent_with)
-expect(gathers, sent_with["all-gather"][0], label="all-gathers")
+expect(10, sent_with["all-gather"][0], label="all-gathers", yours=gathers)
 assert sent_with["all-gather"] == sent_with["reduce-scatter"] == (10, 10 * 32_768)
 assert sent_with["all-reduce"][0] == 4
 

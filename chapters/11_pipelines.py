@@ -45,7 +45,7 @@ torch.set_num_threads(1)
 # of the time is each GPU still idle? Guess a percentage; you will count it in section 11.2.
 
 # %%
-idle = predict("11.idle", "Idle in %?", course=100 * 3 / 11, yours=None, unit="%")
+idle = predict("11.idle", "Idle in %?", yours=None, unit="%")
 
 # %% [markdown]
 # ## 11.1 One device after another
@@ -167,17 +167,24 @@ figures.timeline({"GPipe, 4 stages, 8 micro-batches": gpipe.tasks}, seconds=Fals
 assert gpipe.makespan == 33 and gpipe.busy == (24,) * 4
 assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 measured = 100 * gpipe.bubble_time / gpipe.makespan
-expect(idle, measured, within=1e-9, label="idle", unit="%")
+expect(100 * 3 / 11, measured, within=1e-9, label="idle", unit="%", yours=idle)
 
 # %% [markdown]
 # **Predict.** Four times as many micro-batches, 32: which part of the whole time is idle?
 
 # %%
-many = predict("11.many", "Idle in %, m = 32?", course=100 * 3 / 35, yours=None)
+many = predict("11.many", "Idle in %, m = 32?", yours=None)
 
 # %%
 longer = simulation.timeline("gpipe", stages=4, micro_batches=32)
-expect(many, 100 * longer.bubble_fraction, within=1e-9, label="idle, m = 32", unit="%")
+expect(
+    100 * 3 / 35,
+    100 * longer.bubble_fraction,
+    within=1e-9,
+    label="idle, m = 32",
+    unit="%",
+    yours=many,
+)
 
 # %% [markdown]
 # The bubble itself is as long as before, 9 units. There is more work around it. GPipe's authors call the
@@ -245,10 +252,10 @@ figures.timeline(charts, seconds=False)
 # **Predict.** Same width, same bubble. How many micro-batches are in flight on stage 0 at most, with 1F1B?
 
 # %%
-held = predict("11.held", "In flight on stage 0?", course=4, yours=None)
+held = predict("11.held", "In flight on stage 0?", yours=None)
 
 # %%
-expect(held, in_turn.in_flight(0), label="in flight on stage 0")
+expect(4, in_turn.in_flight(0), label="in flight on stage 0", yours=held)
 assert [in_turn.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
 assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 assert in_turn.makespan == gpipe.makespan
@@ -713,9 +720,9 @@ show_source(pipeline_versions.Library)
 # And with two chunks, interleaved?
 
 # %%
-messages = predict("11.messages", "Messages, 1F1B?", course=8, yours=None)
-volume = predict("11.bytes", "Bytes, 1F1B?", course=8 * 2 * 16 * 32 * 4, yours=None)
-chunked = predict("11.chunks", "Messages, 2 chunks?", course=8 * 3, yours=None)
+messages = predict("11.messages", "Messages, 1F1B?", yours=None)
+volume = predict("11.bytes", "Bytes, 1F1B?", yours=None)
+chunked = predict("11.chunks", "Messages, 2 chunks?", yours=None)
 
 # %%
 run = demos.run("pipeline", ranks=4, steps=3, sleep_ms=20, stream=False)
@@ -724,9 +731,14 @@ print("\n".join(line for line in run.report().splitlines() if "loss" in line))
 # %%
 by_name = {version.name: version for version in run.comparison.versions}
 sends, sent_bytes = by_name["scratch 1f1b"].sent["send-recv"]
-expect(messages, sends, label="messages")
-expect(volume, sent_bytes, label="bytes", unit="B")
-expect(chunked, by_name["torch interleaved"].sent["send-recv"][0], label="two chunks")
+expect(8, sends, label="messages", yours=messages)
+expect(8 * 2 * 16 * 32 * 4, sent_bytes, label="bytes", unit="B", yours=volume)
+expect(
+    8 * 3,
+    by_name["torch interleaved"].sent["send-recv"][0],
+    label="two chunks",
+    yours=chunked,
+)
 
 # %% [markdown]
 # **Explain.** The first stage sends activations only, 8 times $2 \cdot 16 \cdot 32$ numbers of 4 bytes.
@@ -806,13 +818,14 @@ print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} message
 # **Predict.** The idle part with $m = 16$, in per cent?
 
 # %%
-twice = predict("11.m16", "Idle in %, m = 16?", course=100 * 3 / 19, yours=None)
+twice = predict("11.m16", "Idle in %, m = 16?", yours=None)
 
 # %%
 options = {"schedule": "1f1b", "micro_batches": 16, "sleep_ms": 20}
 more = demos.run("pipeline", ranks=4, steps=3, stream=False, **options)
 (longer,) = more.sleeping
-print(f"{100 * longer.bubble_fraction:.1f} % measured, {twice.course:.1f} % predicted")
+idle_percent = 100 * longer.bubble_fraction
+expect(100 * 3 / 19, idle_percent, within=2, label="idle", unit="%", yours=twice)
 assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
 
 # %% [markdown]
@@ -821,7 +834,7 @@ assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
 
 # %%
 (again, _) = more.comparison.versions
-assert again.sent["send-recv"] == (16, volume.course)
+assert again.sent["send-recv"] == (16, sent_bytes)
 
 # %% [markdown]
 # In a terminal, and with PyTorch's own launcher, on four GPUs without a change:

@@ -35,7 +35,7 @@ torch.set_num_threads(1)
 # token meet? A guess will do; section 12.2 computes it.
 
 # %%
-active = predict("12.active", "Billion parameters met?", course=12.9, yours=None)
+active = predict("12.active", "Billion parameters met?", yours=None)
 
 # %% [markdown]
 # ## 12.1 Many MLPs, few of them used
@@ -86,7 +86,7 @@ assert torch.allclose(weights.sum(dim=1), torch.ones(6))
 # %%
 one_expert = 2 * 64 * 256  # weights
 flop = 2 * 256 * (2 * one_expert + 8 * 64)
-work = predict("12.flop", "FLOP of the mixture?", course=flop, yours=None)
+work = predict("12.flop", "FLOP of the mixture?", yours=None)
 
 # %%
 tokens = torch.randn(1, 256, 64)
@@ -101,7 +101,7 @@ def mixture(top_k, experts=8):
 counted = {
     k: measure.flops.matmul_flops(lambda k=k: mixture(k)(tokens)) for k in (1, 2, 8)
 }
-expect(work, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP")
+expect(flop, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP", yours=work)
 
 # %%
 print({k: f"{count / counted[1]:.2f} times" for k, count in counted.items()})
@@ -143,7 +143,14 @@ assert len(set(sizes.values())) == 1  # top_k changes the work, not the paramete
 mixtral = models.MODELS["mixtral-8x7b"].parameters()
 print(mixtral.explain())
 assert mixtral.total == 46_702_792_704
-expect(active, mixtral.active / 1e9, within=0.005, label="active", unit="billion")
+expect(
+    12.9,
+    mixtral.active / 1e9,
+    within=0.005,
+    label="active",
+    unit="billion",
+    yours=active,
+)
 
 # %% [markdown]
 # DeepSeek-V3 drives it further: 61 layers, of which the first 3 have an ordinary MLP; in the other 58, 256 small
@@ -272,8 +279,8 @@ show_source(scratch.experts.router.balance_loss)
 # How busy is the busiest expert at the end, relative to the mean? 1 is perfect, 4 is the worst possible.
 
 # %%
-alone = predict("12.alone", "Imbalance without the loss?", course=3.8, yours=None)
-helped = predict("12.helped", "Imbalance with it?", course=1.1, yours=None)
+alone = predict("12.alone", "Imbalance without the loss?", yours=None)
+helped = predict("12.helped", "Imbalance with it?", yours=None)
 
 
 # %%
@@ -297,8 +304,8 @@ def train(alpha):
 without, with_loss = train(alpha=0.0), train(alpha=0.1)
 print([f"{value:.1f}" for value in without[::10]], "without")
 print([f"{value:.1f}" for value in with_loss[::10]], "with the balance loss")
-expect(alone, without[-1], within=0.15, label="without")
-expect(helped, with_loss[-1], within=0.25, label="with the loss")
+expect(3.8, without[-1], within=0.15, label="without", yours=alone)
+expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 
 # %% [markdown]
 # **Explain.** Without the loss one expert ends up with almost everything, and the other three are dead weight
@@ -372,7 +379,7 @@ show_source(scratch.experts.all_to_all.AllToAll)
 
 # %%
 even = 4 * 128 * 2 * 64 * 4
-routed = predict("12.routed", "Bytes, balanced?", course=even, yours=None, unit="B")
+routed = predict("12.routed", "Bytes, balanced?", yours=None, unit="B")
 
 
 # %%
@@ -400,7 +407,14 @@ for rank, ((calls, size), _) in enumerate(reports):
 
 # %%
 measured = [size for (_, size), _ in reports]
-expect(routed, sum(measured) / 2, within=0.01, label="mean of the ranks", unit="B")
+expect(
+    even,
+    sum(measured) / 2,
+    within=0.01,
+    label="mean of the ranks",
+    unit="B",
+    yours=routed,
+)
 
 # %% [markdown]
 # **Explain.** Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*,
@@ -639,12 +653,12 @@ assert in_order == [256, 512, 768, 1024]
 # among them), so rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks.
 
 # %%
-each = predict("12.zigzag", "Scores of a rank?", course=9 * 8**2, yours=None)
+each = predict("12.zigzag", "Scores of a rank?", yours=None)
 
 # %%
 zigzag = [context.rank_scores(64, rank, 4, zigzag=True) for rank in range(4)]
 print(zigzag, [context.chunks(rank, 4, zigzag=True) for rank in range(4)])
-expect(each, zigzag[0], label="scores of a rank")
+expect(9 * 8**2, zigzag[0], label="scores of a rank", yours=each)
 assert len(set(zigzag)) == 1
 
 # %% [markdown]
@@ -680,11 +694,17 @@ assert len(set(zigzag)) == 1
 
 # %%
 balanced = 2 * 4 * 64 * 2 * 64 * 4
-even_bytes = predict("12.even", "Bytes?", course=balanced, yours=None, unit="B")
+even_bytes = predict("12.even", "Bytes?", yours=None, unit="B")
 
 # %%
 even_run = demos.run("experts", ranks=4, steps=3, fixed_routes=True, stream=False)
-expect(even_bytes, even_run.versions[0].sent["all-to-all"][1], label="bytes", unit="B")
+expect(
+    balanced,
+    even_run.versions[0].sent["all-to-all"][1],
+    label="bytes",
+    unit="B",
+    yours=even_bytes,
+)
 
 # %%
 run = demos.run("experts", ranks=4, steps=4, stream=False)
@@ -727,14 +747,14 @@ figures.expert_bars(
 
 # %%
 hop = 4 * 16 * 2 * 64 * 4  # batch · tokens · keys and values · width · bytes
-hops = predict("12.hops", "Messages?", course=2 * 3 * 3, yours=None)
-ring_bytes = predict("12.ring", "Bytes?", course=18 * hop, yours=None, unit="B")
+hops = predict("12.hops", "Messages?", yours=None)
+ring_bytes = predict("12.ring", "Bytes?", yours=None, unit="B")
 
 # %%
 context_run = demos.run("context", ranks=4, steps=3, stream=False)
 ring, zig, gathered = context_run.versions
-expect(hops, ring.sent["send-recv"][0], label="messages")
-expect(ring_bytes, ring.sent["send-recv"][1], label="bytes", unit="B")
+expect(2 * 3 * 3, ring.sent["send-recv"][0], label="messages", yours=hops)
+expect(18 * hop, ring.sent["send-recv"][1], label="bytes", unit="B", yours=ring_bytes)
 print(context_run.report())
 
 # %%

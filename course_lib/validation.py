@@ -3,7 +3,7 @@
 import difflib
 import math
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 # Larger than any real count (all tokens ever trained on are about 1e14): a larger value is a typo.
@@ -83,6 +83,8 @@ def number(
 
     What must be above something is often divided by: there a number below TINY is refused too.
     """
+    if above is None and type(value) is float and (least or 0) <= value <= most:
+        return  # almost always
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {told(value)}: give an int or a float")
     if isinstance(value, float) and not math.isfinite(value):
@@ -126,9 +128,8 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
         )
 
 
-def choice(name: str, value: object, allowed: Iterable[str]) -> None:
+def choice(name: str, value: object, allowed: Collection[str]) -> None:
     """Raise ValueError unless `value` is one of `allowed`, naming the nearest one."""
-    allowed = tuple(allowed)
     if not isinstance(value, str) or value not in allowed:
         near = difflib.get_close_matches(told(value).strip("'"), allowed, n=1, cutoff=0.3)
         hint = f"did you mean {near[0]!r}?" if near else "choose one of them"

@@ -284,6 +284,49 @@ def _plan(answer: Any) -> None:
     expect_number(ratio, flipped, "your step over the fastest, both with your assumption", rel=2e-2)
 
 
+_V3 = MODELS["deepseek-v3"]
+_128_NODES = Cluster(hardware.accelerator("H200-SXM"), 128)
+_FEW = {"cp": (1,), "tp": (1,), "virtual_stages": (1,), "zero_stage": (1,)}
+
+
+@cache
+def _experts() -> tuple[int, int, float]:
+    """ep of the fastest layout if it is waited for, and if it hides; what the first then loses."""
+    waits = planner.plan(_V3, Recipe(), _128_NODES, 4096, sequence=4096, only=_FEW)
+    hides = waits.under(Assumptions(overlap={"ep": 1.0}))
+    (first,), (second,) = waits.best(1), hides.best(1)
+    return first.layout.ep, second.layout.ep, hides.step(first).total_s / second.step_s
+
+
+@exercise(
+    "13.11",
+    kind="predict",
+    title="experts across nodes",
+    hints=(
+        "Tokens · numbers · copies · (bytes there + bytes back).",
+        "waits = planner.plan(...); hides = waits.under(Assumptions(overlap={'ep': 1.0})).",
+        "hides.step(option) is the step of an option of the other plan.",
+    ),
+)
+def _routes(answer: Any) -> None:
+    expect_parts(answer, 5, "two numbers of bytes, two degrees and a ratio")
+    numbers = 4096 * _V3.hidden
+    each = numbers * _V3.top_k * (2 + 2)
+    expect_number(
+        answer[0], each, "4096 · 7168 numbers, 8 copies, 2 bytes there and back", unit="B"
+    )
+    node = numbers * 4 * (1 + 2)
+    expect_number(answer[1], node, "4 copies, 1 byte there and 2 bytes back", unit="B")
+    waits, hides, slower = _experts()
+    expect_equal(
+        answer[2:4],
+        [waits, hides],
+        "what must be waited for is kept small, and what hides may be large",
+        wants="ep if it is waited for, and ep if it hides",
+    )
+    expect_number(answer[4], slower, "both steps with ep hidden", rel=2e-2)
+
+
 BUILDS = (mesh_build.MESH,)
 
 QUIZ = (

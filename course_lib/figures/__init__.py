@@ -9,6 +9,7 @@ from course_lib.figures.experts import expert_bars
 from course_lib.figures.gathering import gather_memory, measured_memory
 from course_lib.figures.memory import consumers
 from course_lib.figures.meshes import rank_mesh
+from course_lib.figures.passes import memory_of_passes
 from course_lib.figures.picture import Picture
 from course_lib.figures.plans import ranked_layouts
 from course_lib.figures.reach import tp_reach
@@ -32,6 +33,7 @@ __all__ = [
     "gather_memory",
     "loss",
     "measured_memory",
+    "memory_of_passes",
     "on_roofline",
     "one_batch",
     "overlap",

@@ -4,8 +4,8 @@
 |---|---|
 | `inputs` | what is trained, how and on what: shape, recipe, layout, cluster, one `Job` |
 | `compute` | how many FLOP, how fast a chip can do them, what they cost |
-| `memory` | what is in the memory of one GPU |
 | `pipelines` | in which order the stages of a pipeline work, and how long they wait |
+| `memory` | what is in the memory of one GPU |
 | `network` | what is sent between GPUs, and how long it takes |
 | `step` | how long a step takes; batches and epochs; what a failure costs |
 | `planner` | which of all layouts is best; the only room that uses numpy |

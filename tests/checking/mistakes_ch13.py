@@ -35,6 +35,8 @@ _DEEP = Layout(tp=8, pp=16, accumulation=256, **_SP)
 _STANDARD = Layout(tp=8, pp=4, dp=4, accumulation=64, zero_stage=1, **_SP)
 _HIDES = {"tp": 0.5, "dp": 0.8}
 
+_EACH, _NODE = 939_524_096, 352_321_536  # bytes of 13.11
+
 MISTAKES = [
     ("13.1", "rounds up", (25.6, 26, -32)),
     ("13.1", "believes the notes", (2048, 2048, 0)),
@@ -74,4 +76,11 @@ MISTAKES = [
     ("13.10", "an axis that is not there", (_STANDARD, {"fsdp": 0.5}, 1.12)),
     ("13.10", "in per cent", (_STANDARD, {"tp": 50}, 1.12)),
     ("13.10", "the fastest of before", (_STANDARD, _HIDES, 1.178)),
+    ("13.11", "one way only", (_EACH // 2, _NODE, 1, 64, 1.222)),
+    ("13.11", "8 bits there and back", (_EACH, _NODE * 2 // 3, 1, 64, 1.222)),
+    ("13.11", "a copy for each expert in 8 bits", (_EACH, _NODE * 2, 1, 64, 1.222)),
+    ("13.11", "one node", (_EACH, _NODE // 4, 1, 64, 1.222)),
+    ("13.11", "the other way round", (_EACH, _NODE, 64, 1, 1.222)),
+    ("13.11", "the paper's ep in either", (_EACH, _NODE, 64, 64, 1.0)),
+    ("13.11", "the ratio upside down", (_EACH, _NODE, 1, 64, 0.818)),
 ]

@@ -21,6 +21,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.memory.activations import activation_terms
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import training_memory
+from course_lib.theory.memory.replay import memory_timeline
 from course_lib.theory.network.experts import expert_load
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 from course_lib.theory.network.tensor_parallel import CutLayer
@@ -123,6 +124,21 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
         smallest=2**10,
         largest=2**20,
         measured={"ring": [(2**10, 0.03), (2**19, 0.1)], "tree": [(2**10, 0.02)]},
+    ),
+    "passes": lambda: figures.memory_of_passes(
+        memory_timeline(
+            Job(
+                MODELS["llama2-70b"],
+                Recipe(gradient_life="backward"),
+                Layout(pp=4, accumulation=8),
+                sequence=4096,
+            )
+        ),
+        80 * 10**9,
+        TITLE,
+    ),
+    "two passes": lambda: figures.memory_of_passes(
+        memory_timeline(Job(MODELS["gpt2-124m"])), 80 * 10**9
     ),
     "gathering": lambda: figures.gather_memory(
         gather_timeline(MODELS["llama3-405b"], Recipe(), 4096), TITLE

@@ -3,6 +3,7 @@
 import re
 import time
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -21,11 +22,19 @@ from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradie
 from course_lib.theory.pipelines import simulation
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.timeline import Task
-from course_lib.theory.planner import plan
+from course_lib.theory.planner import plan, sturdy
+from course_lib.theory.step.assumptions import CAUTIOUS
 
 A100 = accelerator("A100-SXM-80GB")
 EIGHT_H100 = Cluster(accelerator("H100-SXM"))
 ONE = (Task(0, "F", 0, 0, 0.0, 0.002),)
+
+
+FEW = {"cp": (1,), "virtual_stages": (1,), "micro_batch": (1, 2)}
+
+
+def judged(found, title):
+    return figures.ranked_layouts(found, title, careful=found.under(CAUTIOUS))
 
 
 def tasks(name, stages, micro_batches, chunks=1, times=None):
@@ -46,6 +55,13 @@ FIGURES = {
     ),
     "plan": lambda: figures.ranked_layouts(
         plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64), "LLaMA-2 7B on 8 H100"
+    ),
+    "plan under two assumptions": lambda: judged(
+        plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64), "LLaMA-2 7B on 8 H100"
+    ),
+    "plan of experts": lambda: judged(
+        plan(MODELS["mixtral-8x7b"], Recipe(), replace(EIGHT_H100, nodes=16), 512, only=FEW),
+        "Mixtral on 128 H100",
     ),
     "plan, nothing fits": lambda: figures.ranked_layouts(
         plan(MODELS["llama3.1-405b"], Recipe(), EIGHT_H100, 64, only={"cp": (1,)}), "405B"
@@ -149,6 +165,38 @@ def test_both_halves_of_an_overlapped_pass_are_drawn():
     legend = drawing.to_svg().count(">forward") + drawing.to_svg().count(">backward")
     legend += drawing.to_svg().count(">gradient of")
     assert len(boxes(drawing)) == 1 + len(plan.tasks) + together + legend
+
+
+def test_a_line_leads_to_the_cautious_time():
+    found = plan(MODELS["llama2-70b"], Recipe(), replace(EIGHT_H100, nodes=8), 512, only=FEW)
+    plans = [found, found.under(CAUTIOUS)]
+    drawing = judged(found, "70B")
+    lines = r'd="M([\d.]+) [\d.]+L([\d.]+) [\d.]+" fill="none" stroke="#D55E00" stroke-width="2"'
+    pairs = [tuple(map(float, pair)) for pair in re.findall(lines, drawing.to_svg())][2:]
+    (whiskers, stops), best = (pairs[::2], pairs[1::2]), sturdy(plans, 1)[0]
+    shown = [*found.meshes(4), best.option]
+    times = [[each.step(option).total_s for each in plans] for option in shown]
+    scale = 200 / max(map(max, times))
+    for line, (start, end), pair in zip(whiskers, stops, times, strict=True):
+        assert line == pytest.approx([scale * seconds for seconds in pair], abs=0.2)
+        assert start == end == line[1]
+    assert times[0][1] > 1.2 * times[0][0]
+    # The sturdiest is not among the fastest: it comes last, and it alone is marked.
+    words = [
+        text for text in re.findall(r"<text[^>]*>([^<]+)", drawing.to_svg()) if "ZeRO-" in text
+    ]
+    assert [text.startswith("◆ ") for text in words] == [False] * 4 + [True]
+    assert words[-1][2:] in drawing.sentence
+    assert f"the sturdiest is {words[-1][2:]}" in drawing.sentence
+
+
+def test_of_two_equal_times_one_is_written():
+    alone = plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64, only={**FEW, "dp": (1,)})
+    assert alone.under(CAUTIOUS).best(1)[0].step_s == alone.best(1)[0].step_s
+    text = (
+        f">{alone.best(1)[0].step_s:#.3g} s, MFU {100 * alone.mfu(alone.best(1)[0].step_s):.0f} %<"
+    )
+    assert text in judged(alone, "alone").to_svg()
 
 
 def test_charts_share_one_scale():

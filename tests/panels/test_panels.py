@@ -15,6 +15,9 @@ from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 from course_lib.theory.pipelines.simulation import timeline
+from course_lib.theory.planner import fastest, sturdy
+from course_lib.theory.planner.space import divisors
+from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC
 from course_lib.theory.step.batching import Batching, batch_cost
 
 PANELS = [getattr(panels, name) for name in dir(panels) if name != "Panel"]
@@ -176,6 +179,32 @@ def test_buckets_are_the_theorys() -> None:
         gradients, 64, PCIE4, cap_bytes=cap, first_bytes=cap, overlap=False
     )
     assert "0 ms hidden behind backward" in panel.sentence
+
+
+def test_planner_is_the_theorys_under_both_assumptions() -> None:
+    panel = panels.planner(nodes=8)
+    assert panel.result.question.assumptions == OPTIMISTIC
+    plans = (panel.result, panel.result.under(CAUTIOUS))
+    (best,), (sturdiest,) = fastest(plans, 1), sturdy(plans, 1)
+    assert best.option.explain() in panel.text
+    assert f"under cautious assumptions {plans[1].mfu(best.steps_s[1]):.1%}" in panel.text
+    assert sturdiest.option.explain() in panel.text and sturdiest.option != best.option
+    assert f"at worst {sturdiest.loss:.1%} behind the best" in panel.text
+
+
+@pytest.mark.parametrize("model", [name for name, shape in MODELS.items() if shape.experts])
+def test_planner_plans_mixtures_of_experts(model: str) -> None:
+    """On any number of nodes, with more than one way to spread the experts."""
+    panel, degrees = panels.planner(model, nodes=64), set()
+    for option in (1, 64, 256, 2048):
+        panel.nodes.value = option
+        assert panel.problem is None
+        found = {row.ep for row in panel.result.found.rows}
+        assert MODELS[model].experts % max(found) == 0
+        degrees |= found
+    assert degrees == {1, 8, 64} & set(divisors(MODELS[model].experts))
+    assert re.search(r"dp \d+ × ep \d+, ZeRO-", panel.sentence)
+    assert "ep" not in panels.planner("llama2-7b").sentence.split()
 
 
 def test_no_sync_and_activations() -> None:

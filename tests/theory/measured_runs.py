@@ -21,7 +21,7 @@ from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
 from course_lib.theory.memory.peak import worst_stage
-from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.assumptions import Assumptions, framework_assumptions
 from course_lib.theory.step.step_time import step_time
 
 FILE = Path(__file__).with_name("measured_runs.json")
@@ -198,8 +198,9 @@ def left_out(memory: list[Run]) -> dict[str, float]:
 
 def predicted_step(run: Run, layer_efficiency: float | None = None) -> float:
     """What the run's clock should show: seconds, or tokens per second and GPU."""
-    efficiency = FRAMEWORKS[run.framework].attention_efficiency if run.framework else None
-    guess = Assumptions(layer_efficiency=layer_efficiency, attention_efficiency=efficiency)
+    guess = Assumptions(layer_efficiency=layer_efficiency)
+    if run.framework:
+        guess = framework_assumptions(run.framework, guess)
     step = step_time(job(run), guess)
     return step.total_s if run.unit == "s" else step.tokens_per_s_per_gpu
 

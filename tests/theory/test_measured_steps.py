@@ -17,7 +17,7 @@ def within(errors, limit):
 def test_measured_steps_are_predicted():
     errors = [speed_error(run) for run in STEPS]
     assert len(errors) == 32
-    assert within(errors, 0.15) >= 29
+    assert within(errors, 0.15) >= 30
     assert abs(statistics.median(errors)) < 0.02
     assert statistics.median(map(abs, errors)) < 0.06
 
@@ -28,5 +28,5 @@ def test_a_source_is_predicted_from_the_others():
         speed_error(run, H100_LAYER_EFFICIENCY if job(run).cluster.accelerator is SLOW else None)
         for run in STEPS
     ]
-    assert within(errors, 0.15) >= 0.75 * len(errors)
+    assert within(errors, 0.15) >= 28
     assert abs(statistics.median(errors)) < 0.05

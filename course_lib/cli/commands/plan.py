@@ -3,17 +3,19 @@
 import argparse
 from dataclasses import asdict
 from itertools import islice
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count
+from course_lib.cli.text import add_text_options, count, number
 
 if TYPE_CHECKING:
     from course_lib.theory.planner import Plan, PlannedLayout
 
 ABOUT = "rank all layouts of a model on a cluster"
 MOST_SEQUENCES = 10**9
+WIDTH = 100  # of a line of the answer
 # Each is looked at in detail, and each that does not fit is tried with other settings.
 MOST_TOP, MOST_REJECTED = 10_000, 1000
 _COUNTS = {
@@ -30,12 +32,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_recipe(parser)
     about = "none, selective or full (default: all are tried)"
     add_text_options(parser, {"--recompute": about}, "NAME")
+    about = "part of each GPU's memory that stays free (default: 0.05)"
+    add_text_options(parser, {"--margin": about}, "PART")
     add_text_options(parser, _COUNTS)
     add_json_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The fastest layouts that fit, the Pareto front, and why others do not fit."""
+    """The fastest layouts that fit, the sturdiest, the Pareto front, and why others do not fit."""
     with refusals():
         answer = _answer(arguments)
     return answer.say(arguments.json)
@@ -43,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.planner import plan
+    from course_lib.theory.planner.space import MARGIN
+    from course_lib.theory.step.assumptions import CAUTIOUS
 
     model = inputs.model(arguments)
     batch = count(arguments, "batch", most=MOST_SEQUENCES)
@@ -51,15 +57,38 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, model.shape)
     only = {"recompute": (recipe.recompute,)} if arguments.recompute else {}
     cluster = inputs.cluster(arguments)
-    found = plan(model.shape, recipe, cluster, batch, sequence=length, only=only)
+    margin = number(arguments, "margin", MARGIN)
+    found = plan(model.shape, recipe, cluster, batch, sequence=length, margin=margin, only=only)
     unfit = list(islice(found.rejected(), rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
     table = f"{model.name} on {found.explain(top)}"
-    text = "\n".join([f"{model.notes}{table}", *_front(found, top), *_unfit(rest)])
-    data = {**model.data(), **_plan_data(found, top, unfit)} if arguments.json else {}
+    both = {"optimistic": found, "cautious": found.under(CAUTIOUS)}
+    text = "\n".join(
+        [f"{model.notes}{table}", *_sturdy(both, top), *_front(found, top), *_unfit(found, rest)]
+    )
+    data = {**model.data(), **_plan_data(both, top, unfit)} if arguments.json else {}
     # 1 is "something did not pass": a program need not read the table to know that nothing fits.
     return Answer(text, data, code=0 if found.fitting else 1)
+
+
+def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:
+    """Lines on the layouts that are near the top under all assumptions."""
+    from course_lib.theory.planner import NEAR_THE_TOP, explain_sturdy, fastest, sturdy
+
+    plans = tuple(both.values())
+    found = fastest(plans, 1)
+    if not found:
+        return []
+    losing, best = found[0].loss, sturdy(plans, 1)[0]
+    verdict = f"The fastest layout above is within {losing:.1%} of the best under either."
+    if losing > NEAR_THE_TOP:
+        verdict = (
+            f"The fastest layout above loses {losing:.1%} where it does worst; the first one here "
+            f"loses {best.loss:.1%}."
+        )
+    title = "Under either set of assumptions, the best layout of each mesh, the least loss first:"
+    return ["", title, explain_sturdy(both, most), verdict]
 
 
 def _front(found: "Plan", most: int) -> list[str]:
@@ -70,25 +99,33 @@ def _front(found: "Plan", most: int) -> list[str]:
     largest, smallest, steps = front[0].memory_bytes, front[-1].memory_bytes, max(1, most - 1)
     sizes = [largest - step * (largest - smallest) // steps for step in range(most)]
     chosen = {next(option for option in front if option.memory_bytes <= size) for size in sizes}
-    shown = [option.explain() for option in front if option in chosen]
+    shown = [option for option in front if option in chosen]
     title = f"Pareto front, none is both faster and smaller ({len(shown)} of {len(front)}):"
-    return ["", title, *shown]
+    return ["", title, found.table(shown)]
 
 
-def _unfit(unfit: list[tuple["PlannedLayout", str]]) -> list[str]:
+def _unfit(found: "Plan", unfit: list[tuple["PlannedLayout", str]]) -> list[str]:
     """Lines on layouts that do not fit, and why."""
     if not unfit:
         return []
-    lines = [line for option, why in unfit for line in (option.explain(), f"  {why}")]
-    return ["", "Do not fit, the closest first:", *lines]
+    head, *table = found.table([option for option, _ in unfit]).splitlines()
+    reasons = [fill(why, WIDTH, initial_indent="  ", subsequent_indent="  ") for _, why in unfit]
+    lines = [line for pair in zip(table, reasons, strict=True) for line in pair]
+    return ["", "Do not fit, the closest first:", head, *lines]
 
 
-def _plan_data(found: "Plan", top: int, unfit: list[tuple["PlannedLayout", str]]) -> dict[str, Any]:
-    question = found.question
+def _plan_data(
+    both: dict[str, "Plan"], top: int, unfit: list[tuple["PlannedLayout", str]]
+) -> dict[str, Any]:
+    from course_lib.theory.planner import sturdy
+
+    plans = tuple(both.values())
+    found, question = plans[0], plans[0].question
     return {
         "gpu": question.cluster.accelerator.name,
         "nodes": question.cluster.nodes,
         "gpus": question.cluster.world,
+        "margin": question.margin,
         "capacity_bytes": found.capacity_bytes,
         "global_batch_sequences": question.global_batch,
         "sequence_tokens": question.sequence,
@@ -96,6 +133,15 @@ def _plan_data(found: "Plan", top: int, unfit: list[tuple["PlannedLayout", str]]
         "layouts": found.layouts,
         "fitting": found.fitting,
         "best": [_option_data(found, option) for option in found.best(top)],
+        "assumptions": {name: asdict(each.question.assumptions) for name, each in both.items()},
+        "sturdy": [
+            {
+                **one.option.as_dict(),
+                "steps_s": dict(zip(both, one.steps_s, strict=True)),
+                "loss": one.loss,
+            }
+            for one in sturdy(plans, top)
+        ],
         "pareto": [option.as_dict() for option in found.pareto()],
         "rejected": [{**option.as_dict(), "reason": reason} for option, reason in unfit],
     }

@@ -9,7 +9,7 @@ from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import FIRST_FLASH_ATTENTION_EFFICIENCY
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.units import GB
-from course_lib.validation import choice, flag, fraction, number
+from course_lib.validation import choice, flag, fraction, number, whole
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -20,8 +20,9 @@ class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.
 
     `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: what it reserves for
-    itself, whatever the model is. `attention_efficiency`: of its attention kernel, where that is
-    not the accelerator's usual one.
+    itself, whatever the model is. What `step.assumptions.framework_assumptions` takes over:
+    `attention_efficiency` of its attention kernel, where that is not the accelerator's usual one,
+    the `overlap` of messages, and to how many nodes a token is sent (`token_nodes`).
     """
 
     recipe: Mapping[str, Any] = field(default_factory=dict)
@@ -29,11 +30,15 @@ class Framework:
     pipelined: Mapping[str, Any] = field(default_factory=dict)
     buffers_bytes: int = 0
     attention_efficiency: float | None = None
+    overlap: Mapping[str, float] = field(default_factory=dict)
+    token_nodes: int | None = None
 
     def __post_init__(self) -> None:
         number("buffers_bytes", self.buffers_bytes, least=0)
         if self.attention_efficiency is not None:
             fraction("attention_efficiency", self.attention_efficiency)
+        if self.token_nodes is not None:
+            whole("token_nodes", self.token_nodes)
 
 
 # FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): fp32 shards, gathered and
@@ -60,8 +65,10 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         "torchtune": Framework(
             recipe=_TORCH | {"optimizer": "adamw-bf16", "fused_norms": False},
         ),
-        # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2.
-        "automodel": Framework(recipe=_TORCH | _FSDP),
+        # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2. components/moe: DeepEP
+        # sends a token once to a node, and in its benchmarks FakeBalancedGate gives a token
+        # neighbouring experts, which lie on one node.
+        "automodel": Framework(recipe=_TORCH | _FSDP, token_nodes=1),
         # github.com/mosaicml/llm-foundry at v0.3: FSDP with bf16, attn_impl triton, which is the
         # first FlashAttention.
         "llm-foundry": Framework(
@@ -69,15 +76,21 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         ),
         # github.com/bigscience-workshop/Megatron-DeepSpeed: Megatron-LM's layers and loss,
         # DeepSpeed's pipeline, which keeps what it sends, and its ZeRO-1, which copies gradients to
-        # fp32 and has a bucket of reduce_bucket_size = 5e8 numbers (deepspeed.ai, config-json).
+        # fp32 and has a bucket of reduce_bucket_size = 5e8 numbers (deepspeed.ai, config-json). Its
+        # pipeline sums gradients behind the last backward pass (runtime/pipe/engine.py,
+        # _exec_reduce_grads) and gathers weights after the update: nothing hides either.
         "megatron-deepspeed": Framework(
             recipe={"loss": "in-place", "update": "copied"},
             layout={"keep_outputs": True},
             buffers_bytes=1 * GB,
+            overlap={"dp": 0.0},
         ),
         # github.com/NVIDIA/Megatron-LM, core/distributed and core/optimizer: buffers of gradients
-        # that stay, fp32 sums, a fused update.
-        "megatron-lm": Framework(recipe={"loss": "in-place", "gradients": "fp32"}),
+        # that stay, fp32 sums made by the matmuls (--no-gradient-accumulation-fusion turns that
+        # off), a fused update.
+        "megatron-lm": Framework(
+            recipe={"loss": "in-place", "gradients": "fp32", "fused_accumulation": True}
+        ),
     }
 )
 # What torch.compile changes: norms and activations are computed again from their inputs.

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
+from course_lib.theory.inputs.units import GB, GIB, format_bytes
 from course_lib.validation import choice, fraction, number, text, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
@@ -16,11 +17,12 @@ NETWORK_LATENCY_S = 9.6e-6
 # Best measured matmul over peak, where nobody published one: that of the H100.
 MATMUL_EFFICIENCY = 0.80
 # Fitted on A100s, with `step.assumptions.TOUCHES`, to the ten rows of Narayanan et al. 2021,
-# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s); other papers' steps are then predicted.
-LAYER_EFFICIENCY = 0.80
-# Fitted to the three rows of Llama 3 (arXiv:2407.21783, table 4): a busy H100 lowers its clock.
-H100_LAYER_EFFICIENCY = 0.72
-# Fitted to torchtitan's runs (benchmarks/README.md) on H100s that may take 500 W instead of 700.
+# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s): their median error is 0. All that follows is
+# fitted like this; other papers' steps are then predicted.
+LAYER_EFFICIENCY = 0.81
+# The three rows of Llama 3 (arXiv:2407.21783, table 4): a busy H100 lowers its clock.
+H100_LAYER_EFFICIENCY = 0.75
+# torchtitan's runs (benchmarks/README.md) on H100s that may take 500 W instead of 700.
 H100_500W_LAYER_EFFICIENCY = 0.60
 # FlashAttention-2 on an A100: 50 to 73 % of the peak (Dao 2023, arXiv:2307.08691, abstract).
 ATTENTION_EFFICIENCY = 0.60
@@ -56,10 +58,11 @@ class Link:
 class Accelerator:
     """One chip: dense peak, memory, and the links that it has inside and between nodes.
 
-    The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes` takes the data
-    sheet's GB as 10^9. `matmul_efficiency`: the best measured large matmul over the peak.
-    `layer_efficiency`: the matmuls of whole layers over that one. `attention_efficiency`: what
-    flash attention reaches of the peak. `between` None: no usual network, a cluster must name one.
+    The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes`: what the driver
+    gives to programs, for an "80 GB" chip between 80·10^9 and 80·2^30. `matmul_efficiency`: the
+    best measured large matmul over the peak. `layer_efficiency`: the matmuls of whole layers over
+    that one. `attention_efficiency`: what flash attention reaches of the peak. `between` None: no
+    usual network, a cluster must name one.
     Raises ValueError for numbers that are not positive and finite, and for another format.
     """
 
@@ -106,7 +109,8 @@ class Accelerator:
         lines = [
             f"{self.name}: {self.peak_flop_per_s / 1e12:g} TFLOP/s dense {self.number_format}, "
             f"of which {self.matmul_efficiency:.0%} reached by the best matmul",
-            f"memory {self.memory_bytes / 1e9:g} GB at {self.memory_bytes_per_s / 1e9:g} GB/s",
+            f"memory {format_bytes(self.memory_bytes, digits=1)} at "
+            f"{self.memory_bytes_per_s / 1e9:g} GB/s",
             f"ridge = peak / memory bandwidth = {self.ridge_flop_per_byte:.1f} FLOP/byte",
             f"inside a node: {self.inside.explain()}",
         ]
@@ -159,11 +163,9 @@ HDR = Link("InfiniBand HDR 200 Gb/s", 25e9, NETWORK_LATENCY_S)
 
 
 def _chip(
-    name: str, tflops: float, memory_gb: int, memory_gb_per_s: float, inside: Link, **more: Any
+    name: str, tflops: float, memory_bytes: int, memory_gb_per_s: float, inside: Link, **more: Any
 ) -> Accelerator:
-    return Accelerator(
-        name, tflops * 1e12, memory_gb * 10**9, memory_gb_per_s * 1e9, inside, **more
-    )
+    return Accelerator(name, tflops * 1e12, memory_bytes, memory_gb_per_s * 1e9, inside, **more)
 
 
 def _nvlink(generation: int, gb_per_s: float) -> Link:
@@ -175,6 +177,15 @@ _HOPPER = {
     "attention_efficiency": H100_ATTENTION_EFFICIENCY,
 }
 
+# What PyTorch reports as a GPU's total capacity: in an error on A100s, issue 24 of
+# github.com/XLabs-AI/x-flux; in torchtitan's log on an H100, github.com/dudeperf3ct/minicode-llm,
+# codellm_pretrain/torch_titan. Other drivers report up to 0.2 GiB more on an A100 (issue 26 of
+# github.com/AnjieCheng/NaVILA) and 0.1 less on an H100 (issue 27508 of
+# github.com/vllm-project/vllm).
+A100_MEMORY_BYTES = int(79.15 * GIB)
+H100_MEMORY_BYTES = int(79.18 * GIB)
+
+# The memory of the others is only the data sheet's, its GB read as 10^9.
 # Peaks are dense bf16 with fp32 accumulation, without sparsity. Peaks, memory and links are those
 # of Bekman, Machine Learning Engineering (github.com/stas00/ml-engineering, compute/accelerator
 # and network), as are the best measured matmuls; other sources stand at their line.
@@ -182,7 +193,7 @@ _LIST = (
     _chip(
         "A100-SXM-80GB",
         312,
-        80,
+        A100_MEMORY_BYTES,
         2039,
         _nvlink(3, 300),
         between=HDR,
@@ -191,9 +202,21 @@ _LIST = (
     _chip(
         "H100-SXM",
         989.4,
-        80,
+        H100_MEMORY_BYTES,
         3350,
         _nvlink(4, 450),
+        between=NDR,
+        matmul_efficiency=794.5 / 989.4,
+        **_HOPPER,
+    ),
+    # An H100 whose NVLink is cut to 400 GB/s in all, 200 one way (DeepSeek-AI 2025,
+    # arXiv:2505.09343, section 4.1), with 400 Gb/s of InfiniBand for each GPU.
+    _chip(
+        "H800-SXM",
+        989.4,
+        80,
+        3350,
+        _nvlink(4, 200),
         between=NDR,
         matmul_efficiency=794.5 / 989.4,
         **_HOPPER,
@@ -202,7 +225,7 @@ _LIST = (
     _chip(
         "H100-SXM-500W",
         989.4,
-        96,
+        96 * GB,
         2400,
         _nvlink(4, 450),
         between=NDR,
@@ -211,14 +234,14 @@ _LIST = (
         attention_efficiency=H100_ATTENTION_EFFICIENCY,
     ),
     # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
-    _chip("H200-SXM", 989.4, 141, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),
-    _chip("B200-SXM", 2250, 180, 8000, _nvlink(5, 900), between=NDR, **_HOPPER),
+    _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),
+    _chip("B200-SXM", 2250, 180 * GB, 8000, _nvlink(5, 900), between=NDR, **_HOPPER),
     # NVIDIA Ada whitepaper, appendix A: 330.3 TFLOP/s is fp16 with fp16 accumulation.
-    _chip("RTX4090", 165.2, 24, 1008, PCIE4),
-    _chip("L40S", 362, 48, 864, PCIE4),
-    _chip("MI300X", 1307.4, 192, 5300, Link("xGMI, 7 × 64 GB/s", 448e9, NVLINK_LATENCY_S)),
+    _chip("RTX4090", 165.2, 24 * GB, 1008, PCIE4),
+    _chip("L40S", 362, 48 * GB, 864, PCIE4),
+    _chip("MI300X", 1307.4, 192 * GB, 5300, Link("xGMI, 7 × 64 GB/s", 448e9, NVLINK_LATENCY_S)),
     # How to Scale Your Model, jax-ml.github.io/scaling-book/tpus: one ICI link, one way.
-    _chip("TPUv5p", 459, 95, 2765, Link("ICI, one link", 90e9, NVLINK_LATENCY_S)),
+    _chip("TPUv5p", 459, 95 * GB, 2765, Link("ICI, one link", 90e9, NVLINK_LATENCY_S)),
 )
 
 ACCELERATORS = {chip.name: chip for chip in _LIST}

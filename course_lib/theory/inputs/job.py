@@ -1,6 +1,7 @@
 """One training step as a whole: what is trained, how, cut in which way, and on what."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.cluster import Cluster
@@ -47,6 +48,27 @@ class Job:
         self.layout.check(self.shape, self.sequence)
         if self.layout.world > self.cluster.world:
             self.layout.check_world(self.cluster.world)
+
+    def layers_of(self, chunk: int) -> list[tuple["Job", int, int]]:
+        """The layers of a chunk by kind: (job, a layer, how many are like it).
+
+        The job is this one for layers that are recomputed as the recipe says; beyond
+        `recipe.recompute_layers` of them it is the same job without recomputation.
+        """
+        start, stop = self.layout.layer_slice(self.shape, chunk)
+        most = self.recipe.recompute_layers
+        split = stop if most is None else min(stop, start + most)
+        first = [(self, *kind) for kind in self.shape.layer_kinds(start, split)]
+        if split == stop:
+            return first
+        kept = self._without_recomputation
+        return first + [(kept, *kind) for kind in self.shape.layer_kinds(split, stop)]
+
+    @cached_property
+    def _without_recomputation(self) -> "Job":
+        """The same job with recompute "none"."""
+        recipe = replace(self.recipe, recompute="none", recompute_layers=None)
+        return replace(self, recipe=recipe)
 
     @property
     def tokens_per_update(self) -> int:

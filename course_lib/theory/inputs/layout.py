@@ -1,5 +1,6 @@
 """How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.checked import checked
@@ -28,16 +29,18 @@ class Layout:
     over which ZeRO shards, by default all dp·cp; fewer are hybrid sharding (HSDP), whose groups
     hold the same. `reshard`: under ZeRO-3 each pass gathers a layer's weights again; False
     keeps all of them gathered during an update. `reduce`: gradients are exchanged after every
-    "micro-batch" or once per "update", by default as late as the stage allows. `keep_gathered`:
+    "micro-batch", after every "group" of micro-batches of a chunk (Llama 3's pipelines) or once per
+    "update", by default as late as the stage allows. `keep_gathered`:
     with sequence parallelism the inputs of column-cut matrices are kept whole for the backward
     pass, as DTensor does; False gathers them again behind other computing, as Megatron-LM does
     (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2). `keep_outputs`: a stage keeps what
     it has sent until the backward pass, as torch.distributed.pipelining and DeepSpeed do; False
     frees it (Megatron-LM, deallocate_pipeline_outputs). `micro_batch`:
     sequences in one forward pass; `accumulation`: micro-batches of one update. `virtual_stages`:
-    chunks of layers per pipeline rank under "interleaved". `stage_layers`: layers of each chunk in
-    the order of the model, 0 for a chunk that holds the embedding or the head alone; None spreads
-    them evenly and gives the remainder to the first chunks.
+    chunks of layers per pipeline rank under "interleaved". `group`: micro-batches that go through
+    a chunk before the next chunk, by default pp, see `schedule_rules`. `stage_layers`: layers of
+    each chunk in the order of the model, 0 for a chunk that holds the embedding or the head alone;
+    None spreads them evenly and gives the remainder to the first chunks.
     Raises ValueError for degrees that do not divide and schedules that cannot run.
     """
 
@@ -52,6 +55,7 @@ class Layout:
     accumulation: int = 1
     schedule: str = "1f1b"
     virtual_stages: int = 1
+    group: int | None = None
     stage_layers: tuple[int, ...] | None = None
     shard_group: int | None = None
     reshard: bool = True
@@ -85,7 +89,7 @@ class Layout:
             )
         flag("reshard", self.reshard)
         if self.reduce is not None:
-            choice("reduce", self.reduce, ("micro-batch", "update"))
+            choice("reduce", self.reduce, ("micro-batch", "group", "update"))
         if not self.reshard and self.zero_stage < 3:
             raise ValueError(
                 f"reshard False keeps gathered weights, and zero_stage {self.zero_stage} gathers "
@@ -100,7 +104,12 @@ class Layout:
                 f"{self.schedule!r}: interleaved needs 2 or more, every other schedule 1"
             )
         sizes = (self.pp, self.accumulation, self.virtual_stages)
-        check_schedule(self.schedule, *sizes, words=("pp", "accumulation"))
+        check_schedule(self.schedule, *sizes, group=self.group, words=("pp", "accumulation"))
+        if self.reduce == "group" and self.schedule != "interleaved":
+            raise ValueError(
+                f"reduce 'group' needs groups of micro-batches, which {self.schedule!r} has not: "
+                "set schedule='interleaved', or reduce='micro-batch' or 'update'"
+            )
 
     def _check_stage_layers(self) -> None:
         if self.stage_layers is None:
@@ -144,19 +153,25 @@ class Layout:
         return self.dp * self.cp // self.shard_ranks
 
     @property
-    def reduces_once(self) -> bool:
-        """Whether gradients are exchanged once per update: `reduce`, else up to ZeRO-1."""
-        return self.zero_stage < 2 if self.reduce is None else self.reduce == "update"
+    def reduces(self) -> str:
+        """When gradients are exchanged: `reduce`, else per "update" up to ZeRO-1."""
+        return self.reduce or ("update" if self.zero_stage < 2 else "micro-batch")
+
+    @property
+    def reductions(self) -> int:
+        """How often each chunk's gradients are exchanged in an update."""
+        groups = -(-self.accumulation // (self.group or self.pp))
+        return {"update": 1, "group": groups, "micro-batch": self.passes}[self.reduces]
 
     @property
     def exchanges_each_pass(self) -> bool:
-        """Whether dp sends something with every micro-batch: gradients, or ZeRO-3's weights."""
-        return not self.reduces_once or (self.zero_stage == 3 and self.reshard)
+        """Whether dp sends all along the step: gradients before its end, or ZeRO-3's weights."""
+        return self.reduces != "update" or (self.zero_stage == 3 and self.reshard)
 
     @property
     def adds_up(self) -> bool:
         """Whether whole gradients add up over micro-batches although ZeRO shards them."""
-        return self.zero_stage >= 2 and self.reduces_once and self.accumulation > 1
+        return self.zero_stage >= 2 and self.reduces != "micro-batch" and self.accumulation > 1
 
     @checked
     def check(self, shape: TransformerShape, sequence: int | None = None) -> None:
@@ -217,8 +232,11 @@ class Layout:
 
     def chunk_layers(self, shape: TransformerShape) -> tuple[int, ...]:
         """Layers of each chunk, in the order of the model; their sum is shape.layers."""
-        slices = [self.layer_slice(shape, chunk) for chunk in range(self.chunks)]
-        return tuple(stop - start for start, stop in slices)
+        self.check_chunks(shape)
+        if self.stage_layers is not None:
+            return self.stage_layers
+        each, extra = divmod(shape.layers, self.chunks)
+        return (each + 1,) * extra + (each,) * (self.chunks - extra)
 
     def layer_slice(self, shape: TransformerShape, chunk: int) -> tuple[int, int]:
         """First layer of a chunk, and the first one behind it."""
@@ -230,6 +248,11 @@ class Layout:
         each, extra = divmod(shape.layers, self.chunks)
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
+
+    def stage_chunk_layers(self, shape: TransformerShape, stage: int) -> tuple[int, ...]:
+        """Layers of each chunk of one pipeline rank."""
+        slices = [self.layer_slice(shape, chunk) for chunk in self.stage_chunks(stage)]
+        return tuple(stop - start for start, stop in slices)
 
     def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
         """The layers of one chunk by kind, (a layer, how many are like it)."""
@@ -257,13 +280,23 @@ class Layout:
         """Micro-batches through each chunk in an update; DualPipe sends half of them each way."""
         return self.accumulation // (2 if self.schedule == "dualpipe" else 1)
 
-    def in_flight(self, stage: int) -> dict[int, int]:
+    def in_flight(self, stage: int, layers: Sequence[int] | None = None) -> dict[int, int]:
         """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
 
-        The closed forms of `schedule_rules.chunks_in_flight`.
+        As `schedule_rules.chunks_in_flight` says; `layers`: of each of its chunks, where they
+        differ.
         """
         sizes = (self.pp, self.accumulation, self.virtual_stages)
-        return chunks_in_flight(self.schedule, *sizes, stage=stage)
+        return chunks_in_flight(self.schedule, *sizes, stage=stage, group=self.group, layers=layers)
+
+    def most_in_flight(self, chunk: int) -> int:
+        """Micro-batches whose activations one chunk holds at its most."""
+        whole("chunk", chunk, least=0, most=self.chunks - 1)
+        stage = chunk % self.pp
+        if chunk == self.chunks - 1:  # which is the first to work backward
+            return self.in_flight(stage)[chunk]
+        only = [int(its == chunk) for its in self.stage_chunks(stage)]
+        return self.in_flight(stage, only)[chunk]
 
 
 ALONE = Layout()  # one GPU

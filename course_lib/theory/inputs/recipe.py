@@ -26,6 +26,8 @@ class Recipe:
     under FSDP2's MixedPrecisionPolicy. `master_copy`: fp32 weights kept beside 16-bit ones.
     `gradient_buffer`: fp32 gradients that add up over micro-batches beside 16-bit ones. `offload`:
     "optimizer" keeps the master copy and the optimizer states in the host's memory.
+    `fused_accumulation`: the matmul that makes a weight's gradient adds it to the sum as well, so
+    that no pass over the memory does (Megatron-LM's gradient_accumulation_fusion).
 
     Update. `gradient_life`: "always" for buffers that stay, as in Megatron-LM and DeepSpeed, or
     "backward" for gradients that live from the backward pass to the update, as after PyTorch's
@@ -35,7 +37,10 @@ class Recipe:
 
     Activations. `attention`: "flash" never stores the s × s scores. `recompute`: "selective"
     stores all but the attention core, "operators" the output of attention and of every second
-    matmul (torchtitan's selective policy), "full" only each layer's input. `loss`: how many copies
+    matmul (torchtitan's selective policy), "full" only each layer's input. `recompute_layers`: how
+    many layers of each chunk of a pipeline `recompute` is for, the first ones, while the others
+    keep everything (Megatron-LM's recompute_num_layers with recompute_method "block"); None: all.
+    `loss`: how many copies
     of the logits there are, see `memory.ends`; `loss_chunks`: pieces in which "chunked" makes them.
     `dropout`: its masks are stored. `fused_norms`: False for an RMSNorm written out in torch, which
     keeps an fp32 copy of its input and the normalised input. `fused_swiglu`: True for a kernel that
@@ -61,6 +66,7 @@ class Recipe:
     update: str = "fused"
     attention: str = "flash"
     recompute: str = "none"
+    recompute_layers: int | None = None
     loss: str = "in-place"
     loss_chunks: int = 8
     dropout: bool = False
@@ -72,6 +78,7 @@ class Recipe:
     gathered_units: int = 2
     gradient_as_bucket_view: bool = False
     offload: str = "none"
+    fused_accumulation: bool = False
 
     def __post_init__(self) -> None:
         choice("parameters", self.parameters, PRECISION_BYTES)
@@ -93,6 +100,13 @@ class Recipe:
             if isinstance(getattr(type(self), name), bool):
                 flag(name, value)
         self._refuse_double_fp32()
+        if self.recompute_layers is not None:
+            whole("recompute_layers", self.recompute_layers)
+            if self.recompute == "none":
+                raise ValueError(
+                    f"recompute_layers {self.recompute_layers} has nothing to repeat with "
+                    "recompute 'none': set recompute='full', or leave recompute_layers out"
+                )
         if self.gathering == "yafsdp" and self.gathered_units != 2:
             raise ValueError(
                 f"gathered_units {self.gathered_units} is not what yafsdp does, which has two "

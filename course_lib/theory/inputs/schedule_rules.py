@@ -1,5 +1,7 @@
 """The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
 
+from collections.abc import Sequence
+
 from course_lib.checked import checked
 from course_lib.validation import choice, divisible, text, whole
 
@@ -16,13 +18,18 @@ def check_schedule(
     micro_batches: int,
     virtual_stages: int = 1,
     *,
+    group: int | None = None,
     words: tuple[str, str] = ("stages", "micro_batches"),
 ) -> None:
     """Raise ValueError unless schedule `name` exists for these sizes.
 
-    "interleaved" sends groups of `stages` micro-batches through each of its `virtual_stages` chunks
-    in turn (Megatron-LM); "dualpipe" feeds half of the micro-batches in from either end. `words`:
-    what the caller calls stages and micro-batches.
+    "interleaved" sends groups of micro-batches through each of its `virtual_stages` chunks in turn.
+    `group`: micro-batches of one group (Megatron-LM's
+    microbatch_group_size_per_virtual_pipeline_stage; N in Llama 3, arXiv:2407.21783, section
+    3.3.2): all of them, or at least `stages`, as many as must be in the last group, too, since the
+    stages would wait for each other. None: `stages`, which then have to divide the micro-batches.
+    "dualpipe" feeds half of the micro-batches in from either end. `words`: what the caller calls
+    stages and micro-batches.
     """
     whole("words", len(words), 2, 2)
     stages_word, batches_word = words
@@ -32,9 +39,11 @@ def check_schedule(
     whole(stages_word, stages)
     whole(batches_word, micro_batches)
     whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
-    if name == "interleaved":
+    if group is not None:
+        _check_group(name, stages, micro_batches, group)
+    if name == "interleaved" and group is None:
         divisible(batches_word, micro_batches, stages_word, stages)
-    elif virtual_stages != 1:
+    elif name != "interleaved" and virtual_stages != 1:
         raise ValueError(
             f"virtual_stages {virtual_stages} has no meaning for schedule {name!r}: "
             "take schedule 'interleaved' or virtual_stages 1"
@@ -45,6 +54,23 @@ def check_schedule(
         whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
 
 
+def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None:
+    """Megatron-LM's rule, and Llama 3's exception: fewer micro-batches than stages in one group."""
+    whole("group", group, most=micro_batches)
+    if name != "interleaved":
+        raise ValueError(
+            f"group {group} has no meaning for schedule {name!r}: "
+            "take schedule 'interleaved' or leave group out"
+        )
+    last = micro_batches % group or group
+    if group < micro_batches and min(group, last) < stages:
+        raise ValueError(
+            f"group {group} cuts {micro_batches} micro-batches into groups of which the last has "
+            f"{last}, and {stages} stages would wait for each other: make every group at least "
+            f"{stages}, or take one of all {micro_batches}"
+        )
+
+
 def _even(word: str, value: int) -> None:
     if value % 2:
         raise ValueError(
@@ -52,30 +78,83 @@ def _even(word: str, value: int) -> None:
         )
 
 
+@checked
 def chunks_in_flight(
-    name: str, stages: int, micro_batches: int, virtual_stages: int = 1, *, stage: int = 0
+    name: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    *,
+    stage: int = 0,
+    group: int | None = None,
+    layers: Sequence[int] | None = None,
 ) -> dict[int, int]:
     """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
 
     With p stages and m micro-batches. naive: 1; gpipe: m; 1f1b: min(m, p - stage); zb1p: min(m, p),
     since the weights' part of backward waits; dualpipe: 1f1b in both directions, p + 1 in all;
-    interleaved: 2(p - stage - 1) + (v - 1)p + 1 passes of chunks, v = virtual_stages.
+    interleaved: 2(p - stage - 1) + (v - 1)N + 1 passes of chunks, v = virtual_stages, N = `group`,
+    p unless it is given. These many are held again and again, shared among the chunks in changing
+    ways: before the first backward pass, or with `layers`, how many each chunk of the stage has,
+    when they have most layers.
     Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022,
     arXiv:2205.05198, section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1);
     DeepSeek-V3, arXiv:2412.19437, table 2.
     """
-    check_schedule(name, stages, micro_batches, virtual_stages)
+    check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stage", stage, least=0, most=stages - 1)
+    if layers is not None:
+        chunks = 2 if name == "dualpipe" else virtual_stages
+        whole("len(layers)", len(layers), chunks, chunks)
+        whole("sum(layers)", sum(layers), least=0)
     if name == "interleaved" and virtual_stages > 1:
-        return _interleaved_in_flight(stages, micro_batches, virtual_stages, stage)
+        warm_up = 2 * (stages - stage - 1) + (virtual_stages - 1) * (group or stages)
+        passes = min(micro_batches * virtual_stages, warm_up + 1)
+        counts = _dealt_out(passes, micro_batches, virtual_stages, group or stages)
+        if layers is not None:
+            counts = _heaviest(counts, micro_batches, group or stages, layers)
+        return {stage + turn * stages: count for turn, count in enumerate(counts)}
     if name == "dualpipe":  # micro_batches / 2 is at least p
         return {chunk: stages - chunk for chunk in (stage, stages - 1 - stage)}
     held = {"naive": 1, "gpipe": micro_batches, "zb1p": stages}.get(name, stages - stage)
     return {stage: min(micro_batches, held)}
 
 
-def _interleaved_in_flight(p: int, m: int, v: int, stage: int) -> dict[int, int]:
-    """Passes that run before the first backward, dealt out: p to each chunk in turn."""
-    passes = min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1)
-    rounds, rest = divmod(passes, p * v)
-    return {stage + turn * p: rounds * p + min(p, max(0, rest - turn * p)) for turn in range(v)}
+def _dealt_out(passes: int, m: int, v: int, group: int) -> list[int]:
+    """The first `passes` forward passes by chunk: a group to each in turn, then the next group."""
+    rounds, rest = divmod(passes, group * v)
+    size = min(group, m - rounds * group)  # of the group that is under way
+    return [rounds * group + min(size, max(0, rest - turn * size)) for turn in range(v)]
+
+
+def _heaviest(held: list[int], m: int, group: int, layers: Sequence[int]) -> list[int]:
+    """How as many passes as in `held`, the first ones, lie on the chunks with most layers.
+
+    From then on every forward pass follows a backward pass, whose groups go through the chunks the
+    other way round.
+    """
+    if len(set(layers)) == 1:
+        return held
+    v, first = len(layers), sum(held)
+    enough = (first // (group * v) + 3) * group  # then it goes on like this
+    sizes = [min(group, m - done) for done in range(0, min(m, enough), group)]
+    there = [[chunk, size] for size in sizes for chunk in range(v)]
+    back = [[v - 1 - chunk, size] for chunk, size in there]
+    while there and first >= there[0][1]:
+        first -= there.pop(0)[1]
+    if there:
+        there[0][1] -= first
+    held, heaviest, more, most = list(held), held, 0, 0
+    while there:
+        (to, left), (of, due) = there[0], back[0]
+        step = min(left, due)
+        held[to] += step
+        held[of] -= step
+        more += step * (layers[to] - layers[of])
+        if more > most:
+            heaviest, most = list(held), more
+        for turns, rest in ((there, left - step), (back, due - step)):
+            turns[0][1] = rest
+            if not rest:
+                turns.pop(0)
+    return heaviest

@@ -1,6 +1,7 @@
 """The sizes of a transformer, its weight matrices, and how many parameters they make."""
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import ClassVar
 
 from course_lib.checked import checked
@@ -234,14 +235,7 @@ class TransformerShape:
 
     def layer_matrices(self, layer: int) -> tuple[Matrix, ...]:
         """Every weight matrix of one layer: the base of parameter counts and of FLOPs."""
-        attention = self._attention_matrices() if self.mla is None else self._latent(self.mla)
-        if not self.has_experts(layer):
-            return (*attention, *self._mlp_matrices("mlp", self.ffn))
-        router = Matrix("router", self.hidden, self.experts + self.shared_gate, bias=False)
-        routed = self._mlp_matrices("experts", self.expert_width, self.experts, self.top_k)
-        shared = self.shared_experts
-        common = self._mlp_matrices("shared_experts", self.expert_width, shared, shared)
-        return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)
+        return _matrices(self, self.has_experts(layer))
 
     def _attention_matrices(self) -> tuple[Matrix, ...]:
         h, queries = self.hidden, self.heads * self.head_width
@@ -330,3 +324,16 @@ class TransformerShape:
 def _at_most(name: str, value: int, limit_name: str, limit: int) -> None:
     if value > limit:
         raise ValueError(f"{name} {value} is above {limit_name} = {limit}: take at most {limit}")
+
+
+@lru_cache(maxsize=64)  # a step asks again and again for those of one model
+def _matrices(shape: TransformerShape, experts: bool) -> tuple[Matrix, ...]:
+    """The matrices of a layer with one MLP, or of one with experts."""
+    attention = shape._attention_matrices() if shape.mla is None else shape._latent(shape.mla)
+    if not experts:
+        return (*attention, *shape._mlp_matrices("mlp", shape.ffn))
+    width, shared = shape.expert_width, shape.shared_experts
+    router = Matrix("router", shape.hidden, shape.experts + shape.shared_gate, bias=False)
+    routed = shape._mlp_matrices("experts", width, shape.experts, shape.top_k)
+    common = shape._mlp_matrices("shared_experts", width, shared, shared)
+    return (*attention, router, *routed, *common) if shared else (*attention, router, *routed)

@@ -76,7 +76,9 @@ def memory_moments(
     last layer has its gradients and what it recomputes. "last layer": all gradients have come to
     be, the activations of one layer are left. "update": the optimizer's step. Inputs and
     labels are int64. Where gradients live from the backward pass to the update they are missing at
-    the first two moments, unless other micro-batches have left theirs.
+    the first two moments, unless other micro-batches have left theirs. That makes this an upper
+    bound where a pipeline holds most activations before all gradients have come to be;
+    `replay.memory_timeline` goes through the passes one by one.
     """
     number("overhead_bytes", overhead_bytes, least=0)
     local = local_parameters(job.shape, job.layout, stage)
@@ -88,12 +90,13 @@ def memory_moments(
     held = _held_leaves(job, stage)
     has_head = job.layout.holds_ends(stage)[1]
     done = held["head_bytes"] - has_head * output_activation_bytes(job)
-    temporary = _layer_temporary(job, stage)
+    chunks = job.layout.stage_chunks(stage)
+    temporary = layer_temporary_bytes(job, chunks)
     return {
         "loss": replace(first, **held, temporary_bytes=has_head * loss_temporary_bytes(job)),
         "layer": replace(first, **held | {"head_bytes": done}, temporary_bytes=temporary),
         "last layer": replace(
-            passing, activations_bytes=_one_layer(job, stage), temporary_bytes=temporary
+            passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
         "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),
     }
@@ -140,43 +143,65 @@ def fewest_gpus(total_bytes: float, gpu_bytes: float) -> int:
     return max(1, math.ceil(total_bytes / gpu_bytes))
 
 
-def _layers(job: Job, stage: int) -> list[int]:
-    """One layer of each kind that the stage has, whichever chunks they are in."""
-    layout = job.layout
-    chunks = (layout.layers_of(job.shape, chunk) for chunk in layout.stage_chunks(stage))
-    return sorted({layer for kinds in chunks for layer, _ in kinds})
+def _layers(job: Job, chunks: tuple[int, ...]) -> list[tuple[Job, int]]:
+    """One layer of each kind that the chunks have, with its job.
+
+    Where some layers of a chunk keep everything and some are recomputed, those count that keep: the
+    backward pass has freed them when it comes to the others.
+    """
+    found = []
+    for chunk in chunks:
+        kinds = job.layers_of(chunk)
+        keeping = [it for it in kinds if it[0] is not job]
+        found += [(its, layer) for its, layer, _ in keeping or kinds]
+    return found
 
 
-def _one_layer(job: Job, stage: int) -> int:
-    """Activations of one micro-batch and layer, the largest of the stage."""
-    return max((layer_activation_bytes(job, layer) for layer in _layers(job, stage)), default=0)
+@checked
+def largest_layer_bytes(job: Job, chunks: tuple[int, ...]) -> int:
+    """Activations of one micro-batch and layer, the largest of the chunks."""
+    sizes = (layer_activation_bytes(its, layer) for its, layer in _layers(job, chunks))
+    return max(sizes, default=0)
 
 
-def _layer_temporary(job: Job, stage: int) -> int:
+@checked
+def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     """What one layer needs for a moment: what it recomputes, and gradients inside it."""
     sizes = (
-        recomputed_bytes(job, layer) + layer_gradients_bytes(job, layer)
-        for layer in _layers(job, stage)
+        recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+        for its, layer in _layers(job, chunks)
     )
     return max(sizes, default=0)
 
 
 def _held_leaves(job: Job, stage: int) -> dict[str, int]:
-    """Inputs and activations of all micro-batches that `stage` holds at its peak."""
-    layout, indices = job.layout, INDEX_BYTES * job.local_tokens.inside
-    inputs = activations = head = 0
-    for chunk, held in layout.in_flight(stage).items():
-        for layer, count in layout.layers_of(job.shape, chunk):
-            activations += held * count * layer_activation_bytes(job, layer)
-        if chunk == 0:
-            inputs += held * indices
-            head += held * embedding_activation_bytes(job)
-        if chunk == layout.chunks - 1:
-            inputs += held * indices
-            head += held * output_activation_bytes(job)
-        else:
-            activations += held * boundary_bytes(job)
-    return {"inputs_bytes": inputs, "activations_bytes": activations, "head_bytes": head}
+    """Inputs and activations of all micro-batches that `stage` holds at its peak.
+
+    Layers when most of them are held, both ends when most of those are.
+    """
+    layout = job.layout
+    held = layout.in_flight(stage, layout.stage_chunk_layers(job.shape, stage))
+    total = dict.fromkeys(("inputs_bytes", "activations_bytes", "head_bytes"), 0)
+    for chunk, count in held.items():
+        each = chunk_activations(job, chunk)
+        ends = each.inputs_bytes and layout.most_in_flight(chunk)
+        total["activations_bytes"] += count * each.activations_bytes
+        total["inputs_bytes"] += ends * each.inputs_bytes
+        total["head_bytes"] += ends * each.head_bytes
+    return total
+
+
+@checked
+def chunk_activations(job: Job, chunk: int) -> MemoryBreakdown:
+    """What one chunk of a pipeline keeps of one micro-batch: inputs, layers, both ends."""
+    layers = job.layers_of(chunk)
+    activations = sum(count * layer_activation_bytes(its, layer) for its, layer, count in layers)
+    first, last = chunk == 0, chunk == job.layout.chunks - 1
+    return MemoryBreakdown(
+        inputs_bytes=(first + last) * INDEX_BYTES * job.local_tokens.inside,
+        activations_bytes=activations + (0 if last else boundary_bytes(job)),
+        head_bytes=first * embedding_activation_bytes(job) + last * output_activation_bytes(job),
+    )
 
 
 @checked

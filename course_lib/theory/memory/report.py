@@ -52,7 +52,8 @@ def _assumed(job: Job) -> str:
     recipe, layout = job.recipe, job.layout
     kept = {
         "weights stay gathered": not layout.reshard,
-        "whole gradients add up": layout.adds_up,
+        "whole gradients add up": layout.adds_up and layout.reduces == "update",
+        "whole gradients of one chunk add up": layout.adds_up and layout.reduces == "group",
         "gathered inputs are kept": layout.keep_gathered,
         "sent outputs are kept": layout.keep_outputs,
     }
@@ -88,12 +89,13 @@ def _parameter_lines(job: Job, stage: int) -> list[str]:
 def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
     lines = []
-    for chunk, held in job.layout.in_flight(stage).items():
-        for layer, count in job.layout.layers_of(job.shape, chunk):
-            each = format_bytes(layer_activation_bytes(job, layer), unit)
+    layers = job.layout.stage_chunk_layers(job.shape, stage)
+    for chunk, held in job.layout.in_flight(stage, layers).items():
+        for its, layer, count in job.layers_of(chunk):
+            each = format_bytes(layer_activation_bytes(its, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""
             lines.append(
-                f"{job.layout.schedule}, recompute {job.recipe.recompute}: {held} micro-batches × "
+                f"{job.layout.schedule}, recompute {its.recipe.recompute}: {held} micro-batches × "
                 f"{count} layers{kind} × {each}"
             )
     return lines

@@ -1,6 +1,7 @@
 """Parameters, gradients and optimizer states on one GPU, and what sharding gathers for a moment."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import ALONE, Layout
@@ -17,7 +18,8 @@ class LocalParameters:
     """Parameters of one GPU before ZeRO: what pipeline, tensor and expert parallelism leave it.
 
     `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
-    `layer_experts` are in the largest layer, `ends_dense` outside the layers, and `table` of those
+    `layer_experts` are in the largest layer, `chunk_dense` and `chunk_experts` in the largest chunk
+    of a pipeline with its embedding or head, `ends_dense` outside the layers, and `table` of those
     in one embedding or head.
     """
 
@@ -27,6 +29,8 @@ class LocalParameters:
     layer_experts: int = 0
     ends_dense: int = 0
     table: int = 0
+    chunk_dense: int = 0
+    chunk_experts: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -50,14 +54,33 @@ def local_parameters(
     holds its own copy of a tied embedding, unless it is the first as well.
     Source: Megatron-LM, core/tensor_parallel and core/transformer.
     """
-    table, ends = _end_parameters(shape, layout, stage)
-    dense, experts, largest = ends, 0, (0, 0)
-    for chunk in layout.stage_chunks(stage):
+    return _added_up(shape, layout, layout.stage_chunks(stage))
+
+
+@checked
+def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
+    """The part of `local_parameters` that one chunk of a pipeline has."""
+    return _added_up(shape, layout, (chunk,))
+
+
+def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
+    """The parameters of some chunks on one GPU."""
+    dense = experts = ends = table = 0
+    largest_chunk = (0, 0)
+    cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
+    for chunk in chunks:
+        its_table, its_ends = _end_parameters(shape, layout, chunk)
+        its_dense, its_experts = its_ends, 0
         for layer, count in layout.layers_of(shape, chunk):
-            cut = _layer_parameters(shape, layout, layer)
-            dense, experts = dense + count * cut[0], experts + count * cut[1]
-            largest = max(largest, cut, key=sum)
-    return LocalParameters(dense, experts, *largest, ends, table)
+            if layer not in cuts:
+                cuts[layer] = _layer_parameters(shape, layout, layer)
+            its_dense += count * cuts[layer][0]
+            its_experts += count * cuts[layer][1]
+        dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
+        table = max(table, its_table)
+        largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sum)
+    largest_layer = max(cuts.values(), key=sum, default=(0, 0))
+    return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk)
 
 
 @checked
@@ -131,7 +154,8 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     ZeRO-3 gathers parameters, ZeRO-2 and 3 hold whole gradients until they are scattered, DDP
     (stage 0) has a second copy of the gradients, unless they are views. Only what other ranks hold
     as well is gathered or sent. ZeRO-1 sends from the gradients themselves. Without `reshard` all
-    weights stay gathered; where ZeRO-2 and 3 reduce once per update, whole gradients add up.
+    weights stay gathered; where ZeRO-2 and 3 reduce once per update, whole gradients add up,
+    and those of one chunk where they reduce after every group of micro-batches.
     """
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     sent = local.dense * dense + local.experts * experts
@@ -142,7 +166,10 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
         weights, gradients = _fsdp_bytes(recipe, layer, local.ends_dense * dense)
     if not layout.reshard:
         weights = sent * recipe.compute_bytes
-    if layout.adds_up:
+    if layout.adds_up and layout.reduces == "group":
+        gradients = local.chunk_dense * dense + local.chunk_experts * experts
+        gradients *= recipe.accumulated_bytes
+    elif layout.adds_up:
         gradients = sent * recipe.accumulated_bytes
     copied = layout.zero_stage == 0 and not recipe.gradient_as_bucket_view
     return {
@@ -175,6 +202,7 @@ def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
     return weights, weights + wide
 
 
+@lru_cache(maxsize=64)  # asked for every chunk of a pipeline
 def _layer_parameters(shape: TransformerShape, layout: Layout, layer: int) -> tuple[int, int]:
     """Dense and routed-expert parameters of one layer on one GPU, rounded up."""
     count, ranks = shape.layer_parameters(layer), layout.tp
@@ -196,9 +224,9 @@ def _copied_attention(shape: TransformerShape) -> int:
     return output_bias + widths * (shape.hidden + shape.biases)
 
 
-def _end_parameters(shape: TransformerShape, layout: Layout, stage: int) -> tuple[int, int]:
-    """One vocabulary table here, and all: embedding and positions, last norm and head."""
-    first, last = layout.holds_ends(stage)
+def _end_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> tuple[int, int]:
+    """One vocabulary table in a chunk, and all: embedding and positions, last norm and head."""
+    first, last = chunk == 0, chunk == layout.chunks - 1
     if not (first or last):
         return 0, 0
     table = -(-shape.vocab // layout.tp) * shape.hidden
@@ -207,6 +235,8 @@ def _end_parameters(shape: TransformerShape, layout: Layout, stage: int) -> tupl
         ends += table + shape.embedding_parameters().positions
     if last:
         ends += shape.head_parameters().norms
-    if last and not (shape.tied_embeddings and first):  # a head of its own, or a copy of a tied one
+    # The last stage has a copy of a tied embedding, unless it is the first as well.
+    shared = shape.tied_embeddings and layout.holds_ends(layout.pp - 1)[0]
+    if last and not shared:
         ends += table
     return table, ends

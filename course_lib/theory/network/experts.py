@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, comb
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.units import format_bytes
@@ -123,6 +123,19 @@ def capacity(choices: int, experts: int, factor: float | None) -> int:
         return choices
     number("factor", factor, above=0, most=_MOST_EXPERTS)
     return ceil(factor * choices / experts)
+
+
+def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
+    """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
+
+    nodes · (1 − the chance that none of them lies on one node). Raises ValueError for more nodes or
+    choices than experts.
+    """
+    whole("experts", experts, most=_MOST_EXPERTS)
+    whole("top_k", top_k, most=experts)
+    whole("nodes", nodes, most=experts)
+    elsewhere = experts - -(-experts // nodes)
+    return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
 
 
 def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, ...]:

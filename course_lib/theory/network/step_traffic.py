@@ -7,11 +7,13 @@ of all gradients, the loss itself.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.recipe import RECOMPUTE
 from course_lib.theory.memory.states import local_parameters
-from course_lib.theory.network.buckets import gradient_syncs
+from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import Collective, Traffic
@@ -29,9 +31,10 @@ def step_traffic(
 
     dp (over dp·cp): all-reduce of gradients; ZeRO-1 and 2 reduce-scatter and gather of parameters;
     ZeRO-3 two gathers of each layer (one of what is outside the layers) and a reduce-scatter per
-    micro-batch. tp: 4 all-reduces of b·s·h per layer and micro-batch, or as many pairs of
-    all-gather and reduce-scatter. cp: keys and values around a ring, their gradients back. ep:
-    all-to-all of routed tokens, there and back, forward and backward. pp: b·s·h per boundary.
+    micro-batch; gradients as often as `Layout.reductions` says. tp: 4 all-reduces of b·s·h per
+    layer and micro-batch, or as many pairs of all-gather and reduce-scatter. cp: keys and values
+    around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
+    and backward. pp: b·s·h per boundary.
     Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
     Raises ValueError for a stage that is not there.
     """
@@ -89,21 +92,30 @@ class _Step:
         """Micro-batches that go through each chunk."""
         return self.job.layout.passes
 
-    @property
-    def forwards(self) -> int:
-        """Forward passes per micro-batch: full recomputation makes it two."""
-        return 2 if self.job.recipe.recompute == "full" else 1
-
-    @property
+    @cached_property
     def layers(self) -> tuple[int, int]:
         """Layers on this rank: those with one MLP, and those with experts."""
-        shape, layout, counts = self.job.shape, self.job.layout, [0, 0]
-        for chunk in layout.stage_chunks(self.stage):
-            for layer, count in layout.layers_of(shape, chunk):
-                counts[shape.has_experts(layer)] += count
-        return counts[0], counts[1]
+        return self._layers(RECOMPUTE)
 
     @property
+    def repeated(self) -> tuple[int, int]:
+        """Those of them that run forward twice: full recomputation."""
+        return self._layers(("full",))
+
+    @property
+    def repeated_attention(self) -> int:
+        """Layers whose attention runs forward twice: any recomputation."""
+        return sum(self._layers(RECOMPUTE[1:]))
+
+    def _layers(self, kinds: tuple[str, ...]) -> tuple[int, int]:
+        """Layers with one MLP, and with experts, that have one of these kinds of recomputation."""
+        counts = [0, 0]
+        for chunk in self.job.layout.stage_chunks(self.stage):
+            for its, layer, count in self.job.layers_of(chunk):
+                counts[its.shape.has_experts(layer)] += count * (its.recipe.recompute in kinds)
+        return counts[0], counts[1]
+
+    @cached_property
     def ends(self) -> tuple[bool, bool]:
         """Whether this rank has the embedding, and whether it has the head."""
         return self.job.layout.holds_ends(self.stage)
@@ -129,20 +141,25 @@ def _tensor(step: _Step) -> Iterator[Collective]:
     shape, layout = step.job.shape, step.job.layout
     if layout.tp == 1:
         return
-    dense, experts = step.layers
+    (dense, experts), (dense_again, experts_again) = step.layers, step.repeated
     size, routed = step.activation_bytes(inside=True), step.routed_bytes(inside=True)
-    blocks: list[tuple[str, int, float]] = [("attention", dense + experts, size)]
+    all_layers = (dense + dense_again + experts + experts_again, dense + experts)
+    its_experts = (experts + experts_again, experts)
+    blocks: list[tuple[str, tuple[int, int], float]] = [
+        ("attention", all_layers, size),
+        ("MLP", (dense + dense_again, dense), size),
+    ]
     if layout.sequence_parallel:
-        shared = experts if shape.shared_experts else 0
-        blocks += [("MLP", dense, size), ("experts", experts, routed)]
-        blocks += [("shared experts", shared, size)]
+        blocks.append(("experts", its_experts, routed))
+        if shape.shared_experts:
+            blocks.append(("shared experts", its_experts, size))
     else:  # every rank has all tokens, and one sum at the end does for all experts
-        blocks += [("MLP", dense, size), ("experts", experts, size)]
-    for what, layers, block_bytes in blocks:
-        yield from _sums(_Block(step, what, layers, block_bytes), step.forwards, 1)
+        blocks.append(("experts", its_experts, size))
+    for what, (forward, backward), block_bytes in blocks:
+        yield from _sums(_Block(step, what, forward, backward, block_bytes))
     embedding, head = step.ends
-    yield from _sums(_Block(step, "embedding", int(embedding), size, "embedding"), 1, 0)
-    yield from _sums(_Block(step, "head", int(head), size, "head"), 0, 1)
+    yield from _sums(_Block(step, "embedding", int(embedding), 0, size, "embedding"))
+    yield from _sums(_Block(step, "head", 0, int(head), size, "head"))
     # The loss over a split vocabulary: maximum, sum and right logit of each token, in fp32.
     loss = step.job.local_tokens.inside * 4
     group, count = step.group("tp", layout.tp, 1), 3 * head * step.passes
@@ -151,31 +168,33 @@ def _tensor(step: _Step) -> Iterator[Collective]:
 
 @dataclass(frozen=True)
 class _Block:
-    """`layers` equal blocks whose input or output is summed over tp."""
+    """Equal blocks whose input or output is summed over tp: passes of one micro-batch."""
 
     step: _Step
     what: str
-    layers: int
+    forward: int
+    backward: int
     size_bytes: float
     place: str = "layers"
 
 
-def _sums(block: _Block, forward: int, backward: int) -> Iterator[Collective]:
+def _sums(block: _Block) -> Iterator[Collective]:
     """Sums over tp around one block: all-reduces, or all-gathers and reduce-scatters.
 
     With sequence parallelism each pass of a block needs both, and each is half of an all-reduce.
     """
     step, layout = block.step, block.step.job.layout
+    if not block.forward + block.backward:
+        return
     group = step.group("tp", layout.tp, 1)
-    calls = block.layers * step.passes
-    count = calls * (forward + backward)
+    count = step.passes * (block.forward + block.backward)
     if not layout.sequence_parallel:
         yield group.calls(block.what, "all-reduce", count, block.size_bytes, place=block.place)
         return
     yield group.calls(block.what, "all-gather", count, block.size_bytes, place=block.place)
     yield group.calls(block.what, "reduce-scatter", count, block.size_bytes, place=block.place)
     if not layout.keep_gathered:
-        what, again = f"{block.what}, inputs again", calls * backward
+        what, again = f"{block.what}, inputs again", step.passes * block.backward
         size, place = block.size_bytes, block.place
         yield group.calls(what, "all-gather", again, size, place=place, hidden=True)
 
@@ -189,29 +208,44 @@ def _context(step: _Step) -> Iterator[Collective]:
     Source: Liu et al. 2023, arXiv:2310.01889, section 3; Llama 3, arXiv:2407.21783, section 3.3.2.
     """
     shape, layout, recipe = step.job.shape, step.job.layout, step.job.recipe
+    if layout.cp == 1:
+        return
     heads = shape.kv_heads // min(layout.tp, shape.kv_heads)
     width = heads * (shape.head_width + shape.value_width)
     size = step.job.local_tokens.inside * width * recipe.compute_bytes
-    hops = (layout.cp - 1) * sum(step.layers) * step.passes
+    hops, layers = (layout.cp - 1) * step.passes, sum(step.layers)
     # Selective recomputation repeats attention, and so the ring.
-    rounds = 2 if recipe.recompute == "none" else 3
+    rounds = 2 * layers + step.repeated_attention
     group = step.group("cp", layout.cp, layout.tp)
     yield group.calls("keys and values", "send-recv", hops * rounds, size)
-    yield group.calls("their gradients", "send-recv", hops, size, kind="gradients")
+    yield group.calls("their gradients", "send-recv", hops * layers, size, kind="gradients")
 
 
 def _expert(step: _Step) -> Iterator[Collective]:
     """Tokens to their experts and back, and the same for their gradients.
 
-    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends to the
+    one in its place on each other node, which forwards behind that.
     """
-    layout = step.job.layout
+    shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
         return
-    count = step.layers[1] * step.passes * (step.forwards + 1)
-    group, size = step.group("ep", layout.ep, layout.tp), step.routed_bytes(inside=False)
+    count = step.passes * (2 * step.layers[1] + step.repeated[1])
+    size = step.routed_bytes(inside=False)
+    members = max(1, min(layout.ep, step.job.cluster.gpus_per_node // layout.tp))
+    nodes = -(-layout.ep // members)
+    every = step.group("ep", layout.ep, layout.tp)
+    inside = step.group("ep", members, layout.tp)
+    between = step.group("ep", nodes, layout.tp * members)
     for what in ("dispatch", "combine"):
-        yield group.calls(what, "all-to-all", count, size, place="experts")
+        if limit is None or nodes == 1:
+            yield every.calls(what, "all-to-all", count, size, place="experts")
+            continue
+        copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
+        once = copies * size / shape.top_k
+        yield between.calls(f"{what} to nodes", "all-to-all", count, once, place="experts")
+        what, kind = f"{what} in a node", "all-to-all"
+        yield inside.calls(what, kind, count, size, place="experts", hidden=True)
 
 
 def _data(step: _Step) -> Iterator[Collective]:
@@ -248,11 +282,11 @@ def _bucketed(share: _Share) -> Iterator[Collective]:
     """DDP and ZeRO-1 and 2: whole gradients in buckets, then whole parameters."""
     step, place = share.group.step, share.place
     recipe, stage = step.job.recipe, step.job.layout.zero_stage
-    syncs = gradient_syncs(step.passes, step.passes, step.job.layout.reduces_once)
     size = share.parameters * recipe.gradient_bytes
     buckets = -(-size // step.policy.bucket_bytes)
     operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
     what, kind = f"gradients of {place}", "gradients"
+    syncs = step.job.layout.reductions
     yield share.group.calls(what, operation, syncs * buckets, sent, kind=kind, place=place)
     if stage:
         size = share.parameters * recipe.weight_bytes
@@ -271,7 +305,7 @@ def _sharded(share: _Share) -> Iterator[Collective]:
     what, size = f"parameters of {place}", each * recipe.compute_bytes
     yield share.group.calls(what, "all-gather", gathers, size, kind="parameters", place=place)
     what, size = f"gradients of {place}", each * recipe.gradient_bytes
-    syncs = share.units if layout.reduces_once else calls
+    syncs = share.units * layout.reductions
     yield share.group.calls(what, "reduce-scatter", syncs, size, kind="gradients", place=place)
 
 
@@ -281,9 +315,8 @@ def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.2.2.
     """
     step = share.group.step
-    syncs = 1 if step.job.layout.reduces_once else step.passes
     size = share.parameters / share.group.ranks / share.units * step.job.recipe.gradient_bytes
-    what, count = f"gradient shards of {share.place}", syncs * share.units
+    what, count = f"gradient shards of {share.place}", step.job.layout.reductions * share.units
     yield replicas.calls(what, "all-reduce", count, size, kind="gradients", place=share.place)
 
 

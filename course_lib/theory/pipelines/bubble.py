@@ -38,22 +38,25 @@ def bubble_time(
     micro_batches: int,
     virtual_stages: int = 1,
     *,
+    group: int | None = None,
     times: PassTimes | None = None,
 ) -> float:
     """Idle time of a stage, with F forward, B whole backward, W its weight part, F&B both at once.
 
-    naive m(p-1)(F+B); gpipe, 1f1b (p-1)(F+B); interleaved (p-1)(F+B)/v; zb1p (p-1)(F+B-2W), which
+    naive m(p-1)(F+B); gpipe, 1f1b (p-1)(F+B); interleaved (p-1)(F+B)/v with any `group`, and
+    (p-1 + (v-1)(p-m))(F+B)/v for m < p; zb1p (p-1)(F+B-2W), which
     holds for m >= p and W <= min(F, B-W); dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
     and F&B >= B, on the two middle stages (the others idle no longer). All stages take equal times
     and transfers are free. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2
     of DeepSeek-V3, arXiv:2412.19437. Raises ValueError where a form would give a negative time.
     """
-    check_schedule(name, stages, micro_batches, virtual_stages)
+    check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     each = (times or PassTimes()).of(1)[0]
     weight, both = each[WEIGHT], each[FORWARD] + each[BACKWARD]
+    late = (virtual_stages - 1) * max(0, stages - micro_batches)  # until a chunk's first comes back
     idle = {
         "naive": micro_batches * (stages - 1) * both,
-        "interleaved": (stages - 1) * both / virtual_stages,
+        "interleaved": (stages - 1 + late) * both / virtual_stages,
         "zb1p": (stages - 1) * (both - 2 * weight),
         "dualpipe": (stages / 2 - 1) * (each[OVERLAPPED] + each[BACKWARD] - 3 * weight),
     }.get(name, (stages - 1) * both)
@@ -65,7 +68,13 @@ def bubble_time(
 
 
 def in_flight(
-    name: str, stages: int, micro_batches: int, stage: int = 0, *, virtual_stages: int = 1
+    name: str,
+    stages: int,
+    micro_batches: int,
+    stage: int = 0,
+    *,
+    virtual_stages: int = 1,
+    group: int | None = None,
 ) -> float:
     """Most micro-batches whose activations `stage` holds at once; a chunk is 1/v of one.
 
@@ -73,4 +82,5 @@ def in_flight(
     DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages.
     """
     sizes = (stages, micro_batches, virtual_stages)
-    return sum(chunks_in_flight(name, *sizes, stage=stage).values()) / virtual_stages
+    held = chunks_in_flight(name, *sizes, stage=stage, group=group)
+    return sum(held.values()) / virtual_stages

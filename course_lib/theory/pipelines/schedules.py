@@ -65,26 +65,50 @@ def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: in
     listed("passes", passes, "take fewer micro-batches", most=MOST_PASSES)
 
 
-def schedule(name: str, stages: int, micro_batches: int, virtual_stages: int = 1) -> Schedule:
+def schedule(
+    name: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    *,
+    group: int | None = None,
+) -> Schedule:
     """The order of every stage for a schedule in SCHEDULES.
 
-    `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1); "interleaved"
-    needs micro-batches in multiples of the stages, "dualpipe" an even number of stages and an even
+    `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1), `group` how
+    many micro-batches it sends through a chunk before the next chunk; without a group it needs
+    micro-batches in multiples of the stages. "dualpipe" needs an even number of stages and an even
     number of micro-batches of at least twice the stages. Raises ValueError otherwise.
     """
-    check_schedule(name, stages, micro_batches, virtual_stages)
+    check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stages", stages, most=MOST_STAGES)
     each = 3 if name == "zb1p" else 2  # forward, and backward in one or in two parts
     passes = each * stages * micro_batches * virtual_stages
     listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
     sizes = (stages, micro_batches)
-    if name == "interleaved":
-        cut = [interleaved_order(stage, *sizes, virtual_stages) for stage in range(stages)]
-        return Schedule(name, micro_batches, tuple(cut), virtual_stages)
-    orders = tuple(_ORDERS[name](stage, *sizes) for stage in range(stages))
+    orders = tuple(
+        stage_order(name, stage, *sizes, virtual_stages=virtual_stages, group=group)
+        for stage in range(stages)
+    )
     if name == "dualpipe":
         return Schedule(name, micro_batches, orders, chunks=2, both_ways=True)
-    return Schedule(name, micro_batches, orders)
+    return Schedule(name, micro_batches, orders, virtual_stages)
+
+
+def stage_order(
+    name: str,
+    stage: int,
+    stages: int,
+    micro_batches: int,
+    *,
+    virtual_stages: int = 1,
+    group: int | None = None,
+) -> tuple[Pass, ...]:
+    """The order of one stage alone: what `schedule` has for it, without the others."""
+    check_schedule(name, stages, micro_batches, virtual_stages, group=group)
+    if name == "interleaved":
+        return interleaved_order(stage, stages, micro_batches, virtual_stages, group=group)
+    return _ORDERS[name](stage, stages, micro_batches)
 
 
 def naive_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
@@ -115,24 +139,26 @@ def one_f_one_b_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass
 
 
 def interleaved_order(
-    stage: int, stages: int, micro_batches: int, virtual_stages: int
+    stage: int, stages: int, micro_batches: int, virtual_stages: int, *, group: int | None = None
 ) -> tuple[Pass, ...]:
-    """1F1B on chunks: `stages` micro-batches through chunk 0, then through chunk 1, and so on.
+    """1F1B on chunks: N micro-batches through chunk 0, then through chunk 1, and so on.
 
-    Warm-up: 2 (stages - stage - 1) + (virtual_stages - 1) stages chunk passes.
-    Source: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2; Megatron-LM's schedules.py.
+    N = `group`, by default `stages`. Warm-up: 2 (stages - stage - 1) + (virtual_stages - 1) N chunk
+    passes. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2, Megatron-LM's
+    schedules.py; Llama 3, arXiv:2407.21783, section 3.3.2, for the free N.
     """
     _check_order(stage, stages, micro_batches, virtual_stages)
-    check_schedule("interleaved", stages, micro_batches, virtual_stages)
+    check_schedule("interleaved", stages, micro_batches, virtual_stages, group=group)
+    size = group or stages
     forward, backward = [], []
-    for group in range(0, micro_batches, stages):
+    for first in range(0, micro_batches, size):
         for chunk in range(virtual_stages):
-            for i in range(group, group + stages):
+            for i in range(first, min(first + size, micro_batches)):
                 forward.append(Pass(FORWARD, i, chunk))
                 backward.append(Pass(BACKWARD, i, virtual_stages - 1 - chunk))
     # With one chunk this is 1F1B, for which Megatron warms up once and not twice per stage.
     hops = (stages - stage - 1) * (1 if virtual_stages == 1 else 2)
-    return _one_in_turn(forward, backward, hops + (virtual_stages - 1) * stages)
+    return _one_in_turn(forward, backward, hops + (virtual_stages - 1) * size)
 
 
 def zb1p_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:

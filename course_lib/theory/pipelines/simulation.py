@@ -25,10 +25,12 @@ def timeline(
     micro_batches: int,
     virtual_stages: int = 1,
     *,
+    group: int | None = None,
     times: PassTimes | None = None,
 ) -> Timeline:
     """The timeline of schedule `name` (one of SCHEDULES); `times` None: forward 1, backward 2."""
-    return simulate(schedule(name, stages, micro_batches, virtual_stages), times or PassTimes())
+    plan = schedule(name, stages, micro_batches, virtual_stages, group=group)
+    return simulate(plan, times or PassTimes())
 
 
 @checked

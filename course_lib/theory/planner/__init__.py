@@ -20,17 +20,19 @@ from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.planner.causes import excluded, remedies
 from course_lib.theory.planner.reasons import check_one_layer, need, rule_broken, too_large
-from course_lib.theory.planner.search import Found, search
-from course_lib.theory.planner.space import ZERO_STAGES, Question
+from course_lib.theory.planner.search import Found, search, search_again
+from course_lib.theory.planner.space import MARGIN, ZERO_STAGES, Question
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
-from course_lib.validation import whole
+from course_lib.validation import number, whole
 
 if TYPE_CHECKING:
     from numpy import bool_, float64, intp
     from numpy.typing import NDArray
 
 MOST_SHOWN = 10_000  # options that are made at once
+# A layout that loses no more under any assumptions is near the top: predictions err by as much.
+NEAR_THE_TOP = 0.05
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
 
@@ -58,6 +60,23 @@ class PlannedLayout:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """A layout with the seconds of its step under each of several assumptions.
+
+    `loss`: its time over that of the best layout, minus 1, where that is largest.
+    """
+
+    option: PlannedLayout
+    steps_s: tuple[float, ...]
+    loss: float
+
+    @property
+    def sturdy(self) -> bool:
+        """Whether it is near the top under all of them."""
+        return self.loss <= NEAR_THE_TOP
+
+
+@dataclass(frozen=True)
 class Plan:
     """All layouts of a question. Numbers of layouts are properties, lists are made on demand."""
 
@@ -81,14 +100,28 @@ class Plan:
 
     def meshes(self, count: int = 10) -> tuple[PlannedLayout, ...]:
         """The fastest layout of each tp × pp × cp × ep that fits, the `count` fastest of them."""
+        return tuple(map(self._option, self._meshes(count).tolist()))
+
+    def _meshes(self, count: int) -> "NDArray[intp]":
+        """The numbers of those layouts."""
         whole("count", count, most=MOST_SHOWN)
+        return self._one_of_each_mesh(self._fits)[:count]
+
+    def _one_of_each_mesh(self, numbers: "NDArray[intp]") -> "NDArray[intp]":
+        """Those of some layouts that come first with their tp × pp × cp × ep."""
         import numpy
 
-        numbers: dict[tuple[int, ...], int] = {}
-        meshes = [numbers.setdefault(row.mesh, len(numbers)) for row in self.found.rows]
-        its = numpy.array(meshes)[self._fits // self._per_row]
-        _, fastest = numpy.unique(its, return_index=True)
-        return tuple(map(self._option, self._fits[numpy.sort(fastest)][:count].tolist()))
+        seen: dict[tuple[int, ...], int] = {}
+        meshes = [seen.setdefault(row.mesh, len(seen)) for row in self.found.rows]
+        its = numpy.array(meshes)[numbers // self._per_row]
+        _, first = numpy.unique(its, return_index=True)
+        return numbers[numpy.sort(first)]
+
+    @checked
+    def under(self, assumptions: Assumptions) -> "Plan":
+        """The same layouts under other assumptions, which change times and not memory."""
+        question = replace(self.question, assumptions=assumptions)
+        return Plan(question, search_again(self.found, question))
 
     @cached_property
     def remedies(self) -> dict[str, int]:
@@ -132,7 +165,7 @@ class Plan:
         faster = int((self._time[self._fits] < seconds * (1 - 1e-9)).sum())
         return (
             f"fits: stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
-            f"{format_bytes(self.capacity_bytes, digits=0)}; {seconds:.4g} s a step, "
+            f"{format_bytes(self.capacity_bytes, digits=1)}; {seconds:.4g} s a step, "
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 
@@ -148,38 +181,36 @@ class Plan:
 
     @property
     def capacity_bytes(self) -> int:
-        """Memory of one GPU."""
-        return self.question.cluster.accelerator.memory_bytes
+        """What a layout may need: the memory of one GPU less the margin."""
+        return self.question.capacity_bytes
 
     def explain(self, count: int = 10) -> str:
         """A table of the best layouts, or why none fits."""
         cluster = self.question.cluster
         title = (
             f"{cluster.world:,} {cluster.accelerator.name}, global batch "
-            f"{self.question.global_batch:,} × {self.question.sequence:,} tokens: "
-            f"{self.fitting:,} of {self.layouts:,} layouts fit {format_bytes(self.capacity_bytes)}"
+            f"{self.question.global_batch:,} × {self.question.sequence:,} tokens\n"
+            f"{self.fitting:,} of {self.layouts:,} layouts fit "
+            f"{format_bytes(self.capacity_bytes, digits=1)} "
+            f"({format_bytes(cluster.accelerator.memory_bytes, digits=1)} less a margin of "
+            f"{self.question.margin:.0%})"
         )
         if not self.fitting:
             option, reason = next(self.rejected())
-            return f"{title}\nclosest: {option.explain()}\n{reason}"
-        head = (
-            "  step s    MFU  memory   tp   pp   cp   ep    dp zero micro accum virtual recompute"
-        )
-        return "\n".join([title, head, *map(self._line, self.best(count))])
+            return f"{title}; closest:\n{self.table([option])}\n{reason}"
+        return f"{title}\n{self.table(self.best(count))}"
 
-    def _line(self, option: PlannedLayout) -> str:
-        numbers = option.as_dict()
-        widths = (4, 4, 4, 4, 5, 4, 5, 5)
-        degrees = " ".join(
-            f"{numbers[name]:>{width}}" for name, width in zip(COLUMNS, widths, strict=True)
-        )
-        return (
-            f"{option.step_s:8.3f} {self._mfu(option):6.1%} {option.memory_bytes / 1e9:5.1f} GB "
-            f"{degrees} {numbers['virtual_stages']:>7} {numbers['recompute']}"
-        )
+    @checked
+    def table(self, options: Sequence[PlannedLayout]) -> str:
+        """A line for each of `options`, below a head."""
+        times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
+        lines = map("{} {}".format, times, map(_columns, options))
+        return "\n".join([f"  step s    MFU {_HEAD}", *lines])
 
-    def _mfu(self, option: PlannedLayout) -> float:
-        return self._model_flop / (option.step_s * self._peak)
+    def mfu(self, step_s: float) -> float:
+        """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
+        number("step_s", step_s, above=0)
+        return self._model_flop / (step_s * self._peak)
 
     @cached_property
     def _model_flop(self) -> float:
@@ -244,26 +275,86 @@ class Plan:
 
 
 @checked
-def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[tuple[PlannedLayout, float], ...]:
-    """The `count` layouts that lose least under the worst of several assumptions.
+def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+    """The `count` meshes that lose least under the worst of several assumptions.
 
-    `plans` answer one question under different assumptions. The loss of a layout is the largest of
-    its time over the time of the best, minus 1; layouts come with their loss and the memory and
-    time of the first plan. Raises ValueError for no plans and for different layouts.
+    Each comes with the layout of it that loses least. `plans` answer one question under different
+    assumptions, as `Plan.under` gives them. Memory and time of a layout itself are those of the
+    first plan. Raises ValueError for no plans and for different layouts.
     """
     import numpy
 
-    whole("plans", len(plans))
     whole("count", count, most=MOST_SHOWN)
+    first = _same_layouts(plans)
+    order = numpy.argsort(_worst(plans, first._fits), kind="stable")
+    return _judged(plans, first._one_of_each_mesh(first._fits[order])[:count])
+
+
+@checked
+def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
+    """The first plan's fastest meshes, with their times in all plans; see `sturdy`."""
+    return _judged(plans, _same_layouts(plans)._meshes(count))
+
+
+@checked
+def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
+    """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
+    every = tuple(plans.values())
+    parts = {name: each.question.assumptions.explain().split("; ") for name, each in plans.items()}
+    common = [
+        part for part in parts[next(iter(parts))] if all(part in own for own in parts.values())
+    ]
+    names = [f"assumed: {part}" for part in common]
+    for name, own in parts.items():
+        names.append(f"{name}: {'; '.join(part for part in own if part not in common)}")
+    head = "".join(f"{name[:10]:>11}" for name in plans)
+    lines = []
+    for one in sturdy(every, count):
+        times = "".join(f"{seconds:9.3f} s" for seconds in one.steps_s)
+        lines.append(f"{times} {one.loss:6.1%} {_columns(one.option)}")
+    return "\n".join([*names, f"{head}   loss {_HEAD}", *lines])
+
+
+def _same_layouts(plans: Sequence[Plan]) -> Plan:
+    """The first of the plans; ValueError unless all of them have its layouts."""
+    whole("plans", len(plans))
     first = plans[0]
     if any(other.found.rows != first.found.rows for other in plans[1:]):
         raise ValueError("plans differ in more than assumptions: ask the same question")
-    if not first.fitting:
-        return ()
-    ratios = [other._time[first._fits] / other._time[other._fits[0]] for other in plans]
-    worst = numpy.max(ratios, axis=0)
-    least = numpy.argsort(worst, kind="stable")[:count]
-    return tuple((first._option(int(first._fits[at])), float(worst[at]) - 1) for at in least)
+    return first
+
+
+def _worst(plans: Sequence[Plan], numbers: "NDArray[intp]") -> "NDArray[float64]":
+    """Time over that of the best layout, in the plan in which that is largest."""
+    import numpy
+
+    ratios = [each._time[numbers] / each._time[each._fits[:1]] for each in plans]
+    worst: NDArray[float64] = numpy.max(ratios, axis=0)
+    return worst
+
+
+def _judged(plans: Sequence[Plan], numbers: "NDArray[intp]") -> tuple[Judged, ...]:
+    """The layouts with these numbers."""
+    losses = (_worst(plans, numbers) - 1).tolist()
+    return tuple(
+        Judged(plans[0]._option(at), tuple(float(each._time[at]) for each in plans), loss)
+        for at, loss in zip(numbers.tolist(), losses, strict=True)
+    )
+
+
+_WIDTHS = (4, 4, 4, 4, 5, 4, 5, 5)
+_HEAD = " memory   tp   pp   cp   ep    dp zero micro accum virtual recompute"
+
+
+def _columns(option: PlannedLayout) -> str:
+    """What `_HEAD` names."""
+    numbers = option.as_dict()
+    pairs = zip(COLUMNS, _WIDTHS, strict=True)
+    degrees = " ".join(f"{numbers[name]:>{width}}" for name, width in pairs)
+    return (
+        f"{option.memory_bytes / 1e9:5.1f} GB {degrees} {option.layout.virtual_stages:>7} "
+        f"{option.recipe.recompute}"
+    )
 
 
 @checked
@@ -276,6 +367,7 @@ def plan(
     sequence: int | None = None,
     assumptions: Assumptions | None = None,
     overhead_bytes: float = OVERHEAD_BYTES,
+    margin: float = MARGIN,
     only: Mapping[str, Collection[int | str]] | None = None,
 ) -> Plan:
     """Every layout on all GPUs of `cluster` for `global_batch` sequences, with memory and time.
@@ -283,7 +375,8 @@ def plan(
     tp (with sequence parallelism) within a node, pp, cp, ep and dp with tp·pp·cp·dp = world, ZeRO
     stages, micro-batches, 1F1B and interleaved 1F1B with any number of virtual stages, and all
     kinds of recomputation unless `recipe` asks for one. Layers are spread evenly, the remainder
-    over the first chunks. `sequence` None: the model's context. `only`: a smaller search, such as
+    over the first chunks. `sequence` None: the model's context. `margin`: the part of each GPU's
+    memory that stays free, for what is not a tensor. `only`: a smaller search, such as
     {"cp": (1,), "zero_stage": (0, 1)}. Raises ValueError for bad counts, a global batch that cannot
     be shared out and a cluster too small for one layer.
     """
@@ -297,6 +390,7 @@ def plan(
         sequence=sequence,
         assumptions=assumptions,
         overhead_bytes=overhead_bytes,
+        margin=margin,
         only=dict(only or {}),
     )
     check_one_layer(question)

@@ -99,8 +99,9 @@ class Tables:
         steps = numpy.minimum(self.columns["accumulation"], 2 * self.columns["pp"])
 
         def fill(row: Row) -> list[Numbers]:
-            layout = row.layout()
-            return [dict(kind.held(layout)._asdict()) for kind in self._kinds(row)]
+            layout, kinds = row.layout(), self._kinds(row)
+            held = {kind.stage: kind.held(layout)._asdict() for kind in kinds if kind.count}
+            return [held[kind.stage] for kind in kinds]
 
         return self._table(("pp", "virtual_stages"), fill, steps)
 

@@ -48,14 +48,14 @@ def not_allowed(question: Question, layout: Layout) -> str | None:
 def too_large(question: Question, layout: Layout, recipe: Recipe) -> str | None:
     """What needs too much memory on the worst stage, and what to try; None if it fits."""
     stage, bill = need(question, layout, recipe)
-    capacity = question.cluster.accelerator.memory_bytes
+    capacity = question.capacity_bytes
     if bill.total_bytes <= capacity:
         return None
     what, size = largest_part(bill)
-    digits = 1 if bill.total_bytes > 1.002 * capacity else 4  # never "80.0 GB of 80 GB"
+    digits = 1 if bill.total_bytes > 1.05 * capacity else 4  # never "80.8 GB of 80.8 GB"
     return (
         f"stage {stage} needs {format_bytes(bill.total_bytes, digits=digits)} of "
-        f"{format_bytes(capacity, digits=0)}: {what} {format_bytes(size, digits=1)}; "
+        f"{format_bytes(capacity, digits=digits)}: {what} {format_bytes(size, digits=1)}; "
         f"{remedy(question, layout, recipe, what == 'activations')}"
     )
 
@@ -87,7 +87,7 @@ def remedy(question: Question, layout: Layout, recipe: Recipe, activations: bool
         if rule_broken(question, other) or not question.allows("recompute", other_recipe.recompute):
             continue
         size = need(question, other, other_recipe)[1].total_bytes
-        if size <= question.cluster.accelerator.memory_bytes:
+        if size <= question.capacity_bytes:
             return f"try {words}"
         closest = min(closest or (size, words), (size, words))
     if closest is None:
@@ -139,12 +139,12 @@ def check_one_layer(question: Question) -> None:
     cluster, shape = question.cluster, question.shape
     largest = max(shape.layer_parameters(layer).total for layer, _ in shape.layer_kinds())
     size = model_states(largest, question.recipe).model_states_bytes
-    room = cluster.accelerator.memory_bytes - question.overhead_bytes
+    room = question.capacity_bytes - question.overhead_bytes
     if room <= 0:
         raise ValueError(
             f"overhead_bytes {question.overhead_bytes} leaves nothing of the "
-            f"{cluster.accelerator.memory_bytes} bytes of a {cluster.accelerator.name}: "
-            "give a smaller overhead"
+            f"{question.capacity_bytes} bytes of a {cluster.accelerator.name} after margin "
+            f"{question.margin:g}: give a smaller overhead"
         )
     if size > cluster.world * room:
         raise ValueError(

@@ -4,11 +4,12 @@ Arrays have the axes [row, recompute] or [row, recompute, ZeRO stage]; a loop go
 stages. A test proves both results equal to `memory.peak.worst_stage` and `step.step_time`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from course_lib.theory.planner.arrays import Tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
+from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import attention_rate, layer_rate
 
 if TYPE_CHECKING:
@@ -26,13 +27,14 @@ class Found:
 
     `memory_bytes` and `step_s` are [row, recompute, ZeRO stage]; `differs` is [row, ZeRO stage],
     False for ZeRO without ranks to shard over, which is no layout of its own, and for stages that
-    the question does not allow.
+    the question does not allow. `tables` are what both were added up from.
     """
 
     rows: list[Row]
     memory_bytes: "Array"
     step_s: "Array"
     differs: "NDArray[bool_]"
+    tables: Tables = field(repr=False, compare=False)
 
     @property
     def count(self) -> int:
@@ -53,13 +55,38 @@ def search(question: Question) -> Found:
     memory, time = numpy.empty(size), numpy.empty(size)
     for start in range(0, len(found), CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
-        chunk = _Chunk(tables, part)
+        chunk = _Chunk(question, tables, part)
         memory[part], time[part] = chunk.memory(), chunk.time()
     ranks = tables.columns["dp"] * tables.columns["cp"]
     stages = numpy.array(ZERO_STAGES)
     allowed = numpy.array([question.allows("zero_stage", stage) for stage in ZERO_STAGES])
     differs = numpy.where(ranks[:, None] > 1, allowed, stages == 0)
-    return Found(found, memory, time, differs)
+    return Found(found, memory, time, differs, tables)
+
+
+def search_again(found: Found, question: Question) -> Found:
+    """The same layouts under the assumptions of `question`: only their times are others.
+
+    What hides and how fast matmuls are is asked after the tables, which take most of a search; for
+    any other change they are filled anew.
+    """
+    import numpy
+
+    tables = found.tables
+    if _in_tables(question) != _in_tables(tables.question):
+        tables = Tables(question, found.rows)
+    time = numpy.empty_like(found.step_s)
+    for start in range(0, len(found.rows), CHUNK_ROWS):
+        part = slice(start, start + CHUNK_ROWS)
+        time[part] = _Chunk(question, tables, part).time()
+    return replace(found, step_s=time, tables=tables)
+
+
+def _in_tables(question: Question) -> Assumptions:
+    """The assumptions without those that tables do not contain."""
+    return replace(
+        question.assumptions, overlap={}, layer_efficiency=None, attention_efficiency=None
+    )
 
 
 def _nothing_to_search(question: Question) -> str:
@@ -76,13 +103,14 @@ def _nothing_to_search(question: Question) -> str:
 class _Chunk:
     """Some rows of a search, with what they look up."""
 
-    def __init__(self, tables: Tables, part: slice) -> None:
-        self.question = tables.question
+    def __init__(self, question: Question, tables: Tables, part: slice) -> None:
+        self.question = question
         column = {name: values[part].astype(float) for name, values in tables.columns.items()}
         self.steps = column["accumulation"][:, None]
         self.virtual = column["virtual_stages"][:, None]
+        self.sums = (self.steps * (self.steps > 1))[:, :, None]  # gradients that add up
         self.micro_batch = column["micro_batch"][:, None]
-        late = tables.question.recipe.gradient_life == "backward"
+        late = question.recipe.gradient_life == "backward"
         alone = column["accumulation"] * column["pp"] == 1
         self.gradients_come_late = (late & alone)[:, None]
         self.share = self.micro_batch / column["cp"][:, None]  # of a micro-batch on one rank
@@ -140,7 +168,8 @@ class _Chunk:
         for kind, (compute, passes) in enumerate(work):
             waiting = (everyone - passes) / (self.steps * self.virtual)
             update = self.states["update_s"][:, None, kind]
-            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update
+            sums = self.sums * self.states["sum_s"][:, None, kind]
+            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update + sums
             slowest = numpy.maximum(slowest, total)
         return slowest
 

@@ -43,13 +43,15 @@ class StageKind:
 
     def held(self, layout: Layout) -> Held:
         """What a stage of this kind holds at its peak."""
-        in_flight = tuple(layout.in_flight(self.stage).values())
-        pairs = list(zip(in_flight, self.chunks, strict=True))
+        layers = [dense + experts for dense, experts in self.chunks]
+        in_flight = layout.in_flight(self.stage, layers)
+        pairs = list(zip(in_flight.values(), self.chunks, strict=True))
+        chunks = list(in_flight)
         return Held(
             dense=sum(held * dense for held, (dense, _) in pairs),
             experts=sum(held * experts for held, (_, experts) in pairs),
-            first=in_flight[0] if self.first else 0,
-            last=in_flight[-1] if self.last else 0,
+            first=layout.most_in_flight(chunks[0]) if self.first else 0,
+            last=layout.most_in_flight(chunks[-1]) if self.last else 0,
         )
 
 

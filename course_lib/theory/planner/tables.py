@@ -33,7 +33,12 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
 from course_lib.theory.planner.stages import StageKind
-from course_lib.theory.step.stage import head_work, layer_work, update_seconds
+from course_lib.theory.step.stage import (
+    accumulation_seconds,
+    head_work,
+    layer_work,
+    update_seconds,
+)
 
 Numbers = dict[str, float]
 
@@ -88,6 +93,7 @@ def state_parts(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
             "gradients_bytes": states.gradients_bytes,
             "update_bytes": states.total_bytes + update_bytes(local, recipe, job.layout),
             "update_s": update_seconds(job, question.assumptions, local),
+            "sum_s": accumulation_seconds(job, local),
         }
         lines.append(numbers | exchanges[zero_stage])
     return lines
@@ -95,7 +101,8 @@ def state_parts(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
 
 def messages(question: Question, job: Job, stage: int = 0) -> tuple[Collective, ...]:
     """The collectives of a step."""
-    return step_traffic(job, stage, policy=question.assumptions.policy).collectives
+    sent = replace(job, cluster=question.reached)
+    return step_traffic(sent, stage, policy=question.assumptions.policy).collectives
 
 
 def data_seconds(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
@@ -197,4 +204,4 @@ def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
 
 def axis_seconds(question: Question, job: Job, axis: str) -> float:
     """Seconds of one axis in a step."""
-    return sum(entry.seconds for entry in messages(question, job) if entry.axis == axis)
+    return sum(entry.waited_s for entry in messages(question, job) if entry.axis == axis)

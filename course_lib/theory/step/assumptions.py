@@ -1,22 +1,27 @@
 """What no formula knows about a step: how fast whole layers are, and what hides behind what."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.frameworks import FRAMEWORKS
 from course_lib.theory.inputs.hardware import PCIE4, Link
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.traffic import AXES
-from course_lib.validation import choice, number
+from course_lib.validation import choice, fraction, number
 
 # Fitted together with `inputs.hardware.LAYER_EFFICIENCY`.
 TOUCHES = 8
 # Megatron-LM's buckets of 40 million fp32 gradients (DistributedDataParallelConfig.bucket_size):
 # DDP's 25 MiB would wait for latencies in large clusters.
 BUCKETS = CommunicationPolicy(bucket_bytes=160 * MB)
+# Bus bandwidth of ring all-reduces within a node over what the data sheet says: 234.9 of 300 GB/s
+# on 8 A100, 367.6 of 450 on 8 H200 (Bekman, Machine Learning Engineering, network).
+INSIDE_EFFICIENCY = 0.80
 # Sums over tp and expert tokens are waited for, as is a pipeline's neighbour; ring attention and
 # the exchange of gradients and parameters hide as far as there is something to hide behind.
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
@@ -35,7 +40,8 @@ class Assumptions:
     `layer_efficiency`: rate of a layer's matmuls over that of the best one,
     `cluster.matmul_flop_per_s`; `attention_efficiency`: rate of flash attention over the peak;
     None: the accelerator's own. `touches`: how often each byte that is kept for the backward pass
-    goes through the memory in norms, activations, softmax and their gradients. `mask`: pairs that
+    goes through the memory in norms, activations, softmax and their gradients. `inside_efficiency`:
+    part of the bandwidth of the link inside a node that collectives reach. `mask`: pairs that
     attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
     skips the others, full under standard attention. `overlap`: the largest part of an axis' time
     that may hide; what it hides behind is attention for cp, one micro-batch for dp (all
@@ -47,6 +53,7 @@ class Assumptions:
     layer_efficiency: float | None = None
     attention_efficiency: float | None = None
     touches: float = TOUCHES
+    inside_efficiency: float = INSIDE_EFFICIENCY
     mask: str | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
@@ -57,12 +64,30 @@ class Assumptions:
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0, most=1)
         number("touches", self.touches, least=0)
+        fraction("inside_efficiency", self.inside_efficiency)
         if self.mask is not None:
             choice("mask", self.mask, MASKS)
         for axis, part in self.overlap.items():
             choice("overlap axis", axis, AXES)
             number(f"overlap[{axis!r}]", part, least=0, most=1)
         object.__setattr__(self, "overlap", {**OVERLAP, **self.overlap})
+
+    @checked
+    def reached(self, cluster: Cluster) -> Cluster:
+        """The cluster with the link inside a node as fast as collectives are on it."""
+        rate = cluster.inside.bytes_per_s * self.inside_efficiency
+        return replace(cluster, inside=replace(cluster.inside, bytes_per_s=rate))
+
+    def explain(self) -> str:
+        """What is assumed beyond the rates, in one line."""
+        hides = ", ".join(f"{axis} {part:.0%}" for axis, part in self.overlap.items())
+        nodes = self.policy.token_nodes
+        sent = "each of its experts" if nodes is None else f"each of at most {nodes} nodes"
+        return (
+            f"each byte of activations passes the memory {self.touches:g} times; links inside a "
+            f"node reach {self.inside_efficiency:.0%}; hidden at most: {hides}; a token is sent "
+            f"once to {sent}"
+        )
 
     @checked
     def attention_mask(self, recipe: Recipe) -> str:
@@ -78,3 +103,20 @@ class Assumptions:
 
 OPTIMISTIC = Assumptions()
 CAUTIOUS = Assumptions(overlap=CAUTIOUS_OVERLAP)
+# DeepSeek-V3's own run (arXiv:2412.19437): DualPipe hides tokens and activations on their way
+# behind the computing of micro-batches that come the other way (section 3.2.1), and a token is sent
+# to 4 nodes at most, once to each (section 3.2.2).
+DEEPSEEK_V3 = Assumptions(overlap={"ep": 1.0, "pp": 1.0}, policy=replace(BUCKETS, token_nodes=4))
+
+
+@checked
+def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> Assumptions:
+    """`assumptions` with what framework `name` does. Raises ValueError for an unknown one."""
+    choice("framework", name, FRAMEWORKS)
+    its = FRAMEWORKS[name]
+    return replace(
+        assumptions,
+        attention_efficiency=its.attention_efficiency or assumptions.attention_efficiency,
+        overlap={**assumptions.overlap, **its.overlap},
+        policy=replace(assumptions.policy, token_nodes=its.token_nodes),
+    )

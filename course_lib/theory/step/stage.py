@@ -1,16 +1,25 @@
 """What one pipeline rank does in a training step, in seconds, before it waits for the others."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import ABSURD_FLOP
 from course_lib.theory.compute.flops import attention_flop, head_flops, layer_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import needed_terms, recomputed_bytes
 from course_lib.theory.memory.ends import output_activation_bytes
-from course_lib.theory.memory.states import LocalParameters, local_parameters, updated_parameters
+from course_lib.theory.memory.states import (
+    LocalParameters,
+    local_parameters,
+    shard_parameters,
+    updated_parameters,
+)
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
@@ -29,42 +38,54 @@ class StageBusyTime:
     ep_s: float = 0.0
     pp_s: float = 0.0
     dp_s: float = 0.0
+    accumulation_s: float = 0.0
     optimizer_s: float = 0.0
 
     @property
     def passes_s(self) -> float:
-        """What repeats with every micro-batch: all but dp and the optimizer."""
+        """What repeats with every micro-batch, but for dp and for adding up gradients."""
         messages = self.tp_s + self.cp_s + self.ep_s + self.pp_s
         return self.compute_s + self.elementwise_s + messages
 
     @property
     def total_s(self) -> float:
         """The sum of the leaves."""
-        return self.passes_s + self.dp_s + self.optimizer_s
+        return self.passes_s + self.dp_s + self.accumulation_s + self.optimizer_s
+
+
+@checked
+def alike_stages(shape: TransformerShape, layout: Layout) -> dict[int, int]:
+    """How many pipeline ranks compute and send alike, by the first of them.
+
+    Their chunks have as many layers of each kind, and they hold the same ends.
+    """
+    counts = layout.chunk_layers(shape)
+    dense = shape.dense_layers if shape.experts else shape.layers
+    starts = [0, *accumulate(counts[:-1])]
+    one_mlp = [
+        min(count, max(0, dense - start)) for count, start in zip(counts, starts, strict=True)
+    ]
+    kinds = list(zip(counts, one_mlp, strict=True))
+    found: dict[tuple[object, ...], list[int]] = {}
+    for stage in range(layout.pp):
+        chunks = sorted(kinds[chunk] for chunk in layout.stage_chunks(stage))
+        found.setdefault((*chunks, layout.holds_ends(stage)), []).append(stage)
+    return {stages[0]: len(stages) for stages in found.values()}
 
 
 @checked
 def stage_busy_time(job: Job, assumptions: Assumptions, stage: int) -> StageBusyTime:
     """The leaves of one pipeline rank, the bubble left out."""
-    layout, cluster = job.layout, job.cluster
-    traffic = step_traffic(job, stage, policy=assumptions.policy)
-    work = stage_work(job, assumptions, stage)
-    attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
-    compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
-    each_pass = layout.exchanges_each_pass
-    hides = dict.fromkeys(AXES, compute)
-    hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
-    shown = {
-        f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
-        for axis, seconds in traffic.waited_by_axis.items()
-    }
-    return StageBusyTime(
-        stage,
-        compute_s=compute,
-        elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
-        optimizer_s=update_seconds(job, assumptions, local_parameters(job.shape, layout, stage)),
-        **shown,
-    )
+    return _Step(job, assumptions).busy_time(stage)
+
+
+@checked
+def stage_busy_times(
+    job: Job, assumptions: Assumptions, stages: tuple[int, ...]
+) -> list[StageBusyTime]:
+    """The same for several: what they have in common is computed once."""
+    step = _Step(job, assumptions)
+    return [step.busy_time(stage) for stage in stages]
 
 
 def exposed(seconds: float, overlap: float, window_s: float) -> float:
@@ -130,14 +151,69 @@ def head_work(job: Job, assumptions: Assumptions) -> Work:
 @checked
 def stage_work(job: Job, assumptions: Assumptions, stage: int) -> Work:
     """All layers of a pipeline rank, and the head on the last one, for all micro-batches."""
-    layout, total = job.layout, Work()
-    for chunk in layout.stage_chunks(stage):
-        for layer, count in layout.layers_of(job.shape, chunk):
-            total += layer_work(job, assumptions, layer).times(count)
-    _, has_head = layout.holds_ends(stage)
-    if has_head:
-        total += head_work(job, assumptions)
-    return total.times(layout.passes)
+    return _Step(job, assumptions).work(stage)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A job under assumptions, with what all its stages have in common."""
+
+    job: Job
+    assumptions: Assumptions
+
+    @cached_property
+    def sent(self) -> Job:
+        """The job on links as fast as collectives are on them."""
+        return replace(self.job, cluster=self.assumptions.reached(self.job.cluster))
+
+    @cached_property
+    def known(self) -> dict[tuple[str, int], Work]:
+        """What one layer of each kind does, with each kind of recomputation, once it was asked."""
+        return {}
+
+    def layer(self, its: Job, layer: int) -> Work:
+        """What `layer_work` says of a job like this one."""
+        key = its.recipe.recompute, layer
+        if key not in self.known:
+            self.known[key] = layer_work(its, self.assumptions, layer)
+        return self.known[key]
+
+    def work(self, stage: int) -> Work:
+        """What `stage_work` says."""
+        layout, total = self.job.layout, Work()
+        for chunk in layout.stage_chunks(stage):
+            for its, layer, count in self.job.layers_of(chunk):
+                total += self.layer(its, layer).times(count)
+        _, has_head = layout.holds_ends(stage)
+        if has_head:
+            total += head_work(self.job, self.assumptions)
+        return total.times(layout.passes)
+
+    def busy_time(self, stage: int) -> StageBusyTime:
+        """What `stage_busy_time` says."""
+        job, assumptions = self.job, self.assumptions
+        layout, cluster = job.layout, job.cluster
+        traffic = step_traffic(self.sent, stage, policy=assumptions.policy)
+        work = self.work(stage)
+        attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
+        compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
+        each_pass = layout.exchanges_each_pass
+        hides = dict.fromkeys(AXES, compute)
+        hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
+        shown = {
+            f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
+            for axis, seconds in traffic.waited_by_axis.items()
+        }
+        local = local_parameters(job.shape, layout, stage)
+        sums = layout.passes if layout.accumulation > 1 else 0
+        return StageBusyTime(
+            stage,
+            compute_s=compute,
+            elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
+            accumulation_s=sums * accumulation_seconds(job, local),
+            optimizer_s=update_seconds(job, assumptions, local),
+            **shown,
+        )
 
 
 @checked
@@ -168,3 +244,20 @@ def update_seconds(job: Job, assumptions: Assumptions, local: LocalParameters) -
         moved = part * (recipe.gradient_bytes + recipe.weight_bytes)
         return moved / assumptions.host_link.bytes_per_s
     return 2 * part * recipe.bytes_per_parameter / job.cluster.accelerator.memory_bytes_per_s
+
+
+@checked
+def accumulation_seconds(job: Job, local: LocalParameters) -> float:
+    """Adding the gradients of one micro-batch to the sum: reads both, writes the sum.
+
+    Parameters · (bytes of a gradient + 2 · bytes of a sum) / memory bandwidth: 10 bytes for a
+    16-bit gradient and an fp32 sum. The parameters are those of the shard where ZeRO-2 or 3 reduces
+    every micro-batch. Nothing under `fused_accumulation`.
+    """
+    recipe, layout = job.recipe, job.layout
+    if recipe.fused_accumulation:
+        return 0.0
+    sharded = layout.zero_stage >= 2 and not layout.adds_up
+    parameters = shard_parameters(local, layout) if sharded else local.total
+    moved = parameters * (recipe.compute_bytes + 2 * recipe.accumulated_bytes)
+    return moved / job.cluster.accelerator.memory_bytes_per_s

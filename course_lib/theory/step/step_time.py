@@ -1,16 +1,21 @@
 """The time of one training step: computing, waiting for messages, waiting for the pipeline."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import TrainingRun, utilisation
-from course_lib.theory.compute.flops import training_flops
+from course_lib.theory.compute.flops import (
+    FlopBreakdown,
+    head_flops,
+    layer_flops,
+    training_flops,
+)
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_time
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
-from course_lib.theory.step.stage import StageBusyTime, attention_rate, layer_rate, stage_busy_time
+from course_lib.theory.step.stage import alike_stages, attention_rate, layer_rate, stage_busy_times
 from course_lib.validation import number
 
 # What the time of a step is made of, in the order in which it is told.
@@ -23,6 +28,7 @@ LEAVES = (
     "pp_s",
     "dp_s",
     "bubble_s",
+    "accumulation_s",
     "optimizer_s",
 )
 
@@ -33,7 +39,8 @@ class StepTime:
 
     `compute_s`: matmuls. `elementwise_s`: what is between them and limited by the memory. `tp_s` to
     `dp_s`: messages that computing doesn't hide. `bubble_s`: waiting for the other stages.
-    `optimizer_s`: updating the parameters. `model_flop` and `hardware_flop`: of all GPUs together.
+    `accumulation_s`: adding up gradients over micro-batches. `optimizer_s`: updating parameters.
+    `model_flop` and `hardware_flop`: of all GPUs together.
     """
 
     compute_s: float
@@ -44,6 +51,7 @@ class StepTime:
     pp_s: float
     dp_s: float
     bubble_s: float
+    accumulation_s: float
     optimizer_s: float
     stage: int
     tokens: int
@@ -65,8 +73,8 @@ class StepTime:
 
     @property
     def working_s(self) -> float:
-        """What the chip does itself: matmuls, what lies between them, and the optimizer."""
-        return self.compute_s + self.elementwise_s + self.optimizer_s
+        """What the chip does itself: matmuls, what lies between them, sums, and the optimizer."""
+        return self.compute_s + self.elementwise_s + self.accumulation_s + self.optimizer_s
 
     @property
     def communication_s(self) -> float:
@@ -110,15 +118,15 @@ class StepTime:
         """One line per leaf with its part of the step, then totals and the convention."""
         total = self.total_s
         lines = [
-            f"{name.removesuffix('_s'):<10}{time:>12.4f} s {time / total:>7.1%}"
+            f"{name.removesuffix('_s'):<14}{time:>12.4f} s {time / total:>7.1%}"
             for name, time in self.leaves().items()
         ]
         rates = (
             f"{self.tokens:,} tokens / {total:.4g} s = {self.tokens_per_s:,.0f} tokens/s on "
             f"{self.gpus:,} GPUs; MFU {self.mfu:.1%}, HFU {self.hfu:.1%}"
         )
-        where = f"{'total':<10}{total:>12.4f} s on stage {self.stage}, the slowest"
-        return "\n".join([*lines, where, rates, f"convention {self.convention}"])
+        where = f"{'total':<14}{total:>12.4f} s on stage {self.stage}, the slowest"
+        return "\n".join([*lines, where, rates, *self.convention.split("; ")])
 
 
 @checked
@@ -131,11 +139,12 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
     1F1B one micro-batch through all other stages, which is an upper bound where stages differ.
     """
     assumptions = assumptions or Assumptions()
-    conventions = assumptions.flop_conventions(job.recipe)
-    flops = training_flops(job.shape, job.layout.global_batch, job.sequence, **conventions)
-    stages = [stage_busy_time(job, assumptions, stage) for stage in range(job.layout.pp)]
+    flops = _flops(job, assumptions)
+    alike = alike_stages(job.shape, job.layout)
+    stages = stage_busy_times(job, assumptions, tuple(alike))
+    everyone = sum(stage.passes_s * alike[stage.stage] for stage in stages)
     forward = flops.forward_flop / flops.hardware_flop
-    bubbles = [_bubble_s(job.layout, stages, stage, forward) for stage in stages]
+    bubbles = [_bubble_s(job.layout, everyone - stage.passes_s, forward) for stage in stages]
     ends = [stage.total_s + bubble for stage, bubble in zip(stages, bubbles, strict=True)]
     slowest = ends.index(max(ends))  # the earliest of equals
     return StepTime(
@@ -147,8 +156,24 @@ def step_time(job: Job, assumptions: Assumptions | None = None) -> StepTime:
         hardware_flop=flops.hardware_flop,
         peak_flop_per_s=job.cluster.accelerator.peak_flop_per_s,
         gpu_hour_usd=job.cluster.gpu_hour_usd,
-        convention=f"{flops.convention}; {_rates(job, assumptions)}",
+        convention=f"{flops.convention}; {_rates(job, assumptions)}; {assumptions.explain()}",
     )
+
+
+def _flops(job: Job, assumptions: Assumptions) -> FlopBreakdown:
+    """FLOP of an update on all GPUs, every layer with the recomputation that it has."""
+    shape, batch = job.shape, job.layout.global_batch
+    conventions = assumptions.flop_conventions(job.recipe)
+    if job.recipe.recompute_layers is None:
+        return training_flops(shape, batch, job.sequence, **conventions)
+    total = head_flops(shape, batch, job.sequence)
+    for chunk in range(job.layout.chunks):
+        for its, layer, count in job.layers_of(chunk):
+            conventions = assumptions.flop_conventions(its.recipe)
+            one = layer_flops(shape, layer, batch, job.sequence, **conventions)
+            total += one.times(count)
+    words = f"recompute={job.recipe.recompute} of {job.recipe.recompute_layers} layers a chunk"
+    return replace(total, convention=words)
 
 
 def _rates(job: Job, assumptions: Assumptions) -> str:
@@ -162,17 +187,15 @@ def _rates(job: Job, assumptions: Assumptions) -> str:
     )
 
 
-def _bubble_s(
-    layout: Layout, stages: list[StageBusyTime], this: StageBusyTime, forward: float
-) -> float:
-    """Seconds that one stage waits for the others; `forward`: the forward pass' part of a pass.
+def _bubble_s(layout: Layout, others: float, forward: float) -> float:
+    """Seconds that one stage waits for the others, whose passes of a step take `others` together.
 
-    The gradient of the weights, W of zero-bubble schedules, is taken to cost one forward pass.
+    `forward`: the forward pass' part of a pass. The gradient of the weights, W of zero-bubble
+    schedules, is taken to cost one forward pass.
     """
     if layout.pp == 1:
         return 0.0
-    others = sum(stage.passes_s for stage in stages) - this.passes_s
     mean = others / (layout.pp - 1) / layout.accumulation
     times = PassTimes(forward * mean, (1 - forward) * mean, weight=forward * mean)
     sizes = (layout.pp, layout.accumulation, layout.virtual_stages)
-    return bubble_time(layout.schedule, *sizes, times=times)
+    return bubble_time(layout.schedule, *sizes, group=layout.group, times=times)

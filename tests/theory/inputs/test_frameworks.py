@@ -26,7 +26,7 @@ def test_torchtitan_keeps_weights_gathered_under_pipelines_only():
         for one in (ZERO_3, pipeline, replace(pipeline, zero_stage=1))
     ]
     assert [layout.reshard for layout in layouts] == [True, False, True]
-    assert [layout.reduces_once for layout in layouts] == [False, True, True]
+    assert [layout.reduces for layout in layouts] == ["micro-batch", "update", "update"]
 
 
 def test_compiling_fuses_norms_and_activations():
@@ -55,6 +55,8 @@ PROBES = {
             "pipelined": {"reshard": False},
             "buffers_bytes": 1,
             "attention_efficiency": 0.5,
+            "overlap": {"dp": 0.0},
+            "token_nodes": 4,
         },
     ),
     "as_framework_does": Probe(

@@ -108,6 +108,7 @@ def test_bad_input_is_explained(call, message):
 SHEETS = {
     "A100-SXM-80GB": (2039, 300),
     "H100-SXM": (3350, 450),
+    "H800-SXM": (3350, 200),
     "H100-SXM-500W": (2400, 450),
     "H200-SXM": (4800, 450),
     "B200-SXM": (8000, 900),

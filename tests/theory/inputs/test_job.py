@@ -97,7 +97,12 @@ PROBES = {
             "sequence": 256,
         },
         see=seen,
-    )
+    ),
+    "Job.layers_of": Probe(
+        dataclasses.replace(JOB, recipe=Recipe(recompute="full", recompute_layers=1)).layers_of,
+        {"chunk": 0},
+        {"chunk": 1},
+    ),
 }
 RECORDS = {
     "Tokens": [

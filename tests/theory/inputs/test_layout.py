@@ -58,11 +58,24 @@ def test_in_flight_equals_the_simulated_schedule(schedule, pp, micro_batches):
         assert sum(layout.in_flight(stage).values()) == simulated.in_flight(stage)
 
 
-@given(pp=st.integers(1, 6), groups=st.integers(1, 4), virtual_stages=st.integers(2, 4))
-def test_interleaved_in_flight_equals_the_simulated_schedule(pp, groups, virtual_stages):
-    sizes = {"accumulation": pp * groups, "virtual_stages": virtual_stages}
-    layout = Layout(pp=pp, schedule="interleaved", **sizes)
-    simulated = timeline("interleaved", pp, pp * groups, virtual_stages)
+@given(
+    pp=st.integers(1, 6),
+    groups=st.integers(1, 4),
+    virtual_stages=st.integers(2, 4),
+    more=st.integers(0, 8),
+)
+def test_interleaved_in_flight_equals_the_simulated_schedule(pp, groups, virtual_stages, more):
+    """Groups of pp, or of a few more, the last of them with twice as many as are left over."""
+    group = pp + more if more else None
+    steps = (pp + more) * groups + pp * (more > 0)
+    layout = Layout(
+        pp=pp,
+        schedule="interleaved",
+        accumulation=steps,
+        virtual_stages=virtual_stages,
+        group=group,
+    )
+    simulated = timeline("interleaved", pp, steps, virtual_stages, group=group)
     for stage in range(pp):
         held = layout.in_flight(stage)
         assert tuple(held) == layout.stage_chunks(stage)
@@ -108,6 +121,7 @@ def test_bad_counts_are_named(field, bad):
             {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
             "accumulation 5 is odd",
         ),
+        ({"reduce": "group"}, "reduce 'group' needs groups of micro-batches, which '1f1b' has not"),
         ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
         ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
     ],
@@ -170,6 +184,7 @@ def seen(layout):
     return bills, step_time(job, GUESS).leaves(), layout.global_batch
 
 
+GROUPED = Layout(pp=2, accumulation=8, schedule="interleaved", virtual_stages=2, group=3)
 PROBES = {
     "Layout": Probe(
         Layout,
@@ -186,6 +201,7 @@ PROBES = {
             "accumulation": 8,
             "schedule": "gpipe",
             "virtual_stages": Given(3, {"schedule": "interleaved"}, before=2),
+            "group": Given(4, {"schedule": "interleaved", "virtual_stages": 2}),
             "stage_layers": (1, 6),
             "shard_group": Given(2, {"zero_stage": 1}),
             "reshard": Given(False, {"zero_stage": 3}),
@@ -209,10 +225,16 @@ PROBES = {
     "Layout.layer_slice": Probe(
         SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}
     ),
+    "Layout.stage_chunk_layers": Probe(
+        SPREAD.stage_chunk_layers, {"shape": MIXTURE, "stage": 0}, {"shape": DENSE, "stage": 1}
+    ),
     "Layout.layers_of": Probe(
         SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
     ),
     "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
     "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
-    "Layout.in_flight": Probe(SPREAD.in_flight, {"stage": 0}, {"stage": 1}),
+    "Layout.in_flight": Probe(
+        GROUPED.in_flight, {"stage": 0}, {"stage": 1, "layers": Given((2, 1), before=(1, 2))}
+    ),
+    "Layout.most_in_flight": Probe(GROUPED.most_in_flight, {"chunk": 0}, {"chunk": 3}),
 }

@@ -2,12 +2,13 @@
 
 import pytest
 from every import every
-from probes import MIXTURE, ZERO_3, Given, Probe
+from probes import MIXTURE, TWO_STAGES, ZERO_3, Given, Probe
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.memory.peak import gpu_memory
+from course_lib.theory.step.step_time import step_time
 
 
 def test_conventions_have_the_bytes_in_their_names():
@@ -24,6 +25,8 @@ def test_conventions_have_the_bytes_in_their_names():
         ({"gradients": "fp32", "gradient_buffer": True}, "set gradient_buffer=False"),
         ({"attention": "flesh"}, "did you mean 'flash'"),
         ({"recompute": "some"}, "recompute 'some' is not one of"),
+        ({"recompute_layers": 3}, "recompute_layers 3 has nothing to repeat with recompute 'none'"),
+        ({"recompute_layers": 0, "recompute": "full"}, "recompute_layers must be at least 1"),
         ({"dropout": 0.1}, "dropout must be True or False"),
         ({"fused_norms": 1}, "fused_norms must be True or False"),
         ({"imbalance": 0.5}, "imbalance must be at least 1"),
@@ -39,9 +42,10 @@ def test_bad_recipes_are_explained(change, message):
 
 
 def seen(recipe):
-    """Memory with copies of the gradients, and with gathered layers."""
+    """Memory with copies of the gradients, and with gathered layers; time with accumulation."""
     layouts = Layout(dp=4), ZERO_3
-    return [gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
+    memory = [gpu_memory(Job(MIXTURE, recipe, layout, sequence=512)) for layout in layouts]
+    return [*memory, step_time(Job(MIXTURE, recipe, TWO_STAGES, sequence=512)).total_s]
 
 
 PROBES = {
@@ -59,6 +63,7 @@ PROBES = {
             "update": "foreach",
             "attention": "standard",
             "recompute": "full",
+            "recompute_layers": Given(3, {"recompute": "full"}),
             "loss": "eager",
             "loss_chunks": Given(4, {"loss": "chunked"}),
             "dropout": True,
@@ -70,6 +75,7 @@ PROBES = {
             "gathered_units": 3,
             "gradient_as_bucket_view": True,
             "offload": "optimizer",
+            "fused_accumulation": True,
         },
         see=seen,
     )

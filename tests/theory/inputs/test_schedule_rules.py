@@ -23,6 +23,15 @@ def test_what_each_schedule_holds_by_hand():
     }
     # 2 (p - 1) + (v - 1) p + 1 = 11 passes: 4 to each chunk in turn.
     assert chunks_in_flight("interleaved", 4, 8, 2) == {0: 7, 4: 4}
+    # A group of 6: 13 passes of 16, and the second group has only 2 micro-batches.
+    assert chunks_in_flight("interleaved", 2, 8, 2, group=6) == {0: 6, 2: 3}
+    assert chunks_in_flight("interleaved", 4, 8, 2, group=8) == {0: 8, 4: 7}
+
+
+def test_a_heavier_chunk_waits_for_its_worst_moment():
+    """After 11 forward passes, 7 and 4, one goes to chunk 0 for each that comes back from 1."""
+    assert chunks_in_flight("interleaved", 4, 8, 2, layers=(1, 2)) == {0: 7, 4: 4}
+    assert chunks_in_flight("interleaved", 4, 8, 2, layers=(2, 1)) == {0: 8, 4: 3}
 
 
 @every(
@@ -33,24 +42,31 @@ def test_what_each_schedule_holds_by_hand():
         (("1f1b", 4, 0), "micro_batches must be at least 1"),
         (("1f1b", 4, 8, 2), "take schedule 'interleaved' or virtual_stages 1"),
         (("interleaved", 4, 6, 2), "micro_batches 6 is not divisible by stages"),
+        (("interleaved", 4, 8, 2, {"group": 9}), "group must be at most 8"),
+        (("interleaved", 4, 8, 2, {"group": 2}), "last has 2, and 4 stages would wait"),
+        (("interleaved", 4, 9, 2, {"group": 4}), "last has 1, and 4 stages would wait"),
+        (("1f1b", 4, 8, 1, {"group": 8}), "group 8 has no meaning for schedule '1f1b'"),
         (("dualpipe", 4, 6), "dualpipe must be at least 8, got 6"),
     ],
 )
 def test_a_schedule_that_cannot_run_is_explained(sizes, message):
+    more = sizes[-1] if isinstance(sizes[-1], dict) else {}
     with pytest.raises(ValueError, match=message):
-        check_schedule(*sizes)
+        check_schedule(*(it for it in sizes if it is not more), **more)
 
 
 SIZES = {"stages": 4, "micro_batches": 8, "virtual_stages": 1}
+IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
 PROBES = {
     "check_schedule": check(
         check_schedule,
-        SIZES | {"name": "dualpipe", "words": ("stages", "micro_batches")},
+        SIZES | {"name": "dualpipe", "group": None, "words": ("stages", "micro_batches")},
         {
             "name": "pipes",
             "stages": 3,
             "micro_batches": 6,
             "virtual_stages": 2,
+            "group": 8,
             "words": Given(("pp", "accumulation"), {"stages": 3}),
         },
     ),
@@ -63,6 +79,8 @@ PROBES = {
             "micro_batches": 3,
             "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
             "stage": 1,
+            "group": Given(8, IN_TURNS),
+            "layers": Given((2, 1), IN_TURNS, before=(1, 2)),
         },
     ),
 }

@@ -1,9 +1,12 @@
 """The moments of an update against a real step: every tensor's birth and death is followed."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from every import every
+from torch.utils.checkpoint import checkpoint
 
 from course_lib.measure.peak import log_memory
 from course_lib.scratch.gpt import GPT
@@ -17,9 +20,27 @@ FP32 = Recipe("fp32", "fp32", master_copy=False, gradient_life="backward", loss=
 FOREACH = {True: "foreach", False: "fused"}
 
 
-def peaks(shape: TransformerShape, samples: int, foreach: bool) -> dict[str, int]:
-    """Most bytes during the backward pass and during the update of a second step."""
+class Recomputed(torch.nn.Module):
+    """A layer that keeps its input alone."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(self.layer, x, use_reentrant=False)
+
+
+def peaks(
+    shape: TransformerShape, samples: int, foreach: bool, recomputed: int = 0
+) -> dict[str, int]:
+    """Most bytes during the backward pass and during the update of a second step.
+
+    The first layers, `recomputed` of them, keep their inputs alone.
+    """
     model = GPT(shape.layers, shape.hidden, shape.heads, shape.vocab, shape.context)
+    for number in range(recomputed):
+        model.blocks[number] = Recomputed(model.blocks[number])
     optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
     tokens, labels = (torch.randint(shape.vocab, (samples, shape.context)) for _ in range(2))
 
@@ -62,3 +83,19 @@ def test_moments_are_those_of_a_step(sizes, samples, foreach, moment):
     # AdamW that is neither fused nor foreach has temporaries of one parameter at a time.
     temporary = 0 if foreach else 3 * 4 * 4 * hidden * hidden
     assert predicted["update"] == pytest.approx(measured["update"], rel=0.015, abs=temporary)
+
+
+@every("recomputed", [1, 3, 5, 6])
+@every(("sizes", "samples"), [((6, 128, 4, 64, 128), 16), ((6, 64, 4, 16, 32), 64)])
+def test_some_layers_recomputed_need_what_a_step_needs(sizes, samples, recomputed):
+    layers, hidden, heads, vocab, context = sizes
+    shape = TransformerShape(layers, hidden, heads, 4 * hidden, vocab, context)
+    some = {"recompute": "full", "recompute_layers": recomputed}
+    recipe = Recipe(**vars(FP32) | {"update": "foreach"} | some)
+    moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
+    predicted = [moments[name].total_bytes for name in ("loss", "layer", "last layer")]
+    measured = peaks(shape, samples, True, recomputed)["backward"]
+    assert max(predicted) == pytest.approx(measured, rel=0.015)
+    plain = replace(recipe, recompute="none", recompute_layers=None)
+    without = memory_moments(Job(shape, plain, Layout(micro_batch=samples)), overhead_bytes=0)
+    assert max(predicted) < without["layer"].total_bytes

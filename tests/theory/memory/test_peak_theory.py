@@ -19,10 +19,13 @@ from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import head_activation_bytes
 from course_lib.theory.memory.peak import (
     boundary_bytes,
+    chunk_activations,
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
     host_bytes,
+    largest_layer_bytes,
+    layer_temporary_bytes,
     memory_moments,
     training_memory,
     worst_stage,
@@ -439,6 +442,9 @@ def test_recomputing_more_never_keeps_more(shape, recipe, layout):
 
 
 SENT = dataclasses.replace(probes.SPREAD, keep_outputs=True)
+HALF_DENSE = dataclasses.replace(
+    JOB, shape=dataclasses.replace(JOB.shape, dense_layers=4), recipe=Recipe()
+)
 PROBES = {
     "training_memory": Probe(
         training_memory,
@@ -462,6 +468,24 @@ PROBES = {
         {"job": dataclasses.replace(JOB, layout=SENT)},
         {},
         silent=("recipe", "cluster"),
+    ),
+    "chunk_activations": Probe(
+        chunk_activations,
+        {"job": JOB, "chunk": 0},
+        {"chunk": 1},
+        silent=("cluster",),
+    ),
+    "largest_layer_bytes": Probe(
+        largest_layer_bytes,
+        {"job": HALF_DENSE, "chunks": (0,)},
+        {"chunks": (1,)},
+        silent=("cluster",),
+    ),
+    "layer_temporary_bytes": Probe(
+        layer_temporary_bytes,
+        {"job": HALF_DENSE, "chunks": (0,)},
+        {"chunks": (1,)},
+        silent=("cluster",),
     ),
     "gradients_come_late": Probe(
         gradients_come_late,

@@ -64,6 +64,24 @@ def test_every_assumption_is_named_with_the_moment_of_the_peak():
     ) in told
 
 
+def test_gradients_that_are_reduced_after_each_group_and_layers_that_keep_all_are_named():
+    layout = Layout(
+        dp=2,
+        pp=2,
+        zero_stage=2,
+        accumulation=4,
+        schedule="interleaved",
+        virtual_stages=2,
+        reduce="group",
+    )
+    recipe = Recipe(recompute="full", recompute_layers=2)
+    told = explain_memory(Job(MODELS["gpt2-124m"], recipe, layout))
+    assert "whole gradients of one chunk add up" in told
+    # 12 layers in 4 chunks of 3: two of each are recomputed.
+    assert told.count("recompute full: ") == told.count("recompute none: ") == 2
+    assert "recompute full: 3 micro-batches × 2 layers" in told
+
+
 def test_another_unit_is_refused():
     with pytest.raises(ValueError, match="did you mean 'GB'"):
         explain_memory(Job(MODELS["gpt2-124m"]), unit="Gb")

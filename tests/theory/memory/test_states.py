@@ -19,6 +19,7 @@ from course_lib.theory.memory.peak import (
 )
 from course_lib.theory.memory.states import (
     LocalParameters,
+    chunk_parameters,
     local_parameters,
     model_states,
     shard_parameters,
@@ -181,6 +182,31 @@ def test_gradients_that_add_up_are_whole():
     assert buffers(**sum_up | {"accumulation": 1}) == buffers(dp=4, zero_stage=3)
 
 
+def test_groups_of_micro_batches_leave_one_chunk_of_whole_gradients():
+    """Of four chunks of Mixtral the fullest is that with the embedding, or the head."""
+    shape = MODELS["mixtral-8x7b"]
+    layout = Layout(
+        dp=4,
+        pp=2,
+        zero_stage=2,
+        accumulation=8,
+        schedule="interleaved",
+        virtual_stages=2,
+        reduce="group",
+    )
+    once = dataclasses.replace(layout, reduce="update")
+    layer, ends = shape.layer_parameters(0).total, shape.embedding_parameters().total
+    for stage in (0, 1):
+        local = local_parameters(shape, layout, stage)
+        assert local.chunk_dense + local.chunk_experts == 8 * layer + ends + shape.hidden * stage
+        one, both = (
+            sharding_buffers(local, Recipe(gradients="fp32"), its)["gathered_gradients_bytes"]
+            for its in (layout, once)
+        )
+        assert one == 4 * (8 * layer + ends + shape.hidden * stage)
+        assert both == one + 4 * 8 * layer
+
+
 def test_a_shard_group_shards_as_few_ranks_would():
     """Hybrid sharding: 8 ranks in 2 groups keep what 4 ranks keep."""
     recipe = Recipe()
@@ -289,11 +315,25 @@ WITH_RECIPE = (
     SHARDED[0] | {"recipe": probes.PLAIN},
     SHARDED[1] | {"recipe": Recipe(optimizer="sgd", gathered_units=1)},
 )
+GROUPED = Layout(
+    dp=4,
+    pp=2,
+    zero_stage=2,
+    accumulation=4,
+    schedule="interleaved",
+    virtual_stages=2,
+    reduce="group",
+)
 PROBES = {
     "local_parameters": Probe(
         local_parameters,
         {"shape": probes.DENSE, "layout": probes.TWO_STAGES},
         {"shape": probes.MIXTURE, "layout": probes.SPREAD, "stage": 1},
+    ),
+    "chunk_parameters": Probe(
+        chunk_parameters,
+        {"shape": probes.DENSE, "layout": probes.TWO_STAGES, "chunk": 0},
+        {"shape": probes.MIXTURE, "layout": probes.SPREAD, "chunk": 1},
     ),
     "model_states": Probe(
         model_states,
@@ -309,12 +349,15 @@ PROBES = {
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),
         dict.fromkeys(values(STAGE), 2000) | {"table": 5000},
-        see=lambda local: [
-            (
-                sharded_states(local, recipe, probes.ZERO_3),
-                sharding_buffers(local, recipe, probes.ZERO_3),
-            )
-            for recipe in (Recipe(), Recipe(gathering="yafsdp"))
-        ],
+        see=lambda local: (
+            [
+                (
+                    sharded_states(local, recipe, probes.ZERO_3),
+                    sharding_buffers(local, recipe, probes.ZERO_3),
+                )
+                for recipe in (Recipe(), Recipe(gathering="yafsdp"))
+            ]
+            + [sharding_buffers(local, Recipe(), GROUPED)]
+        ),
     ),
 }

@@ -1,6 +1,7 @@
 """Loads of experts: by hand, at both ends of the skew, and what a rank hands over."""
 
 import math
+from itertools import combinations
 
 import pytest
 from every import every
@@ -143,11 +144,26 @@ def test_tokens_are_even_unless_they_are_said_to_be_skewed():
     assert expert_load(4096, 8, 2) != expert_load(4096, 8, 2, skew=1.0)
 
 
+def test_nodes_of_a_token_are_those_of_random_choices():
+    """Against all choices of 3 of 8 experts, two on each of 4 nodes."""
+    chosen = list(combinations(range(8), 3))
+    mean = sum(len({expert // 2 for expert in one}) for one in chosen) / len(chosen)
+    assert experts.nodes_of_a_token(8, 3, 4) == pytest.approx(mean)
+    assert experts.nodes_of_a_token(8, 3, 1) == 1
+    with pytest.raises(ValueError, match="top_k must be at most 8"):
+        experts.nodes_of_a_token(8, 9, 4)
+
+
 PROBES = {
     "capacity": Probe(
         experts.capacity,
         {"choices": 1024, "experts": 8, "factor": 1.25},
         {"choices": 2048, "experts": 16, "factor": None},
+    ),
+    "nodes_of_a_token": Probe(
+        experts.nodes_of_a_token,
+        {"experts": 64, "top_k": 4, "nodes": 4},
+        {"experts": 32, "top_k": 2, "nodes": 8},
     ),
     "zipf_load": Probe(
         zipf_load,

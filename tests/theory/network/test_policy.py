@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from every import every
-from probes import CLUSTER, DENSE, ZERO_3, Probe
+from probes import CLUSTER, DENSE, MIXTURE, ZERO_3, Probe
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -16,6 +16,7 @@ from course_lib.theory.network.step_traffic import step_traffic
     ("call", "message"),
     [
         (lambda: CommunicationPolicy(bucket_bytes=0), "bucket_bytes must be at least 1"),
+        (lambda: CommunicationPolicy(token_nodes=0), "token_nodes must be at least 1"),
         (lambda: CommunicationPolicy(algorithm="star"), "algorithm 'star' is not one of"),
     ],
 )
@@ -29,6 +30,8 @@ def seen(policy):
     tensor = Layout(tp=2, sequence_parallel=True)
     layouts = Layout(dp=4, accumulation=2), replace(ZERO_3, accumulation=2), tensor
     jobs = [Job(DENSE, layout=layout, cluster=CLUSTER, sequence=512) for layout in layouts]
+    experts = Layout(dp=8, ep=8, tp=2)
+    jobs.append(Job(MIXTURE, layout=experts, cluster=CLUSTER, sequence=512))
     return [step_traffic(job, policy=policy).seconds for job in jobs]
 
 
@@ -39,6 +42,7 @@ PROBES = {
         {
             "bucket_bytes": 10**6,
             "algorithm": "tree",
+            "token_nodes": 1,
         },
         see=seen,
     )

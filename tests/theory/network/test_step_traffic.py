@@ -240,6 +240,30 @@ def test_accumulation_costs_zero_2_and_3_but_not_ddp():
     assert loud.total_bytes == pytest.approx(4 * sent(0, 1))
 
 
+@every("zero_stage", [0, 1, 2, 3])
+@every(("group", "groups"), [(None, 4), (3, 3), (4, 2), (8, 1)])
+def test_groups_of_micro_batches_exchange_gradients_as_often_as_there_are_groups(
+    zero_stage, group, groups
+):
+    """Between one exchange per update and one per micro-batch."""
+    layout = Layout(
+        dp=4,
+        pp=2,
+        zero_stage=zero_stage,
+        accumulation=8,
+        schedule="interleaved",
+        virtual_stages=2,
+        group=group,
+    )
+
+    def sent(reduce):
+        entries = traffic(replace(layout, reduce=reduce)).collectives
+        return sum(it.total_bytes for it in entries if it.axis == "dp" and it.kind == "gradients")
+
+    assert sent("group") == pytest.approx(groups * sent("update"))
+    assert sent("micro-batch") == pytest.approx(8 * sent("update"))
+
+
 @every("sequence_parallel", [False, True])
 def test_tensor_parallel_layers_send_narayanans_bytes(sequence_parallel):
     layout = Layout(
@@ -375,6 +399,25 @@ def test_experts_send_routed_tokens():
     uneven = traffic(Layout(dp=8, ep=4), shape=EXPERTS, recipe=Recipe(imbalance=1.25))
     even = traffic(Layout(dp=8, ep=4), shape=EXPERTS)
     assert uneven.bytes_by_axis["ep"] == pytest.approx(1.25 * even.bytes_by_axis["ep"])
+
+
+def test_a_token_may_be_sent_once_to_each_node():
+    """DeepSeek-V3 on 8 nodes: 8 copies of a token, or one for each of 4 nodes; 7 of 8 leave."""
+    layout = Layout(dp=64, ep=64)
+    job = Job(model("deepseek-v3"), Recipe(), layout, Cluster(H100, nodes=8), sequence=4096)
+    token = 4096 * 7168 * 2
+    for limit, copies in ((1, 1), (4, 4), (8, 5.3)):  # 8 choices meet on 5.3 nodes
+        sent = step_traffic(job, policy=CommunicationPolicy(token_nodes=limit))
+        between = entry(sent, "ep", "dispatch to nodes")
+        assert between.ranks == 8 and between.link.bytes_per_s == H100.between.bytes_per_s
+        assert between.sent_bytes == pytest.approx(copies * token * 7 / 8, rel=0.01)
+        forwarded = entry(sent, "ep", "dispatch in a node")
+        assert forwarded.ranks == 8 and forwarded.link == H100.inside and forwarded.hidden
+    plain = entry(step_traffic(job), "ep", "dispatch")
+    assert plain.sent_bytes == pytest.approx(8 * token * 63 / 64)
+    near = Job(EXPERTS, Recipe(), Layout(dp=8, ep=8), Cluster(H100, nodes=2), sequence=SEQUENCE)
+    one_node = step_traffic(near, policy=CommunicationPolicy(token_nodes=1))
+    assert one_node.collectives == step_traffic(near).collectives
 
 
 def test_expert_gradients_are_reduced_among_fewer():

@@ -97,6 +97,22 @@ def test_in_flight_is_the_closed_form(name, data):
         )
 
 
+@given(p=SHORT, v=st.integers(1, 4), size=st.integers(1, 9), data=st.data())
+@settings(deadline=None)
+def test_groups_of_any_allowed_size_have_the_closed_form(p, v, size, data):
+    """All micro-batches in one group, though they be few, or groups of at least p."""
+    m = size if size < p else size + data.draw(st.sampled_from([0, p, p + 1, size]))
+    if m > size and (m % size or size) < p:
+        size = m
+    times = PassTimes(1, data.draw(st.sampled_from([1, 2, 3.5])))
+    line = timeline("interleaved", p, m, v, group=size, times=times)
+    closed = bubble.bubble_time("interleaved", p, m, v, group=size, times=times)
+    assert line.idle == pytest.approx([closed] * p)
+    for stage in range(p):
+        held = bubble.in_flight("interleaved", p, m, stage, virtual_stages=v, group=size)
+        assert held == pytest.approx(line.in_flight(stage))
+
+
 @given(p=SHORT, more=st.integers(0, 12))
 @settings(deadline=None)
 def test_zero_bubble_fraction_of_its_authors(p, more):
@@ -128,7 +144,15 @@ PROBES = {
     "bubble_time": Probe(
         bubble.bubble_time,
         SIZES | {"name": "naive", "times": None},
-        OTHER_SIZES | {"name": "1f1b", "virtual_stages": IN_TURNS, "times": TIMES},
+        OTHER_SIZES
+        | {
+            "name": "1f1b",
+            "virtual_stages": IN_TURNS,
+            "times": TIMES,
+            # The bubble is the same for all groups, but without one 6 micro-batches are refused.
+            "group": Given(6, {"name": "interleaved", "micro_batches": 6}),
+        },
+        refuses=True,
     ),
     "in_flight": Probe(
         bubble.in_flight,
@@ -139,6 +163,7 @@ PROBES = {
             "micro_batches": 3,
             "stage": 1,
             "virtual_stages": IN_TURNS,
+            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
         },
     ),
 }

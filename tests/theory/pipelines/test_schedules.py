@@ -18,21 +18,25 @@ def _torch_order(actions, stages):
     ]
 
 
-def _our_order(name, stage, stages, micro_batches, virtual_stages=1):
-    plan = schedule(name, stages, micro_batches, virtual_stages)
+def _our_order(name, stage, stages, micro_batches, virtual_stages=1, group=None):
+    plan = schedule(name, stages, micro_batches, virtual_stages, group=group)
     return [(work.kind, work.micro_batch, work.chunk) for work in plan.orders[stage]]
 
 
 @pytest.mark.torch_internals
-@every(("stages", "rounds", "virtual"), [(4, 2, 2), (3, 4, 3), (8, 1, 2)])
-def test_interleaved_is_torchs_order(stages, rounds, virtual):
+@every(
+    ("stages", "rounds", "virtual", "group"),
+    [(4, 2, 2, 4), (3, 4, 3, 3), (8, 1, 2, 8), (4, 2, 2, 5), (3, 1, 3, 8), (4, 1, 2, 3)],
+)
+def test_interleaved_is_torchs_order(stages, rounds, virtual, group):
+    """torch, too, has groups of another size where the stages do not divide the micro-batches."""
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
-    settings_of_torch = _Sizes(virtual, stages, stages, stages * rounds)
+    settings_of_torch = _Sizes(virtual, stages, group, group * rounds)
     for rank in range(stages):
         theirs = torch_schedules.ScheduleInterleaved1F1B._calculate_single_rank_operations(
             settings_of_torch, rank
         )
-        ours = _our_order("interleaved", rank, stages, stages * rounds, virtual)
+        ours = _our_order("interleaved", rank, stages, group * rounds, virtual, group=group)
         assert ours == _torch_order(theirs, stages)
 
 
@@ -83,6 +87,22 @@ def test_zb_h2_leaves_no_gap_and_holds_two_p_less_one(stages, micro_batches):
         assert ran.in_flight(stage) == 2 * stages - 1
 
 
+@every("virtual", [1, 2, 3])
+@every("stages", [1, 2, 3, 5])
+@every("micro_batches", [1, 2, 4, 7, 12])
+def test_every_group_that_is_allowed_can_be_run(virtual, stages, micro_batches):
+    """And all others would make the stages wait for each other, or soon could."""
+    for group in range(1, micro_batches + 1):
+        last = micro_batches % group or group
+        sizes = ("interleaved", stages, micro_batches, virtual)
+        if group < micro_batches and min(group, last) < stages:
+            with pytest.raises(ValueError, match="would wait for each other"):
+                schedule(*sizes, group=group)
+            continue
+        ran = simulate(schedule(*sizes, group=group), PassTimes())
+        assert len(ran.tasks) == 2 * stages * micro_batches * virtual
+
+
 def test_a_negative_delay_is_refused():
     with pytest.raises(ValueError, match="late must be at least 0"):
         schedules.split_backward(schedules.one_f_one_b_order(0, 2, 2), late=-1)
@@ -102,6 +122,7 @@ OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
 PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4)]
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
+IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
 PROBES = {
     "schedule": Probe(
         schedule,
@@ -111,6 +132,7 @@ PROBES = {
             "stages": 2,
             "micro_batches": 4,
             "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
+            "group": Given(8, IN_TURNS),
         },
         see=lambda plan: plan.orders,
     ),
@@ -120,7 +142,17 @@ PROBES = {
     "interleaved_order": Probe(
         schedules.interleaved_order,
         ORDER | {"virtual_stages": 2},
-        OTHER_ORDER | {"virtual_stages": 3},
+        OTHER_ORDER | {"virtual_stages": 3, "group": 8},
+    ),
+    "stage_order": Probe(
+        schedules.stage_order,
+        ORDER | {"name": "1f1b"},
+        OTHER_ORDER
+        | {
+            "name": "gpipe",
+            "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
+            "group": Given(8, IN_TURNS),
+        },
     ),
     "zb1p_order": Probe(schedules.zb1p_order, ORDER, OTHER_ORDER),
     "split_backward": Probe(

@@ -182,7 +182,13 @@ PROBES = {
     "timeline": Probe(
         timeline,
         SIZES | {"name": "gpipe"},
-        OTHER_SIZES | {"name": "1f1b", "virtual_stages": IN_TURNS, "times": TIMES},
+        OTHER_SIZES
+        | {
+            "name": "1f1b",
+            "virtual_stages": IN_TURNS,
+            "times": TIMES,
+            "group": Given(8, {"name": "interleaved", "virtual_stages": 2}),
+        },
         see=lambda run: run.tasks,
     ),
     "simulate": Probe(

@@ -2,12 +2,18 @@
 
 import pytest
 from every import every
-from probes import CLUSTER, DENSE, FULL, OFFLOADED, PLAIN, SLOW_LINK, STANDARD, Probe
+from probes import CLUSTER, DENSE, FULL, H100, OFFLOADED, PLAIN, SLOW, SLOW_LINK, STANDARD, Probe
 
+from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import model
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.assumptions import (
+    DEEPSEEK_V3,
+    Assumptions,
+    framework_assumptions,
+)
 from course_lib.theory.step.step_time import step_time
 
 
@@ -18,6 +24,7 @@ from course_lib.theory.step.step_time import step_time
         (dict(layer_efficiency=1.5), "layer_efficiency must be at most"),
         (dict(touches=-1), "touches must be at least 0, got -1"),
         (dict(touches=float("nan")), "touches must be finite"),
+        (dict(inside_efficiency=0), "inside_efficiency must be above 0, got 0"),
         (dict(mask="casual"), "did you mean 'causal'"),
         (dict(overlap={"td": 0.5}), "overlap axis 'td' is not one of"),
         (dict(overlap={"tp": 2}), r"overlap\['tp'\] must be at most"),
@@ -26,6 +33,33 @@ from course_lib.theory.step.step_time import step_time
 def test_bad_assumptions_get_one_sentence(wrong, sentence):
     with pytest.raises(ValueError, match=sentence):
         Assumptions(**wrong)
+
+
+def test_collectives_reach_a_part_of_the_link_inside_and_all_of_the_one_between():
+    reached = Assumptions(inside_efficiency=0.5).reached(CLUSTER)
+    assert reached.inside.bytes_per_s == CLUSTER.inside.bytes_per_s / 2
+    assert reached.between == CLUSTER.between
+
+
+def test_a_framework_changes_what_it_decides_and_nothing_else():
+    given = Assumptions(touches=3, attention_efficiency=0.5, overlap={"dp": 0.9, "tp": 0.7})
+    deepspeed = framework_assumptions("megatron-deepspeed", given)
+    assert deepspeed.overlap == {**given.overlap, "dp": 0.0}
+    assert (deepspeed.touches, deepspeed.attention_efficiency) == (3, 0.5)
+    assert framework_assumptions("llm-foundry", given).attention_efficiency == 0.33
+    assert framework_assumptions("automodel").policy.token_nodes == 1
+    assert framework_assumptions("torchtitan", given) == given
+    with pytest.raises(ValueError, match="did you mean 'torchtitan'"):
+        framework_assumptions("torchtitn")
+
+
+def test_deepseek_v3_hides_what_it_sends_to_experts():
+    """2,048 GPUs, 16 stages, experts on 8 nodes: over a third of the step if they waited."""
+    layout = Layout(pp=16, dp=128, ep=64, accumulation=120, zero_stage=1, schedule="dualpipe")
+    job = Job(model("deepseek-v3"), PLAIN, layout, Cluster(H100, nodes=256), 4096)
+    hidden, waited = step_time(job, DEEPSEEK_V3), step_time(job)
+    assert hidden.ep_s == hidden.pp_s == 0
+    assert waited.ep_s > 0.35 * waited.total_s
 
 
 def seen(assumptions):
@@ -37,6 +71,14 @@ def seen(assumptions):
     return [step_time(job, assumptions).leaves() for job in jobs]
 
 
+def test_a_line_names_each_axis_and_each_habit():
+    guess = Assumptions(overlap={"cp": 0.25}, touches=6, policy=CommunicationPolicy(token_nodes=4))
+    parts = guess.explain().split("; ")
+    assert "hidden at most: tp 0%, cp 25%, ep 0%, dp 100%, pp 0%" in parts
+    assert "each byte of activations passes the memory 6 times" in parts
+    assert "a token is sent once to each of at most 4 nodes" in parts
+
+
 PROBES = {
     "Assumptions": Probe(
         Assumptions,
@@ -45,6 +87,7 @@ PROBES = {
             "layer_efficiency": 0.5,
             "attention_efficiency": 0.5,
             "touches": 1,
+            "inside_efficiency": 0.5,
             "mask": "full",
             "overlap": {"dp": 0.0},
             "policy": CommunicationPolicy(),
@@ -52,6 +95,12 @@ PROBES = {
         },
         see=seen,
     ),
+    "framework_assumptions": Probe(
+        framework_assumptions,
+        {"name": "llm-foundry", "assumptions": Assumptions()},
+        {"name": "automodel", "assumptions": Assumptions(touches=1)},
+    ),
+    "Assumptions.reached": Probe(Assumptions().reached, {"cluster": CLUSTER}, {"cluster": SLOW}),
     "Assumptions.attention_mask": Probe(
         Assumptions().attention_mask, {"recipe": PLAIN}, {"recipe": STANDARD}
     ),

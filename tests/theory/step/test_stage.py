@@ -19,12 +19,15 @@ from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import (
     Work,
+    accumulation_seconds,
+    alike_stages,
     attention_rate,
     exposed,
     head_work,
     layer_rate,
     layer_work,
     stage_busy_time,
+    stage_busy_times,
     stage_work,
     update_seconds,
 )
@@ -60,7 +63,7 @@ def test_attention_and_matmuls_each_have_a_rate():
     work = stage_work(job, Assumptions(), 0)
     saved = work.attention_flop / (0.7 * H100.peak_flop_per_s)
     assert half - whole_ == pytest.approx(saved)
-    assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.72 * FOUR.matmul_flop_per_s)
+    assert layer_rate(FOUR, Assumptions()) == pytest.approx(0.75 * FOUR.matmul_flop_per_s)
     standard = attention_rate(FOUR, Assumptions(), Recipe(attention="standard"))
     assert standard == layer_rate(FOUR, Assumptions())
 
@@ -77,7 +80,8 @@ def test_both_directions_of_dualpipe_together_compute_as_much(schedule):
 
 
 def test_messages_that_nothing_hides_are_those_of_the_traffic():
-    naked = Assumptions(overlap=dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0))
+    hidden = dict.fromkeys(("tp", "cp", "ep", "dp", "pp"), 0.0)
+    naked = Assumptions(overlap=hidden, inside_efficiency=1.0)
     layout = replace(LAYOUT, zero_stage=1, ep=2)
     for stage in range(2):
         time = stage_busy_time(Job(MIXTURE, Recipe(), layout, FOUR, sequence=2048), naked, stage)
@@ -106,6 +110,45 @@ def test_messages_hide_no_longer_than_there_is_computing():
     assert shown[2, 8] > 1.5 * shown[2, 4]
 
 
+def test_gradients_add_up_once_for_each_micro_batch():
+    """10 bytes for each of 10^9 parameters, 100 times, at 1 TB/s; of a shard under ZeRO-3."""
+    memory = replace(H100, memory_bytes_per_s=1e12)
+    job = Job(SHAPE, Recipe(gradient_buffer=True), Layout(dp=4, accumulation=100), Cluster(memory))
+    local = LocalParameters(10**9)
+    assert 100 * accumulation_seconds(job, local) == pytest.approx(1.0)
+    own = stage_busy_time(job, Assumptions(), 0).accumulation_s
+    assert own == pytest.approx(100 * accumulation_seconds(job, local_parameters(SHAPE)))
+    single = replace(job, layout=Layout(dp=4))
+    assert stage_busy_time(single, Assumptions(), 0).accumulation_s == 0
+    sharded = replace(job, layout=Layout(dp=4, accumulation=100, zero_stage=3))
+    assert 400 * accumulation_seconds(sharded, local) == pytest.approx(1.0)
+    once = replace(job, layout=replace(sharded.layout, reduce="update"))
+    assert 100 * accumulation_seconds(once, local) == pytest.approx(1.0)
+    fused = replace(job, recipe=Recipe(gradients="fp32", fused_accumulation=True))
+    assert accumulation_seconds(fused, local) == 0
+
+
+@every(
+    "layout",
+    [
+        Layout(pp=7, accumulation=7),
+        Layout(pp=5, accumulation=8),  # 2, 2, 1, 1, 1 layers
+        Layout(pp=4, accumulation=8, schedule="dualpipe"),
+        Layout(pp=3, accumulation=3, schedule="interleaved", virtual_stages=2),
+        Layout(pp=3, accumulation=3, stage_layers=(0, 7, 0)),
+    ],
+)
+def test_alike_stages_take_the_same_time(layout):
+    """Each stage has the times of the first that is like it, and others have others."""
+    job = Job(probes.MIXTURE, Recipe(), layout, FOUR, sequence=512)
+    alike = alike_stages(probes.MIXTURE, layout)
+    every_stage = [stage_busy_time(job, EQUAL, stage) for stage in range(layout.pp)]
+    kinds = [replace(times, stage=0) for times in every_stage]
+    assert {stage: kinds.count(kinds[stage]) for stage in alike} == alike
+    assert sum(alike.values()) == layout.pp
+    assert stage_busy_times(job, EQUAL, tuple(alike)) == [every_stage[stage] for stage in alike]
+
+
 LOCAL = local_parameters(probes.MIXTURE)
 ASKED, OTHERWISE = {"job": JOB, "assumptions": GUESS}, {"assumptions": Assumptions(touches=1)}
 WITH_TRAFFIC = Assumptions(overlap={"dp": 0.5, "cp": 0.5})
@@ -116,6 +159,17 @@ PROBES = {
         ASKED | {"stage": 0},
         OTHERWISE | {"stage": 1},
         see=lambda times: replace(times, stage=0),
+    ),
+    "alike_stages": Probe(
+        alike_stages,
+        {"shape": probes.MIXTURE, "layout": Layout(pp=4, accumulation=4)},
+        {"shape": probes.DENSE, "layout": Layout()},
+    ),
+    "stage_busy_times": Probe(
+        stage_busy_times,
+        ASKED | {"stages": (0,)},
+        OTHERWISE | {"stages": (0, 1)},
+        see=lambda several: [replace(times, stage=0) for times in several],
     ),
     "stage_work": Probe(
         stage_work, ASKED | {"stage": 0}, OTHERWISE | {"stage": 1}, silent=("cluster",)
@@ -147,6 +201,12 @@ PROBES = {
                 Assumptions(host_link=SLOW_LINK), {"job": replace(JOB, recipe=OFFLOADED)}
             ),
         },
+        silent=("shape", "micro_batch", "sequence"),
+    ),
+    "accumulation_seconds": Probe(
+        accumulation_seconds,
+        {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
+        {"local": LocalParameters(10)},
         silent=("shape", "micro_batch", "sequence"),
     ),
     "exposed": Probe(

@@ -1,0 +1,182 @@
+"""The memory of one GPU of a pipeline, pass by pass: its schedule is replayed.
+
+`peak.gpu_memory` adds what is largest of each kind. Activations and gradients are not always
+largest at the same time: here they come and go in the order in which the stage works.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.ends import loss_temporary_bytes, output_activation_bytes
+from course_lib.theory.memory.peak import (
+    OVERHEAD_BYTES,
+    chunk_activations,
+    largest_layer_bytes,
+    layer_temporary_bytes,
+    memory_moments,
+)
+from course_lib.theory.memory.states import chunk_parameters, sharded_states, sharding_buffers
+from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, Pass, stage_order
+
+
+@dataclass(frozen=True)
+class PassMemory:
+    """One pass, and the bytes of activations and of gradients when it is over.
+
+    `chunk`: which of the chunks on this stage. `most_bytes`: all that is on the GPU, at its most
+    while the pass runs. Gradients that are there from beginning to end are not counted here.
+    """
+
+    kind: str
+    micro_batch: int
+    chunk: int
+    activations_bytes: int
+    gradients_bytes: int
+    most_bytes: int
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """The passes of one stage in an update; `always`: what is there all the time.
+
+    `update_bytes`: all that is on the GPU while the optimizer works.
+    """
+
+    always: MemoryBreakdown
+    passes: tuple[PassMemory, ...]
+    update_bytes: int
+
+    @property
+    def after_bytes(self) -> tuple[int, ...]:
+        """All that is on the GPU after each pass."""
+        always = self.always.total_bytes
+        return tuple(always + it.activations_bytes + it.gradients_bytes for it in self.passes)
+
+    @cached_property
+    def fullest(self) -> int:
+        """Number of the pass that needs most, the earliest of equals."""
+        return max(range(len(self.passes)), key=lambda number: self.passes[number].most_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at any time: in a pass or in the update."""
+        return max(self.passes[self.fullest].most_bytes, self.update_bytes)
+
+    def explain(self, unit: str = "GB") -> str:
+        """What is always there, the most of activations and gradients, and the fullest pass."""
+        sizes = {
+            "always": self.always.total_bytes,
+            "activations, at most": max(it.activations_bytes for it in self.passes),
+            "gradients, at most": max(it.gradients_bytes for it in self.passes),
+            "update": self.update_bytes,
+            "peak": self.peak_bytes,
+        }
+        lines = [f"{name:<22}{format_bytes(size, unit):>12}" for name, size in sizes.items()]
+        worst = self.passes[self.fullest]
+        return "\n".join(
+            [
+                *lines,
+                f"fullest is pass {self.fullest + 1:,} of {len(self.passes):,}: {worst.kind} of "
+                f"micro-batch {worst.micro_batch}, chunk {worst.chunk} of this stage",
+            ]
+        )
+
+
+@checked
+def memory_timeline(
+    job: Job, stage: int = 0, *, overhead_bytes: float = OVERHEAD_BYTES
+) -> MemoryTimeline:
+    """Replay the passes of pipeline rank `stage`: activations and gradients come and go.
+
+    A forward pass leaves its activations, and its backward pass (W where it is split) takes them
+    away. With gradient_life "backward" a chunk's gradients come with its first backward pass. What
+    lasts until the update is the shard from ZeRO-2 on, else all of them; whole gradients that add
+    up under ZeRO-2 and 3 go when they are reduced: after the group or the last micro-batch. With
+    gradient_life "always" all this is there from the beginning. Inside a backward pass the moments
+    are those of `memory_moments`. Equal to `gpu_memory`, or less where that is an upper bound.
+    Raises ValueError for a stage that is not there and a schedule of too many passes.
+    """
+    layout = job.layout
+    moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
+    always = replace(moments["last layer"], activations_bytes=0, temporary_bytes=0)
+    late = job.recipe.gradient_life == "backward"
+    if late:
+        always = replace(always, gradients_bytes=0)
+    if late and layout.adds_up:
+        always = replace(always, gathered_gradients_bytes=0)
+    order = stage_order(
+        layout.schedule,
+        stage,
+        layout.pp,
+        layout.accumulation,
+        virtual_stages=layout.virtual_stages,
+        group=layout.group,
+    )
+    chunks = [_chunk_costs(job, chunk, late) for chunk in layout.stage_chunks(stage)]
+    passes = tuple(_walk(job, order, chunks, always.total_bytes))
+    return MemoryTimeline(always, passes, moments["update"].total_bytes)
+
+
+@dataclass(frozen=True)
+class _ChunkCosts:
+    """Bytes of one chunk: what a micro-batch keeps, what its backward pass needs, gradients."""
+
+    activations: int
+    output: int  # of the activations, what the loss frees first
+    loss: int
+    temporary: int
+    layer: int
+    kept_gradients: int  # that come with the first backward pass and stay
+    whole_gradients: int  # that come with it and go when they are reduced
+
+
+def _chunk_costs(job: Job, chunk: int, late: bool) -> _ChunkCosts:
+    layout, recipe = job.layout, job.recipe
+    last = chunk == layout.chunks - 1
+    local = chunk_parameters(job.shape, layout, chunk)
+    whole = sharding_buffers(local, recipe, layout)["gathered_gradients_bytes"]
+    return _ChunkCosts(
+        activations=chunk_activations(job, chunk).total_bytes,
+        output=last * output_activation_bytes(job),
+        loss=last * loss_temporary_bytes(job),
+        temporary=layer_temporary_bytes(job, (chunk,)),
+        layer=largest_layer_bytes(job, (chunk,)),
+        kept_gradients=late * sharded_states(local, recipe, layout).gradients_bytes,
+        whole_gradients=late * layout.adds_up * whole,
+    )
+
+
+def _walk(
+    job: Job, order: tuple[Pass, ...], chunks: list[_ChunkCosts], always: int
+) -> Iterator[PassMemory]:
+    """The passes one by one; both halves of an "F&B" after each other."""
+    layout = job.layout
+    together = layout.group or layout.pp if layout.reduces == "group" else layout.passes
+    activations = kept = whole = 0
+    finished: Counter[int] = Counter()  # backward passes of each chunk
+    for work in (part for each in order for part in each.parts):
+        chunk = chunks[work.chunk]
+        if work.kind == FORWARD:
+            activations += chunk.activations
+            most = activations + kept + whole
+        else:
+            at_loss = activations + chunk.loss
+            in_layer = activations - chunk.output + chunk.temporary
+            most = kept + whole + max(at_loss, in_layer)
+        if work.kind not in (FORWARD, INPUT):
+            number = finished[work.chunk]
+            kept += chunk.kept_gradients * (number == 0)
+            whole += chunk.whole_gradients * (number % together == 0)
+            activations -= chunk.activations
+            last_layer = activations + chunk.layer + chunk.temporary
+            most = max(most * (work.kind != WEIGHT), kept + whole + last_layer)
+            finished[work.chunk] += 1
+            done = finished[work.chunk]
+            whole -= chunk.whole_gradients * (done % together == 0 or done == layout.passes)
+        yield PassMemory(*work[:3], activations, kept + whole, always + most)
