@@ -3,7 +3,6 @@
 import dis
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import getattr_static
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -76,9 +75,10 @@ def _by_name(answer: Any, names: tuple[str, ...]) -> SimpleNamespace:
 def _is_unwritten(parts: SimpleNamespace, name: str) -> bool:
     """Whether a function or method still is the skeleton's: a docstring and `...`."""
     owner, _, method = name.partition(".")
-    found = getattr(parts, owner)
+    found: Any = getattr(parts, owner)
     if method:
-        found = getattr_static(found, method, None)  # inherited ones count
+        owners = [one for one in found.__mro__[:-1] if method in vars(one)]
+        found = vars(owners[0])[method] if owners else None
         found = getattr(found, "__func__", getattr(found, "fget", found))
         while hasattr(found, "__wrapped__"):
             found = found.__wrapped__
