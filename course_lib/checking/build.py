@@ -3,7 +3,6 @@
 import dis
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import getattr_static
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -87,7 +86,8 @@ def _is_unwritten(parts: SimpleNamespace, name: str) -> bool:
     owner, _, method = name.partition(".")
     found: Any = getattr(parts, owner)
     if method:
-        found = getattr_static(found, method, None)  # inherited ones count
+        owners = [one for one in found.__mro__[:-1] if method in vars(one)]
+        found = vars(owners[0])[method] if owners else None
         found = getattr(found, "__func__", getattr(found, "fget", found))
         while hasattr(found, "__wrapped__"):
             found = found.__wrapped__
