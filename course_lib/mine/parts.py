@@ -19,6 +19,7 @@ PARTS = (
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
+    Part("pipeline", "11.11", f"{_SCRATCH}.pipeline.runtime", ("Pipeline",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

@@ -1,6 +1,8 @@
 """Several runs of a demo within one launch: a launch takes longer than most of the runs."""
 
 import re
+from importlib import import_module
+from pathlib import Path
 
 from course_lib import demos, launch
 
@@ -49,3 +51,12 @@ def explained(make, cases):
             assert re.search(pattern, str(problem)), f"{case}: {problem}"
         else:
             raise AssertionError(f"{case} was accepted")
+
+
+def keep_mine(home, monkeypatch, file, change=("", "")):
+    """Keep a right build of another form (RIGHT in its tests) as the learner's, with a change."""
+    tests = import_module(f"tests.checking.builds.wrong_{file}")
+    text = Path(tests.__file__).read_text(encoding="utf-8").replace(*change)
+    (home / "mine").mkdir(exist_ok=True)
+    (home / "mine" / f"{file}.py").write_text(text + tests.AS_MINE, encoding="utf-8")
+    monkeypatch.setenv("COURSE_HOME", str(home))

@@ -18,6 +18,11 @@ def wrong_of(file):
     return import_module(f"tests.checking.builds.wrong_{file}").WRONG
 
 
+def right_of(file):
+    """Right versions in another form: (what form, answer)."""
+    return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
+
+
 def right(part):
     return [mine.get(name, "course") for name in part.names]
 
@@ -32,6 +37,18 @@ CASES = [
 @pytest.mark.parametrize("part", PARTS, ids=FILES)
 def test_the_courses_own_version_is_right(part):
     find(part.build).check(right(part))
+
+
+@pytest.mark.parametrize(
+    ("part", "answer"),
+    [
+        pytest.param(part, answer, id=f"{part.file}: {form}")
+        for part in PARTS
+        for form, answer in right_of(part.file)
+    ],
+)
+def test_a_right_version_of_another_form_is_right(part, answer):
+    find(part.build).check(answer)
 
 
 @pytest.mark.parametrize(("part", "answer", "words"), CASES)
