@@ -336,14 +336,20 @@ expect(helped, with_loss[-1], within=0.25, label="with the loss")
 show_source(scratch.experts.mixture.MoE.forward)
 
 # %% [markdown]
-# Line by line:
-#
-# - `_count`: all ranks tell each other how many choices they have for each expert, a few bytes. From this table,
-#   `kept` (ranks, experts), everybody knows what will be sent, received and dropped.
-# - `order` sorts this rank's accepted choices by expert. Experts lie on the ranks in order, so what goes to one
-#   rank is one piece.
-# - dispatch, compute, combine. Between them each rank works through its own experts.
-# - `index_add` adds each result, times its weight, to the token that it came from.
+# `_count` gets a table from the dispatcher, how many choices every rank has for each expert, and derives from it
+# `kept` (ranks, experts), how many of them are accepted. `_compute` works through this rank's own experts. All that
+# travels is in a class of its own. Exercise 12.10 builds it; you may want to do that first, before you read on.
+
+# %%
+show_source(scratch.experts.all_to_all.Dispatcher)
+
+# %% [markdown]
+# - `count`: all ranks tell each other their counts, a few bytes. From the table everybody knows what will be sent
+#   and received.
+# - `dispatch`: `order` sorts this rank's accepted choices by expert. Experts lie on the ranks in order, so what goes
+#   to one rank is one piece.
+# - `combine`: the results come back in the same order. `index_add` adds each of them, times its weight, to the token
+#   that it came from.
 #
 # In the backward pass gradients go the same two ways in the opposite direction. So an all-to-all needs a backward
 # of its own, which is an all-to-all with the sizes exchanged:
@@ -954,3 +960,90 @@ zigzag = 8 * max(mixed) / sum(mixed)
 shorter = max(plain) / max(mixed)
 ### END SOLUTION
 check("12.9", [in_order, zigzag, shorter])
+
+# %% [markdown] tags=["exercise"]
+# **12.10** Write what carries tokens to their experts and back (section 12.4), with ranks that have
+# different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
+# (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, is one of token
+# `c // top_k`. Given is `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
+# `kept` says for each expert how many are accepted.
+#
+# The check runs on 2 and 3 ranks: first the all-to-all with uneven numbers of rows; then counts and dispatch; then
+# combine, where each result must find its token again; then the gradients, which travel back the same way. It counts
+# the bytes. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
+
+# %% tags=["exercise"]
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+from course_lib.scratch.experts.router import by_expert
+
+### BEGIN GIVEN
+
+
+class AllToAll(torch.autograd.Function):
+    """Rows (rows, …) go to other ranks; in the backward pass their gradients return."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        sent: list[int],
+        received: list[int],
+        group: ProcessGroup,
+    ) -> Tensor:
+        """The first `sent[0]` rows go to rank 0, the next `sent[1]` to rank 1, …
+
+        Returns the `received[0]` rows of rank 0, then the `received[1]` of rank 1, …
+        """
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradients of the rows, from where the rows have gone."""
+        ...
+
+
+class Dispatcher:
+    """Sends tokens to the ranks of their experts, and the results back."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.rank, self.ranks = dist.get_rank(group), group.size()
+
+    def count(self, chosen: Tensor, experts: int) -> Tensor:
+        """How many choices each rank has for each expert: (ranks, experts).
+
+        `wire.all_gather(own, self.group)` makes (ranks, experts) of a (1, experts).
+        """
+        ...
+
+    def dispatch(self, tokens: Tensor, chosen: Tensor, kept: Tensor) -> Tensor:
+        """The rows for this rank's experts, (rows, hidden): by rank, then by expert.
+
+        `kept` (ranks, experts) says how many choices of each rank each expert accepts.
+        What `combine` will need is kept in `self`.
+        """
+        ...
+
+    def combine(self, results: Tensor, weights: Tensor) -> Tensor:
+        """For each token the weighted sum of its experts' results: (tokens, hidden).
+
+        `results` has a row for each row that `dispatch` returned. A choice that was
+        not accepted adds nothing.
+        """
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.experts.all_to_all import AllToAll, Dispatcher
+
+### END SOLUTION
+
+check("12.10", [AllToAll, Dispatcher])

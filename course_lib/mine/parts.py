@@ -20,6 +20,7 @@ PARTS = (
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
     Part("pipeline", "11.11", f"{_SCRATCH}.pipeline.runtime", ("Pipeline",)),
+    Part("experts", "12.10", f"{_SCRATCH}.experts.all_to_all", ("AllToAll", "Dispatcher")),
 )
 
 BY_FILE = {part.file: part for part in PARTS}
