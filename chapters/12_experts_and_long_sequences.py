@@ -559,7 +559,8 @@ expect(36.46, float(merged), within=1e-3, label="merged")
 assert torch.isclose(merged, scores.softmax(0) @ values)
 
 # %% [markdown]
-# In the library it is two functions, for all queries of a block at once:
+# In the library it is two functions, for all queries of a block at once. Exercise 12.11 builds both, and the ring of
+# the next section; you may want to do that first, before you read on.
 
 # %%
 show_source(scratch.context.block_attention.block_forward)
@@ -582,7 +583,7 @@ show_source(scratch.context.block_attention.merge)
 # arXiv:2310.01889, section 3).
 
 # %%
-show_source(scratch.context.ring_attention.RingFunction.forward)
+show_source(scratch.context.block_attention.ring_forward)
 
 # %% [markdown]
 # `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap.
@@ -1047,3 +1048,66 @@ from course_lib.scratch.experts.all_to_all import AllToAll, Dispatcher
 ### END SOLUTION
 
 check("12.10", [AllToAll, Dispatcher])
+
+# %% [markdown] tags=["exercise"]
+# **12.11** Write the forward pass of ring attention (sections 12.5 and 12.6): attention to one block, the merge of
+# two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
+#
+# - `ring.rank` of `ring.ranks` is this rank. Its slice of the sequence is one chunk, or two that are not neighbours.
+# - `ring.start(tensor)` starts one hop: `tensor` to the next rank, and the previous rank's tensor to this one. It
+#   returns at once; `.wait()` on what it returns gives the tensor that has come. All ranks make the same number of hops.
+# - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same chunk.
+#   Chunks that are not seen do not come.
+# - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
+#
+# The check compares a block and the merge with attention to all keys, with scores as large as 1,000 and with blocks
+# whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks and counts the hops. What passes is kept as
+# `mine/ring_attention.py`, and `course demo context --parts mine` trains with it.
+
+# %% tags=["exercise"]
+import torch
+from torch import Tensor
+
+from course_lib.scratch.context.slices import SequenceRing
+
+### BEGIN GIVEN
+
+
+def block_forward(q: Tensor, k: Tensor, v: Tensor, same: bool) -> tuple[Tensor, Tensor]:
+    """Result of attention to this block alone, and its log-sum-exp.
+
+    Scores are divided by the root of the width. With `same` queries and keys are the
+    same tokens, and a query sees the keys up to its own; else it sees all of them.
+    The log-sum-exp of each query's scores is (batch, heads, queries, 1).
+    """
+    ...
+
+
+def merge(out: Tensor, lse: Tensor, block: tuple[Tensor, Tensor]) -> None:
+    """Add a block, as `block_forward` returns it, to `out` and `lse` in place.
+
+    Before the first block `out` is 0 and `lse` is -inf.
+    """
+    ...
+
+
+def ring_forward(q: Tensor, kv: Tensor, ring: SequenceRing) -> tuple[Tensor, Tensor]:
+    """Causal attention of this rank's queries to the keys and values of all ranks.
+
+    `kv` is (2, batch, heads, tokens, width): this rank's keys, then its values. It
+    stays as it is, and so does `q`. Returns the result and the log-sum-exp.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.context.block_attention import (
+    block_forward,
+    merge,
+    ring_forward,
+)
+
+### END SOLUTION
+
+check("12.11", [block_forward, merge, ring_forward])

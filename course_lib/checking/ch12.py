@@ -16,6 +16,7 @@ from course_lib.checking import (
     expect_type,
 )
 from course_lib.checking.builds import experts as experts_build
+from course_lib.checking.builds import ring_attention
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import context, experts
@@ -238,7 +239,7 @@ def _slices(answer: Any) -> None:
     )
 
 
-BUILDS = (experts_build.EXPERTS,)
+BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
 
 QUIZ = (
     Question(

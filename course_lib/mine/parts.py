@@ -21,6 +21,12 @@ PARTS = (
     ),
     Part("pipeline", "11.11", f"{_SCRATCH}.pipeline.runtime", ("Pipeline",)),
     Part("experts", "12.10", f"{_SCRATCH}.experts.all_to_all", ("AllToAll", "Dispatcher")),
+    Part(
+        "ring_attention",
+        "12.11",
+        f"{_SCRATCH}.context.block_attention",
+        ("block_forward", "merge", "ring_forward"),
+    ),
 )
 
 BY_FILE = {part.file: part for part in PARTS}
