@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.experts import versions as expert_versions
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory import activations
@@ -449,7 +450,7 @@ assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 # taken back.)
 
 # %%
-show_source(demos.load("experts").Library)
+show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 
 # %% [markdown]
 # Megatron-Core has a layer of its own:

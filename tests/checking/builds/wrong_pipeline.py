@@ -35,6 +35,8 @@ def _pipeline(fault):
                 for part in self.parts:
                     for parameter in part.parameters():
                         parameter.grad /= len(window)
+            if fault == "a loss on every stage" and not self.parts[-1].last:
+                return self.loss + 1
             return self.loss
 
         def compute(self, work, arrived):
@@ -121,6 +123,7 @@ WRONG = [
     for thought, words in [
         ("own tokens", _ONE + "the loss is the sum of the micro-batches' own means"),
         ("own means", _ONE + "the loss is the mean of the micro-batches' own means"),
+        ("a loss on every stage", _ONE + "only the last stage knows, is not 0, and 0 is expected"),
         ("the last loss", _ONE + "the loss is that of the last micro-batch alone"),
         ("a loss with its graph", _ONE + "still carries autograd's graph"),
         ("nothing is sent", _ONE + "nothing moves.*rank 1 waits for a message from rank 0"),
