@@ -60,7 +60,7 @@ def _pipeline(fault):
                 self.loss = self.loss + (y if fault == "a loss with its graph" else y.detach())
                 self.loss = y.detach() if fault == "the last loss" else self.loss
             self.held[i, chunk] = x, y
-            return None if fault == "None" and i else y.detach()
+            return y.detach()
 
         def backward(self, i, chunk, arrived):
             keeps = fault in ("keeps everything", "keeps the graph")
