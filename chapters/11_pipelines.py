@@ -624,8 +624,9 @@ for place in range(4):
 # %% [markdown]
 # ## 11.6 From scratch, then from the library
 #
-# Three pieces. `Part`, which you used above, holds layers of a GPT. The passes are those of section 11.1,
-# with a place for what is in flight:
+# Three pieces. `Part`, which you used above, holds layers of a GPT. The second piece runs the passes, those of
+# section 11.1 with a place for what is in flight. Exercise 11.11 builds it; you may want to do that first, before
+# you read on.
 
 # %%
 show_source(scratch.pipeline.runtime.Pipeline.run)
@@ -639,7 +640,8 @@ show_source(
 # %% [markdown]
 # - `run` goes through the order of this stage, the *same list* that the simulator plays. It takes what the
 #   pass needs, computes, and sends on what it made.
-# - `held` keeps input and output of each micro-batch in flight; `most_held` counts what section 11.3 predicts.
+# - `held` keeps input and output of each micro-batch in flight. The demo below counts them from outside, by what
+#   autograd keeps.
 # - `forward` returns `y.detach()`: over the wire goes a tensor, not a graph. `backward` starts from the
 #   gradient that has arrived.
 # - The loss is divided by the tokens of *all* micro-batches, as in chapter 2.
@@ -1022,3 +1024,99 @@ stage_0 = ["F0", "B0", "F1", "B1"]
 stage_0 = ["F0", "F1", "B0", "B1"]
 ### END SOLUTION
 check("11.10", stage_0)
+
+# %% [markdown] tags=["exercise"]
+# **11.11** Write the second piece of section 11.6 yourself: what one stage does in an update, for *any* order of
+# passes. Given are the parts of the model that lie on this stage (one, or several under an interleaved schedule),
+# the orders of all stages, and the mail:
+#
+# - `mail = Mail(self.orders, self.group, self.blank)`, one for each update. `blank` is given; it needs
+#   `self.window`.
+# - `mail.take(work)` returns the tensor that pass `work` needs from another piece of the model. It waits until the
+#   tensor has arrived. It returns None if the pass needs nothing: the forward pass of the first piece, the backward pass
+#   of the last.
+# - `mail.send(work, result)` starts to send what the pass has made, and does not wait. What nobody needs is not sent.
+# - `mail.finish()` waits until all that was sent has arrived.
+# - `sum_tied_gradients(self.parts, self.group)`, after the last pass, adds up the gradients of the tied table.
+#
+# Write `run`, `forward` and `backward`, some 25 lines. `run` makes each pass by `self.compute(work, arrived)`.
+# The check runs real stages: the forward passes of GPipe on 2 ranks; forward and backward passes on 3, where the
+# micro-batches differ in size and in the number of tokens that count; then 1F1B, and two chunks on each stage. It
+# counts messages, and how many micro-batches you hold. What passes is kept as `mine/pipeline.py`, and
+# `course demo pipeline --parts mine` trains with it.
+
+# %% tags=["exercise"]
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.scratch.accumulation import MicroBatch, count_tokens, loss_sum
+from course_lib.scratch.pipeline.mail import Mail, Order, Pass
+from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
+
+### BEGIN GIVEN
+
+
+class Pipeline:
+    """This stage's passes of one update, in their order, on real messages."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        orders: Sequence[Order],
+        group: Wires,
+        loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum,
+    ) -> None:
+        self.parts = parts  # those of this stage, by chunk
+        self.orders = orders  # the passes of every stage
+        self.order = orders[dist.get_rank(group.up)]  # those of this stage
+        self.group = group
+        self.loss_sum = loss_sum  # of logits and labels, summed over tokens
+
+    def run(self, window: Sequence[MicroBatch]) -> Tensor:
+        """All passes of this stage; adds the gradients of the mean loss to `.grad`.
+
+        `window` has the micro-batches, (inputs, labels) each, and every stage gets
+        all of them. The mean is over all tokens of the window: `count_tokens(window)`.
+        Returns the mean loss on the last stage, without a graph, and a 0 on the others.
+        """
+        ...
+
+    def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:
+        """One pass; returns what another piece of the model needs from it."""
+        do = {"F": self.forward, "B": self.backward}[work.kind]
+        return do(work.micro_batch, work.chunk, arrived)
+
+    def forward(self, i: int, chunk: int, arrived: Tensor | None) -> Tensor:
+        """Micro-batch `i` through `self.parts[chunk]`; the output, without a graph.
+
+        `arrived` is the output of the piece before, (batch, sequence, hidden), or None
+        for the first piece, which takes the micro-batch's inputs. A part whose `last`
+        is True returns logits, and makes of them this micro-batch's share of the loss.
+        """
+        ...
+
+    def backward(self, i: int, chunk: int, arrived: Tensor | None) -> Tensor | None:
+        """Add to the part's gradients; return the gradient of the part's input.
+
+        `arrived` is the gradient of its output, or None where that became the loss.
+        """
+        ...
+
+    def blank(self, i: int) -> Tensor:
+        """Room for a message about micro-batch i: (batch, sequence, hidden)."""
+        weight = next(
+            self.parts[0].parameters()
+        )  # of the right type, on the right device
+        return weight.new_empty(*self.window[i][0].shape, self.parts[0].hidden)
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.pipeline.runtime import Pipeline
+
+### END SOLUTION
+
+check("11.11", Pipeline)

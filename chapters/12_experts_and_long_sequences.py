@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.demos.experts import versions as expert_versions
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory import activations
@@ -343,14 +344,20 @@ expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 show_source(scratch.experts.mixture.MoE.forward)
 
 # %% [markdown]
-# Line by line:
-#
-# - `_count`: all ranks tell each other how many choices they have for each expert, a few bytes. From this table,
-#   `kept` (ranks, experts), everybody knows what will be sent, received and dropped.
-# - `order` sorts this rank's accepted choices by expert. Experts lie on the ranks in order, so what goes to one
-#   rank is one piece.
-# - dispatch, compute, combine. Between them each rank works through its own experts.
-# - `index_add` adds each result, times its weight, to the token that it came from.
+# `_count` gets a table from the dispatcher, how many choices every rank has for each expert, and derives from it
+# `kept` (ranks, experts), how many of them are accepted. `_compute` works through this rank's own experts. All that
+# travels is in a class of its own. Exercise 12.10 builds it; you may want to do that first, before you read on.
+
+# %%
+show_source(scratch.experts.all_to_all.Dispatcher)
+
+# %% [markdown]
+# - `count`: all ranks tell each other their counts, a few bytes. From the table everybody knows what will be sent
+#   and received.
+# - `dispatch`: `order` sorts this rank's accepted choices by expert. Experts lie on the ranks in order, so what goes
+#   to one rank is one piece.
+# - `combine`: the results come back in the same order. `index_add` adds each of them, times its weight, to the token
+#   that it came from.
 #
 # In the backward pass gradients go the same two ways in the opposite direction. So an all-to-all needs a backward
 # of its own, which is an all-to-all with the sizes exchanged:
@@ -457,7 +464,7 @@ assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 # taken back.)
 
 # %%
-show_source(demos.load("experts").Library)
+show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 
 # %% [markdown]
 # Megatron-Core has a layer of its own:
@@ -567,7 +574,8 @@ expect(36.46, float(merged), within=1e-3, label="merged")
 assert torch.isclose(merged, scores.softmax(0) @ values)
 
 # %% [markdown]
-# In the library it is two functions, for all queries of a block at once:
+# In the library it is two functions, for all queries of a block at once. Exercise 12.11 builds both, and the ring of
+# the next section; you may want to do that first, before you read on.
 
 # %%
 show_source(scratch.context.block_attention.block_forward)
@@ -590,7 +598,7 @@ show_source(scratch.context.block_attention.merge)
 # arXiv:2310.01889, section 3).
 
 # %%
-show_source(scratch.context.ring_attention.RingFunction.forward)
+show_source(scratch.context.block_attention.ring_forward)
 
 # %% [markdown]
 # `ring.visits` starts the next hop *before* it hands out the current block, so sending and computing overlap.
@@ -974,3 +982,153 @@ zigzag = 8 * max(mixed) / sum(mixed)
 shorter = max(plain) / max(mixed)
 ### END SOLUTION
 check("12.9", [in_order, zigzag, shorter])
+
+# %% [markdown] tags=["exercise"]
+# **12.10** Write what carries tokens to their experts and back (section 12.4), with ranks that have
+# different numbers of tokens, some of them none. Each rank has equally many experts, rank 0 the first ones. `tokens` is
+# (tokens, hidden), `chosen` and `weights` are (tokens, top_k): choice $c$, counted row by row, is one of token
+# `c // top_k`. Given is `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
+# `kept` says for each expert how many are accepted.
+#
+# The check runs on 2 and 3 ranks: first the all-to-all with uneven numbers of rows; then counts and dispatch; then
+# combine, where each result must find its token again; then the gradients, which travel back the same way. It counts
+# the bytes. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
+
+# %% tags=["exercise"]
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+from course_lib.scratch.experts.router import by_expert
+
+### BEGIN GIVEN
+
+
+class AllToAll(torch.autograd.Function):
+    """Rows (rows, …) go to other ranks; in the backward pass their gradients return."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        rows: Tensor,
+        sent: list[int],
+        received: list[int],
+        group: ProcessGroup,
+    ) -> Tensor:
+        """The first `sent[0]` rows go to rank 0, the next `sent[1]` to rank 1, …
+
+        Returns the `received[0]` rows of rank 0, then the `received[1]` of rank 1, …
+        """
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradients of the rows, from where the rows have gone."""
+        ...
+
+
+class Dispatcher:
+    """Sends tokens to the ranks of their experts, and the results back."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.rank, self.ranks = dist.get_rank(group), group.size()
+
+    def count(self, chosen: Tensor, experts: int) -> Tensor:
+        """How many choices each rank has for each expert: (ranks, experts).
+
+        `wire.all_gather(own, self.group)` makes (ranks, experts) of a (1, experts).
+        """
+        ...
+
+    def dispatch(self, tokens: Tensor, chosen: Tensor, kept: Tensor) -> Tensor:
+        """The rows for this rank's experts, (rows, hidden): by rank, then by expert.
+
+        `kept` (ranks, experts) says how many choices of each rank each expert accepts.
+        What `combine` will need is kept in `self`.
+        """
+        ...
+
+    def combine(self, results: Tensor, weights: Tensor) -> Tensor:
+        """For each token the weighted sum of its experts' results: (tokens, hidden).
+
+        `results` has a row for each row that `dispatch` returned. A choice that was
+        not accepted adds nothing.
+        """
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.experts.all_to_all import AllToAll, Dispatcher
+
+### END SOLUTION
+
+check("12.10", [AllToAll, Dispatcher])
+
+# %% [markdown] tags=["exercise"]
+# **12.11** Write the forward pass of ring attention (sections 12.5 and 12.6): attention to one block, the merge of
+# two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
+#
+# - `ring.rank` of `ring.ranks` is this rank. Its slice of the sequence is one chunk, or two that are not neighbours.
+# - `ring.start(tensor)` starts one hop: `tensor` to the next rank, and the previous rank's tensor to this one. It
+#   returns at once; `.wait()` on what it returns gives the tensor that has come. All ranks make the same number of hops.
+# - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same chunk.
+#   Chunks that are not seen do not come.
+# - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
+#
+# The check compares a block and the merge with attention to all keys, with scores as large as 1,000 and with blocks
+# whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks and counts the hops. What passes is kept as
+# `mine/ring_attention.py`, and `course demo context --parts mine` trains with it.
+
+# %% tags=["exercise"]
+import torch
+from torch import Tensor
+
+from course_lib.scratch.context.slices import SequenceRing
+
+### BEGIN GIVEN
+
+
+def block_forward(q: Tensor, k: Tensor, v: Tensor, same: bool) -> tuple[Tensor, Tensor]:
+    """Result of attention to this block alone, and its log-sum-exp.
+
+    Scores are divided by the root of the width. With `same` queries and keys are the
+    same tokens, and a query sees the keys up to its own; else it sees all of them.
+    The log-sum-exp of each query's scores is (batch, heads, queries, 1).
+    """
+    ...
+
+
+def merge(out: Tensor, lse: Tensor, block: tuple[Tensor, Tensor]) -> None:
+    """Add a block, as `block_forward` returns it, to `out` and `lse` in place.
+
+    Before the first block `out` is 0 and `lse` is -inf.
+    """
+    ...
+
+
+def ring_forward(q: Tensor, kv: Tensor, ring: SequenceRing) -> tuple[Tensor, Tensor]:
+    """Causal attention of this rank's queries to the keys and values of all ranks.
+
+    `kv` is (2, batch, heads, tokens, width): this rank's keys, then its values. It
+    stays as it is, and so does `q`. Returns the result and the log-sum-exp.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.context.block_attention import (
+    block_forward,
+    merge,
+    ring_forward,
+)
+
+### END SOLUTION
+
+check("12.11", [block_forward, merge, ring_forward])

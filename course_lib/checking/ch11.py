@@ -14,6 +14,7 @@ from course_lib.checking import (
     expect_raises,
     expect_type,
 )
+from course_lib.checking.builds import pipeline
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.job import Job
@@ -249,6 +250,8 @@ def _hang(answer: Any) -> None:
     best = timeline("1f1b", 2, 2).makespan
     expect_number(result.makespan, best, "the passes could wait less", rel=1e-9)
 
+
+BUILDS = (pipeline.PIPELINE,)
 
 QUIZ = (
     Question(

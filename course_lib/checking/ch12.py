@@ -15,6 +15,8 @@ from course_lib.checking import (
     expect_parts,
     expect_type,
 )
+from course_lib.checking.builds import experts as experts_build
+from course_lib.checking.builds import ring_attention
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import context, experts
@@ -236,6 +238,8 @@ def _slices(answer: Any) -> None:
         rel=1e-3,
     )
 
+
+BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
 
 QUIZ = (
     Question(

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import Comparison, follow
@@ -31,7 +31,7 @@ from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import Attention
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.network.buckets import ddp_buckets
-from course_lib.validation import divisible
+from course_lib.validation import choice, divisible
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,11 @@ class Options(BatchOptions):
     batch: int = option(4, "samples in one update; every rank has a slice of each")
     sequence: int = option(64, "characters in a sample")
     zigzag: bool = option(True, "train with an early and a late chunk on each rank as well")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("parts", self.parts, ("course", "mine"))
 
 
 @dataclass(frozen=True)
@@ -55,18 +60,23 @@ class Result(Comparison):
 
 
 class Ring(Trainee):
-    """scratch.context.ring_attention, with one chunk of the sequence on each rank."""
+    """scratch.context.ring_attention, with one chunk of the sequence on each rank.
+
+    `parts`: "mine" takes the learner's own forward pass, where it is built.
+    """
 
     name = "ring"
     zigzag: ClassVar[bool] = False
 
-    def __init__(self, training: Training, rank: launch.Rank) -> None:
+    def __init__(self, training: Training, rank: launch.Rank, parts: str = "course") -> None:
+        if parts == "mine" and mine.is_mine("ring_forward"):
+            self.name = f"{self.name}, with your ring_forward"
         model = training.build(rank.device)
         super().__init__(model, training.optimizer(model.parameters()))
         self.rank, self.layers = rank, model.blocks
         self.ring = SequenceRing(world(), self.zigzag)
         self.places = self.ring.places(training.sequence).to(rank.device)
-        spread_sequence(model, self.ring)
+        spread_sequence(model, self.ring, mine.get("ring_forward", parts))
 
     def backward(self, batch: Batch) -> Tensor:
         loss = self.share(self.model, batch)
@@ -108,7 +118,7 @@ class Library(Ring):
 
     name = "torch: all-gather, DDP"
 
-    def __init__(self, training: Training, rank: launch.Rank) -> None:
+    def __init__(self, training: Training, rank: launch.Rank, _parts: str) -> None:
         super().__init__(training, rank)
         mask = self.places[:, None] >= torch.arange(training.sequence, device=rank.device)
         for block in self.layers:
@@ -170,7 +180,7 @@ def main(options: Options) -> Result:
     versions, scores = [], {}
     kinds: list[type[Ring]] = [Ring, ZigZag, Library] if options.zigzag else [Ring, Library]
     for kind in kinds:
-        trainee = kind(training, rank)
+        trainee = kind(training, rank, options.parts)
         sent = trainee.predicted(theory) if rank.world > 1 else {}
         versions.append(follow(trainee, training, reference, sent, stored))
         scores[trainee.name] = from_all_ranks(trainee.scores())

@@ -29,6 +29,14 @@ PARTS = (
     Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
     Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
     Part("zero", "8.11", f"{_SCRATCH}.zero.stages", ("Unit", "Zero", "clip")),
+    Part("pipeline", "11.11", f"{_SCRATCH}.pipeline.runtime", ("Pipeline",)),
+    Part("experts", "12.10", f"{_SCRATCH}.experts.all_to_all", ("AllToAll", "Dispatcher")),
+    Part(
+        "ring_attention",
+        "12.11",
+        f"{_SCRATCH}.context.block_attention",
+        ("block_forward", "merge", "ring_forward"),
+    ),
     Part("mesh", "13.12", f"{_SCRATCH}.three_d", ("Mesh",)),
 )
 

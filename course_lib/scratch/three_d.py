@@ -77,7 +77,10 @@ def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
 
 
 class ThreeD:
-    """This rank's part of a GPT: 1/tp of each matrix of its stage's layers."""
+    """This rank's part of a GPT: 1/tp of each matrix of its stage's layers.
+
+    `pipeline` runs the passes; another class takes the same arguments.
+    """
 
     def __init__(
         self,
@@ -85,11 +88,13 @@ class ThreeD:
         mesh: Mesh,
         layers: Sequence[int],
         orders: Sequence[Order],
+        *,
+        pipeline: type[Pipeline] = Pipeline,
     ) -> None:
         self.mesh, self.region = mesh, TensorParallel(mesh.tp)
         whole = cut_gpt(model, self.region)
         self.parts = cut(whole, layers, mesh.place.pp, mesh.size.pp)
-        self.pipeline = Pipeline(self.parts, orders, mesh.wires, self.loss_sum)
+        self.pipeline = pipeline(self.parts, orders, mesh.wires, self.loss_sum)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss; each tp rank has the logits of its own words."""

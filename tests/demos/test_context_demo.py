@@ -1,7 +1,7 @@
 """The demo of context parallelism: equal, bytes as predicted, and what its options change."""
 
 import pytest
-from together import explained, refused, runs
+from together import explained, keep_mine, refused, runs
 
 from course_lib import demos
 from course_lib.demos import context
@@ -46,6 +46,17 @@ def check(result, ranks):
     assert "scores per head" in result.report()
 
 
+def test_the_learners_ring_is_run(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "ring_attention")
+    result = demos.run("context", ranks=2, stream=False, parts="mine", **SMALL)
+    names = [one.name for one in result.versions]
+    assert names[:2] == ["ring, with your ring_forward", "zig-zag ring, with your ring_forward"]
+    assert next(iter(result.scores)) == names[0] and names[2].startswith("torch")
+    keep_mine(tmp_path, monkeypatch, "ring_attention", ("never masked", ""))
+    cases = [({"parts": "mine"}, "ring, with your ring_forward: the loss of update 0 differs")]
+    refused("context", cases, **SMALL)
+
+
 def test_without_zigzag_a_sequence_may_be_odd_multiples(two):
     assert [one.name for one in two["odd"].versions] == ["ring", "torch: all-gather, DDP"]
 
@@ -74,6 +85,7 @@ def test_bad_options_are_explained():
         [
             ({"sequence": 1}, "sequence must be at least 2"),
             ({"model": "big"}, "neither one of tiny"),
+            ({"parts": "yours"}, "parts 'yours' is not one of"),
             ({"zigzag": 1}, "zigzag must be True or False"),
         ],
     )

@@ -3,7 +3,7 @@
 from statistics import fmean
 
 import pytest
-from together import explained, refused, runs
+from together import explained, keep_mine, refused, runs
 
 from course_lib.demos.experts import program as experts
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
@@ -62,6 +62,19 @@ def test_experts_take_less_memory_on_more_ranks(results):
     assert two - four == 2 * one_expert  # layers, each with one expert fewer
 
 
+def test_the_learners_dispatcher_is_run(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "experts")
+    mine, course = ({"capacity_factor": 0.8, "parts": parts} for parts in ("mine", "course"))
+    found = runs("experts", {"mine": mine, "course": course}, **SMALL)
+    assert found["mine"].versions[0].name == "by hand, with your Dispatcher"
+    assert found["course"].versions[0].name == "by hand"
+    assert found["mine"].dropped == found["course"].dropped
+    twice = ("weights twice", "")  # the fault of a version without one
+    keep_mine(tmp_path, monkeypatch, "experts", twice)
+    cases = [({"parts": "mine"}, "by hand, with your Dispatcher: the loss of update 0 differs")]
+    refused("experts", cases, **SMALL)
+
+
 def test_the_balance_loss_lowers_the_imbalance(results):
     result = results[1]["balanced"]
     with_loss, without = result.imbalance[-10:], result.imbalance_without_loss[-10:]
@@ -97,6 +110,7 @@ def test_bad_options_are_explained():
             ({"top_k": 5}, "top_k must be at most 4"),
             ({"capacity_factor": -1.0}, "capacity_factor must be at least 0"),
             ({"balance": float("nan")}, "balance must be finite"),
+            ({"parts": "yours"}, "parts 'yours' is not one of"),
             ({"steps": 2}, "steps must be at least 3"),
         ],
     )

@@ -4,9 +4,9 @@ import itertools
 from functools import partial
 
 import pytest
-from together import explained, refused, runs
+from together import explained, keep_mine, refused, runs
 
-from course_lib import demos, figures
+from course_lib import demos, figures, launch
 from course_lib.demos.pipeline import program as pipeline
 from course_lib.demos.shared.prediction import traffic
 from course_lib.theory.inputs.layout import Layout
@@ -182,6 +182,7 @@ def test_bad_options_are_explained():
             ({"schedule": "1f2b"}, "schedule '1f2b' is not one of .* mean '1f1b'"),
             ({"schedule": "dualpipe"}, "schedule 'dualpipe' is not one of"),
             ({"virtual_stages": 1}, "virtual_stages must be at least 2"),
+            ({"parts": "yours"}, "parts 'yours' is not one of"),
             ({"sleep_ms": -1}, "sleep_ms must be at least 0"),
             ({"steps": 2}, "steps must be at least 3"),
         ],
@@ -214,3 +215,21 @@ def test_the_theory_of_every_stage_is_checked():
         for stage in range(4)
     ]
     assert counts == [4, 8, 8, 4]
+
+
+def test_the_learners_pipeline_is_run(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "pipeline")
+    result = run(2, parts="mine", sleep_ms=1.0)
+    names = [f"your Pipeline {name}" for name in ("naive", "gpipe", "1f1b", "interleaved")]
+    assert [name for name in versions(result) if not name.startswith("torch")] == names
+    assert len(result.sleeping) == 4 and "your Pipeline 1f1b: " in result.report()
+    assert "scratch naive" in versions(run(2, schedule="naive"))
+
+
+def test_a_wrong_one_of_the_learners_is_found_out(tmp_path, monkeypatch):
+    sum_instead = ("/ count_tokens(self.window)", "")
+    keep_mine(tmp_path, monkeypatch, "pipeline", sum_instead)
+    with pytest.raises(
+        launch.RankFailed, match="your Pipeline gpipe: the loss of update 0 differs"
+    ):
+        run(2, parts="mine", schedule="gpipe")

@@ -1,6 +1,8 @@
 """Several runs of a demo within one launch: a launch takes longer than most of the runs."""
 
 import re
+from importlib import import_module
+from pathlib import Path
 
 from course_lib import demos, launch
 
@@ -55,3 +57,12 @@ def keep(home, file, text):
     """Keep a part as a learner's, in the folder that COURSE_HOME names."""
     (home / "mine").mkdir(exist_ok=True)
     (home / "mine" / f"{file}.py").write_text(text)
+
+
+def keep_mine(home, monkeypatch, file, change=("", "")):
+    """Keep a right build of another form (RIGHT in its tests) as the learner's, with a change."""
+    tests = import_module(f"tests.checking.builds.wrong_{file}")
+    text = Path(tests.__file__).read_text(encoding="utf-8").replace(*change)
+    (home / "mine").mkdir(exist_ok=True)
+    (home / "mine" / f"{file}.py").write_text(text + tests.AS_MINE, encoding="utf-8")
+    monkeypatch.setenv("COURSE_HOME", str(home))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.measure.saved_tensors import count_held, saved_bytes
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job
@@ -37,3 +37,20 @@ def test_parameters_do_not_count():
     layer = torch.nn.Linear(8, 8)
     inputs = torch.randn(4, 8)
     assert saved_bytes(lambda: layer(inputs).sum(), layer) == inputs.nbytes
+
+
+def test_passes_are_held_until_output_and_graph_are_let_go():
+    layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU())
+    with count_held([layer]) as held:
+        one, two = layer(torch.randn(4, 8)), layer(torch.randn(4, 8))
+        assert held.most == 2
+        one.sum().backward()  # lets go of the graph, but `one` is still here
+        three = layer(torch.randn(4, 8))
+        assert held.most == 3
+        del one, three
+        two.sum().backward(retain_graph=True)
+        losses = [layer(torch.randn(4, 8)).sum() for _ in range(2)]
+        assert held.most == 3
+        losses.append(layer(torch.randn(4, 8)).sum())
+        assert held.most == 4
+    assert layer(torch.randn(4, 8)) is not None and held.most == 4

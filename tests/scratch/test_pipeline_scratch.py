@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
+from course_lib.measure.saved_tensors import count_held
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
@@ -56,7 +57,7 @@ def pipelined(plan, group):
     rank, sizes = launch.init(), uneven(plan.stages * plan.chunks)
     parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
     pipeline = Pipeline(parts, plan.orders, group)
-    with log_wire() as log:
+    with log_wire() as log, count_held(parts) as held:
         loss = pipeline.run(micro_batches(plan.micro_batches))
     dist.all_reduce(loss)
     expected, gradients = one_process(sum(sizes))
@@ -69,7 +70,7 @@ def pipelined(plan, group):
     return {
         "gap": max(gaps),
         "loss gap": abs(float(loss) - expected),
-        "held": pipeline.most_held / plan.chunks,
+        "held": held.most / plan.chunks,
         "left": len(pipeline.held),
         "sent": log.sent(),
     }

@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib import launch
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.context.block_attention import block_forward, merge
+from course_lib.scratch.context.block_attention import block_forward, merge, ring_forward
 from course_lib.scratch.context.ring_attention import RingFunction
 from course_lib.scratch.context.slices import SequenceRing
 
@@ -33,7 +33,7 @@ def run_ring(sequence, zigzag):
     q, k, v, d_out = (x[:, :, places].contiguous() for x in whole(sequence))
     q, k, v = (x.requires_grad_() for x in (q, k, v))
     with log_wire() as log:
-        out = RingFunction.apply(q, k, v, ring)
+        out = RingFunction.apply(q, k, v, ring, ring_forward)
         out.backward(d_out)
     pairs = sum(len(list(ring.pairs(owner))) for owner in range(ring.ranks))
     return places, torch.stack([out.detach(), q.grad, k.grad, v.grad]), log.sent(), pairs

@@ -7,9 +7,11 @@ import torch.distributed as dist
 from course_lib import launch
 from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
+from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.tensor.vocabulary import whole_gradients
 from course_lib.scratch.three_d import Mesh, ThreeD
 from course_lib.theory.pipelines.schedules import schedule
+from tests.checking.builds.wrong_pipeline import Closures
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 6  # an odd vocabulary: one row of padding over tp 2
 
@@ -24,10 +26,11 @@ def batch(samples):
     return text[:, :-1], text[:, 1:]
 
 
-def on_mesh(degrees, layers, plan, samples):
+def on_mesh(degrees, layers, plan, samples, pipeline=Pipeline):
     launch.init()
     mesh = Mesh(*degrees)
-    ours = ThreeD(gpt(sum(layers)), mesh, layers, plan.orders)
+    ours = ThreeD(gpt(sum(layers)), mesh, layers, plan.orders, pipeline=pipeline)
+    assert type(ours.pipeline) is pipeline
     loss = ours.run(*batch(samples), plan.micro_batches)
     dist.all_reduce(loss)
     one = gpt(sum(layers))
@@ -61,6 +64,13 @@ def test_equal_to_one_process(degrees, layers, plan):
         assert axes == ["dp", "pp", "tp"]
     places = [place for _, _, place, _ in results]
     assert places == [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
+
+
+def test_another_pipeline_takes_its_place():
+    """One that a learner could have built: right in another form."""
+    plan = schedule("1f1b", 2, 3)
+    for gap, loss_gap, *_ in launch.run(on_mesh, (1, 2, 2), [2, 1], plan, 12, Closures, ranks=4):
+        assert gap < 2e-7 and loss_gap < 1e-6
 
 
 def forgetful(degrees, layers, plan):

@@ -69,6 +69,8 @@ def _kind(
             return f"is {_times(factor)} what is expected: {meaning}"
     if not bool(found.any()):
         return "is all zeros, expected something else"
+    if not bool(expected.any()):
+        return "is not 0, and 0 is expected"
     wrong = ((found - expected).abs() > limit).flatten()
     worst = (found - expected).abs().max().item() / expected.abs().max().item()
     first = int(wrong.nonzero()[0])
@@ -87,16 +89,22 @@ def _near(one: Any, other: Any, limit: float) -> bool:
     return not one.numel() or bool((one - other).abs().max() <= limit)
 
 
-def expect_sent(outcomes: Sequence[Any], expected: Mapping[str, tuple[int, int]], why: str) -> None:
+Sent = Mapping[str, tuple[int, int]]  # calls and bytes by operation
+
+
+def expect_sent(outcomes: Sequence[Any], expected: Sent | Sequence[Sent], why: str) -> None:
     """Raise Wrong unless each rank sent exactly these calls and bytes, by operation.
 
-    A first sentence names operation and rank; then whether it is too much or too little.
+    `expected` is of every rank, or a list by rank. A first sentence names operation and rank; then
+    whether it is too much or too little.
     """
     for rank, outcome in enumerate(outcomes):
-        sent = outcome.wire.sent()
-        for name in sorted({*sent, *expected}):
+        sent, right = outcome.wire.sent(), expected
+        if not isinstance(right, Mapping):
+            right = right[rank]
+        for name in sorted({*sent, *right}):
             calls, size = sent.get(name, (0, 0))
-            right_calls, right_size = expected.get(name, (0, 0))
+            right_calls, right_size = right.get(name, (0, 0))
             if calls != right_calls:
                 more = _more(calls, right_calls)
                 raise Wrong(f"rank {rank} makes {more} {name} calls than expected: {why}")

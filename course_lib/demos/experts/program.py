@@ -14,17 +14,17 @@ from statistics import fmean
 import torch
 from torch import Tensor, nn
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.experts.prediction import predicted, sent_rows, staying_rows
 from course_lib.demos.experts.training import ExpertTraining, mixtures
-from course_lib.demos.experts.versions import ByHand, Library
+from course_lib.demos.experts.versions import ByHand, Library, WithMine
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import predicted_stored
 from course_lib.demos.shared.training import one_process
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import divisible, number, whole
+from course_lib.validation import choice, divisible, number, whole
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Options(BatchOptions):
     capacity_factor: float = option(0.0, "choices an expert accepts, over the mean; 0: all")
     balance: float = option(0.05, "weight of the balance loss")
     fixed_routes: bool = option(False, "deal tokens out to experts in turn, instead of by score")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         whole("experts", self.experts, most=1024)
         whole("top_k", self.top_k, most=self.experts)
         number("capacity_factor", self.capacity_factor, least=0)
         number("balance", self.balance, least=0)
+        choice("parts", self.parts, ("course", "mine"))
         super().__post_init__()
 
     def training(self) -> ExpertTraining:
@@ -75,7 +77,9 @@ def main(options: Options) -> Result:
     _check_routes(options, rank.world)
     reference = one_process(training, rank.device, training.loss)
     stored = predicted_stored(training, layout)
-    hand, library = ByHand(training, rank), Library(training, rank)
+    with_mine = options.parts == "mine" and mine.is_mine("Dispatcher")
+    hand = (WithMine if with_mine else ByHand)(training, rank)
+    library = Library(training, rank)
     versions = []
     for trainee in (hand, library):
         version = follow(trainee, training, reference, predicted_stored=stored)

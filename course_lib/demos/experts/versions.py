@@ -6,13 +6,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.experts.training import ExpertTraining, mixtures
 from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
+from course_lib.scratch.experts.all_to_all import Dispatcher
 from course_lib.theory.network.buckets import ddp_buckets
 
 
@@ -21,11 +22,16 @@ class ByHand(Trainee):
 
     name = "by hand"
 
-    def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
+    def __init__(
+        self,
+        training: ExpertTraining,
+        rank: launch.Rank,
+        dispatcher: type[Dispatcher] = Dispatcher,
+    ) -> None:
         self.training, self.rank = training, rank
         model = training.build(rank.device)
         for moe in mixtures(model):
-            moe.spread(world())
+            moe.spread(world(), dispatcher)
         super().__init__(model, training.optimizer(model.parameters()))
         self.load: list[list[list[int]]] = []
         self.dropped: list[int] = []
@@ -59,15 +65,30 @@ class ByHand(Trainee):
         return [p.nbytes for name, p in named if ".experts." not in name]
 
 
+class WithMine(ByHand):
+    """The same, with the Dispatcher that the learner has built."""
+
+    name = "by hand, with your Dispatcher"
+
+    def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
+        super().__init__(training, rank, mine.get("Dispatcher"))
+
+
+class TorchDispatcher(Dispatcher):
+    """Tokens travel by torch's all-to-all."""
+
+    def all_to_all(self, rows: Tensor, sent: list[int], received: list[int]) -> Tensor:
+        assert self.group is not None
+        return functional.all_to_all(rows, sent, received, self.group)
+
+
 class Library(ByHand):
     """torch's all-to-all with autograd, and DDP for all that is not an expert."""
 
     name = "torch: all-to-all, DDP"
 
     def __init__(self, training: ExpertTraining, rank: launch.Rank) -> None:
-        super().__init__(training, rank)
-        for moe in mixtures(self.model):
-            moe.all_to_all = functional.all_to_all
+        super().__init__(training, rank, TorchDispatcher)
         # The attribute by which DDP learns which parameters are none of its business.
         names = [name for name, _ in self.model.named_parameters() if ".experts." in name]
         cast(Any, self.model)._ddp_params_and_buffers_to_ignore = names

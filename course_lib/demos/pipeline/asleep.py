@@ -1,19 +1,17 @@
 """The bubble measured: stages that sleep instead of computing."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib import launch
 from course_lib.demos.pipeline.versions import LIBRARY, Scratch, plan_of
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import Training
+from course_lib.scratch.pipeline.mail import Pass
 from course_lib.scratch.pipeline.runtime import Pipeline
-from course_lib.scratch.pipeline.stage import Wires
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_fraction
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -35,21 +33,25 @@ class Sleeping:
     formula: float | None  # (p-1) / (vm + p-1), for the schedules for which it holds
 
 
-class Asleep(Pipeline):
-    """A pipeline whose passes take at least a given time: {kind: seconds}."""
+class Asleep:
+    """Makes the passes of a pipeline take at least a given time: {kind: seconds}."""
 
-    seconds: Mapping[str, float]
+    def __init__(self, pipeline: Pipeline, seconds: Mapping[str, float]) -> None:
+        self.pass_of, self.seconds = pipeline.compute, seconds
+        self.diary: list[tuple[Pass, float, float]] = []  # pass, start, end
+        pipeline.compute = self.compute  # type: ignore[method-assign]
 
-    def compute(self, work: Any, arrived: Tensor | None) -> Tensor | None:
+    def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:
         """Compute, then sleep for the rest of the pass."""
-        end = time.monotonic() + self.seconds[work.kind]
-        result = super().compute(work, arrived)
-        time.sleep(max(0.0, end - time.monotonic()))
+        start = time.monotonic()  # one clock for all ranks of a machine
+        result = self.pass_of(work, arrived)
+        time.sleep(max(0.0, start + self.seconds[work.kind] - time.monotonic()))
+        self.diary.append((work, start, time.monotonic()))
         return result
 
 
 def sleep(
-    training: Training, layout: Layout, group: Wires, rank: launch.Rank, forward_s: float
+    make: Callable[[Training], Scratch], training: Training, layout: Layout, forward_s: float
 ) -> Sleeping:
     """One update in which a forward pass sleeps, a backward pass twice as long.
 
@@ -58,14 +60,14 @@ def sleep(
     # As little to compute as there can be: a sample of two characters in each micro-batch.
     training = replace(training, batch=layout.accumulation, sequence=2)
     plan, times = plan_of(layout), PassTimes(forward_s, 2 * forward_s)
-    trainee = Scratch(training, layout, group, rank)
-    batch = training.batches(rank.device)[0]
+    trainee = make(training)
+    batch = training.batches(trainee.rank.device)[0]
     trainee.backward(batch)  # without sleep: the first passes of a model take longer
-    asleep = trainee.pipeline = Asleep(trainee.parts, plan.orders, group)
-    asleep.seconds = {kind: seconds / plan.chunks for kind, seconds in times.of(1)[0].items()}
+    seconds = {kind: each / plan.chunks for kind, each in times.of(1)[0].items()}
+    asleep = Asleep(trainee.pipeline, seconds)
     dist.barrier()
     trainee.backward(batch)
-    measured = _on_one_clock(asleep, rank.rank)
+    measured = _on_one_clock(asleep, trainee.rank.rank)
     predicted = simulate(plan, times)
     makespan = max(task.end for task in measured)
     # Whatever is not sleep counts as bubble, the computing and the messages as well.
@@ -87,14 +89,14 @@ def _formula(layout: Layout) -> float | None:
     return bubble_fraction(layout.pp, layout.accumulation, layout.virtual_stages)
 
 
-def _on_one_clock(pipeline: Pipeline, stage: int) -> list[Task]:
+def _on_one_clock(asleep: Asleep, stage: int) -> list[Task]:
     """The passes of all stages, in the theory's form, from the first start on.
 
     The monotonic clock is one for all processes of a machine, not for several machines.
     """
     own = [
         Task(stage, work.kind, work.micro_batch, work.chunk, start, end)
-        for work, start, end in pipeline.diary
+        for work, start, end in asleep.diary
     ]
     everyone = [task for tasks in from_all_ranks(own) for task in tasks]
     zero = min(task.start for task in everyone)

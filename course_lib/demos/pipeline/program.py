@@ -8,8 +8,9 @@ Run it with `course demo pipeline --ranks 4`, or under torchrun.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.pipeline.asleep import Sleeping, sleep
 from course_lib.demos.pipeline.versions import LIBRARY, Library, Scratch, Staged
 from course_lib.demos.shared.comparison import Comparison, Version, follow
@@ -17,6 +18,7 @@ from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.prediction import predicted_sent, predicted_stored, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import OneProcess, Training, one_process
+from course_lib.measure.saved_tensors import count_held
 from course_lib.scratch.pipeline.stage import wires
 from course_lib.theory.inputs.layout import Layout
 from course_lib.validation import choice, divisible, number, whole
@@ -37,6 +39,7 @@ class Options(BatchOptions):
     virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
     sequence: int = option(16, "characters in a sample")
     sleep_ms: float = option(10.0, "sleep of a forward pass in the bubble's experiment; 0: none")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,6 +48,7 @@ class Options(BatchOptions):
         choice("schedule", self.schedule, ("all", *SCHEDULES))
         whole("virtual_stages", self.virtual_stages, least=2)
         number("sleep_ms", self.sleep_ms, least=0)
+        choice("parts", self.parts, ("course", "mine"))
 
     def layout(self, name: str, ranks: int) -> Layout:
         """Schedule `name` on `ranks` stages; ValueError where it does not fit."""
@@ -65,6 +69,9 @@ class Options(BatchOptions):
         fits = ranks > 1 and self.micro_batches % ranks == 0
         fits = fits and ranks * self.virtual_stages <= self.training().size[0]
         names = [name for name in SCHEDULES if name != "interleaved" or fits]
+        # A Pipeline of the learner's has whole backward passes, unless it goes beyond the exercise.
+        if not hasattr(mine.get("Pipeline", self.parts), "backward_input"):
+            names.remove("zb1p")
         return [self.layout(name, ranks) for name in names]
 
 
@@ -113,8 +120,12 @@ def main(options: Options) -> Result:
     reference = one_process(training, rank.device)
     versions: list[Version] = []
     stages: dict[str, list[Stage]] = {}
-    for layout in layouts:
-        trainee = Scratch(training, layout, group, rank)
+    by_hand = {
+        layout: partial(Scratch, layout=layout, group=group, rank=rank, parts=options.parts)
+        for layout in layouts
+    }
+    for layout, make in by_hand.items():
+        trainee = make(training)
         versions.append(_followed(trainee, training, layout, reference))
         stages[layout.schedule] = from_all_ranks(_stage(trainee, training, layout))
         # Alone, torch divides a table that two of its stages share twice by the micro-batches.
@@ -125,7 +136,7 @@ def main(options: Options) -> Result:
     asleep = []
     if options.sleep_ms:
         forward_s = options.sleep_ms / 1000
-        asleep = [sleep(training, layout, group, rank, forward_s) for layout in layouts]
+        asleep = [sleep(make, training, layout, forward_s) for layout, make in by_hand.items()]
     return Result(comparison, stages, asleep)
 
 
@@ -139,12 +150,15 @@ def _followed(
 
 
 def _stage(trainee: Scratch, training: Training, layout: Layout) -> Stage:
-    """This stage's peak, which must be the theory's; raises AssertionError otherwise."""
+    """This stage's peak in one more update; raises AssertionError unless it is the theory's."""
     number = trainee.rank.rank
     sizes = layout.chunk_layers(training.shape())
-    held, expected = trainee.pipeline.most_held, sum(layout.in_flight(number).values())
-    if held != expected:
+    with count_held(trainee.parts) as held:
+        trainee.backward(training.batches(trainee.rank.device)[0])
+    expected = sum(layout.in_flight(number).values())
+    if held.most != expected:
         raise AssertionError(
-            f"{trainee.name}: stage {number} held {held} passes at its peak, predicted {expected}"
+            f"{trainee.name}: stage {number} held {held.most} passes at its peak, predicted "
+            f"{expected}"
         )
-    return Stage([sizes[chunk] for chunk in layout.stage_chunks(number)], held, expected)
+    return Stage([sizes[chunk] for chunk in layout.stage_chunks(number)], held.most, expected)

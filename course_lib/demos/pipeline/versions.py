@@ -13,7 +13,7 @@ from torch.distributed.pipelining import (
 )
 from torch.nn.functional import cross_entropy
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.trainee import Trainee
@@ -51,11 +51,24 @@ class Staged(Trainee):
 
 
 class Scratch(Staged):
-    """`scratch.pipeline.runtime`, which follows the theory's own order of passes."""
+    """`scratch.pipeline.runtime`, which follows the theory's own order of passes.
 
-    def __init__(self, training: Training, layout: Layout, group: Wires, rank: launch.Rank) -> None:
-        super().__init__("scratch", training, layout, group, rank)
-        self.pipeline = Pipeline(self.parts, plan_of(layout).orders, group)
+    `parts`: "mine" runs the learner's own Pipeline instead, where it is built.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        layout: Layout,
+        group: Wires,
+        rank: launch.Rank,
+        parts: str = "course",
+    ) -> None:
+        theirs = parts == "mine" and mine.is_mine("Pipeline")
+        kind = "your Pipeline" if theirs else "scratch"
+        super().__init__(kind, training, layout, group, rank)
+        pipeline: type[Pipeline] = mine.get("Pipeline", parts)
+        self.pipeline = pipeline(self.parts, plan_of(layout).orders, group)
 
     def backward(self, batch: Batch) -> Tensor:
         """All passes of this stage; the last one returns the loss, the others 0."""

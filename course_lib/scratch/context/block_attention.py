@@ -12,6 +12,8 @@ from math import inf
 import torch
 from torch import Tensor
 
+from course_lib.scratch.context.slices import SequenceRing
+
 
 def block_forward(
     q: Tensor, k: Tensor, v: Tensor, same: bool
@@ -28,6 +30,23 @@ def merge(out: Tensor, lse: Tensor, block: tuple[Tensor, Tensor]) -> None:
     both = torch.logaddexp(lse, block_lse)
     out.mul_((lse - both).exp()).add_(block_out * (block_lse - both).exp())
     lse.copy_(both)
+
+
+def ring_forward(
+    q: Tensor, kv: Tensor, ring: SequenceRing
+) -> tuple[Tensor, Tensor]:
+    """Attention of this rank's queries to the keys and values of all ranks.
+
+    kv is (2, batch, heads, tokens of a rank, width); returns the result and
+    the log-sum-exp of each query's scores, (batch, heads, tokens, 1).
+    """
+    out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -inf)
+    for owner, visitor in ring.visits(kv):
+        for i, j, same in ring.pairs(owner):
+            k, v = ring.cut(visitor, j)
+            block = block_forward(ring.cut(q, i), k, v, same)
+            merge(ring.cut(out, i), ring.cut(lse, i), block)
+    return out, lse
 
 
 def block_backward(

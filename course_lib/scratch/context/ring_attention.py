@@ -1,6 +1,6 @@
 """Ring attention: keys and values visit every rank, queries stay."""
 
-from math import inf
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,11 +9,13 @@ from torch.autograd.function import once_differentiable
 
 from course_lib.scratch.context.block_attention import (
     block_backward,
-    block_forward,
-    merge,
+    ring_forward,
 )
 from course_lib.scratch.context.slices import SequenceRing
 from course_lib.scratch.gpt import GPT, Attention, Block
+
+# q, kv and the ring -> the result, and its log-sum-exp: `ring_forward`.
+Forward = Callable[[Tensor, Tensor, SequenceRing], tuple[Tensor, Tensor]]
 
 
 class RingFunction(torch.autograd.Function):
@@ -24,16 +26,15 @@ class RingFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, ring: SequenceRing
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        ring: SequenceRing,
+        forward: Forward,
     ) -> Tensor:
-        out, lse = torch.zeros_like(q), torch.full_like(q[..., :1], -inf)
-        # (2, batch, heads, tokens of a rank, width)
-        kv, cut = torch.stack([k, v]), ring.cut
-        for owner, visitor in ring.visits(kv):
-            for i, j, same in ring.pairs(owner):
-                k, v = cut(visitor, j)
-                block = block_forward(cut(q, i), k, v, same)
-                merge(cut(out, i), cut(lse, i), block)
+        kv = torch.stack([k, v])  # (2, batch, heads, tokens of a rank, width)
+        out, lse = forward(q, kv, ring)
         ctx.save_for_backward(q, kv, out, lse)
         ctx.ring = ring
         return out
@@ -68,23 +69,31 @@ class RingFunction(torch.autograd.Function):
                 passing = ring.start(d_kv)
         if passing:
             d_own += passing.wait()
-        return d_q, *d_own, None
+        return d_q, *d_own, None, None
 
 
 class RingAttention(Attention):
     """`attention` with the same weights, for slices of the sequence."""
 
-    def __init__(self, attention: Attention, ring: SequenceRing) -> None:
+    def __init__(
+        self,
+        attention: Attention,
+        ring: SequenceRing,
+        forward: Forward = ring_forward,
+    ) -> None:
         nn.Module.__init__(self)
-        self.heads, self.ring = attention.heads, ring
+        self.ring, self.ring_forward = ring, forward
+        self.heads = attention.heads
         self.qkv, self.out = attention.qkv, attention.out
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return RingFunction.apply(q, k, v, self.ring)
+        return RingFunction.apply(q, k, v, self.ring, self.ring_forward)
 
 
-def spread_sequence(model: GPT, ring: SequenceRing) -> None:
+def spread_sequence(
+    model: GPT, ring: SequenceRing, forward: Forward = ring_forward
+) -> None:
     """Give every layer ring attention; call the model with `ring.places`."""
     for block in model.blocks:
         assert isinstance(block, Block)
-        block.attention = RingAttention(block.attention, ring)
+        block.attention = RingAttention(block.attention, ring, forward)

@@ -5,8 +5,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from course_lib.scratch import wire
-from course_lib.scratch.experts.all_to_all import AllToAll
+from course_lib.scratch.experts.all_to_all import Dispatcher
 from course_lib.scratch.experts.router import (
     Router,
     accepted,
@@ -38,16 +37,18 @@ class MoE(nn.Module):
         )
         self.capacity_factor = capacity_factor
         self.total, self.rank, self.ranks = experts, 0, 1
-        self.group: ProcessGroup | None = None  # alone
-        self.all_to_all = AllToAll.apply
+        self.dispatcher = Dispatcher()  # alone
 
-    def spread(self, group: ProcessGroup) -> None:
+    def spread(
+        self, group: ProcessGroup, dispatcher: type[Dispatcher] = Dispatcher
+    ) -> None:
         """Keep this rank's experts only: rank 0 has the first ones.
 
-        Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+        `dispatcher` takes the tokens there and back. Lepikhin et al. 2020,
+        arXiv:2006.16668, section 3.
         """
-        self.group, self.ranks = group, dist.get_world_size(group)
-        self.rank = dist.get_rank(group)
+        self.dispatcher = dispatcher(group)
+        self.rank, self.ranks = dist.get_rank(group), group.size()
         if self.total % self.ranks:
             raise ValueError(
                 f"experts {self.total} is not divisible by ranks "
@@ -62,40 +63,21 @@ class MoE(nn.Module):
         chosen, weights, probabilities = self.router(tokens)
         self._count(chosen)
         self.balance = balance_loss(self.counts.sum(0), probabilities)
-        order = self._accepted_by_expert(chosen)
-        origin = order // self.router.top_k  # the token of each choice
-        sent = self.kept[self.rank].view(self.ranks, -1).sum(1).tolist()
-        pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
-        received = pieces.sum(1).tolist()
-        rows = tokens[origin]  # (accepted choices, hidden)
-        if self.group:  # dispatch
-            rows = self.all_to_all(rows, sent, received, self.group)
-        rows = self._compute(rows, pieces)
-        if self.group:  # combine
-            rows = self.all_to_all(rows, received, sent, self.group)
-        rows = rows * weights.flatten()[order].unsqueeze(1)
-        return torch.zeros_like(tokens).index_add(0, origin, rows).view_as(x)
+        rows = self.dispatcher.dispatch(tokens, chosen, self.kept)
+        results = self._compute(rows)
+        return self.dispatcher.combine(results, weights).view_as(x)
 
     @torch.no_grad()
     def _count(self, chosen: Tensor) -> None:
         """Counts of all ranks: they decide splits, capacity and balance."""
-        own = torch.bincount(chosen.flatten(), minlength=self.total)[None]
-        self.counts = wire.all_gather(own, self.group) if self.group else own
+        self.counts = self.dispatcher.count(chosen, self.total)
         choices = int(self.counts.sum())
         capacity = expert_capacity(choices, self.total, self.capacity_factor)
         self.kept = accepted(self.counts, capacity)  # (ranks, experts)
 
-    def _accepted_by_expert(self, chosen: Tensor) -> Tensor:
-        """This rank's accepted choices, sorted by expert."""
-        own, kept = self.counts[self.rank], self.kept[self.rank]
-        order = chosen.flatten().argsort(stable=True)
-        expert = chosen.flatten()[order]
-        place = torch.arange(len(order), device=order.device)
-        place = place - (own.cumsum(0) - own)[expert]  # in the expert's queue
-        return order[place < kept[expert]]
-
-    def _compute(self, rows: Tensor, pieces: Tensor) -> Tensor:
+    def _compute(self, rows: Tensor) -> Tensor:
         """Each row through its expert; sorted by rank, then by expert."""
+        pieces = self.kept.view(self.ranks, self.ranks, -1)[:, self.rank]
         numbers = torch.arange(pieces.shape[1], device=rows.device)
         owner = numbers.repeat(self.ranks).repeat_interleave(pieces.flatten())
         results = torch.empty_like(rows)

@@ -56,6 +56,21 @@ def accepted(counts: Tensor, capacity: int) -> Tensor:
     return torch.minimum(counts, (capacity - before).clamp(min=0))
 
 
+def by_expert(chosen: Tensor, kept: Tensor) -> Tensor:
+    """Numbers of this rank's accepted choices, sorted by expert.
+
+    Of the choices of expert e in `chosen` (tokens, top_k) the first `kept[e]`.
+    """
+    order = chosen.flatten().argsort(stable=True)
+    expert = chosen.flatten()[order]
+    counts = torch.bincount(expert, minlength=len(kept))
+    place = torch.arange(len(order), device=order.device)
+    place = (
+        place - (counts.cumsum(0) - counts)[expert]
+    )  # in its expert's queue
+    return order[place < kept[expert]]
+
+
 def balance_loss(load: Tensor, probabilities: Tensor) -> Tensor:
     """N Σ f_i P_i: 1 when all N experts are chosen equally often, at most N.
 

@@ -5,7 +5,6 @@ Narayanan et al. 2021, arXiv:2104.04473, section 2.2; a backward pass in two:
 Qi et al. 2023, arXiv:2401.10241, section 2.
 """
 
-import time
 from collections.abc import Callable, Sequence
 
 import torch
@@ -58,14 +57,9 @@ class Pipeline:
         self.window, self.tokens = window, count_tokens(window)
         self.loss = torch.zeros((), device=self.tokens.device)
         self.held: dict[tuple[int, int], _Held] = {}  # by micro-batch, chunk
-        self.most_held = 0
-        self.diary: list[tuple[Pass, float, float]] = []  # pass, start, end
         mail = Mail(self.orders, self.group, self.blank)
         for work in self.order:
-            arrived = mail.take(work)
-            start = time.monotonic()  # one clock for all ranks of a machine
-            result = self.compute(work, arrived)
-            self.diary.append((work, start, time.monotonic()))
+            result = self.compute(work, mail.take(work))
             mail.send(work, result)
         mail.finish()
         sum_tied_gradients(self.parts, self.group)
@@ -84,7 +78,6 @@ class Pipeline:
             y = self.loss_sum(y, labels) / self.tokens
             self.loss += y.detach()
         self.held[i, chunk] = x, y, None
-        self.most_held = max(self.most_held, len(self.held))
         return y.detach()
 
     def backward(

@@ -1,0 +1,316 @@
+"""Build 11.11: the passes of a pipeline's stage, in the order of any schedule."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from course_lib.checking.build import Step, build
+from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.ranks import Outcome, on_ranks
+from course_lib.checking.exercises import Wrong
+from course_lib.checking.races import Race
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from course_lib.scratch.accumulation import MicroBatch
+    from course_lib.scratch.gpt import GPT
+
+_HIDDEN, _HEADS, _VOCAB, _SEQUENCE = 16, 2, 11, 8
+_TABLES = ("embedding.weight", "head.weight")
+_FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+
+
+def _layers(plan: Schedule) -> list[int]:
+    """Layers of each piece: one, and one more in the first."""
+    return [2, *[1] * (plan.stages * plan.chunks - 1)]
+
+
+def _model(plan: Schedule) -> "GPT":
+    import torch
+
+    from course_lib.scratch.gpt import GPT
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return GPT(sum(_layers(plan)), _HIDDEN, _HEADS, _VOCAB, _SEQUENCE)
+
+
+def _window(plan: Schedule, samples: int) -> "list[MicroBatch]":
+    """The samples in micro-batches; each sample has another number of tokens that count."""
+    import torch
+
+    from course_lib.scratch.accumulation import IGNORE
+
+    text = torch.randint(_VOCAB, (samples, _SEQUENCE + 1), generator=torch.manual_seed(1))
+    inputs, labels = text[:, :-1], text[:, 1:].clone()
+    for number, row in enumerate(labels):
+        row[_SEQUENCE - number :] = IGNORE
+    pieces = (part.tensor_split(plan.micro_batches) for part in (inputs, labels))
+    return list(zip(*pieces, strict=True))
+
+
+@dataclass(frozen=True)
+class _Ran:
+    """What a stage has done: tensors, number of passes by `compute`, passes held at the peak."""
+
+    loss: Any
+    gradients: "dict[str, Tensor | None]"
+    passes: int
+    most_held: int
+
+
+def _on_rank(pipeline: Any, plans: Sequence[tuple[Schedule, int]]) -> list[Outcome]:
+    """On a rank: one update by each schedule; gradients start at 0, as if they were left over."""
+    import torch
+    import torch.distributed as dist
+
+    from course_lib.measure.saved_tensors import count_held
+    from course_lib.measure.wire import log_wire
+    from course_lib.scratch.accumulation import loss_sum
+    from course_lib.scratch.pipeline.stage import cut, wires
+
+    group, outcomes = wires([range(dist.get_world_size())]), []
+    for plan, samples in plans:
+        parts = cut(_model(plan), _layers(plan), dist.get_rank(), plan.stages)
+        named = {name: p for part in parts for name, p in part.named_parameters()}
+        for parameter in named.values():
+            parameter.grad = torch.zeros_like(parameter)
+        ours = pipeline(parts, plan.orders, group, loss_sum)
+        ours.compute = watched = _Watched(ours.compute, plan, dist.get_rank())
+        with log_wire() as wire, count_held(parts) as held:
+            loss = ours.run(_window(plan, samples))
+        gradients = {name: p.grad for name, p in named.items()}
+        outcomes.append(Outcome(_Ran(loss, gradients, watched.done, held.most), wire))
+    return outcomes
+
+
+class _Watched:
+    """Stands before `compute`: writes down the passes, and refuses what would end in a hang."""
+
+    def __init__(self, compute: Any, plan: Schedule, rank: int) -> None:
+        self.compute, self.order = compute, plan.orders[rank]
+        self.rank, self.plan, self.done = rank, plan, 0
+
+    def __call__(self, work: Pass, arrived: Any) -> Any:
+        right = self.order[self.done] if self.done < len(self.order) else None
+        if work != right:
+            wanted = f"its order has {_word(right)}" if right else "its order is over"
+            raise ValueError(f"pass {self.done + 1} is {_word(work)}, and {wanted}")
+        self.done += 1
+        result = self.compute(work, arrived)
+        to = work.chunk * self.plan.stages + self.rank + (1 if work.kind == "F" else -1)
+        if result is None and 0 <= to < self.plan.stages * self.plan.chunks:
+            waiting = f"rank {to % self.plan.stages}"
+            raise ValueError(f"{_word(work)} gives None, and {waiting} waits for what it makes")
+        return result
+
+
+def _updates(pipeline: Any, *plans: tuple[Schedule, int]) -> list[list[Outcome]]:
+    """For each schedule, what each rank has done; passes and losses are compared already."""
+    found = on_ranks(_on_rank, pipeline, plans, ranks=plans[0][0].stages)
+    by_plan = [list(ranks) for ranks in zip(*(one.value for one in found), strict=True)]
+    for (plan, samples), outcomes in zip(plans, by_plan, strict=True):
+        for rank, outcome in enumerate(outcomes):
+            done, order = outcome.value.passes, plan.orders[rank]
+            if done != len(order):
+                name = _name(plan, rank)
+                raise Wrong(f"{name}: `run` makes {done} of {len(order)} passes by `self.compute`")
+            _expect_loss(outcome.value.loss, plan, samples, rank)
+    return by_plan
+
+
+def _name(plan: Schedule, rank: int) -> str:
+    return f"rank {rank} of {plan.stages}, {plan.micro_batches} micro-batches by {plan.name}"
+
+
+def _word(work: Pass) -> str:
+    return f"{work.kind}{work.micro_batch}" + (f" of chunk {work.chunk}" if work.chunk else "")
+
+
+def _expect_loss(loss: Any, plan: Schedule, samples: int, rank: int) -> None:
+    import torch
+
+    from course_lib.scratch.accumulation import count_tokens
+
+    what = f"{_name(plan, rank)}: the loss"
+    if rank < plan.stages - 1:
+        expect_tensor(loss, torch.zeros(()), f"{what}, which only the last stage knows,")
+        return
+    window = _window(plan, samples)
+    model, tokens = _model(plan), count_tokens(window)
+    sums = torch.stack([_loss_sum(model, one) for one in window])
+    means = sums / torch.stack([count_tokens([one]) for one in window])
+    expect_tensor(
+        loss,
+        sums.sum() / tokens,
+        what,
+        factors={float(tokens): "the sum over the tokens, not divided by their number"},
+        others={
+            "the mean of the micro-batches' own means": means.mean(),
+            "the sum of the micro-batches' own means": means.sum(),
+            "that of the last micro-batch alone": sums[-1] / tokens,
+        },
+    )
+    if loss.requires_grad:
+        raise Wrong(f"{what} still carries autograd's graph, and so that of every micro-batch")
+
+
+def _loss_sum(model: "GPT", micro_batch: "MicroBatch") -> "Tensor":
+    import torch
+
+    from course_lib.scratch.accumulation import loss_sum
+
+    with torch.no_grad():
+        return loss_sum(model(micro_batch[0]), micro_batch[1])
+
+
+def _one_process(plan: Schedule, samples: int) -> "dict[str, Tensor]":
+    """Gradients by name; of the two uses of the tied table, "embedding" and "head", each its own.
+
+    A table that is not tied gets the gradient of its own use only.
+    """
+    from torch import nn
+
+    from course_lib.scratch.accumulation import accumulate
+
+    model = _model(plan)
+    model.head.weight = nn.Parameter(model.embedding.weight.detach().clone())
+    accumulate(model, _window(plan, samples))
+    return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _expect_gradients(outcomes: Sequence[Outcome], plan: Schedule, samples: int) -> None:
+    own = _one_process(plan, samples)
+    table = own[_TABLES[0]] + own[_TABLES[1]]
+    count = plan.micro_batches
+    factors = {
+        1 / count: "the mean over micro-batches, where the sum is wanted",
+        2.0: "added twice",
+    }
+    for rank, outcome in enumerate(outcomes):
+        for name, found in outcome.value.gradients.items():
+            what = f"{_name(plan, rank)}: the gradient of {name}"
+            if found is None:
+                raise Wrong(f"{what} is None: gradients are added to those that are there")
+            if name not in _TABLES:
+                expect_tensor(found, own[name], what, factors=factors)
+                continue
+            others = {"that of this stage's own use of the tied table": own[name]}
+            expect_tensor(found, table, what, factors=factors, others=others)
+
+
+def _forward(parts: SimpleNamespace) -> None:
+    plan = schedule("gpipe", 2, 3)
+    orders = tuple(tuple(x for x in order if x.kind == "F") for order in plan.orders)
+    _updates(parts.Pipeline, (Schedule("gpipe's forward passes", 3, orders), 7))
+
+
+def _backward(parts: SimpleNamespace) -> None:
+    plan = schedule("gpipe", 3, 3)
+    (outcomes,) = _updates(parts.Pipeline, (plan, 7))
+    _expect_gradients(outcomes, plan, 7)
+
+
+def _in_turn(parts: SimpleNamespace) -> None:
+    plans = [schedule("1f1b", 2, 5), schedule("interleaved", 2, 4, 2)]
+    samples = [plan.micro_batches for plan in plans]
+    found = _updates(parts.Pipeline, *zip(plans, samples, strict=True))
+    for plan, count, outcomes in zip(plans, samples, found, strict=True):
+        _expect_gradients(outcomes, plan, count)
+        layout = Layout(pp=2, accumulation=count, schedule=plan.name, virtual_stages=plan.chunks)
+        for rank, outcome in enumerate(outcomes):
+            held, needed = outcome.value.most_held, round(sum(layout.in_flight(rank).values()))
+            if held > needed:
+                raise Wrong(
+                    f"{_name(plan, rank)}: {held} forward passes are held at the peak, more than "
+                    "wait for their backward pass: what has had it must be let go"
+                )
+        expected = [_sent(plan, layout, rank) for rank in range(2)]
+        expect_sent(
+            outcomes, expected, "each pass sends one message, at the ends of the model none"
+        )
+
+
+def _sent(plan: Schedule, layout: Layout, stage: int) -> dict[str, tuple[int, int]]:
+    """What the theory says that a stage sends: calls and bytes by operation."""
+    sizes = (sum(_layers(plan)), _HIDDEN, _HEADS, 4 * _HIDDEN)
+    shape = TransformerShape(*sizes, vocab=_VOCAB, context=_SEQUENCE)
+    traffic = step_traffic(Job(shape, _FP32, layout, sequence=_SEQUENCE), stage)
+    sent: dict[str, tuple[int, int]] = {}
+    for entry in traffic.collectives:
+        calls, size = sent.get(entry.operation, (0, 0))
+        more = round(entry.count * entry.size_bytes)
+        sent[entry.operation] = (calls + entry.count, size + more)
+    return sent
+
+
+_STAGES, _COUNT = 2, 8
+
+
+def _prepared(parts: SimpleNamespace) -> Any:
+    """One update of 1F1B: 8 micro-batches of 2 samples through 4 layers."""
+    from course_lib.scratch.pipeline.stage import wires
+
+    piece, window = _race_part()
+    group = wires([range(_STAGES)])
+    pipeline = parts.Pipeline([piece], schedule("1f1b", _STAGES, _COUNT).orders, group)
+    return lambda: pipeline.run(window)
+
+
+def _by_torch() -> Any:
+    import torch
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    from torch.nn.functional import cross_entropy
+
+    piece, window = _race_part()
+    inputs, labels = (torch.cat(parts) for parts in zip(*window, strict=True))
+    stage = PipelineStage(piece, 0 if piece.first else 1, _STAGES, torch.device("cpu"))
+    steps = Schedule1F1B(
+        stage, _COUNT, loss_fn=lambda y, wanted: cross_entropy(y.flatten(0, 1), wanted.flatten())
+    )
+    return lambda: steps.step(inputs) if piece.first else steps.step(target=labels)
+
+
+def _race_part() -> Any:
+    import torch
+    import torch.distributed as dist
+
+    from course_lib.scratch.gpt import GPT
+    from course_lib.scratch.pipeline.stage import cut
+
+    torch.manual_seed(0)
+    text = torch.randint(64, (2 * _COUNT, 65))
+    window = list(zip(text[:, :-1].chunk(_COUNT), text[:, 1:].chunk(_COUNT), strict=True))
+    (piece,) = cut(GPT(4, 64, 4, 64, 64), [2, 2], dist.get_rank(), _STAGES)
+    return piece, window
+
+
+PIPELINE = build(
+    "pipeline",
+    title="a pipeline's stage",
+    hints=(
+        "`run` is the same for every schedule. For each pass of `self.order`: take from the mail "
+        "what it needs, compute, hand the result to the mail. Then finish the mail, and sum the "
+        "gradients of the tied table.",
+        "Forward: what has arrived starts a new graph, so it must ask for a gradient itself. Keep "
+        "input and output by (micro-batch, chunk). The output of the last part becomes the loss.",
+        "The share of a micro-batch in the loss is its sum over tokens, divided by the tokens of "
+        "the whole window. What leaves the stage, and what is added up, has no graph: `detach()`.",
+        "Backward: pop what is kept, `y.backward(arrived)` (None starts from a loss), return "
+        "`x.grad`.",
+    ),
+    steps=(
+        Step("the forward passes", ("Pipeline.run", "Pipeline.forward"), _forward),
+        Step("the backward passes", ("Pipeline.backward",), _backward),
+        Step("1F1B and chunks", ("Pipeline.backward",), _in_turn),
+    ),
+    race=Race("one update of 1F1B, 8 micro-batches", _prepared, _by_torch),
+)

@@ -1,0 +1,115 @@
+"""Dispatchers that the check must refuse, and one more that is right."""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.scratch.experts.router import by_expert
+
+
+def _exchange(rows, sent, received, group):
+    room = rows.new_empty(sum(received), *rows.shape[1:])
+    dist.all_to_all_single(room, rows.contiguous(), received, sent, group=group)
+    return room
+
+
+def _parts(fault=""):
+    """An all-to-all and a Dispatcher in which one thing goes wrong, or nothing."""
+
+    class AllToAll(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, rows, sent, received, group):
+            ctx.sizes = sent, received, group
+            if fault == "nobody to send to" and not len(rows):
+                return rows.new_empty(sum(received), *rows.shape[1:])
+            if fault == "sizes exchanged":
+                return _exchange(rows, received, sent, group)
+            if fault == "room for its own":
+                return _exchange(rows, sent, sent, group)
+            if fault == "does nothing":
+                return rows.clone()
+            return _exchange(rows, sent, received, group)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            sent, received, group = ctx.sizes
+            if fault == "gradient not sent":
+                return gradient, None, None, None
+            if fault == "gradient sent on":
+                return _exchange(gradient, sent, received, group), None, None, None
+            if fault == "no gradient":
+                return None, None, None, None
+            return _exchange(gradient, received, sent, group), None, None, None
+
+    class Dispatcher:
+        def __init__(self, group):
+            self.group, self.rank, self.ranks = group, dist.get_rank(group), group.size()
+
+        def count(self, chosen, experts):
+            own = torch.bincount(chosen.flatten(), minlength=experts)
+            if fault == "counts not exchanged":
+                return own.expand(self.ranks, -1).clone()
+            everyone = [torch.empty_like(own) for _ in range(self.ranks)]
+            dist.all_gather(everyone, own, group=self.group)
+            return torch.stack(everyone)
+
+        def dispatch(self, tokens: Tensor, chosen, kept):
+            self.order = by_expert(chosen, kept[self.rank])
+            if fault == "in the order of the tokens":
+                self.order = self.order.sort().values
+            by_owner = kept.view(self.ranks, self.ranks, -1).sum(2)
+            self.sent = by_owner[self.rank].tolist()
+            self.received = by_owner[:, self.rank].tolist()
+            if fault == "equal pieces":
+                self.sent = [len(self.order) // self.ranks] * self.ranks
+                self.received = self.sent
+            if fault == "no limit":
+                self.order = chosen.flatten().argsort(stable=True)
+            return self.travel(tokens[self.order // chosen.shape[1]], self.sent, self.received)
+
+        def combine(self, results, weights):
+            rows = self.travel(results, self.received, self.sent)
+            order = self.order
+            if fault == "not put back":
+                order = order.sort().values
+            back = rows.new_zeros(weights.numel(), rows.shape[1])
+            if fault == "weighted by place":
+                rows = rows * weights.flatten()[: len(rows), None]
+                weights = torch.ones_like(weights)
+            back = back.index_copy(0, order, rows).view(*weights.shape, rows.shape[1])
+            if fault != "weights forgotten":
+                back = back * weights[..., None]
+            if fault == "weights twice":
+                back = back * weights[..., None]
+            return back.sum(1)
+
+        def travel(self, *args):
+            return AllToAll.apply(*args, self.group)
+
+    return [AllToAll, Dispatcher]
+
+
+RIGHT = [("choices, then their sum", _parts())]
+AS_MINE = "\nAllToAll, Dispatcher = _parts()\n"  # at the end of a copy of this file, as if kept
+
+_ONE, _TWO, _THREE, _FOUR = (f"step {number} of 4.*" for number in (1, 2, 3, 4))
+WRONG = [
+    (thought, _parts(thought), words)
+    for thought, words in [
+        ("does nothing", _ONE + "what arrives has shape"),
+        ("sizes exchanged", _ONE + "raised RuntimeError.*of your code"),
+        ("room for its own", _ONE + "(raised RuntimeError|another number of bytes)"),
+        ("nobody to send to", _ONE + "rank 1(, which had| has) returned"),
+        ("counts not exchanged", _TWO + "the table of counts is its own counts, for every rank"),
+        ("in the order of the tokens", _TWO + "cut from rows that are not sorted by expert"),
+        ("equal pieces", _TWO + "raised RuntimeError: Split sizes"),
+        ("no limit", _TWO + "Split sizes"),
+        ("not put back", _THREE + "the results in the order in which they come back"),
+        ("weights forgotten", _THREE + "the plain sum of the experts' results"),
+        ("weights twice", _THREE + "weighted twice"),
+        ("weighted by place", _THREE + "each result with the weight of another choice"),
+        ("gradient not sent", _FOUR + "invalid gradient"),
+        ("gradient sent on", _FOUR + "raised RuntimeError.*of your code"),
+        ("no gradient", _FOUR + "the gradient of the tokens is None"),
+    ]
+]
