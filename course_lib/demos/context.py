@@ -21,6 +21,7 @@ from course_lib.demos.shared import functional
 from course_lib.demos.shared.batch import Batch, both
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE
 from course_lib.demos.shared.prediction import Sent, predicted_sent, predicted_stored, traffic
 from course_lib.demos.shared.ranks import from_all_ranks, world
 from course_lib.demos.shared.trainee import Trainee
@@ -45,7 +46,7 @@ class Options(BatchOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from course_lib.demos.experts.versions import ByHand, Library, WithMine
 from course_lib.demos.shared.batch import Batch, own_rows
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE
 from course_lib.demos.shared.prediction import predicted_stored
 from course_lib.demos.shared.training import one_process
 from course_lib.theory.inputs.layout import Layout
@@ -44,7 +45,7 @@ class Options(BatchOptions):
         whole("top_k", self.top_k, most=self.experts)
         number("capacity_factor", self.capacity_factor, least=0)
         number("balance", self.balance, least=0)
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
         super().__post_init__()
 
     def training(self) -> ExpertTraining:

@@ -15,6 +15,7 @@ from course_lib.demos.pipeline.asleep import Sleeping, sleep
 from course_lib.demos.pipeline.versions import LIBRARY, Library, Scratch, Staged
 from course_lib.demos.shared.comparison import Comparison, Version, follow
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE
 from course_lib.demos.shared.prediction import predicted_sent, predicted_stored, traffic
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import OneProcess, Training, one_process
@@ -48,7 +49,7 @@ class Options(BatchOptions):
         choice("schedule", self.schedule, ("all", *SCHEDULES))
         whole("virtual_stages", self.virtual_stages, least=2)
         number("sleep_ms", self.sleep_ms, least=0)
-        choice("parts", self.parts, ("course", "mine"))
+        choice("parts", self.parts, WHOSE)
 
     def layout(self, name: str, ranks: int) -> Layout:
         """Schedule `name` on `ranks` stages; ValueError where it does not fit."""

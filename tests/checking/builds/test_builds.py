@@ -30,11 +30,6 @@ def right_of(file):
     return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
 
 
-def right_of(file):
-    """Right versions in another form: (what form, answer)."""
-    return getattr(import_module(f"tests.checking.builds.wrong_{file}"), "RIGHT", [])
-
-
 def right(part):
     return [mine.get(name, "course") for name in part.names]
 
