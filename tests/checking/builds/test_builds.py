@@ -65,18 +65,6 @@ def test_a_wrong_version_is_told_what_is_wrong(part, answer, words):
     assert re.search(words, str(refused.value)), refused.value
 
 
-ALSO_RIGHT = [
-    pytest.param(part, answer, id=f"{part.file}: {form}")
-    for part in PARTS
-    for form, answer in getattr(wrong_module(part.file), "RIGHT", ())
-]
-
-
-@pytest.mark.parametrize(("part", "answer"), ALSO_RIGHT)
-def test_a_right_version_of_another_form_passes(part, answer):
-    find(part.build).check(answer)
-
-
 @pytest.mark.parametrize("part", PARTS, ids=FILES)
 def test_nonsense_is_refused_by_a_sentence(part):
     good = right(part)
