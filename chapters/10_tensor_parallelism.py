@@ -155,7 +155,7 @@ assert too_early.tolist() == [[7, 8]]
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
 #
-# In PyTorch each is an autograd `Function` of a few lines:
+# In PyTorch each is an autograd `Function` of a few lines. (Exercise 10.11 builds both, and the layers further below. You may want to try it first.)
 
 # %%
 show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
@@ -214,7 +214,7 @@ assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
 
 # %%
 show_source(
-    scratch.tensor.layers.ColumnParallelLinear, scratch.tensor.layers.RowParallelLinear
+    scratch.tensor.region.ColumnParallelLinear, scratch.tensor.region.RowParallelLinear
 )
 
 # %% [markdown]
@@ -309,7 +309,7 @@ print(f"cut in one piece: relative difference {gap:.0%}")
 assert gap > 0.5
 
 # %% [markdown]
-# In our layers that is the `parts=3`:
+# In our layers that is the `parts=3`. (`region.pair` has the four pieces that a region was given: f, g, and the layers `column` and `row` from above.)
 
 # %%
 show_source(scratch.tensor.layers.ParallelAttention)
@@ -489,7 +489,7 @@ show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
 # %% [markdown]
 # - `top` needs no gradient: whatever is subtracted everywhere cancels.
 # - `own` says whether the right word is one of this rank's. A foreign word looks up score 0 of the rank, and `where` replaces it by 0.
-# - `Sum` is g again: copy on the way back. So each rank gets the gradient of its own words, softmax minus one for the right word, without a message.
+# - `region.sum` is g again: copy on the way back. So each rank gets the gradient of its own words, softmax minus one for the right word, without a message.
 #
 # How much is saved?
 
@@ -1002,3 +1002,92 @@ replaced = {
 }
 ### END SOLUTION
 check("10.10", replaced)
+
+# %% [markdown] tags=["exercise"]
+# **10.11** Write tensor parallelism yourself: f and g, and the two layers between them. `wire.all_reduce(tensor, group)` returns the sum over the ranks of the group and leaves its
+# argument as it is. A layer gets the whole `nn.Linear`, the same on every rank, and a region. The region has
+#
+# - `region.cut(whole, dim, parts)`: this rank's share of a weight along `dim`, as a parameter. With `parts=3` it cuts each of three equal parts, as q, k and v need it.
+# - `region.enter(x)`, which applies your f, and `region.leave(x)`, which applies your g.
+#
+# The check runs all four on two and three real ranks: f and g, the cut by columns, the cut by rows, and last a whole layer of a transformer, whose messages it counts. What passes is kept as
+# `mine/tensor.py`. `course demo tp --parts mine` trains on it, beside PyTorch's version, and chapter 13 puts it on a mesh.
+
+# %% tags=["exercise"]
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+from torch.nn.functional import linear
+
+from course_lib.scratch import wire
+from course_lib.scratch.tensor.region import TensorParallel
+
+### BEGIN GIVEN
+
+
+class Copy(Function):
+    """f, before the columns: every rank takes the whole input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """The same numbers, in a new tensor; `ctx.group` keeps the group for the way back."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient of x, and None for the group."""
+        ...
+
+
+class Sum(Function):
+    """g, after the rows: the results of all ranks add up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """The sum over the ranks of the group."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient of x, and None for the group."""
+        ...
+
+
+class ColumnParallelLinear(nn.Module):
+    """Cut by outputs: (…, in) -> (…, out / ranks)."""
+
+    def __init__(self, whole: nn.Linear, region: TensorParallel, parts: int = 1) -> None:
+        """This rank's `weight` (out / ranks, in) and `bias` (out / ranks,), by `region.cut`."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """This rank's outputs, from an x that every rank has."""
+        ...
+
+
+class RowParallelLinear(nn.Module):
+    """Cut by inputs: (…, in / ranks) -> (…, out)."""
+
+    def __init__(self, whole: nn.Linear, region: TensorParallel) -> None:
+        """This rank's `weight` (out, in / ranks), by `region.cut`, and the whole `bias` (out,)."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All outputs, on every rank, from this rank's part of the inputs."""
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.region import (
+    ColumnParallelLinear,
+    Copy,
+    RowParallelLinear,
+    Sum,
+)
+
+### END SOLUTION
+
+check("10.11", [Copy, Sum, ColumnParallelLinear, RowParallelLinear])

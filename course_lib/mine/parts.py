@@ -19,6 +19,12 @@ PARTS = (
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
+    Part(
+        "tensor",
+        "10.11",
+        f"{_SCRATCH}.tensor.region",
+        ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear"),
+    ),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

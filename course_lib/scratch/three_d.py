@@ -5,7 +5,7 @@ send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp.
 Narayanan et al. 2021, arXiv:2104.04473, section 3; Megatron-LM's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,12 +17,14 @@ from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline.mail import Order
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import cut, wires
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.region import Pair, TensorParallel
 from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
 )
 from course_lib.scratch.zero.flat import flatten, views
+
+CutLoss = Callable[[Tensor, Tensor, TensorParallel], Tensor]
 
 
 class Coordinates(NamedTuple):
@@ -74,7 +76,10 @@ def _own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
 
 
 class ThreeD:
-    """This rank's part of a GPT: 1/tp of each matrix of its stage's layers."""
+    """This rank's part of a GPT: 1/tp of each matrix of its stage's layers.
+
+    `pair` and `cross_entropy`: what cuts matrices and vocabulary.
+    """
 
     def __init__(
         self,
@@ -82,15 +87,19 @@ class ThreeD:
         mesh: Mesh,
         layers: Sequence[int],
         orders: Sequence[Order],
+        *,
+        pair: Pair | None = None,
+        cross_entropy: CutLoss = vocab_parallel_cross_entropy,
     ) -> None:
-        self.mesh, self.region = mesh, TensorParallel(mesh.tp)
+        self.mesh, self.region = mesh, TensorParallel(mesh.tp, pair)
+        self.cross_entropy = cross_entropy
         whole = cut_gpt(model, self.region)
         self.parts = cut(whole, layers, mesh.place.pp, mesh.size.pp)
         self.pipeline = Pipeline(self.parts, orders, mesh.wires, self.loss_sum)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss; each tp rank has the logits of its own words."""
-        return vocab_parallel_cross_entropy(logits, labels, self.region).sum()
+        return self.cross_entropy(logits, labels, self.region).sum()
 
     def run(self, inputs: Tensor, labels: Tensor, pieces: int) -> Tensor:
         """Gradients of the whole batch (batch, sequence), and a share of loss.

@@ -47,7 +47,7 @@ def _kind(
         return "has numbers that are not finite"
     for name, other in others.items():
         if other.shape == found.shape and _near(found, other.detach().double(), limit):
-            return f"is {name}, expected its own"
+            return f"is {name}, not what is expected"
     for factor, meaning in factors.items():
         if _near(found, factor * expected, max(1.0, abs(factor)) * limit):
             return f"is {_times(factor)} what is expected: {meaning}"

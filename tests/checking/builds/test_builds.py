@@ -34,6 +34,20 @@ def test_the_courses_own_version_is_right(part):
     find(part.build).check(right(part))
 
 
+ALSO_RIGHT = [
+    pytest.param(part, answer, id=f"{part.file}: {form}")
+    for part in PARTS
+    for form, answer in getattr(
+        import_module(f"tests.checking.builds.wrong_{part.file}"), "RIGHT", []
+    )
+]
+
+
+@pytest.mark.parametrize(("part", "answer"), ALSO_RIGHT)
+def test_a_right_version_in_another_form_passes(part, answer):
+    find(part.build).check(answer)
+
+
 @pytest.mark.parametrize(("part", "answer", "words"), CASES)
 def test_a_wrong_version_is_told_what_is_wrong(part, answer, words):
     with pytest.raises(Wrong) as refused:
