@@ -373,6 +373,8 @@ assert units_of_sbh == 114 / 8
 # |---|---|---|
 # | instead of f | all-gather | reduce-scatter |
 # | instead of g | reduce-scatter | all-gather |
+#
+# (Exercise 10.12 builds the two.)
 
 # %%
 show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
@@ -482,6 +484,9 @@ parts = [(part - top).exp().sum() for part in scores.chunk(2)]
 loss = sum(parts).log() - (scores[1] - top)
 print(f"{loss:.4f}")
 assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
+
+# %% [markdown]
+# The same on real ranks, for all tokens at once. Exercise 10.13 builds it; you may want to do that before you read on.
 
 # %%
 show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
@@ -1058,7 +1063,9 @@ class Sum(Function):
 class ColumnParallelLinear(nn.Module):
     """Cut by outputs: (…, in) -> (…, out / ranks)."""
 
-    def __init__(self, whole: nn.Linear, region: TensorParallel, parts: int = 1) -> None:
+    def __init__(
+        self, whole: nn.Linear, region: TensorParallel, parts: int = 1
+    ) -> None:
         """This rank's `weight` (out / ranks, in) and `bias` (out / ranks,), by `region.cut`."""
         ...
 
@@ -1091,3 +1098,93 @@ from course_lib.scratch.tensor.region import (
 ### END SOLUTION
 
 check("10.11", [Copy, Sum, ColumnParallelLinear, RowParallelLinear])
+
+# %% [markdown] tags=["exercise"]
+# **10.12** Now the two ends of a pair under sequence parallelism: outside a rank has only its own tokens. `wire.all_gather(share, group)` joins the shares of all ranks along the *first*
+# dimension, and `wire.reduce_scatter(whole, group)` cuts the sum over ranks along the first one; here the sequence is the second. The number of ranks divides it.
+#
+# The check runs each of the two forward and backward on two or three ranks, then a layer of a transformer. What passes is kept as `mine/sequence.py`, and
+# `course demo tp --parts mine --sequence-parallel` trains on it.
+
+# %% tags=["exercise"]
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+
+### BEGIN GIVEN
+
+
+class Gather(Function):
+    """Instead of f, into a pair: all tokens, from this rank's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """(batch, sequence / ranks, hidden) -> (batch, sequence, hidden)."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """(batch, sequence, hidden) -> (batch, sequence / ranks, hidden), and None."""
+        ...
+
+
+class SumScatter(Function):
+    """Instead of g, out of a pair: the sum over ranks, of this rank's tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """(batch, sequence, hidden) -> (batch, sequence / ranks, hidden)."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """(batch, sequence / ranks, hidden) -> (batch, sequence, hidden), and None."""
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.sequence import Gather, SumScatter
+
+### END SOLUTION
+
+check("10.12", [Gather, SumScatter])
+
+# %% [markdown] tags=["exercise"]
+# **10.13** Exercise 10.9 with tensors, on real ranks, and with gradients. Rank `region.rank` of `region.ranks` has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
+# not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
+# A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
+#
+# The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages. What passes is kept as
+# `mine/vocabulary.py`; `course demo tp --parts mine` computes its loss with it.
+
+# %% tags=["exercise"]
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.scratch.tensor.region import TensorParallel
+
+### BEGIN GIVEN
+
+
+def vocab_parallel_cross_entropy(
+    logits: Tensor, labels: Tensor, region: TensorParallel
+) -> Tensor:
+    """The loss of each token, (batch, sequence), the same on every rank.
+
+    `logits` (batch, sequence, n) are those of this rank's words; `labels` (batch, sequence) are numbers of words among all.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy
+
+### END SOLUTION
+
+check("10.13", vocab_parallel_cross_entropy)

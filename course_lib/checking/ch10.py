@@ -13,7 +13,7 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
-from course_lib.checking.builds import tensor
+from course_lib.checking.builds import sequence, tensor, vocabulary
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -246,7 +246,7 @@ def _deprecated(answer: Any) -> None:
     )
 
 
-BUILDS = (tensor.TENSOR,)
+BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
 
 QUIZ = (
     Question(

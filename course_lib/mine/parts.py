@@ -25,6 +25,13 @@ PARTS = (
         f"{_SCRATCH}.tensor.region",
         ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear"),
     ),
+    Part("sequence", "10.12", f"{_SCRATCH}.tensor.sequence", ("Gather", "SumScatter")),
+    Part(
+        "vocabulary",
+        "10.13",
+        f"{_SCRATCH}.tensor.vocabulary",
+        ("vocab_parallel_cross_entropy",),
+    ),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

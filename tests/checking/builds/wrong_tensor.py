@@ -232,7 +232,8 @@ WRONG = [
     (
         "the first rank alone sums",
         _with(row=_only_first()),
-        _THIRD + "nothing moves.*rank 0 is in allreduce",
+        # Warm ranks stay, and fresh ones are gone when they have returned.
+        _THIRD + "(nothing moves.*rank 0 is in allreduce|rank 0 lost its conn).*of your code",
     ),
     (
         "two sums",
