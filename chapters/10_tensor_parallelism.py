@@ -155,7 +155,7 @@ assert too_early.tolist() == [[7, 8]]
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
 #
-# In PyTorch each is an autograd `Function` of a few lines:
+# In PyTorch each is an autograd `Function` of a few lines. (Exercise 10.11 builds both, and the layers further below. You may want to try it first.)
 
 # %%
 show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
@@ -214,7 +214,7 @@ assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
 
 # %%
 show_source(
-    scratch.tensor.layers.ColumnParallelLinear, scratch.tensor.layers.RowParallelLinear
+    scratch.tensor.region.ColumnParallelLinear, scratch.tensor.region.RowParallelLinear
 )
 
 # %% [markdown]
@@ -309,7 +309,7 @@ print(f"cut in one piece: relative difference {gap:.0%}")
 assert gap > 0.5
 
 # %% [markdown]
-# In our layers that is the `parts=3`:
+# In our layers that is the `parts=3`. (`region.pair` has the four pieces that a region was given: f, g, and the layers `column` and `row` from above.)
 
 # %%
 show_source(scratch.tensor.layers.ParallelAttention)
@@ -373,6 +373,8 @@ assert units_of_sbh == 114 / 8
 # |---|---|---|
 # | instead of f | all-gather | reduce-scatter |
 # | instead of g | reduce-scatter | all-gather |
+#
+# (Exercise 10.12 builds the two.)
 
 # %%
 show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
@@ -492,13 +494,16 @@ loss = sum(parts).log() - (scores[1] - top)
 print(f"{loss:.4f}")
 assert torch.isclose(loss, cross_entropy(scores, torch.tensor(1)))
 
+# %% [markdown]
+# The same on real ranks, for all tokens at once. Exercise 10.13 builds it; you may want to do that before you read on.
+
 # %%
 show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
 
 # %% [markdown]
 # - `top` needs no gradient: whatever is subtracted everywhere cancels.
 # - `own` says whether the right word is one of this rank's. A foreign word looks up score 0 of the rank, and `where` replaces it by 0.
-# - `Sum` is g again: copy on the way back. So each rank gets the gradient of its own words, softmax minus one for the right word, without a message.
+# - `region.sum` is g again: copy on the way back. So each rank gets the gradient of its own words, softmax minus one for the right word, without a message.
 #
 # How much is saved?
 
@@ -1015,3 +1020,184 @@ replaced = {
 }
 ### END SOLUTION
 check("10.10", replaced)
+
+# %% [markdown] tags=["exercise"]
+# **10.11** Write tensor parallelism yourself: f and g, and the two layers between them. `wire.all_reduce(tensor, group)` returns the sum over the ranks of the group and leaves its
+# argument as it is. A layer gets the whole `nn.Linear`, the same on every rank, and a region. The region has
+#
+# - `region.cut(whole, dim, parts)`: this rank's share of a weight along `dim`, as a parameter. With `parts=3` it cuts each of three equal parts, as q, k and v need it.
+# - `region.enter(x)`, which applies your f, and `region.leave(x)`, which applies your g.
+#
+# The check runs all four on two and three real ranks: f and g, the cut by columns, the cut by rows, and last a whole layer of a transformer, whose messages it counts. What passes is kept as
+# `mine/tensor.py`. `course demo tp --parts mine` trains on it, beside PyTorch's version, and chapter 13 puts it on a mesh.
+
+# %% tags=["exercise"]
+from typing import Any
+
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+from torch.nn.functional import linear
+
+from course_lib.scratch import wire
+from course_lib.scratch.tensor.region import TensorParallel
+
+### BEGIN GIVEN
+
+
+class Copy(Function):
+    """f, before the columns: every rank takes the whole input."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """The same numbers, in a new tensor; `ctx.group` keeps the group for the way back."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient of x, and None for the group."""
+        ...
+
+
+class Sum(Function):
+    """g, after the rows: the results of all ranks add up."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """The sum over the ranks of the group."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """The gradient of x, and None for the group."""
+        ...
+
+
+class ColumnParallelLinear(nn.Module):
+    """Cut by outputs: (…, in) -> (…, out / ranks)."""
+
+    def __init__(
+        self, whole: nn.Linear, region: TensorParallel, parts: int = 1
+    ) -> None:
+        """This rank's `weight` (out / ranks, in) and `bias` (out / ranks,), by `region.cut`."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """This rank's outputs, from an x that every rank has."""
+        ...
+
+
+class RowParallelLinear(nn.Module):
+    """Cut by inputs: (…, in / ranks) -> (…, out)."""
+
+    def __init__(self, whole: nn.Linear, region: TensorParallel) -> None:
+        """This rank's `weight` (out, in / ranks), by `region.cut`, and the whole `bias` (out,)."""
+        ...
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All outputs, on every rank, from this rank's part of the inputs."""
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.region import (
+    ColumnParallelLinear,
+    Copy,
+    RowParallelLinear,
+    Sum,
+)
+
+### END SOLUTION
+
+check("10.11", [Copy, Sum, ColumnParallelLinear, RowParallelLinear])
+
+# %% [markdown] tags=["exercise"]
+# **10.12** Now the two ends of a pair under sequence parallelism: outside a rank has only its own tokens. `wire.all_gather(share, group)` joins the shares of all ranks along the *first*
+# dimension, and `wire.reduce_scatter(whole, group)` cuts the sum over ranks along the first one; here the sequence is the second. The number of ranks divides it.
+#
+# The check runs each of the two forward and backward on two or three ranks, then a layer of a transformer. What passes is kept as `mine/sequence.py`, and
+# `course demo tp --parts mine --sequence-parallel` trains on it.
+
+# %% tags=["exercise"]
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+
+### BEGIN GIVEN
+
+
+class Gather(Function):
+    """Instead of f, into a pair: all tokens, from this rank's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """(batch, sequence / ranks, hidden) -> (batch, sequence, hidden)."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """(batch, sequence, hidden) -> (batch, sequence / ranks, hidden), and None."""
+        ...
+
+
+class SumScatter(Function):
+    """Instead of g, out of a pair: the sum over ranks, of this rank's tokens."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
+        """(batch, sequence, hidden) -> (batch, sequence / ranks, hidden)."""
+        ...
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """(batch, sequence / ranks, hidden) -> (batch, sequence, hidden), and None."""
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.sequence import Gather, SumScatter
+
+### END SOLUTION
+
+check("10.12", [Gather, SumScatter])
+
+# %% [markdown] tags=["exercise"]
+# **10.13** Exercise 10.9 with tensors, on real ranks, and with gradients. Rank `region.rank` of `region.ranks` has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
+# not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
+# A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
+#
+# The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages. What passes is kept as
+# `mine/vocabulary.py`; `course demo tp --parts mine` computes its loss with it.
+
+# %% tags=["exercise"]
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.scratch.tensor.region import TensorParallel
+
+### BEGIN GIVEN
+
+
+def vocab_parallel_cross_entropy(
+    logits: Tensor, labels: Tensor, region: TensorParallel
+) -> Tensor:
+    """The loss of each token, (batch, sequence), the same on every rank.
+
+    `logits` (batch, sequence, n) are those of this rank's words; `labels` (batch, sequence) are numbers of words among all.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy
+
+### END SOLUTION
+
+check("10.13", vocab_parallel_cross_entropy)

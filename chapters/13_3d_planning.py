@@ -840,7 +840,7 @@ message = 2 * 16 * 32 * 4
 tp_bytes = predict("13.tp_bytes", "tp bytes?", yours=None)
 
 # %%
-eight = demos.run("three_d", ranks=8, stream=False)
+eight = demos.run("three_d", ranks=8, parts="mine", stream=False)
 print(eight.report())
 
 # %%

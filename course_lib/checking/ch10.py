@@ -13,6 +13,7 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
+from course_lib.checking.builds import sequence, tensor, vocabulary
 from course_lib.theory.inputs import hardware
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
@@ -244,6 +245,8 @@ def _deprecated(answer: Any) -> None:
         wants="the dictionary with True or False",
     )
 
+
+BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)
 
 QUIZ = (
     Question(

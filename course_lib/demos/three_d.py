@@ -8,23 +8,37 @@ Run it with `course demo three_d --ranks 8`, or with fewer ranks, or under torch
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch
 from course_lib.demos.shared.comparison import Comparison, follow
 from course_lib.demos.shared.options import BatchOptions, option
-from course_lib.demos.shared.prediction import predicted_sent, predicted_stored, traffic
+from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.prediction import (
+    Sent,
+    add_calls,
+    predicted_sent,
+    predicted_stored,
+    traffic,
+)
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, one_process
+from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.tensor.region import Pair
 from course_lib.scratch.tensor.vocabulary import whole_gradients
-from course_lib.scratch.three_d import Mesh, ThreeD
+from course_lib.scratch.three_d import Coordinates, Mesh, ThreeD, axes
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.schedules import schedule
 from course_lib.validation import choice, divisible, whole
 
+PAIR = ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear")
+RING = ("ring_reduce_scatter", "ring_all_gather")
+BUILT = ("Mesh", *PAIR, "vocab_parallel_cross_entropy", "Pipeline", *RING)
 # zb1p walks backward twice, and would exchange tensor-parallel gradients twice.
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved")
 
@@ -42,6 +56,7 @@ class Options(BatchOptions):
     schedule: str = option("1f1b", f"one of {', '.join(SCHEDULES)}")
     virtual_stages: int = option(2, "chunks on each rank under the interleaved schedule")
     sequence: int = option(16, "characters in a sample")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,6 +64,7 @@ class Options(BatchOptions):
             whole(name, getattr(self, name), least=0)
         whole("micro_batches", self.micro_batches)
         choice("schedule", self.schedule, SCHEDULES)
+        choice("parts", self.parts, WHOSE)
         whole("virtual_stages", self.virtual_stages, least=2)
 
     def layout(self, ranks: int) -> Layout:
@@ -91,15 +107,14 @@ def main(options: Options) -> OnMesh:
     rank = launch.init()
     layout, training = options.layout(rank.world), options.training()
     reference = one_process(training, rank.device)
-    mesh = Mesh(layout.dp, layout.tp, layout.pp)
-    stage = mesh.place.pp
+    mesh = mine.get("Mesh", options.parts)(layout.dp, layout.tp, layout.pp)
     version = follow(
-        Mixed(training, layout, mesh, rank),
+        Mixed(training, layout, mesh, options.parts),
         training,
         reference,
-        predicted_sent(traffic(training, layout, stage=stage), by_axis=True),
-        predicted_stored(training, layout, stage),
-        axes=mesh.axes(),
+        _predicted(training, layout, mesh.place, options.parts),
+        predicted_stored(training, layout, mesh.place.pp),
+        axes=axes(mesh),
     )
     return OnMesh.verified(
         "three_d",
@@ -107,20 +122,45 @@ def main(options: Options) -> OnMesh:
         options.model,
         reference,
         [version],
-        notes=_notes(mesh, layout, training),
+        notes=_notes(mesh, layout, training) + _credit(options.parts),
         places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
     )
+
+
+def _predicted(training: Training, layout: Layout, place: Coordinates, parts: str) -> Sent:
+    """What this rank sends in an update, by axis; gradients in messages where a ring sums them."""
+    by_theory = traffic(training, layout, stage=place.pp)
+    if not with_yours(parts, *RING):
+        return predicted_sent(by_theory, by_axis=True)
+    sent = predicted_sent(by_theory, "tp", "pp", by_axis=True)
+    for entry in by_theory.collectives:
+        if entry.axis == "dp":
+            calls, size = ring_messages(round(entry.size_bytes) // 4, layout.dp, place.dp)
+            add_calls(sent, "dp send-recv", entry.count * calls, entry.count * 4 * size)
+    return sent
+
+
+def ring_messages(numbers: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Messages, and numbers in them, that one rank of a ring sends to sum a tensor over `ranks`.
+
+    Parts differ by one number where `ranks` does not divide. In n-1 steps a rank sends all parts
+    but its own, and in the n-1 after them all but the next one's.
+    """
+    parts = [numbers // ranks + (place < numbers % ranks) for place in range(ranks)]
+    return 2 * (ranks - 1), 2 * numbers - parts[rank] - parts[(rank + 1) % ranks]
 
 
 class Mixed(Trainee):
     """`scratch.three_d` as one version of the training."""
 
-    def __init__(self, training: Training, layout: Layout, mesh: Mesh, rank: launch.Rank) -> None:
-        self.name = f"scratch dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
+    def __init__(self, training: Training, layout: Layout, mesh: Mesh, parts: str) -> None:
+        degrees = f"dp {layout.dp} x tp {layout.tp} x pp {layout.pp}"
+        self.name = f"scratch {degrees}{', on your parts' if with_yours(parts, *BUILT) else ''}"
         self.layout = layout
         order = schedule(layout.schedule, layout.pp, layout.accumulation, layout.virtual_stages)
         layers = layout.chunk_layers(training.shape())
-        self.ours = ThreeD(training.build(rank.device), mesh, layers, order.orders)
+        whole = training.build(launch.init().device)
+        self.ours = ThreeD(whole, mesh, layers, order.orders, **own_parts(parts))
         model = nn.ModuleList(self.ours.parts)
         super().__init__(model, training.optimizer(model.parameters()))
 
@@ -135,6 +175,34 @@ class Mixed(Trainee):
             own |= {name: g.cpu() for name, g in whole_gradients(part, self.ours.region).items()}
         every = from_all_ranks(own)
         return {name: gradient for one in every for name, gradient in one.items()}
+
+
+def own_parts(parts: str) -> dict[str, Any]:
+    """What ThreeD is made of: the course's parts or, where they are built, the learner's."""
+    found: dict[str, Any] = {
+        "pair": Pair(*(mine.get(name, parts) for name in PAIR)),
+        "cross_entropy": mine.get("vocab_parallel_cross_entropy", parts),
+        "pipeline": mine.get("Pipeline", parts),
+    }
+    if with_yours(parts, *RING):
+        reduce_scatter, all_gather = (mine.get(name, parts) for name in RING)
+
+        def by_ring(tensor: Tensor, group: ProcessGroup) -> Tensor:
+            peers = Peers(group)
+            whole: Tensor = all_gather(reduce_scatter(tensor, peers), peers, len(tensor))
+            return whole
+
+        found["all_reduce"] = by_ring
+    return found
+
+
+def _credit(parts: str) -> list[str]:
+    """Which parts are the learner's, and which the course's still."""
+    if not with_yours(parts, *BUILT):
+        return []
+    theirs = [name for name in BUILT if mine.is_mine(name)]
+    left = [name for name in BUILT if name not in theirs]
+    return [f"yours: {', '.join(theirs)}", f"the course's: {', '.join(left) or 'none'}"]
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:

@@ -29,6 +29,19 @@ PARTS = (
     Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
     Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
     Part("zero", "8.11", f"{_SCRATCH}.zero.stages", ("Unit", "Zero", "clip")),
+    Part(
+        "tensor",
+        "10.11",
+        f"{_SCRATCH}.tensor.region",
+        ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear"),
+    ),
+    Part("sequence", "10.12", f"{_SCRATCH}.tensor.sequence", ("Gather", "SumScatter")),
+    Part(
+        "vocabulary",
+        "10.13",
+        f"{_SCRATCH}.tensor.vocabulary",
+        ("vocab_parallel_cross_entropy",),
+    ),
     Part("pipeline", "11.11", f"{_SCRATCH}.pipeline.runtime", ("Pipeline",)),
     Part("experts", "12.10", f"{_SCRATCH}.experts.all_to_all", ("AllToAll", "Dispatcher")),
     Part(

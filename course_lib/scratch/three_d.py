@@ -5,7 +5,7 @@ send least and lie furthest apart: rank = (pp · DP + dp) · TP + tp.
 Narayanan et al. 2021, arXiv:2104.04473, section 3; Megatron-LM's order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -14,16 +14,20 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from course_lib.scratch import wire
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline.mail import Order
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import cut, wires
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.region import Pair, TensorParallel
 from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,
     vocab_parallel_cross_entropy,
 )
 from course_lib.scratch.zero.flat import flatten, views
+
+CutLoss = Callable[[Tensor, Tensor, TensorParallel], Tensor]
+SumOver = Callable[[Tensor, ProcessGroup], Tensor]
 
 
 class Coordinates(NamedTuple):
@@ -59,15 +63,16 @@ class Mesh:
         dim = self.size._fields.index(axis)
         return ranks.movedim(dim, -1).flatten(0, 1).tolist()
 
-    def axes(self) -> dict[str, str]:
-        """The axis of each of this rank's groups, by the group's name."""
-        groups = {"dp": [self.dp], "tp": [self.tp], "pp": self.wires}
-        return {
-            group.group_name: axis
-            for axis, several in groups.items()
-            for group in several
-            if isinstance(group, ProcessGroup)  # not an end of the pipeline
-        }
+
+def axes(mesh: Mesh) -> dict[str, str]:
+    """The axis of each of this rank's groups, by the group's name."""
+    groups = {"dp": [mesh.dp], "tp": [mesh.tp], "pp": mesh.wires}
+    return {
+        group.group_name: axis
+        for axis, several in groups.items()
+        for group in several
+        if isinstance(group, ProcessGroup)  # not an end of the pipeline
+    }
 
 
 def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
@@ -79,7 +84,9 @@ def own_group(lines: Sequence[Sequence[int]]) -> ProcessGroup:
 class ThreeD:
     """This rank's part of a GPT: 1/tp of each matrix of its stage's layers.
 
-    `pipeline` runs the passes; another class takes the same arguments.
+    `pair` and `cross_entropy`: what cuts matrices and vocabulary. `pipeline`
+    runs the passes, `all_reduce` sums gradients over dp. Others may take their
+    places.
     """
 
     def __init__(
@@ -89,16 +96,20 @@ class ThreeD:
         layers: Sequence[int],
         orders: Sequence[Order],
         *,
+        pair: Pair | None = None,
+        cross_entropy: CutLoss = vocab_parallel_cross_entropy,
         pipeline: type[Pipeline] = Pipeline,
+        all_reduce: SumOver = wire.all_reduce,
     ) -> None:
-        self.mesh, self.region = mesh, TensorParallel(mesh.tp)
+        self.mesh, self.region = mesh, TensorParallel(mesh.tp, pair)
+        self.cross_entropy, self.all_reduce = cross_entropy, all_reduce
         whole = cut_gpt(model, self.region)
         self.parts = cut(whole, layers, mesh.place.pp, mesh.size.pp)
         self.pipeline = pipeline(self.parts, orders, mesh.wires, self.loss_sum)
 
     def loss_sum(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss; each tp rank has the logits of its own words."""
-        return vocab_parallel_cross_entropy(logits, labels, self.region).sum()
+        return self.cross_entropy(logits, labels, self.region).sum()
 
     def run(self, inputs: Tensor, labels: Tensor, pieces: int) -> Tensor:
         """Gradients of the whole batch (batch, sequence), and a share of loss.
@@ -120,8 +131,7 @@ class ThreeD:
         for group in (layers, ends):
             gradients = [p.grad for p in group if p.grad is not None]
             if gradients:
-                flat = flatten(gradients, ranks=1)
-                dist.all_reduce(flat, group=self.mesh.dp)
-                flat /= self.mesh.size.dp
-                for gradient, mean in views(flat, gradients):
-                    gradient.copy_(mean)
+                total = self.all_reduce(flatten(gradients, 1), self.mesh.dp)
+                mean = total / self.mesh.size.dp
+                for gradient, part in views(mean, gradients):
+                    gradient.copy_(part)

@@ -3,9 +3,9 @@
 from functools import partial
 
 import pytest
-from together import explained, refused, runs
+from together import explained, keep, refused, runs
 
-from course_lib import demos
+from course_lib import demos, launch
 from course_lib.demos import three_d
 
 BASE = {"model": "3x16x2", "sequence": 8, "batch": 8}
@@ -146,3 +146,67 @@ def test_what_does_not_fit_the_ranks_is_explained():
     refused("three_d", of_two, **BASE)
     of_three = [({"tp": 2}, r"world 3 is not dp\*tp\*pp\*cp = 1\*2\*1\*1 = 2")]
     refused("three_d", of_three, ranks=3, **BASE)
+
+
+KEPT = {
+    "mesh": "from course_lib.scratch.three_d import Mesh\n",
+    "tensor": "from course_lib.scratch.tensor.region import (\n"
+    "    ColumnParallelLinear, Copy, RowParallelLinear, Sum\n)\n",
+    "vocabulary": "from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy\n",
+    "pipeline": "from course_lib.scratch.pipeline.runtime import Pipeline\n",
+    "ring": "from course_lib.scratch.collectives.ring import (\n"
+    "    ring_all_gather, ring_reduce_scatter\n)\n",
+}
+WRONG = {
+    "mesh": "class Mesh(Mesh):\n    def lines(self, axis):\n"
+    "        return super().lines({'dp': 'tp', 'tp': 'dp'}.get(axis, axis))\n",
+    "tensor": "class Sum(Sum):\n    @staticmethod\n    def forward(ctx, x, group):\n"
+    "        return x.clone()\n",
+    "vocabulary": "right = vocab_parallel_cross_entropy\n"
+    "def vocab_parallel_cross_entropy(logits, labels, region):\n"
+    "    return right(logits, labels, region) + logits.sum(-1)\n",
+    "pipeline": "class Pipeline(Pipeline):\n    def run(self, window):\n"
+    "        return super().run(window[::-1]) + super().run(window)\n",
+    "ring": "right = ring_reduce_scatter\n"
+    "def ring_reduce_scatter(whole, peers):\n    return right(whole, peers) / 2\n",
+}
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    for file, text in KEPT.items():
+        keep(tmp_path, file, text)
+    return tmp_path
+
+
+def test_all_parts_can_be_the_learners_and_equal_one_process(built):
+    result = run(8, parts="mine")
+    (version,) = result.versions
+    assert version.name.endswith("on your parts") and version.gradient_difference < 1e-5
+    assert version.sent == version.predicted_sent
+    assert version.sent["dp send-recv"].calls == 4 and "dp all-reduce" not in version.sent
+    assert result.notes[-1] == "the course's: none"
+
+
+def test_what_is_not_built_is_the_courses(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    assert run(2, parts="mine", dp=2).versions[0].name == "scratch dp 2 x tp 1 x pp 1"
+    keep(tmp_path, "mesh", KEPT["mesh"])
+    notes = run(2, parts="mine", dp=2).notes
+    assert notes[-2] == "yours: Mesh" and "Pipeline" in notes[-1]
+
+
+@pytest.mark.parametrize("file", KEPT)
+def test_a_wrong_part_is_what_runs(file, built):
+    keep(built, file, KEPT[file] + WRONG[file])
+    with pytest.raises(launch.RankFailed):
+        run(4, parts="mine", dp=2, tp=2 if file in ("tensor", "vocabulary", "mesh") else 1)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ranks", "rank", "right"),
+    [(10, 2, 0, (2, 10)), (7, 4, 0, (6, 10)), (7, 4, 3, (6, 11)), (2, 3, 2, (4, 3))],
+)
+def test_messages_of_a_ring(numbers, ranks, rank, right):
+    assert three_d.ring_messages(numbers, ranks, rank) == right

@@ -71,6 +71,58 @@ def without_f():
     return tp.main(tp.Options(library=False, **SMALL))
 
 
+KEPT = """from course_lib.scratch.tensor import region
+class Copy(region.Copy):
+    @staticmethod
+    def backward(ctx, gradient):
+        return {gradient}, None
+Sum = region.Sum
+ColumnParallelLinear, RowParallelLinear = region.ColumnParallelLinear, region.RowParallelLinear
+"""
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine"
+
+
+def test_the_learners_own_parts_are_trained(shelf):
+    (shelf / "tensor.py").write_text(KEPT.format(gradient="region.all_reduce(gradient, ctx.group)"))
+    (shelf / "sequence.py").write_text("from course_lib.scratch.tensor.sequence import *\n")
+    cases = {
+        "mine": {"parts": "mine"},
+        "course": {},
+        "sequence": {"parts": "mine", "sequence_parallel": True},
+    }
+    named = {case: run.versions[0].name for case, run in runs("tp", cases, **SMALL).items()}
+    pair = "Copy, Sum, ColumnParallelLinear, RowParallelLinear"
+    assert named == {
+        "mine": f"from scratch, with your {pair}",
+        "course": "from scratch",
+        "sequence": f"from scratch, with your {pair}, Gather, SumScatter",
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("tensor", KEPT.format(gradient="gradient")),
+        (
+            "vocabulary",
+            "from course_lib.scratch.tensor.vocabulary import *\n"
+            "right = vocab_parallel_cross_entropy\n"
+            "def vocab_parallel_cross_entropy(*given):\n    return 2 * right(*given)\n",
+        ),
+    ],
+)
+def test_a_wrong_part_of_the_learners_is_noticed(shelf, file, text):
+    (shelf / f"{file}.py").write_text(text)
+    with pytest.raises(launch.RankFailed, match=r"from scratch, with your .*: the (grad|loss)"):
+        demos.run("tp", stream=False, parts="mine", library=False, **SMALL)
+
+
 def test_a_missing_sum_is_noticed():
     with pytest.raises(launch.RankFailed, match=r"from scratch: the (gradient|loss of update 1)"):
         launch.run(without_f, ranks=2)
@@ -101,6 +153,7 @@ def test_bad_options_are_explained():
             ({"model": "2x16"}, "neither one of tiny"),
             ({"batch": 0}, "batch must be at least 1"),
             ({"sequence_parallel": 1}, "sequence_parallel must be"),
+            ({"parts": "yours"}, "parts"),
         ],
     )
 

@@ -11,12 +11,12 @@ from course_lib import launch
 from course_lib.measure.gradients import relative_difference
 from course_lib.measure.wire import log_wire
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.layers import (
+from course_lib.scratch.tensor.layers import cut_block
+from course_lib.scratch.tensor.region import (
     ColumnParallelLinear,
     RowParallelLinear,
-    cut_block,
+    TensorParallel,
 )
-from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
 from course_lib.scratch.tensor.vocabulary import (
     cut_gpt,

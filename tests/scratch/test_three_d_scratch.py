@@ -9,7 +9,7 @@ from course_lib.scratch.accumulation import accumulate
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.tensor.vocabulary import whole_gradients
-from course_lib.scratch.three_d import Mesh, ThreeD
+from course_lib.scratch.three_d import Mesh, ThreeD, axes
 from course_lib.theory.pipelines.schedules import schedule
 from tests.checking.builds.wrong_pipeline import Closures
 
@@ -42,7 +42,7 @@ def on_mesh(degrees, layers, plan, samples, pipeline=Pipeline):
         for part in ours.parts
         for name, gradient in whole_gradients(part, ours.region).items()
     ]
-    return max(gaps), abs(float(loss - expected)), mesh.place, sorted(set(mesh.axes().values()))
+    return max(gaps), abs(float(loss - expected)), mesh.place, sorted(set(axes(mesh).values()))
 
 
 CASES = [
@@ -58,10 +58,10 @@ CASES = [
 def test_equal_to_one_process(degrees, layers, plan):
     dp, tp, pp = degrees
     results = launch.run(on_mesh, degrees, layers, schedule(*plan), 12, ranks=dp * tp * pp)
-    for gap, loss_gap, _, axes in results:
+    for gap, loss_gap, _, names in results:
         assert gap < 2e-7
         assert loss_gap < 1e-6
-        assert axes == ["dp", "pp", "tp"]
+        assert names == ["dp", "pp", "tp"]
     places = [place for _, _, place, _ in results]
     assert places == [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
 

@@ -15,10 +15,9 @@ from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import one_process
 from course_lib.demos.tp import megatron
 from course_lib.demos.tp.prediction import scratch_sent, torch_sent, torch_stored
-from course_lib.demos.tp.versions import Megatron, Scratch, Torch
-from course_lib.scratch.tensor.region import TensorParallel
-from course_lib.scratch.tensor.sequence import SequenceParallel
+from course_lib.demos.tp.versions import Megatron, Scratch, Torch, own_region
 from course_lib.theory.inputs.layout import Layout
+from course_lib.validation import choice
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,11 @@ class Options(BatchOptions):
     batch: int = option(4, "samples in an update; every rank sees all of them")
     sequence_parallel: bool = option(False, "cut norms and residuals along the sequence")
     library: bool = option(True, "train torch's and Megatron-core's version beside it")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("parts", self.parts, ("course", "mine"))
 
     def layout(self, ranks: int) -> Layout:
         """The same for the theory; raises ValueError if the model cannot be cut like this."""
@@ -45,10 +49,10 @@ def main(options: Options) -> Comparison:
     """Train each version; every rank returns what it did, beside one process and the theory."""
     rank, training = launch.init(), options.training()
     layout = options.layout(rank.world)
-    region = SequenceParallel() if options.sequence_parallel else TensorParallel()
+    region = own_region(options.parts, options.sequence_parallel)
     reference = one_process(training, rank.device)
     sent, stored = scratch_sent(training, layout), predicted_stored(training, layout)
-    ours = Scratch(training, region, rank.device)
+    ours = Scratch(training, region, rank.device, options.parts)
     versions, notes = [follow(ours, training, reference, sent, stored)], []
     if options.library:
         theirs = Torch(training, rank, options.sequence_parallel)

@@ -7,19 +7,33 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import loss_parallel
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, mean_loss
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import Training, gradients_of
 from course_lib.demos.tp import megatron, torch_tp
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.region import Pair, TensorParallel
 from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
-from course_lib.scratch.tensor.vocabulary import (
-    cut_gpt,
-    vocab_parallel_cross_entropy,
-    whole_gradients,
-)
+from course_lib.scratch.tensor.vocabulary import cut_gpt, whole_gradients
+
+PAIR = ("Copy", "Sum", "ColumnParallelLinear", "RowParallelLinear")
+ENDS = ("Gather", "SumScatter")
+LOSS = "vocab_parallel_cross_entropy"
+
+
+def own_pair(parts: str) -> Pair:
+    """f, g and the two layers: the course's or, where they are built, the learner's."""
+    return Pair(*(mine.get(name, parts) for name in PAIR))
+
+
+def own_region(parts: str, sequence_parallel: bool) -> TensorParallel:
+    """All ranks as a region, whose ends and layers are those of `own_pair`."""
+    if not sequence_parallel:
+        return TensorParallel(pair=own_pair(parts))
+    gather, sum_scatter = (mine.get(name, parts) for name in ENDS)
+    return SequenceParallel(pair=own_pair(parts), gather=gather, sum_scatter=sum_scatter)
 
 
 class Cut(Trainee):
@@ -47,17 +61,25 @@ class Cut(Trainee):
 
 
 class Scratch(Cut):
-    """Our own f and g."""
+    """Our own f and g; the learner's, where `parts` is "mine" and they are built."""
 
-    name = "from scratch"
-
-    def __init__(self, training: Training, region: TensorParallel, device: torch.device) -> None:
+    def __init__(
+        self,
+        training: Training,
+        region: TensorParallel,
+        device: torch.device,
+        parts: str = "course",
+    ) -> None:
         super().__init__(cut_gpt(training.build(device), region), training, region)
+        self.cross_entropy = mine.get(LOSS, parts)
+        ends = ENDS if isinstance(region, SequenceParallel) else ()
+        self.name = f"from scratch{with_yours(parts, *PAIR, *ends, LOSS)}"
 
     def loss(self, batch: Batch) -> Tensor:
         """The mean loss, from logits of which each rank has its own words."""
         inputs, labels = batch
-        return vocab_parallel_cross_entropy(self.model(inputs), labels, self.region).mean()
+        losses: Tensor = self.cross_entropy(self.model(inputs), labels, self.region)
+        return losses.mean()
 
 
 class Megatron(Cut):

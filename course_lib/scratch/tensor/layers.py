@@ -1,44 +1,14 @@
-"""Tensor parallelism: every rank holds a part of each matrix, and all tokens.
+"""A transformer's layer, of which every rank holds a part of each matrix.
 
-The first matrix of a pair is cut by columns, the second by rows, so that
-nothing is exchanged in between: one sum at the end of each pair and pass.
+Attention and MLP are a pair each: one sum at its end in each pass.
 Shoeybi et al. 2019, Megatron-LM, arXiv:1909.08053, section 3.
 """
 
 from torch import Tensor, nn
-from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.scratch.gpt import Attention, Block
 from course_lib.scratch.tensor.region import TensorParallel
-
-
-class ColumnParallelLinear(nn.Module):
-    """Cut by outputs: (…, in) -> (…, out / ranks)."""
-
-    def __init__(
-        self, whole: nn.Linear, region: TensorParallel, parts: int = 1
-    ) -> None:
-        super().__init__()
-        self.region = region
-        self.weight = region.cut(whole.weight, 0, parts)
-        self.bias = region.cut(whole.bias, 0, parts)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(self.region.enter(x), self.weight, self.bias)
-
-
-class RowParallelLinear(nn.Module):
-    """Cut by inputs: (…, in / ranks) -> (…, out)."""
-
-    def __init__(self, whole: nn.Linear, region: TensorParallel) -> None:
-        super().__init__()
-        self.region = region
-        self.weight = region.cut(whole.weight, 1)
-        self.bias = nn.Parameter(whole.bias.detach().clone())
-
-    def forward(self, x: Tensor) -> Tensor:
-        # The bias comes after the sum, or it would be added once per rank.
-        return self.region.leave(linear(x, self.weight)) + self.bias
 
 
 class ParallelAttention(nn.Module):
@@ -53,8 +23,8 @@ class ParallelAttention(nn.Module):
             )
         self.heads = whole.heads // region.ranks
         # The rows of q come first, then k, then v: cut each of the three.
-        self.qkv = ColumnParallelLinear(whole.qkv, region, parts=3)
-        self.out = RowParallelLinear(whole.out, region)
+        self.qkv = region.pair.column(whole.qkv, region, parts=3)
+        self.out = region.pair.row(whole.out, region)
 
     def forward(self, x: Tensor) -> Tensor:  # (batch, sequence, hidden)
         # (batch, sequence, 3, heads / ranks, width)
@@ -71,6 +41,6 @@ def cut_block(block: Block, region: TensorParallel) -> Block:
     up, gelu, down = block.mlp
     assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
     block.mlp = nn.Sequential(
-        ColumnParallelLinear(up, region), gelu, RowParallelLinear(down, region)
+        region.pair.column(up, region), gelu, region.pair.row(down, region)
     )
     return block

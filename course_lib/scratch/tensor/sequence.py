@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
-from course_lib.scratch.tensor.region import TensorParallel
+from course_lib.scratch.tensor.region import Pair, TensorParallel
 from course_lib.scratch.wire import all_gather, all_reduce, reduce_scatter
 
 
@@ -54,9 +54,20 @@ def _along_sequence(
 class SequenceParallel(TensorParallel):
     """The region outside the pairs is cut along the sequence."""
 
+    def __init__(
+        self,
+        group: ProcessGroup | None = None,
+        pair: Pair | None = None,
+        *,
+        gather: type[Function] = Gather,
+        sum_scatter: type[Function] = SumScatter,
+    ) -> None:
+        super().__init__(group, pair)
+        self.gather, self.sum_scatter = gather, sum_scatter
+
     def enter(self, x: Tensor) -> Tensor:
         """Before a matrix cut by columns: all tokens."""
-        return Gather.apply(x, self.group)
+        return self.gather.apply(x, self.group)
 
     def leave(self, x: Tensor) -> Tensor:
         """After a matrix cut by rows: this rank's tokens."""
@@ -65,7 +76,7 @@ class SequenceParallel(TensorParallel):
                 f"sequence {x.shape[1]} is not divisible by {self.ranks} ranks"
                 ": pad it, or do without sequence parallelism"
             )
-        return SumScatter.apply(x, self.group)
+        return self.sum_scatter.apply(x, self.group)
 
     def own_tokens(self, places: Tensor) -> Tensor:
         """The places of this rank's tokens."""

@@ -14,7 +14,7 @@ from torch.nn.functional import embedding, linear, pad
 
 from course_lib.scratch.gpt import GPT, Block
 from course_lib.scratch.tensor.layers import cut_block
-from course_lib.scratch.tensor.region import Sum, TensorParallel
+from course_lib.scratch.tensor.region import TensorParallel
 
 
 class VocabParallelEmbedding(nn.Module):
@@ -67,18 +67,18 @@ def vocab_parallel_cross_entropy(
 ) -> Tensor:
     """Loss of each token, the same on every rank, by three all-reduces.
 
-    log Σ exp(logit) - logit of the label: (batch, sequence). Each Sum passes
+    log Σ exp(logit) - logit of the label: (batch, sequence). Each sum passes
     its gradient on, so every rank gets softmax - one-hot for its own words.
     """
     top = logits.detach().amax(-1)
     dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)
     shifted = logits - top[..., None]
-    total = Sum.apply(shifted.exp().sum(-1), region.group)
+    total = region.sum(shifted.exp().sum(-1))
     words = logits.shape[-1]
     local = labels - region.rank * words
     own = (local >= 0) & (local < words)
     label = shifted.gather(-1, (local * own)[..., None]).squeeze(-1)
-    return total.log() - Sum.apply(label.where(own, 0), region.group)
+    return total.log() - region.sum(label.where(own, 0))
 
 
 def cut_gpt(model: GPT, region: TensorParallel) -> GPT:

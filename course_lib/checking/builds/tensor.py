@@ -1,0 +1,367 @@
+"""Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from course_lib.checking.build import Step, build
+from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.ranks import Outcome, each_rank, on_ranks
+from course_lib.checking.exercises import Wrong
+from course_lib.checking.races import Race
+from course_lib.theory.network.collectives import activation_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from course_lib.scratch.gpt import Block
+    from course_lib.scratch.tensor.region import Pair
+
+_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 5, 12, 6  # of a transformer's layer
+_INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it
+
+
+def _pair(parts: SimpleNamespace) -> "Pair":
+    from course_lib.scratch.tensor.region import Pair
+
+    layers = parts.ColumnParallelLinear, parts.RowParallelLinear
+    return Pair(parts.Copy, parts.Sum, *layers)
+
+
+def _random(*shape: int, seed: int = 0) -> "Tensor":
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# Step 1
+
+
+def _both_ends(parts: SimpleNamespace) -> None:
+    """Among three ranks, then in groups of two and of one."""
+    outcomes = on_ranks(_ends, parts.Copy, parts.Sum, ranks=3)
+    for number, line in ((0, [0, 1, 2]), (1, [0, 1]), (1, [2])):
+        for rank in line:
+            where = f"rank {rank} of 3" + (f", in the group of ranks {line}" if number else "")
+            _expect_ends(outcomes[rank].value[number], line, rank, where)
+
+
+def _ends(f: Any, g: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """On a rank: what both ends do among all ranks, and in a smaller group."""
+    import torch.distributed as dist
+
+    groups = [dist.new_group(line) for line in ([0, 1], [2])]
+    return _end(f, g, None), _end(f, g, groups[dist.get_rank() // 2])
+
+
+def _end(f: Any, g: Any, group: Any) -> dict[str, Any]:
+    import torch.distributed as dist
+
+    from course_lib.measure.wire import log_wire
+
+    rank, found = dist.get_rank(), {}
+    for name, function in (("f", f), ("g", g)):
+        x, upstream = _given(name, rank)
+        before = x.clone(), upstream.clone()
+        x.requires_grad_()
+        with log_wire() as forward:
+            result = function.apply(x, group)
+        with log_wire() as backward:
+            result.backward(upstream)
+        kept = [bool((a == b).all()) for a, b in zip(before, (x, upstream), strict=True)]
+        found[name] = (result.detach(), x.grad, forward, backward, kept)
+    return found
+
+
+def _given(name: str, rank: int) -> "tuple[Tensor, Tensor]":
+    """Argument and gradient on a rank: f's argument is the same on all, and g's gradient."""
+    same, own = _random(3, 5), _random(3, 5, seed=1 + rank)
+    return (same, own) if name == "f" else (own, same)
+
+
+def _expect_ends(found: dict[str, Any], line: list[int], rank: int, where: str) -> None:
+    summed, everywhere = (
+        sum(_random(3, 5, seed=1 + each) for each in ranks) for ranks in (line, range(3))
+    )
+    count, calls = float(len(line)), int(len(line) > 1)
+    mean = {1 / count: "the mean over ranks, where the sum is wanted"}
+    wrong = {"the sum over more ranks than those of the group": everywhere}
+    for name, (result, gradient, forward, backward, kept) in found.items():
+        x, upstream = _given(name, rank)
+        out, back = f"{where}: the result of {name}", f"{where}: the gradient that {name} returns"
+        if name == "f":
+            once = {count: "f gives every rank what it gets, and adds up nothing"}
+            expect_tensor(result, x, out, factors=once)
+            wrong["what comes back on this rank alone"] = upstream
+            expect_tensor(gradient, summed, back, factors=mean, others=wrong)
+            sent = {"forward": (forward, 0), "backward": (backward, calls)}
+        else:
+            wrong["what this rank itself has"] = x
+            expect_tensor(result, summed, out, factors=mean, others=wrong)
+            once = {
+                count: "every rank has the gradient of the sum already, whole",
+                1 / count: "each summand has the whole gradient of a sum",
+            }
+            expect_tensor(gradient, upstream, back, factors=once)
+            sent = {"forward": (forward, calls), "backward": (backward, 0)}
+        for which, (log, right) in sent.items():
+            _expect_calls(log, right, f"{where}: {name}, {which}")
+        for what, same in zip(("its argument", "the gradient that it is given"), kept, strict=True):
+            if not same:
+                raise Wrong(f"{where}: {name} changes {what}, which others still need")
+
+
+def _expect_calls(log: Any, calls: int, where: str) -> None:
+    if len(log.calls) != calls:
+        raise Wrong(f"{where} makes {len(log.calls)} collectives, expected {calls}")
+
+
+# Steps 2 and 3
+
+
+def _columns(parts: SimpleNamespace) -> None:
+    """First one matrix, then q, k and v in one."""
+    _check_layers(parts, "column", (_OUTPUTS, 1), (3 * _OUTPUTS, 3))
+
+
+def _rows(parts: SimpleNamespace) -> None:
+    _check_layers(parts, "row", (_OUTPUTS, 1))
+
+
+def _check_layers(parts: SimpleNamespace, kind: str, *sizes: tuple[int, int]) -> None:
+    """Cut layers, beside the whole ones."""
+    outcomes = on_ranks(_cut_layers, _pair(parts), kind, sizes, ranks=_CUT)
+    for number, (outputs, blocks) in enumerate(sizes):
+        found = [(name, value[number]) for name, value in each_rank(outcomes)]
+        _expect_layer(found, kind, outputs, blocks)
+
+
+def _expect_layer(
+    ranks: list[tuple[str, dict[str, Any]]], kind: str, outputs: int, blocks: int
+) -> None:
+    expected = _tried(*_given_layer(outputs))
+    for rank, (name, found) in enumerate(ranks):
+        where = f"{name}, {outputs} outputs" + (" of q, k and v" if blocks > 1 else "")
+        alone = _alone(kind, outputs, blocks, rank)
+        for what, whole in expected.items():
+            tensor, dim = found.get(what), _DIMENSIONS[kind].get(what)
+            if tensor is None:
+                raise Wrong(f"{where}: there is no {what}")
+            if kind == "row" and what == "the result":
+                _expect_one_bias(tensor, whole, expected["bias"], where)
+            others = alone.get(what, {}) if dim is None else _mistaken(whole, dim, blocks, rank)
+            own = whole if dim is None else _share(whole, dim, blocks, rank)
+            factors = {float(_CUT): "it is added up over the ranks once more"}
+            expect_tensor(tensor, own, f"{where}: {what}", factors=factors, others=others)
+            if what in ("weight", "bias") and dim is not None and what not in found["joined"]:
+                raise Wrong(f"{where}: {what} is not from region.cut, so nobody can join it")
+
+
+# Along which dimension each is cut; what is not here is whole on every rank.
+_DIMENSIONS = {
+    "column": dict.fromkeys(("weight", "bias", "its weight's gradient", "its bias's gradient"), 0)
+    | {"the result": -1},
+    "row": dict.fromkeys(("weight", "its weight's gradient"), 1) | {"its input's gradient": -1},
+}
+
+
+def _cut_layers(pair: "Pair", kind: str, sizes: tuple[tuple[int, int], ...]) -> list[Any]:
+    return [_cut_layer(pair, kind, outputs, blocks) for outputs, blocks in sizes]
+
+
+def _cut_layer(pair: "Pair", kind: str, outputs: int, blocks: int) -> dict[str, Any]:
+    """On a rank: weights, result and gradients of a cut layer."""
+    from course_lib.scratch.tensor.region import TensorParallel
+
+    region = TensorParallel(pair=pair)
+    whole, _, _ = _given_layer(outputs)
+    layer = pair.row(whole, region) if kind == "row" else pair.column(whole, region, blocks)
+    _, x, upstream = _share_of_layer(kind, outputs, blocks, region.rank)
+    named = layer.named_parameters()
+    return _tried(layer, x, upstream) | {"joined": [n for n, p in named if hasattr(p, "cut")]}
+
+
+def _share_of_layer(
+    kind: str, outputs: int, blocks: int, rank: int
+) -> "tuple[Tensor, Tensor, Tensor]":
+    """Weight, input and gradient of the result, as a rank should have them."""
+    whole, x, upstream = _given_layer(outputs)
+    weight = _share(whole.weight.detach(), _DIMENSIONS[kind]["weight"], blocks, rank)
+    if kind == "row":
+        return weight, _share(x, -1, 1, rank), upstream
+    return weight, x, _share(upstream, -1, blocks, rank)
+
+
+def _alone(kind: str, outputs: int, blocks: int, rank: int) -> dict[str, Any]:
+    """What a rank has where the ranks do not add up."""
+    weight, x, upstream = _share_of_layer(kind, outputs, blocks, rank)
+    if kind == "row":
+        bias = _given_layer(outputs)[0].bias.detach()
+        return {"the result": {"what this rank alone computes": x @ weight.T + bias}}
+    return {"its input's gradient": {"what this rank's columns alone give": upstream @ weight}}
+
+
+def _given_layer(outputs: int) -> "tuple[nn.Linear, Tensor, Tensor]":
+    """The whole layer, its input, and the gradient of its result."""
+    import torch
+
+    torch.manual_seed(0)
+    return torch.nn.Linear(_INPUTS, outputs), _random(4, _INPUTS), _random(4, outputs, seed=1)
+
+
+def _tried(layer: Any, x: "Tensor", upstream: "Tensor") -> dict[str, Any]:
+    """Weights first: what follows is wrong if they are, and missing if they do not fit."""
+    own = dict(layer.named_parameters())
+    weights = {name: own[name].detach() if name in own else None for name in ("weight", "bias")}
+    inputs, outputs = x.shape[-1], upstream.shape[-1]
+    shapes = [tuple(p.shape) for p in weights.values() if p is not None]
+    if shapes != [(outputs, inputs), (outputs,)]:
+        return weights
+    x = x.detach().clone().requires_grad_()
+    result = layer(x)
+    if getattr(result, "shape", None) != upstream.shape:
+        return {**weights, "the result": result}
+    result.backward(upstream)
+    gradients = {f"its {name}'s gradient": own[name].grad for name in own}
+    found = {**weights, "the result": result.detach(), "its input's gradient": x.grad}
+    return found | gradients
+
+
+def _share(whole: "Tensor", dim: int, blocks: int, rank: int) -> "Tensor":
+    import torch
+
+    return torch.cat([one.chunk(_CUT, dim)[rank] for one in whole.chunk(blocks, dim)], dim)
+
+
+def _mistaken(whole: "Tensor", dim: int, blocks: int, rank: int) -> dict[str, Any]:
+    """What the share of a rank might be by mistake."""
+    others = {f"the share of rank {n}": _share(whole, dim, blocks, n) for n in range(_CUT)}
+    del others[f"the share of rank {rank}"]
+    if blocks > 1:
+        others["the share of q, k and v cut in one piece"] = whole.chunk(_CUT, dim)[rank]
+    return others
+
+
+def _expect_one_bias(found: Any, right: "Tensor", bias: "Tensor", where: str) -> None:
+    for times, words in ((0, "without the bias"), (_CUT, f"with the bias {_CUT} times")):
+        wrong = right + (times - 1) * bias
+        if found.shape == wrong.shape and bool((found - wrong).abs().max() < 1e-5):
+            raise Wrong(f"{where}: the result is the sum {words}")
+
+
+# Step 4
+
+
+def _layers(parts: SimpleNamespace) -> None:
+    """A transformer's layer: two pairs."""
+    expected = _one_block()
+    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
+    outcomes = on_ranks(_cut_block, _pair(parts), ranks=2)
+    for name, (tensors, *_) in each_rank(outcomes):
+        for what, right in expected.items():
+            expect_tensor(tensors.get(what), right, f"{name}, a transformer's layer: {what}")
+    for number, which in ((1, "forward"), (2, "backward")):
+        logs = [Outcome(None, one.value[number]) for one in outcomes]
+        why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
+        expect_sent(logs, {"all-reduce": (2, 2 * size)}, why)
+
+
+def _given_block() -> "tuple[Block, Tensor, Tensor]":
+    import torch
+
+    from course_lib.scratch.gpt import Block
+
+    torch.manual_seed(0)
+    block, shape = Block(_HIDDEN, _HEADS), (_BATCH, _TOKENS, _HIDDEN)
+    return block, _random(*shape).requires_grad_(), _random(*shape, seed=1)
+
+
+def _one_block() -> dict[str, Any]:
+    block, x, upstream = _given_block()
+    y = block(x)
+    y.backward(upstream)
+    gradients = {f"the gradient of {name}": p.grad for name, p in block.named_parameters()}
+    return {"the result": y.detach(), "the input's gradient": x.grad, **gradients}
+
+
+def _cut_block(pair: "Pair") -> Any:
+    """On a rank: result and whole gradients of a cut layer, and both passes' messages."""
+    from course_lib.measure.wire import log_wire
+    from course_lib.scratch.tensor.layers import cut_block
+    from course_lib.scratch.tensor.region import TensorParallel
+    from course_lib.scratch.tensor.vocabulary import whole_gradients
+
+    region = TensorParallel(pair=pair)
+    block, x, upstream = _given_block()
+    cut_block(block, region)
+    with log_wire() as forward:
+        y = block(x)
+    with log_wire() as backward:
+        y.backward(upstream)
+    gradients = whole_gradients(block, region).items()
+    named = {f"the gradient of {name}": gradient for name, gradient in gradients}
+    return {"the result": y.detach(), "the input's gradient": x.grad, **named}, forward, backward
+
+
+# The race
+
+
+def _prepared(parts: SimpleNamespace) -> Any:
+    """An MLP of 256 and 1024 features, forward and backward."""
+    import torch
+    from torch import nn
+
+    from course_lib.scratch.tensor.region import TensorParallel
+
+    pair = _pair(parts)
+    region = TensorParallel(pair=pair)
+    mlp = nn.Sequential(
+        pair.column(nn.Linear(256, 1024), region), nn.GELU(), pair.row(nn.Linear(1024, 256), region)
+    )
+    return _pass_of(mlp, torch.ones(512, 256, requires_grad=True))
+
+
+def _by_torch() -> Any:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import parallel
+
+    mlp = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
+    plan = {"0": parallel.ColwiseParallel(), "2": parallel.RowwiseParallel()}
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    parallel.parallelize_module(mlp, mesh, plan)
+    return _pass_of(mlp, torch.ones(512, 256, requires_grad=True))
+
+
+def _pass_of(mlp: "nn.Module", x: "Tensor") -> Any:
+    return lambda: mlp(x).sum().backward()
+
+
+TENSOR = build(
+    "tensor",
+    title="f, g and the two cut layers",
+    hints=(
+        "What is copied on the way in is summed on the way back, and the other way round. Which of "
+        "the two functions sends nothing in its forward pass?",
+        "`backward` returns one entry for each argument of `forward`; None for the group. "
+        "`wire.all_reduce` returns a new tensor and leaves its argument as it is.",
+        "nn.Linear keeps a row for each output. So a cut by columns of the matrix cuts `weight` "
+        "along dimension 0, and the bias with it; a cut by rows cuts `weight` along dimension 1.",
+        "Column: linear(region.enter(x), weight, bias). Row: when may the bias be added, if every "
+        "rank adds it and `region.leave` sums over the ranks?",
+    ),
+    steps=(
+        Step(
+            "f and g", ("Copy.forward", "Copy.backward", "Sum.forward", "Sum.backward"), _both_ends
+        ),
+        Step(
+            "the cut by columns",
+            ("ColumnParallelLinear.__init__", "ColumnParallelLinear.forward"),
+            _columns,
+        ),
+        Step("the cut by rows", ("RowParallelLinear.__init__", "RowParallelLinear.forward"), _rows),
+        Step("attention and MLP", (), _layers),
+    ),
+    race=Race("an MLP of 256 and 1024 features, 512 tokens, both passes", _prepared, _by_torch),
+)

@@ -1,0 +1,124 @@
+"""Ways into and out of a pair that the check must refuse: (thought, answer, words of refusal)."""
+
+import torch
+import torch.distributed as dist
+from torch.autograd import Function
+
+from course_lib.scratch import wire
+from course_lib.scratch.tensor import sequence
+
+
+def _function(name, forward, backward):
+    """An autograd function of this name, from two plain functions of tensor and group."""
+
+    def forward_(ctx, x, group):
+        ctx.group = group
+        return forward(x, group)
+
+    def backward_(ctx, gradient):
+        return backward(gradient, ctx.group), None
+
+    both = {"forward": staticmethod(forward_), "backward": staticmethod(backward_)}
+    return type(name, (Function,), both)
+
+
+def _gathered(x, group):
+    return wire.all_gather(x.transpose(0, 1), group).transpose(0, 1).contiguous()
+
+
+def _scattered(x, group):
+    return wire.reduce_scatter(x.transpose(0, 1), group).transpose(0, 1).contiguous()
+
+
+def _own(x, group):
+    """Forgets that the others' gradients count as well."""
+    return x.chunk(dist.get_world_size(group), 1)[dist.get_rank(group)].contiguous()
+
+
+def _along_batch(x, group):
+    return wire.all_gather(x, group)
+
+
+def _scattered_as_it_lies(x, group):
+    """Cuts what lies in memory, and calls the piece tokens."""
+    ranks = dist.get_world_size(group)
+    piece = wire.reduce_scatter(x.flatten(), group)
+    return piece.view(x.shape[0], x.shape[1] // ranks, x.shape[2])
+
+
+def _viewed(x, group):
+    """Joined along the batch and given the right shape."""
+    whole = wire.all_gather(x, group)
+    return whole.view(x.shape[0], -1, x.shape[2])
+
+
+def _mean(x, group):
+    return _scattered(x, group) / dist.get_world_size(group)
+
+
+def _by_all_reduce(x, group):
+    """The same numbers for twice the bytes."""
+    return _own(wire.all_reduce(x, group), group)
+
+
+def _in_place(x, group):
+    dist.all_reduce(x.detach(), group=group)
+    return _own(x, group)
+
+
+def _padded(x, group):
+    """Only its own tokens get a gradient."""
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    whole = torch.zeros(x.shape[0], x.shape[1] * ranks, x.shape[2])
+    whole[:, rank * x.shape[1] : (rank + 1) * x.shape[1]] = x
+    return whole
+
+
+def _only_rank_0(x, group):
+    return _gathered(x, group) if dist.get_rank() == 0 else _padded(x, group)
+
+
+def _with(into=(_gathered, _scattered), out=(_scattered, _gathered)):
+    return [_function("Gather", *into), _function("SumScatter", *out)]
+
+
+_FIRST, _SECOND = "step 1 of 3.*", "step 2 of 3.*"
+RIGHT = [
+    ("by movedim", [_function("Gather", lambda x, group: wire.all_gather(
+        x.movedim(1, 0), group).movedim(0, 1), _scattered), sequence.SumScatter]),
+]  # fmt: skip
+WRONG = [
+    ("along the batch", _with(into=(_along_batch, _scattered)), _FIRST + "along the batch, not"),
+    (
+        "reshaped after joining",
+        _with(into=(_viewed, _scattered)),
+        _FIRST + "shares one after another, whose samples",
+    ),
+    (
+        "cuts the gradient only",
+        _with(into=(_gathered, _own)),
+        _FIRST + "backward: the share is this rank's own part, to which nothing was added",
+    ),
+    ("the mean", _with(into=(_gathered, _mean)), _FIRST + "1/2 of what is expected: the mean"),
+    (
+        "cuts what lies in memory",
+        _with(out=(_scattered_as_it_lies, _gathered)),
+        _SECOND + "a part of the batch, not of the sequence",
+    ),
+    (
+        "an all-reduce, then cut",
+        _with(out=(_by_all_reduce, _gathered)),
+        _SECOND + "more all-reduce calls",
+    ),
+    ("adds up in place", _with(out=(_in_place, _gathered)), _SECOND + "has changed its argument"),
+    (
+        "a gradient for its own tokens only",
+        _with(out=(_scattered, _padded)),
+        _SECOND + "backward: the whole differs",
+    ),
+    (
+        "rank 0 alone gathers",
+        _with(into=(_only_rank_0, _scattered)),
+        _FIRST + "(nothing moves.*rank 0 is in allgather|rank . lost its conn).*of your code",
+    ),
+]
