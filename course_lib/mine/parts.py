@@ -19,6 +19,7 @@ PARTS = (
     Part(
         "ring", "6.11", f"{_SCRATCH}.collectives.ring", ("ring_reduce_scatter", "ring_all_gather")
     ),
+    Part("fsdp", "9.11", f"{_SCRATCH}.fsdp.mini", ("Unit", "FSDP")),
     Part(
         "tensor",
         "10.11",
