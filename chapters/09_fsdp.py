@@ -86,15 +86,18 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # autograd hands it the whole gradients in the backward pass:
 
 # %%
-show_source(scratch.fsdp.mini.Gather)
+show_source(scratch.fsdp.hooks.Gather)
+
+# %% [markdown]
+# The hooks put these parameters into the module before its forward pass and empty placeholders after it, and leave a hook
+# at its output: the first gradient that arrives there says that the backward pass has come to this layer. All that is left to FSDP is what
+# to do at the four moments. (Exercise 9.11 builds this, and the units too. You may want to try it first.)
 
 # %%
 show_source(FSDP.before_forward, FSDP.after_forward)
 
 # %% [markdown]
-# `before_forward` gathers the unit and asks for the next one. `after_forward` puts empty
-# placeholders back into the module, frees the memory, and leaves a hook at the output: the
-# first gradient that arrives there says that the backward pass has come to this layer.
+# `before_forward` gathers the unit and asks for the next one. `after_forward` frees the memory of a layer; the root stays.
 
 # %%
 show_source(FSDP.before_backward, FSDP.after_backward)
@@ -105,7 +108,7 @@ show_source(FSDP.before_backward, FSDP.after_backward)
 # asks early need not wait long.
 
 # %%
-show_source(scratch.fsdp.unit.Unit.start_gather, scratch.fsdp.unit.Unit.free)
+show_source(scratch.fsdp.mini.FSDPUnit.start_gather, scratch.fsdp.mini.FSDPUnit.free)
 
 # %% [markdown]
 # ### One vector for many tensors
@@ -1332,3 +1335,111 @@ not_resharded = 80 * layer + root
 two_buffers = 2 * layer
 ### END SOLUTION
 check("9.10", [with_prefetch, without_prefetch, not_resharded, two_buffers])
+
+# %% [markdown] tags=["exercise"]
+# **9.11** Write FSDP yourself: a unit, which is cut, gathered, freed and reduced, and an FSDP, which says when. `Hooked` does what surrounds them. It cuts the model
+# into `self.units`, one `FSDPUnit` each (number 0 is the root, the blocks follow in order), puts views of a unit's `whole` into the modules while they compute, and calls your
+# four methods. `self.frees(number)` says whether a unit is freed between its passes, `self.prefetch` whether to fetch ahead, and `self.sync` whether this backward pass reduces its gradients.
+#
+# `wire.start_all_gather(whole, part, group)` and `wire.start_reduce_scatter(part, whole, group)` fill their first argument in the background and return at once; `.wait()` on what they return
+# waits. Memory goes and comes by `whole.untyped_storage().resize_(size_in_bytes)`: the tensor and its views stay, and see what the next gather brings.
+#
+# The check runs your code on two and three ranks: a unit alone, whose bytes it counts; a training step of a small GPT beside one process, with every collective; prefetch; and two micro-batches of which
+# the first reduces nothing. What passes is kept as `mine/fsdp.py`, and `course demo fsdp --parts mine` trains with it, beside `fully_shard`.
+
+# %% tags=["exercise"]
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch import wire
+from course_lib.scratch.fsdp.hooks import Hooked
+
+### BEGIN GIVEN
+
+
+class FSDPUnit:
+    """Parameters that are gathered, freed and reduced together."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        device: torch.device,
+        group: ProcessGroup | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Keep this rank's part of the parameters; all ranks have the same ones.
+
+        Attributes: `group`; `shard`, an nn.Parameter (size / ranks,) in fp32, this rank's part of all parameters behind one another and zeros up
+        to `size`, a multiple of the ranks; `whole` (size,) in `dtype`, without memory; `gradient`, None.
+        """
+        ...
+
+    def views(self, whole: Tensor) -> dict[str, Tensor]:
+        """Each parameter's view of a whole vector (size,), by name, in the order of `parameters`."""
+        ...
+
+    def start_gather(self) -> None:
+        """Give `whole` its memory and start to fill it from all shards, unless that has happened."""
+        ...
+
+    def gather(self) -> None:
+        """Return when `whole` is filled."""
+        ...
+
+    def free(self) -> None:
+        """Take the memory of `whole` away; a gather on its way has to end first."""
+        ...
+
+    def add_gradients(self, gradients: Sequence[Tensor]) -> None:
+        """Add the gradients, one for each parameter, to `gradient` (size,) in fp32; None counts as zeros."""
+        ...
+
+    def start_reduction(self) -> None:
+        """Start to average `gradient` over the ranks, and set it to None."""
+        ...
+
+    def finish_reduction(self) -> None:
+        """Wait for a reduction, if one was started, and add this rank's part to `shard.grad`, which may be None."""
+        ...
+
+
+class FSDP(Hooked):
+    """Whole units only while they compute."""
+
+    unit = FSDPUnit
+
+    def before_forward(self, number: int) -> None:
+        """The unit must be whole when this returns; in step 3 the next one is fetched as well."""
+        ...
+
+    def after_forward(self, number: int) -> None:
+        """Free the unit if it is freed between its passes."""
+        ...
+
+    def before_backward(self, number: int) -> None:
+        """The unit must be whole when this returns; in step 3 the one before it is fetched as well."""
+        ...
+
+    def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
+        """Free the unit, keep its gradients, and start to reduce them if `self.sync`.
+
+        At most one reduction is under way, and none when the backward pass ends: unit 0 is its last.
+        """
+        ...
+
+    def fetch(self, number: int) -> None:
+        """Start to gather a unit, if `self.prefetch` and there is a unit of this number."""
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+
+### END SOLUTION
+
+check("9.11", [FSDPUnit, FSDP])

@@ -12,6 +12,7 @@ from course_lib.checking import (
     expect_parts,
     expect_raises,
 )
+from course_lib.checking.builds import fsdp
 from course_lib.theory.compute import budget
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -239,6 +240,8 @@ def _peak(answer: Any) -> None:
     for given, (step, because) in zip(answer, steps, strict=True):
         expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
 
+
+BUILDS = (fsdp.FSDP,)
 
 QUIZ = (
     Question(

@@ -141,7 +141,7 @@ class Sharded(InRegion):
 
     def gradients(self) -> Mapping[str, Tensor]:
         """The shards over dp gathered, then the tp ranks' parts joined."""
-        shares = gathered([unit.flat for unit in self.units], gradients=True)
+        shares = gathered(self.units, gradients=True)
         return {
             name: self.region.join(share, **self.cuts[name]) if name in self.cuts else share
             for name, share in shares.items()

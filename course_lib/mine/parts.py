@@ -29,6 +29,7 @@ PARTS = (
     Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
     Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
     Part("zero", "8.11", f"{_SCRATCH}.zero.stages", ("Unit", "Zero", "clip")),
+    Part("fsdp", "9.11", f"{_SCRATCH}.fsdp.mini", ("FSDPUnit", "FSDP")),
     Part(
         "tensor",
         "10.11",

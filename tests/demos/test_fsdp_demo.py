@@ -44,6 +44,39 @@ def test_equal_to_one_process_and_as_predicted(two):
         assert ours == library
 
 
+KEPT = """from course_lib.scratch.fsdp import mini
+class FSDPUnit(mini.FSDPUnit):
+    def start_reduction(self):
+        self.gradient *= {factor}
+        super().start_reduction()
+class FSDP(mini.FSDP):
+    unit = FSDPUnit
+"""
+
+
+@pytest.fixture
+def shelf(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    (tmp_path / "mine").mkdir()
+    return tmp_path / "mine" / "fsdp.py"
+
+
+def test_the_learners_own_fsdp_is_trained(shelf):
+    shelf.write_text(KEPT.format(factor=1))
+    cases = {"mine": {"parts": "mine"}, "course": {}}
+    found = runs("fsdp", cases, steps=3, model="1x16x2")
+    assert found["mine"].versions[0].name == "mini-FSDP, with your FSDPUnit, FSDP"
+    assert found["course"].versions[0].name == "mini-FSDP"
+
+
+def test_a_wrong_fsdp_of_the_learners_is_noticed(shelf):
+    shelf.write_text(KEPT.format(factor=2))
+    with pytest.raises(
+        launch.RankFailed, match="mini-FSDP, with your FSDPUnit, FSDP: the gradient"
+    ):
+        demos.run("fsdp", stream=False, steps=3, model="1x16x2", parts="mine")
+
+
 def test_two_gathers_and_one_reduction_a_layer(two):
     sent = two["plain"].versions[0].sent
     layers = 2
@@ -103,6 +136,8 @@ def test_bad_options_are_explained():
             ({"precision": "fp8"}, "precision"),
             ({"clip": -1.0}, "clip must be"),
             ({"reshard": 1}, "reshard must be"),
+            ({"parts": "yours"}, "parts 'yours'"),
+            ({"parts": "mine", "meta": True}, "meta fills the shards of the course's own units"),
             ({"model": "2x30x4"}, "hidden 30 is not divisible by heads 4"),
         ],
     )

@@ -153,7 +153,7 @@ def test_bad_options_are_explained():
             ({"model": "2x16"}, "neither one of tiny"),
             ({"batch": 0}, "batch must be at least 1"),
             ({"sequence_parallel": 1}, "sequence_parallel must be"),
-            ({"parts": "yours"}, "parts"),
+            ({"parts": "yours"}, "parts 'yours'"),
         ],
     )
 

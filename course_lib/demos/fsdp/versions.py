@@ -11,15 +11,16 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, own_rows
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import with_yours
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import gradients_of
 from course_lib.scratch.fsdp.clipping import clip_shards
 from course_lib.scratch.fsdp.deferred_init import defer
-from course_lib.scratch.fsdp.mini import FSDP
+from course_lib.scratch.fsdp.hooks import Hooked
 from course_lib.scratch.fsdp.yafsdp import YaFSDP
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.ledger import tensor_bytes
@@ -40,9 +41,13 @@ class Options(BatchOptions):
     prefetch: bool = option(True, "fetch the next layer while one computes")
     clip: float = option(0.0, "limit of the gradient's norm; 0 for none")
     meta: bool = option(False, "build the model without memory and fill only the shards")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
         choice("precision", self.precision, DTYPES)
+        choice("parts", self.parts, ("course", "mine"))
+        if self.parts == "mine" and self.meta:
+            raise ValueError("meta fills the shards of the course's own units: leave parts course")
         number("clip", self.clip, least=0)
         super().__post_init__()
 
@@ -91,13 +96,12 @@ Kind = Callable[[Options, launch.Rank], Sharded]  # one of the classes below
 
 
 class MiniFSDP(Sharded):
-    """scratch/fsdp/mini.py."""
-
-    name = "mini-FSDP"
+    """scratch/fsdp/mini.py; the learner's, where `parts` is "mine" and it is built."""
 
     def __init__(self, options: Options, rank: launch.Rank) -> None:
+        self.name = f"mini-FSDP{with_yours(options.parts, 'FSDPUnit', 'FSDP')}"
         model, weights = first_model(options, rank)
-        self.fsdp = FSDP(
+        self.fsdp: Hooked = mine.get("FSDP", options.parts)(
             model,
             list(model.blocks),
             device=rank.device,

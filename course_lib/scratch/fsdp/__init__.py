@@ -5,8 +5,8 @@ from course_lib.scratch.fsdp import (
     clipping,
     deferred_init,
     flat_parameter,
+    hooks,
     mini,
-    unit,
     yafsdp,
     yafsdp_layers,
 )
@@ -16,8 +16,8 @@ __all__ = [
     "clipping",
     "deferred_init",
     "flat_parameter",
+    "hooks",
     "mini",
-    "unit",
     "yafsdp",
     "yafsdp_layers",
 ]

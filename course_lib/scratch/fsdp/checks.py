@@ -1,7 +1,7 @@
 """The mistakes that FSDP's users make, each with its own sentence."""
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
-
-from course_lib.scratch.fsdp.flat_parameter import FlatParameter
 
 
 def check_group() -> None:
@@ -76,7 +74,7 @@ def layer_names(
     return names
 
 
-Homes = Mapping[Tensor, tuple[FlatParameter, str]]
+Homes = dict[Tensor, tuple[Any, str]]  # a parameter's unit, and its name
 
 
 def fill(
@@ -84,14 +82,15 @@ def fill(
 ) -> None:
     """Copy the weights into the shards; refuse optimizers of the old ones.
 
-    ValueError for a parameter without values.
+    Without weights only parameters with values are allowed, which are in the
+    shards already. ValueError for a parameter without values.
     """
-    filled = set()
-    for parameter, value in weights or ((p, p) for p in homes):
+    filled = {p for p in homes if not p.is_meta}
+    for parameter, value in weights or ():
         if parameter in homes:
-            flat, name = homes[parameter]
+            unit, name = homes[parameter]
             if not value.is_meta:
-                flat.fill(name, value)
+                unit.fill(name, value)
                 filled.add(parameter)
     for parameter, (_, name) in homes.items():
         if parameter not in filled:

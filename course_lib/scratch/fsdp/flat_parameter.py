@@ -44,6 +44,9 @@ class FlatParameter:
         self.elements = sum(p.numel() for p in parameters.values())
         self.size = -(-self.elements // ranks) * ranks  # with the padding
         self.shard = nn.Parameter(torch.zeros(self.size // ranks).to(device))
+        for name, parameter in parameters.items():
+            if not parameter.is_meta:
+                self.fill(name, parameter)
 
     def views(self, whole: Tensor) -> dict[str, Tensor]:
         """Each parameter's own view of a whole vector (size,)."""

@@ -105,7 +105,7 @@ WRONG = [
     (
         "summed again on the way back",
         [_loss(through=_summed_both_ways)],
-        _THIRD + "the gradient of its scores",
+        _THIRD + "makes more all-reduce calls.*none on the way back",
     ),
     ("not through g", [_loss(through=_not_through_g)], _THIRD + "nothing leads back"),
     (

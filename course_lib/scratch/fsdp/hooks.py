@@ -1,0 +1,161 @@
+"""Takes a model's parameters out, and says when each unit of them is needed.
+
+How a module's weights come and go while autograd knows nothing of it.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch.fsdp import checks
+from course_lib.scratch.fsdp.flat_parameter import gathered
+
+
+class Gather(Function):
+    """Shard in, whole parameters out; in backward, whole gradients in."""
+
+    @staticmethod
+    def forward(ctx: Any, shard: Tensor, number: int, fsdp: "Hooked") -> Any:
+        ctx.number, ctx.fsdp = number, fsdp
+        unit = fsdp.units[number]
+        # Views of `.data`, so that autograd does not take what it saved for
+        # changed when the same values are gathered again.
+        return tuple(unit.views(unit.whole.data).values())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+        ctx.fsdp.after_backward(ctx.number, gradients)
+        return None, None, None  # the shard's .grad comes from the reduction
+
+
+class Hooked:
+    """Cuts `model` over ranks; afterwards it is called and trained as before.
+
+    Each of `blocks`, in the order of the forward pass, is a unit and returns
+    one tensor; the root unit is all the rest, and has number 0.
+    `model.parameters()` are now `shards`, one for each unit: build the
+    optimizer from them. A shard has norms and biases in it, so all weights
+    share one weight decay, and none may be frozen (ValueError).
+    `dtype`: in which units are gathered and computed; shards and reductions
+    stay fp32. `weights`: (parameter, value) pairs for a model on meta.
+    While a module computes, views of its unit's whole vector are its
+    parameters; otherwise placeholders without memory are.
+    """
+
+    unit: Any  # the class of the units
+
+    def __init__(
+        self,
+        model: nn.Module,
+        blocks: Sequence[nn.Module],
+        *,
+        device: torch.device | None = None,
+        reshard: bool = True,
+        prefetch: bool = True,
+        dtype: torch.dtype = torch.float32,
+        weights: Iterable[tuple[Tensor, Tensor]] | None = None,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        checks.check_group()
+        self.model, self.reshard, self.prefetch = model, reshard, prefetch
+        self.sync = True  # False: gradients stay whole, and are not reduced
+        self.units: list[Any] = []
+        self.modules: list[nn.Module] = []
+        self.places: list[list[list[tuple[nn.Module, str]]]] = []
+        self.placeholders: list[list[Tensor]] = []
+        homes: checks.Homes = {}
+        owned = checks.parameters_of_units(model, blocks)
+        for module, named in zip([model, *blocks], owned, strict=True):
+            if named:  # a unit without parameters is left out
+                place = device or next(iter(named)).device
+                parameters = {names[0]: p for p, names in named.items()}
+                unit = self.unit(parameters, place, group, dtype)
+                homes |= {p: (unit, names[0]) for p, names in named.items()}
+                self._add(module, unit, named)
+        self.shards = [unit.shard for unit in self.units]
+        checks.fill(homes, weights)
+
+    def _add(
+        self,
+        module: nn.Module,
+        unit: Any,
+        named: dict[nn.Parameter, list[str]],
+    ) -> None:
+        number = len(self.units)
+        self.units.append(unit)
+        self.modules.append(module)
+        self.places.append(
+            [
+                [remove(self.model, name) for name in names]
+                for names in named.values()
+            ]
+        )
+        self.placeholders.append(
+            [torch.empty(p.shape, device="meta") for p in named]
+        )
+        self._insert(number, self.placeholders[number])
+        module.register_parameter("flat_shard", unit.shard)
+        module.register_forward_pre_hook(partial(self._enter, number))
+        module.register_forward_hook(partial(self._leave, number))
+
+    def _insert(self, number: int, tensors: Iterable[Tensor]) -> None:
+        """Make `tensors` the attributes of the modules that use them."""
+        for places, tensor in zip(self.places[number], tensors, strict=True):
+            for module, attribute in places:
+                setattr(module, attribute, tensor)
+
+    def _enter(self, number: int, *_: Any) -> None:
+        if number == 0:
+            for unit in self.units:  # anything left is from before an update
+                unit.free()
+        self.before_forward(number)
+        whole = Gather.apply(self.shards[number], number, self)
+        self._insert(number, whole)
+
+    def _leave(
+        self, number: int, _module: nn.Module, _inputs: Any, output: Tensor
+    ) -> None:
+        self._insert(number, self.placeholders[number])
+        self.after_forward(number)
+        if output.requires_grad:
+            # Its first gradient says that backward has come to this unit.
+            output.register_hook(lambda _: self.before_backward(number))
+        else:
+            self.units[number].free()
+
+    def frees(self, number: int) -> bool:
+        """Whether a unit is freed between its passes: not the root."""
+        return self.reshard and self.modules[number] is not self.model
+
+    def before_forward(self, number: int) -> None:
+        """Unit `number` must be whole when this returns."""
+        raise NotImplementedError
+
+    def after_forward(self, number: int) -> None:
+        """Unit `number` is not needed until its backward pass."""
+        raise NotImplementedError
+
+    def before_backward(self, number: int) -> None:
+        """Unit `number` must be whole again when this returns."""
+        raise NotImplementedError
+
+    def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
+        """These are unit `number`'s gradients, in their parameters' shapes."""
+        raise NotImplementedError
+
+    def gathered(self, gradients: bool = False) -> dict[str, Tensor]:
+        """All weights, or gradients, whole, by name; every rank calls it."""
+        return gathered(self.units, gradients)
+
+
+def remove(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """Take the parameter `name` out; return its module and attribute."""
+    path, _, attribute = name.rpartition(".")
+    module = model.get_submodule(path)
+    delattr(module, attribute)
+    return module, attribute

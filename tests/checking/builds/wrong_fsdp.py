@@ -1,0 +1,304 @@
+"""FSDPs that the check must refuse: (what was thought, answer, words of the refusal)."""
+
+import torch
+from torch import nn
+
+from course_lib.scratch import wire
+from course_lib.scratch.fsdp import hooks, mini
+
+
+def _unit(**changed):
+    """The course's unit with some methods changed."""
+    kept = {name: value for name, value in vars(mini.FSDPUnit).items() if not _is_slot(name)}
+    return type("FSDPUnit", (), kept | changed)
+
+
+def _fsdp(unit, **changed):
+    kept = {name: value for name, value in vars(mini.FSDP).items() if not _is_slot(name)}
+    return type("FSDP", (hooks.Hooked,), kept | {"unit": unit} | changed)
+
+
+def _is_slot(name):
+    return name in ("__dict__", "__weakref__")
+
+
+def _with(unit=None, **changed):
+    unit = unit or mini.FSDPUnit
+    return [unit, _fsdp(unit, **changed)]
+
+
+class _Flat:
+    """A unit written in another form, in which one thing can go wrong."""
+
+    def __init__(self, parameters, device, group=None, dtype=torch.float32):
+        import torch.distributed as dist
+
+        self.group, self.rank = group, dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+        self.shapes = {name: p.shape for name, p in parameters.items()}
+        flat = torch.cat([p.detach().flatten() for p in parameters.values()])
+        self.size = len(flat) + -len(flat) % self.ranks
+        self.shard = nn.Parameter(self.cut(flat).to(device))
+        self.whole = torch.empty(self.size, dtype=dtype, device=device)
+        self.whole.untyped_storage().resize_(0)
+        self.gradient = self.gathering = self.reduction = None
+
+    def cut(self, flat):
+        padded = nn.functional.pad(flat, (0, self.size - len(flat)))
+        return padded.view(self.ranks, -1)[self.rank].clone()
+
+    def views(self, whole):
+        found, start = {}, 0
+        for name, shape in self.shapes.items():
+            found[name] = whole[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+        return found
+
+    def start_gather(self):
+        if self.whole.untyped_storage().nbytes():
+            return
+        self.whole.untyped_storage().resize_(self.whole.nbytes)
+        own = self.shard.detach().to(self.whole.dtype)
+        self.gathering = wire.start_all_gather(self.whole, own, self.group)
+
+    def gather(self):
+        self.start_gather()
+        if self.gathering is not None:
+            self.gathering.wait()
+        self.gathering = None
+
+    def free(self):
+        if self.gathering is not None:
+            self.gathering.wait()
+            self.gathering = None
+        self.whole.untyped_storage().resize_(0)
+
+    def add_gradients(self, gradients):
+        flat = torch.cat([g.flatten().float() for g in gradients])
+        flat = nn.functional.pad(flat, (0, self.size - len(flat)))
+        self.gradient = flat if self.gradient is None else self.gradient + flat
+
+    def start_reduction(self):
+        part = torch.empty_like(self.shard).detach()
+        self.sent = self.gradient / self.ranks
+        self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
+        self.gradient = None
+
+    def finish_reduction(self):
+        if self.reduction is None:
+            return
+        part, work = self.reduction
+        work.wait()
+        self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
+        self.reduction = None
+
+
+def _flat(**changed):
+    kept = {name: value for name, value in vars(_Flat).items() if not _is_slot(name)}
+    return type("FSDPUnit", (), kept | changed)
+
+
+def _unequal(self, flat):
+    return flat.tensor_split(self.ranks)[self.rank].clone()
+
+
+def _view(self, flat):
+    padded = nn.functional.pad(flat, (0, self.size - len(flat)))
+    return padded.view(self.ranks, -1)[self.rank]
+
+
+def _next_part(self, flat):
+    padded = nn.functional.pad(flat, (0, self.size - len(flat)))
+    return padded.view(self.ranks, -1)[(self.rank + 1) % self.ranks].clone()
+
+
+def _keeps(self):
+    """Frees nothing."""
+    if self.gathering is not None:
+        self.gather()
+
+
+def _new_tensor(self):
+    """A new tensor, so what autograd has saved stays empty."""
+    self.whole = torch.empty(0)
+
+
+def _gathers_always(self):
+    self.whole.untyped_storage().resize_(self.whole.nbytes)
+    own = self.shard.detach().to(self.whole.dtype)
+    self.gathering = wire.start_all_gather(self.whole, own, self.group)
+
+
+def _waits(self):
+    _Flat.start_gather(self)
+    if self.gathering is not None:
+        self.gathering.wait()
+        self.gathering = None
+
+
+def _never_waits(self):
+    """Takes a gather that has begun for one that is done."""
+    self.start_gather()
+    self.gathering = None
+
+
+def _sum(self):
+    part = torch.empty_like(self.shard).detach()
+    self.sent = self.gradient
+    self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
+    self.gradient = None
+
+
+def _overwrites(self):
+    if self.reduction is not None:
+        part, work = self.reduction
+        work.wait()
+        self.shard.grad, self.reduction = part, None
+
+
+def _only_the_last(self, gradients):
+    flat = torch.cat([g.flatten() for g in gradients])
+    self.gradient = nn.functional.pad(flat, (0, self.size - len(flat)))
+
+
+def _keeps_gradient(self):
+    """Does not let go of what it has reduced."""
+    part = torch.empty_like(self.shard).detach()
+    self.sent = self.gradient / self.ranks
+    self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
+
+
+def _nothing(self, number):
+    """Leaves everything whole."""
+    self.last = number
+
+
+def _no_second_gather(self, number):
+    """Hopes that it is still there."""
+    self.last = number
+
+
+def _frees_all(self, number):
+    self.units[number].free()
+
+
+def _fetches_after(self, number):
+    if self.frees(number):
+        self.units[number].free()
+    self.fetch(number + 1)
+
+
+def _gathers_only(self, number):
+    self.units[number].gather()
+
+
+def _fetches_forward_only(self, number):
+    self.units[number].gather()
+
+
+def _fetches_all(self, number):
+    if self.prefetch:
+        for unit in self.units:
+            unit.start_gather()
+
+
+def _always_reduces(self, number, gradients):
+    self.units[number].free()
+    for unit in self.units:
+        unit.finish_reduction()
+    self.units[number].add_gradients(gradients)
+    self.units[number].start_reduction()
+    if number == 0:
+        self.units[0].finish_reduction()
+
+
+def _forgets_the_last(self, number, gradients):
+    self.units[number].free()
+    for unit in self.units:
+        unit.finish_reduction()
+    self.units[number].add_gradients(gradients)
+    if self.sync:
+        self.units[number].start_reduction()
+
+
+def _frees_no_weights(self, number, gradients):
+    for unit in self.units:
+        unit.finish_reduction()
+    self.units[number].add_gradients(gradients)
+    if self.sync:
+        self.units[number].start_reduction()
+    if number == 0:
+        self.units[0].finish_reduction()
+
+
+_UNIT, _STEP, _AHEAD, _ACCUMULATED = (f"step {n} of 4.*" for n in (1, 2, 3, 4))
+RIGHT = [("another form", _with(_flat()))]
+WRONG = [
+    (
+        "shards of unequal length",
+        _with(_flat(cut=_unequal)),
+        _UNIT + r"rank 1 of 2, 19 numbers: the shard has shape \(9,\), expected \(10,\)",
+    ),
+    ("the next rank's part", _with(_flat(cut=_next_part)), _UNIT + "the shard is the part of rank"),
+    ("a view as shard", _with(_flat(cut=_view)), _UNIT + "keeps 80 bytes alive, expected 40"),
+    ("frees nothing", _with(_flat(free=_keeps)), _UNIT + "after free whole has 80 bytes"),
+    (
+        "a new tensor when freed",
+        _with(_flat(free=_new_tensor)),
+        _UNIT + r"whole has shape \(0,\), expected \(20,\)",
+    ),
+    (
+        "gathers what is there",
+        _with(_flat(start_gather=_gathers_always)),
+        _UNIT + "makes more all-gather calls.*here already",
+    ),
+    ("never waits", _with(_flat(gather=_never_waits)), _UNIT + "nobody waits for it"),
+    (
+        "the sum",
+        _with(_flat(start_reduction=_sum)),
+        _STEP + "is 3 times what is expected: the sum over ranks",
+    ),
+    ("no free after forward", _with(after_forward=_nothing), _STEP + "something is not freed"),
+    ("frees the root as well", _with(after_forward=_frees_all), _STEP + "more all-gather calls"),
+    (
+        "gathers only in forward",
+        _with(before_backward=_no_second_gather),
+        _STEP + "when block 2 computes backward, its weights are not there",
+    ),
+    (
+        "keeps weights after backward",
+        _with(after_backward=_frees_no_weights),
+        _STEP + "while block 1 computes backward, whole units take.*not freed",
+    ),
+    (
+        "does not finish the last reduction",
+        _with(after_backward=_forgets_the_last),
+        _STEP + "the shard of unit 0 has no gradient",
+    ),
+    (
+        "waits where it starts",
+        _with(_flat(start_gather=_waits)),
+        _AHEAD + "nothing moves.*rank 0 is in allgather.*rank 1 waits for a message from rank 0",
+    ),
+    (
+        "asks after computing",
+        _with(before_forward=_gathers_only, after_forward=_fetches_after),
+        _AHEAD + "when block 0 computes forward, the gather of the unit that comes next",
+    ),
+    (
+        "no prefetch in backward",
+        _with(before_backward=_fetches_forward_only),
+        _AHEAD + "when block 2 computes backward, the gather",
+    ),
+    ("fetches everything", _with(fetch=_fetches_all), _AHEAD + "comes too early"),
+    (
+        "reduces every time",
+        _with(after_backward=_always_reduces),
+        _ACCUMULATED + "with sync = False gradients are reduced all the same",
+    ),
+    (
+        "only the last micro-batch",
+        _with(_flat(add_gradients=_only_the_last)),
+        _ACCUMULATED + "two micro-batches: the gradient of",
+    ),
+]
