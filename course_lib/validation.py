@@ -83,7 +83,7 @@ def number(
 
     What must be above something is often divided by: there a number below TINY is refused too.
     """
-    if above is None and type(value) is float and (least or 0) <= value <= most:
+    if above is None and type(value) is float and (least or 0) <= value <= most < math.inf:
         return  # almost always
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{name} must be a number, got {told(value)}: give an int or a float")
