@@ -25,6 +25,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import demos, expect, figures, launch
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.checking import races
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
@@ -886,6 +887,18 @@ assert not any(name.startswith("dp") for name in four.sent)
 # many calls. And dp sends nothing: a single replica has nobody to average with.
 #
 # The same in a terminal: `course demo three_d --ranks 8`, or `torchrun --standalone --nproc-per-node=8 -m course_lib.demos three_d`. Try `--schedule interleaved` too.
+
+# %% [markdown]
+# ## 13.7 What is yours
+#
+# That run took every part that you have built in the exercises, and the course's for the others. This is your library so far:
+
+# %%
+figures.built(races.report()["parts"])
+
+# %% [markdown]
+# Each part is a plain file in `mine/`, which you may read, change and break: the next run tells. `course mine --race` in a terminal measures each of them beside the course's version and torch's, in milliseconds and in
+# bytes. A part may well be faster than the course's, whose aim is to be read.
 
 # %% [markdown]
 # ## What to remember

@@ -137,6 +137,9 @@ def _row(part: mine.Part, measured: bool) -> dict[str, Any]:
         laps = run_race(exercise.race, part)
         row["race"] = exercise.race.what
         row["laps"] = [lap.line() for lap in laps]
+        by_name = {lap.whose: lap.seconds for lap in laps}
+        if "yours" in by_name:
+            row["times_the_course"] = by_name["yours"] / by_name["the course's"]
     return row
 
 

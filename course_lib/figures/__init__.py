@@ -4,6 +4,7 @@ from course_lib.figures.accumulation import batch_cost, window
 from course_lib.figures.activations import activation_terms
 from course_lib.figures.batches import one_batch
 from course_lib.figures.buckets import bucket_timeline
+from course_lib.figures.built import built
 from course_lib.figures.curves import loss
 from course_lib.figures.experts import expert_bars
 from course_lib.figures.gathering import gather_memory, measured_memory
@@ -27,6 +28,7 @@ __all__ = [
     "activation_terms",
     "batch_cost",
     "bucket_timeline",
+    "built",
     "collective_times",
     "consumers",
     "expert_bars",
