@@ -6,8 +6,11 @@ written as it lies in memory instead, and read into memory once.
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +42,8 @@ def _packer(file: io.BufferedWriter) -> Any:
 
             if type(value) is torch.Tensor and _is_large_and_plain(value):
                 return _reduced(value)
+            if isinstance(value, ModuleType) and _only_its_parent_has(value):
+                return _part_of_its_parent, (value.__name__,)
             return super().reducer_override(value)
 
     return Packer(file, protocol=5)
@@ -65,6 +70,18 @@ def _reduced(tensor: "torch.Tensor") -> tuple[Callable[..., Any], tuple[Any, ...
 
     raw: Any = tensor.detach().view(-1).view(torch.uint8).numpy()
     return _rebuilt, (pickle.PickleBuffer(raw), tensor.dtype, tuple(tensor.shape))
+
+
+def _only_its_parent_has(module: ModuleType) -> bool:
+    """Whether it cannot be imported, as torch._C._functions, to which torch's decorators refer."""
+    parent, _, own = module.__name__.rpartition(".")
+    missing = module.__name__ not in sys.modules
+    return missing and getattr(sys.modules.get(parent), own, None) is module
+
+
+def _part_of_its_parent(name: str) -> Any:
+    parent, _, own = name.rpartition(".")
+    return getattr(import_module(parent), own)
 
 
 def _rebuilt(raw: bytearray, dtype: "torch.dtype", shape: tuple[int, ...]) -> "torch.Tensor":

@@ -40,8 +40,7 @@ def learners_cell(part):
         for node in ast.parse(text).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 line = ast.get_source_segment(text, node)
-                ours = isinstance(node, ast.ImportFrom) and node.module in homes
-                imports += [] if ours or line in imports else [line]
+                imports += [] if line in imports else [line]
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 definitions.append(ast.get_source_segment(text, node))
         definitions += reversed(sources_with_decorators(module, names))

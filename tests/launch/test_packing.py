@@ -148,3 +148,9 @@ def test_pickle_is_what_cloudpickle_makes_of_everything_else(tmp_path: Path) -> 
     assert there_and_back(lambda number: factor * number, tmp_path)(4) == 12
     packing.pack({"a": 1}, tmp_path / "plain")
     assert pickle.loads((tmp_path / "plain").read_bytes()) == {"a": 1}
+
+
+def test_a_module_that_cannot_be_imported_travels_by_its_name(tmp_path: Path) -> None:
+    """torch's `once_differentiable` brings it into a function that a cell defines."""
+    assert "torch._C._functions" not in sys.modules
+    assert there_and_back(torch._C._functions, tmp_path) is torch._C._functions
