@@ -75,6 +75,39 @@ def test_nothing_is_left(graded):
     assert not list(ROOT.rglob("made_by_a_submission"))
 
 
+RIGHT_RING = """
+from course_lib import check
+from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter as right
+
+def ring_reduce_scatter(whole, peers):
+    return right(whole, peers)
+
+check("6.11", [ring_reduce_scatter, ring_all_gather])
+"""
+
+
+def test_a_build_is_judged_on_ranks_of_its_own(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(work))
+    hangs = RIGHT_RING.replace(
+        "return right", "peers.receive(whole, peers.rank + 1)\n    return right"
+    )
+    for source, status, words in (
+        (RIGHT_RING, "pass", ""),
+        (hangs, "fail", "nothing moves any more"),
+        (
+            RIGHT_RING.replace("return right(whole, peers)", "..."),
+            "todo",
+            "write ring_reduce_scatter",
+        ),
+    ):
+        notebook([source], {})(tmp_path / "x.ipynb")
+        row = grade_notebook(tmp_path / "x.ipynb").rows[-2]
+        assert (row.id, row.status) == ("6.11", status) and words in row.reason, row.line
+    assert not list(work.glob("course_*"))
+
+
 # --- its parts --------------------------------------------------------------------------------
 
 

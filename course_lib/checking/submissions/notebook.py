@@ -26,9 +26,10 @@ class Notebook:
 
     @property
     def judged_by_torch(self) -> bool:
-        """Whether a chapter's checks use torch."""
+        """Whether a chapter's checks use torch: those of builds always do."""
         checks = {sys.modules[exercise.check.__module__] for exercise in self.exercises}
-        return any("import torch" in inspect.getsource(module) for module in checks)
+        builds = any(exercise.part for exercise in self.exercises)
+        return builds or any("import torch" in inspect.getsource(module) for module in checks)
 
     def cells_with(self, exercise_id: str) -> list[int]:
         """The cells, by their places in `cells`, that call `check` with this id."""
