@@ -8,6 +8,7 @@ from course_lib.checking.build import Step, build
 from course_lib.checking.builds.ranks import each_rank, on_ranks
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
+from course_lib.checking.races import Race
 
 _AXES = ("pp", "dp", "tp")
 # pp, dp, tp: equal and unequal ones, one of them with an axis of a single rank.
@@ -120,6 +121,16 @@ def _groups(parts: SimpleNamespace) -> None:
                     raise Wrong(f"{what} its group {axis} is of ranks {found['groups'][axis]}")
 
 
+def _prepared(parts: SimpleNamespace) -> Any:
+    return lambda: parts.Mesh(dp=1, tp=2, pp=2)
+
+
+def _by_torch() -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return lambda: init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=_AXES)
+
+
 MESH = build(
     "mesh",
     title="a mesh of ranks",
@@ -136,4 +147,5 @@ MESH = build(
         Step("the lines along an axis", ("Mesh.lines",), _lines),
         Step("the groups", ("Mesh.__init__",), _groups),
     ),
+    race=Race("a mesh of pp 2 x dp 1 x tp 2 with its groups", _prepared, _by_torch, ranks=4),
 )

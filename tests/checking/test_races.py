@@ -1,0 +1,49 @@
+"""What is built, measured beside the course's version and torch's, and told."""
+
+import pytest
+
+from course_lib import mine
+from course_lib.checking import races
+from course_lib.checking.exercises import find
+from course_lib.problem import Problem
+
+COPY = "from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter\n"
+
+
+@pytest.fixture
+def ring(home):
+    (home / "mine").mkdir(parents=True)
+    (home / "mine" / "ring.py").write_text(COPY)
+
+
+def test_a_race_tells_time_and_bytes_of_each_version(ring, capsys):
+    laps = races.race("6.11")
+    assert [lap.whose for lap in laps] == ["yours", "the course's", "torch's"]
+    sent = laps[0].sent["send-recv"]
+    assert laps[1].sent == laps[0].sent and sent.calls == 2 and sent.size_bytes == 16_000_000
+    assert all(0 < lap.seconds < 60 for lap in laps)
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith("a ring of messages: ") and len(printed) == 4
+    assert "2 x send-recv, 16,000,000 B" in printed[1]
+
+
+def test_what_is_not_built_or_no_build_is_refused_by_a_sentence():
+    with pytest.raises(Problem, match=r"6.11 is not built yet: pass its check first"):
+        races.race("6.11")
+    with pytest.raises(Problem, match=r"6.1 is not raced"):
+        races.race("6.1")
+
+
+def test_the_report_has_every_part_and_whose_it_is(ring):
+    data = races.report()
+    assert [row["build"] for row in data["parts"]] == [part.build for part in mine.PARTS]
+    rows = {row["build"]: row for row in data["parts"]}
+    assert rows["6.11"]["file"].endswith("ring.py") and rows["6.11"]["lines"] == 1
+    assert rows["7.10"]["file"] is None and rows["7.10"]["lines_of_the_course"] > 50
+    text = races.as_text(data)
+    assert f"1 of {len(mine.PARTS)} parts are yours" in text and "not built yet" in text
+
+
+def test_every_build_can_be_raced():
+    for part in mine.PARTS:
+        assert find(part.build).race is not None, part.file

@@ -1,0 +1,94 @@
+"""The text of cells as a file that stands alone: what is kept, what is added, what is refused."""
+
+import linecache
+
+import pytest
+
+from course_lib.mine.cells import lines_of, sources_with_used, text_of
+from course_lib.problem import Problem
+from course_lib.scratch.collectives import ring
+
+
+@pytest.fixture
+def cell():
+    """Run a text as a cell of one notebook; returns its namespace."""
+    space = {"__name__": "__main__"}
+    names = []
+
+    def run(source):
+        name = f"<cell of a test {len(names)}>"
+        names.append(name)
+        linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+        exec(compile(source, name, "exec"), space)
+        return space
+
+    yield run
+    for name in names:
+        del linecache.cache[name]
+
+
+def test_definitions_imports_and_used_constants_are_kept(cell):
+    space = cell(
+        "import math\n"
+        "# how far\n"
+        "FAR = 3\n"
+        "other = print('not kept')\n"
+        "def half(x):\n    return math.floor(x / 2) + FAR\n"
+        "half(4)\n"
+    )
+    text = text_of([space["half"]])
+    assert text == (
+        "import math\n# how far\nFAR = 3\ndef half(x):\n    return math.floor(x / 2) + FAR\n"
+    )
+
+
+def test_what_another_cell_imported_is_imported_again(cell):
+    cell("import math as m\nfrom pathlib import Path")
+    space = cell("def where(x):\n    return Path(str(m.floor(x)))\n")
+    text = text_of([space["where"]])
+    assert "import math as m\n" in text and "from pathlib import Path\n" in text
+    alone = {}
+    exec(text, alone)
+    assert alone["where"](2.5).name == "2"
+
+
+def test_what_only_another_cell_defines_is_refused_by_its_name(cell):
+    cell("def helper(x):\n    return x")
+    space = cell("def mine(x):\n    return helper(x)\n")
+    with pytest.raises(Problem, match=r"helper comes from another cell.*move helper into"):
+        text_of([space["mine"]])
+
+
+def test_parts_of_several_cells_stand_one_after_the_other(cell):
+    first = cell("def one():\n    return 1\n")["one"]
+    second = cell("class Two:\n    def two(self):\n        return one() + 1\n")["Two"]
+    text = text_of([first, second])
+    assert text.index("def one") < text.index("class Two")
+    alone = {}
+    exec(text, alone)
+    assert alone["Two"]().two() == 2
+
+
+def test_a_class_of_static_and_wrapped_methods_is_found(cell):
+    source = (
+        "import functools\n"
+        "class Kept:\n"
+        "    @staticmethod\n    @functools.lru_cache\n    def value():\n        return 3\n"
+    )
+    assert "class Kept" in text_of([cell(source)["Kept"]])
+
+
+def test_the_courses_own_code_has_no_cell():
+    assert text_of([ring.ring_all_gather, ring.ring_reduce_scatter]) == ""
+
+
+def test_lines_are_those_with_code():
+    text = '"""A file."""\n\n# a comment\ndef f():\n    """Says it."""\n    return 1  # one\n\n'
+    text += "X = 2\n"
+    assert lines_of(text) == 3
+
+
+def test_sources_come_with_what_they_use_of_their_module():
+    found = "\n".join(sources_with_used(ring, ["ring_reduce_scatter"]))
+    assert "def _add_around" in found and "def _copy(" in found
+    assert "def _copy_around" not in found

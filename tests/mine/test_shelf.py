@@ -1,0 +1,92 @@
+"""What a learner has built is kept, found again, never overwritten, and whose it is is known."""
+
+import linecache
+
+import pytest
+
+from course_lib import launch, mine
+from course_lib.mine import shelf
+from course_lib.problem import Problem
+from course_lib.scratch.collectives import ring
+
+NAMES = ("ring_reduce_scatter", "ring_all_gather")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def built(body, number=0):
+    """The two functions of the ring, as a cell defines them."""
+    source = "".join(f"def {name}(*args):\n    return {body!r}\n" for name in NAMES)
+    name = f"<a ring of a test {number}>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    space = {"__name__": "__main__"}
+    exec(compile(source, name, "exec"), space)
+    return [space[each] for each in NAMES]
+
+
+def test_the_courses_own_stands_in_until_it_is_built():
+    assert mine.ring_all_gather is ring.ring_all_gather
+    assert not mine.is_mine("ring_all_gather") and mine.get("ring_all_gather").__module__
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = mine.nothing
+
+
+def test_what_is_kept_is_found_by_this_process_and_by_ranks(home):
+    path = mine.keep("ring", built("mine"))
+    assert path == home / "mine" / "ring.py" and mine.is_mine("ring_all_gather")
+    assert mine.ring_all_gather() == "mine"
+    assert mine.get("ring_all_gather", "course") is ring.ring_all_gather
+    assert launch.run(_asked_on_a_rank, ranks=2, stream=False) == ["mine", "mine"]
+    assert launch.run(mine.ring_all_gather, ranks=1, stream=False) == ["mine"]
+
+
+def _asked_on_a_rank():
+    return mine.ring_all_gather()
+
+
+def test_an_older_version_is_renamed_and_an_equal_one_left(home):
+    for number, body in enumerate(("first", "second", "second", "third")):
+        mine.keep("ring", built(body, number))
+        assert mine.ring_all_gather() == body
+    texts = {path.name: path.read_text() for path in (home / "mine").iterdir()}
+    assert sorted(texts) == ["ring.py", "ring_before_1.py", "ring_before_2.py"]
+    assert "first" in texts["ring_before_1.py"] and "second" in texts["ring_before_2.py"]
+
+
+def test_the_courses_own_is_not_kept(home):
+    assert mine.keep("ring", [ring.ring_reduce_scatter, ring.ring_all_gather]) is None
+    assert not (home / "mine").exists()
+
+
+def test_a_changed_file_is_loaded_again_and_a_broken_one_is_a_sentence(home):
+    path = mine.keep("ring", built("mine"))
+    path.write_text(path.read_text().replace("'mine'", "'changed'") + "\n# longer\n")
+    assert mine.ring_all_gather() == "changed"
+    path.write_text("x = 1\ndef broken(:\n")
+    with pytest.raises(Problem, match=r"ring\.py.* cannot be loaded \(SyntaxError.*mend it"):
+        mine.get("ring_all_gather")
+    path.write_text("x = nothing\n")
+    with pytest.raises(Problem, match=r"line 1 cannot be loaded .NameError"):
+        mine.get("ring_all_gather")
+    path.write_text("x = 1\n")
+    with pytest.raises(Problem, match=r"has no ring_all_gather: run the check of 6.11 again"):
+        mine.get("ring_all_gather")
+
+
+def test_the_folder_is_the_clones_unless_the_home_is_set(home, monkeypatch):
+    assert shelf.folder() == home / "mine"
+    monkeypatch.delenv("COURSE_HOME")
+    assert shelf.folder().name == "mine" and (shelf.folder().parent / "chapters").is_dir()
+
+
+def test_every_part_has_a_home_and_a_name_of_its_own():
+    names = [name for part in mine.PARTS for name in part.names]
+    assert len(set(names)) == len(names)
+    for name in names:
+        assert callable(mine.get(name, "course")), name
+        assert mine.lines(mine.BY_NAME[name], "course") > 3
+        assert mine.lines(mine.BY_NAME[name]) is None
