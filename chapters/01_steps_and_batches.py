@@ -297,7 +297,7 @@ expect(share, len(seen), label="samples seen by rank 0", yours=variety)
 
 # %% [markdown]
 # **Explain.** Half of the data. Without the call every epoch has the very same order, so each rank works on its own share for
-# ever. (With it, rank 0 misses a sample in all 4 epochs with a chance of only 1/16.) Nothing crashes, and no warning comes.
+# ever. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing crashes, and no warning comes.
 #
 # That was your first program on two processes. Each line carries the label of the rank that
 # printed it. The ranks are real operating-system processes, and the same program runs under

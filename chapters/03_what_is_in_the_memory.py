@@ -373,8 +373,7 @@ print(seventy.explain("GB"))
 assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 
 # %% [markdown]
-# 138 + 138 + 828 with the exact number of parameters. Of the 828, Adam's own numbers are 552
-# and the master copy is 276. That is 14 cards of 80 GB before the first sample arrives.
+# 138 + 138 + 828 with the exact number of parameters (exercise 3.1 takes the 828 apart). That is 14 cards of 80 GB before the first sample arrives.
 #
 # **Remember**
 # - bf16 with AdamW: 2 + 2 + 4 + 8 = 16 bytes per parameter; the optimizer is three quarters of it.

@@ -164,7 +164,7 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
     kind="implement",
     title="the loss of a window",
     hints=(
-        "Turn each mean back into a sum: mean × tokens.",
+        "A mean has forgotten over how many tokens it was taken. How does it become a sum again?",
         "NaN × 0 is NaN: leave micro-batches without tokens out.",
     ),
 )
