@@ -24,13 +24,14 @@
 # them up so that each has the sum. This is called an **all-reduce** (全规约). You meet it again in
 # chapter 2, and in most chapters from 6 on.
 #
-# **Predict.** What does each process have in the end? Put your number in place of `None`. If you
-# leave `None`, the notebook goes on without you.
+# **Predict.** They do it twice: what the first all-reduce leaves goes into a second one. What does each
+# process have in the end? Put your number in place of `None`. The first number that you commit stays. If
+# you leave `None`, the notebook goes on without you.
 
 # %%
 from course_lib import doctor, expect, launch, panels, predict
 
-total = predict("0.sum", "What does each process have in the end?", yours=None)
+total = predict("0.twice", "What does each process have in the end?", yours=None)
 
 # %% [markdown]
 # **Measure.** `launch.run` starts the processes and calls the function in each of them. The first
@@ -39,12 +40,14 @@ total = predict("0.sum", "What does each process have in the end?", yours=None)
 
 # %%
 def add_up():
-    """Adds up the rank numbers of all processes."""
+    """Adds up the rank numbers of all processes, twice."""
     import torch
     import torch.distributed as dist
 
     mine = torch.tensor(dist.get_rank())
     print(f"I have {mine.item()}")
+    dist.all_reduce(mine)
+    print(f"After one all-reduce I have {mine.item()}")
     dist.all_reduce(mine)
     return mine.item()
 
@@ -54,11 +57,17 @@ results
 
 # %%
 assert len(set(results)) == 1
-expect(0 + 1 + 2 + 3, results[0], label="sum", yours=total)
+expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 
 # %% [markdown]
-# **Explain.** No gap: counting is exact, and every process has 6. When we measure *times* or
-# *memory*, there will be gaps, and they will be the interesting part.
+# `expect` prints three columns. *You* is the number that you committed, with the factor by which it was off,
+# or a dash. *Theory* is what a formula says. *Measured* is what the run found, with its gap to theory. If the gap
+# is larger than the notebook allows, the cell stops with an error. Your own number may be as wrong as it likes:
+# nothing stops, and a wrong prediction is where you learn most.
+#
+# **Explain.** No gap: counting is exact. After the first all-reduce *every* process has 6, so the second
+# one adds up four sixes: 24, not 12. When we measure *times* or *memory*, there will be gaps, and they
+# will be the interesting part.
 #
 # Each line of the output carries the **rank** (进程编号) of the process that printed it. The lines may
 # come in any order, because the processes really run side by side.
@@ -85,16 +94,32 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # %% [markdown]
 # ## Exercises
 #
-# Each chapter has a notebook of exercises in the folder `exercises/`. There are four kinds:
-# **calculate**, **implement**, **debug** (find the mistake and mend it) and **predict**. A
-# check answers at once:
+# Each chapter has a notebook of exercises in the folder `exercises/`. There are five kinds:
+#
+# | kind | what you do |
+# |---|---|
+# | **calculate** | work out a number |
+# | **predict** | commit to a number or a verdict first, and find out afterwards |
+# | **debug** | find what is wrong: in code, in a run's output, in a published claim |
+# | **implement** | write one short function |
+# | **build** | write a part of a training library: DDP, a pipeline, an optimizer |
+#
+# A build that passes is kept as a Python file in the folder `mine/`, and what comes later runs on it: `course mine`, in a
+# terminal, shows what you have built so far. A check answers at once:
 #
 # ```
-# check("1.1", answer)     # [pass], or [fail] with the reason, or [todo]
-# hint("1.1")              # one hint more each time
+# check("1.1", answer)     # [pass], or [fail] with the kind of mistake, or [todo]
+# hint("1.1")              # one hint more each time, from the direction to nearly the way
+# solution("1.1")          # an answer; from then on the exercise counts as seen
 # ```
 #
-# Work in `exercises/`, look into `solutions/` afterwards. In a terminal,
+# A [fail] says what kind of wrong it is ("too large: bits or bytes?") and not the right value. The hints lead towards it. Behind the last
+# one, after a wrong answer, stands the reason. What you had passed before you looked at the solution stays passed.
+#
+# A number may be rounded to three digits. Where bytes, seconds or a fraction are asked for, a text with a unit will do: `"24.9 GB"` is
+# read as 24.9e9 bytes, `"15 %"` as 0.15.
+#
+# The solved notebooks are in `solutions/`. In a terminal,
 # `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
 # shows what you have done. Your progress is kept in your own user folder, and nothing
 # that you write is ever overwritten.

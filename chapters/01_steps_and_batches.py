@@ -48,16 +48,13 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # of it; here 5. Texts mix them up, and the numbers change by the accumulation factor when they do.
 
 # %% [markdown]
-# **Predict.** 1000 samples, micro-batch 5, accumulation 2, one process. How many micro-steps
-# and how many updates does an epoch have? Put your numbers in place of `None`, then run the cell.
+# **Predict.** 1000 samples, micro-batch 8, accumulation 3, one process. How many micro-steps
+# and how many updates does an epoch have, if every sample counts? Put your numbers in place of `None`, then run the cell.
 # Your first answer is kept, so that you can compare later. Leave `None` and the notebook goes on without it.
 
 # %%
-one_process = Batching(samples=1000, micro_batch=5, accumulation=2)
-epoch = one_process.epoch()
-
-micro_steps = predict("1.micro_steps", "Micro-steps in an epoch?", yours=None)
-updates = predict("1.updates", "Updates in an epoch?", yours=None)
+micro_steps = predict("1.count_micro_steps", "Micro-steps in an epoch?", yours=None)
+updates = predict("1.count_updates", "Updates in an epoch?", yours=None)
 
 # %% [markdown]
 # **Measure.** Here is the whole loop. It is a training loop like any other, on a
@@ -72,20 +69,24 @@ inputs, targets = torch.randn(1000, 3), torch.randn(1000, 1)
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 counts = scratch.loop.train_epoch(
-    model, optimizer, inputs, targets, micro_batch=5, accumulation=2
+    model, optimizer, inputs, targets, micro_batch=8, accumulation=3
 )
 counts
 
 # %%
+epoch = Batching(samples=1000, micro_batch=8, accumulation=3).epoch()
 expect(epoch.micro_steps, counts.micro_steps, label="micro-steps", yours=micro_steps)
 expect(epoch.updates, counts.updates, label="updates", yours=updates)
 
 # %% [markdown]
 # **Explain.** The gap is zero, and it must be: these are counts, not timings.
 #
-# $$\text{micro-steps} = \frac{1000}{5} = 200, \qquad \text{updates} = \frac{200}{2} = 100.$$
+# $$\text{micro-steps} = \frac{1000}{8} = 125, \qquad \text{updates} = \frac{125}{3} = 41.7.$$
 #
-# So 200 steps and still 100 updates. The log counts micro-steps, your colleague counts updates.
+# The last micro-steps have no third one to wait for, but their gradients count: there is a 42nd update, with two micro-steps.
+# The next section is about such tails.
+#
+# And our colleague? $1000 / 5 = 200$ micro-steps and $200 / 2 = 100$ updates. The log counts the former, our colleague the latter.
 # The learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
 # A schedule set to 200 when there are 100 updates never gets past its middle.
 #
@@ -276,23 +277,28 @@ for rank in range(4):
 #
 # With `shuffle=True`, the default, the samples are first mixed in an order that depends on
 # `seed + epoch`. The sampler does not count epochs by itself. You tell it with
-# `sampler.set_epoch(epoch)`. Forget it, and every epoch has the very same order. Nothing
-# crashes, no warning comes, and each rank sees only its own share of the data for ever.
+# `sampler.set_epoch(epoch)`.
 #
-# **Predict.** 10 samples, 2 ranks, 2 epochs, shuffled, *without* `set_epoch`. How many samples
-# of the second epoch does rank 0 see that it did not see in the first?
+# **Predict.** 10 samples, 2 ranks, 4 epochs, shuffled, and nobody calls `set_epoch`. How many different
+# samples has rank 0 seen in the end?
 
 # %%
-unseen = predict("1.unseen", "New samples for rank 0 in epoch 2?", yours=None)
+variety = predict("1.seen_by_rank_0", "Different samples in 4 epochs?", yours=None)
 
 # %%
 forgotten = demos.run(
-    "samples", ranks=2, samples=10, batch=2, epochs=2, set_epoch=False
+    "samples", ranks=2, samples=10, batch=2, epochs=4, set_epoch=False
 )
-first, second = forgotten.by_rank(epoch=0)[0], forgotten.by_rank(epoch=1)[0]
-expect(0, len(set(second) - set(first)), label="new samples", yours=unseen)
+
+# %%
+seen = {sample for epoch in range(4) for sample in forgotten.by_rank(epoch)[0]}
+share = len(rank_samples(samples=10, dp=2, rank=0))
+expect(share, len(seen), label="samples seen by rank 0", yours=variety)
 
 # %% [markdown]
+# **Explain.** Half of the data. Without the call every epoch has the very same order, so each rank works on its own share for
+# ever. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing crashes, and no warning comes.
+#
 # That was your first program on two processes. Each line carries the label of the rank that
 # printed it. The ranks are real operating-system processes, and the same program runs under
 # `torchrun` on any number of machines.
@@ -306,7 +312,6 @@ expect(0, len(set(second) - set(first)), label="new samples", yours=unseen)
 # and how many samples are seen twice?
 
 # %%
-plan = Batching(samples=11, micro_batch=2, gpus_per_node=2)
 steps = predict("1.demo_steps", "Steps per rank?", yours=None)
 twice = predict("1.demo_twice", "Samples seen twice?", yours=None)
 
@@ -314,6 +319,7 @@ twice = predict("1.demo_twice", "Samples seen twice?", yours=None)
 result = demos.run("samples", ranks=2, samples=11, batch=2, epochs=3)
 
 # %%
+plan = Batching(samples=11, micro_batch=2, gpus_per_node=2)
 expect(plan.epoch().micro_steps, result.steps(), label="steps per rank", yours=steps)
 expect(
     plan.epoch().repeated,
@@ -379,17 +385,20 @@ last_batch = 50_000 - (iterations - 1) * 128  # 80
 check("1.1", [iterations, last_batch])
 
 # %% [markdown] tags=["exercise"]
-# **1.2** 1000 samples, micro-batch 5, accumulation 2, one process, and the
-# trainer logs a line per micro-step. The learning rate should reach zero exactly at the end of the
-# third epoch, and the scheduler is called once per update. Which `total_steps` does the scheduler
-# need?
+# **1.2** A configuration was tuned on one GPU: 120,000 samples, micro-batch 8, accumulation 4, 3 epochs. Its scheduler is called once per
+# update; it warms up for 500 of them and then lowers the learning rate until it is zero at the very end, after 11,250. Somebody starts it
+# on 2 nodes with 8 GPUs each and changes nothing. The loss curve looks tired, and you look for the reason. How many updates does the run
+# make, in all three epochs? Which fraction of them is warm-up? And how far along its way, as a fraction, is the scheduler when the run ends?
 
 # %% tags=["exercise"]
-total_steps = ...
+updates, warm_up, reached = ..., ..., ...
 ### BEGIN SOLUTION
-total_steps = 3 * 1000 // (5 * 2)  # updates, not micro-steps
+per_rank = 120_000 // 16
+updates = 3 * -(-per_rank // (8 * 4))  # 3 × 235, the last window of an epoch is short
+warm_up = 500 / updates  # most of the run
+reached = updates / 11_250  # the learning rate has hardly begun to fall
 ### END SOLUTION
-check("1.2", total_steps)
+check("1.2", [updates, warm_up, reached])
 
 # %% [markdown] tags=["exercise"]
 # **1.3** (published mistake, note 004) The function below is the note's formula. It is
@@ -477,26 +486,49 @@ check("1.6", [kept, dropped])
 
 # %% [markdown] tags=["exercise"]
 # **1.7** (published mistake, note 004) A plan for training LLaMA-2 70B on 2048 GPUs arrives at a global batch
-# of 16384 sequences of 4096 tokens and calls it "fairly large already for large-scale training". How many
-# tokens is that, and how many times LLaMA-2's 4,194,304?
+# of 16384 sequences of 4096 tokens and calls it "fairly large already for large-scale training". It is 16 times LLaMA-2's own, and there is no need
+# for it. Which of these settings train on 2048 GPUs with LLaMA-2's 1024 sequences per update? True or False for each.
 
 # %% tags=["exercise"]
-tokens, times = ..., ...
+as_llama2 = {
+    "tp 1, pp 1, micro-batch 1, accumulation 1": ...,
+    "tp 8, pp 4, micro-batch 2, accumulation 8": ...,
+    "tp 8, pp 8, micro-batch 4, accumulation 8": ...,
+    "tp 8, pp 8, micro-batch 1, accumulation 16": ...,
+    "tp 8, pp 1, micro-batch 4, accumulation 1": ...,
+    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": ...,
+}
 ### BEGIN SOLUTION
-tokens = 16384 * 4096
-times = tokens / 4_194_304
+as_llama2 = {
+    "tp 1, pp 1, micro-batch 1, accumulation 1": False,  # dp 2048, twice the batch
+    "tp 8, pp 4, micro-batch 2, accumulation 8": True,  # dp 64
+    "tp 8, pp 8, micro-batch 4, accumulation 8": True,  # dp 32
+    "tp 8, pp 8, micro-batch 1, accumulation 16": False,  # dp 32, half
+    "tp 8, pp 1, micro-batch 4, accumulation 1": True,  # dp 256
+    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": False,  # dp 32, half
+}
 ### END SOLUTION
-check("1.7", [tokens, times])
+check("1.7", as_llama2)
 
 # %% [markdown] tags=["exercise"]
-# **1.8** Note 000 says of data parallelism: the number of devices is at most the batch
-# size. For a global batch of 1024 sequences, give the largest world size with pure data
-# parallelism, and the largest with tp 8 and pp 4, if every copy of the model needs at least one sequence.
+# **1.8** Four runs on two ranks, shuffled, no `drop_last`, print which samples each rank worked on. The data set of A, B and C has 8 samples,
+# that of D has 7. What is the matter with each? Choose among "set_epoch is missing", "every rank has all samples", "the ranks shuffle
+# with different seeds" and "nothing".
 
 # %% tags=["exercise"]
-pure_data_parallel, with_model_split = ..., ...
+from course_lib.checking.ch01 import RUNS
+
+for name, ranks in RUNS.items():
+    for rank, epochs in enumerate(ranks):
+        print(f"{name}, rank {rank}: " + "  then  ".join(map(str, epochs)))
+
+diagnosis = {"A": ..., "B": ..., "C": ..., "D": ...}
 ### BEGIN SOLUTION
-pure_data_parallel = 1024
-with_model_split = 1024 * 8 * 4  # only dp is bounded by the batch
+diagnosis = {
+    "A": "the ranks shuffle with different seeds",  # some samples twice, some never
+    "B": "set_epoch is missing",
+    "C": "every rank has all samples",
+    "D": "nothing",  # 7 samples on 2 ranks: one is repeated
+}
 ### END SOLUTION
-check("1.8", [pure_data_parallel, with_model_split])
+check("1.8", diagnosis)

@@ -83,12 +83,14 @@ def gradient_of(method, window, of=model):
 
 # %% [markdown]
 # **Predict.** How large is the difference of the two gradients, relative to the gradient itself? Give
-# it as a power of ten: −2 for a hundredth, −7 for a ten-millionth.
-# And how many times less memory do the stored intermediate results take with micro-batches of 4?
+# it as a power of ten: −2 for a hundredth, −12 for a millionth of a millionth.
+#
+# The forward pass of the whole batch of 32 stores 19 MB of intermediate results for the backward pass. Weights, gradients and AdamW's
+# two numbers per weight take 1.8 MB. By which factor does the sum of these two fall with micro-batches of 4?
 
 # %%
 power = predict("2.power_of_ten", "Relative difference: 10 to the …?", yours=None)
-saving = predict("2.saving", "Memory, batch 32 / batch 4?", yours=None)
+saving = predict("2.memory", "Memory, batch 32 / batch 4?", yours=None)
 
 # %%
 whole = [(inputs, labels)]
@@ -106,7 +108,15 @@ def stored(batch):
     return measure.saved_tensors.saved_bytes(lambda: loss_sum(model(x), y), model)
 
 
-expect(32 / 4, stored(32) / stored(4), within=0.01, label="memory ratio", yours=saving)
+states = 4 * 4 * sum(p.numel() for p in model.parameters())  # 4 numbers, 4 bytes each
+expect(32 / 4, stored(32) / stored(4), within=0.01, label="intermediate results")
+expect(
+    (19e6 + 1.8e6) / (19e6 / 8 + 1.8e6),
+    (stored(32) + states) / (stored(4) + states),
+    within=0.01,
+    label="memory ratio",
+    yours=saving,
+)
 
 # %% [markdown]
 # **Explain.** The difference is not zero but about $10^{-7}$. float32 keeps 24 binary digits, a
@@ -128,9 +138,9 @@ assert 0.01 < in_bf16 < 0.05
 assert torch.equal(gradient_of(accumulate, pieces), in_pieces)
 
 # %% [markdown]
-# The memory ratio is 8 to within a percent: intermediate results grow with the micro-batch. So do
-# the inputs and the logits. What does *not* shrink: weights, gradients and optimizer states. Chapter 3
-# counts all of them.
+# The intermediate results shrink by 8 to within a percent: they grow with the micro-batch. So do
+# the inputs and the logits. All together it is only a factor of 5, because weights, gradients and optimizer
+# states do *not* shrink. The smaller the micro-batch, the more they are of what is left. Chapter 3 counts all of them.
 #
 # **Remember**
 # - accumulation = global batch / (micro-batch × dp).
@@ -184,8 +194,7 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
 # trainer did it until October 2024 (transformers issue 34191, "gradient accumulation fix").
 #
 # **Predict.** In half of our samples we replace all but 8 of the 64 characters by padding. By how many
-# percent is the gradient of the popular recipe off? A rough estimate: the short samples have 8 of 72
-# tokens and get half of the weight, so $1/2 - 1/9$ of the weight is in the wrong place.
+# percent is the gradient of the popular recipe off, relative to the right one?
 
 # %%
 off_by = predict("2.ragged_percent", "Off by how many percent?", yours=None)
@@ -214,7 +223,8 @@ expect(
 
 # %% [markdown]
 # **Explain.** The first four micro-batches have 32 tokens each, the others 256. In the mean of
-# means all eight count alike, so a short sample's token weighs 8 times as much as a long one's.
+# means all eight count alike, so a short sample's token weighs 8 times as much as a long one's. That gives a rough estimate:
+# the short samples have 8 of 72 tokens and get half of the weight, so $1/2 - 1/9$ of the weight is in the wrong place, 39 %.
 # The estimate is somewhat too high: it would be right if the gradients of short and long samples
 # differed by as much as a gradient is long, and they are more alike than that.
 # The model now attends to short texts more than it should. Nothing warns you: the loss falls in
@@ -317,13 +327,9 @@ assert rate(0.1, 256, 2048, "linear") == 0.8
 # ## 2.5 How large is too large? Gradient noise
 #
 # The gradient of a batch is an estimate of the gradient over all data, and it is noisy: another
-# batch gives another one. Averaging over $B$ independent samples divides the variance by $B$:
+# batch gives another one. We measure the variance at batch 2 and at batch 8, summed over all weights.
 #
-# $$\text{variance}(B) = \frac{\operatorname{tr}\Sigma}{B}.$$
-#
-# $\operatorname{tr}\Sigma$ is the variance of a single sample's gradient, summed over all weights.
-#
-# **Predict.** We measure the variance at batch 2 and at batch 8. What is their ratio?
+# **Predict.** What is their ratio?
 
 # %%
 ratio = predict("2.variance", "Variance, batch 2 / batch 8?", yours=None)
@@ -353,7 +359,11 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** Not exactly 4, because the variance itself is estimated, from 96 batches. More
+# **Explain.** Averaging over $B$ independent samples divides the variance by $B$:
+#
+# $$\text{variance}(B) = \frac{\operatorname{tr}\Sigma}{B}.$$
+#
+# $\operatorname{tr}\Sigma$ is the variance of a single sample's gradient, summed over all weights. The measured ratio is not exactly 4, because the variance itself is estimated, from 96 batches. More
 # batches narrow the gap. With samples drawn at random and with replacement nothing else is in it.
 #
 # Now compare noise and signal. At first a larger batch helps in full, because noise dominates. Once
@@ -416,28 +426,25 @@ panels.critical_batch()
 # %%
 shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 parameters = shape.parameters().total
-exchanges = gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
 print(f"{parameters:,} parameters, fp32 gradients of {4 * parameters:,} bytes")
 
 # %% [markdown]
-# **Predict.** How many gradient exchanges will be counted in 30 updates? How many bytes does a rank
-# hand over in all?
+# **Predict.** How many bytes of gradients does a rank hand over for each sample that it works on?
 
 # %%
-count = predict("2.all_reduces", "All-reduces in 30 updates?", yours=None)
-volume = predict("2.bytes", "Bytes in all?", yours=None)
+volume = predict("2.bytes_per_sample", "Bytes per sample?", yours=None, unit="B")
 
 # %%
 run = demos.run("ddp", ranks=2, steps=30, micro_batch=4, accumulation=2)
 print(run.report())
 
 # %%
-expect(exchanges, run.all_reduces, label="all-reduces", yours=count)
+exchanges = gradient_syncs(micro_steps=60, accumulation=2, no_sync=True)
+expect(exchanges, run.all_reduces, label="all-reduces")
 expect(
-    exchanges * 4 * parameters,
-    run.all_reduced_bytes,
-    label="bytes",
-    unit="B",
+    4 * parameters / (4 * 2),
+    run.all_reduced_bytes / (30 * 2 * 4),  # updates, micro-steps in each, samples
+    label="bytes per sample",
     yours=volume,
 )
 assert run.gradient_difference < demos.load("ddp").TOLERANCE
@@ -448,7 +455,10 @@ figures.loss(
 )
 
 # %% [markdown]
-# **Explain.** One curve hides the other: the training is the same. At the first update the
+# **Explain.** One exchange for each update, and an update rests on 8 samples of a rank. So the price of a sample is an eighth of the gradients, and it falls
+# with the accumulation. How many ranks there are does not matter.
+#
+# One curve hides the other: the training is the same. At the first update the
 # gradients differ by about $10^{-7}$, the rounding of section 2.1. Later the two runs may
 # drift apart a little, since each update builds on the one before.
 #
@@ -515,31 +525,45 @@ from course_lib import check, hint
 from course_lib.scratch.accumulation import loss_sum
 
 # %% [markdown] tags=["exercise"]
-# **2.1** A run needs a global batch of 512 sequences. You have 2 nodes with 4 GPUs each, and 4
-# sequences fit on a GPU. Which accumulation do you need? And how many all-reduces does a rank take part in
-# during 1000 updates with `no_sync`, if all gradients go into one bucket?
+# **2.1** A run needs a global batch of exactly 960 sequences, the same number on every rank and in every micro-batch. You have 2 nodes with 4 GPUs each, and a GPU
+# runs out of memory at 17 sequences. A larger micro-batch keeps a GPU busier. Which micro-batch and which accumulation do you choose? Then a node fails. Which accumulation keeps
+# the experiment as it is on 4 GPUs with the same micro-batch, and how many times as many all-reduces does a rank take part in during 1000 updates (with `no_sync`)?
 
 # %% tags=["exercise"]
-accumulation, all_reduces = ..., ...
+micro_batch, accumulation, on_four_gpus, all_reduces_ratio = ..., ..., ..., ...
 ### BEGIN SOLUTION
-accumulation = 512 // (4 * 8)
-all_reduces = 1000
+micro_batch = 15  # 120 sequences on each rank: 16 does not divide them
+accumulation = 8
+on_four_gpus = 16
+all_reduces_ratio = 1  # one exchange for each update, however long that takes
 ### END SOLUTION
-check("2.1", [accumulation, all_reduces])
+check("2.1", [micro_batch, accumulation, on_four_gpus, all_reduces_ratio])
 
 # %% [markdown] tags=["exercise"]
 # **2.2** (published mistake, note 004) "Against a smaller batch, gradient accumulation reduces
-# the number of training steps." 1000 samples, micro-batch 5, one process. Give
-# `[forward passes, updates]` per epoch for accumulation 1 and for accumulation 2.
+# the number of training steps." Which steps? You go from accumulation 1 to accumulation 4 on 2 ranks, with the same 4096 samples and the same micro-batch of 8. By which factor
+# does each of these change? (1 for what stays.)
 
 # %% tags=["exercise"]
-without = ...
-with_two = ...
+factors = {
+    "forward passes of an epoch": ...,
+    "updates of an epoch": ...,
+    "exchanges of an epoch, with no_sync": ...,
+    "exchanges of an epoch, without no_sync": ...,
+    "samples behind an update": ...,
+    "bytes stored for the backward pass": ...,
+}
 ### BEGIN SOLUTION
-without = [200, 200]
-with_two = [200, 100]
+factors = {
+    "forward passes of an epoch": 1,  # every sample goes through once
+    "updates of an epoch": 1 / 4,
+    "exchanges of an epoch, with no_sync": 1 / 4,
+    "exchanges of an epoch, without no_sync": 1,
+    "samples behind an update": 4,
+    "bytes stored for the backward pass": 1,  # one micro-batch at a time
+}
 ### END SOLUTION
-check("2.2", [without, with_two])
+check("2.2", factors)
 
 # %% [markdown] tags=["exercise"]
 # **2.3** This loop should give the same weights as one
@@ -619,28 +643,42 @@ def backward_window(model, window) -> None:
 check("2.5", backward_window)
 
 # %% [markdown] tags=["exercise"]
-# **2.6** GPT-2 with 124,439,808 parameters, fp32 gradients, 6400 micro-steps,
-# accumulation 32. How many bytes does one rank hand to all-reduce without and with `no_sync`?
+# **2.6** GPT-2 with 124,439,808 parameters, 6400 micro-steps, accumulation 32, fp32 gradients, and `no_sync` as it should be: so say the settings of five runs. A counter in each says how many bytes
+# a rank handed to all-reduce:
+#
+# | A | B | C | D | E |
+# |---|---|---|---|---|
+# | 3.186 TB | 99.55 GB | 49.78 GB | 12.44 GB | 796.4 GB |
+#
+# What happened in each? Choose among "as the settings say", "the forward pass is outside no_sync", "bf16 gradients", "accumulation 4" and "most updates without an exchange".
 
 # %% tags=["exercise"]
-bytes_without, bytes_with = ..., ...
+happened = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
 ### BEGIN SOLUTION
-bytes_without = 6400 * 4 * 124_439_808
-bytes_with = 6400 // 32 * 4 * 124_439_808
+happened = {
+    "A": "the forward pass is outside no_sync",  # 6400 exchanges of 497.8 MB
+    "B": "as the settings say",  # 200 of them
+    "C": "bf16 gradients",
+    "D": "most updates without an exchange",  # 25: the ranks drift apart
+    "E": "accumulation 4",  # 1600 updates
+}
 ### END SOLUTION
-check("2.6", [bytes_without, bytes_with])
+check("2.6", happened)
 
 # %% [markdown] tags=["exercise"]
-# **2.7** The variance of the gradient is 0.08 at batch 32. Predict it at batch 512,
-# and by which factor the *standard deviation* falls. Measure with section 2.5's cells if you like.
+# **2.7** A log has the mean squared length of the gradient: 5.0 at batch 32, 2.0 at batch 256. Somebody proposes batch 1024. Guess first, then compute: what is the mean
+# squared length there? What is the critical batch? And how many times the fewest samples does the proposal need?
 
 # %% tags=["exercise"]
-variance, factor = ..., ...
+squared_length, critical_batch, samples_ratio = ..., ..., ...
 ### BEGIN SOLUTION
-variance = 0.08 * 32 / 512
-factor = (512 / 32) ** 0.5
+noise = (5.0 - 2.0) / (1 / 32 - 1 / 256)  # tr Σ: what falls as 1/B
+signal = 5.0 - noise / 32  # |G|²: what stays
+squared_length = signal + noise / 1024
+critical_batch = noise / signal
+samples_ratio = 1 + 1024 / critical_batch
 ### END SOLUTION
-check("2.7", [variance, factor])
+check("2.7", [squared_length, critical_batch, samples_ratio])
 
 # %% [markdown] tags=["exercise"]
 # **2.8** Note 004 says: "usually a smaller batch needs a smaller learning rate". Right, but how much

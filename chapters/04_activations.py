@@ -90,11 +90,13 @@ assert terms.total_bytes == 2048 * 12288 * (34 + 80)
 # %% [markdown]
 # ### The same on your machine
 #
-# Our own GPT has no dropout, and in fp32 each number has 4 bytes. Without masks the table has 32 units of 16-bit
-# numbers, so 64 units in fp32.
+# Our own GPT has no dropout, and in fp32 each number has 4 bytes.
 #
 # **Predict.** One block with hidden size 64 and 4 heads, 2 sequences of 128 tokens. First with PyTorch's fused
-# attention, which keeps no scores:
+# attention, which keeps no scores. Go through the table: what becomes of each row?
+
+# %%
+kept = predict("4.block", "Bytes kept by the block?", yours=None, unit="B")
 
 # %%
 shape = TransformerShape(
@@ -104,17 +106,14 @@ fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 per_layer = activations.layer_activation_bytes(
     Job(shape, fp32, Layout(micro_batch=2), sequence=128)
 )
-kept = predict("4.block", "Bytes kept by the block?", yours=None, unit="B")
 assert per_layer == 64 * 2 * 128 * 64
-
-# %%
 block = scratch.gpt.Block(hidden=64, heads=4)
 x = torch.randn(2, 128, 64)
 fused = saved_bytes(lambda: block(x).sum(), block)
 expect(per_layer, fused, within=0.01, label="kept by the block", unit="B", yours=kept)
 
 # %% [markdown]
-# **Explain.** 0.8 % more, and to the byte: each norm keeps a mean and a scale per token, and fused
+# **Explain.** The two masks go, and 32 units of 16-bit numbers are left: 64 units in fp32. Measured are 0.8 % more, and to the byte: each norm keeps a mean and a scale per token, and fused
 # attention one number per head and token, with which it can redo the softmax.
 
 # %%
@@ -123,13 +122,25 @@ assert fused == per_layer + 2 * 2 * tokens * 4 + 4 * tokens * 4
 
 # %% [markdown]
 # Now attention written as plain matrix products. The table of scores has $a s^2 b$ numbers of 4 bytes. Without dropout it
-# is kept once:
+# is kept once.
+#
+# **Predict.** By which factor does the block keep more then?
+
+# %%
+with_scores = predict("4.with_scores", "Bytes with scores / without?", yours=None)
 
 # %%
 with sdpa_kernel(SDPBackend.MATH):
     plain = saved_bytes(lambda: block(x).sum(), block)
 scores = 4 * 4 * 128**2 * 2
 expect(scores, plain - fused, within=0.04, label="the scores", unit="B")
+expect(
+    1 + scores / per_layer,
+    plain / fused,
+    within=0.01,
+    label="with / without",
+    yours=with_scores,
+)
 assert scores - (plain - fused) == 4 * tokens * 4 == 4096
 
 # %% [markdown]
@@ -253,15 +264,6 @@ show_source(scratch.checkpointing.same_random_numbers)
 # layers, which part is still kept with checkpointing?
 
 # %%
-six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
-full = Recipe(parameters="fp32", gradients="fp32", master_copy=False, recompute="full")
-without, with_it = (
-    6
-    * activations.layer_activation_bytes(
-        Job(six, recipe, Layout(micro_batch=4), sequence=64)
-    )
-    for recipe in (fp32, full)
-)
 less = predict("4.less", "Kept with / without?", yours=None)
 
 
@@ -274,6 +276,7 @@ def build(segment=None):
 
 
 inputs, labels = Windows(sequence=64).batch(range(4))
+six = TransformerShape(layers=6, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
 head = ends.head_activation_bytes(
     Job(six, fp32, Layout(micro_batch=4), sequence=64)
 )  # outside the layers
@@ -288,6 +291,16 @@ def loss_of(gpt):
 normal, checkpointed = build(), build(segment=1)
 bytes_normal = saved_bytes(lambda: loss_of(normal), normal) - head
 bytes_less = saved_bytes(lambda: loss_of(checkpointed), checkpointed) - head
+
+# %%
+full = replace(fp32, recompute="full")
+without, with_it = (
+    6
+    * activations.layer_activation_bytes(
+        Job(six, recipe, Layout(micro_batch=4), sequence=64)
+    )
+    for recipe in (fp32, full)
+)
 expect(
     with_it / without,
     bytes_less / bytes_normal,
@@ -300,9 +313,21 @@ expect(
 # **Explain.** One sixteenth, as the table says: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
 # the like, which are the same in both and weigh more in the small one.
 #
-# The *peak* falls less. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
-# weights and the inputs, so that there is what a forward and a backward pass add:
+# The *peak* is another matter. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
+# weights and the inputs, so that there is what a forward and a backward pass add: intermediate results, and gradients as they come.
 
+# %%
+print(f"weights {4 * sum(p.numel() for p in normal.parameters()) / 1e6:.2f} MB")
+print(f"kept inside the layers: {bytes_normal / 1e6:.2f} MB, {bytes_less / 1e6:.2f} MB")
+
+# %% [markdown]
+# **Predict.** To which part does the peak fall?
+
+# %%
+lower = predict("4.peak", "Peak with / without?", yours=None)
+
+# %% [markdown]
+# Theory has the three moments of the two passes:
 
 # %%
 bare = replace(fp32, optimizer="sgd", loss="eager", gradient_life="backward")
@@ -324,13 +349,10 @@ def above_weights(recompute, samples=4):
 for mode in ("none", "full"):
     sizes = {name: f"{size / 1e6:.2f}" for name, size in above_weights(mode).items()}
     print(f"{mode:<5} MB:", sizes)
+foretold = [max(above_weights(mode).values()) for mode in ("none", "full")]
 
 # %% [markdown]
-# **Predict.** To which part does the peak fall?
-
-# %%
-foretold = [max(above_weights(mode).values()) for mode in ("none", "full")]
-lower = predict("4.peak", "Peak with / without?", yours=None)
+# And a log of every tensor measures:
 
 
 # %%
@@ -448,9 +470,9 @@ for k in (1, 2, 4, 8, 80):
 # computes the rest again.
 #
 # Our block has four matrix products. Their results, in units of $sbh$ numbers, are 3 (queries, keys, values in one), 1 (attention's output matrix), 4 and 1
-# (the MLP). The first and the third are kept.
+# (the MLP). Every second one is kept, beginning with the first.
 #
-# **Predict.** How many of its 16 units are left? (Count the block's input, too.)
+# **Predict.** How many of the block's 16 units are left in all?
 
 # %%
 units_kept = predict("4.operators", "sbh kept?", yours=None)
@@ -482,7 +504,7 @@ alive = log.timeline[-1] - y.nbytes + x.nbytes  # the input is kept, the result 
 expect(1 + 3 + 1 + 4, alive / x.nbytes, within=0.02, label="sbh kept", yours=units_kept)
 
 # %% [markdown]
-# 9 of 16, and flash attention's one number per head and token. What LLaMA-3.1 8B keeps in its 32 layers of one sequence of 8192 tokens, and how many
+# 9 of 16: the first and the third product, attention's result, and the block's input, as always. Flash attention's one number per head and token comes on top. What LLaMA-3.1 8B keeps in its 32 layers of one sequence of 8192 tokens, and how many
 # operations each way needs, as a multiple of the model's own:
 
 # %%
@@ -499,7 +521,7 @@ for mode in ("none", "selective", "operators", "full"):
 # "None" and "selective" are the same: flash attention has made that selection. Operators keep 38 % for 10 % more operations, full recomputation
 # keeps 5 % for 31 % more. Of seven products the fourth, the sixth and the second, small one (keys) are repeated.
 #
-# **Predict → compare.** Now torchtitan's number. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
+# **Theory beside a published number.** Now torchtitan's. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
 # PyTorch's loss with its copies, gradients that are thrown away after each update. The allocator's blocks are 1.15 times the tensors (chapter 3):
 
 
@@ -559,7 +581,8 @@ assert (round(everything / 1e9), round(inputs_only / 1e9, 1)) == (217, 10.7)
 
 # %% [markdown]
 # At 8192 tokens both published numbers are half of what the formula says: 217 and 10.7 GB. At 4096 tokens both fit: 109 and 5.4 GB. So the two numbers
-# agree with each other and with the formula; it is the token count that does not fit them. We cannot know why. But two numbers that are off by the same factor point to
+# agree with each other and with the formula; it is the token count that does not fit them. We cannot know why, and there are other
+# explanations: exercise 4.4. But two numbers that are off by the same factor point to
 # what they have in common.
 #
 # **Remember**
@@ -651,28 +674,51 @@ wrongly_assumed = {
 check("4.2", wrongly_assumed)
 
 # %% [markdown] tags=["exercise"]
-# **4.3** (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much". How many layer forward passes does a training step
-# really do *in all* with full checkpointing of every layer? And by which factor do the operations of the layers grow?
+# **4.3** (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much"; "8 groups of 10 layers" are the note's remedy. A hook counts how often
+# a layer's forward pass runs in one training step. What will it count with each plan, and how many tensors (inputs of a checkpointed layer or group) are stored for recomputing? Give
+# `[forward passes, stored inputs]`.
 
 # %% tags=["exercise"]
-forward_passes, factor = ..., ...
+counted = {
+    "each of 80 layers checkpointed": ...,
+    "8 groups of 10 layers checkpointed": ...,
+    "every second layer checkpointed": ...,
+    "2 groups of 5 layers checkpointed, 70 layers not": ...,
+}
 ### BEGIN SOLUTION
-forward_passes = 80 + 80
-factor = 8 / 6
+counted = {
+    "each of 80 layers checkpointed": [160, 80],
+    "8 groups of 10 layers checkpointed": [160, 8],  # not fewer passes: fewer inputs
+    "every second layer checkpointed": [120, 40],
+    "2 groups of 5 layers checkpointed, 70 layers not": [90, 2],
+}
 ### END SOLUTION
-check("4.3", [forward_passes, factor])
+check("4.3", counted)
 
 # %% [markdown] tags=["exercise"]
-# **4.4** (published mistake, note 001) LLaMA-2 70B, a batch of 8192 tokens, bf16, full recomputation: the claim is 5 GB of activations. Give the bytes of the 80 stored layer
-# inputs. For which number of tokens, a power of two, are they nearest to 5 GB?
+# **4.4** (published mistake, note 001) LLaMA-2 70B, 8192 tokens, bf16: checkpointing takes the activations "from over 110 GB to 5 GB". The formula says 217 and 10.7 GB. Section 4.3 found one explanation. There
+# are others: which of these make *both* numbers fit, within a tenth? True or False for each.
 
 # %% tags=["exercise"]
-input_bytes, tokens = ..., ...
+explains_both = {
+    "4096 tokens": ...,
+    "each of two GPUs has 40 layers": ...,
+    "each of two GPUs has half of the tokens": ...,
+    "each of two GPUs has half of every matrix, without sequence parallelism": ...,
+    "an MLP with GELU, 4h wide": ...,
+    "segments of two layers": ...,
+}
 ### BEGIN SOLUTION
-input_bytes = 80 * 2 * 8192 * 8192
-tokens = 4096  # half of the tokens, half of the bytes: 5.4 GB
+explains_both = {
+    "4096 tokens": True,
+    "each of two GPUs has 40 layers": True,
+    "each of two GPUs has half of the tokens": True,
+    "each of two GPUs has half of every matrix, without sequence parallelism": False,
+    "an MLP with GELU, 4h wide": False,  # the inputs are as large as before
+    "segments of two layers": False,  # only the inputs become fewer
+}
 ### END SOLUTION
-check("4.4", [input_bytes, tokens])
+check("4.4", explains_both)
 
 # %% [markdown] tags=["exercise"]
 # **4.5** Bytes that one layer keeps, 16 bits, GELU with $4h$, no tensor parallelism. `flash` and `dropout` switch what you know

@@ -9,6 +9,7 @@ from course_lib.checking import (
     call,
     exercise,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_parts,
     expect_raises,
@@ -40,16 +41,25 @@ def _iterations(answer: Any) -> None:
 @exercise(
     "1.2",
     kind="calculate",
-    title="two counts",
-    hints=("Who calls the scheduler: the micro-step or the update?", "One epoch: 100 updates."),
+    title="a schedule that came along",
+    hints=(
+        "What did 16 GPUs do to the number of updates of an epoch?",
+        "Each rank has a sixteenth of the samples, 32 of them make one of its updates.",
+        "A short last window is an update too. Warm-up is 500 of the run's own updates; "
+        "the scheduler thinks that there are 11,250.",
+    ),
 )
-def _total_steps(answer: Any) -> None:
-    updates = Batching(samples=1000, micro_batch=5, accumulation=2).epoch().updates
+def _schedule(answer: Any) -> None:
+    one_gpu = Batching(samples=120_000, micro_batch=8, accumulation=4)
+    planned = 3 * one_gpu.epoch().updates
+    updates = 3 * replace(one_gpu, nodes=2, gpus_per_node=8).epoch().updates
     expect_equal(
         answer,
-        3 * updates,
-        "a schedule advances once per update, and 3 epochs have 3 × 100 of them",
-        wants="a whole number of scheduler steps",
+        [updates, 500 / updates, updates / planned],
+        "16 ranks make a sixteenth of the updates, 235 an epoch: most of the run is warm-up, and "
+        "the learning rate has hardly fallen when it ends",
+        wants="three numbers: updates, and two fractions",
+        rel=5e-3,
     )
 
 
@@ -89,7 +99,7 @@ def _global_batch(function: Any) -> None:
     kind="implement",
     title="who sees what",
     hints=(
-        "How many samples does each rank get? ceil(samples / world).",
+        "How many samples does each rank get, if all must have equally many and none is left out?",
         "The i-th sample of a rank is number rank + world × i.",
         "Starting over is a remainder: % samples.",
     ),
@@ -165,39 +175,88 @@ def _tails(answer: Any) -> None:
     )
 
 
+# tp, pp, cp, micro-batch, accumulation
+_SETTINGS = {
+    "tp 1, pp 1, micro-batch 1, accumulation 1": (1, 1, 1, 1, 1),
+    "tp 8, pp 4, micro-batch 2, accumulation 8": (8, 4, 1, 2, 8),
+    "tp 8, pp 8, micro-batch 4, accumulation 8": (8, 8, 1, 4, 8),
+    "tp 8, pp 8, micro-batch 1, accumulation 16": (8, 8, 1, 1, 16),
+    "tp 8, pp 1, micro-batch 4, accumulation 1": (8, 1, 1, 4, 1),
+    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": (8, 4, 2, 2, 8),
+}
+
+
 @exercise(
     "1.7",
     kind="debug",
     title="batch 16384",
-    hints=("Tokens per batch = sequences × tokens in a sequence.", "Your tokens / 4,194,304."),
+    hints=(
+        "Which GPUs work on the same sequences, and count once?",
+        "tp · pp · cp GPUs share one copy of the model. How many copies are there on 2048?",
+    ),
 )
-def _tokens(answer: Any) -> None:
-    batch = Batching(samples=16384, micro_batch=16384, sequence=4096)
-    expect_equal(
-        answer,
-        [batch.tokens_per_batch, batch.tokens_per_batch / 4_194_304],
-        "16384 × 4096 = 67,108,864 tokens",
-        wants="two numbers: tokens and the ratio",
-        rel=5e-3,
-    )
+def _batch_of_llama2(answer: Any) -> None:
+    expected = {}
+    for setting, (tp, pp, cp, micro_batch, accumulation) in _SETTINGS.items():
+        layout = Batching(
+            samples=10**6,
+            micro_batch=micro_batch,
+            accumulation=accumulation,
+            nodes=256,
+            gpus_per_node=8,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+        )
+        because = f"dp is {layout.dp}, so an update rests on {layout.global_batch} sequences"
+        expected[setting] = (layout.global_batch == 1024, because)
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+
+
+# The samples of two epochs, rank by rank.
+RUNS = {
+    "A": [[[6, 1, 4, 3], [2, 7, 1, 5]], [[3, 0, 7, 4], [5, 6, 2, 0]]],
+    "B": [[[2, 7, 0, 5], [2, 7, 0, 5]], [[6, 3, 1, 4], [6, 3, 1, 4]]],
+    "C": [
+        [[5, 2, 7, 0, 3, 6, 1, 4], [1, 4, 0, 6, 7, 3, 5, 2]],
+        [[5, 2, 7, 0, 3, 6, 1, 4], [1, 4, 0, 6, 7, 3, 5, 2]],
+    ],
+    "D": [[[4, 0, 6, 3], [1, 5, 2, 4]], [[1, 5, 2, 4], [6, 3, 0, 1]]],
+}
+_FAULTS = (
+    "set_epoch is missing",
+    "every rank has all samples",
+    "the ranks shuffle with different seeds",
+    "nothing",
+)
+
+
+def _fault_of(run: list[list[list[int]]]) -> tuple[str, str]:
+    """What is the matter with a run of two epochs, and why."""
+    everything = {sample for rank in run for epoch in rank for sample in epoch}
+    if any(rank[0] == rank[1] for rank in run):
+        return _FAULTS[0], "both epochs have the same order"
+    if any(len(epoch) == len(everything) for rank in run for epoch in rank):
+        return _FAULTS[1], "each rank goes through the whole data set: it has no DistributedSampler"
+    if any({*run[0][epoch], *run[1][epoch]} != everything for epoch in range(2)):
+        return _FAULTS[2], "in one epoch some samples come twice and others not at all"
+    return _FAULTS[3], "all samples are there in each epoch, and a repeated one fills up the ranks"
 
 
 @exercise(
     "1.8",
-    kind="calculate",
-    title="the most GPUs",
+    kind="debug",
+    title="four runs",
     hints=(
-        "Every copy of the model needs at least one sequence.",
-        "How many GPUs make one copy with tp 8 and pp 4?",
+        "Three things must hold: epochs differ, ranks differ, and together they miss nothing.",
+        "Write down, for each run and epoch, which samples nobody has and which come twice.",
+        "8 samples on 2 ranks divide evenly. 7 do not: what does the sampler do then?",
     ),
 )
-def _most_gpus(answer: Any) -> None:
-    expect_equal(
-        answer,
-        [1024, 1024 * 8 * 4],
-        "only dp is bounded by the batch, and world = dp × tp × pp",
-        wants="two whole numbers of GPUs",
-    )
+def _four_runs(answer: Any) -> None:
+    expected = {name: _fault_of(run) for name, run in RUNS.items()}
+    wants = "one of " + ", ".join(map(repr, _FAULTS))
+    expect_entries(answer, expected, "a dict with a verdict on each run", each=wants)
 
 
 QUIZ = (

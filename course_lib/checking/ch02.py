@@ -10,13 +10,24 @@ from course_lib.checking import (
     Wrong,
     exercise,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_parts,
     run,
 )
 from course_lib.checking.builds import accumulation as accumulation_build
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.network.buckets import gradient_syncs
-from course_lib.theory.step.batching import Batching, batch_cost, scaled_learning_rate
+from course_lib.theory.step.batching import (
+    Batching,
+    batch_cost,
+    noise_scale,
+    scaled_learning_rate,
+)
 
 GPT2 = 124_439_808
 
@@ -24,18 +35,32 @@ GPT2 = 124_439_808
 @exercise(
     "2.1",
     kind="calculate",
-    title="two nodes, batch 512",
+    title="two nodes, batch 960",
     hints=(
-        "global batch = micro-batch × accumulation × dp, and dp is 8 here.",
-        "With no_sync there is one exchange per update.",
+        "How many sequences does each rank have in an update? Which micro-batches divide that?",
+        "16 fit, but 16 does not divide 120.",
+        "Half the ranks, the same global batch and micro-batch: what must double? And "
+        "how many updates are 1000 updates?",
     ),
 )
 def _accumulation(answer: Any) -> None:
+    of_one_step = {
+        micro_batch: Batching(960, micro_batch, gpus_per_node=8).global_batch
+        for micro_batch in range(1, 17)
+    }
+    micro_batch = max(size for size, samples in of_one_step.items() if 960 % samples == 0)
+    accumulation = 960 // of_one_step[micro_batch]
+    on_four_gpus = 960 // Batching(960, micro_batch, gpus_per_node=4).global_batch
+    exchanges = [
+        gradient_syncs(1000 * windows, windows, no_sync=True)
+        for windows in (accumulation, on_four_gpus)
+    ]
     expect_equal(
         answer,
-        [16, 1000],
-        "512 = 4 × accumulation × 8 ranks, and with no_sync each update exchanges once",
-        wants="two whole numbers: accumulation and all-reduces",
+        [micro_batch, accumulation, on_four_gpus, exchanges[1] / exchanges[0]],
+        "each of 8 ranks has 120 sequences, 15 is the largest divisor that fits; 4 ranks need "
+        "twice the micro-batches, but there is still one exchange for each update",
+        wants="four numbers: micro-batch, two accumulations and a ratio",
     )
 
 
@@ -45,20 +70,38 @@ def _accumulation(answer: Any) -> None:
     title="does accumulation save steps?",
     hints=(
         "How often does each sample go through the model in an epoch?",
-        "1000 / 5 micro-batches: an update comes after each, or after every second one.",
+        "Some things happen once in a micro-step, others once in an update. Sort the six.",
+        "While a micro-batch goes through the model, the others' intermediate results are gone.",
     ),
 )
 def _saves_steps(answer: Any) -> None:
-    expected = []
-    for accumulation in (1, 2):
-        epoch = Batching(samples=1000, micro_batch=5, accumulation=accumulation).epoch()
-        expected.append([epoch.micro_steps, epoch.updates])
-    expect_equal(
-        answer,
-        expected,
-        "every sample still goes through the model once; only the updates become fewer",
-        wants="two lists of two whole numbers: [passes, updates]",
+    before, after = (_per_epoch(accumulation) for accumulation in (1, 4))
+    expected = {
+        name: (after[name][0] / count, because) for name, (count, because) in before.items()
+    }
+    expect_entries(answer, expected, "a dict of factors", each="a factor")
+
+
+def _per_epoch(accumulation: int) -> dict[str, tuple[float, str]]:
+    """What exercise 2.2 asks about, as counts, each with the reason why it changes or stays."""
+    run = Batching(4096, micro_batch=8, accumulation=accumulation, gpus_per_node=2)
+    epoch = run.epoch()
+    with_it, without = (
+        gradient_syncs(epoch.micro_steps, accumulation, no_sync) for no_sync in (True, False)
     )
+    layout = Layout(micro_batch=run.micro_batch, accumulation=accumulation)
+    kept = layer_activation_bytes(Job(MODELS["gpt2-124m"], Recipe(), layout, sequence=1024))
+    return {
+        "forward passes of an epoch": (
+            epoch.micro_steps,
+            "every sample goes through the model once",
+        ),
+        "updates of an epoch": (epoch.updates, "four micro-steps make one update"),
+        "exchanges of an epoch, with no_sync": (with_it, "there is one in each update"),
+        "exchanges of an epoch, without no_sync": (without, "there is one in each micro-step"),
+        "samples behind an update": (run.global_batch, "four micro-batches are behind one update"),
+        "bytes stored for the backward pass": (kept, "one micro-batch is in memory at a time"),
+    }
 
 
 _TRAIN = "train(model, optimizer, batches, accumulation)"
@@ -121,7 +164,7 @@ def _compare_training(function: Any, sizes: list[int], accumulation: int, what: 
     kind="implement",
     title="the loss of a window",
     hints=(
-        "Turn each mean back into a sum: mean × tokens.",
+        "A mean has forgotten over how many tokens it was taken. How does it become a sum again?",
         "NaN × 0 is NaN: leave micro-batches without tokens out.",
     ),
 )
@@ -198,33 +241,68 @@ def _backward_window(function: Any) -> None:
 
 @exercise(
     "2.6",
-    kind="calculate",
-    title="bytes",
-    hints=("How many exchanges are there in each case?", "An fp32 gradient has 4 bytes."),
+    kind="debug",
+    title="what the counters say",
+    hints=(
+        "First compute the bytes of the run that does what its settings say.",
+        "By which factor is each counter too large or too small? What has this factor: the "
+        "accumulation, the bytes of a number, …?",
+    ),
 )
-def _bytes(answer: Any) -> None:
-    expected = [gradient_syncs(6400, 32, no_sync) * 4 * GPT2 for no_sync in (False, True)]
-    expect_equal(
-        answer,
-        expected,
-        "each exchange has 4 bytes per parameter, and there are 6400 or 200 of them",
-        wants="two whole numbers of bytes",
-    )
+def _counters(answer: Any) -> None:
+    wants = "one of " + ", ".join(map(repr, _causes()))
+    expect_entries(answer, _happened(), "a dict with a cause for each run", each=wants)
+
+
+_COUNTED_BYTES = {"A": 3.186e12, "B": 99.55e9, "C": 49.78e9, "D": 12.44e9, "E": 796.4e9}
+
+
+def _causes() -> dict[str, int]:
+    """The bytes that a rank hands to all-reduce, for each thing that may have happened."""
+    updates = gradient_syncs(6400, 32, no_sync=True)
+    return {
+        "as the settings say": updates * 4 * GPT2,
+        "the forward pass is outside no_sync": gradient_syncs(6400, 32, no_sync=False) * 4 * GPT2,
+        "bf16 gradients": updates * 2 * GPT2,
+        "accumulation 4": gradient_syncs(6400, 4, no_sync=True) * 4 * GPT2,
+        "most updates without an exchange": updates // 8 * 4 * GPT2,
+    }
+
+
+def _happened() -> dict[str, tuple[object, str]]:
+    """The cause whose bytes are those of the counter, run by run."""
+    found: dict[str, tuple[object, str]] = {}
+    for name, counted in _COUNTED_BYTES.items():
+        cause = min(_causes().items(), key=lambda item: abs(item[1] - counted))
+        exchanges = counted / (4 * GPT2)
+        found[name] = (cause[0], f"that is {exchanges:.0f} times the fp32 gradients")
+    return found
 
 
 @exercise(
     "2.7",
     kind="predict",
-    title="noise",
-    hints=("512 / 32 = 16.", "The standard deviation is the root of the variance."),
+    title="is batch 1024 worth it?",
+    hints=(
+        "The squared length has two parts. Which one does not care about the batch?",
+        "Section 2.5: |G|² + tr Σ / B. Two batches, two equations, two unknowns.",
+        "Subtract: 5.0 - 2.0 is tr Σ times (1/32 - 1/256).",
+    ),
 )
 def _noise(answer: Any) -> None:
+    critical = noise_scale(small=32, square_small=5.0, big=256, square_big=2.0)
+    signal = 5.0 / (1 + critical / 32)
     expect_equal(
         answer,
-        [0.08 * 32 / 512, 4.0],
-        "the variance goes as 1/B, the standard deviation as 1/√B",
-        wants="two numbers: the variance and the factor",
-        rel=1e-6,
+        [
+            signal * (1 + critical / 1024),
+            critical,
+            batch_cost(1024, critical_batch=critical).samples,
+        ],
+        "tr Σ is 110 and |G|² 1.57, so that batch 256 is beyond the critical batch already: more "
+        "samples take away noise of which little is left",
+        wants="three numbers: squared length, critical batch, ratio of samples",
+        rel=5e-3,
     )
 
 
@@ -232,7 +310,10 @@ def _noise(answer: Any) -> None:
     "2.8",
     kind="calculate",
     title="the learning rate",
-    hints=("The ratio of the batches is 1/16.", "√16 = 4."),
+    hints=(
+        "By which factor is the batch smaller? Which rule is for which optimizer?",
+        "SGD's rate follows the ratio of the batches, Adam's its square root.",
+    ),
 )
 def _learning_rates(answer: Any) -> None:
     expected = [
@@ -253,8 +334,8 @@ def _learning_rates(answer: Any) -> None:
     kind="debug",
     title="do large batches hurt?",
     hints=(
-        "samples / fewest = 1 + B / Bcrit.",
-        "updates / fewest = 1 + Bcrit / B.",
+        "How large is each batch, measured in critical batches?",
+        "Samples grow with that ratio, updates with its inverse: the last formulas of section 2.5.",
     ),
 )
 def _large_batches(answer: Any) -> None:

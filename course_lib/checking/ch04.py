@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 4, activations and recomputation."""
 
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
@@ -15,6 +16,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.activations import layer_activation_bytes
 
 _GPT3 = MODELS["gpt3-175b"]
@@ -74,16 +76,28 @@ def _assumptions(answer: Any) -> None:
     "4.3",
     kind="debug",
     title="40 times",
-    hints=("From where does layer 80 start when it is recomputed?", "From its own input."),
+    hints=(
+        "From where does layer 80 start when it is recomputed? And layer 75, in a group of 10?",
+        "All 80 layers run forward once. Which of them run once more, and from which inputs?",
+    ),
 )
 def _forty_times(answer: Any) -> None:
-    expect_equal(
-        answer,
-        [160, 8 / 6],
-        "each layer runs forward once, and once more from its stored input; 2 + 2 + 4 for 2 + 4",
-        wants="a whole number and a factor",
-        rel=1e-3,
-    )
+    expected: dict[str, tuple[object, str]] = {}
+    for plan, groups in _PLANS.items():
+        repeated = sum(groups)
+        because = f"{repeated} layers run once more, from {len(groups)} stored inputs"
+        expected[plan] = ([80 + repeated, len(groups)], because)
+    wants = "a list of two whole numbers: [forward passes, stored inputs]"
+    expect_entries(answer, expected, "a dict of lists", each=wants)
+
+
+# How many layers run from each stored input.
+_PLANS = {
+    "each of 80 layers checkpointed": [1] * 80,
+    "8 groups of 10 layers checkpointed": [10] * 8,
+    "every second layer checkpointed": [1] * 40,
+    "2 groups of 5 layers checkpointed, 70 layers not": [5] * 2,
+}
 
 
 @exercise(
@@ -91,19 +105,48 @@ def _forty_times(answer: Any) -> None:
     kind="debug",
     title="110 GB to 5 GB",
     hints=(
-        "Full recomputation keeps one bf16 number for each token, hidden unit and layer.",
-        "How many tokens have inputs of half that size?",
+        "What do the two numbers have in common: the layers' inputs, or all that a layer keeps?",
+        "Everything that a layer keeps must halve, and its input as well.",
+        "Section 4.2: without sequence parallelism the inputs of the norms are not cut.",
     ),
 )
 def _five_gigabytes(answer: Any) -> None:
-    inputs = 80 * layer_activation_bytes(Job(_LLAMA, Recipe(recompute="full"), sequence=8192))
-    expect_equal(
-        answer,
-        [inputs, 4096],
-        "80 inputs of 8192 × 8192 numbers of 2 bytes are 10.7 GB, and 4096 tokens have half of it",
-        wants="two numbers: bytes and tokens",
-        rel=5e-3,
+    expected = {}
+    for name, (kept, inputs) in _explanations().items():
+        fits = abs(kept / 110e9 - 1) < 0.1 and abs(inputs / 5e9 - 1) < 0.1
+        because = f"that makes {kept / 1e9:.0f} and {inputs / 1e9:.1f} GB"
+        expected[name] = (fits, because)
+    expect_entries(answer, expected, "a dict of True and False", each="True or False")
+
+
+def _explanations() -> dict[str, tuple[float, float]]:
+    """Bytes without and with checkpointing, by each explanation of exercise 4.4."""
+    kept, inputs = _both()
+    gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden)
+    return {
+        "4096 tokens": _both(sequence=4096),
+        "each of two GPUs has 40 layers": (kept / 2, inputs / 2),
+        "each of two GPUs has half of the tokens": _both(layout=Layout(cp=2)),
+        "each of two GPUs has half of every matrix, without sequence parallelism": _both(
+            layout=Layout(tp=2)
+        ),
+        "an MLP with GELU, 4h wide": _both(gelu),
+        "segments of two layers": (kept, inputs / 2),
+    }
+
+
+def _both(
+    shape: TransformerShape = _LLAMA, sequence: int = 8192, layout: Layout | None = None
+) -> tuple[float, float]:
+    """Bytes that 80 layers keep, all and only the inputs."""
+    kept, inputs = (
+        80
+        * layer_activation_bytes(
+            Job(shape, Recipe(recompute=mode), layout or Layout(), sequence=sequence)
+        )
+        for mode in ("none", "full")
     )
+    return kept, inputs
 
 
 _FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
@@ -113,7 +156,10 @@ _FORMULA = "layer_bytes(sequence, batch, hidden, heads, flash, dropout)"
     "4.5",
     kind="implement",
     title="the formula",
-    hints=("34 = 32 + 2 masks.", "Without dropout the scores are kept once, 2 bytes each."),
+    hints=(
+        "Which rows of section 4.1's table go without dropout?",
+        "34 = 32 + 2 masks. Of the scores' 5 bytes, softmax's result has 2.",
+    ),
 )
 def _formula(function: Any) -> None:
     sbh, pairs = 64 * 2 * 32, 4 * 64**2 * 2
@@ -135,7 +181,10 @@ def _peak(layers: int, k: int, input_bytes: int, layer_bytes: int) -> int:
     "4.7",
     kind="implement",
     title="the best segment",
-    hints=("Try all k from 1 to layers.", "min(…, key=…) takes the first of equals."),
+    hints=(
+        "The last segment may be shorter. Is there a formula for that, or is trying cheaper?",
+        "Try all k from 1 to layers; min(…, key=…) takes the first of equals.",
+    ),
 )
 def _segments(function: Any) -> None:
     calls = {
@@ -156,7 +205,10 @@ def _segments(function: Any) -> None:
     "4.8",
     kind="predict",
     title="long sequences",
-    hints=("More than half: 5 a s / h > 34.", "a / h = 96 / 12288."),
+    hints=(
+        "Which of the formula's two terms must be the larger one?",
+        "Divide both by s · b · h: what is left of the scores grows with s. a / h = 96 / 12288.",
+    ),
 )
 def _long_sequences(answer: Any) -> None:
     sequence = 256

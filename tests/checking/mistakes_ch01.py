@@ -42,13 +42,29 @@ def _orders(set_epoch: Callable[[Any, int], object], split: bool = True):
     return orders
 
 
+_SETTINGS = {
+    "tp 1, pp 1, micro-batch 1, accumulation 1": False,
+    "tp 8, pp 4, micro-batch 2, accumulation 8": True,
+    "tp 8, pp 8, micro-batch 4, accumulation 8": True,
+    "tp 8, pp 8, micro-batch 1, accumulation 16": False,
+    "tp 8, pp 1, micro-batch 4, accumulation 1": True,
+    "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": False,
+}
+_RUNS = {
+    "A": "the ranks shuffle with different seeds",
+    "B": "set_epoch is missing",
+    "C": "every rank has all samples",
+    "D": "nothing",
+}
+
 MISTAKES = [
     ("1.1", "rounds down", (390, 128)),
     ("1.1", "forgets that the last batch is short", (391, 128)),
     ("1.1", "does not round", (50_000 / 128, 80)),
-    ("1.2", "counts micro-steps", 600),
-    ("1.2", "one epoch only", 100),
-    ("1.2", "counts samples", 3000),
+    ("1.2", "counts micro-steps", (2814, 500 / 2814, 2814 / 11_250)),
+    ("1.2", "one epoch only", (235, 500 / 235, 235 / 11_250)),
+    ("1.2", "forgets the ranks", (11_250, 500 / 11_250, 1)),
+    ("1.2", "ratio upside down", (705, 705 / 500, 705 / 11_250)),
     ("1.3", "the notes' formula", _pure_dp),
     ("1.3", "forgets context parallelism", _forgets_cp),
     ("1.3", "rounds an impossible world down", _never_refuses),
@@ -65,13 +81,16 @@ MISTAKES = [
     ("1.6", "drops only at the end", ([32, 8, 1], [31, 7, 11])),
     ("1.6", "repeats nothing", ([32, 8, 0], [28, 7, 107])),
     ("1.6", "one list only", [32, 8, 1]),
-    ("1.7", "forgets the sequence length", (16384, 16384 / 4_194_304)),
-    ("1.7", "ratio upside down", (67_108_864, 1 / 16)),
-    ("1.8", "takes the claim at its word", (1024, 1024)),
-    ("1.8", "divides instead of multiplying", (1024, 32)),
+    ("1.7", "all of them", dict.fromkeys(_SETTINGS, True)),
+    ("1.7", "forgets pp", {**_SETTINGS, "tp 8, pp 4, micro-batch 2, accumulation 8": False}),
+    ("1.7", "forgets cp", {**_SETTINGS, "tp 8, pp 4, cp 2, micro-batch 2, accumulation 8": True}),
+    ("1.8", "takes a repeated sample for a fault", {**_RUNS, "D": _RUNS["A"]}),
+    ("1.8", "takes equal ranks for a forgotten call", {**_RUNS, "C": _RUNS["B"]}),
+    ("1.8", "forgets one", {name: fault for name, fault in _RUNS.items() if name != "A"}),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
-    ("1.7", "rounded tokens", (67.1e6, 16)),
+    ("1.2", "rounded, and in percent", (705, "70.9 %", "6.27 %")),
+    ("1.7", "1 and 0", {key: int(value) for key, value in _SETTINGS.items()}),
 ]

@@ -47,11 +47,30 @@ def _no_sync_around(what: str):
     return backward_window
 
 
+_FACTORS = {
+    "forward passes of an epoch": 1,
+    "updates of an epoch": 1 / 4,
+    "exchanges of an epoch, with no_sync": 1 / 4,
+    "exchanges of an epoch, without no_sync": 1,
+    "samples behind an update": 4,
+    "bytes stored for the backward pass": 1,
+}
+_HAPPENED = {
+    "A": "the forward pass is outside no_sync",
+    "B": "as the settings say",
+    "C": "bf16 gradients",
+    "D": "most updates without an exchange",
+    "E": "accumulation 4",
+}
+
 MISTAKES = [
-    ("2.1", "forgets the second node", (32, 1000)),
-    ("2.1", "exchanges in each micro-step", (16, 16000)),
-    ("2.2", "takes the claim at its word", ([200, 200], [100, 100])),
-    ("2.2", "doubles the passes", ([200, 200], [400, 200])),
+    ("2.1", "takes all that fits", (16, 7.5, 15, 1)),
+    ("2.1", "a power of two", (8, 15, 30, 1)),
+    ("2.1", "forgets the second node", (16, 15, 30, 1)),
+    ("2.1", "exchanges in each micro-step", (15, 8, 16, 2)),
+    ("2.2", "takes the claim at its word", {**_FACTORS, "forward passes of an epoch": 1 / 4}),
+    ("2.2", "more memory", {**_FACTORS, "bytes stored for the backward pass": 4}),
+    ("2.2", "as without", {**_FACTORS, "exchanges of an epoch, with no_sync": 1}),
     ("2.3", "does not clear the gradients", _train_without("zero_grad")),
     ("2.3", "does not divide", _train_without("division")),
     ("2.3", "divides by micro-batches", _train_without("tokens")),
@@ -67,12 +86,20 @@ MISTAKES = [
     ("2.5", "around everything", _no_sync_around("all")),
     ("2.5", "exchanges at the first", _no_sync_around("first")),
     ("2.5", "does not divide", _no_sync_around("undivided")),
-    ("2.6", "forgets the bytes of a number", (6400 * 124_439_808, 200 * 124_439_808)),
-    ("2.6", "upside down", (200 * 4 * 124_439_808, 6400 * 4 * 124_439_808)),
-    ("2.7", "variance as 1/√B", (0.08 / 4, 4.0)),
-    ("2.7", "factor of the variance", (0.005, 16.0)),
+    ("2.6", "forgets the bytes of a number", {**_HAPPENED, "D": "as the settings say"}),
+    ("2.6", "exchanged", {**_HAPPENED, "A": "accumulation 4", "E": _HAPPENED["A"]}),
+    ("2.6", "fewer bytes are fine", {**_HAPPENED, "C": "as the settings say"}),
+    ("2.7", "all of it is noise", (0.5, 69.8, 15.67)),
+    ("2.7", "critical batch upside down", (1.679, 1 / 69.82, 15.67)),
+    ("2.7", "updates in place of samples", (1.679, 69.82, 1.068)),
     ("2.8", "linear for both", (0.05, 0.0000375)),
     ("2.8", "the wrong direction", (12.8, 0.0024)),
     ("2.9", "samples and updates exchanged", ([9.0, 1.125], [1.125, 9.0])),
     ("2.9", "one batch only", [1.125, 9.0]),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("2.2", "in percent", {**_FACTORS, "updates of an epoch": "25 %"}),
+    ("2.7", "rounded", (1.68, 69.8, 15.7)),
 ]

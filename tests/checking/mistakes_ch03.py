@@ -39,6 +39,27 @@ _SORTED = {
     "CUDA context": 7,
 }
 
+_WITH_MASTER = "bf16 weights and gradients, with a master copy"
+_FITS = {
+    _WITH_MASTER: False,
+    "bf16 weights, gradients and AdamW, without a master copy": True,
+    "half the sequence": False,
+    "no intermediate results at all": False,
+    "SGD with momentum": True,
+    "8-bit AdamW": True,
+}
+_LOSS_OF_B = "B: a loss that writes its gradient over the logits"
+_HELPS = {
+    "A: half the micro-batch": True,
+    "A: fused=True in AdamW": False,
+    "A: a loss that writes its gradient over the logits": True,
+    "A: 8-bit AdamW": True,
+    "B: half the micro-batch": False,
+    "B: fused=True in AdamW": True,
+    _LOSS_OF_B: False,
+    "B: 8-bit AdamW": True,
+}
+
 MISTAKES = [
     ("3.1", "takes 12 bytes for Adam", (2 * P70, 12 * P70, 0)),
     ("3.1", "nominal 70e9", (140e9, 560e9, 280e9)),
@@ -53,15 +74,26 @@ MISTAKES = [
     ("3.5", "counts numbers, not bytes", _state_bytes(step=False, size=1)),
     ("3.5", "takes each number for fp32", _state_bytes(step=False, size=4)),
     ("3.5", "a number", 320),
-    ("3.6", "reads GiB as GB", (23.65 - 24.92, "no")),
-    ("3.6", "forgets the overhead", (0.44, "yes")),
-    ("3.7", "takes MiB for MB", (143.771, 140.4)),
-    ("3.7", "the same for both", (140.4, 140.4)),
+    ("3.6", "bf16 halves everything", {**_FITS, _WITH_MASTER: True}),
+    ("3.6", "forgets the overhead", {**_FITS, "no intermediate results at all": True}),
+    ("3.6", "thinks of the batch only", {**_FITS, "half the sequence": True}),
+    ("3.7", "compares GB with the data sheet", (141 - 148.35 - 1, "no")),
+    ("3.7", "takes MiB for MB", (143.771 - 138.16 - 1, "yes")),
+    ("3.7", "forgets the allocator", (140.4 - 120.14 - 1, "yes")),
+    ("3.7", "the number is right", (1.24, "no")),
     ("3.8", "compares with the weights", 2),
     ("3.8", "rounds down", 6),
     ("3.9", "gradients are intermediate", {**_SORTED, "gradient of a weight": 5}),
     ("3.9", "variance is a gradient", {**_SORTED, "running mean of the squared gradient": 2}),
     ("3.9", "forgets one", {k: v for k, v in _SORTED.items() if k != "CUDA context"}),
-    ("3.10", "takes the claim at its word", "functional language"),
-    ("3.10", "another word", "fusion"),
+    ("3.10", "the micro-batch always helps", {**_HELPS, "B: half the micro-batch": True}),
+    ("3.10", "the loss always helps", {**_HELPS, _LOSS_OF_B: True}),
+    ("3.10", "fused always helps", {**_HELPS, "A: fused=True in AdamW": True}),
+    ("3.10", "states count at the update only", {**_HELPS, "A: 8-bit AdamW": False}),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("3.6", "1 and 0", {key: int(value) for key, value in _FITS.items()}),
+    ("3.7", "rounded", (1.2, "Yes")),
 ]

@@ -28,6 +28,23 @@ def _one(layers, input_bytes, layer_bytes):
     return 1
 
 
+_GROUPS = "8 groups of 10 layers checkpointed"
+_COUNTED = {
+    "each of 80 layers checkpointed": [160, 80],
+    _GROUPS: [160, 8],
+    "every second layer checkpointed": [120, 40],
+    "2 groups of 5 layers checkpointed, 70 layers not": [90, 2],
+}
+_MATRICES = "each of two GPUs has half of every matrix, without sequence parallelism"
+_BOTH = {
+    "4096 tokens": True,
+    "each of two GPUs has 40 layers": True,
+    "each of two GPUs has half of the tokens": True,
+    _MATRICES: False,
+    "an MLP with GELU, 4h wide": False,
+    "segments of two layers": False,
+}
+
 MISTAKES = [
     ("4.1", "one sequence", (_SBH * 17 + _SCORES // 2, _SBH * 17, _SBH)),
     ("4.1", "keeps 34 in full recomputation", (_SBH * 34 + _SCORES, _SBH * 34, _SBH * 34)),
@@ -36,12 +53,13 @@ MISTAKES = [
     ("4.2", "everything is wrong", dict.fromkeys(_RIGHT, True)),
     ("4.2", "1 for everything", dict.fromkeys(_RIGHT, 1)),
     ("4.2", "forgets one", {k: v for k, v in _RIGHT.items() if k != "80 layers"}),
-    ("4.3", "the notes", (3240, 40.5)),
-    ("4.3", "counts only the second run", (80, 4 / 3)),
-    ("4.3", "twice the work", (160, 2)),
-    ("4.4", "takes the claim at its word", (5_000_000_000, 8192)),
-    ("4.4", "one byte each", (80 * 8192 * 8192, 8192)),
-    ("4.4", "the tokens that fit into 5 GB", (80 * 2 * 8192 * 8192, 3814)),
+    ("4.3", "the notes", {**_COUNTED, "each of 80 layers checkpointed": [3320, 80]}),
+    ("4.3", "from the model's input", {**_COUNTED, _GROUPS: [80 + 8 * 55, 8]}),
+    ("4.3", "counts only the second run", {k: [n - 80, i] for k, (n, i) in _COUNTED.items()}),
+    ("4.3", "an input for each layer", {**_COUNTED, _GROUPS: [160, 80]}),
+    ("4.4", "tokens only", {**dict.fromkeys(_BOTH, False), "4096 tokens": True}),
+    ("4.4", "half of all is half of each", {**_BOTH, _MATRICES: True}),
+    ("4.4", "looks at the second number", {**_BOTH, "segments of two layers": True}),
     ("4.5", "masks of two bytes", _layer(masks=4)),
     ("4.5", "keeps all three without dropout", _layer(plain_scores=5)),
     ("4.5", "scores grow linearly", _layer(power=1)),
@@ -54,5 +72,5 @@ MISTAKES = [
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
     ("4.2", "1 and 0", {key: int(value) for key, value in _RIGHT.items()}),
-    ("4.4", "rounded bytes", (10.7e9, 4096)),
+    ("4.3", "tuples", {key: tuple(pair) for key, pair in _COUNTED.items()}),
 ]
