@@ -442,7 +442,7 @@ my_mfu = predict("5.mfu", "Your MFU in %?", yours=None)
 time_s = measure.machine.seconds(step, repeats=9)
 mfu = budget.utilisation(exact.model_flop, time_s, gpus=1, peak_flop_per_s=peak)
 print(f"{1000 * time_s:.1f} ms a step")
-expect(100 * mfu, label="your MFU", unit="%", yours=my_mfu)
+expect(100, 100 * mfu, within=1, label="your MFU", unit="%", yours=my_mfu)
 assert 0.005 < mfu < 0.9
 
 # %% [markdown]
