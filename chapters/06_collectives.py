@@ -9,7 +9,7 @@
 # You should be able to say so before anybody starts a stopwatch. By the end of this chapter you can
 #
 # - say what each of the seven usual operations does, and run it on real processes,
-# - build an all-reduce from messages, and derive its factor $2(n-1)/n$,
+# - build an all-reduce from messages, and derive how many bytes each rank has to send,
 # - predict the time of any of them from two numbers of a link, $\alpha$ and $\beta$, and measure the two on your machine,
 # - read a data sheet, a benchmark and a list of backends without being off by a factor of two,
 # - find out why eight processes wait for each other for ever.
@@ -39,7 +39,7 @@ torch.set_num_threads(1)
 # Section 6.3 computes it.
 
 # %%
-least = predict("6.ms", "Milliseconds at least?", yours=None)
+least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 
 # %% [markdown]
 # ## 6.1 Seven operations
@@ -142,7 +142,7 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # - The result is where the name says: "all-" means on every rank.
 
 # %% [markdown]
-# ## 6.2 The ring: why 2(n−1)/n
+# ## 6.2 The ring
 #
 # Notes describe all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
 # result back. That is right in what comes out, except that nothing is divided unless you ask for it. But rank 0 would receive
@@ -166,6 +166,15 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # | 3 | part 0: 111 | part 1: 222 | part 2: 333 |
 # | 4 | part 2: 333 | part 0: 111 | part 1: 222 |
 #
+# **Predict.** Now four ranks, and a tensor of a million fp32 numbers, 4 MB. How many messages does each rank send, and how many
+# bytes?
+
+# %%
+size = 4_000_000
+messages = predict("6.messages", "Messages a rank?", yours=None)
+volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
+
+# %% [markdown]
 # Count for $n$ ranks and a tensor of $S$ bytes. There are $2(n-1)$ steps. In each, every rank sends one part of $S/n$ bytes. So each rank sends
 #
 # $$2\,(n-1) \cdot \frac{S}{n} = 2\,\frac{n-1}{n}\,S.$$
@@ -207,17 +216,7 @@ show_source(ring.ring_all_reduce, ring.ring_reduce_scatter)
 # %% [markdown]
 # The library's version is one line: `dist.all_reduce(tensor)`.
 #
-# **Predict.** Four ranks, a tensor of a million fp32 numbers, 4 MB. How many messages does each rank send, and how many
-# bytes?
-
-# %%
-size = 4_000_000
-messages = predict("6.messages", "Messages a rank?", yours=None)
-volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
-
-
-# %% [markdown]
-# **Measure.** `measure.wire.log_wire` writes down every message that a rank sends:
+# **Measure.** Four ranks and 4 MB, as you predicted them. `measure.wire.log_wire` writes down every message that a rank sends:
 
 
 # %%
@@ -728,17 +727,25 @@ assert [one.steps for one in pair.of("ring-all-reduce")] == [2]
 # %% [markdown]
 # Look at the line "uneven": 28 bytes are seven numbers, which four ranks cannot share evenly. The parts have 2, 2, 2 and 1 numbers, and so the ranks send different amounts. The sum is still $2(n-1)\,S$.
 #
-# Then behind links of 40 Mbit/s (5 MB/s) with a latency of 10 ms. **Predict** the crossover: on four ranks the tree saves $6 - 4 = 2$ steps and costs $4 - 1.5 = 2.5$ times $S/\beta$ more.
+# Then behind links of 40 Mbit/s (5 MB/s) with a latency of 10 ms.
+#
+# **Predict.** Up to how many bytes is the tree faster than the ring on these four ranks? Section 6.4 did it for eight.
+
+# %%
+cross = predict("6.cross", "Crossover?", yours=None, unit="B")
+
+# %% [markdown]
+# On four ranks the tree saves $6 - 4 = 2$ steps and costs $4 - 1.5 = 2.5$ times $S/\beta$ more:
 
 # %%
 link = hardware.Link("40 Mbit/s, 10 ms", bytes_per_s=5e6, latency_s=0.01)
 saved, extra = 2 * link.latency_s, 2.5 / link.bytes_per_s
-cross = predict("6.cross", "Crossover, B?", yours=None, unit="B")
-
-# %%
 crossing = ring_or_tree("all-reduce", 1, 4, link).crossover_bytes
 expect(saved / extra, crossing, within=1e-9, unit="B", yours=cross)
 assert round(crossing) == 40_000
+
+# %% [markdown]
+# The stopwatch has the last word:
 
 # %%
 slow = demos.run(
@@ -807,6 +814,8 @@ quiz("6")
 # Algorithms*, section 3. nccl-tests, `doc/PERFORMANCE.md`. Bekman, *Machine Learning Engineering*, network.
 
 # %% tags=["exercise"]
+from itertools import zip_longest
+
 from course_lib import check, hint
 from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
@@ -922,42 +931,69 @@ divides = "no"
 check("6.6", [by_rank_0, on_the_ring, divides])
 
 # %% [markdown] tags=["exercise"]
-# **6.7** (published mistake) Notes compare FLOP/s with link bandwidth. For the RTX 4090 they take PCIe 4.0 x16 with 32 GB/s, for the H100 (989 TFLOP/s) NVLink with 900 GB/s, and find 1100 FLOP per byte. Give the H100's ratio with NVLink counted as PCIe is; and PCIe's
-# GB/s (nominal) counted as the notes count NVLink.
+# **6.7** Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs), and a line of nccl-tests from each:
+#
+# | server | operation | size | time |
+# |---|---|---|---|
+# | A | all-reduce | 8 GB | 38.2 ms |
+# | B | all-reduce | 8 GB | 29.2 ms |
+# | C | all-gather | 8 GB | 38.2 ms |
+# | D | all-reduce | 64 kB | 50 µs |
+#
+# Say of each `"healthy ring"`; `"switches add"`; `"latency"`, if hardly anything else is in the time; or `"links missing"`, if you would send for a technician.
 
 # %% tags=["exercise"]
-flop_per_byte, pcie_gb_per_s = ..., ...
+verdict = {"A": ..., "B": ..., "C": ..., "D": ...}
 ### BEGIN SOLUTION
-flop_per_byte = 989e12 / 450e9
-pcie_gb_per_s = 64
+verdict = {
+    "A": "healthy ring",  # busbw 1.75 · 8 / 0.0382 = 366 of 450 GB/s
+    "B": "switches add",  # 479 GB/s: more than the link has
+    "C": "links missing",  # an all-gather sends half as much: 183 GB/s
+    "D": "latency",  # 14 · 3.4 µs are 48 of the 50
+}
 ### END SOLUTION
-check("6.7", [flop_per_byte, pcie_gb_per_s])
+check("6.7", verdict)
 
 # %% [markdown] tags=["exercise"]
-# **6.8** (published mistake) Notes match eight network cards of 200 Gb/s with eight PCIe 4.0 x16 slots of 32 GB/s. Give the GB/s of one card; its part of the slot (a fraction); and the seconds in which a GPU sends 4 GB of gradients to another node. (The notes have
-# 0.125 s.)
+# **6.8** 64 GPUs, one in each node, ring all-reduce over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way). There is money for one of three: cards with twice the `"bandwidth"`, switches with half the
+# `"latency"`, or a library that uses a plain `"tree"` on the old network. Guess: which one is best for tensors of 16 kB, of 10 MB, of 1 GB? Then compute the seconds that an all-reduce takes with the best one.
 
 # %% tags=["exercise"]
-card_gb_per_s, part, seconds = ..., ..., ...
+best = [..., ..., ...]
+seconds = [..., ..., ...]
 ### BEGIN SOLUTION
-card_gb_per_s = 200 / 8
-part = card_gb_per_s / 32
-seconds = 4 / card_gb_per_s
+best, seconds = [], []
+for size in (16e3, 10e6, 1e9):
+    steps, sent = 2 * 63, 2 * 63 / 64 * size
+    takes = {
+        "bandwidth": steps * 9.6e-6 + sent / 50e9,
+        "latency": steps * 4.8e-6 + sent / 25e9,
+        "tree": 2 * 6 * (9.6e-6 + size / 25e9),
+    }
+    best.append(min(takes, key=takes.get))
+    seconds.append(min(takes.values()))
 ### END SOLUTION
-check("6.8", [card_gb_per_s, part, seconds])
+check("6.8", [best, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **6.9** A matrix of 8192 × 8192 weights is cut by columns over 64 GPUs. A GPU receives the input once, in bf16, and makes three passes with its columns: one forward, two backward. With an RTX 4090's dense bf16 peak of 165.2 TFLOP/s: how many FLOP does it do for each byte received, how many GB/s must it receive to
-# stay busy, and how many GB/s are that with an equal amount sent, both ways added?
+# **6.9** A training hangs. From each rank you have the collectives that it has begun, in order, as texts like `"all-reduce 25 MB"`. (PyTorch's flight recorder keeps such lists.) Return the place, from 0 on, of the first
+# call that is not the same on all ranks, and the ranks that do not do there what most ranks do. A rank whose list has ended does nothing. Are all lists equal, return None: then look at the cables.
+
 
 # %% tags=["exercise"]
-flop_per_byte, one_way, both_ways = ..., ..., ...
-### BEGIN SOLUTION
-flop_per_byte = 3 * 2 * (8192 / 64) / 2  # passes · FLOP · columns / bytes
-one_way = 165.2e12 / flop_per_byte / 1e9
-both_ways = 2 * one_way
-### END SOLUTION
-check("6.9", [flop_per_byte, one_way, both_ways])
+def odd_ranks(begun: list[list[str]]) -> tuple[int, list[int]] | None:
+    """Where the ranks first disagree, and which ones are to be looked at."""
+    ### BEGIN SOLUTION
+    for place, calls in enumerate(zip_longest(*begun)):
+        usual = max(calls, key=calls.count)
+        odd = [rank for rank, call in enumerate(calls) if call != usual]
+        if odd:
+            return place, odd
+    return None
+    ### END SOLUTION
+
+
+check("6.9", odd_ranks)
 
 # %% [markdown] tags=["exercise"]
 # **6.10** 64 GPUs over HDR ($\alpha$ = 9.6 µs, 25 GB/s one way), a plain tree. Guess first: is the crossover nearer to 30 kB, 3 MB or 300 MB? Then solve $T_\text{ring} = T_\text{tree}$ and give it in bytes. And its size if the link were twice as fast, with the same latency?

@@ -153,24 +153,29 @@ show_source(scratch.replicas.data_parallel.DataParallel)
 show_source(scratch.replicas.data_parallel.compute)
 
 # %% [markdown]
-# **Predict.** Our small GPT has 112,384 parameters in fp32. How many bytes of weights leave the first of 4 devices in each step?
+# **Predict.** You had 2 devices and get 8, four times as many. How many times as many bytes of weights leave the first device in each step?
 
 # %%
-parameters = sum(p.numel() for p in build().parameters())
-copies = predict("7.copies", "Bytes in a step?", yours=None, unit="B")
+more = predict("7.more_copies", "Bytes with 8 / with 2?", yours=None)
 
 # %%
 model = build()
-parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * 4)
-copied = measure.copies.copied_bytes(parallel.replicate)
-expect(3 * 4 * parameters, copied, label="weights copied", unit="B", yours=copies)
+parameters = sum(p.numel() for p in model.parameters())
+copied = {}
+for devices in (2, 4, 8):
+    parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * devices)
+    copied[devices] = measure.copies.copied_bytes(parallel.replicate)
+    print(f"{devices} devices: {copied[devices]:,} bytes of weights")
+    assert copied[devices] == (devices - 1) * 4 * parameters
+expect(7 / 1, copied[8] / copied[2], label="bytes with 8 / with 2", yours=more)
 assert torch.allclose(parallel(inputs), model(inputs), atol=1e-5)
 assert torch.equal(
     nn.DataParallel(model)(inputs), model(inputs)
 )  # no GPU: a plain call
 
 # %% [markdown]
-# **Explain.** $(n-1) \cdot 4N$ bytes of weights go out of *one* device, with $N$ parameters, and as many of gradients come back to it. That
+# **Explain.** The first device keeps its own copy, so 7 copies leave it instead of 1. In general $(n-1) \cdot 4N$ bytes of weights go out of *one* device, with $N$ parameters (112,384 in our small
+# GPT), and as many of gradients come back to it. That
 # device's link carries everything while the others wait, and it grows with $n$. (With NCCL the real class passes copies on from GPU to GPU, which
 # spreads the load. The bytes in all stay, and so does the waiting.)
 #
@@ -329,7 +334,13 @@ def backward_passes(cap_mb, count=4, **options):
 
 # %% [markdown]
 # **Predict.** The computing takes 6 · 20 = 120 ms, the communication 6 · 30 = 180 ms. How long is the backward pass with a bucket for
-# each layer? (`ddp_timeline` computes it by the two formulas above.)
+# each layer?
+
+# %%
+ends = predict("7.end", "A bucket a layer?", yours=None, unit="s")
+
+# %% [markdown]
+# `ddp_timeline` computes it by the two formulas above, for three limits:
 
 # %%
 six = [Gradient("layer", LAYER, 0.020) for _ in range(6)]
@@ -339,7 +350,6 @@ for mib in (0.25, 0.5, 2):  # one layer, two layers, everything
     in_theory[mib] = ddp_timeline(
         six, 2, wire_speed, cap_bytes=cap, first_bytes=cap
     ).end_s
-ends = predict("7.end", "A bucket a layer?", yours=None, unit="s")
 
 
 # %%
@@ -563,6 +573,8 @@ sizes = [p.nbytes for p in reversed(list(build().parameters()))]
 cap = round(0.1 * units.MIB)
 buckets = ddp_buckets(sizes, cap, first_bytes=cap)
 print("buckets:", buckets)
+
+# %%
 calls = predict("7.calls", "All-reduces in 3 passes?", yours=None)
 
 
@@ -833,44 +845,45 @@ from torch import nn
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **7.1** GPT-2 with 124,439,808 parameters, fp32, 8 GPUs, one update. How many bytes does each rank of DDP give to all-reduce? How many does it
-# send (ring)? And how many bytes of weights does the first GPU of `nn.DataParallel` send to the others?
+# **7.1** GPT-2 with 1,557,611,200 parameters, fp32 and AdamW, trains on one GPU of 40 GB (10⁹ bytes); activations and all the rest are 12 GB. With DDP on two such GPUs, the same
+# micro-batch on each, it dies in the second backward pass: out of memory. Give the GB that it takes on one GPU, and that it would take on each of two. Which one change mends it: `"bucket_cap_mb=1"`,
+# `"gradient_as_bucket_view=True"`, `"find_unused_parameters=True"` or `"more GPUs"`?
 
 # %% tags=["exercise"]
-given, sent, copied = ..., ..., ...
+alone, on_each, remedy = ..., ..., ...
 ### BEGIN SOLUTION
-given = 4 * 124_439_808
-sent = 2 * 7 / 8 * given
-copied = 7 * given
+alone = 16 * 1.5576112 + 12
+on_each = alone + 4 * 1.5576112  # the buckets: all gradients once more
+remedy = "gradient_as_bucket_view=True"
 ### END SOLUTION
-check("7.1", [given, sent, copied])
+check("7.1", [alone, on_each, remedy])
 
 # %% [markdown] tags=["exercise"]
-# **7.2** (published mistake) Notes say that `DistributedDataParallel` is much like `nn.DataParallel`. Of which is each statement true?
-# Answer `"DP"`, `"DDP"` or `"both"`.
+# **7.2** Five traces of GPT-2 124M (498 MB of gradients) under DDP. Each GPU is an A100 with a port of 25 GB/s and 9.6 µs a step. Times are those of the last backward pass of an update, in ms from its
+# start:
+#
+# | run | GPUs | micro-batches | all-reduces in an update | the first begins | backward ends | the last one ends | the link is busy for |
+# |---|---|---|---|---|---|---|---|
+# | A | 8 | 1 | 1 | 29.9 | 29.9 | 64.8 | 35.0 |
+# | B | 1024 | 1 | 13 | 22.1 | 59.7 | 317.2 | 295.1 |
+# | C | 8 | 1 | 13 | 2.8 | 7.5 | 39.3 | 36.6 |
+# | D | 8 | 1 | 13 | 44.2 | 119.4 | 132.7 | 36.6 |
+# | E | 8 | 4 | 52 | 11.0 | 29.9 | 47.6 | 36.6 |
+#
+# What would you change first in each? `"larger buckets"`, `"smaller buckets"`, `"more tokens per GPU"` in each pass, `"no_sync"`, or `"nothing"`? Each answer fits once.
 
 # %% tags=["exercise"]
-whose = {
-    "one process drives all GPUs": ...,
-    "weights are copied to the other GPUs in every step": ...,
-    "each GPU computes on its own part of the batch": ...,
-    "gradients travel while the backward pass goes on": ...,
-    "the outputs are gathered on the first GPU": ...,
-    "there is an optimizer for each GPU": ...,
-    "it runs on several nodes": ...,
-}
+change = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
 ### BEGIN SOLUTION
-whose = {
-    "one process drives all GPUs": "DP",
-    "weights are copied to the other GPUs in every step": "DP",
-    "each GPU computes on its own part of the batch": "both",
-    "gradients travel while the backward pass goes on": "DDP",
-    "the outputs are gathered on the first GPU": "DP",
-    "there is an optimizer for each GPU": "DDP",
-    "it runs on several nodes": "DDP",
+change = {
+    "A": "smaller buckets",  # the only one is full when backward has ended
+    "B": "larger buckets",  # 13 · 2046 steps of 9.6 µs are 255 of the 295 ms
+    "C": "more tokens per GPU",  # nothing that lasts 36.6 ms hides behind 7.5 ms
+    "D": "nothing",  # the tail is the embedding's bucket, which is full last
+    "E": "no_sync",  # four exchanges where one will do
 }
 ### END SOLUTION
-check("7.2", whose)
+check("7.2", change)
 
 # %% [markdown] tags=["exercise"]
 # **7.3** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
@@ -900,18 +913,33 @@ def replicas(
 check("7.3", replicas)
 
 # %% [markdown] tags=["exercise"]
-# **7.4** "There can be as many devices as samples in the batch, and no more", says note 000 of data parallelism. There it is right. The batch has 1024 samples of 4096 tokens. How many GPUs can
-# work (a) with data parallelism alone, (b) if 8 GPUs share each sample by tensor parallelism? And (c): how many tokens must each GPU have in (a), so that the backward pass is at least as
-# long as the all-reduce? H100 with 794.5 TFLOP/s, 50 GB/s, fp32 gradients; take $2(n-1)/n$ as 2.
+# **7.4** LLaMA-2 7B on H100 that compute 794.5 TFLOP/s and send 50 GB/s one way. DDP, fp32 gradients and a batch of $2^{22}$ tokens (4M) for all GPUs together, if nothing else is said. Is the backward pass at least as
+# long as the exchange, so that it can hide? Guess all six. Then give the tokens that a GPU needs for it in the first case (take $2(n-1)/n$ as 2), and look at your guesses again.
 
 # %% tags=["exercise"]
-data_parallel, with_tensor_parallel, tokens = ..., ..., ...
+tokens = ...
+hides = {
+    "128 GPUs": ...,
+    "256 GPUs": ...,
+    "256 GPUs, gradients in bf16": ...,
+    "128 GPUs, 2 micro-batches and no_sync": ...,
+    "512 GPUs, a batch of 16M tokens": ...,
+    "256 GPUs, a model twice as large": ...,
+}
 ### BEGIN SOLUTION
-data_parallel = 1024
-with_tensor_parallel = 8 * 1024
 tokens = 2 * 794.5e12 / 50e9
+hides = {
+    "128 GPUs": tokens < 2**22 / 128,
+    "256 GPUs": tokens < 2**22 / 256,
+    "256 GPUs, gradients in bf16": tokens / 2 < 2**22 / 256,
+    # only the last backward pass exchanges, and it has half of the tokens
+    "128 GPUs, 2 micro-batches and no_sync": tokens < 2**22 / 128 / 2,
+    "512 GPUs, a batch of 16M tokens": tokens < 2**24 / 512,
+    # computing and bytes both double
+    "256 GPUs, a model twice as large": tokens < 2**22 / 256,
+}
 ### END SOLUTION
-check("7.4", [data_parallel, with_tensor_parallel, tokens])
+check("7.4", [tokens, hides])
 
 # %% [markdown] tags=["exercise"]
 # **7.5** `sizes` are the bytes of the gradients in the order in which they become ready. A bucket closes as soon as it holds *at least* its limit: `first` for the first

@@ -7,6 +7,7 @@ from course_lib.checking import (
     exercise,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -47,7 +48,10 @@ def _gpt3(answer: Any) -> None:
     "5.2",
     kind="debug",
     title="196 Tflops",
-    hints=("6 · parameters · tokens.", "Does 'how much' or 'how fast' have a '/s'?"),
+    hints=(
+        "Does 'how much' or 'how fast' have a '/s'?",
+        "Each parameter meets each token, forward and backward: 6 · parameters · tokens.",
+    ),
 )
 def _tflops(answer: Any) -> None:
     expect_parts(answer, 3, "an amount, its unit and seconds")
@@ -58,21 +62,44 @@ def _tflops(answer: Any) -> None:
     expect_number(answer[2], amount / peak, "amount / rate", rel=1e-2, unit="s")
 
 
+def _counts() -> dict[float, str]:
+    """What GPT-2 costs for one token, {FLOP: by which count}."""
+    shape = MODELS["gpt2-124m"]
+    full = flops.training_flops(shape)
+    again = flops.training_flops(shape, recompute="full")
+    causal = flops.training_flops(shape, mask="causal")
+    return {
+        full.model_flop_per_token: "all pairs",
+        flops.six_nd(_GPT2, 1): "6N",
+        full.forward_flop / shape.context: "forward only",
+        again.hardware_flop / shape.context: "recomputation",
+        causal.model_flop_per_token: "causal half",
+    }
+
+
+_WHY = {
+    "6N": "it is 6 times 124,439,808",
+    "all pairs": "6 for each weight of a matrix, and 12 · layers · hidden · 1024 for the scores",
+    "causal half": "it has half as many FLOP for the scores as the count of all pairs",
+    "recomputation": "it is almost 8/6 of the count of all pairs: the head is not computed again",
+    "forward only": "it is a third of the count of all pairs",
+}
+
+
 @exercise(
     "5.3",
     kind="debug",
-    title="six per token",
-    hints=("Six per token and *parameter*.", "12 · layers · hidden · sequence."),
+    title="five counts of one model",
+    hints=(
+        "One of them knows nothing but the number of parameters. Start from it.",
+        "Divide the others by one another: which counts are 1/3 and nearly 4/3 of which?",
+        "flops.training_flops(models.MODELS['gpt2-124m'], mask=…, recompute=…) counts them all.",
+    ),
 )
-def _six(answer: Any) -> None:
-    scores = flops.palm_flop_per_token(0, layers=12, heads=12, head_dim=64, sequence=1024)
-    expect_equal(
-        answer,
-        [6 * _GPT2, scores, 2],
-        "6 N, and 12 · layers · hidden · sequence; 2 of the 6 are forward and 4 backward",
-        wants="two amounts and a whole number",
-        rel=1e-9,
-    )
+def _five_counts(answer: Any) -> None:
+    right = {int(flop): (by, _WHY[by]) for flop, by in _counts().items()}
+    each = ", ".join(repr(by) for by in _WHY)
+    expect_entries(answer, right, "a dict {FLOP: what was counted}", each=f"one of {each}")
 
 
 _STACK = "stack_flop(widths, tokens)"
@@ -82,7 +109,10 @@ _STACK = "stack_flop(widths, tokens)"
     "5.4",
     kind="implement",
     title="the FLOP of a stack of linear layers",
-    hints=("Each product is 2 · tokens · inputs · outputs.", "Two in the first layer, then 3."),
+    hints=(
+        "How many matrix products does a layer need, and which one does the first layer not need?",
+        "Two in the first layer, then 3, each of 2 · tokens · inputs · outputs.",
+    ),
 )
 def _stack(function: Any) -> None:
     cases = [
@@ -98,35 +128,65 @@ def _stack(function: Any) -> None:
 @exercise(
     "5.5",
     kind="debug",
-    title="the 4090",
+    title="four proud teams",
     hints=(
-        "How many FLOP is one fused multiply-add?",
-        "The notes' rate is too high by the factor by which their times are too short.",
+        "FLOP of a token · tokens per second / peak is a utilisation. Which FLOP did each take?",
+        "hardware_flop of flops.training_flops(…, mask=…, recompute=…) is for a whole sequence.",
     ),
 )
-def _ada(answer: Any) -> None:
-    peak = hardware.tensor_core_peak(2.52e9, 64, 512) / 1e12
-    expect_equal(
-        answer,
-        [peak, 330 / peak],
-        "a fused multiply-add is 2 FLOP; 330 adds up in fp16",
-        wants="TFLOP/s and a factor",
-        rel=5e-3,
+def _teams(answer: Any) -> None:
+    expect_parts(answer, 4, "the tokens per second of four teams")
+    llama = MODELS["llama2-7b"]
+    recomputed = flops.training_flops(llama, recompute="full")
+    teams = (
+        (0.50, flops.training_flops(llama).model_flop_per_token, "MFU by all pairs: 46.1 GFLOP"),
+        (
+            0.48,
+            flops.training_flops(llama, mask="causal").model_flop_per_token,
+            "half of the pairs: 42.9 GFLOP a token, so a lower MFU may be the faster run",
+        ),
+        (
+            0.62,
+            recomputed.hardware_flop / llama.context,
+            "HFU counts the second forward pass, 61.2 GFLOP a token: busy, and slower than all",
+        ),
+        (0.43, flops.six_nd(llama.parameters().total, 1), "6N leaves out the scores: 40.4 GFLOP"),
     )
+    peak = hardware.accelerator("A100-SXM-80GB").peak_flop_per_s
+    for given, (share, flop, because) in zip(answer, teams, strict=True):
+        expect_number(given, share * peak / flop, because, rel=5e-3, unit="tokens/s")
 
 
 @exercise(
     "5.6",
     kind="debug",
-    title="H200",
-    hints=("Ridge = peak / memory bandwidth.", "What did NVIDIA change: peak, NVLink, memory?"),
+    title="what is faster on an H200?",
+    hints=(
+        "What did NVIDIA change: the peak, NVLink, or the memory? And what waits for which?",
+        "Compare the FLOP per byte of each product with both ridges: one of them lies between.",
+    ),
 )
 def _h200(answer: Any) -> None:
-    expect_parts(answer, 3, "two ridges, and 'yes' or 'no'")
-    for place, name in enumerate(("H100-SXM", "H200-SXM")):
-        ridge = hardware.accelerator(name).ridge_flop_per_byte
-        expect_number(answer[place], ridge, f"{name}: peak / memory bandwidth", rel=5e-3)
-    expect_choice(answer[2], "no", "peak and NVLink are those of the H100", choices=("yes", "no"))
+    old, new = _H100, hardware.accelerator("H200-SXM")
+
+    def gain(tokens: int) -> float:
+        """By how much the roofline of a product of 4096 × 4096 weights is higher."""
+        intensity = hardware.matmul_intensity(tokens, 4096, 4096)
+        return new.attainable_flop_per_s(intensity) / old.attainable_flop_per_s(intensity)
+
+    memory = new.memory_bytes_per_s / old.memory_bytes_per_s
+    network = new.inside.bytes_per_s / old.inside.bytes_per_s
+    right = {
+        "8192 tokens times the matrix": (gain(8192), "it is limited by the peak on both"),
+        "256 tokens times the matrix": (
+            gain(256),
+            "228 FLOP per byte wait for the H100's memory, but for the peak of the H200",
+        ),
+        "1 token times the matrix": (gain(1), "1 FLOP per byte waits for memory on both"),
+        "AdamW's update": (memory, "it reads and writes states, and hardly computes"),
+        "an all-reduce over NVLink": (network, "NVLink is that of the H100"),
+    }
+    expect_entries(answer, right, "a dict of factors", each="a factor", rel=5e-3)
 
 
 @exercise(
@@ -148,7 +208,10 @@ def _trap(answer: Any) -> None:
     "5.8",
     kind="calculate",
     title="LLaMA 65B",
-    hints=("Tokens / (tokens per second of all GPUs).", "6 N · 380 FLOP/s / 312 TFLOP/s."),
+    hints=(
+        "How many tokens go through all 2048 GPUs in a second? For the MFU one GPU is enough.",
+        "6 N · 380 FLOP/s / 312 TFLOP/s.",
+    ),
 )
 def _llama(answer: Any) -> None:
     run = budget.training_run_at(1.4e12, 2048, 380)

@@ -8,7 +8,9 @@ from course_lib.checking import (
     Wrong,
     call,
     exercise,
+    expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -16,7 +18,7 @@ from course_lib.checking import (
 )
 from course_lib.checking.builds import ring, tree
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
-from course_lib.theory.inputs.hardware import HDR, accelerator, ridge
+from course_lib.theory.inputs.hardware import HDR, accelerator
 from course_lib.theory.network import collectives
 
 _GB = 10**9
@@ -27,7 +29,10 @@ _NVLINK = accelerator("H100-SXM").inside
     "6.1",
     kind="calculate",
     title="sixteen nodes",
-    hints=("2(n-1)/n · S bytes, 2(n-1) steps.", "steps · α + bytes / β."),
+    hints=(
+        "Two halves, each of one step less than there are GPUs. How much travels in a step?",
+        "2(n-1)/n · S bytes, 2(n-1) steps; then steps · α + bytes / β.",
+    ),
 )
 def _sixteen(answer: Any) -> None:
     seconds = collectives.seconds("all-reduce", _GB, 16, HDR)
@@ -232,54 +237,113 @@ def _sum_average_broadcast(answer: Any) -> None:
     expect_choice(answer[2], "no", "it sums; ReduceOp.AVG, or you, divide", choices=("yes", "no"))
 
 
+_LINES = {  # server: operation, bytes, seconds
+    "A": ("all-reduce", 8 * _GB, 38.2e-3),
+    "B": ("all-reduce", 8 * _GB, 29.2e-3),
+    "C": ("all-gather", 8 * _GB, 38.2e-3),
+    "D": ("all-reduce", 64_000, 50e-6),
+}
+_HEALTHY = 0.75  # of a link's bandwidth: NVLink's protocol leaves about 80 % (section 6.3)
+
+
+def _verdict(operation: str, size: int, time_s: float) -> tuple[str, str]:
+    """What a line of nccl-tests says about eight H100, and why."""
+    latency_s = collectives.steps(operation, 8) * _NVLINK.latency_s
+    if latency_s > 0.9 * time_s:
+        return "latency", f"its steps alone take {1e6 * latency_s:.0f} µs"
+    share = collectives.bus_bandwidth(operation, size, 8, time_s) / _NVLINK.bytes_per_s
+    because = f"its busbw is {share:.0%} of one way"
+    if share > 1:
+        return "switches add", f"{because}, and no ring can do that"
+    return ("healthy ring" if share > _HEALTHY else "links missing"), because
+
+
 @exercise(
     "6.7",
     kind="debug",
-    title="900 GB/s",
-    hints=("Which of the two numbers adds both directions?", "989e12 / 450e9; and 32 + 32."),
+    title="four servers",
+    hints=(
+        "Compare with the link what can be compared with it: algbw or busbw?",
+        "The factor of busbw is another one for all-gather: what does a rank send in it?",
+        "For D, count the steps of the ring first.",
+    ),
 )
-def _both_ways(answer: Any) -> None:
-    expect_parts(answer, 2, "FLOP per byte and GB/s")
-    ratio = ridge(989e12, _NVLINK.bytes_per_s)
-    expect_number(answer[0], ratio, "one way NVLink4 moves 450 GB/s", rel=2e-3, unit="FLOP/byte")
-    expect_number(answer[1], 64, "32 out and 32 in at the same time", rel=2e-2, unit="GB/s")
+def _four_servers(answer: Any) -> None:
+    right = {server: _verdict(*line) for server, line in _LINES.items()}
+    each = "'healthy ring', 'switches add', 'latency' or 'links missing'"
+    expect_entries(answer, right, "a dict with a verdict for each server", each=each)
 
 
 @exercise(
     "6.8",
-    kind="debug",
-    title="eight ConnectX-6",
-    hints=("Gb/s or GB/s?", "The bytes pass the slot and the card: the slower one counts."),
+    kind="predict",
+    title="what would you buy?",
+    hints=(
+        "Which of the two terms is larger for 16 kB, and which for 1 GB?",
+        "At 10 MB the latencies take 1.2 ms and the bytes 0.8 ms. The tree sends all in each step.",
+    ),
 )
-def _connectx(answer: Any) -> None:
-    expect_parts(answer, 3, "GB/s, a fraction and seconds")
-    card = HDR.bytes_per_s
-    expect_number(answer[0], card / 1e9, "a byte has 8 bits", rel=1e-3, unit="GB/s")
-    expect_number(answer[1], card / 32e9, "card / slot", rel=2e-2)
-    seconds = collectives.seconds("send-recv", 4e9, 2, replace(HDR, latency_s=0.0))
-    expect_number(answer[2], seconds, "the card is slower than the slot", rel=1e-2, unit="s")
+def _buy(answer: Any) -> None:
+    expect_parts(answer, 2, "two lists, what is best and how long it takes")
+    best, seconds = answer
+    expect_parts(best, 3, "what is best for three sizes")
+    expect_parts(seconds, 3, "the seconds for three sizes")
+    offers = {
+        "bandwidth": (replace(HDR, bytes_per_s=2 * HDR.bytes_per_s), "ring"),
+        "latency": (replace(HDR, latency_s=HDR.latency_s / 2), "ring"),
+        "tree": (HDR, "tree"),
+    }
+    for place, size in enumerate((16_000, 10_000_000, _GB)):
+        takes = {
+            name: collectives.seconds("all-reduce", size, 64, link, algorithm=algorithm)
+            for name, (link, algorithm) in offers.items()
+        }
+        right = min(takes, key=lambda name: takes[name])
+        listed = ", ".join(f"{name} {1000 * time:.3g} ms" for name, time in takes.items())
+        because = f"{size:,} bytes take: {listed}"
+        expect_choice(best[place], right, because, choices=tuple(offers))
+        expect_number(seconds[place], takes[right], because, rel=1e-2, unit="s")
+
+
+_ODD = "odd_ranks(begun)"
 
 
 @exercise(
     "6.9",
-    kind="calculate",
-    title="859 GB/s and 1.7 TB/s",
+    kind="implement",
+    title="who does everybody wait for?",
     hints=(
-        "In one pass, how many FLOP does each number of the input cause on 128 columns?",
-        "Three passes; and bf16 has 2 bytes a number.",
+        "Lay the lists beside each other and go through the places, not through the ranks.",
+        "itertools.zip_longest gives all ranks' calls at a place, None where a list has ended.",
     ),
 )
-def _heads(answer: Any) -> None:
-    per_byte = collectives.matrix_intensity(8192, 64)
-    peak = accelerator("RTX4090").peak_flop_per_s
-    needed = collectives.needed_bytes_per_s(peak, per_byte) / 1e9
-    expect_equal(
-        answer,
-        [per_byte, needed, 2 * needed],
-        "3 passes of 2 · 8192 / 64 FLOP for each number of 2 bytes; then FLOP/s over FLOP per byte",
-        wants="FLOP per byte and twice GB/s",
-        rel=5e-3,
-    )
+def _odd(function: Any) -> None:
+    step, loss = "all-reduce 25 MB", "all-reduce 4 B"
+    runs = [
+        (
+            [[step, loss, step], [step, step], [step, step], [step, step]],
+            "rank 0 alone sums its loss, in an `if rank == 0`",
+        ),
+        ([[step] * 3, [step] * 3, [step] * 2, [step] * 3], "rank 2 never came to the third call"),
+        (
+            [["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 8 MB"], ["all-gather 6 MB"]],
+            "the same call with another size is another call",
+        ),
+        ([[step], [step] * 4, [step] * 2, [step] * 4, [step] * 4], "rank 0 was the first to stop"),
+        ([[], [step], [step], []] + [[step]] * 3, "two ranks have not begun"),
+        ([[step, loss]] * 3, "all have begun the same"),
+    ]
+    cases = [((begun,), _first_odd(begun), because) for begun, because in runs]
+    expect_calls(function, cases, signature=_ODD)
+
+
+def _first_odd(begun: list[list[str]]) -> tuple[int, list[int]] | None:
+    for place in range(max(map(len, begun))):
+        here = [calls[place] if place < len(calls) else "" for calls in begun]
+        usual = max(here, key=here.count)
+        if odd := [rank for rank, call in enumerate(here) if call != usual]:
+            return place, odd
+    return None
 
 
 @exercise(

@@ -1,6 +1,6 @@
 """Exercises and quiz of chapter 7, from DP to DDP."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from course_lib.checking import (
@@ -8,65 +8,119 @@ from course_lib.checking import (
     Wrong,
     exercise,
     expect_calls,
+    expect_choice,
     expect_entries,
     expect_equal,
+    expect_number,
+    expect_parts,
     run,
 )
 from course_lib.checking.builds import ddp
 from course_lib.checking.helpers import described
-from course_lib.theory.inputs.hardware import NDR, Link
+from course_lib.theory.inputs import RECIPES, Job, Layout
+from course_lib.theory.inputs.hardware import HDR, NDR, Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.units import MIB
+from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline, hiding_tokens
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
 from course_lib.theory.network.collectives import seconds, sent_bytes, steps
+
+_REMEDIES = (
+    "bucket_cap_mb=1",
+    "gradient_as_bucket_view=True",
+    "find_unused_parameters=True",
+    "more GPUs",
+)
 
 
 @exercise(
     "7.1",
     kind="calculate",
-    title="what travels",
-    hints=("fp32: 4 bytes.", "A ring sends 2(n-1)/n of what it is given.", "7 copies."),
+    title="fits on one GPU, dies on two",
+    hints=(
+        "What does a rank of DDP hold that one process without DDP does not? Section 7.5 names it.",
+        "AdamW in fp32 needs 16 bytes a parameter. All buckets together are as large as what?",
+    ),
 )
-def _what_travels(answer: Any) -> None:
-    given = 4 * MODELS["gpt2-124m"].parameters().total
-    expect_equal(
-        answer,
-        [given, sent_bytes("all-reduce", given, 8), 7 * given],
-        "4 bytes per parameter are given; 2(n-1)/n of them sent; DataParallel copies all weights "
-        "to 7 GPUs",
-        wants="three numbers of bytes",
-        rel=1e-9,
-    )
+def _dies_on_two(answer: Any) -> None:
+    expect_parts(answer, 3, "GB on one GPU, GB on each of two, and a remedy")
+    alone, on_each = (_held_gb(gpus) + 12 for gpus in (1, 2))
+    because = "weights, gradients and two numbers of AdamW are 16 bytes a parameter, and 12 GB more"
+    expect_number(answer[0], alone, because, rel=5e-3, unit="GB")
+    because = "DDP's buckets are a second copy of all gradients, 4 bytes a parameter"
+    expect_number(answer[1], on_each, because, rel=5e-3, unit="GB")
+    because = "`.grad` is then a view into the bucket; other limits cut the same bytes differently"
+    expect_choice(answer[2], _REMEDIES[1], because, choices=_REMEDIES)
 
 
-_WHOSE = {
-    "one process drives all GPUs": ("DP", "DDP has a process for each GPU"),
-    "weights are copied to the other GPUs in every step": ("DP", "DDP copies them once"),
-    "each GPU computes on its own part of the batch": ("both", "that is data parallelism"),
-    "gradients travel while the backward pass goes on": ("DDP", "in buckets"),
-    "the outputs are gathered on the first GPU": ("DP", "a rank of DDP keeps its outputs"),
-    "there is an optimizer for each GPU": ("DDP", "each process makes the same update"),
-    "it runs on several nodes": ("DDP", "one process can not reach another machine's GPUs"),
+def _held_gb(gpus: int) -> float:
+    """GPT-2 1.5B's weights, gradients, optimizer and buckets on each of so many GPUs."""
+    job = Job(MODELS["gpt2-1.5b"], RECIPES["fp32-16"], Layout(dp=gpus))
+    bill = memory_moments(job)["loss"]
+    states = bill.parameters_bytes + bill.gradients_bytes + bill.optimizer_state_bytes
+    return (states + bill.bucket_bytes) / 1e9
+
+
+@dataclass(frozen=True)
+class _Trace:
+    """A line of 7.2's table; times in ms."""
+
+    gpus: int
+    micro_batches: int
+    all_reduces: int
+    first: float
+    backward: float
+    last: float
+    busy: float
+
+    def change(self) -> tuple[str, str]:
+        """What to change first, and why."""
+        if self.micro_batches > 1:
+            return "no_sync", "each micro-batch exchanges; one exchange in an update is enough"
+        if self.first >= self.backward:
+            return "smaller buckets", "nothing is sent before backward has ended"
+        latency = 1000 * self.all_reduces * steps("all-reduce", self.gpus) * HDR.latency_s
+        if latency > self.busy / 2:
+            return "larger buckets", f"the steps of its buckets take {latency:.0f} ms of latency"
+        if self.busy > self.backward:
+            return "more tokens per GPU", "the link needs longer than the whole backward pass"
+        return "nothing", "only the last bucket, with the embedding, comes after backward"
+
+
+_TRACES = {
+    "A": _Trace(8, 1, 1, 29.9, 29.9, 64.8, 35.0),
+    "B": _Trace(1024, 1, 13, 22.1, 59.7, 317.2, 295.1),
+    "C": _Trace(8, 1, 13, 2.8, 7.5, 39.3, 36.6),
+    "D": _Trace(8, 1, 13, 44.2, 119.4, 132.7, 36.6),
+    "E": _Trace(8, 4, 52, 11.0, 29.9, 47.6, 36.6),
 }
 
 
 @exercise(
     "7.2",
     kind="debug",
-    title='"DDP is similar to DP"',
-    hints=("The table of section 7.2.", "One of them is true of both."),
+    title="five traces",
+    hints=(
+        "For each: when could the first bucket go, and what is the link doing all the time?",
+        "498 MB are some 35 ms at 25 GB/s: what does the link of B do for 295 ms?",
+        "C and D send alike. Compare how long each computes.",
+    ),
 )
-def _whose(answer: Any) -> None:
-    wants = "a dict of 'DP', 'DDP' and 'both'"
-    expect_entries(answer, _WHOSE, wants, each="'DP', 'DDP' or 'both'")
+def _traces(answer: Any) -> None:
+    right = {run: trace.change() for run, trace in _TRACES.items()}
+    each = ", ".join(repr(change) for change, _ in right.values())
+    expect_entries(answer, right, "a dict with a change for each run", each=f"one of {each}")
 
 
 @exercise(
     "7.3",
     kind="debug",
     title='"periodically"',
-    hints=("The mean, not the sum, and in every step.", "SGD: weight - learning rate · mean."),
+    hints=(
+        "How often do ranks exchange, and what do they all know afterwards?",
+        "The mean, not the sum, and in every step: weight - learning rate · mean.",
+    ),
 )
 def _replicas(function: Any) -> None:
     cases = [
@@ -81,20 +135,35 @@ def _replicas(function: Any) -> None:
 
 @exercise(
     "7.4",
-    kind="calculate",
-    title="the batch limit",
-    hints=("At least one sample for each replica.", "4 N T / F = 2 · 4 N / β."),
+    kind="predict",
+    title="does it hide?",
+    hints=(
+        "What counts is the tokens of one GPU in the pass that exchanges. What cancels?",
+        "4 N T / F = 2 · 4 N / β: which of the six change T, and which the bytes of a gradient?",
+    ),
 )
-def _batch_limit(answer: Any) -> None:
-    # The limit of many ranks: 2(n-1)/n is 2.
-    tokens = hiding_tokens(794.5e12, NDR.bytes_per_s, 2) * 2
-    expect_equal(
-        answer,
-        [1024, 8 * 1024, tokens],
-        "one sample a replica; 8 GPUs a replica; and 4NT/F = 2 · 4N/β gives T = 2F/β",
-        wants="three numbers",
-        rel=1e-3,
-    )
+def _hides(answer: Any) -> None:
+    expect_parts(answer, 2, "a number of tokens, and a dict of True and False")
+    # The limit of many ranks: 2(n-1)/n is 2, twice that of two ranks.
+    fp32, bf16 = (2 * hiding_tokens(794.5e12, NDR.bytes_per_s, 2, size) for size in (4, 2))
+    because = "4NT/F = 2 · 4N/β gives T = 2F/β"
+    expect_number(answer[0], fp32, because, rel=1e-3, unit="tokens")
+    batch = 2**22
+    right = {
+        "128 GPUs": (batch / 128 > fp32, "each has 32,768 tokens"),
+        "256 GPUs": (batch / 256 > fp32, "each has 16,384 tokens"),
+        "256 GPUs, gradients in bf16": (batch / 256 > bf16, "half of the bytes need half of T"),
+        "128 GPUs, 2 micro-batches and no_sync": (
+            batch / 128 / 2 > fp32,
+            "only the last backward pass exchanges, and it sees 16,384 tokens",
+        ),
+        "512 GPUs, a batch of 16M tokens": (4 * batch / 512 > fp32, "each has 32,768 tokens"),
+        "256 GPUs, a model twice as large": (
+            batch / 256 > fp32,
+            "computing and bytes double, so the size cancels",
+        ),
+    }
+    expect_entries(answer[1], right, "a dict of True and False", each="True or False")
 
 
 @exercise(
@@ -175,7 +244,10 @@ def _hang(answer: Any) -> None:
     "7.8",
     kind="implement",
     title="the exposed time",
-    hints=("A bucket starts at max(full, the link is free).", "Backward ends at ready[-1]."),
+    hints=(
+        "Two things must have happened before a bucket can start. Which?",
+        "It starts at max(full, the link is free); backward ends at ready[-1].",
+    ),
 )
 def _exposed(function: Any) -> None:
     calls = [
@@ -197,7 +269,10 @@ def _end(ready: list[int], travel: list[int]) -> float:
 
 
 @exercise(
-    "7.9", kind="calculate", title="bucket size", hints=("2 · 1023 steps.", "n · α = bytes / β.")
+    "7.9",
+    kind="calculate",
+    title="bucket size",
+    hints=("How many steps follow each other?", "2 · 1023 steps; n · α = bytes / β."),
 )
 def _bucket_size(answer: Any) -> None:
     latency = steps("all-reduce", 1024) * NDR.latency_s

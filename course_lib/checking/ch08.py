@@ -16,8 +16,11 @@ from course_lib.checking import (
     expect_type,
 )
 from course_lib.checking.builds import zero as zero_build
+from course_lib.theory.inputs import Job, Layout
 from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import zero
 from course_lib.theory.step.batching import Batching
 
@@ -30,7 +33,7 @@ _OFFLOADED = replace(_MIXED, offload="optimizer")
     kind="calculate",
     title="ZeRO's table 1",
     hints=(
-        "Which of 2 + 2 + 12 bytes does the stage cut?",
+        "Which of 2 + 2 + 12 bytes does the stage cut, and into how many parts?",
         "Stage 1: 4 · 128 + 12 · 128 / 16.",
     ),
 )
@@ -121,40 +124,84 @@ def _clip(function: Any) -> None:
         expect_equal(given, expected, because, wants="a tensor from each rank", rel=1e-4)
 
 
+_JOBS = {  # model, GPUs, GB of activations
+    "gpt2-1.5b on 8 GPUs, 30 GB": ("gpt2-1.5b", 8, 30),
+    "llama2-7b on 8 GPUs, 50 GB": ("llama2-7b", 8, 50),
+    "llama2-7b on 8 GPUs, 54 GB": ("llama2-7b", 8, 54),
+    "llama2-13b on 8 GPUs, 6 GB": ("llama2-13b", 8, 6),
+    "llama1-33b on 32 GPUs, 20 GB": ("llama1-33b", 32, 20),
+    "llama2-70b on 8 GPUs, 10 GB": ("llama2-70b", 8, 10),
+}
+
+
+def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str, str]:
+    """The lowest stage that fits in 80 GB, "none" if none does, and why."""
+    needs = []
+    for stage in zero.STAGES:
+        job = Job(MODELS[model], _MIXED, Layout(dp=gpus, zero_stage=stage))
+        bill = zero.zero_stages(job.shape.parameters().total, gpus, _MIXED).bills[stage]
+        moment = memory_moments(job)["loss"]
+        gathered = moment.gathered_gradients_bytes + moment.gathered_parameters_bytes
+        beside = moment.bucket_bytes + gathered
+        needs.append((bill.total_bytes + beside) / 1e9 + activations_gb)
+    listed = ", ".join(f"{stage}: {size:.1f} GB" for stage, size in enumerate(needs))
+    fitting = [stage for stage, size in enumerate(needs) if size <= 80]
+    return (fitting[0] if fitting else "none"), f"the stages need {listed}"
+
+
 @exercise(
     "8.4",
-    kind="debug",
-    title='"ZeRO reduces redundant computation"',
-    hints=("Do two ranks ever compute on the same samples?", "Section 8.3's table."),
+    kind="predict",
+    title="which stage?",
+    hints=(
+        "Go up from stage 0 and stop at the first that fits: higher ones send more, or more often.",
+        "zero.zero_stages has the states. For a moment: 2P, nothing, 2(2P_l + P_r), twice that.",
+    ),
 )
-def _redundant(answer: Any) -> None:
-    expect_parts(answer, 3, "three factors")
-    plain, *_, third = zero.zero_stages(64 * 10**6, 64, _MIXED).bills
-    expect_number(answer[0], 1, "each rank computes whole layers for its own samples, as before")
-    because = "the weights are gathered once more: three halves for two"
-    expect_number(answer[1], third.sent_bytes / plain.sent_bytes, because, rel=1e-3)
-    because = "everything is cut into 64 parts"
-    expect_number(answer[2], third.total_bytes / plain.total_bytes, because, rel=1e-3)
+def _which_stage(answer: Any) -> None:
+    right = {job: _lowest_stage(*numbers) for job, numbers in _JOBS.items()}
+    expect_entries(answer, right, "a dict with a stage for each job", each="0, 1, 2, 3 or 'none'")
 
 
-_CLAIMS = {
-    "accelerate trains TensorFlow models": (False, "it is an interface for PyTorch loops"),
-    "accelerate can run DeepSpeed's ZeRO": (True, "it stands over DDP, FSDP and DeepSpeed"),
-    "GPT-3 was trained with DeepSpeed": (False, "MT-NLG and BLOOM were"),
-    "MT-NLG 530B was trained with DeepSpeed and Megatron": (True, "arXiv:2201.11990"),
-    "torchrun shards the optimizer": (False, "it starts processes"),
-    "ZeRO 3 cuts matrix products over GPUs": (False, "each GPU computes with whole layers"),
+_KEYS = {
+    "the loss curve changed with the version, the file did not": (
+        "gradient_clipping",
+        "its default was 0 and is 1.0 in newer versions",
+    ),
+    "stage 3 of a tiny model: each GPU still has all weights": (
+        "stage3_param_persistence_threshold",
+        "tensors of less than 100,000 elements stay whole",
+    ),
+    "stage 2: the network is idle in backward, busy after it": (
+        "overlap_comm",
+        "it is off where stage 3 is not asked for",
+    ),
+    "2 GB that nobody can explain, as many for any large model in fp32": (
+        "reduce_bucket_size",
+        "5 · 10^8 elements of 4 bytes are 2 GB",
+    ),
+    "offload: the GPU waits for each copy to the host": (
+        "pin_memory",
+        "only to and from pinned memory a GPU copies while it computes",
+    ),
+    "an error: your own optimizer is not on a list": (
+        "zero_allow_untested_optimizer",
+        "DeepSpeed takes optimizers that it knows, unless told otherwise",
+    ),
 }
 
 
 @exercise(
     "8.5",
     kind="debug",
-    title="who is it for?",
-    hints=("Section 8.7's table.", "ZeRO is data parallelism: whole layers compute."),
+    title="six jobs, six keys",
+    hints=(
+        "First those where a number gives it away: 2 GB, and how many elements a tiny model has.",
+        "Which of them has another default in stage 3, and which had another one before 2026?",
+    ),
 )
-def _claims(answer: Any) -> None:
-    expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
+def _keys(answer: Any) -> None:
+    expect_entries(answer, _KEYS, "a dict with a key for each job", each="a key of the table")
 
 
 _PART = "own_part(parameters, ranks, rank)"
@@ -164,7 +211,10 @@ _PART = "own_part(parameters, ranks, rank)"
     "8.6",
     kind="implement",
     title="who owns what",
-    hints=("Round parameters / ranks up.", "Neither start nor stop lies behind the end."),
+    hints=(
+        "How large is a part when the zeros count, too?",
+        "Round parameters / ranks up; neither start nor stop lies behind the end.",
+    ),
 )
 def _own_part(function: Any) -> None:
     calls = {
@@ -248,24 +298,50 @@ def _configuration(answer: Any) -> None:
     expect_equal({"stage": stage}, {"stage": 2}, "stage 2 is the one with whole weights")
 
 
+_RUNS = {  # run: weights, gradients, optimizer; operation: all in MB
+    "A": ((4, 4, 8), {"all-reduce": 4}),
+    "B": ((4, 4, 2), {"all-reduce": 4, "broadcast": 4}),
+    "C": ((4, 1, 2), {"reduce-scatter": 16, "all-gather": 4}),
+    "D": ((4, 4, 8), {"all-reduce": 16}),
+    "E": ((1, 1, 2), {"reduce-scatter": 16, "all-gather": 32}),
+    "F": ((4, 4, 2), {"reduce-scatter": 4, "all-gather": 4}),
+}
+
+
+def _run_by(held: tuple[int, ...], sent: dict[str, int]) -> tuple[str, str]:
+    """What holds and sends this on 4 ranks, and why."""
+    for bill in zero.zero_stages(10**6, 4, RECIPES["fp32-16"]).bills:
+        parts = (bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes)
+        if tuple(size * 10**6 for size in held) == parts:
+            break
+    if bill.zero_stage == 0:
+        if sent["all-reduce"] > held[1]:
+            return "DDP without no_sync", "it all-reduces the gradients of every micro-batch"
+        return "DDP", "everything is whole, and the gradients travel once"
+    if "all-reduce" in sent:
+        because = "the optimizer is cut, but DDP's all-reduce stays and weights are broadcast"
+        return "ZeroRedundancyOptimizer", because
+    return f"ZeRO {bill.zero_stage}", "the held bytes show which of the three states are cut"
+
+
 @exercise(
     "8.10",
-    kind="calculate",
-    title="what can stage 1 remove?",
-    hints=("In pure fp32 there is no master copy.", "Optimizer bytes / all bytes."),
+    kind="debug",
+    title="which run is which?",
+    hints=(
+        "First what is held: which of the three states has a quarter on each rank?",
+        "Then what travels: once an update, or in each of the 4 micro-batches?",
+        "On a ring each rank sends 3/4 of a reduce-scatter's or an all-gather's tensor.",
+    ),
 )
-def _stage_1_part(answer: Any) -> None:
-    parts = []
-    for name in ("mixed-16", "fp32-16", "megatron-18"):
-        bill = zero.zero_stages(10**6, 1, RECIPES[name]).bills[0]
-        parts.append(bill.optimizer_bytes / bill.total_bytes)
-    expect_equal(
-        answer,
-        parts,
-        "it shards the master copy, where there is one, and AdamW's 8 bytes",
-        wants="three fractions",
-        rel=1e-3,
-    )
+def _which_run(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict with a name for each run, and a number of bytes")
+    right = {run: _run_by(*seen) for run, seen in _RUNS.items()}
+    each = ", ".join(repr(name) for name, _ in right.values())
+    expect_entries(answer[0], right, "a dict with a name for each run", each=f"one of {each}")
+    sent = zero.sent_bytes(10**6, 3, 4, RECIPES["fp32-16"], accumulation=4)
+    because = "a reduce-scatter and two all-gathers in each micro-batch, 3/4 of 4 MB each"
+    expect_number(answer[1], sent, because, rel=1e-3, unit="B")
 
 
 BUILDS = (zero_build.ZERO,)

@@ -190,12 +190,16 @@ def expect_choice(answer: object, expected: str, because: str, choices: Sequence
 
 
 def expect_entries(
-    answer: object, expected: Mapping[str, tuple[object, str]], wants: str, each: str
+    answer: object,
+    expected: Mapping[Any, tuple[object, str]],
+    wants: str,
+    each: str,
+    rel: float = 0.0,
 ) -> None:
     """Raise `Wrong` unless the answer is a dict with the right value, {key: (value, because)}.
 
-    `wants` names the dict and `each` a value in words. Where True or False is right, 1 and 0 are
-    taken for them.
+    `wants` names the dict and `each` a value in words; numbers may differ by `rel` × expected.
+    Where True or False is right, 1 and 0 are taken for them.
     """
     require_answer(answer)
     if not isinstance(answer, dict):
@@ -206,7 +210,7 @@ def expect_entries(
         given = answer[key]
         if isinstance(right, bool) and is_number(given) and given in (0, 1):
             given = bool(given)
-        expect_equal(given, right, because, wants=each, what=f"for {key!r} it")
+        expect_equal(given, right, because, wants=each, rel=rel, what=f"for {key!r} it")
 
 
 def expect_callable(answer: object, signature: str = "") -> None:

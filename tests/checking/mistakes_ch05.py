@@ -25,24 +25,40 @@ def _palm(scores=12, all_chips=True):
 
 
 _DAY = 86_400
+_COUNTED = {
+    854_438_400: "all pairs",
+    746_638_848: "6N",
+    284_812_800: "forward only",
+    1_062_056_448: "recomputation",
+    797_815_296: "causal half",
+}
+_FASTER = {
+    "8192 tokens times the matrix": 1,
+    "256 tokens times the matrix": 1.298,
+    "1 token times the matrix": 1.433,
+    "AdamW's update": 1.433,
+    "an all-reduce over NVLink": 1,
+}
 MISTAKES = [
     ("5.1", "forgets recomputation", (3.15e23, 3.15e23 / (1024 * 140e12) / _DAY)),
     ("5.1", "hours for days", (4.2e23, 4.2e23 / (1024 * 140e12) / 3600)),
     ("5.2", "a rate", (1.96608e14, "FLOP/s", 1.19)),
     ("5.2", "the fp16 peak", (1.96608e14, "FLOP", 1.96608e14 / 330e12)),
     ("5.2", "forward only", (6.5536e13, "FLOP", 0.397)),
-    ("5.3", "half of six is forward", (6 * 124_439_808, 12 * 12 * 768 * 1024, 3)),
-    ("5.3", "one layer's scores", (6 * 124_439_808, 12 * 768 * 1024, 2)),
-    ("5.3", "six in all", (6, 12 * 12 * 768 * 1024, 2)),
+    ("5.3", "any counter counts all pairs", dict.fromkeys(_COUNTED, "all pairs")),
+    ("5.3", "swaps full and half", _COUNTED | {854_438_400: "causal half"}),
+    ("5.3", "recomputation by 6N", _COUNTED | {1_062_056_448: "6N"}),
     ("5.4", "the data's gradient as well", _stack(first=3)),
     ("5.4", "multiply-adds for FLOP", _stack(factor=1)),
     ("5.4", "forward only", _stack(1, 1)),
     ("5.4", "accepts anything", _stack(refuse=False)),
-    ("5.5", "a multiply-add is one FLOP", (82.6, 4.0)),
-    ("5.5", "believes the notes", (330, 1.0)),
-    ("5.6", "the notes", (295.3, 206.1, "yes")),
-    ("5.6", "swaps them", (206.1, 295.3, "no")),
-    ("5.6", "two parts", (295.3, 206.1)),
+    ("5.5", "all by 6N", [3858.5, 3704.2, 4784.5, 3318.3]),
+    ("5.5", "all by all pairs", [3385.1, 3249.7, 4197.5, 2911.2]),
+    ("5.5", "per sequence", [0.826, 0.853, 0.772, 0.810]),
+    ("5.6", "the notes: all is faster", dict.fromkeys(_FASTER, 4.8 / 3.35)),
+    ("5.6", "nothing computes faster", _FASTER | {"256 tokens times the matrix": 1}),
+    ("5.6", "256 tokens wait on both", _FASTER | {"256 tokens times the matrix": 1.433}),
+    ("5.6", "the network is memory", _FASTER | {"an all-reduce over NVLink": 1.433}),
     ("5.7", "sparse peak", 0.1394),
     ("5.7", "PCIe card", 0.365),
     ("5.7", "percent of the sparse peak", 13.9),
@@ -59,6 +75,8 @@ MISTAKES = [
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    ("5.5", "rounded", (3385, 3494, 3162, 3318)),
+    ("5.6", "rounded", _FASTER),
     ("5.1", "the paper's rounded days", (4.2e23, 34)),
     ("5.7", "percent", 27.9),
     ("5.8", "percent", (20.8, 1_023_392, 47.65)),

@@ -1,5 +1,7 @@
 """Answers to chapter 6 that a check must refuse: (exercise, what was thought, answer)."""
 
+from itertools import zip_longest
+
 
 def _all_reduce(pad=True, cut=True, halves=True, both=True):
     def all_reduce(rows, reduce_scatter, all_gather):
@@ -51,6 +53,22 @@ def _broadcast(kind):
     return broadcast_steps
 
 
+def _odd(first=0, longest=True, by_rank_0=False, all_of_them=True):
+    def odd_ranks(begun):
+        lists = zip_longest(*begun) if longest else zip(*begun, strict=False)
+        for place, calls in enumerate(lists, start=first):
+            usual = calls[0] if by_rank_0 else max(calls, key=calls.count)
+            odd = [rank for rank, call in enumerate(calls) if call != usual]
+            if odd:
+                return place, odd if all_of_them else odd[:1]
+        return None
+
+    return odd_ranks
+
+
+_VERDICT = {"A": "healthy ring", "B": "switches add", "C": "links missing", "D": "latency"}
+_BEST = ["tree", "latency", "bandwidth"]
+_SECONDS = [122.9e-6, 1.392e-3, 40.58e-3]
 MISTAKES = [
     ("6.1", "sends the tensor twice", (2e9, 30, 30 * 9.6e-6 + 2e9 / 25e9)),
     ("6.1", "only one half of the ring", (9.375e8, 15, 15 * 9.6e-6 + 9.375e8 / 25e9)),
@@ -76,15 +94,24 @@ MISTAKES = [
     ("6.6", "believes that it divides", (7e9, 1.75e9, "yes")),
     ("6.6", "one message to all", (1e9, 1.75e9, "no")),
     ("6.6", "the ring sends it twice", (7e9, 2e9, "no")),
-    ("6.7", "the notes", (1099, 32)),
-    ("6.7", "halves PCIe", (2198, 16)),
-    ("6.8", "bits for bytes", (200, 6.25, 0.02)),
-    ("6.8", "the slot counts", (25, 0.78125, 0.125)),
-    ("6.9", "the notes' peak", (384, 859.4, 1718.8)),
-    ("6.9", "forgets the bytes of a number", (768, 215.1, 430.2)),
-    ("6.9", "forward only", (128, 1290.6, 2581.3)),
-    ("6.9", "all heads on one GPU", (24576, 6.72, 13.4)),
+    ("6.7", "equal times are equally good", _VERDICT | {"C": "healthy ring"}),
+    ("6.7", "busbw is always a link's", _VERDICT | {"B": "healthy ring"}),
+    ("6.7", "1.3 GB/s is a broken link", _VERDICT | {"D": "links missing"}),
+    ("6.7", "450 of 450 or it is broken", _VERDICT | {"A": "links missing"}),
+    ("6.8", "bandwidth is all", (["bandwidth"] * 3, [1.21e-3, 1.603e-3, 40.58e-3])),
+    ("6.8", "the tree for all but the largest", (["tree", "tree", "bandwidth"], _SECONDS)),
+    ("6.8", "the old times", (_BEST, [1.211e-3, 1.997e-3, 79.96e-3])),
+    ("6.9", "counts places from 1", _odd(first=1)),
+    ("6.9", "only what all have begun", _odd(longest=False)),
+    ("6.9", "all ranks but the first", _odd(by_rank_0=True)),
+    ("6.9", "only the first rank that is odd", _odd(all_of_them=False)),
     ("6.10", "the double tree", (159.8e6, 319.6e6)),
     ("6.10", "faster links do not matter", (2.7275e6, 2.7275e6)),
     ("6.10", "up only", (1.8e6, 3.6e6)),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("6.8", "rounded", (("Tree", "latency", "bandwidth"), _SECONDS)),
+    ("6.9", "lists", lambda begun: (found := _odd()(begun)) and list(found)),
 ]

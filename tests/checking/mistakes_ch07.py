@@ -2,16 +2,26 @@
 
 from torch import nn
 
-_N = 4 * 124_439_808
-_RIGHT = {
-    "one process drives all GPUs": "DP",
-    "weights are copied to the other GPUs in every step": "DP",
-    "each GPU computes on its own part of the batch": "both",
-    "gradients travel while the backward pass goes on": "DDP",
-    "the outputs are gathered on the first GPU": "DP",
-    "there is an optimizer for each GPU": "DDP",
-    "it runs on several nodes": "DDP",
+_VIEW = "gradient_as_bucket_view=True"
+_CHANGE = {
+    "A": "smaller buckets",
+    "B": "larger buckets",
+    "C": "more tokens per GPU",
+    "D": "nothing",
+    "E": "no_sync",
 }
+_HIDES = {
+    "128 GPUs": True,
+    "256 GPUs": False,
+    "256 GPUs, gradients in bf16": True,
+    "128 GPUs, 2 micro-batches and no_sync": False,
+    "512 GPUs, a batch of 16M tokens": True,
+    "256 GPUs, a model twice as large": False,
+}
+
+
+def _hides(more):
+    return _HIDES | {more: True}
 
 
 def _train(change, every=1):
@@ -100,18 +110,28 @@ def _never_waits(ready, travel):
 
 
 MISTAKES = [
-    ("7.1", "every rank sends to all others", (_N, 7 * _N, 7 * _N)),
-    ("7.1", "16-bit gradients", (_N // 2, _N * 7 / 8, 7 * _N // 2)),
-    ("7.1", "forgets the second half of the ring", (_N, _N * 7 / 8, 7 * _N)),
-    ("7.2", "the notes: no difference", dict.fromkeys(_RIGHT, "both")),
-    ("7.2", "forgets one", {k: v for k, v in _RIGHT.items() if v != "both"}),
-    ("7.2", "only DDP cuts the batch", {k: v.replace("both", "DDP") for k, v in _RIGHT.items()}),
+    ("7.1", "no second copy", (36.92, 36.92, _VIEW)),
+    ("7.1", "smaller buckets are less memory", (36.92, 43.15, "bucket_cap_mb=1")),
+    ("7.1", "replicas share the load", (36.92, 43.15, "more GPUs")),
+    ("7.1", "the states only", (24.92, 31.15, _VIEW)),
+    ("7.2", "always larger buckets", dict.fromkeys(_CHANGE, "larger buckets")),
+    ("7.2", "swaps A and B", _CHANGE | {"A": "larger buckets", "B": "smaller buckets"}),
+    ("7.2", "every tail is a fault", _CHANGE | {"C": "nothing", "D": "more tokens per GPU"}),
     ("7.3", "sums", _train(sum)),
     ("7.3", "every second step", _train(lambda found: sum(found) / len(found), every=2)),
     ("7.3", "the gradient is the change", _adds_the_mean),
-    ("7.4", "no more than samples", (1024, 1024, 31780)),
-    ("7.4", "counts tokens as samples", (4_194_304, 8 * 4_194_304, 31780)),
-    ("7.4", "one way through the ring", (1024, 8192, 15890)),
+    ("7.4", "one way through the ring", (15890, _HIDES)),
+    (
+        "7.4",
+        "no_sync hides more",
+        (31780, _hides("128 GPUs, 2 micro-batches and no_sync")),
+    ),
+    (
+        "7.4",
+        "larger models hide more",
+        (31780, _hides("256 GPUs, a model twice as large")),
+    ),
+    ("7.4", "as many GPUs as samples", (31780, dict.fromkeys(_HIDES, True))),
     ("7.5", "more than the limit", _more_than),
     ("7.5", "loses the last bucket", _loses_the_last),
     ("7.5", "one limit for all", _one_limit),
@@ -129,4 +149,10 @@ MISTAKES = [
     ("7.9", "one latency", (9.6e-6, 0.00104755, 480_000)),
     ("7.9", "only one half of the ring", (1023 * 9.6e-6, 0.000523776, 491_520_000)),
     ("7.9", "25 MB", (2 * 1023 * 9.6e-6, 0.000999, 491_520_000)),
+]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [
+    ("7.1", "rounded", (36.9, 43.2, "Gradient_as_bucket_view=True")),
+    ("7.4", "0 and 1", (31780, {job: int(hidden) for job, hidden in _HIDES.items()})),
 ]

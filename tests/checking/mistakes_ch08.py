@@ -50,13 +50,32 @@ _GOOD = {
     "gradient_clipping": 0.0,
     "zero_optimization": {"stage": 2},
 }
-_CLAIMS = {
-    "accelerate trains TensorFlow models": False,
-    "accelerate can run DeepSpeed's ZeRO": True,
-    "GPT-3 was trained with DeepSpeed": False,
-    "MT-NLG 530B was trained with DeepSpeed and Megatron": True,
-    "torchrun shards the optimizer": False,
-    "ZeRO 3 cuts matrix products over GPUs": False,
+_STAGE = {
+    "gpt2-1.5b on 8 GPUs, 30 GB": 0,
+    "llama2-7b on 8 GPUs, 50 GB": 2,
+    "llama2-7b on 8 GPUs, 54 GB": 3,
+    "llama2-13b on 8 GPUs, 6 GB": 1,
+    "llama1-33b on 32 GPUs, 20 GB": 3,
+    "llama2-70b on 8 GPUs, 10 GB": "none",
+}
+_VERSION = "the loss curve changed with the version, the file did not"
+_TINY = "stage 3 of a tiny model: each GPU still has all weights"
+_TWO_GB = "2 GB that nobody can explain, as many for any large model in fp32"
+_KEYS = {
+    _VERSION: "gradient_clipping",
+    _TINY: "stage3_param_persistence_threshold",
+    "stage 2: the network is idle in backward, busy after it": "overlap_comm",
+    _TWO_GB: "reduce_bucket_size",
+    "offload: the GPU waits for each copy to the host": "pin_memory",
+    "an error: your own optimizer is not on a list": "zero_allow_untested_optimizer",
+}
+_WHICH = {
+    "A": "DDP",
+    "B": "ZeroRedundancyOptimizer",
+    "C": "ZeRO 2",
+    "D": "DDP without no_sync",
+    "E": "ZeRO 3",
+    "F": "ZeRO 1",
 }
 _UNCLIPPED = {key: value for key, value in _GOOD.items() if key != "gradient_clipping"}
 _GOOD_BATCH = {k: v for k, v in _GOOD.items() if "micro" not in k and "steps" not in k}
@@ -74,12 +93,13 @@ MISTAKES = [
     ("8.3", "adds parts that do not belong together", _whole_gradient),
     ("8.3", "reduces again and again", _endless),
     ("8.3", "only some ranks reduce", _sometimes),
-    ("8.4", "believes the notes", (1 / 64, 1.5, 1 / 64)),
-    ("8.4", "three times the volume", (1, 3, 1 / 64)),
-    ("8.4", "stage 1's memory", (1, 1.5, 0.26)),
-    ("8.5", "accelerate and TensorFlow", _CLAIMS | {"accelerate trains TensorFlow models": True}),
-    ("8.5", "GPT-3", _CLAIMS | {"GPT-3 was trained with DeepSpeed": True}),
-    ("8.5", "model parallelism", _CLAIMS | {"ZeRO 3 cuts matrix products over GPUs": True}),
+    ("8.4", "always stage 3", dict.fromkeys(_STAGE, 3)),
+    ("8.4", "states and activations only", _STAGE | {"llama2-7b on 8 GPUs, 54 GB": 2}),
+    ("8.4", "stage 3 fits all", _STAGE | {"llama2-70b on 8 GPUs, 10 GB": 3}),
+    ("8.4", "stages 1 and 2 are the same", _STAGE | {"llama2-13b on 8 GPUs, 6 GB": 2}),
+    ("8.5", "a bucket is a threshold", _KEYS | {_TINY: "reduce_bucket_size"}),
+    ("8.5", "pinned memory is the host's, 2 GB or not", _KEYS | {_TWO_GB: "pin_memory"}),
+    ("8.5", "the optimizer changed", _KEYS | {_VERSION: "zero_allow_untested_optimizer"}),
     ("8.6", "rounds down", _part(up=False)),
     ("8.6", "runs over the end", _part(cap=False)),
     ("8.6", "no zeros", _part(zeros=False)),
@@ -94,6 +114,11 @@ MISTAKES = [
     ("8.9", "no word on clipping", _UNCLIPPED),
     ("8.9", "stage 3 cuts the weights", _GOOD | {"zero_optimization": {"stage": 3}}),
     ("8.9", "a smaller global batch", _GOOD | {"train_batch_size": 32}),
-    ("8.10", "a master copy in fp32 as well", (0.75, 0.75, 2 / 3)),
-    ("8.10", "the gradients, too", (14 / 16, 12 / 16, 16 / 18)),
+    ("8.10", "swaps ZeRO 1 and PyTorch's", (_WHICH | {"B": "ZeRO 1", "F": _WHICH["B"]}, 36e6)),
+    ("8.10", "any all-reduce is DDP", (_WHICH | {"B": "DDP"}, 36e6)),
+    ("8.10", "without (n-1)/n", (_WHICH, 48e6)),
+    ("8.10", "one micro-batch", (_WHICH, 9e6)),
 ]
+
+# Right answers that look different from the solution: (exercise, form, answer).
+OTHER_FORMS = [("8.10", "a text with its unit", (_WHICH, "36 MB"))]

@@ -164,6 +164,9 @@ def test_expect_entries():
         assert refusal(expect_entries, answer, right, "a dict", each="a value") == sentence
     with pytest.raises(Unanswered):
         expect_entries({"a": True, "b": ...}, right, "a dict", each="a value")
+    near = {"a": (1.5, "three halves")}
+    expect_entries({"a": 1.5 + 1e-6}, near, "a dict", each="a value", rel=1e-5)
+    assert refusal(expect_entries, {"a": 1.5 + 1e-6}, near, "a dict", each="a value")
 
 
 def test_expect_type():

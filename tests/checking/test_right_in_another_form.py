@@ -28,18 +28,11 @@ def test_right_in_another_form(key, answer):
     find(key).check(answer)
 
 
-def test_a_wrong_claim_is_named():
-    claims = {
-        "accelerate trains TensorFlow models": False,
-        "accelerate can run DeepSpeed's ZeRO": True,
-        "GPT-3 was trained with DeepSpeed": True,
-        "MT-NLG 530B was trained with DeepSpeed and Megatron": True,
-        "torchrun shards the optimizer": False,
-        "ZeRO 3 cuts matrix products over GPUs": False,
-    }
-    with pytest.raises(Wrong, match="'GPT-3 was trained with DeepSpeed' it gave True") as refused:
-        find("8.5").check(claims)
-    assert "MT-NLG and BLOOM were" in refused.value.because
+def test_a_wrong_entry_is_named():
+    kept = {"A": "DDP", "B": "ZeRO 1", "C": "ZeRO 2", "D": "DDP", "E": "ZeRO 3", "F": "ZeRO 1"}
+    with pytest.raises(Wrong, match="for 'B' it gave 'ZeRO 1'") as refused:
+        find("8.10").check([kept, 36e6])
+    assert "DDP's all-reduce stays" in refused.value.because
 
 
 def test_a_division_by_no_ranks_is_no_error_of_the_check():
