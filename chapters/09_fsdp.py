@@ -71,13 +71,8 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # | backward | whole gradients of this rank's samples | |
 # | after it | weights freed; gradients averaged, each rank keeps its part | reduce-scatter |
 #
-# The optimizer then updates each part where it lies. It never sees a whole layer.
-#
-# With $L$ layers and a root that stays whole from beginning to end, a step has
-#
-# $$2L + 1 \ \text{all-gathers}, \qquad L + 1 \ \text{reduce-scatters}.$$
-#
-# Source: Zhao et al. 2023, arXiv:2304.11277, section 3.
+# The optimizer then updates each part where it lies. It never sees a whole layer. The root stays whole from the beginning
+# to the end of the step (Zhao et al. 2023, arXiv:2304.11277, section 3).
 #
 # ### The scratch version
 #
@@ -160,6 +155,9 @@ def look(reshard=True, prefetch=True, dtype=torch.float32):
     return whole, log.sent(), shapes[0]
 
 
+# %% [markdown]
+# **Predict.** How many all-gathers and how many reduce-scatters has a step of these four layers and their root?
+
 # %%
 gathers = predict("9.gathers", "All-gathers?", yours=None)
 scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
@@ -170,7 +168,12 @@ expect(2 * layers + 1, sent["all-gather"][0], label="all-gathers", yours=gathers
 expect(layers + 1, sent["reduce-scatter"][0], label="reduce-scatters", yours=scatters)
 
 # %% [markdown]
-# **Explain.** There is no gap to explain: collectives are counted, not estimated. Bytes as well. DDP's
+# **Explain.** Each layer is gathered twice, forward and backward, and the root once. Each unit's gradients are scattered once. So with $L$
+# layers a step has
+#
+# $$2L + 1 \ \text{all-gathers}, \qquad L + 1 \ \text{reduce-scatters}.$$
+#
+# There is no gap to explain: collectives are counted, not estimated. Bytes as well. DDP's
 # all-reduce is a reduce-scatter and an all-gather, $2P$ numbers on their way; FSDP gathers the layers
 # twice and reduces once, so $3P$, **half as much again**. $P$ is the number of parameters. The root
 # is gathered only once, which makes it a bit less:
@@ -412,11 +415,9 @@ show_source(scratch.fsdp.deferred_init.Deferred.replay)
 # %% [markdown]
 # **Predict.** A GPT of 8 layers, hidden size 64, 128 characters, 32 positions. Built as usual it takes
 # 4 bytes for each parameter. Replayed, only what lies between its first and its last call is in memory. The
-# embedding (128 × 64) and the positions (32 × 64) are filled twice, at the beginning
-# and at the end, so they stay. The largest matrix of a layer is 256 × 64.
+# embedding and the positions are filled twice, at the beginning and at the end. How many bytes are there at the worst moment?
 
 # %%
-sizes = (128 + 32 + 256) * 64
 replayed = predict("9.meta", "Peak in bytes?", yours=None, unit="B")
 
 
@@ -437,10 +438,12 @@ assert on_meta.peak_bytes == 0
 with measure.peak.log_memory() as replay:
     for _, values in deferred.replay():
         del values  # here each rank would keep its part
+sizes = (128 + 32 + 256) * 64
 expect(4 * sizes, replay.peak_bytes, label="replayed", unit="B", yours=replayed)
 
 # %% [markdown]
-# **Explain.** A factor of 16 here, and it grows with the depth: 100 layers need no more. The order
+# **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest
+# is a matrix of an MLP, 256 × 64. That is a factor of 16 less than the whole model, and it grows with the depth: 100 layers need no more. The order
 # of the calls is kept, so the random numbers are those of the usual way, and so are the weights. "As usual" took
 # 32,768 bytes more than the parameters: the head had a matrix of its own before it was tied to
 # the embedding.
@@ -587,16 +590,16 @@ for reduce in ("micro-batch", "update"):
 assert round(whole_gb, 1) == 27.0
 
 # %% [markdown]
-# **Predict.** Our GPT on 2 ranks, two micro-batches in fp32. How many bytes of gradients does a rank hold between them, if it waits with the exchange?
+# **Predict.** Our GPT on 2 ranks, two micro-batches. With an exchange each time, they make 18 all-gathers and 10 reduce-scatters. How many all-gathers are
+# left, if a rank waits with the exchange of gradients?
 
 # %%
-count = training.shape().parameters().total
-between = predict("9.between", "Bytes of gradients?", yours=None, unit="B")
+still = predict("9.waiting", "All-gathers, if it waits?", yours=None)
 
 
 # %%
 def accumulate(waits):
-    """Two micro-batches: reduce-scatters, and bytes that are alive between the two."""
+    """Two micro-batches: what was sent, and bytes that are alive between the two."""
     rank, model = launch.init(), training.build()
     for block in model.blocks:
         fully_shard(block)
@@ -610,21 +613,30 @@ def accumulate(waits):
             model.set_requires_gradient_sync(number == 1 or not waits)
             mean_loss(model, rows).backward()
             alive.append(log.timeline[-1])
-    return wire.sent()["reduce-scatter"][0], alive[0]
+    return wire.sent(), alive[0]
 
 
 # %%
-at_once, cut_bytes = launch.run(accumulate, False, ranks=2)[0]
+each_time, cut_bytes = launch.run(accumulate, False, ranks=2)[0]
 waited, whole_bytes = launch.run(accumulate, True, ranks=2)[0]
-print(f"each time: {at_once} reduce-scatters, {cut_bytes:,} B; at the end: {waited}")
 expect(
-    4 * count,
-    whole_bytes,
-    label="gradients between micro-batches",
-    unit="B",
-    yours=between,
+    2 * (2 * layers + 1),
+    waited["all-gather"][0],
+    label="all-gathers",
+    yours=still,
 )
-assert (at_once, waited, cut_bytes) == (2 * (layers + 1), layers + 1, whole_bytes // 2)
+assert waited["all-gather"] == each_time["all-gather"]
+
+# %% [markdown]
+# **Explain.** None is saved. Weights are freed after each pass, whatever happens to gradients, so they must be gathered again for each micro-batch. Only the
+# reduce-scatters are fewer, 5 instead of 10, and the gradients between the micro-batches take 4 bytes for each parameter of the whole model:
+
+# %%
+count = training.shape().parameters().total
+expect(4 * count, whole_bytes, label="gradients between micro-batches", unit="B")
+scatters_of = [sent["reduce-scatter"][0] for sent in (each_time, waited)]
+assert scatters_of == [2 * (layers + 1), layers + 1]
+assert cut_bytes == whole_bytes // 2
 
 # %% [markdown]
 # Exact, and half of it with an exchange each time. torchtitan takes the second way where it has pipelines, and so many micro-batches that the messages would
@@ -1040,12 +1052,10 @@ figures.loss(
 # %% [markdown]
 # You see one curve, because all three lie on top of each other. Each rank stores half of everything, to the byte.
 #
-# Now the buffers. **Predict** how many *more* allocations than the unsharded model a forward and
-# backward pass makes, with $L = 4$. FSDP: one for each all-gather, and for each reduce-scatter two, the vector
-# that is reduced and the part that comes out: $2L + 1 + 2(L + 1) = 4L + 3$. YaFSDP: no weights, no
-# whole gradients, only the part of each of its $L + 4$ units (embedding, positions, layers, norm, head). Now subtract one. Embedding and
-# head share a table, and the unsharded model asks for memory to add up the table's two gradients. YaFSDP does not, which leaves
-# $L + 3$.
+# Now the buffers. Our FSDP asks for memory for what it gathers, for the vector that it reduces, and for the part that comes out of the reduction. YaFSDP gathers and reduces in its
+# buffers. It still asks for the part that comes out, for each of its units: embedding, positions, four layers, norm, head.
+#
+# **Predict.** How many *more* allocations than the unsharded model does a forward and backward pass make?
 
 # %%
 often = predict("9.allocations", "FSDP's allocations?", yours=None)
@@ -1062,6 +1072,10 @@ found = {one.name: one for one in ya.memory}
 assert found["fully_shard"].allocations > found["mini-FSDP"].allocations
 
 # %% [markdown]
+# **Explain.** FSDP: one for each all-gather, and two for each reduce-scatter, $2L + 1 + 2(L + 1) = 4L + 3$. YaFSDP: one for each of its $L + 4$ units, less
+# one. Embedding and head share a table, and the unsharded model asks for memory to add up the table's two gradients. YaFSDP does not, which leaves
+# $L + 3$.
+#
 # By how much does the memory rise *during* the pass? The unsharded model adds activations and gradients. YaFSDP
 # should add no more, since its buffers were there before. FSDP adds whole units as well. How much of that is
 # seen at the peak depends on whether activations and units are highest at the same moment, so
@@ -1143,9 +1157,9 @@ from torch.distributed.fsdp import fully_shard
 from course_lib import check, hint, launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.theory.compute import budget
-from course_lib.theory.inputs import Layout, Recipe, models
+from course_lib.theory.inputs import Job, Layout, Recipe, models
 from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.memory.states import local_parameters
 
 launch.warm_up()
@@ -1206,44 +1220,85 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4** (published mistake) Notes say that FSDP was proposed in September 2023 and YaFSDP in May 2024. Give
-# (year, month), or a text such as `"2022-01"`, of: the PyTorch release with FSDP (1.11); FSDP's paper, arXiv:2304.11277; YaFSDP's first commit; its announcement.
+# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter; 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
+# gathers stay on NVLink, else `"FULL_SHARD"`, else `"none"`. What a GPU gets is a micro-batch. Estimate states and activations first; then ask `gpu_memory`.
 
 # %% tags=["exercise"]
-release, paper, commit, announcement = ..., ..., ..., ...
+### BEGIN GIVEN
+# layout = Layout(dp=64, micro_batch=8)  # DDP; zero_stage=3 and shard_group=8 are HYBRID_SHARD
+# job = Job(models.MODELS["gpt2-1.5b"], Recipe(recompute="none"), layout, sequence=1024)
+# gpu_memory(job).total_bytes / 1e9
+### END GIVEN
+choices = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": ...,
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": ...,
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": ...,
+    "llama2-70b, 1 sequence of 4096, all recomputed": ...,
+}
 ### BEGIN SOLUTION
-release, paper = (2022, 3), (2023, 4)
-commit, announcement = (2024, 5), (2024, 6)
+choices = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": "DDP",
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": "HYBRID_SHARD",
+    # Its states are small, but activations are not sharded: recompute, or fewer sequences.
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": "none",
+    "llama2-70b, 1 sequence of 4096, all recomputed": "FULL_SHARD",
+}
 ### END SOLUTION
-check("9.4", [release, paper, commit, announcement])
+check("9.4", choices)
 
 # %% [markdown] tags=["exercise"]
-# **9.5** (published mistake) Notes say that YaFSDP is "26 % faster" and conclude that 100 tokens per second become 126. Llama 2 70B took
-# 8.87 s a step with FSDP and 6.97 s with YaFSDP. Give the part of the time that is saved, the gain in
-# throughput (both as fractions), and how many tokens per second 100 really become.
+# **9.5** Four colleagues shard LLaMA-2 7B (32 layers, bf16) with FSDP over 8 GPUs, each with other settings. All four train correctly. Their profilers count the collectives of a step, and the GB of
+# whole weights at the peak. What did each of them do: `"as advised"`, `"no prefetch"`, `"no reshard"` or `"layers not wrapped"`?
 
 # %% tags=["exercise"]
-saved, gain, tokens = ..., ..., ...
+did = {
+    "65 all-gathers, 33 reduce-scatters, 0.93 GB": ...,
+    "33 all-gathers, 33 reduce-scatters, 13.48 GB": ...,
+    "1 all-gather, 1 reduce-scatter, 13.48 GB": ...,
+    "65 all-gathers, 33 reduce-scatters, 1.33 GB": ...,
+}
 ### BEGIN SOLUTION
-saved = budget.saved_fraction(before_s=8.87, after_s=6.97)
-gain = budget.throughput_gain(before_s=8.87, after_s=6.97)
-tokens = 100 * (1 + gain)
+did = {
+    "65 all-gathers, 33 reduce-scatters, 0.93 GB": "no prefetch",
+    "33 all-gathers, 33 reduce-scatters, 13.48 GB": "no reshard",
+    # The model is a single unit, the root.
+    "1 all-gather, 1 reduce-scatter, 13.48 GB": "layers not wrapped",
+    "65 all-gathers, 33 reduce-scatters, 1.33 GB": "as advised",
+}
 ### END SOLUTION
-check("9.5", [saved, gain, tokens])
+check("9.5", did)
 
 # %% [markdown] tags=["exercise"]
-# **9.6** (two published mistakes) "70B at 8192 tokens: activations from 110 GB to 5 GB": give the GB of the layers'
-# inputs alone (80 layers, hidden size 8192, bf16). "150 GPUs, 0.5 to 1.5 million USD a month": give the price of a
-# GPU-hour at both ends, with 730 hours a month. And what 150 GPUs cost in a month at 2 USD an hour.
+# **9.6** LLaMA-2 13B with FULL_SHARD on 16 cards of 24 GB, of which 22.8 GB may be used; one sequence of 4096 tokens each, AdamW with 16 bytes a parameter, nothing recomputed. It needs 50 GB. "Take 64 cards, or a thousand", says somebody. Which
+# of these changes alone makes it fit (True or False)? And how many GB does no number of cards make smaller: all that is not shards?
 
 # %% tags=["exercise"]
-inputs_gb, least, most, at_two = ..., ..., ..., ...
+### BEGIN GIVEN
+# layout = Layout(dp=16, zero_stage=3)
+# bill = gpu_memory(Job(models.MODELS["llama2-13b"], Recipe(), layout, sequence=4096))
+# bill.total_bytes; bill.model_states_bytes  # of which shards
+### END GIVEN
+fits = {
+    "64 cards": ...,
+    "1024 cards": ...,
+    "sequences of 2048 tokens": ...,
+    "full recomputation": ...,
+    "full recomputation, on 8 cards": ...,
+}
+stays_gb = ...
 ### BEGIN SOLUTION
-inputs_gb = 2 * 8192 * 8192 * 80 / 1e9
-least, most = 0.5e6 / (150 * 730), 1.5e6 / (150 * 730)
-at_two = 2 * 150 * 730
+fits = {
+    "64 cards": False,
+    "1024 cards": False,
+    "sequences of 2048 tokens": False,
+    "full recomputation": True,
+    "full recomputation, on 8 cards": False,
+}
+layout = Layout(dp=16, zero_stage=3)
+bill = gpu_memory(Job(models.MODELS["llama2-13b"], Recipe(), layout, sequence=4096))
+stays_gb = (bill.total_bytes - bill.model_states_bytes) / 1e9
 ### END SOLUTION
-check("9.6", [inputs_gb, least, most, at_two])
+check("9.6", [fits, stays_gb])
 
 # %% [markdown] tags=["exercise"]
 # **9.7** (two published mistakes) "GPT-2 Large has 762 million parameters": give the exact number of the released model (36 layers, hidden 1280, vocabulary

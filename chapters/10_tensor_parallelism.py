@@ -167,10 +167,10 @@ show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
 # A region knows its ranks. `enter` applies f, `leave` applies g, and `cut` takes this rank's share of a weight. Now the example
 # on two real processes, with every message written down.
 #
-# **Predict.** How many all-reduces will forward and backward need together?
+# **Predict.** The numbers are fp32. How many bytes does a rank hand to collectives, forward and backward together?
 
 # %%
-sums = predict("10.pair", "All-reduces of the pair?", yours=None)
+pair_bytes = predict("10.pair_bytes", "Bytes of the pair?", yours=None, unit="B")
 
 
 # %%
@@ -190,7 +190,9 @@ ours = launch.run(pair, True, ranks=2)
 ours
 
 # %%
-expect(2, ours[0][2]["all-reduce"][0], label="all-reduces", yours=sums)
+calls, handed = ours[0][2]["all-reduce"]
+expect(2 * 2 * 4, handed, label="handed over", unit="B", yours=pair_bytes)
+assert calls == 2
 assert ours[0] == ours[1]
 assert ours[0][:2] == ([[19.0, 6.0]], [[-5.0, 15.0]])
 
@@ -383,7 +385,7 @@ show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
 # Collectives join and cut the first dimension of a tensor. `_along_sequence` moves the sequence there and back.
 
 # %% [markdown]
-# **Predict.** How many bytes does a rank send now, compared with the all-reduces before? (Think of chapter 6: what is a ring all-reduce made of?)
+# **Predict.** Twice as many collectives. How many bytes does a rank send now, compared with the all-reduces before?
 
 # %%
 ratio = predict("10.sp", "Bytes with / without sequence parallel?", yours=None)
@@ -399,7 +401,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather. Before, both stood at the end of a pair. Now one stands there and
+# **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather (chapter 6). Before, both stood at the end of a pair. Now one stands there and
 # the other before the next pair. Memory is saved for the same bytes. Two small prices remain:
 #
 # - The gradients of norms, and of biases after the sum, come from each rank's own tokens. They have to be summed over the ranks before the
@@ -410,8 +412,8 @@ expect(
 # × sbh of matrix inputs are not cut after all. Megatron-LM keeps only its own tokens and gathers them once more in the backward pass, hidden
 # behind computation; then 14.25 holds. Our short version keeps the whole.
 #
-# **Predict.** One block of the small GPT in fp32: chapter 4 counted 64 bytes × sbh. Norms and matrix inputs are 8 + 8 of them, and 48 lie inside
-# the pairs. What is left on each of 2 ranks with tensor parallelism? What with our sequence parallelism?
+# **Predict.** One block of the small GPT, in fp32 and without dropout, keeps 64 bytes × sbh (chapter 4). What is left on each of 2 ranks with tensor
+# parallelism? What with our sequence parallelism?
 
 # %%
 plain_units = predict("10.plain", "Units with tp 2?", yours=None)
@@ -441,7 +443,8 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** The rest is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
+# **Explain.** In fp32 the two norms' inputs are 8 of the 64, the two matrix inputs are 8 more, and 48 lie inside the pairs. Tensor parallelism
+# halves the 48, and sequence parallelism the norms' 8 as well. The rest is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
 # Gathering again would bring the last 8 to 4, and everything to $64/2 = 32$.
 
 # %%
@@ -778,10 +781,13 @@ assert mine.stored["weights"] == (alone + whole_on_both) / 2
 # %% [markdown]
 # The positions, the norms and the biases after a sum are whole on both. In a large model they are less than a thousandth.
 #
-# Now with sequence parallelism. **Predict** from section 10.4: how many all-gathers take the places of the 10 large all-reduces?
+# Now with sequence parallelism.
+#
+# **Predict.** Reduce-scatters and all-gathers take the places of most of the 13 all-reduces. How many all-reduces does a step still make? Go through
+# sections 10.4 and 10.5.
 
 # %%
-gathers = predict("10.gathers", "All-gathers?", yours=None)
+left = predict("10.left", "All-reduces that are left?", yours=None)
 
 # %%
 cut = demos.run(
@@ -789,9 +795,8 @@ cut = demos.run(
 )
 sent_with = cut.versions[0].sent
 print(sent_with)
-expect(10, sent_with["all-gather"][0], label="all-gathers", yours=gathers)
+expect(3 + 1, sent_with["all-reduce"][0], label="all-reduces", yours=left)
 assert sent_with["all-gather"] == sent_with["reduce-scatter"] == (10, 10 * 32_768)
-assert sent_with["all-reduce"][0] == 4
 
 # %% [markdown]
 # **Explain.** Ten all-gathers and ten reduce-scatters for ten all-reduces: the same bytes on the wire. Four all-reduces are left: three of the loss, and one that
@@ -850,7 +855,9 @@ quiz("10")
 import math
 
 from course_lib import check, hint
-from course_lib.theory.network import collectives, tensor_parallel
+from course_lib.theory.inputs import Cluster, hardware, models
+from course_lib.theory.network import collectives, links, tensor_parallel
+from course_lib.theory.network.tensor_parallel import CutLayer
 
 # %% [markdown] tags=["exercise"]
 # **10.1** Hidden size 12288, one sequence of 2048 tokens, bf16, $t = 8$. How many bytes has the tensor of one
@@ -866,18 +873,31 @@ all_reduces = 4 * 96
 check("10.1", [tensor_bytes, sent_bytes, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **10.2** (published mistake) Notes cut a layer of LLaMA-2 70B by its 64 heads, without a condition. It has 64 query heads
-# and 8 key-value heads. How many GPUs can share it without any copy? At $t = 32$, how many query heads has a GPU, and how many GPUs hold the same
-# key-value head?
+# **10.2** (published mistake) Notes cut a layer by its heads, without a condition. You have a server of 16 GPUs with one NVLink. What is the largest $t \le 16$ that can cut
+# each of these models? Heads, key-value heads and the MLP's width (`ffn`) are in `models.MODELS`. And at the $t$ that you give for LLaMA-2 70B, how many GPUs hold the same key-value head?
 
 # %% tags=["exercise"]
-without_copies, query_heads, same_head = ..., ..., ...
+largest = {
+    "gpt2-1.5b": ...,
+    "llama1-33b": ...,
+    "llama2-13b": ...,
+    "llama2-70b": ...,
+}
+same_head = ...
 ### BEGIN SOLUTION
-without_copies = 8
-query_heads = 64 // 32
-same_head = 32 // 8
+for name in largest:
+    shape = models.MODELS[name]
+    fits = [
+        t
+        for t in range(1, 17)
+        if shape.heads % t == 0
+        and shape.ffn % t == 0
+        and (shape.kv_heads % t == 0 or t % shape.kv_heads == 0)
+    ]
+    largest[name] = max(fits)
+same_head = largest["llama2-70b"] // models.MODELS["llama2-70b"].kv_heads
 ### END SOLUTION
-check("10.2", [without_copies, query_heads, same_head])
+check("10.2", [largest, same_head])
 
 # %% [markdown] tags=["exercise"]
 # **10.3** (published mistake) Notes compute $2 \cdot 3 \cdot 8192 / 64 / 2 = 384$ FLOP per byte and say: by 64, "since each parameter
@@ -896,30 +916,52 @@ at_64, at_8 = 4.5 * 8192 / 63, 4.5 * 8192 / 7
 check("10.3", [by_64, by_2, the_3, at_64, at_8])
 
 # %% [markdown] tags=["exercise"]
-# **10.4** (published mistake) "989 TFLOP/s / 900 GB/s is 1100; $24576/t \ge 1100$, so $t \le 11$." Give the $t$ that really follows from
-# $24576/t \ge 1100$; the ridge with NVLink's rate in one direction; and the $t$ that follows from that ridge (a real number, by the notes' formula).
+# **10.4** (published mistake) "24576 FLOP per byte, so $t \le 11$ on an H100", or 22, whichever wire they mean. You accept that 40 % of a layer's time is communication, not more.
+# Which power of two up to 8 do you choose for hidden size 8192 on a server of H100; for 8192 on a server of RTX 4090; and for 2048 on the H100? And how far would the
+# layer's formula $4.5h/(t-1)$, at 450 GB/s one way, let you go in the last case (a whole number)? Guess first which term makes the difference.
 
 # %% tags=["exercise"]
-printed, one_way_ridge, one_way = ..., ..., ...
+### BEGIN GIVEN
+h100, rtx = hardware.accelerator("H100-SXM"), hardware.accelerator("RTX4090")
+# link = links.group_link(Cluster(h100), "all-reduce", t, 1)
+# layer = CutLayer(8192, t, h100.peak_flop_per_s, link); layer.communication_s; layer.seconds
+### END GIVEN
+large_h100, large_rtx, small_h100 = ..., ..., ...
+by_formula = ...
 ### BEGIN SOLUTION
-printed = 24576 / 1100
-one_way_ridge = 989e12 / 450e9
-one_way = 24576 / one_way_ridge
+h100, rtx = hardware.accelerator("H100-SXM"), hardware.accelerator("RTX4090")
+chosen = []
+for hidden, gpu in ((8192, h100), (8192, rtx), (2048, h100)):
+    degree = 1
+    for t in (2, 4, 8):
+        link = links.group_link(Cluster(gpu), "all-reduce", t, 1)
+        layer = CutLayer(hidden, t, gpu.peak_flop_per_s, link)
+        if layer.communication_s <= 0.4 * layer.seconds:
+            degree = t
+    chosen.append(degree)
+large_h100, large_rtx, small_h100 = chosen
+by_formula = int(1 + 4.5 * 2048 / (989.4e12 / 450e9))  # it knows no latency
 ### END SOLUTION
-check("10.4", [printed, one_way_ridge, one_way])
+check("10.4", [large_h100, large_rtx, small_h100, by_formula])
 
 # %% [markdown] tags=["exercise"]
-# **10.5** (published mistake) The notes take 330 TFLOP/s and 32 GB/s. For the true 165.2 TFLOP/s in bf16 and 31.5 GB/s, hidden size 8192,
-# give the largest $t$ by the notes' formula $24576/t$ (a real number), and by the layer's $4.5h/(t-1)$ (a whole number).
+# **10.5** Four people have built the pair of section 10.2, each with another mistake, and print $Z$ and the gradient of $X$ on both ranks. The bias behind $B$ is $(1, 1)$, so $Z$
+# should be $(20, 7)$, and the gradient $(-5, 15)$. Find each mistake: `"no f"`, `"no g"`, `"g sums in the backward pass as well"` or `"bias before the sum"`.
 
 # %% tags=["exercise"]
-by_notes, by_layer = ..., ...
+mistakes = {
+    "Z (20, 7) and (20, 7), gradient (1, 3) and (-6, 12)": ...,
+    "Z (21, 8) and (21, 8), gradient (-5, 15) and (-5, 15)": ...,
+    "Z (8, 1) and (13, 7), gradient (-5, 15) and (-5, 15)": ...,
+    "Z (20, 7) and (20, 7), gradient (-10, 30) and (-10, 30)": ...,
+}
 ### BEGIN SOLUTION
-ridge = 165.2e12 / 31.5e9
-by_notes = 24576 / ridge
-by_layer = int(1 + 4.5 * 8192 / ridge)
+# Without f each rank keeps its own gradient. The bias counts once for each rank.
+# Without g each rank has its own part of Z. A gradient that both know, summed, doubles.
+names = ["no f", "bias before the sum", "no g", "g sums in the backward pass as well"]
+mistakes = dict(zip(mistakes, names, strict=True))
 ### END SOLUTION
-check("10.5", [by_notes, by_layer])
+check("10.5", mistakes)
 
 # %% [markdown] tags=["exercise"]
 # **10.6** The rows of the matrix are all queries (`heads` × `width`), then all keys

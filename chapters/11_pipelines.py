@@ -148,29 +148,14 @@ figures.timeline({"GPipe, 4 stages, 8 micro-batches": gpipe.tasks}, seconds=Fals
 # micro-batch 0 has to go through 3 other stages, 3 × 1 units. After its last pass, the gradient has to go
 # back through the same 3 stages, 3 × 2 units. 3 + 6 = 9. In the other rows the gap lies elsewhere and is as
 # large.
-#
-# With $p$ stages, $m$ micro-batches, and times $f$ and $b$ of a forward and a backward pass of one stage:
-#
-# $$\text{busy} = m\,(f+b), \qquad \text{idle} = (p-1)\,(f+b).$$
-#
-# Two fractions are in use, and they are easily confused:
-#
-# $$\frac{\text{idle}}{\text{busy}} = \frac{p-1}{m} = \frac{9}{24} = 37.5\,\%, \qquad
-# \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{m+p-1} = \frac{9}{33} = 27.3\,\%.$$
-#
-# The left one, over the *ideal* time, is how much longer it takes than without a bubble (Narayanan et al.
-# 2021, arXiv:2104.04473, section 2.2). The right one is the part of the *whole* time in which a GPU is idle
-# (GPipe, section 2.3). Name the one you use. $f$ and $b$ have cancelled: the fractions do not depend on how
-# long the backward pass takes.
 
 # %%
 assert gpipe.makespan == 33 and gpipe.busy == (24,) * 4
-assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 measured = 100 * gpipe.bubble_time / gpipe.makespan
 expect(100 * 3 / 11, measured, within=1e-9, label="idle", unit="%", yours=idle)
 
 # %% [markdown]
-# **Predict.** Four times as many micro-batches, 32: which part of the whole time is idle?
+# **Predict.** Four times as many micro-batches, 32 instead of 8: which part of the whole time is a GPU idle now?
 
 # %%
 many = predict("11.many", "Idle in %, m = 32?", yours=None)
@@ -187,7 +172,29 @@ expect(
 )
 
 # %% [markdown]
-# The bubble itself is as long as before, 9 units. There is more work around it. GPipe's authors call the
+# **Explain.** The bubble itself is as long as before, 9 units. There is more work around it, 96 units instead of 24, so it is
+# 9 of 105. Not quite a quarter of 27.3 %, since the whole contains the bubble.
+#
+# With $p$ stages, $m$ micro-batches, and times $f$ and $b$ of a forward and a backward pass of one stage:
+#
+# $$\text{busy} = m\,(f+b), \qquad \text{idle} = (p-1)\,(f+b).$$
+#
+# Two fractions are in use, and they are easily confused:
+#
+# $$\frac{\text{idle}}{\text{busy}} = \frac{p-1}{m} = \frac{9}{24} = 37.5\,\%, \qquad
+# \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{m+p-1} = \frac{9}{33} = 27.3\,\%.$$
+#
+# The left one, over the *ideal* time, is how much longer it takes than without a bubble (Narayanan et al.
+# 2021, arXiv:2104.04473, section 2.2). The right one is the part of the *whole* time in which a GPU is idle
+# (GPipe, section 2.3). Name the one you use. $f$ and $b$ have cancelled: the fractions do not depend on how
+# long the backward pass takes.
+
+# %%
+assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
+assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
+
+# %% [markdown]
+# GPipe's authors call the
 # bubble negligible from $m \ge 4p$ on (section 2.3). They give a reason why it is smaller than the formula:
 # their pipeline keeps only the input of each stage and recomputes the rest (chapter 4), and a stage that waits
 # for a gradient can recompute meanwhile, since that needs no gradient. Without recomputation nothing fills
@@ -249,19 +256,24 @@ charts = {"GPipe": gpipe.tasks, "1F1B": in_turn.tasks}
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# **Predict.** Same width, same bubble. How many micro-batches are in flight on stage 0 at most, with 1F1B?
+# Same width, same bubble.
+#
+# **Predict.** Now 8 stages and 64 micro-batches, with 1F1B. How many micro-batches are in flight on stage 2 at most? (The
+# first one is stage 0.)
 
 # %%
-held = predict("11.held", "In flight on stage 0?", yours=None)
+held = predict("11.held_on_2", "In flight on stage 2 of 8?", yours=None)
 
 # %%
-expect(4, in_turn.in_flight(0), label="in flight on stage 0", yours=held)
+eight = simulation.timeline("1f1b", stages=8, micro_batches=64)
+expect(8 - 2, eight.in_flight(2), label="in flight on stage 2", yours=held)
 assert [in_turn.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
 assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 assert in_turn.makespan == gpipe.makespan
 
 # %% [markdown]
-# On stage $k$: $\min(m,\ p-k)$, however large $m$ is. This is why large runs use 1F1B and its descendants,
+# **Explain.** Stage 2 warms up with 5 forward passes, one for each stage behind it. Then it runs a sixth, and from there on each forward pass
+# waits for a backward pass. On stage $k$: $\min(m,\ p-k)$, however large $m$ is. This is why large runs use 1F1B and its descendants,
 # and not GPipe's order.
 #
 # ### How such a timeline is computed
@@ -817,21 +829,26 @@ print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} message
 #
 # Now the other half of the formula: twice the micro-batches.
 #
-# **Predict.** The idle part with $m = 16$, in per cent?
+# **Predict.** Each pass sleeps as long as before. How many times as long does 1F1B take with $m = 16$ as with $m = 8$?
 
 # %%
-twice = predict("11.m16", "Idle in %, m = 16?", yours=None)
+twice = predict("11.twice", "Time with 16 / time with 8?", yours=None)
 
 # %%
 options = {"schedule": "1f1b", "micro_batches": 16, "sleep_ms": 20}
 more = demos.run("pipeline", ranks=4, steps=3, stream=False, **options)
 (longer,) = more.sleeping
+times_as_long = longer.makespan / ours.makespan
+expect(19 / 11, times_as_long, within=0.5, label="16 / 8", yours=twice)
+
+# %%
 idle_percent = 100 * longer.bubble_fraction
-expect(100 * 3 / 19, idle_percent, within=2, label="idle", unit="%", yours=twice)
+expect(100 * 3 / 19, idle_percent, within=2, label="idle, m = 16", unit="%")
 assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
 
 # %% [markdown]
-# **Explain.** The bubble has the same length and lies in a longer run. The same samples in more pieces: 16
+# **Explain.** Not twice as long: 8 more micro-batches add $8 \cdot 60$ ms, and the bubble of $3 \cdot 60$ ms stays as it is. It lies in a longer
+# run, so its part falls from 27 to 16 %. The same samples in more pieces: 16
 # messages, half as large. The bytes have not changed:
 
 # %%
@@ -888,44 +905,71 @@ check("11.1", [over_ideal, over_whole, interleaved])
 
 # %% [markdown] tags=["exercise"]
 # **11.2** (published mistake) Notes say that a stage of a pipeline with $N$ stages holds
-# $2N-1$ live activations. 8 stages, 32 micro-batches: how many are in flight on the first stage under 1F1B,
-# on the last stage under 1F1B, and on the first under GPipe?
+# $2N-1$ live activations. Four runs with 4 stages and 12 micro-batches each counted the most micro-batches that every
+# stage held at once. Which schedule is which? (`"gpipe"`, `"1f1b"`, `"interleaved"` with two chunks, `"zb1p"`.) And how many would a
+# stage hold by the notes?
 
 # %% tags=["exercise"]
-first, last, gpipe = ..., ..., ...
+schedule_of = {
+    "held 4, 3, 2, 1": ...,
+    "held 5.5, 4.5, 3.5, 2.5": ...,
+    "held 4, 4, 4, 4": ...,
+    "held 12, 12, 12, 12": ...,
+}
+by_the_notes = ...
 ### BEGIN SOLUTION
-first, last, gpipe = 8, 1, 32
+schedule_of = {
+    "held 4, 3, 2, 1": "1f1b",
+    "held 5.5, 4.5, 3.5, 2.5": "interleaved",  # p + (p - 1) / v on the first
+    "held 4, 4, 4, 4": "zb1p",  # kept until W
+    "held 12, 12, 12, 12": "gpipe",
+}
+by_the_notes = 2 * 4 - 1
 ### END SOLUTION
-check("11.2", [first, last, gpipe])
+check("11.2", [schedule_of, by_the_notes])
 
 # %% [markdown] tags=["exercise"]
-# **11.3** (published mistake) Notes: 80 stages of one layer, "the batch
-# size must equal the number of layers", then the pipeline is filled. With 80 micro-batches: the bubble over
-# the ideal time, and the part of the whole time in which a stage works? And how many micro-batches are the
-# fewest for a bubble of at most 10 % of the whole time?
+# **11.3** A pipeline of 4 stages under 1F1B is slower than its authors promised. They measure the time of an update: 4.02 s with 8
+# micro-batches, 7.14 s with 16, of the same size. Three stages are alike. How long does the slowest stage need for one micro-batch, forward and backward? If
+# it is the last one: how long do the others need? And what would 16 micro-batches take if layers were moved until all four were
+# alike?
 
 # %% tags=["exercise"]
-over_ideal, used, fewest = ..., ..., ...
+slowest_s, others_s, balanced_s = ..., ..., ...
 ### BEGIN SOLUTION
-over_ideal, used = 79 / 80, 80 / 159
-fewest = 9 * 79
+slowest_s = (7.14 - 4.02) / 8  # each more micro-batch waits for the slowest stage
+others_s = (4.02 - 8 * slowest_s) / 3  # the first one goes through all
+balanced_s = (16 + 3) * (slowest_s + 3 * others_s) / 4
 ### END SOLUTION
-check("11.3", [over_ideal, used, fewest])
+check("11.3", [slowest_s, others_s, balanced_s])
 
 # %% [markdown] tags=["exercise"]
-# **11.4** (published mistake) Notes: "with 80 stages there are 160 times the
-# activations". LLaMA-2 70B (80 layers, hidden 8192), 1F1B, 80 micro-batches of one sequence of 4096 tokens.
-# How many pairs (layer, micro-batch) does the first stage hold with 8 stages, and with 80? How many bytes
-# is that with 80 stages, at $34\,s\,b\,h$ a layer?
+# **11.4** 8 stages, 16 micro-batches, forward 1 unit and backward 2. Choose a schedule for each of four clusters, the one with the shortest update that
+# its memory allows: `"gpipe"`, `"1f1b"`, `"interleaved"` (two chunks) or `"zb1p"`. Guess from the prices in section 11.4, then try them with
+# `simulation.timeline(name, 8, 16, chunks, times=PassTimes(transfer=...))`.
 
 # %% tags=["exercise"]
-with_8, with_80, size = ..., ..., ...
+best = {
+    "a message takes 0.1 units; room for 8 micro-batches on every stage": ...,
+    "the same, but the last stage, with its logits, has room for 2": ...,
+    "the same, room for 12 everywhere, but no split backward passes": ...,
+    "a message takes a whole unit; room for 16 everywhere": ...,
+}
 ### BEGIN SOLUTION
-with_8 = 80 // 8 * 8
-with_80 = 80 // 80 * 80
-size = with_80 * 34 * 4096 * 1 * 8192
+best = {
+    "a message takes 0.1 units; room for 8 micro-batches on every stage": "zb1p",
+    "the same, but the last stage, with its logits, has room for 2": "1f1b",
+    "the same, room for 12 everywhere, but no split backward passes": "interleaved",
+    "a message takes a whole unit; room for 16 everywhere": "gpipe",
+}
+for name, chunks in {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}.items():
+    for transfer in (0.1, 1):
+        times = PassTimes(transfer=transfer)
+        ran = simulation.timeline(name, 8, 16, chunks, times=times)
+        held = [ran.in_flight(stage) for stage in (0, 7)]
+        print(f"{name:<12}{transfer:>4}: {ran.makespan:5.1f} units, held {held}")
 ### END SOLUTION
-check("11.4", [with_8, with_80, size])
+check("11.4", best)
 
 # %% [markdown] tags=["exercise"]
 # **11.5** (published mistake) Notes attach these sentences to the wrong family.

@@ -78,16 +78,14 @@ print(chosen.tolist())  # (tokens, top_k)
 assert torch.allclose(weights.sum(dim=1), torch.ones(6))
 
 # %% [markdown]
-# What does it cost? A token multiplies with $k$ experts and with the router. The number of experts that it does
-# *not* use does not matter.
+# What does it cost? Take 256 tokens, $h = 64$, and 8 experts of $64 \times 256$ and $256 \times 64$ each. Every token
+# goes to 2 of them.
 #
-# **Predict.** 256 tokens, $h = 64$, 8 experts of $64 \times 256$ and $256 \times 64$, each token in 2 of them.
-# FLOP of the forward pass, at 2 per weight and token (chapter 5)?
+# **Predict.** Now take 64 experts of the same size in place of the 8. By which factor do the FLOP of the forward pass
+# grow? Three digits, if you can.
 
 # %%
-one_expert = 2 * 64 * 256  # weights
-flop = 2 * 256 * (2 * one_expert + 8 * 64)
-work = predict("12.flop", "FLOP of the mixture?", yours=None)
+work = predict("12.more_experts", "FLOP, 64 experts / 8?", yours=None)
 
 # %%
 tokens = torch.randn(1, 256, 64)
@@ -102,15 +100,21 @@ def mixture(top_k, experts=8):
 counted = {
     k: measure.flops.matmul_flops(lambda k=k: mixture(k)(tokens)) for k in (1, 2, 8)
 }
-expect(flop, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP", yours=work)
+of_64 = measure.flops.matmul_flops(lambda: mixture(2, 64)(tokens))
+one_expert = 2 * 64 * 256  # weights
+flop, flop_64 = (2 * 256 * (2 * one_expert + count * 64) for count in (8, 64))
+expect(flop_64 / flop, of_64 / counted[2], label="64 experts / 8", yours=work)
 
 # %%
+expect(flop, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP")
 print({k: f"{count / counted[1]:.2f} times" for k, count in counted.items()})
 sizes = {k: sum(p.numel() for p in mixture(k).parameters()) for k in (1, 2, 8)}
 assert len(set(sizes.values())) == 1  # top_k changes the work, not the parameters
 
 # %% [markdown]
-# **Explain.** Exact: the counter sees each matrix product, and each choice is one row in two products. The biases
+# **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the
+# router, at 2 FLOP per weight; the experts that it does *not* use cost nothing. Only the router grows, since it has a row for each
+# expert. The numbers are exact: the counter sees each matrix product, and each choice is one row in two products. The biases
 # are additions, which chapter 5 does not count. All 8 experts cost 7.89 times as much as one, not 8 times,
 # because the router's part is always the same. And all of this ran in *one* process. There was nothing parallel
 # about it.
@@ -368,24 +372,13 @@ show_source(scratch.experts.all_to_all.AllToAll)
 # %% [markdown]
 # ### The bytes
 #
-# There are $n$ ranks with $t$ tokens each. In one layer and one step: dispatch and combine, forward and backward.
-# When all experts get the same,
+# Convention: as in chapter 6, sizes are those of the whole tensor, with the part that stays on the rank. ($1/n$ of the
+# experts are at home, so $(n-1)/n$ really leave.)
 #
-# $$\text{bytes} = 4 \cdot t \cdot k \cdot h \cdot \text{bytes per number},$$
-#
-# of which $(n-1)/n$ really leave the rank: $1/n$ of the experts are at home. (Convention: as in chapter 6, sizes
-# are those of the whole tensor, with the part that stays.)
-#
-# When the router is uneven, count: a rank hands over the rows that it sends (dispatch), and gives back the rows
-# that it received (combine); twice, because of backward:
-#
-# $$\text{bytes} = 2 \cdot (\text{sent} + \text{received}) \cdot h \cdot \text{bytes per number}.$$
-#
-# **Predict.** 2 ranks, 128 tokens each, $h = 64$, fp32, 4 experts, $k = 2$. Bytes that a rank hands over in one
-# step, if all experts got the same?
+# **Predict.** 2 ranks, 128 tokens each, $h = 64$, fp32, 4 experts, $k = 2$, one layer. Bytes that a rank hands to its
+# all-to-alls in one step, forward and backward, if all experts got the same?
 
 # %%
-even = 4 * 128 * 2 * 64 * 4
 routed = predict("12.routed", "Bytes, balanced?", yours=None, unit="B")
 
 
@@ -414,6 +407,7 @@ for rank, ((calls, size), _) in enumerate(reports):
 
 # %%
 measured = [size for (_, size), _ in reports]
+even = 4 * 128 * 2 * 64 * 4
 expect(
     even,
     sum(measured) / 2,
@@ -424,7 +418,17 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*,
+# **Explain.** There are $n$ ranks with $t$ tokens each. A layer has four all-to-alls: dispatch and combine, forward and
+# backward. When all experts get the same, each of them has $t \cdot k$ rows, and
+#
+# $$\text{bytes} = 4 \cdot t \cdot k \cdot h \cdot \text{bytes per number}.$$
+#
+# When the router is uneven, count: a rank hands over the rows that it sends (dispatch), and gives back the rows
+# that it received (combine); twice, because of backward:
+#
+# $$\text{bytes} = 2 \cdot (\text{sent} + \text{received}) \cdot h \cdot \text{bytes per number}.$$
+#
+# Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*,
 # for a reason: every row that is sent is received by somebody, so $\text{sent} + \text{received}$ over all ranks
 # is always $2\,n\,t\,k$. A single rank is off by as much as its experts are more or less popular. In the demo at
 # the end this is far more.
@@ -657,8 +661,7 @@ assert in_order == [256, 512, 768, 1024]
 # gets 1 and 6, rank 2 gets 2 and 5, rank 3 gets 3 and 4. This is the **zig-zag** (之字形) order; Llama 3 was trained
 # with it (arXiv:2407.21783, section 3.3.2).
 #
-# **Predict.** 64 tokens, 4 ranks, chunks of 8 tokens. Scores of each rank? Chunk $j$ sees $j + 1$ chunks (itself
-# among them), so rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks.
+# **Predict.** 64 tokens, 4 ranks, chunks of 8 tokens. How many scores does each rank compute now?
 
 # %%
 each = predict("12.zigzag", "Scores of a rank?", yours=None)
@@ -670,6 +673,7 @@ expect(9 * 8**2, zigzag[0], label="scores of a rank", yours=each)
 assert len(set(zigzag)) == 1
 
 # %% [markdown]
+# Chunk $j$ sees $j + 1$ chunks, itself among them. So rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is
 # $2n + 1 = 9$ for every $r$: the early chunk's little and the late chunk's much add up to the same. And 576
 # instead of 1024 for the busiest. (Those hidden by the mask inside a chunk are counted in both. Smaller chunks
 # waste fewer of them, so the sum fell too, from 2560 to 2304.)
@@ -698,20 +702,20 @@ assert len(set(zigzag)) == 1
 # with a router that deals the tokens out in turn, so that the balanced formula holds exactly, and once with the
 # real one.
 #
-# **Predict.** Balanced: a rank has 64 tokens, $h = 64$, fp32, 2 layers. Bytes in its all-to-alls of one update?
+# **Predict.** Routers are free to choose. What is the least that a rank can hand over, in per cent of the balanced bytes,
+# whatever the router does?
 
 # %%
-balanced = 2 * 4 * 64 * 2 * 64 * 4
-even_bytes = predict("12.even", "Bytes?", yours=None, unit="B")
+least = predict("12.least", "At least, % of balanced?", yours=None, unit="%")
 
 # %%
+balanced = 2 * 4 * 64 * 2 * 64 * 4  # layers · all-to-alls · tokens · k · h · bytes
 even_run = demos.run("experts", ranks=4, steps=3, fixed_routes=True, stream=False)
 expect(
     balanced,
     even_run.versions[0].sent["all-to-all"][1],
-    label="bytes",
+    label="dealt out in turn",
     unit="B",
-    yours=even_bytes,
 )
 
 # %%
@@ -724,10 +728,12 @@ for version in run.versions:
     assert version.stored == version.predicted_stored
 size = run.versions[0].sent["all-to-all"][1]
 print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
-assert size < balanced
+expect(50, label="a rank that receives nothing", yours=least)
+assert balanced / 2 <= size < balanced
 
 # %% [markdown]
-# **Explain.** Read the load (for each layer, for each expert): almost nobody wants expert 0, which lives on
+# **Explain.** A rank always sends its own choices on their way, forward and (as gradients) backward. That is half of the balanced
+# bytes. The other half is what it gives back, which may be nothing, or far more. Read the load (for each layer, for each expert): almost nobody wants expert 0, which lives on
 # rank 0. So rank 0 receives nearly nothing, and hands over about half of the balanced bytes: its own tokens' way
 # out, and hardly anything to give back. The ranks of the favourites pay for it. The prediction is still exact,
 # because it uses the counts. And both versions train as one process does: where an expert lives changes nothing
@@ -751,18 +757,34 @@ figures.expert_bars(
 # %% [markdown]
 # Now the ring: the same small GPT without experts, 4 samples of 64 characters, each cut into 4 slices.
 #
-# **Predict.** A slice has 16 tokens, $w = 64$, fp32, 2 layers. Messages and bytes that a rank sends in an update?
+# The demo trains it three times: with a ring, with a ring of zig-zag slices, and by PyTorch's all-gather, in which each rank
+# gathers all keys and values of a layer once, keeps them for the backward pass, and reduce-scatters their gradients.
+#
+# **Predict.** How many times as many bytes does the zig-zag ring send as the plain one? And the all-gather? Of a
+# gathered or scattered tensor three quarters travel.
 
 # %%
-hop = 4 * 16 * 2 * 64 * 4  # batch · tokens · keys and values · width · bytes
-hops = predict("12.hops", "Messages?", yours=None)
-ring_bytes = predict("12.ring", "Bytes?", yours=None, unit="B")
+zig_bytes = predict("12.zig_bytes", "Bytes, zig-zag / ring?", yours=None)
+gathered_bytes = predict("12.gathered", "Bytes, all-gather / ring?", yours=None)
 
 # %%
 context_run = demos.run("context", ranks=4, steps=3, stream=False)
 ring, zig, gathered = context_run.versions
-expect(2 * 3 * 3, ring.sent["send-recv"][0], label="messages", yours=hops)
-expect(18 * hop, ring.sent["send-recv"][1], label="bytes", unit="B", yours=ring_bytes)
+in_ring, in_zig = (version.sent["send-recv"][1] for version in (ring, zig))
+whole = sum(gathered.sent[name][1] for name in ("all-gather", "reduce-scatter"))
+expect(1, in_zig / in_ring, label="zig-zag / ring", yours=zig_bytes)
+expect(
+    2 / 3,
+    3 / 4 * whole / in_ring,
+    within=1e-9,
+    label="all-gather / ring",
+    yours=gathered_bytes,
+)
+
+# %%
+hop = 4 * 16 * 2 * 64 * 4  # batch · tokens · keys and values · width · bytes
+expect(2 * 3 * 3, ring.sent["send-recv"][0], label="messages of the ring")
+expect(18 * hop, in_ring, label="its bytes", unit="B")
 print(context_run.report())
 
 # %%
@@ -772,7 +794,7 @@ assert all(v.sent == v.predicted_sent for v in context_run.versions)
 assert zig.sent == ring.sent  # other tokens, as many bytes
 
 # %% [markdown]
-# **Explain.** The demo takes its predictions from `theory.network.step_traffic`, where the ring is the `cp` axis, and the
+# **Explain.** Zig-zag changes which tokens lie where, not how many. A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all. The demo takes its predictions from `theory.network.step_traffic`, where the ring is the `cp` axis, and the
 # counter agrees to the byte. Scores per rank are those of section 12.6. The differences to one process are
 # rounding ($10^{-7}$).
 #
@@ -821,32 +843,37 @@ from course_lib.theory.inputs import models
 from course_lib.theory.network import context, experts
 
 # %% [markdown] tags=["exercise"]
-# **12.1** 32 layers, hidden 4096, 8 SwiGLU experts of width 14336 (three matrices, no
-# biases), 2 of them used. Parameters of *one* expert in one layer; of all experts in all layers; and those of the
-# experts that one token meets in all layers?
+# **12.1** Mixtral 8x7B on 16 GPUs, all of them data parallel, with expert parallelism of degree 8. Of its 46,702,792,704
+# parameters 45,097,156,608 are experts. How many parameters are on a GPU? Over how many GPUs can ZeRO-1 shard the
+# optimizer states of an expert? How many bytes of states (2 + 2 + 12 a parameter) does a GPU hold without ZeRO, and with
+# ZeRO-1?
 
 # %% tags=["exercise"]
-one_expert, all_experts, met = ..., ..., ...
+stored, expert_gpus = ..., ...
+without_zero, with_zero_1 = ..., ...  # bytes
 ### BEGIN SOLUTION
-one_expert = 3 * 4096 * 14336
-all_experts = 32 * 8 * one_expert
-met = 32 * 2 * one_expert
+in_experts = 45_097_156_608 // 8
+dense = 46_702_792_704 - 45_097_156_608
+stored, expert_gpus = dense + in_experts, 16 // 8
+without_zero = 16 * stored
+with_zero_1 = 4 * stored + 12 * (dense / 16 + in_experts / expert_gpus)
 ### END SOLUTION
-check("12.1", [one_expert, all_experts, met])
+check("12.1", [stored, expert_gpus, without_zero, with_zero_1])
 
 # %% [markdown] tags=["exercise"]
-# **12.2** Take `models.MODELS["deepseek-v3"].parameters()`. Total and active parameters;
-# the bytes of all model states at 16 bytes per parameter; and the FLOP that training needs for one token by $6N$
-# with the right $N$?
+# **12.2** Two numbers from a report on training DeepSeek-V3: "each H800 (989.4 TFLOP/s) trains on 1,543 tokens a second,
+# an MFU of 628 %", and "states of 16 bytes per parameter fit into 8 GPUs of 80 GB". Its author used one count of
+# parameters where the other belongs, twice. Correct both: the MFU by $6N$, and the fewest GPUs. `models.MODELS["deepseek-v3"].parameters()`
+# has both counts.
 
 # %% tags=["exercise"]
-total, active, state_bytes, flop_per_token = ..., ..., ..., ...
+mfu, gpus = ..., ...  # mfu: 0.5 is a half
 ### BEGIN SOLUTION
 count = models.MODELS["deepseek-v3"].parameters()
-total, active = count.total, count.active
-state_bytes, flop_per_token = 16 * total, 6 * active
+mfu = 6 * count.active * 1543 / 989.4e12
+gpus = math.ceil(16 * count.total / 80e9)
 ### END SOLUTION
-check("12.2", [total, active, state_bytes, flop_per_token])
+check("12.2", [mfu, gpus])
 
 # %% [markdown] tags=["exercise"]
 # **12.3** (published mistake) Notes call DP, PP, TP and MoE "the four kinds of
@@ -968,20 +995,31 @@ def merge(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]
 check("12.8", merge)
 
 # %% [markdown] tags=["exercise"]
-# **12.9** 65,536 tokens on 8 ranks, causal. Guess how busy the busiest rank is,
-# relative to the mean, when slices lie in order. Then compute, with `context.rank_scores`: that imbalance; the
-# imbalance of zig-zag slices; and by what factor zig-zag shortens the busiest rank's work.
+# **12.9** You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
+# attention on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which the hops still hide behind
+# computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as heads? And for
+# LLaMA within a node of some future machine, over 450 GB/s?
+#
+# Then: by which factor do zig-zag slices shorten the busiest rank's work at the first of the three degrees? Guess each number, then compute it with `context.hidden_ring_tokens` and
+# `context.rank_scores`.
 
 # %% tags=["exercise"]
-in_order, zigzag, shorter = ..., ..., ...
+llama, all_heads, fast_wire = ..., ..., ...
+shorter = ...
 ### BEGIN SOLUTION
-plain = [context.rank_scores(65_536, rank, 8) for rank in range(8)]
-mixed = [context.rank_scores(65_536, rank, 8, zigzag=True) for rank in range(8)]
-in_order = 8 * max(plain) / sum(plain)
-zigzag = 8 * max(mixed) / sum(mixed)
+degrees = []
+for width, wire in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
+    tokens = context.hidden_ring_tokens(989.4e12, wire, hidden=4096, kv_width=width)
+    # The mask hides half of the scores, so a slice must be twice as long.
+    degrees.append(2 ** int(math.log2(131_072 / (2 * tokens))))
+llama, all_heads, fast_wire = degrees
+plain = [context.rank_scores(131_072, rank, llama) for rank in range(llama)]
+mixed = [
+    context.rank_scores(131_072, rank, llama, zigzag=True) for rank in range(llama)
+]
 shorter = max(plain) / max(mixed)
 ### END SOLUTION
-check("12.9", [in_order, zigzag, shorter])
+check("12.9", [llama, all_heads, fast_wire, shorter])
 
 # %% [markdown] tags=["exercise"]
 # **12.10** Write what carries tokens to their experts and back (section 12.4), with ranks that have

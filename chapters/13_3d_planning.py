@@ -4,7 +4,7 @@
 # You have 2048 GPUs and a model with 70 billion parameters. Some widely read notes plan its training in two steps. First
 # they put one layer on each card, which makes 80 pipeline stages. Each of the 2048 cards, they say, then computes its own mini-batch and takes
 # part in data parallelism independently. Then they find that 80 stages are too many, and cut the layers as well: tensor
-# parallel 8, pipeline parallel 10. Before you book the machines: how many copies of the model would train?
+# parallel 8, pipeline parallel 10. Before you book the machines: would all of them train?
 #
 # By the end of this chapter you can
 #
@@ -54,10 +54,10 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** How many copies, in the first plan and in the second?
+# **Predict.** Only whole copies of the model can train. How many of the 2048 GPUs have nothing to do, in either plan?
 
 # %%
-copies = predict("13.copies", "Copies, in either plan?", yours=None)
+left_over = predict("13.idle", "GPUs that stay idle?", yours=None)
 
 # %% [markdown]
 # ## 13.1 A block of ranks
@@ -77,7 +77,7 @@ try:
     mesh.data_parallel(2048, tp=8, pp=10)
 except ValueError as error:
     print(error)
-expect(2048 / 80, label="copies", yours=copies)
+expect(2048 % 80, label="idle GPUs", yours=left_over)
 assert mesh.data_parallel(2048, tp=8, pp=8) == 32
 assert Layout(dp=4, ep=4).world == 4  # ep adds no GPUs
 assert Layout(dp=4, cp=2).shard_ranks == 8  # gradients go around among dp · cp
@@ -93,14 +93,7 @@ assert Layout(dp=4, cp=2).shard_ranks == 8  # gradients go around among dp · cp
 #
 # with coordinates $tp_i$, $dp_i$, $pp_i$ that start at 0. (With cp, replace $dp_i$ by $dp_i \cdot cp + cp_i$, and $dp$ by $dp \cdot cp$.) Neighbours in tp are neighbours in number.
 # Neighbours in dp are tp apart. Neighbours in pp are tp · dp apart: that distance is the **stride** (步长) of an axis.
-
-# %%
-cube = Layout(dp=2, tp=2, pp=2)
-print("strides:", mesh.strides(cube))
-for rank in range(8):
-    print(rank, mesh.place(cube, rank))
-
-# %% [markdown]
+#
 # All ranks that differ in *one* coordinate only form a group, and each axis sends inside its own groups. Every rank is in one group
 # of each axis.
 #
@@ -108,6 +101,12 @@ for rank in range(8):
 
 # %%
 partner = predict("13.partner", "dp partner of rank 5?", yours=None)
+
+# %%
+cube = Layout(dp=2, tp=2, pp=2)
+print("strides:", mesh.strides(cube))
+for rank in range(8):
+    print(rank, mesh.place(cube, rank))
 
 # %%
 for axis in ("tp", "dp", "pp"):
@@ -208,6 +207,9 @@ assert round(sent.bytes_by_axis["tp"] / sent.bytes_by_axis["dp"]) == 36
 # step get slower? Guess, before you read on.
 
 # %%
+slower = predict("13.slower", "Step, wrong / right order?", yours=None)
+
+# %%
 wrong_order = ("pp", "dp", "cp", "tp")
 assert mesh.nodes_of(layout, "tp", order=wrong_order) == 8
 
@@ -217,9 +219,6 @@ right, wrong = (
     step_time.step_time(Job(llama, Recipe(), layout, where, sequence=4096))
     for where in (cluster, apart)
 )
-slower = predict("13.slower", "Step, wrong / right order?", yours=None)
-
-# %%
 for name in ("compute_s", "tp_s", "bubble_s", "total_s"):
     print(f"{name:<10}{getattr(right, name):7.2f} {getattr(wrong, name):7.2f} s")
 extra = sent.bytes_by_axis["tp"] * (1 / 50e9 - 1 / 360e9)
@@ -446,11 +445,11 @@ assert (winner.tp, winner.pp, winner.cp, winner.dp) == (4, 8, 2, 32)
 # does the fastest one have?
 
 # %%
-eight_nodes = Cluster(h100, nodes=8)
-plan = planner.plan(llama, Recipe(), eight_nodes, global_batch=512, sequence=4096)
 best_tp = predict("13.tp", "tp of the fastest?", yours=None)
 
 # %%
+eight_nodes = Cluster(h100, nodes=8)
+plan = planner.plan(llama, Recipe(), eight_nodes, global_batch=512, sequence=4096)
 winner = plan.best(1)[0]
 expect(winner.layout.tp, label="tp of the fastest", yours=best_tp)
 assert winner.layout.tp < 8
@@ -677,14 +676,23 @@ assert h100.memory_bytes < peak < 1.01 * h100.memory_bytes < whole
 #
 # An update takes 15,360 sequences of 4,096 tokens, which are 120 micro-batches on each of 128 ranks. The paper does not print the seconds, but it prints a bill: 180,000 GPU-hours for a trillion tokens (section 1).
 #
-# **Predict.** How many seconds does an update take, by that bill?
+# On 2048 GPUs that is 0.32 s for a million tokens, and 19.9 s for an update.
 
 # %%
 v3_tokens = 15_360 * 4096
-v3_step = predict("13.v3_step", "Seconds of an update?", yours=None)
+published_s = 180e3 * 3600 * v3_tokens / 1e12 / 2048
+assert round(published_s, 1) == 19.9
 
 # %% [markdown]
-# Now the theory. Gradients and master weights are fp32, the moments of AdamW bf16 (section 3.3.3 of the paper). Which stage has which of the 61 layers is not published; here the first 13 stages have four.
+# Now the theory. It knows the layout and the chip, but it lets computing wait whenever tokens travel to their experts and back. Is that a detail, or is it what the step is made of?
+#
+# **Predict.** Which part of the theory's step do GPUs wait for tokens?
+
+# %%
+waited = predict("13.v3_waits", "Waiting, % of the step?", yours=None, unit="%")
+
+# %% [markdown]
+# Gradients and master weights are fp32, the moments of AdamW bf16 (section 3.3.3 of the paper). Which stage has which of the 61 layers is not published; here the first 13 stages have four.
 
 # %%
 v3 = models.MODELS["deepseek-v3"]
@@ -696,12 +704,15 @@ v3_layout = Layout(
 v3_job = Job(v3, v3_recipe, v3_layout, Cluster(h800, 256), 4096)
 waiting = step_time.step_time(v3_job)
 print(waiting.explain())
-published_s = 180e3 * 3600 * v3_tokens / 1e12 / 2048
-expect(waiting.total_s, published_s, within=0.5, unit="s", yours=v3_step)
-assert round(waiting.total_s, 1) == 36.5 and round(published_s, 1) == 19.9
+waits_percent = 100 * waiting.ep_s / waiting.total_s
+expect(waits_percent, label="waiting for tokens", yours=waited)
+
+# %%
+expect(waiting.total_s, published_s, within=0.5, label="an update", unit="s")
+assert round(waiting.total_s, 1) == 36.5
 
 # %% [markdown]
-# **Explain.** 36.5 s against 19.9. The gap has a name: `ep`, 16.3 s. Sending tokens to their experts and back takes as long as the matmuls, and the theory waits for it. The authors say the same of their machine: computing and messages are
+# **Explain.** 36.5 s against 19.9. The gap has a name: `ep`, 16.3 s, 45 % of the step. Sending tokens to their experts and back takes as long as the matmuls, and the theory waits for it. The authors say the same of their machine: computing and messages are
 # about 1 : 1 (section 3.2.1). That is why they wrote DualPipe. It pairs a forward pass with a backward pass of the other direction, and one computes while the other's tokens travel. So let `ep` and `pp` hide:
 
 # %%
@@ -833,11 +844,10 @@ show_source(scratch.three_d.ThreeD)
 # In Megatron-LM the same composition is `parallel_state.initialize_model_parallel` with three degrees; in PyTorch, `parallelize_module`, `fully_shard` and `PipelineStage`, each given its dimension of the
 # `DeviceMesh`.
 #
-# **Predict.** Rank 0 has 3 layers and the embedding. Batch 8, sequences of 16, dp 2, two micro-batches: 2 sequences each, so a message of $b \cdot s \cdot h$ has $2 \cdot 16 \cdot 32$ numbers of 4 bytes,
-# 4096 bytes. How many bytes does rank 0 hand to tp's all-reduces in one update? Four all-reduces for each layer and micro-batch, and one for the embedding.
+# **Predict.** Rank 0 has 3 layers and the embedding, which is cut by words like the layers' matrices (chapter 10). The batch is 8 sequences of 16 tokens in fp32; dp is 2, and each replica runs two micro-batches.
+# How many bytes does rank 0 hand to tp's all-reduces in one update? First the size of one message, then their number.
 
 # %%
-message = 2 * 16 * 32 * 4
 tp_bytes = predict("13.tp_bytes", "tp bytes?", yours=None)
 
 # %%
@@ -846,6 +856,7 @@ print(eight.report())
 
 # %%
 (version,) = eight.versions
+message = 2 * 16 * 32 * 4  # 2 sequences of a micro-batch · tokens · hidden · bytes
 expect(
     (4 * 3 + 1) * 2 * message,
     version.sent["tp all-reduce"][1],
@@ -862,7 +873,7 @@ assert version.sent["pp all-reduce"].calls == 1  # the tied table, along pp
 figures.rank_mesh(eight.places, version.sent)
 
 # %% [markdown]
-# **Explain.** Counts and bytes are exact, for each axis. tp: $26 \cdot 4096$. pp: two outputs of 4096 bytes go to rank 4, and the tied embedding's gradient is summed with the last stage, as chapter 11 said. dp: 87,616 bytes,
+# **Explain.** Counts and bytes are exact, for each axis. tp: 2 of the 8 sequences are a micro-batch, so a message has $2 \cdot 16 \cdot 32$ numbers, 4096 bytes. There are four all-reduces for each of 3 layers, and one for the embedding, in either micro-batch: $26 \cdot 4096$. pp: two outputs of 4096 bytes go to rank 4, and the tied embedding's gradient is summed with the last stage, as chapter 11 said. dp: 87,616 bytes,
 # which are precisely rank 0's gradients, since each of its numbers goes into one all-reduce. Even in this toy tp makes most calls. (dp's bytes are close, because the batch is tiny: gradients do not grow with the
 # batch, activations do.)
 #
@@ -870,7 +881,7 @@ figures.rank_mesh(eight.places, version.sent)
 #
 # Now with four ranks: tp 2, pp 2, and dp 1.
 #
-# **Predict.** What does rank 0 store then, compared with eight ranks? And how many bytes does tp send?
+# **Predict.** The batch stays 8. Does rank 0 store as much as before? And how many times as many bytes does it hand to tp's all-reduces?
 
 # %%
 less = predict("13.four", "tp bytes, 4 ranks / 8?", yours=None)
@@ -922,37 +933,54 @@ quiz("13")
 # (arXiv:2407.21783). *DeepSeek-V3 Technical Report*, section 3 (arXiv:2412.19437).
 
 # %% tags=["exercise"]
+from dataclasses import replace
+
 from course_lib import check, hint
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, hardware, models
+from course_lib.theory.memory.peak import gpu_memory, worst_stage
 from course_lib.theory.step import step_time
 from course_lib.theory.step.assumptions import Assumptions
 
 # %% [markdown] tags=["exercise"]
-# **13.1** (published mistake) 80 stages of one layer: "the 2048 GPUs take part in data parallelism independently." Later: TP 8 × PP 10. For either, give the replicas as the division has them, the whole replicas that can run, and the
-# GPUs that stay idle.
+# **13.1** (published mistake) "The 2048 GPUs take part in data parallelism independently." Somebody trains a mixture of experts on 2048 GPUs with tp 4, pp 8, cp 2, ep 16, sequence parallelism, and 16 micro-batches of 2 sequences. No
+# ZeRO. How many sequences are in an update? And among how many GPUs must gradients be summed, for a matrix of attention, for a matrix of one expert (tp cuts both), and for the weight of a norm in front of attention?
 
 # %% tags=["exercise"]
-quotient, replicas, idle = ..., ..., ...
+sequences = ...
+attention_gpus, expert_gpus, norm_gpus = ..., ..., ...
 ### BEGIN SOLUTION
-quotient = 2048 / (8 * 10)
-replicas = 2048 // 80
-idle = 2048 - replicas * 80
+dp = 2048 // (4 * 8 * 2)
+sequences = dp * 16 * 2
+attention_gpus = dp * 2
+expert_gpus = dp * 2 // 16
+norm_gpus = dp * 2 * 4
 ### END SOLUTION
-check("13.1", [quotient, replicas, idle])
+check("13.1", [sequences, attention_gpus, expert_gpus, norm_gpus])
 
 # %% [markdown] tags=["exercise"]
-# **13.2** The notes need 1850 GB for states and activations. Fewest cards of 80 GB, and of 24 GB, if everything can be cut evenly? And fewest of 80 GB, if a tenth of each
-# is needed for buffers, context and fragmentation?
+# **13.2** LLaMA-2 70B on 128 H100: tp 2, pp 8, dp 8, 16 micro-batches under 1F1B, ZeRO-1. Each stage has ten layers, and a layer keeps 0.679 GB of a micro-batch. How many GB do the layers' activations take on the first and on the last
+# stage, when most are held?
+#
+# The first stage needs 80.0 GB in all and the last 32.6. Move layers, so that no GPU needs more than 68 GB. No stage may have more than 11, because the slowest one sets the pace. Which number of layers on each of the eight stages?
 
 # %% tags=["exercise"]
-cards_80, cards_24, cards_real = ..., ..., ...
+### BEGIN GIVEN
+even = Layout(tp=2, pp=8, dp=8, accumulation=16, zero_stage=1, sequence_parallel=True)
+# replace(even, stage_layers=(...)); gpu_memory(Job(shape, Recipe(), layout, cluster, 4096), stage)
+### END GIVEN
+first_gb, last_gb = ..., ...
+stage_layers = ...
 ### BEGIN SOLUTION
-cards_80 = -(-1850 // 80)
-cards_24 = -(-1850 // 24)
-cards_real = -(-1850 // 72)
+even = Layout(tp=2, pp=8, dp=8, accumulation=16, zero_stage=1, sequence_parallel=True)
+first_gb, last_gb = 8 * 10 * 0.679, 1 * 10 * 0.679
+stage_layers = (8, 9, 10, 10, 10, 11, 11, 11)
+moved = replace(even, stage_layers=stage_layers)
+cluster = Cluster(hardware.accelerator("H100-SXM"), 16)
+job = Job(models.MODELS["llama2-70b"], Recipe(), moved, cluster, 4096)
+print([round(gpu_memory(job, stage).total_bytes / 1e9, 1) for stage in range(8)])
 ### END SOLUTION
-check("13.2", [cards_80, cards_24, cards_real])
+check("13.2", [first_gb, last_gb, stage_layers])
 
 # %% [markdown] tags=["exercise"]
 # **13.3** (published mistake) LLaMA-2 70B: hidden 8192, 64 heads of 128, 8 key-value heads, an MLP with three matrices of 8192 × 28672, two norms of 8192 weights in a layer, no
@@ -968,16 +996,44 @@ outside = 68_976_648_192 - 80 * layer
 check("13.3", [layer, outside])
 
 # %% [markdown] tags=["exercise"]
-# **13.4** (published mistake) A layer with $10^9$ parameters. Bytes of its gradients in fp32 and in bf16? And what decides between them: "the optimizer", "the gradients' precision" or "the
-# weights' precision"?
+# **13.4** Meta's plan for 16,384 GPUs needs 88.9 GB by the theory, has 85.0, and trained (section 13.4). Here are six single changes to the plan below. What does each of them do: is it still "too large", does it fit but make the step "slower", or does it simply
+# "fit" (in a step that is not slower)? Decide by what fills the GPU: 68.2 GB of activations, 12.8 GB of fp32 gradients, 6.4 GB of weights. Then ask `worst_stage` and `step_time` where you are not sure.
 
 # %% tags=["exercise"]
-fp32_bytes, bf16_bytes, decides = ..., ..., ...
+### BEGIN GIVEN
+recipe = Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True)
+meta = Layout(
+    tp=8,
+    pp=16,
+    dp=128,
+    accumulation=16,
+    zero_stage=1,
+    sequence_parallel=True,
+    schedule="interleaved",
+    virtual_stages=8,
+    stage_layers=(0, *[1] * 126, 0),
+)
+# worst_stage(Job(models.MODELS["llama3.1-405b"], recipe, meta, Cluster(h100, 2048), 8192))
+### END GIVEN
+changes = {
+    "gradients in bf16": ...,
+    "ZeRO-2, one reduction in each update": ...,
+    "ZeRO-2, a reduction after each micro-batch": ...,
+    "full recomputation": ...,
+    "selective recomputation": ...,
+    "twice the micro-batches on half the replicas": ...,
+}
 ### BEGIN SOLUTION
-fp32_bytes, bf16_bytes = 4 * 10**9, 2 * 10**9
-decides = "the gradients' precision"
+changes = {
+    "gradients in bf16": "fit",
+    "ZeRO-2, one reduction in each update": "too large",
+    "ZeRO-2, a reduction after each micro-batch": "slower",
+    "full recomputation": "slower",
+    "selective recomputation": "too large",
+    "twice the micro-batches on half the replicas": "too large",
+}
 ### END SOLUTION
-check("13.4", [fp32_bytes, bf16_bytes, decides])
+check("13.4", changes)
 
 # %% [markdown] tags=["exercise"]
 # **13.5** (published mistake) The notes give a layer $10^9$ parameters and the 4090 330 TFLOP/s. Take the exact layer of 13.3, 855,654,400 parameters, and the peak for training, 165.2 TFLOP/s. A
@@ -997,17 +1053,37 @@ summed = exchange_s / (80 * seconds)
 check("13.5", [flop, seconds, exchange_s, each, summed])
 
 # %% [markdown] tags=["exercise"]
-# **13.6** (published mistake) 2048 GPUs with 8 sequences of 4096 tokens each. Tokens in an update? How many times LLaMA-2's $4 \cdot 10^6$ is that? And how many updates are left for its 2 trillion tokens (whole
-# ones)?
+# **13.6** Three people train Llama 3 70B on 128 H100, with 256 sequences of 8192 tokens in an update. Each is unhappy, and sends the bill of a step and the memory of the fullest GPU (80.8 GB may be used). You may propose one change to each:
+# "smaller micro-batches", "less tp", "fewer stages" (each with more of what makes up for it), or "no recomputation". Which of them makes the step the shortest, and still fits?
 
 # %% tags=["exercise"]
-tokens, times, updates = ..., ..., ...
+### BEGIN GIVEN
+shape = models.MODELS["llama3-70b"]
+cluster = Cluster(hardware.accelerator("H100-SXM"), 16)
+shared = {"sequence_parallel": True, "zero_stage": 1}
+full, none = Recipe(recompute="full"), Recipe()
+setups = {
+    "Ann": (full, Layout(tp=4, pp=8, dp=4, micro_batch=4, accumulation=16, **shared)),
+    "Bo": (full, Layout(tp=8, pp=2, dp=8, accumulation=32, **shared)),
+    "Cy": (none, Layout(tp=16, pp=2, dp=4, accumulation=64, **shared)),
+}
+for name, (recipe, layout) in setups.items():
+    job = Job(shape, recipe, layout, cluster, 8192)
+    step, (_, bill) = step_time.step_time(job), worst_stage(job)
+    print(f"{name}: {layout.tp=} {layout.pp=} {layout.dp=} {layout.micro_batch=}")
+    print(f"  {step.total_s:.1f} s, of which compute {step.compute_s:.1f},", end=" ")
+    print(f"tp {step.tp_s:.1f}, bubble {step.bubble_s:.1f}, dp {step.dp_s:.1f}")
+    print(f"  {bill.total_bytes / 1e9:.1f} GB, recompute {recipe.recompute}")
+### END GIVEN
+remedies = {"Ann": ..., "Bo": ..., "Cy": ...}
 ### BEGIN SOLUTION
-tokens = 2048 * 8 * 4096
-times = tokens / 4e6
-updates = int(2e12 // tokens)
+remedies = {
+    "Ann": "smaller micro-batches",  # the bubble; "no recomputation" would not fit
+    "Bo": "no recomputation",  # two thirds of the memory are free
+    "Cy": "less tp",  # a tp group of 16 spans two nodes
+}
 ### END SOLUTION
-check("13.6", [tokens, times, updates])
+check("13.6", remedies)
 
 # %% [markdown] tags=["exercise"]
 # **13.7** (published mistakes) Five claims of the same notes. Which are right?

@@ -1,27 +1,29 @@
 """Exercises and quiz of chapter 9, FSDP and YaFSDP."""
 
-import re
 from typing import Any
 
 from course_lib.checking import (
     Question,
     exercise,
     expect_calls,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
     expect_raises,
 )
 from course_lib.checking.builds import fsdp
-from course_lib.theory.compute import budget
+from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES, Recipe
 from course_lib.theory.inputs.units import GB
-from course_lib.theory.memory import activations
+from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.memory.states import local_parameters, model_states
+from course_lib.theory.planner.space import MARGIN
 
 _XL = MODELS["gpt2-1.5b"]
 _FP32 = RECIPES["fp32-16"]
@@ -31,7 +33,10 @@ _FP32 = RECIPES["fp32-16"]
     "9.1",
     kind="calculate",
     title="GPT-2 XL",
-    hints=("2 L + 1 and L + 1.", "Bytes: 2 · (2 · layers · layer + root)."),
+    hints=(
+        "How often is a layer gathered in a step, and how often the root?",
+        "Each gather delivers the whole unit, in 2 bytes a number.",
+    ),
 )
 def _collectives(answer: Any) -> None:
     step = gather_timeline(_XL, Recipe(), ranks=2)
@@ -90,66 +95,131 @@ def _not_fsdp(answer: Any) -> None:
     expect_number(answer[2], cut, because, rel=2e-5)
 
 
-def _year_and_month(date: object) -> object:
-    """(2022, 3) for "2022-03" and "2022-03-10"; anything else as it is."""
-    found = re.fullmatch(r"(\d{4})-(\d{1,2})(-\d{1,2})?", date) if isinstance(date, str) else None
-    return (int(found[1]), int(found[2])) if found else date
+_STRATEGIES: dict[str, dict[str, Any]] = {
+    "DDP": {},
+    "HYBRID_SHARD": {"zero_stage": 3, "shard_group": 8},
+    "FULL_SHARD": {"zero_stage": 3},
+}
+# Model, sequences of a micro-batch, tokens of each, what is recomputed; and why.
+_TRAININGS = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": (
+        ("gpt2-1.5b", 8, 1024, "none"),
+        "25 GB of states and as much of activations fit as they are",
+    ),
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": (
+        ("llama2-13b", 1, 4096, "none"),
+        "208 GB of states do not fit; an eighth of them does, beside the activations",
+    ),
+    "llama2-7b, 4 sequences of 4096, nothing recomputed": (
+        ("llama2-7b", 4, 4096, "none"),
+        "four sequences keep more than a GPU has, and no strategy shards activations",
+    ),
+    "llama2-70b, 1 sequence of 4096, all recomputed": (
+        ("llama2-70b", 1, 4096, "full"),
+        "an eighth of 1.1 TB of states is 138 GB; only all 64 together have room",
+    ),
+}
+
+
+def _simplest(model: str, batch: int, tokens: int, recompute: str) -> str:
+    """The first strategy with which the training fits into an H100, less the planner's margin."""
+    room = accelerator("H100-SXM").memory_bytes * (1 - MARGIN)
+    for name, options in _STRATEGIES.items():
+        layout = Layout(dp=64, micro_batch=batch, **options)
+        job = Job(MODELS[model], Recipe(recompute=recompute), layout, sequence=tokens)
+        if gpu_memory(job).total_bytes <= room:
+            return name
+    return "none"
 
 
 @exercise(
     "9.4",
     kind="debug",
-    title="the dates",
-    hints=("arXiv:2304.11277: the first four digits.", "Sections 9.4 and 9.6."),
+    title="which strategy?",
+    hints=(
+        "16 bytes a parameter: on one GPU, over 8 of them, over 64. What is left for activations?",
+        "Which strategy makes activations smaller?",
+        "gpu_memory(job) with Layout(dp=64), then zero_stage=3, shard_group=8, then zero_stage=3.",
+    ),
 )
-def _dates(answer: Any) -> None:
-    expect_parts(answer, 4, "four pairs (year, month)")
-    expect_equal(
-        [_year_and_month(date) for date in answer],
-        [(2022, 3), (2023, 4), (2024, 5), (2024, 6)],
-        "PyTorch 1.11 is of March 2022; an arXiv number begins with year and month; YaFSDP's "
-        "first commit is of 27 May 2024, its announcement of 11 June",
-        wants="four pairs (year, month)",
-    )
+def _strategy(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        training: (_simplest(*case), because) for training, (case, because) in _TRAININGS.items()
+    }
+    expect_entries(answer, right, "a dict of strategies", each="a strategy or 'none'")
+
+
+_SEVEN = MODELS["llama2-7b"]
+
+
+def _logs() -> dict[str, tuple[object, str]]:
+    """What a profiler says of each setting, and which it is."""
+    settings = {
+        "no prefetch": (True, False, "the next layer is not there while one computes"),
+        "no reshard": (False, True, "layers stay from forward to backward: gathered once"),
+        "as advised": (True, True, "each layer twice, the root once; two layers and the root"),
+    }
+    found: dict[str, tuple[object, str]] = {}
+    for name, (reshard, prefetch, because) in settings.items():
+        step = gather_timeline(_SEVEN, Recipe(), 8, reshard=reshard, prefetch=prefetch)
+        gathers, scatters = step.all_gathers, step.reduce_scatters
+        size = f"{step.peak_weights_bytes / GB:.2f} GB"
+        found[f"{gathers} all-gathers, {scatters} reduce-scatters, {size}"] = (name, because)
+    size = f"{Recipe().weight_bytes * _SEVEN.parameters().total / GB:.2f} GB"
+    because = "without units of their own all layers belong to the root, one unit for all"
+    found[f"1 all-gather, 1 reduce-scatter, {size}"] = ("layers not wrapped", because)
+    return found
 
 
 @exercise(
     "9.5",
     kind="debug",
-    title="26 % faster",
-    hints=("theory.compute.budget has both functions.", "Throughput is 1 / time."),
+    title="read the profile",
+    hints=(
+        "32 layers and the root: how many units are there, and how often is each gathered?",
+        "13.48 GB are all weights at once. Who gathers them one by one, who in one piece?",
+        "Prefetch changes no count, only how many layers are whole at a time.",
+    ),
 )
-def _faster(answer: Any) -> None:
-    saved = budget.saved_fraction(8.87, 6.97)
-    gain = budget.throughput_gain(8.87, 6.97)
-    expect_equal(
-        answer,
-        [saved, gain, 100 * (1 + gain)],
-        "saved = (before - after) / before; throughput = before / after - 1",
-        wants="two fractions and tokens per second",
-        rel=2e-3,
-    )
+def _profile(answer: Any) -> None:
+    expect_entries(answer, _logs(), "a dict of settings", each="one of the four settings")
+
+
+def _bill(ranks: int, recompute: str = "none", sequence: int = 4096) -> MemoryBreakdown:
+    layout = Layout(dp=ranks, zero_stage=3)
+    shape = MODELS["llama2-13b"]
+    return gpu_memory(Job(shape, Recipe(recompute=recompute), layout, sequence=sequence))
 
 
 @exercise(
     "9.6",
     kind="debug",
-    title="5 GB and a million",
-    hints=("bytes · tokens · hidden · layers.", "150 · 730 hours a month."),
+    title="more cards",
+    hints=(
+        "How large are the shards on 16 cards, on 64, on 1024? And how large is what is missing?",
+        "Activations of a card's own sequence, whole layers and their gradients: do they depend "
+        "on the number of cards?",
+        "bill.total_bytes - bill.model_states_bytes.",
+    ),
 )
-def _million(answer: Any) -> None:
-    recipe, two = Recipe(recompute="full"), Layout(micro_batch=2)
-    layer = activations.layer_activation_bytes(
-        Job(MODELS["llama2-70b"], recipe, two, sequence=4096)
-    )
-    hours = 150 * 730
-    expect_equal(
-        answer,
-        [80 * layer / GB, 0.5e6 / hours, 1.5e6 / hours, budget.cost(hours, 2)],
-        "2 · 8192 · 8192 · 80 bytes; dollars / (150 · 730 hours)",
-        wants="GB, two prices of an hour and dollars",
-        rel=5e-3,
-    )
+def _more_cards(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of True and False, and GB")
+    room = accelerator("RTX4090").memory_bytes * (1 - MARGIN)
+    bills = {
+        "64 cards": (_bill(64), "10 GB less of shards, where 28 are missing"),
+        "1024 cards": (_bill(1024), "all shards are gone, and 37 GB are left"),
+        "sequences of 2048 tokens": (_bill(16, sequence=2048), "half of the activations stay"),
+        "full recomputation": (_bill(16, "full"), "activations were 32 GB"),
+        "full recomputation, on 8 cards": (_bill(8, "full"), "the shards are twice as large"),
+    }
+    right: dict[str, tuple[object, str]] = {
+        change: (bill.total_bytes <= room, because) for change, (bill, because) in bills.items()
+    }
+    expect_entries(answer[0], right, "a dict of True and False", each="True or False")
+    bill = _bill(16)
+    stays = (bill.total_bytes - bill.model_states_bytes) / GB
+    because = "activations, whole tensors and the framework's own, on any number of cards"
+    expect_number(answer[1], stays, because, rel=1e-2, unit="GB")
 
 
 @exercise(

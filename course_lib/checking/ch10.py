@@ -1,6 +1,8 @@
 """Exercises and quiz of chapter 10, tensor parallelism."""
 
 import math
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from course_lib.checking import (
@@ -8,6 +10,7 @@ from course_lib.checking import (
     exercise,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -20,7 +23,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network import collectives, tensor_parallel
+from course_lib.theory.network import collectives, links, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
 
 _GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
@@ -39,7 +42,7 @@ def _count(operation: str, layout: Layout, recompute: str = "none") -> int:
     title="a layer of GPT-3",
     hints=(
         "One all-reduce carries b · s · h numbers.",
-        "Each GPU sends 2(t-1)/t of it, 4 times.",
+        "A ring all-reduce sends nearly twice its tensor. How many has a layer, both ways?",
     ),
 )
 def _layer(answer: Any) -> None:
@@ -51,20 +54,38 @@ def _layer(answer: Any) -> None:
     expect_number(answer[2], 4 * 96, "2 forward and 2 backward in each layer")
 
 
+_CUT = ("gpt2-1.5b", "llama1-33b", "llama2-13b", "llama2-70b")
+
+
+def _largest(name: str) -> int:
+    """The largest degree up to 16 that the model can be cut by."""
+    degrees = []
+    for tp in range(1, 17):
+        with suppress(ValueError):
+            Layout(tp=tp).check(MODELS[name])
+            degrees.append(tp)
+    return max(degrees)
+
+
 @exercise(
     "10.2",
     kind="debug",
     title="64 heads, 64 GPUs",
-    hints=("Query heads are not the scarce ones.", "Section 10.3: t / kv heads."),
+    hints=(
+        "Three things are cut: query heads, key-value heads and the MLP's width.",
+        "t must divide the heads and ffn. Key-value heads may be copied: then they divide t.",
+    ),
 )
 def _heads(answer: Any) -> None:
-    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, 32)
-    expect_equal(
-        answer,
-        [_LLAMA.kv_heads, _LLAMA.heads // 32, copies],
-        "only the key-value heads limit it: 8 of them, and beyond that t / 8 GPUs share one",
-        wants="three whole numbers",
-    )
+    expect_parts(answer, 2, "a dict of degrees and a number")
+    right: dict[str, tuple[object, str]] = {}
+    for name in _CUT:
+        shape = MODELS[name]
+        because = f"{shape.heads} heads, {shape.kv_heads} for keys, ffn {shape.ffn}"
+        right[name] = (_largest(name), because)
+    expect_entries(answer[0], right, "a dict of degrees", each="a whole number")
+    copies = tensor_parallel.kv_copies(_LLAMA.kv_heads, _largest("llama2-70b"))
+    expect_number(answer[1], copies, "8 key-value heads on t GPUs: t / 8 share one")
 
 
 @exercise(
@@ -73,7 +94,7 @@ def _heads(answer: Any) -> None:
     title="why divide by the heads?",
     hints=(
         "What does a GPU do with a number that arrives, forward and backward?",
-        "4.5 · 8192 / (t - 1).",
+        "A layer: 72 b s h² / t FLOP for 16 b s h (t - 1) / t bytes. What cancels?",
     ),
 )
 def _reasons(answer: Any) -> None:
@@ -88,40 +109,94 @@ def _reasons(answer: Any) -> None:
         expect_number(answer[place], intensity, f"4.5 h / (t - 1) at t = {tp}", rel=5e-3)
 
 
+_RTX = hardware.accelerator("RTX4090")
+
+
+def _accepted(hidden: int, gpu: hardware.Accelerator) -> int:
+    """The largest of 1, 2, 4 and 8 at which communication is at most 40 % of a layer's time."""
+    accepted = 1
+    for tp in (2, 4, 8):
+        link = links.group_link(Cluster(gpu), "all-reduce", tp, 1)
+        layer = tensor_parallel.CutLayer(hidden, tp, gpu.peak_flop_per_s, link)
+        if layer.communication_s <= 0.4 * layer.seconds:
+            accepted = tp
+    return accepted
+
+
 @exercise(
     "10.4",
     kind="debug",
     title="11 or 22",
-    hints=("Divide 24576 by 1100.", "NVLink4 sends 450 GB/s in one direction."),
+    hints=(
+        "Bytes shrink with the hidden size, arithmetic with its square. And what does not shrink?",
+        "An all-reduce on t GPUs has 2(t-1) steps, each with a latency; a layer has four of them.",
+        "CutLayer(2048, 4, peak, link): communication_s over seconds.",
+    ),
 )
-def _eleven(answer: Any) -> None:
-    ridge = hardware.ridge(989e12, 450e9)
-    expect_equal(
-        answer,
-        [
-            collectives.matrix_intensity(8192, 1) / 1100,
-            ridge,
-            collectives.matrix_tp_reach(8192, 989e12, 450e9),
-        ],
-        "900 GB/s are both directions, one has 450; 24576 is divided by the ridge",
-        wants="a number of GPUs, FLOP per byte, and a number of GPUs",
-        rel=5e-3,
+def _reach(answer: Any) -> None:
+    expect_parts(answer, 4, "four whole numbers")
+    right = (
+        (_accepted(8192, _H100), "at 8 a third is communication"),
+        (_accepted(8192, _RTX), "at 8 half of the time is lost over PCIe"),
+        (_accepted(2048, _H100), "at 4 it is half: a small layer leaves little to compute"),
+        (
+            collectives.layer_tp_reach(2048, _H100.peak_flop_per_s, 450e9),
+            "4.5 · 2048 / (t - 1) against a ridge of 2199, without latency",
+        ),
     )
+    for given, (degree, because) in zip(answer, right, strict=True):
+        expect_number(given, degree, because)
+
+
+def _pair(fault: str) -> str:
+    """What the pair of section 10.2, with this mistake, prints on two ranks."""
+    x, columns, rows, bias = (1, 2), ((1, 3), (-2, 4)), ((1, 0), (2, 1)), (1, 1)
+    middle = [sum(a * b for a, b in zip(x, column, strict=True)) for column in columns]
+    parts = [[max(0, m) * w for w in row] for m, row in zip(middle, rows, strict=True)]
+    if fault == "bias before the sum":
+        parts = [_added(part, bias) for part in parts]
+    results = parts if fault == "no g" else [_added(*parts)] * 2
+    if fault != "bias before the sum":
+        results = [_added(result, bias) for result in results]
+    of_result = 2 if fault == "g sums in the backward pass as well" else 1
+    own = [
+        [of_result * sum(row) * w for w in column]
+        for column, row in zip(columns, rows, strict=True)
+    ]
+    gradients = own if fault == "no f" else [_added(*own)] * 2
+    return f"Z {_both(results)}, gradient {_both(gradients)}"
+
+
+def _added(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [a + b for a, b in zip(one, other, strict=True)]
+
+
+def _both(ranks: Sequence[Sequence[int]]) -> str:
+    return " and ".join(str(tuple(rank)) for rank in ranks)
+
+
+_FAULTS = {
+    "no f": "each rank knows the gradient through its own half only",
+    "bias before the sum": "the bias counts once for each rank",
+    "no g": "each rank has its own part of the sum",
+    "g sums in the backward pass as well": "both ranks know Z's gradient, so a sum doubles it",
+}
 
 
 @exercise(
     "10.5",
     kind="debug",
-    title="2.4 on a 4090",
-    hints=("The ridge is 165.2e12 / 31.5e9.", "t <= 1 + 4.5 · 8192 / ridge, rounded down."),
+    title="read the numbers",
+    hints=(
+        "Do the two ranks agree on Z? Then g is there, forward. Do they agree on the gradient?",
+        "Compare with what is right: which number is added twice, which one is doubled?",
+    ),
 )
-def _rtx(answer: Any) -> None:
-    expect_parts(answer, 2, "a real and a whole number")
-    rates = (165.2e12, 31.5e9)
-    by_notes = collectives.matrix_tp_reach(8192, *rates)
-    by_layer = collectives.layer_tp_reach(8192, *rates)
-    expect_number(answer[0], by_notes, "24576 / (165.2e12 / 31.5e9)", rel=5e-3)
-    expect_number(answer[1], by_layer, "4.5 h / (t - 1) >= ridge, rounded down")
+def _read(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        _pair(fault): (fault, because) for fault, because in _FAULTS.items()
+    }
+    expect_entries(answer, right, "a dict of mistakes", each="one of the four mistakes")
 
 
 _ROWS = "my_rows(heads, kv_heads, width, tp, rank)"

@@ -8,6 +8,7 @@ from course_lib.checking import (
     exercise,
     expect_calls,
     expect_choice,
+    expect_entries,
     expect_equal,
     expect_number,
     expect_parts,
@@ -27,14 +28,15 @@ from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
 
-_LLAMA = MODELS["llama2-70b"]
-
 
 @exercise(
     "11.1",
     kind="calculate",
     title="the bubble",
-    hints=("Over the ideal time: (p-1) / m.", "With chunks: (p-1) / (v·m) of the ideal."),
+    hints=(
+        "How many passes of a stage does the bubble last? And how many does the work last?",
+        "One fraction is over the work, the other over work and bubble; chunks shorten the bubble.",
+    ),
 )
 def _bubble(answer: Any) -> None:
     expect_equal(
@@ -50,49 +52,129 @@ def _bubble(answer: Any) -> None:
     )
 
 
+_CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}
+_WHY_HELD = {
+    "gpipe": "all forward passes come first, so all 12 are held",
+    "1f1b": "min(m, p - stage): the last stage goes back at once",
+    "interleaved": "p + (p - 1) / v on the first stage, one less on each stage behind it",
+    "zb1p": "activations are kept until W, so every stage holds p",
+}
+
+
+def _held(name: str) -> str:
+    """How the exercise names a schedule: what its four stages hold."""
+    ran = timeline(name, 4, 12, _CHUNKS[name])
+    return f"held {', '.join(f'{ran.in_flight(stage):g}' for stage in range(4))}"
+
+
 @exercise(
     "11.2",
     kind="debug",
     title="2N - 1",
-    hints=("Section 11.3: what does 1F1B do after its warm-up?", "N - stage under 1F1B."),
+    hints=(
+        "Which schedule holds all micro-batches? And which lets the last stage go back at once?",
+        "Halves come from chunks that are half of a stage.",
+        "What does a stage of ZB-H1 wait for, before it may free the activations?",
+    ),
 )
 def _in_flight(answer: Any) -> None:
-    in_turn = timeline("1f1b", 8, 32)
-    expect_equal(
-        answer,
-        [in_turn.in_flight(0), in_turn.in_flight(7), timeline("gpipe", 8, 32).in_flight(0)],
-        "1F1B holds min(m, N - stage) and GPipe all m",
-        wants="three whole numbers",
-    )
+    expect_parts(answer, 2, "a dict of schedules and a number")
+    right: dict[str, tuple[object, str]] = {
+        _held(name): (name, because) for name, because in _WHY_HELD.items()
+    }
+    expect_entries(answer[0], right, "a dict of schedules", each="the name of a schedule")
+    expect_number(answer[1], 2 * 4 - 1, "N is the number of stages, and no schedule above holds it")
+
+
+_FAST, _SLOW = 0.1, 0.13  # seconds of a forward pass; a backward pass takes twice as long
+_FORWARD = (_FAST, _FAST, _FAST, _SLOW)
+_MEAN = sum(_FORWARD) / 4
+
+
+def _update(forward: tuple[float, ...], micro_batches: int) -> float:
+    backward = tuple(2 * seconds for seconds in forward)
+    return timeline("1f1b", 4, micro_batches, times=PassTimes(forward, backward)).makespan
 
 
 @exercise(
     "11.3",
     kind="debug",
-    title="as many batches as layers",
-    hints=("Used part = m / (m + p - 1).", "Solve 79 / (m + 79) = 0.1 for m."),
+    title="it does not get faster",
+    hints=(
+        "8 more micro-batches cost 3.12 s. Who decides how long each of them takes?",
+        "The first micro-batch goes through all four stages. How long is that?",
+        "If all stages are alike, each has a quarter of that sum, and m + p - 1 of them follow.",
+    ),
 )
-def _as_many(answer: Any) -> None:
-    expect_parts(answer, 3, "two fractions and a number of micro-batches")
-    expect_number(answer[0], bubble.bubble_over_ideal(80, 80), "(p-1) / m", rel=1e-3)
-    used = 1 - bubble.bubble_fraction(80, 80)
-    expect_number(answer[1], used, "80 of 159 columns are filled", rel=5e-3)
-    expect_number(answer[2], _fewest(80, 0.1), "79 / (m + 79) must be at most 0.1")
+def _not_faster(answer: Any) -> None:
+    assert [round(_update(_FORWARD, m), 2) for m in (8, 16)] == [4.02, 7.14]
+    expect_parts(answer, 3, "three times in seconds")
+    right = (
+        (3 * _SLOW, "each more micro-batch costs one pass of the slowest stage: 3.12 s / 8"),
+        (3 * _FAST, "4.02 s are one micro-batch through all stages and 7 times the slowest"),
+        (_update((_MEAN,) * 4, 16), "(m + p - 1) times the mean of the stages"),
+    )
+    for given, (seconds, because) in zip(answer, right, strict=True):
+        expect_number(given, seconds, because, rel=5e-3, unit="s")
+
+
+_EIGHT = (8,) * 8
+_CLUSTERS: dict[str, tuple[float, tuple[int, ...], bool, str]] = {
+    "a message takes 0.1 units; room for 8 micro-batches on every stage": (
+        0.1,
+        _EIGHT,
+        True,
+        "within the memory of 1F1B's first stage W fills two thirds of the bubble",
+    ),
+    "the same, but the last stage, with its logits, has room for 2": (
+        0.1,
+        (*_EIGHT[1:], 2),
+        True,
+        "ZB-H1 holds p on every stage; 1F1B holds one on the last",
+    ),
+    "the same, room for 12 everywhere, but no split backward passes": (
+        0.1,
+        (12,) * 8,
+        False,
+        "two chunks halve the bubble and hold 11.5",
+    ),
+    "a message takes a whole unit; room for 16 everywhere": (
+        1.0,
+        (16,) * 8,
+        True,
+        "GPipe waits for messages only while it fills and empties",
+    ),
+}
+
+
+def _shortest(cluster: str) -> str:
+    """The schedule with the shortest update among those whose stages have room."""
+    transfer, room, splits, _ = _CLUSTERS[cluster]
+    spans = {}
+    for name, chunks in _CHUNKS.items():
+        ran = timeline(name, 8, 16, chunks, times=PassTimes(transfer=transfer))
+        if all(ran.in_flight(stage) <= room[stage] for stage in range(8)):
+            spans[name] = ran.makespan
+    if not splits:
+        spans.pop("zb1p", None)
+    return min(spans, key=spans.__getitem__)
 
 
 @exercise(
     "11.4",
     kind="debug",
-    title="160 times",
-    hints=("Layers on the stage × micro-batches in flight.", "34·s·b·h bytes a layer."),
+    title="which schedule?",
+    hints=(
+        "First strike out what does not fit: what does each schedule hold on stage 0, and on 7?",
+        "Of those that are left: who waits for a message in each round, who only at the ends?",
+        "timeline(name, 8, 16, chunks, times=PassTimes(transfer=1)).makespan, and .in_flight(7).",
+    ),
 )
-def _times_160(answer: Any) -> None:
-    expect_parts(answer, 3, "two counts and bytes")
-    for place, stages in enumerate((8, 80)):
-        held = _LLAMA.layers // stages * bubble.in_flight("1f1b", stages, 80)
-        because = "80 / p layers for each of p micro-batches"
-        expect_number(answer[place], held, because)
-    expect_number(answer[2], 80 * 34 * 4096 * 8192, "80 · 34 · s · b · h", rel=2e-3, unit="B")
+def _which(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        cluster: (_shortest(cluster), because) for cluster, (*_, because) in _CLUSTERS.items()
+    }
+    expect_entries(answer, right, "a dict of schedules", each="the name of a schedule")
 
 
 _FAMILIES = ("data", "naive model", "pipeline", "tensor")
@@ -128,6 +210,7 @@ _ORDER = "one_f_one_b(stage, stages, micro_batches)"
     kind="implement",
     title="the order of 1F1B",
     hints=(
+        "How many stages must answer, before this one can make its first backward pass?",
         "Warm-up: min(m, stages - stage - 1) forward passes.",
         "Then one F and one B in turn, then the B that are left.",
     ),

@@ -1,6 +1,7 @@
 """Exercises and quiz of chapter 12, experts and long sequences."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
@@ -18,43 +19,65 @@ from course_lib.checking import (
 from course_lib.checking.builds import experts as experts_build
 from course_lib.checking.builds import ring_attention
 from course_lib.theory.compute import flops
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.peak import fewest_gpus
+from course_lib.theory.memory.states import local_parameters, sharded_states
 from course_lib.theory.network import context, experts
 
 _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
 
 
+_SPREAD = Layout(dp=16, ep=8)
+
+
 @exercise(
     "12.1",
     kind="calculate",
-    title="Mixtral",
-    hints=("SwiGLU has three matrices.", "Times 8 experts, times 32 layers; or times 2."),
+    title="Mixtral on 16 GPUs",
+    hints=(
+        "Which parameters does expert parallelism spread, and which are on every GPU?",
+        "Of 16 ranks 8 are one set of experts. How many ranks hold the same expert?",
+        "ZeRO-1 shards the 12 bytes of states: over 16 GPUs for what all of them hold, over fewer "
+        "for an expert.",
+    ),
 )
 def _mixtral(answer: Any) -> None:
-    count = _MIXTRAL.parameters()
-    expect_equal(
-        answer,
-        [count.experts // (32 * 8), count.experts, count.chosen_experts],
-        "three matrices of 4096 × 14336; 8 experts in each of 32 layers; 2 of them are met",
-        wants="three whole numbers of parameters",
+    expect_parts(answer, 4, "two counts and two numbers of bytes")
+    local = local_parameters(_MIXTRAL, _SPREAD, 0)
+    layouts = (_SPREAD, replace(_SPREAD, zero_stage=1))
+    plain, sharded = (sharded_states(local, Recipe(), layout).total_bytes for layout in layouts)
+    stored = local.dense + local.experts
+    expect_number(
+        answer[0], stored, "all of the dense part, and an eighth of the experts", rel=5e-3
     )
+    expect_number(
+        answer[1], _SPREAD.expert_shard_ranks, "16 ranks are two groups of 8, each with all experts"
+    )
+    expect_number(answer[2], plain, "16 bytes for each stored parameter", rel=5e-3, unit="B")
+    because = "12 bytes a parameter are cut: into 16 for the dense part, into 2 for experts"
+    expect_number(answer[3], sharded, because, rel=5e-3, unit="B")
 
 
 @exercise(
     "12.2",
     kind="calculate",
-    title="DeepSeek-V3",
-    hints=("count.total and count.active.", "Stored: all. Multiplied: the active ones."),
+    title="two wrong counts",
+    hints=(
+        "An MFU over 100 % multiplies with parameters that no token meets.",
+        "Must a GPU store an expert that this token does not use?",
+    ),
 )
 def _deepseek(answer: Any) -> None:
-    expect_parts(answer, 4, "two counts, bytes and FLOP")
-    total, active = _DEEPSEEK.total, _DEEPSEEK.active
-    expect_number(answer[0], total, "all experts must be stored")
-    expect_number(answer[1], active, "one token meets 8 of 256 experts and the shared one")
-    expect_number(answer[2], 16 * total, "the optimizer keeps states of all parameters", unit="B")
+    expect_parts(answer, 2, "an MFU and a number of GPUs")
+    mfu = flops.six_nd(_DEEPSEEK.active, 1) * 1543 / accelerator("H800-SXM").peak_flop_per_s
     because = "N of 6N is what a token multiplies with: the active parameters"
-    expect_number(answer[3], flops.six_nd(active, 1), because, rel=1e-9, unit="FLOP")
+    expect_number(answer[0], mfu, because, rel=5e-3)
+    gpus = fewest_gpus(16 * _DEEPSEEK.total, 80e9)
+    expect_number(answer[1], gpus, "all experts must be stored, since other tokens need them")
 
 
 _FAMILIES = {
@@ -95,8 +118,8 @@ def _families(answer: Any) -> None:
     kind="predict",
     title="a skewed router",
     hints=(
-        "expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).",
-        "Compare with its imbalance.",
+        "Each expert takes 1.25 times the mean. How far above it is the favourite?",
+        "expert_load(4096, 8, 1, capacity_factor=1.25, skew=1.0).dropped_fraction; .imbalance.",
     ),
 )
 def _skewed(answer: Any) -> None:
@@ -122,7 +145,10 @@ _LOSS = "balance_loss(chosen, probabilities)"
     "12.5",
     kind="implement",
     title="the balance loss",
-    hints=("torch.bincount(chosen.flatten(), minlength=…).", "P: the mean over the tokens."),
+    hints=(
+        "f is counted, P is averaged. Over which dimension, and which of them has a gradient?",
+        "f: torch.bincount(chosen.flatten(), minlength=…), divided by all choices.",
+    ),
 )
 def _balance(function: Any) -> None:
     import torch
@@ -192,7 +218,10 @@ def _routed(answer: Any) -> None:
     "12.8",
     kind="implement",
     title="online softmax",
-    hints=("ℓ = log(e^ℓa + e^ℓb).", "Subtract the larger ℓ before you take exp."),
+    hints=(
+        "Each mean counts as much as its block's denominator, which is e^ℓ.",
+        "Only the difference of the two ℓ matters: subtract the larger one before you take exp.",
+    ),
 )
 def _merge(function: Any) -> None:
     def block(pairs: list[tuple[float, float]]) -> tuple[float, float]:
@@ -219,24 +248,47 @@ def _merge(function: Any) -> None:
         ) from None
 
 
+_TOKENS = 131_072
+
+
+def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
+    """Largest power of two at which the hops of a causal ring hide behind computing."""
+    peak = accelerator("H100-SXM").peak_flop_per_s
+    tokens = context.hidden_ring_tokens(peak, bytes_per_s, hidden=4096, kv_width=kv_width)
+    degree = 1
+    while _TOKENS / (2 * degree) >= 2 * tokens:  # the mask halves the work
+        degree *= 2
+    return degree
+
+
 @exercise(
     "12.9",
     kind="predict",
-    title="slices in order",
-    hints=("In order: 1, 2, … 8 blocks.", "max / mean, for both; max / max for the last."),
+    title="as many ranks as the ring hides",
+    hints=(
+        "More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?",
+        "hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is without a mask: section "
+        "12.6 says what the mask does to it.",
+        "Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.",
+    ),
 )
 def _slices(answer: Any) -> None:
+    expect_parts(answer, 4, "three degrees and a factor")
+    wires = {
+        (1024, 50e9): "a slice needs 9,894 tokens: half of the scores are masked",
+        (4096, 50e9): "four times the bytes need slices four times as long",
+        (1024, 450e9): "nine times the bandwidth needs a ninth of the slice",
+    }
+    degrees = [_largest_degree(*wire) for wire in wires]
+    for given, degree, because in zip(answer, degrees, wires.values(), strict=False):
+        expect_number(given, degree, because)
+    ranks = degrees[0]
     plain, mixed = (
-        [context.rank_scores(65_536, rank, 8, zigzag=zigzag) for rank in range(8)]
+        max(context.rank_scores(_TOKENS, rank, ranks, zigzag=zigzag) for rank in range(ranks))
         for zigzag in (False, True)
     )
-    expect_equal(
-        answer,
-        [8 * max(plain) / sum(plain), 8 * max(mixed) / sum(mixed), max(plain) / max(mixed)],
-        "rank r has r + 1 blocks: 8 against a mean of 4.5; zig-zag: 17 quarters for everybody",
-        wants="three factors",
-        rel=1e-3,
-    )
+    because = "the last of 8 ranks sees 8 blocks; zig-zag: 17 quarters of a block for everybody"
+    expect_number(answer[3], plain / mixed, because, rel=5e-3)
 
 
 BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)

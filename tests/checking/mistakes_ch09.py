@@ -36,6 +36,31 @@ def _shared(units_of=True, ordered=True):
     return in_two_units
 
 
+_LONG = "llama2-7b, 4 sequences of 4096, nothing recomputed"
+_HUGE = "llama2-70b, 1 sequence of 4096, all recomputed"
+_CHOICES = {
+    "gpt2-1.5b, 8 sequences of 1024, nothing recomputed": "DDP",
+    "llama2-13b, 1 sequence of 4096, nothing recomputed": "HYBRID_SHARD",
+    _LONG: "none",
+    _HUGE: "FULL_SHARD",
+}
+_SMALL = "65 all-gathers, 33 reduce-scatters, 0.93 GB"
+_ONCE = "33 all-gathers, 33 reduce-scatters, 13.48 GB"
+_ONE_UNIT = "1 all-gather, 1 reduce-scatter, 13.48 GB"
+_USUAL = "65 all-gathers, 33 reduce-scatters, 1.33 GB"
+_DID = {
+    _SMALL: "no prefetch",
+    _ONCE: "no reshard",
+    _ONE_UNIT: "layers not wrapped",
+    _USUAL: "as advised",
+}
+_FITS = {
+    "64 cards": False,
+    "1024 cards": False,
+    "sequences of 2048 tokens": False,
+    "full recomputation": True,
+    "full recomputation, on 8 cards": False,
+}
 _LAYER = 3_187_703_808
 _CUT = 398_491_648
 _XL = 24.9217792
@@ -50,15 +75,16 @@ MISTAKES = [
     ("9.3", "computes with its shard", (_LAYER / 64, _LAYER / 64, _CUT)),
     ("9.3", "exactly an eighth", (_LAYER, _LAYER / 64, _LAYER / 8)),
     ("9.3", "cannot be combined", (_LAYER, _LAYER / 64, _LAYER)),
-    ("9.4", "the notes", ((2023, 9), (2023, 9), (2024, 5), (2024, 5))),
-    ("9.4", "paper before the release", ((2023, 4), (2022, 3), (2024, 5), (2024, 6))),
-    ("9.4", "the notes, as text", ("2023-09", "2023-09", "2024-05", "2024-05")),
-    ("9.5", "one number for both", (0.2142, 0.2142, 121.4)),
-    ("9.5", "swapped", (0.2726, 0.2142, 121.4)),
-    ("9.5", "the notes' 126", (0.2142, 0.2726, 126)),
-    ("9.6", "believes 5 GB", (5, 4.57, 13.7, 219_000)),
-    ("9.6", "hours of a week", (10.74, 19.8, 59.5, 50_400)),
-    ("9.6", "one GPU", (10.74, 4.57, 13.7, 1460)),
+    ("9.4", "FSDP always", dict.fromkeys(_CHOICES, "FULL_SHARD")),
+    ("9.4", "FSDP cuts activations", _CHOICES | {_LONG: "FULL_SHARD"}),
+    ("9.4", "an eighth of 70B fits", _CHOICES | {_HUGE: "HYBRID_SHARD"}),
+    ("9.5", "all as advised", dict.fromkeys(_DID, "as advised")),
+    ("9.5", "one unit is no reshard", _DID | {_ONE_UNIT: "no reshard", _ONCE: "no prefetch"}),
+    ("9.5", "prefetch the other way round", _DID | {_SMALL: "as advised", _USUAL: "no prefetch"}),
+    ("9.6", "a thousand cards help", (_FITS | {"1024 cards": True}, 37.3)),
+    ("9.6", "half the tokens, half of all", (_FITS | {"sequences of 2048 tokens": True}, 37.3)),
+    ("9.6", "the shards stay", (_FITS, 50.3)),
+    ("9.6", "only whole layers stay", (_FITS, 3.3)),
     ("9.7", "the paper's size", (762_000_000, _XL, _XL / 2, 18.69)),
     ("9.7", "gradients forgotten", (774_030_080, 18.69, 9.35, 12.46)),
     ("9.7", "SGD without momentum", (774_030_080, _XL, _XL / 2, 12.46)),
@@ -71,3 +97,5 @@ MISTAKES = [
     ("9.10", "a root in the buffers", (4.471, 2.760, 137.95, 4.471)),
     ("9.10", "prefetch the wrong way", (2.760, 4.471, 137.95, 3.42)),
 ]
+
+OTHER_FORMS = [("9.6", "1 and 0", ({key: int(fits) for key, fits in _FITS.items()}, 37.3))]

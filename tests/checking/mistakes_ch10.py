@@ -46,6 +46,16 @@ def _first_rank_only(parts, label):
     return math.log(total) - (parts[0][label % len(parts[0])] - top)
 
 
+_LARGEST = {"gpt2-1.5b": 5, "llama1-33b": 4, "llama2-13b": 8, "llama2-70b": 16}
+_OWN_GRADIENT = "Z (20, 7) and (20, 7), gradient (1, 3) and (-6, 12)"
+_OWN_RESULT = "Z (8, 1) and (13, 7), gradient (-5, 15) and (-5, 15)"
+_DOUBLE = "Z (20, 7) and (20, 7), gradient (-10, 30) and (-10, 30)"
+_READ = {
+    _OWN_GRADIENT: "no f",
+    "Z (21, 8) and (21, 8), gradient (-5, 15) and (-5, 15)": "bias before the sum",
+    _OWN_RESULT: "no g",
+    _DOUBLE: "g sums in the backward pass as well",
+}
 _ALL = (
     "layers on four GPUs, one works while three wait",
     "each matrix cut over the GPUs of a server",
@@ -56,16 +66,22 @@ MISTAKES = [
     ("10.1", "numbers for bytes", (25_165_824, 176_160_768, 384)),
     ("10.1", "two all-reduces", (50_331_648, 176_160_768, 192)),
     ("10.1", "size for sent", (50_331_648, 201_326_592, 384)),
-    ("10.2", "the notes", (64, 2, 1)),
-    ("10.2", "copies of all heads", (8, 2, 32)),
+    ("10.2", "any number goes", (dict.fromkeys(_LARGEST, 16), 2)),
+    ("10.2", "heads only", (_LARGEST | {"llama1-33b": 13}, 2)),
+    ("10.2", "heads only, 13B", (_LARGEST | {"llama2-13b": 10}, 2)),
+    ("10.2", "never a copy", (_LARGEST | {"llama2-70b": 8}, 1)),
+    ("10.2", "copies the other way round", (_LARGEST, 8)),
     ("10.3", "the notes' reasons", ("memory", "memory", "passes", 585.1, 5266.3)),
     ("10.3", "t for t - 1", ("columns", "bytes", "passes", 576.0, 4608.0)),
     ("10.3", "the notes' formula", ("columns", "bytes", "passes", 384.0, 3072.0)),
     ("10.3", "query, key and value", ("columns", "bytes", "matrices", 585.1, 5266.3)),
-    ("10.4", "believes the notes", (11, 2198, 11.2)),
-    ("10.4", "both ways again", (22.34, 1099, 22.36)),
-    ("10.5", "the notes' numbers", (2.38, 4)),
-    ("10.5", "not rounded down", (4.69, 9)),
+    ("10.4", "the server's size", (8, 8, 8, 5)),
+    ("10.4", "no latency", (8, 4, 4, 5)),
+    ("10.4", "both ways", (8, 4, 2, 9)),
+    ("10.4", "rounded up", (8, 4, 2, 6)),
+    ("10.5", "f and g swapped", _READ | {_OWN_GRADIENT: "no g", _OWN_RESULT: "no f"}),
+    ("10.5", "always f", dict.fromkeys(_READ, "no f")),
+    ("10.5", "the bias doubles all", _READ | {_DOUBLE: "bias before the sum"}),
     ("10.6", "in one piece", _rows(fused=True)),
     ("10.6", "no copies", _rows(copies=False)),
     ("10.6", "forgets the width", _rows(width_once=False)),
@@ -81,3 +97,5 @@ MISTAKES = [
     ("10.10", "all of it", dict.fromkeys(_ALL, True)),
     ("10.10", "cut matrices", dict(zip(_ALL, (True, True, False, False), strict=True))),
 ]
+
+OTHER_FORMS = [("10.4", "as floats", (8.0, 4.0, 2.0, 5.0))]

@@ -1,6 +1,6 @@
 """Answers to chapter 11 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking.ch11 import _STATEMENTS
+from course_lib.checking.ch11 import _CLUSTERS, _STATEMENTS
 
 
 def _order(warm_up=1, cut=True, reverse=False):
@@ -40,21 +40,33 @@ _COMBINED = {
     "each device holds some of the layers, and all work, on different micro-batches": "data",
 }
 _DEPRECATED = {**_STATEMENTS, "has been replaced by pipelines": "tensor"}
+_LESS, _SAME = "held 4, 3, 2, 1", "held 4, 4, 4, 4"
+_HELD = {
+    _LESS: "1f1b",
+    "held 5.5, 4.5, 3.5, 2.5": "interleaved",
+    _SAME: "zb1p",
+    "held 12, 12, 12, 12": "gpipe",
+}
+_BEST = dict(zip(_CLUSTERS, ("zb1p", "1f1b", "interleaved", "gpipe"), strict=True))
+_SLOW = list(_CLUSTERS)[-1]
 _MESSAGE = 2048 * 12288 * 2
 
 MISTAKES = [
     ("11.1", "total for ideal", (7 / 39, 7 / 39, 7 / 135)),
     ("11.1", "p for p - 1", (8 / 32, 8 / 40, 8 / 136)),
     ("11.1", "chunks multiply", (7 / 32, 7 / 39, 28 / 60)),
-    ("11.2", "the notes", (15, 15, 15)),
-    ("11.2", "all stages alike", (8, 8, 32)),
-    ("11.2", "GPipe is 1F1B", (8, 1, 8)),
-    ("11.3", "it is full", (0, 1, 80)),
-    ("11.3", "ten times the stages", (0.9875, 80 / 159, 800)),
-    ("11.3", "one too few", (0.9875, 80 / 159, 710)),
-    ("11.4", "the notes", (160, 160, 160 * 34 * 4096 * 8192)),
-    ("11.4", "grows with the stages", (8, 80, 80 * 34 * 4096 * 8192)),
-    ("11.4", "micro-batch 8", (80, 80, 80 * 34 * 4096 * 8 * 8192)),
+    ("11.2", "the notes are right", (_HELD, 4)),
+    ("11.2", "two orders swapped", (_HELD | {_LESS: "zb1p", _SAME: "1f1b"}, 7)),
+    ("11.2", "all are 1F1B", (dict.fromkeys(_HELD, "1f1b"), 7)),
+    ("11.3", "the mean of all", (4.02 / 8, 4.02 / 8, 19 * 4.02 / 8)),
+    ("11.3", "no bubble", (0.39, 0.39, 7.14)),
+    ("11.3", "the others' pace", (0.39, 0.3, 19 * 0.3)),
+    ("11.3", "without its bubble", (0.39, 0.3, 16 * 1.29 / 4)),
+    ("11.3", "in milliseconds", (390, 300, 6127.5)),
+    ("11.4", "1F1B always", dict.fromkeys(_BEST, "1f1b")),
+    ("11.4", "zero bubble always", dict.fromkeys(_BEST, "zb1p")),
+    ("11.4", "slow wires like few micro-batches", _BEST | {_SLOW: "1f1b"}),
+    ("11.4", "one is missing", dict(list(_BEST.items())[:3])),
     ("11.5", "the notes on copies", _NOTES),
     ("11.5", "pipelines need copies", _COMBINED),
     ("11.5", "tensor parallelism is outdated", _DEPRECATED),
@@ -77,3 +89,5 @@ MISTAKES = [
     ("11.10", "backward first", ["F0", "F1", "B1", "B0"]),
     ("11.10", "one is missing", ["F0", "F1", "B0"]),
 ]
+
+OTHER_FORMS = [("11.3", "rounded", (0.39, 0.3, 6.13)), ("11.2", "a whole float", (_HELD, 7.0))]

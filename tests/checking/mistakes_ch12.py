@@ -4,8 +4,7 @@ import math
 
 import torch
 
-_ONE = 3 * 4096 * 14336
-_TOTAL, _ACTIVE = 671_026_404_352, 37_552_282_624
+_TOTAL_8X7 = 46_702_792_704
 _RIGHT = {
     "a mixture of experts can be trained on one GPU": True,
     "a mixture of experts is a way to cut work over GPUs": False,
@@ -49,12 +48,14 @@ def _merge_without_lse(a, b):
 
 
 MISTAKES = [
-    ("12.1", "two matrices", (2 * 4096 * 14336, 32 * 8 * 2 * 4096 * 14336, 32 * 4 * 4096 * 14336)),
-    ("12.1", "one layer", (_ONE, 8 * _ONE, 2 * _ONE)),
-    ("12.1", "all are met", (_ONE, 256 * _ONE, 256 * _ONE)),
-    ("12.2", "states of the active ones", (_TOTAL, _ACTIVE, 16 * _ACTIVE, 6 * _ACTIVE)),
-    ("12.2", "work of all", (_TOTAL, _ACTIVE, 16 * _TOTAL, 6 * _TOTAL)),
-    ("12.2", "the paper's round numbers", (671e9, 37e9, 16 * 671e9, 6 * 37e9)),
+    ("12.1", "everything is spread", (_TOTAL_8X7 / 8, 2, 2 * _TOTAL_8X7, 64.0e9)),
+    ("12.1", "nothing is spread", (_TOTAL_8X7, 16, 16 * _TOTAL_8X7, 221.8e9)),
+    ("12.1", "experts are sharded over all", (7_242_780_672, 16, 115.9e9, 34.4e9)),
+    ("12.1", "ZeRO-1 shards all states", (7_242_780_672, 2, 115.9e9, 115.9e9 / 16)),
+    ("12.2", "the report", (6.28, 8)),
+    ("12.2", "the right MFU only", (0.3514, 8)),
+    ("12.2", "rounded down", (0.3514, 134)),
+    ("12.2", "forward only", (0.1171, 135)),
     ("12.3", "the notes", dict.fromkeys(_RIGHT, True)),
     (
         "12.3",
@@ -79,7 +80,15 @@ MISTAKES = [
     ("12.8", "mean of the means", _merge_by_means),
     ("12.8", "overflows", _merge_overflowing),
     ("12.8", "keeps the larger log-sum-exp", _merge_without_lse),
-    ("12.9", "busiest over least busy", (8.0, 1.0, 8.0)),
-    ("12.9", "the limit of many ranks", (2.0, 1.0, 2.0)),
-    ("12.9", "zig-zag halves nothing", (8 / 4.5, 1.0, 1.0)),
+    ("12.9", "no mask", (16, 4, 128, 1.939)),
+    ("12.9", "rounded up", (16, 4, 128, 1.882)),
+    ("12.9", "no powers of two", (13, 3, 119, 1.92)),
+    ("12.9", "the same wire", (8, 2, 8, 1.882)),
+    ("12.9", "the other way round", (8, 32, 64, 1.882)),
+    ("12.9", "the limit of many ranks", (8, 2, 64, 2.0)),
+]
+
+OTHER_FORMS = [
+    ("12.1", "with units", [7.24e9, 2, "115.9 GB", "64.0 GB"]),
+    ("12.2", "in percent", ["35.1 %", 135]),
 ]
