@@ -76,3 +76,21 @@ WRONG = [
     ("the wrong group", _mesh(__init__=keeps_the_last_group), "step 3.*its group tp is of ranks"),
     ("only its own groups", _mesh(__init__=asks_only_for_its_own_group), "step 3"),
 ]
+
+
+def by_divisions(self, rank):
+    pp, dp, tp = self.size
+    return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
+
+
+def by_places(self, axis):
+    """Ranks whose other two coordinates agree."""
+    found = {}
+    for rank in range(self.size.pp * self.size.dp * self.size.tp):
+        place = self.place_of(rank)._asdict()
+        place.pop(axis)
+        found.setdefault(tuple(place.values()), []).append(rank)
+    return tuple(map(tuple, found.values()))
+
+
+RIGHT = [("by divisions", _mesh(place_of=by_divisions, lines=by_places))]

@@ -115,3 +115,30 @@ WRONG = [
     ),
     ("in order of arrival", _with(gather=gathers_in_order_of_arrival), "step 3 of 3.*differs in"),
 ]
+
+
+def _by_lists(whole, peers):
+    """Parts in a list, that travel from hand to hand; sums are new tensors."""
+    n, rank = peers.ranks, peers.rank
+    parts = list(whole.tensor_split(n))
+    for step in range(n - 1):
+        arrived = torch.empty_like(parts[(rank - step - 2) % n])
+        peers.swap(parts[(rank - step - 1) % n].contiguous(), rank + 1, arrived, rank - 1)
+        parts[(rank - step - 2) % n] = parts[(rank - step - 2) % n] + arrived
+    return parts[rank]
+
+
+def _backwards(shard, peers, rows=None):
+    """Around the ring the other way."""
+    n, rank = peers.ranks, peers.rank
+    rows = n * shard.shape[0] if rows is None else rows
+    sizes = [len(part) for part in torch.empty(rows).tensor_split(n)]
+    parts = {rank: shard}
+    for step in range(n - 1):
+        coming = (rank + step + 1) % n
+        parts[coming] = shard.new_empty(sizes[coming], *shard.shape[1:])
+        peers.swap(parts[(rank + step) % n], rank - 1, parts[coming], rank + 1)
+    return torch.cat([parts[place] for place in range(n)])
+
+
+RIGHT = [("lists, and the other way round", _with(_by_lists, _backwards))]
