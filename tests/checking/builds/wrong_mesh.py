@@ -79,7 +79,7 @@ WRONG = [
 
 
 def by_divisions(self, rank):
-    pp, dp, tp = self.size
+    _, dp, tp = self.size
     return Coordinates(rank // (dp * tp), rank // tp % dp, rank % tp)
 
 
