@@ -75,7 +75,7 @@ def check(exercise_id: str, answer: object = ...) -> None:
     if verdict.status != "todo" and not _shows_solutions():
         progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
         if verdict.status == "pass" and verdict.exercise.part:
-            print(f"       {_kept(verdict.exercise.part, answer)}")
+            print(f"       {_kept(verdict.exercise, answer)}")
     if verdict.status != "pass" and _strict():
         raise CheckFailed(verdict.line)
 
@@ -101,16 +101,19 @@ def hint(exercise_id: str) -> None:
     progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
 
 
-def _kept(part: str, answer: Any) -> str:
-    """Keep what was built; one sentence on where it is, or why it is not."""
+def _kept(exercise: Exercise, answer: Any) -> str:
+    """Keep what was built; where it is and what to try with it, or why it is not kept."""
     answers = answer if isinstance(answer, list | tuple) else [answer]
     try:
-        path = mine.keep(part, answers)
+        path = mine.keep(exercise.part, answers)
     except (Problem, OSError) as error:
         return f"It is not kept: {error}"
     if path is None:
         return "It is the course's own version: nothing to keep."
-    return f"Kept as {path}: what comes later runs on it."
+    stretch = (
+        f'`from course_lib import race; race("{exercise.id}")` measures it beside the course\'s'
+    )
+    return f"Kept as {path}: what comes later runs on it. Can you make it faster? {stretch}."
 
 
 def _strict() -> bool:
