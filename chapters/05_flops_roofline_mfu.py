@@ -523,7 +523,7 @@ assert 0.1 < efficiency < 2
 
 # %% [markdown]
 # The matrix products. Those of a real layer reach about 80 % of the rate of the best one: they are smaller, some are transposed, and biases are
-# added on the way. It is the same on GPUs. Chapter 13 takes 80 % on an A100 and 72 % on an H100, fitted to published runs. Here we took 100 %, so the
+# added on the way. It is the same on GPUs. Chapter 13 takes 81 % on an A100 and 75 % on an H100, fitted to published runs. Here we took 100 %, so the
 # prediction is too fast.
 #
 # Run the cells again. The times move by 10 % on a quiet machine, and by a factor of 2 while something else is running. So take the median, and say the

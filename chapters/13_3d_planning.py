@@ -1160,7 +1160,7 @@ check("13.9", [order, factor])
 # %% [markdown] tags=["exercise"]
 # **13.10** Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
 # rules of section 13.4, write it down, and only then ask the planner's `why`. You need tp · pp · cp · dp = 128 and
-# micro_batch · accumulation · dp = 256. Your layout must fit. How slow may it be? The worst of twelve predictions was 17 % off, and two plans may err in opposite directions, so anything up to $1.17 / 0.83 = 1.41$ times the
+# micro_batch · accumulation · dp = 256. Your layout must fit. How slow may it be? Nearly all predictions of section 13.4 were within 17 % of the measured step, and two plans may err in opposite directions, so anything up to $1.17 / 0.83 = 1.41$ times the
 # fastest may be as good.
 #
 # Then flip an assumption that you doubt. By default all of dp's messages hide and none of tp's. Say which part hides, such as `{"tp": 0.5, "dp": 0.8}`, and let the planner search again: how many times the fastest step does
