@@ -2,24 +2,10 @@
 
 import torch
 import torch.distributed as dist
-from torch.autograd import Function
 
 from course_lib.scratch import wire
 from course_lib.scratch.tensor import sequence
-
-
-def _function(name, forward, backward):
-    """An autograd function of this name, from two plain functions of tensor and group."""
-
-    def forward_(ctx, x, group):
-        ctx.group = group
-        return forward(x, group)
-
-    def backward_(ctx, gradient):
-        return backward(gradient, ctx.group), None
-
-    both = {"forward": staticmethod(forward_), "backward": staticmethod(backward_)}
-    return type(name, (Function,), both)
+from tests.checking.builds.wrong_tensor import function
 
 
 def _gathered(x, group):
@@ -79,12 +65,12 @@ def _only_rank_0(x, group):
 
 
 def _with(into=(_gathered, _scattered), out=(_scattered, _gathered)):
-    return [_function("Gather", *into), _function("SumScatter", *out)]
+    return [function("Gather", *into), function("SumScatter", *out)]
 
 
 _FIRST, _SECOND = "step 1 of 3.*", "step 2 of 3.*"
 RIGHT = [
-    ("by movedim", [_function("Gather", lambda x, group: wire.all_gather(
+    ("by movedim", [function("Gather", lambda x, group: wire.all_gather(
         x.movedim(1, 0), group).movedim(0, 1), _scattered), sequence.SumScatter]),
 ]  # fmt: skip
 WRONG = [

@@ -10,7 +10,7 @@ from course_lib.scratch import wire
 from course_lib.scratch.tensor import region
 
 
-def _function(name, forward, backward):
+def function(name, forward, backward):
     """An autograd function of this name, from two plain functions of tensor and group."""
 
     def forward_(ctx, x, group):
@@ -148,8 +148,8 @@ RIGHT = [
     (
         "in another form",
         _with(
-            f=_function("Copy", lambda x, _: x.clone(), _summed),
-            g=_function("Sum", _summed, lambda x, _: x.clone()),
+            f=function("Copy", lambda x, _: x.clone(), _summed),
+            g=function("Sum", _summed, lambda x, _: x.clone()),
             column=_written_out(),
         ),
     )
@@ -157,37 +157,37 @@ RIGHT = [
 WRONG = [
     (
         "f omitted",
-        _with(f=_function("Copy", _as_it_is, lambda x, _: x)),
+        _with(f=function("Copy", _as_it_is, lambda x, _: x)),
         _FIRST + "gradient that f returns is what comes back on this rank alone",
     ),
     (
         "f sums forward as well",
-        _with(f=_function("Copy", _summed, _summed)),
+        _with(f=function("Copy", _summed, _summed)),
         _FIRST + "the result of f is 3 times what is expected: f gives every rank what it gets",
     ),
     (
         "f sums in place",
-        _with(f=_function("Copy", _as_it_is, _in_place)),
+        _with(f=function("Copy", _as_it_is, _in_place)),
         _FIRST + "f changes the gradient that it is given",
     ),
     (
         "f forgets its group",
-        _with(f=_function("Copy", _as_it_is, _everywhere)),
+        _with(f=function("Copy", _as_it_is, _everywhere)),
         _FIRST + r"in the group of ranks \[0, 1\].*more ranks than those of the group",
     ),
     (
         "g sums again on the way back",
-        _with(g=_function("Sum", _summed, _summed)),
+        _with(g=function("Sum", _summed, _summed)),
         _FIRST + "gradient that g returns is 3 times.*already, whole",
     ),
     (
         "g divides the gradient",
-        _with(g=_function("Sum", _summed, lambda x, group: x / dist.get_world_size(group))),
+        _with(g=function("Sum", _summed, lambda x, group: x / dist.get_world_size(group))),
         _FIRST + "gradient that g returns is 1/3 of.*whole gradient of a sum",
     ),
     (
         "g takes the mean",
-        _with(g=_function("Sum", _mean, lambda x, _: x)),
+        _with(g=function("Sum", _mean, lambda x, _: x)),
         _FIRST + "the result of g is 1/3 of.*the mean",
     ),
     ("columns cut as rows", _with(column=_column(dim=1)), _SECOND + "weight has shape"),
