@@ -8,7 +8,7 @@ import pytest
 
 from course_lib import launch, mine
 from course_lib.checking import grade
-from tests.checking.builds.test_builds import wrong_of
+from tests.checking.builds.refusals import wrong_of
 
 HANGS = re.compile(r"nothing moves")
 

@@ -1,0 +1,39 @@
+"""The wrong versions of all builds. Their tests are several files, which several workers take."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from course_lib.checking import Wrong
+from course_lib.checking.exercises import find
+from course_lib.mine import PARTS
+
+
+def wrong_of(file):
+    """(what was thought, answer, words of the refusal) of one build."""
+    return import_module(f"tests.checking.builds.wrong_{file}").WRONG
+
+
+asked: set[int] = set()  # chapters for which there is a test
+
+
+def of_chapters(*chapters):
+    """Parameters of a test: every wrong version of the builds of these chapters."""
+    asked.update(chapters)
+    return pytest.mark.parametrize(
+        ("build", "answer", "words"),
+        [
+            pytest.param(part.build, answer, words, id=f"{part.file}: {thought}")
+            for part in PARTS
+            if int(part.build.partition(".")[0]) in chapters
+            for thought, answer, words in wrong_of(part.file)
+        ],
+    )
+
+
+def expect_refusal(build, answer, words):
+    """The check refuses the answer, and its sentence has these words."""
+    with pytest.raises(Wrong) as refused:
+        find(build).check(answer)
+    assert re.search(words, str(refused.value)), refused.value
