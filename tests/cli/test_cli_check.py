@@ -153,7 +153,7 @@ def stuck(tmp_path):
     path = tmp_path / "forever.ipynb"
     path.write_text(json.dumps({"cells": [cell], "metadata": {}}))
     command = [sys.executable, "-m", "course_lib", "check", str(path)]
-    # In the background of a shell SIGINT comes ignored, and a process that we start would inherit it.
+    # In the background of a shell SIGINT comes ignored, and what we start would inherit that.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
