@@ -16,7 +16,7 @@ from course_lib.theory.network.collectives import sent_bytes, steps
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from course_lib.checking.builds.work.ddp import Gradients
+    from course_lib.checking.builds.on_rank.ddp import Gradients
 
 
 def _expect_mean(found: Any, own: "Sequence[Tensor]", rank: int, what: str) -> None:
@@ -42,7 +42,7 @@ def _expect_mean(found: Any, own: "Sequence[Tensor]", rank: int, what: str) -> N
 def _expect_gradients(
     name: str, rank: int, found: "Gradients", own: "Sequence[Gradients]", where: str = ""
 ) -> None:
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     for key, gradient in found.items():
         each = work.zero_where_none([one[key] for one in own])
@@ -51,7 +51,7 @@ def _expect_gradients(
 
 def _expect_exchange(outcomes: list[Outcome], place: str = "") -> None:
     """One all-reduce for each bucket, and the theory's bytes."""
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     sizes = ddp_buckets(work.gradient_bytes(), work.CAP_BYTES, work.CAP_BYTES)
     why = f"{place}each bucket of `fill` is sent once in a backward pass"
@@ -59,7 +59,7 @@ def _expect_exchange(outcomes: list[Outcome], place: str = "") -> None:
 
 
 def _a_bucket(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     ranks = 2
     outcomes = on_ranks(work.bucketed, parts.Bucket, ranks=ranks)
@@ -77,8 +77,8 @@ def _a_bucket(parts: SimpleNamespace) -> None:
 
 
 def _while_backward_runs(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import ddp as work
-    from course_lib.checking.builds.work.small_models import Branches
+    from course_lib.checking.builds.on_rank import ddp as work
+    from course_lib.checking.builds.on_rank.small_models import Branches
 
     ranks = 3
     outcomes = on_ranks(work.two_passes, parts.DDP, ranks=ranks)
@@ -105,7 +105,7 @@ def _while_backward_runs(parts: SimpleNamespace) -> None:
 
 def _expect_overlap(name: str, events: list[Any]) -> None:
     """Buckets are sent when they are full, in order, during backward, and waited for at its end."""
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     buckets, ready, sent, arrived = work.buckets(), set[str](), list[int](), 0
     gradients = sum(map(len, buckets))
@@ -150,7 +150,7 @@ def _expect_full(name: str, buckets: list[list[str]], number: int, ready: set[st
 
 
 def _quiet(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     ranks = 2
     outcomes = on_ranks(work.with_no_sync, parts.DDP, ranks=ranks)
@@ -170,8 +170,8 @@ def _quiet(parts: SimpleNamespace) -> None:
 
 
 def _unused(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import ddp as work
-    from course_lib.checking.builds.work.small_models import BOTH
+    from course_lib.checking.builds.on_rank import ddp as work
+    from course_lib.checking.builds.on_rank.small_models import BOTH
 
     ranks = 2
     for rank, (name, said) in enumerate(
@@ -202,7 +202,7 @@ def _expect_told(name: str, said: str, unused: bool) -> None:
 
 
 def _on_the_ring(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     ranks = 3
     ring = mine.get("ring_reduce_scatter"), mine.get("ring_all_gather")
@@ -219,7 +219,7 @@ def _on_the_ring(parts: SimpleNamespace) -> None:
 
 def _prepared(parts: SimpleNamespace) -> Any:
     """A backward pass with buckets of one layer each."""
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     return work.backward_of(parts.DDP(work.big_model(), 2**20, 2**20))
 
@@ -227,7 +227,7 @@ def _prepared(parts: SimpleNamespace) -> Any:
 def _by_torch() -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
-    from course_lib.checking.builds.work import ddp as work
+    from course_lib.checking.builds.on_rank import ddp as work
 
     ddp = DistributedDataParallel(work.big_model(), bucket_cap_mb=1, gradient_as_bucket_view=True)
     return work.backward_of(ddp)

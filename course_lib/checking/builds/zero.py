@@ -12,7 +12,7 @@ from course_lib.checking.races import Race
 from course_lib.theory.network.zero import shard
 
 if TYPE_CHECKING:
-    from course_lib.checking.builds.work.zero import Found, Weights
+    from course_lib.checking.builds.on_rank.zero import Found, Weights
 
 _LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
 
@@ -26,7 +26,7 @@ def _unit_bytes(sizes: Sequence[int], ranks: int) -> int:
 def _a_unit(parts: SimpleNamespace) -> None:
     import torch
 
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     ranks = 3
     outcomes = on_ranks(work.one_unit, parts.Unit, ranks=ranks)
@@ -89,7 +89,7 @@ def _expect_published(name: str, rank: int, found: Any, began: Any, ranks: int) 
 
 
 def _updates(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     for ranks in (2, 3):
         outcomes = on_ranks(work.updates, parts.Zero, ranks=ranks)
@@ -117,7 +117,7 @@ def _expect_weights(
     mistakes: "dict[str, list[Weights]]",
 ) -> None:
     """The weights of all ranks after each update are those of one process."""
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     for number, expected in enumerate(right):
         for name, one in found:
@@ -144,7 +144,7 @@ def _expect_same(name: str, one: "Found", first: "Found", number: int) -> None:
 
 def _expect_states(found: "Sequence[tuple[str, Found]]", ranks: int) -> None:
     """Two fp32 numbers for each element that a rank owns."""
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     expected = 2 * _unit_bytes(work.unit_sizes(), ranks) // ranks
     for name, one in found:
@@ -158,7 +158,7 @@ def _expect_states(found: "Sequence[tuple[str, Found]]", ranks: int) -> None:
 def _clipping(parts: SimpleNamespace) -> None:
     import torch
 
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     ranks = 3
     outcomes = on_ranks(work.clipped, parts.Zero, parts.clip, _LIMITS, ranks=ranks)
@@ -197,7 +197,7 @@ def _clipping(parts: SimpleNamespace) -> None:
 
 
 def _stage_2(parts: SimpleNamespace) -> None:
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     ranks = 3
     outcomes = on_ranks(work.stage_2, parts.Zero, ranks=ranks)
@@ -228,7 +228,7 @@ def _prepared(parts: SimpleNamespace) -> Any:
     """An update under stage 1, each layer a unit."""
     import torch
 
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     model = work.big_model()
     return work.update(model, parts.Zero(model, list(model), torch.optim.AdamW).step)
@@ -239,7 +239,7 @@ def _by_torch() -> Any:
     from torch.distributed.optim import ZeroRedundancyOptimizer
     from torch.nn.parallel import DistributedDataParallel
 
-    from course_lib.checking.builds.work import zero as work
+    from course_lib.checking.builds.on_rank import zero as work
 
     ddp = DistributedDataParallel(work.big_model(), gradient_as_bucket_view=True)
     optimizer = ZeroRedundancyOptimizer(

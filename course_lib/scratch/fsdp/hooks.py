@@ -3,6 +3,7 @@
 How a module's weights come and go while autograd knows nothing of it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
@@ -33,7 +34,7 @@ class Gather(Function):
         return None, None, None  # the shard's .grad comes from the reduction
 
 
-class Hooked:
+class Hooked(ABC):
     """Cuts `model` over ranks; afterwards it is called and trained as before.
 
     Each of `blocks`, in the order of the forward pass, is a unit and returns
@@ -132,21 +133,21 @@ class Hooked:
         """Whether a unit is freed between its passes: not the root."""
         return self.reshard and self.modules[number] is not self.model
 
+    @abstractmethod
     def before_forward(self, number: int) -> None:
         """Unit `number` must be whole when this returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def after_forward(self, number: int) -> None:
         """Unit `number` is not needed until its backward pass."""
-        raise NotImplementedError
 
+    @abstractmethod
     def before_backward(self, number: int) -> None:
         """Unit `number` must be whole again when this returns."""
-        raise NotImplementedError
 
+    @abstractmethod
     def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
         """These are unit `number`'s gradients, in their parameters' shapes."""
-        raise NotImplementedError
 
     def gathered(self, gradients: bool = False) -> dict[str, Tensor]:
         """All weights, or gradients, whole, by name; every rank calls it."""

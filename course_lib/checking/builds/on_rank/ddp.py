@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checking.builds.work.small_models import BOTH, Branches, gradients, rows, trained
+from course_lib.checking.builds.on_rank.small_models import BOTH, Branches, gradients, rows, trained
 from course_lib.measure.wire import WireLog, log_wire
 from course_lib.scratch.collectives.peers import Peers
 from course_lib.scratch.replicas.buckets import fill

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.checking.builds.work.small_models import Layered, rows, trained
+from course_lib.checking.builds.on_rank.small_models import Layered, rows, trained
 from course_lib.measure.wire import WireLog, log_wire
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.flat import flatten, units_of
