@@ -1,36 +1,39 @@
-"""Parameter server: a large table on one rank, in step or not, beside an all-reduced one.
+"""Parameter server: a large table on other ranks, in step or not, beside an all-reduced one.
 
-Each update uses few rows of the table, which lies on one rank. The model
-predicts the next character: each n-gram before it has a row of scores in the table, and the rows
-add up. Rank 0 serves, all others train. Beside it: the whole table on every rank, its gradient
-all-reduced by DistributedDataParallel; and trainers that do not wait for each other.
+Each update uses few rows of the table. The model predicts the next character: each n-gram before
+it has a row of scores in the table, and the rows add up. The first ranks serve, all others train.
+Beside it: the whole table on every rank, its gradient all-reduced by DistributedDataParallel; and
+trainers that do not wait for each other, the last of them as slow as you like.
 Run it with `course demo parameter_server --ranks 2`, or under torchrun.
 """
 
 import time
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.nn.functional import cross_entropy, embedding
+from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, mean_loss, own_rows, rows_of
 from course_lib.demos.shared.comparison import Comparison, Version, follow
 from course_lib.demos.shared.options import option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.tables import TableOptions, TableTraining, ngrams
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.trainee import Trainee
 from course_lib.demos.shared.training import OneProcess, one_process
 from course_lib.measure.wire import Total
-from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
-from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
-from course_lib.validation import number
-
-SERVER = 0
+from course_lib.scratch.parameter_server.messages import Messages
+from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.network.served import mean_staleness
+from course_lib.theory.network.sparse import RowExchange
+from course_lib.validation import choice, number, whole
 
 
 @dataclass(frozen=True)
@@ -40,10 +43,18 @@ class Options(TableOptions):
     steps: int = option(20, "updates")
     batch: int = option(4, "samples of all trainers in one update")
     learning_rate: float = option(20.0, "SGD's learning rate")
-    slow_ms: float = option(0.0, "pause of the last trainer in each asynchronous update")
+    servers: int = option(1, "ranks that serve: row i lies on server i mod servers")
+    pause_ms: float = option(
+        0.0, "how long a trainer computes in each asynchronous update, as a pause"
+    )
+    slow: int = option(1, "times as long for the last trainer, which makes as many times fewer")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
-        number("slow_ms", self.slow_ms, least=0)
+        choice("parts", self.parts, WHOSE)
+        whole("servers", self.servers, most=1000)
+        number("pause_ms", self.pause_ms, least=0, most=10_000)
+        whole("slow", self.slow, most=self.steps)
         super().__post_init__()
 
     def training(self) -> TableTraining:
@@ -53,41 +64,48 @@ class Options(TableOptions):
 
 @dataclass(frozen=True)
 class Result(Comparison):
-    """A comparison, with bytes per trainer, and what asynchronous training did.
+    """A comparison, with bytes of trainers and servers, and what asynchronous training did.
 
-    `exchanged_bytes`: what each trainer sends and receives in the last update. `all_reduced_bytes`:
-    what a rank sends where the table is on all ranks. `staleness[k]`: gradients that were applied k
-    updates late. `asynchronous_loss`: of the last batch, with the last table.
+    `exchanged_bytes`: what each trainer sends and receives in the last update; `served_bytes`: the
+    same of each server. `all_reduced_bytes`: what a rank sends where the table is on all ranks.
+    `staleness[t]`: of each gradient of trainer t, by how many updates it was late at server 0. The
+    losses are those of the last batch with the last table.
     """
 
     exchanged_bytes: list[int] = field(default_factory=list)
+    served_bytes: list[int] = field(default_factory=list)
     all_reduced_bytes: float = 0.0
-    staleness: list[int] = field(default_factory=list)
+    staleness: list[list[int]] = field(default_factory=list)
     asynchronous_loss: float = 0.0
+    in_step_loss: float = 0.0
 
 
 class Served(Trainee):
-    """The technique of scratch.parameter_server, on the server and on the trainers."""
+    """The technique of scratch.parameter_server, on the servers and on the trainers."""
 
-    name = "parameter server"
-
-    def __init__(self, training: TableTraining, rank: launch.Rank) -> None:
+    def __init__(
+        self, training: TableTraining, rank: launch.Rank, servers: int, parts: str
+    ) -> None:
         model = training.build()
+        self.name = "parameter server" + with_yours(parts, "RemoteTable", "ParameterServer")
         super().__init__(model, training.optimizer(model.parameters()))
-        self.training, self.rank = training, rank
+        self.training, self.rank, self.servers = training, rank, servers
         # The table is in the host's memory, so messages go by gloo, on GPU machines as well.
         self.group = dist.new_group(backend="gloo")
-        table = model.table.weight.detach()
-        trainers = [other for other in range(rank.world) if other != SERVER]
-        self.server = ParameterServer(table, training.learning_rate, trainers, self.group)
-        self.remote = RemoteTable(VOCAB, SERVER, self.group)
-        self.whole = torch.zeros_like(table)
+        messages = Messages(self.group)
+        own = model.table.weight.detach()[rank.rank :: servers].clone()
+        trainers = range(servers, rank.world)
+        self.server = mine.get("ParameterServer", parts)(
+            own, training.learning_rate, trainers, messages
+        )
+        self.remote = mine.get("RemoteTable", parts)(VOCAB, range(servers), messages)
+        self.whole = torch.zeros_like(own)
         self.rows = torch.empty(0, VOCAB)
 
     @property
     def serves(self) -> bool:
-        """Whether this rank is the server."""
-        return self.rank.rank == SERVER
+        """Whether this rank is a server."""
+        return self.rank.rank < self.servers
 
     def backward(self, batch: Batch) -> Tensor:
         """Serve all trainers once, or train on this trainer's part."""
@@ -96,13 +114,14 @@ class Served(Trainee):
             return torch.zeros((), device=self.rank.device)
         return self.train(batch).to(self.rank.device)
 
-    def train(self, batch: Batch) -> Tensor:
+    def train(self, batch: Batch, pause_s: float = 0.0) -> Tensor:
         """One pull and one push of this trainer's part; returns its share of the loss."""
-        inputs, labels = part_of(batch, self.rank)
+        trainers = self.rank.world - self.servers
+        inputs, labels = rows_of(batch, self.rank.rank - self.servers, trainers)
         ids = ngrams(inputs.cpu(), *self.training.size)
-        different, places = ids.unique(return_inverse=True)
-        self.rows = self.remote.pull(different).requires_grad_()
-        logits = embedding(places, self.rows).sum(-2)
+        self.rows = self.remote.pull(ids).requires_grad_()
+        time.sleep(pause_s)
+        logits = self.rows.sum(-2)
         total = cross_entropy(logits.flatten(0, 1), labels.cpu().flatten(), reduction="sum")
         loss = total / batch[1].numel()
         loss.backward()
@@ -111,15 +130,21 @@ class Served(Trainee):
         return loss.detach()
 
     def gradients(self) -> dict[str, Tensor]:
-        """The table's gradient, as the server has added it up."""
-        dist.broadcast(self.whole, SERVER, group=self.group)
-        return {"table.weight": self.whole}
+        """The table's gradient, as the servers have added it up."""
+        return {"table.weight": self.of_all_servers(self.whole)}
+
+    def of_all_servers(self, own: Tensor) -> Tensor:
+        """A tensor of the whole table's rows, from what each server has; all ranks call this."""
+        together = torch.empty(self.training.size[0], VOCAB)
+        for server in range(self.servers):
+            together[server :: self.servers] = from_rank(server, own, self.group)
+        return together
 
     def update(self) -> None:
-        """Nothing: the server has done it already."""
+        """Nothing: the servers have done it already."""
 
     def stored(self) -> dict[str, int]:
-        """Bytes of the table on the server, of the rows in use on a trainer."""
+        """Bytes of the table on a server, of the rows in use on a trainer."""
         return {"rows": (self.server.table if self.serves else self.rows).nbytes}
 
 
@@ -146,107 +171,123 @@ class AllReduced(Trainee):
 
 @dataclass(frozen=True)
 class Asynchronous:
-    """Training without waiting: gradients by the updates that they were late, and the last loss."""
+    """Training without waiting: each trainer's gradients by their delay, and the last loss."""
 
-    staleness: list[int]
+    staleness: list[list[int]]
     loss: float
 
 
 def main(options: Options) -> Result:
     """Train served, all-reduced, alone, and asynchronously; every rank returns its own counts."""
     rank, training = launch.init(), options.training()
-    if rank.world < 2:
-        raise ValueError("ranks 1 leaves no trainer beside the server: take at least 2")
+    if rank.world <= options.servers:
+        raise ValueError(
+            f"ranks {rank.world} leaves no trainer beside {options.servers} servers: "
+            f"take at least {options.servers + 1}"
+        )
     own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
     reference = one_process(training, rank.device)
-    exchanges = _exchanges(training, rank.world)
-    served = _served(training, rank, reference, exchanges)
+    exchanges = _exchanges(training, rank.world - options.servers, options.servers)
+    served = _served(training, rank, reference, exchanges, options.parts)
     table_bytes = training.size[0] * VOCAB * 4
     sent, stored = {"all-reduce": Total(1, table_bytes)}, {"rows": table_bytes}
     all_reduced = follow(AllReduced(training, rank), training, reference, sent, stored)
-    late = _asynchronous(training, rank, options.slow_ms)
-    ratio = dense_over_sparse(exchanges[0], training.size[0], rank.world)
-    all_reduced_bytes = ratio * exchanges[0].total_bytes
-    return Result.verified(
+    late = _asynchronous(training, rank, options)
+    exchanged = [sum(one.total_bytes for one in each) for each in exchanges]
+    result = Result.verified(
         "parameter server",
         rank,
         options.model,
         reference,
         [served, all_reduced],
-        notes=_notes(exchanges, all_reduced_bytes, late, training),
-        exchanged_bytes=[exchange.total_bytes for exchange in exchanges],
-        all_reduced_bytes=all_reduced_bytes,
+        exchanged_bytes=exchanged,
+        served_bytes=[
+            sum(one.total_bytes for one in each) for each in zip(*exchanges, strict=True)
+        ],
+        all_reduced_bytes=sent_bytes("all-reduce", table_bytes, rank.world),
         staleness=late.staleness,
         asynchronous_loss=late.loss,
+        in_step_loss=_loss(training, reference.weights["table.weight"].cpu()),
     )
+    rows = [sum(one.rows for one in each) for each in exchanges]
+    return replace(result, notes=_notes(result, rows, training.size[0]))
 
 
 def _served(
     training: TableTraining,
     rank: launch.Rank,
     reference: OneProcess,
-    exchanges: list[RowExchange],
+    exchanges: list[list[RowExchange]],
+    parts: str,
 ) -> Version:
     """The parameter server, in step, beside what it must send and store."""
-    trainee = Served(training, rank)
+    servers = len(exchanges[0])
+    trainee = Served(training, rank, servers, parts)
     if trainee.serves:
-        pulled = sum(exchange.pulled_bytes for exchange in exchanges)
-        sent, rows = Total(len(exchanges), pulled), training.size[0] * VOCAB * 4
-    else:  # two requests of two messages each
-        own = exchanges[rank.rank - 1]
-        sent, rows = Total(4, own.pushed_bytes), own.pulled_bytes
-    return follow(trainee, training, reference, {"send-recv": sent}, {"rows": rows})
+        own = [each[rank.rank] for each in exchanges]
+        sent = Total(sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own))
+        stored = len(range(rank.rank, training.size[0], servers))
+    else:  # two requests to each server: a header, and what follows it
+        own = exchanges[rank.rank - servers]
+        sent = Total(sum(4 if one.rows else 2 for one in own), sum(one.pushed_bytes for one in own))
+        stored = _drawn(training, rank.world - servers)[rank.rank - servers].numel()
+    rows = {"rows": stored * VOCAB * 4}
+    return follow(trainee, training, reference, {"send-recv": sent}, rows)
 
 
-def part_of(batch: Batch, rank: launch.Rank) -> Batch:
-    """The samples of this trainer: rank 1 has the first ones."""
-    return rows_of(batch, rank.rank - 1, rank.world - 1)
-
-
-def _exchanges(training: TableTraining, ranks: int) -> list[RowExchange]:
-    """What each trainer exchanges in the last update, from the text alone."""
+def _drawn(training: TableTraining, trainers: int) -> list[Tensor]:
+    """The rows that each trainer's samples name in the last update, from the text alone."""
     inputs, _ = training.batches()[-1]
-    parts = inputs.tensor_split(ranks - 1)
-    counts = [len(ngrams(part, *training.size).unique()) for part in parts]
-    return [RowExchange(count, VOCAB) for count in counts]
+    return [ngrams(part, *training.size) for part in inputs.tensor_split(trainers)]
 
 
-def _asynchronous(training: TableTraining, rank: launch.Rank, slow_ms: float) -> Asynchronous:
+def _exchanges(training: TableTraining, trainers: int, servers: int) -> list[list[RowExchange]]:
+    """What each trainer exchanges with each server in the last update."""
+    return [
+        [RowExchange(int((rows % servers == server).sum()), VOCAB) for server in range(servers)]
+        for rows in (drawn.unique() for drawn in _drawn(training, trainers))
+    ]
+
+
+def _asynchronous(training: TableTraining, rank: launch.Rank, options: Options) -> Asynchronous:
     """Train without waiting for the other trainers."""
-    served = Served(training, rank)
-    batches = training.batches()
+    served = Served(training, rank, options.servers, options.parts)
     if served.serves:
         served.server.serve_as_they_come()
     else:
-        for batch in batches:
-            served.train(batch)
-            if rank.rank == rank.world - 1:
-                time.sleep(slow_ms / 1000)
+        slow = options.slow if rank.rank == rank.world - 1 else 1
+        for batch in training.batches()[: training.steps // slow]:
+            served.train(batch, pause_s=slow * options.pause_ms / 1000)
         served.remote.stop()
-    late = served.server.staleness
-    counts = [late.count(updates) for updates in range(max(late, default=0) + 1)]
+    table = served.of_all_servers(served.server.table)
+    staleness = from_rank(0, [*served.server.staleness.values()], served.group)
+    return Asynchronous(staleness, _loss(training, table))
+
+
+def _loss(training: TableTraining, table: Tensor) -> float:
+    """The loss of the last batch with this table."""
     model = training.build()
-    model.table.weight.data = served.server.table
-    loss = float(mean_loss(model, batches[-1]).detach())
-    return from_rank(SERVER, Asynchronous(counts, loss), served.group)
+    model.table.weight.data = table
+    return float(mean_loss(model, training.batches()[-1]).detach())
 
 
-def _notes(
-    exchanges: list[RowExchange],
-    all_reduced_bytes: float,
-    asynchronous: Asynchronous,
-    training: TableTraining,
-) -> list[str]:
+def _notes(result: Result, rows: list[int], table_rows: int) -> list[str]:
     """Bytes beside the all-reduce, and staleness."""
-    rows = [exchange.rows for exchange in exchanges]
-    sizes = [exchange.total_bytes for exchange in exchanges]
-    least = min(all_reduced_bytes / size for size in sizes)
-    late = ", ".join(f"{count} by {k}" for k, count in enumerate(asynchronous.staleness))
+    least = min(result.all_reduced_bytes / size for size in result.exchanged_bytes)
+    late = [updates for own in result.staleness for updates in own]
+    counts = ", ".join(
+        f"{number} by {updates}" for updates, number in sorted(Counter(late).items())
+    )
+    means = ", ".join(f"{fmean(own):.1f}" for own in result.staleness)
+    usual = mean_staleness(len(result.staleness))
     return [
-        f"  rows that each trainer used: {rows} of {training.size[0]:,}; it exchanged "
-        f"{sizes} B, in all {sum(sizes):,} B through the server",
-        f"  an all-reduce of the table: {all_reduced_bytes:,.0f} B sent by each rank, "
+        f"  rows that each trainer used: {rows} of {table_rows:,}; it exchanged "
+        f"{result.exchanged_bytes} B, in all {sum(result.served_bytes):,} B, "
+        f"by server {result.served_bytes}",
+        f"  an all-reduce of the table: {result.all_reduced_bytes:,.0f} B sent by each rank, "
         f"{least:.1f} times as much as a trainer's exchange",
-        f"  asynchronous: gradients late by so many updates: {late}; "
-        f"loss of the last batch {asynchronous.loss:.3f}",
+        f"  asynchronous: gradients late by so many updates: {counts}",
+        f"    on average by trainer: {means}; of all {fmean(late):.1f}, in a long run {usual:g}",
+        f"    loss of the last batch after these {len(late)} gradients "
+        f"{result.asynchronous_loss:.3f}, in step {result.in_step_loss:.3f}",
     ]

@@ -24,11 +24,11 @@ def my_shard(group=None):
 
 def saved(folder, steps=(4,), keep=2):
     for step in steps:
-        checkpoint.save(folder, step, my_shard() + step, LAYOUT, keep=keep)
+        checkpoint.save_shard(folder, step, my_shard() + step, LAYOUT, keep=keep)
 
 
 def loaded(path, layout=LAYOUT, reshard=True):
-    step, shard = checkpoint.load(path, layout, reshard=reshard)
+    step, shard = checkpoint.load_shard(path, layout, reshard=reshard)
     return step, torch.equal(shard, my_shard() + step), shard.shape[1]
 
 

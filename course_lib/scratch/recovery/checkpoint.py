@@ -25,7 +25,7 @@ from course_lib.scratch.recovery.files import (
     Layout,
     read_manifest,
     read_shard,
-    write,
+    write_whole,
 )
 
 
@@ -34,7 +34,7 @@ def columns(total: int, rank: int, ranks: int) -> tuple[int, int]:
     return total * rank // ranks, total * (rank + 1) // ranks
 
 
-def save(
+def save_shard(
     folder: Path,
     step: int,
     shard: Tensor,  # (3, columns of this rank)
@@ -49,20 +49,19 @@ def save(
         raise FileExistsError(f"{path} is complete: save into another folder")
     path.mkdir(parents=True, exist_ok=True)
     data = shard.detach().cpu().contiguous().numpy().tobytes()
-    write(path / f"rank{rank}.shard", data)
+    write_whole(path / f"rank{rank}.shard", data)
     entries: list[Any] = [None] * ranks
     entry = {"bytes": len(data), "crc32": zlib.crc32(data)}
     dist.all_gather_object(entries, entry, group)  # all shards are on disk
     if rank == 0:
         manifest = {"step": step, "layout": layout, "shards": entries}
-        write(path / MANIFEST, json.dumps(manifest).encode())
-        for old in complete(folder)[:-keep]:
-            shutil.rmtree(old)
+        write_whole(path / MANIFEST, json.dumps(manifest).encode())
+        remove_old(folder, keep)
     dist.barrier(group)
     return path
 
 
-def load(
+def load_shard(
     path: Path,
     layout: Layout,
     group: ProcessGroup | None = None,
@@ -92,6 +91,12 @@ def load(
 def complete(folder: Path) -> list[Path]:
     """The complete checkpoints of the folder, the newest last."""
     return sorted(path.parent for path in folder.glob(f"step-*/{MANIFEST}"))
+
+
+def remove_old(folder: Path, keep: int) -> None:
+    """Keep the last `keep` complete checkpoints only."""
+    for old in complete(folder)[:-keep]:
+        shutil.rmtree(old)
 
 
 def newest(folder: Path) -> Path:

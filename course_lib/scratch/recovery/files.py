@@ -20,13 +20,13 @@ class CheckpointError(ValueError):
     """A checkpoint that cannot be used: which file, of which rank, and why."""
 
 
-def write(path: Path, data: bytes) -> None:
+def write_whole(path: Path, data: bytes) -> None:
     """All or nothing: a reader never sees half a file under this name."""
     unfinished = path.with_suffix(".unfinished")
     with open(unfinished, "wb") as file:
         file.write(data)
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # on the disk before it has its name
     os.replace(unfinished, path)
 
 

@@ -4,8 +4,16 @@ from course_lib.scratch.replicas import (
     buckets,
     data_parallel,
     ddp,
+    local_sgd,
     ring_sum,
     spread,
 )
 
-__all__ = ["buckets", "data_parallel", "ddp", "ring_sum", "spread"]
+__all__ = [
+    "buckets",
+    "data_parallel",
+    "ddp",
+    "local_sgd",
+    "ring_sum",
+    "spread",
+]

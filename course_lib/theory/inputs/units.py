@@ -72,6 +72,19 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
+def format_duration(seconds: float) -> str:
+    """Text for a time that people wait: 1156 is "19.3 min"; below two minutes as `format_seconds`.
+
+    Raises ValueError for a time below 0 or one that is not a finite number.
+    """
+    number("seconds", seconds, least=0, most=1e18)
+    for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 1.9995 * factor:
+            value = seconds / factor
+            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+    return format_seconds(seconds) if seconds else "0 s"
+
+
 def parse_count(text: str) -> int:
     """The number behind "70b", "13B", "124M" or "4k": B is billion (10^9), M is million (10^6).
 

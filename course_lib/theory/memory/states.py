@@ -60,6 +60,7 @@ def local_parameters(
 @checked
 def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> LocalParameters:
     """The part of `local_parameters` that one chunk of a pipeline has."""
+    whole("chunk", chunk, least=0, most=layout.chunks - 1)
     return _added_up(shape, layout, (chunk,))
 
 

@@ -1,19 +1,20 @@
 """Rows of a large table: what a parameter server moves, and what an all-reduce of it all would."""
 
+import math
 from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.network.collectives import sent_bytes
-from course_lib.validation import whole
+from course_lib.validation import number, whole
 
 
 @dataclass(frozen=True)
 class RowExchange:
-    """One update of one trainer that uses `rows` rows of `width` numbers.
+    """One update of one trainer that uses `rows` different rows of `width` numbers.
 
     It sends their ids, gets the rows, and sends their gradients; each of its two requests begins
-    with a header. Source: Li et al. 2014, "Scaling Distributed Machine Learning with the
-    Parameter Server", OSDI, sections 2 and 3.
+    with a header. Where rows lie on several servers, it makes one exchange with each. Source: Li et
+    al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", OSDI, sections 2, 3.
     """
 
     rows: int
@@ -23,9 +24,9 @@ class RowExchange:
     header_bytes: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("rows", "width", "element_bytes"):
+        for name in ("width", "element_bytes"):
             whole(name, getattr(self, name))
-        for name in ("id_bytes", "header_bytes"):
+        for name in ("rows", "id_bytes", "header_bytes"):
             whole(name, getattr(self, name), least=0)
 
     @property
@@ -43,6 +44,15 @@ class RowExchange:
         """Both ways: about 2 · rows · width · bytes of an element, whatever the table's size."""
         return self.pulled_bytes + self.pushed_bytes
 
+    def gathered_bytes(self, ranks: int) -> int:
+        """Sent by a rank without a server: ids and gradients of its rows to each of the others.
+
+        Every rank then has the whole table, and the gradients of all: (n-1) · rows · (width · bytes
+        of an element + bytes of an id).
+        """
+        whole("ranks", ranks)
+        return (ranks - 1) * (self.pulled_bytes + self.rows * self.id_bytes)
+
 
 @checked
 def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> float:
@@ -51,6 +61,37 @@ def dense_over_sparse(exchange: RowExchange, table_rows: int, ranks: int) -> flo
     2(n-1)/n · table_rows · width · bytes of an element. Above 1 the server moves less for each
     trainer; but it moves the exchanges of all trainers through its own link.
     """
+    whole("rows", exchange.rows)
     whole("table_rows", table_rows, least=exchange.rows)
     size = table_rows * exchange.width * exchange.element_bytes
     return sent_bytes("all-reduce", size, ranks) / exchange.total_bytes
+
+
+def distinct_rows(rows: int, draws: int, skew: float = 0.0) -> float:
+    """Different rows that are expected among `draws` of a table's rows: Σ 1 - (1 - p)^draws.
+
+    Row i, from 1 on, is drawn with p in proportion to i^-skew: 0 is uniform, 1 is Zipf's law, about
+    as words are used. From row 1000 on, rows are counted in blocks whose numbers differ by 1 %.
+    """
+    whole("rows", rows)
+    whole("draws", draws)
+    number("skew", skew, least=0, most=10)
+    blocks = _blocks(rows, skew)
+    total = sum(count * weight for count, weight in blocks)
+    return sum(count * -math.expm1(draws * _log1m(w / total)) for count, w in blocks)
+
+
+def _blocks(rows: int, skew: float) -> list[tuple[int, float]]:
+    """Rows in blocks of nearly equal weight: how many, and the mean of i^-skew."""
+    found = [(1, i**-skew) for i in range(1, min(rows, 1000) + 1)]
+    first = 1001
+    while first <= rows:
+        end = min(rows + 1, first + first // 100)
+        middle = (first + end - 1) / 2
+        found.append((end - first, middle**-skew))
+        first = end
+    return found
+
+
+def _log1m(p: float) -> float:
+    return math.log1p(-p) if p < 1 else -math.inf

@@ -299,7 +299,7 @@ def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
 @checked
 def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
     """A table of the sturdiest layouts, below what is assumed: in all plans, and in each."""
-    every = tuple(plans.values())
+    best = sturdy(tuple(plans.values()), count)
     parts = {name: each.question.assumptions.explain().split("; ") for name, each in plans.items()}
     common = [
         part for part in parts[next(iter(parts))] if all(part in own for own in parts.values())
@@ -309,7 +309,7 @@ def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
         names.append(f"{name}: {'; '.join(part for part in own if part not in common)}")
     head = "".join(f"{name[:10]:>11}" for name in plans)
     lines = []
-    for one in sturdy(every, count):
+    for one in best:
         times = "".join(f"{seconds:9.3f} s" for seconds in one.steps_s)
         lines.append(f"{times} {one.loss:6.1%} {_columns(one.option)}")
     return "\n".join([*names, f"{head}   loss {_HEAD}", *lines])

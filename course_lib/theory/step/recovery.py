@@ -4,10 +4,14 @@ M is the mean time between failures of the whole machine, C the time of one save
 """
 
 import math
+from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.validation import number, whole
+
+_LARGEST_EXPONENT = 100.0  # e^100 attempts at one interval
+_LARGEST_WASTE = 1e4  # a day of work takes 27 years
 
 
 def machine_mtbf_s(part_mtbf_s: float, parts: int) -> float:
@@ -50,6 +54,66 @@ def wasted_fraction(
     _save_and_mtbf(save_s, mtbf_s)
     number("restart_s", restart_s, least=0)
     return save_s / interval_s + (interval_s / 2 + restart_s) / mtbf_s
+
+
+def expected_waste(
+    interval_s: float, save_s: float, mtbf_s: float, restart_s: float = 0.0
+) -> float:
+    """The same fraction without Young's assumption: (M/τ)·e^(R/M)·(e^((τ + C)/M) − 1) − 1.
+
+    Failures come at random, also during saves and restarts. Raises ValueError where practically
+    nothing is ever finished. Source: Daly 2006, doi:10.1016/j.future.2004.11.016, section 3.
+    """
+    number("interval_s", interval_s, above=0)
+    _save_and_mtbf(save_s, mtbf_s)
+    number("restart_s", restart_s, least=0)
+    exponent = (interval_s + save_s + restart_s) / mtbf_s
+    if exponent < _LARGEST_EXPONENT:
+        again = math.exp(restart_s / mtbf_s) * math.expm1((interval_s + save_s) / mtbf_s)
+        waste = mtbf_s / interval_s * again - 1
+        if waste < _LARGEST_WASTE:
+            return max(waste, 0.0)
+    raise ValueError(
+        f"interval_s {interval_s:.3g}, save_s {save_s:.3g} and restart_s {restart_s:.3g} hardly "
+        f"ever end between failures {mtbf_s:.3g} s apart: save faster, or more often"
+    )
+
+
+@dataclass(frozen=True)
+class Saving:
+    """A machine that fails, saves every `interval_s` seconds of work, and starts again."""
+
+    interval_s: float
+    save_s: float
+    mtbf_s: float
+    restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        expected_waste(self.interval_s, self.save_s, self.mtbf_s, self.restart_s)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The three terms of `wasted_fraction`."""
+        return {
+            "saving": self.save_s / self.interval_s,
+            "work done again": self.interval_s / 2 / self.mtbf_s,
+            "restarting": self.restart_s / self.mtbf_s,
+        }
+
+    @property
+    def waste(self) -> float:
+        """`expected_waste` of this interval."""
+        return expected_waste(self.interval_s, self.save_s, self.mtbf_s, self.restart_s)
+
+    @property
+    def best_interval_s(self) -> float:
+        """Daly's interval for this machine."""
+        return daly_interval_s(self.save_s, self.mtbf_s)
+
+    @property
+    def progress(self) -> float:
+        """New work over the time by the clock: 1 / (1 + waste)."""
+        return 1 / (1 + self.waste)
 
 
 def lost_steps(done: int, every: int) -> int:

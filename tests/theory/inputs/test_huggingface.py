@@ -76,10 +76,11 @@ def test_every_configuration_is_counted_and_says_where_it_is_published():
         assert source.endswith(f"/{name}/blob/main/config.json")
 
 
+@pytest.mark.engine("transformers")
 @every("name", PARAMETERS)
 def test_the_parameters_are_those_that_an_installed_transformers_builds(name):
-    transformers = pytest.importorskip("transformers", minversion="5.0")
     import torch
+    import transformers
 
     values = entries(name)
     values = values.get("text_config") or values

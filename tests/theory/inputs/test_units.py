@@ -96,6 +96,7 @@ PROBES = {
         units.format_bytes, {"size_bytes": 1e9}, {"size_bytes": 2e9, "unit": "GiB", "digits": 3}
     ),
     "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
+    "format_duration": Probe(units.format_duration, {"seconds": 1.0}, {"seconds": 2e6}),
     "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
     "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
     "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),

@@ -11,26 +11,14 @@ from probes import JOB, Probe
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
 from course_lib.theory.memory.replay import memory_timeline
 
 SEVENTY, MIXTRAL = MODELS["llama2-70b"], MODELS["mixtral-8x7b"]
 LATE = Recipe(gradients="fp32", fused_swiglu=True, gradient_life="backward")
-# Llama 3 405B on 16,384 GPUs: 16 stages of 8 chunks, of which the first and the last have no layer
-# (arXiv:2407.21783, table 4 and section 3.3.2).
-META = Layout(
-    dp=128,
-    tp=8,
-    pp=16,
-    accumulation=16,
-    zero_stage=2,
-    sequence_parallel=True,
-    schedule="interleaved",
-    virtual_stages=8,
-    stage_layers=(0, *[1] * 126, 0),
-    reduce="group",
-)
+META = dataclasses.replace(LLAMA3_405B.layout, zero_stage=2, reduce="group")
 ON_8K = {"dp": 64, "accumulation": 32}
 
 

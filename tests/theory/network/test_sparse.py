@@ -1,10 +1,11 @@
 """What a parameter server moves, against sums by hand."""
 
 import pytest
+import torch
 from every import every
 from probes import Probe
 
-from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse, distinct_rows
 
 
 def test_an_exchange_by_hand():
@@ -25,10 +26,19 @@ def test_where_all_rows_are_used_the_all_reduce_sends_less():
     assert dense_over_sparse(every_row, 1000, 2) == pytest.approx(64 / (128 + 8), rel=1e-3)
 
 
+def test_without_a_server_all_ranks_get_all_rows():
+    exchange = RowExchange(rows=10, width=4)
+    assert exchange.gathered_bytes(ranks=1) == 0
+    assert exchange.gathered_bytes(ranks=3) == 2 * 10 * (4 * 4 + 8)
+    # From 3 ranks on a server asks less of each of them, headers aside.
+    plain = RowExchange(rows=10, width=4, id_bytes=0, header_bytes=0)
+    assert plain.gathered_bytes(3) == plain.total_bytes
+
+
 @every(
     ("wrong", "message"),
     [
-        ({"rows": 0}, "rows must be at least 1"),
+        ({"rows": -1}, "rows must be at least 0"),
         ({"width": 1.5}, "width must be a whole number"),
         ({"id_bytes": -1}, "id_bytes must be at least 0"),
     ],
@@ -41,15 +51,63 @@ def test_bad_sizes_are_explained(wrong, message):
 def test_a_table_smaller_than_its_rows_is_explained():
     with pytest.raises(ValueError, match="table_rows must be at least 100"):
         dense_over_sparse(RowExchange(100, 16), 99, 2)
+    with pytest.raises(ValueError, match="rows must be at least 1"):
+        dense_over_sparse(RowExchange(0, 16), 99, 2)
+
+
+def test_a_billion_rows_of_which_each_of_8_gpus_touches_100_000():
+    exchange, table_bytes = RowExchange(100_000, 64), 10**9 * 64 * 4
+    assert table_bytes == 256e9
+    assert exchange.total_bytes == pytest.approx(52e6, rel=1e-3)
+    assert dense_over_sparse(exchange, 10**9, 8) == pytest.approx(8615, abs=1)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.6, 1.0, 1.5])
+def test_distinct_rows_against_a_draw(skew):
+    rows, draws = 20_000, 10_000
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.arange(1, rows + 1, dtype=torch.float64) ** -skew
+    drawn = torch.multinomial(weights, draws, replacement=True, generator=generator)
+    assert distinct_rows(rows, draws, skew) == pytest.approx(len(drawn.unique()), rel=0.03)
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.6, 1.0, 1.5])
+def test_distinct_rows_against_the_whole_sum(skew):
+    rows, draws = 300_000, 50_000
+    chances = torch.arange(1, rows + 1, dtype=torch.float64) ** -skew
+    each = 1 - (1 - chances / chances.sum()) ** draws
+    assert distinct_rows(rows, draws, skew) == pytest.approx(float(each.sum()), rel=1e-3)
+
+
+def test_distinct_rows_at_the_ends():
+    assert distinct_rows(1, 5) == 1
+    assert distinct_rows(10**9, 1, 1.0) == pytest.approx(1)
+    assert distinct_rows(100, 10**6) == pytest.approx(100)
+
+
+def test_draws_of_nothing_are_explained():
+    for wrong, message in (
+        ({"rows": 0}, "rows must be at least 1"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"skew": -1.0}, "skew must be at least 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            distinct_rows(**{"rows": 10, "draws": 10, **wrong})
 
 
 EXCHANGE = {"rows": 100, "width": 64}
 PROBES = {
+    "distinct_rows": Probe(
+        distinct_rows, {"rows": 100, "draws": 50}, {"rows": 200, "draws": 60, "skew": 1.0}
+    ),
     "RowExchange": Probe(
         RowExchange,
         EXCHANGE,
         {"rows": 50, "width": 32, "element_bytes": 2, "id_bytes": 4, "header_bytes": 0},
         see=lambda exchange: exchange.total_bytes,
+    ),
+    "RowExchange.gathered_bytes": Probe(
+        RowExchange(**EXCHANGE).gathered_bytes, {"ranks": 4}, {"ranks": 2}
     ),
     "dense_over_sparse": Probe(
         dense_over_sparse,

@@ -1,15 +1,19 @@
 """Young's and Daly's intervals against a search, a simulation, and a published failure rate."""
 
 import random
+from dataclasses import replace
 
 import pytest
 from every import every
 from probes import Probe
 
+from course_lib.scratch.recovery import failures
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.step.recovery import (
+    Saving,
     checkpoint_bytes,
     daly_interval_s,
+    expected_waste,
     lost_steps,
     machine_mtbf_s,
     mean_lost_steps,
@@ -65,6 +69,31 @@ def test_llama_3_lost_a_rank_every_three_hours():
     assert young_interval_s(60, mtbf_s) == pytest.approx(1156, abs=1)  # a save of a minute: 19 min
 
 
+@every("interval_s", [60.0, 300.0, 1156.0, 4000.0])
+def test_the_complete_model_is_what_a_run_with_failures_shows(interval_s):
+    llama = {"save_s": 60.0, "mtbf_s": 11_135.0, "restart_s": 600.0}
+    spans = failures.run(200 * DAY_S, interval_s=interval_s, **llama)
+    seen = failures.wasted(spans)
+    assert seen == pytest.approx(expected_waste(interval_s, **llama), rel=0.03)
+
+
+def test_the_complete_model_is_youngs_where_failures_are_rare():
+    rare = {"interval_s": 100.0, "save_s": 1.0, "mtbf_s": 1e7, "restart_s": 50.0}
+    assert expected_waste(**rare) == pytest.approx(wasted_fraction(**rare), rel=1e-3)
+    often = {"interval_s": 1156.0, "save_s": 60.0, "mtbf_s": 54 * DAY_S / 419, "restart_s": 600.0}
+    assert wasted_fraction(**often) == pytest.approx(0.158, abs=0.001)
+    assert expected_waste(**often) == pytest.approx(0.173, abs=0.001)
+
+
+def test_a_plan_knows_its_parts_and_a_better_one():
+    plan = Saving(3600.0, 60.0, 11_135.0, 600.0)
+    assert sum(plan.parts.values()) == pytest.approx(wasted_fraction(3600.0, 60.0, 11_135.0, 600.0))
+    assert plan.best_interval_s == daly_interval_s(60.0, 11_135.0)
+    assert plan.progress == 1 / (1 + plan.waste)
+    less, best, more = (replace(plan, interval_s=plan.best_interval_s * k) for k in (0.8, 1, 1.25))
+    assert best.waste < min(less.waste, more.waste, plan.waste) and best.progress > plan.progress
+
+
 def test_lost_updates_and_their_mean():
     assert [lost_steps(done, 4) for done in range(6)] == [0, 1, 2, 3, 0, 1]
     assert mean_lost_steps(4) == sum(lost_steps(done, 4) for done in range(400)) / 400
@@ -83,6 +112,9 @@ def test_bytes_of_a_checkpoint():
         (lambda: daly_interval_s(1, 0), "mtbf_s must be above 0"),
         (lambda: wasted_fraction(0, 1, 1), "interval_s must be above 0"),
         (lambda: wasted_fraction(1, 1, 1, -1), "restart_s must be at least 0"),
+        (lambda: expected_waste(1, 1, 1, -1), "restart_s must be at least 0"),
+        (lambda: expected_waste(1e4, 1, 10), "hardly ever end between failures 10 s apart"),
+        (lambda: Saving(1, 1, 1, 1e3), "save faster, or more often"),
         (lambda: lost_steps(-1, 2), "done must be at least 0"),
         (lambda: mean_lost_steps(0), "every must be at least 1"),
         (lambda: machine_mtbf_s(1, 0), "parts must be at least 1"),
@@ -105,6 +137,17 @@ PROBES = {
         wasted_fraction,
         FAILURES | {"interval_s": 600.0},
         OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
+    ),
+    "expected_waste": Probe(
+        expected_waste,
+        FAILURES | {"interval_s": 600.0},
+        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
+    ),
+    "Saving": Probe(
+        Saving,
+        FAILURES | {"interval_s": 600.0},
+        OTHER_FAILURES | {"interval_s": 900.0, "restart_s": 100.0},
+        see=lambda plan: plan.waste,
     ),
     "lost_steps": Probe(lost_steps, {"done": 7, "every": 4}, {"done": 6, "every": 5}),
     "mean_lost_steps": Probe(mean_lost_steps, {"every": 4}, {"every": 5}),

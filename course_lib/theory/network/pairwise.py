@@ -1,0 +1,168 @@
+"""Which rank or link is slow, named from tests of pairs.
+
+A pair is fast only if both ends and the way between them are. So pairs that are fast join ranks
+into groups, and a slow rank, or a slow way between two halves, is what is left between the groups.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from course_lib.checked import checked
+from course_lib.validation import choice, fraction, number, whole
+
+SCHEDULES = ("halving", "all")
+_MOST = 1024  # ranks of a schedule: "all" has half a million pairs then
+
+
+@checked
+@dataclass(frozen=True)
+class PairTest:
+    """What one pair of ranks reached, one way."""
+
+    first: int
+    second: int
+    bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        whole("first", self.first, least=0)
+        whole("second", self.second, least=0)
+        number("bytes_per_s", self.bytes_per_s, above=0)
+        if self.first == self.second:
+            raise ValueError(f"first and second are both {self.first}: test two ranks")
+
+
+@dataclass(frozen=True)
+class SlowPart:
+    """What is slow: "nothing", "ranks", "link", "cut" (between two groups) or "unknown".
+
+    `groups`: the slow ranks; the two ends of the link; the two sides of the cut; for "unknown" all
+    slow pairs.
+    """
+
+    kind: str
+    groups: tuple[tuple[int, ...], ...] = ()
+    slow_bytes_per_s: float = 0.0
+    usual_bytes_per_s: float = 0.0
+
+    def explain(self) -> str:
+        """One sentence, and what to do next."""
+        rates = f"{_rate(self.slow_bytes_per_s)} instead of {_rate(self.usual_bytes_per_s)}"
+        told = [_told(group) for group in self.groups]
+        if self.kind == "nothing":
+            return f"no pair is slow: all reach about {_rate(self.usual_bytes_per_s)}"
+        if self.kind == "ranks":
+            reach = "reaches" if len(self.groups[0]) == 1 else "reach"
+            return f"{told[0]} {reach} {rates} with everybody: look at port, cable and node"
+        if self.kind == "link":
+            ends = " and ".join(told)
+            return f"only between {ends} there is {rates}: look at the way, both ends are well"
+        if self.kind == "cut":
+            ends = " and ".join(told)
+            return f"between {ends} there is {rates}: look at what joins these groups"
+        pairs = ", ".join("–".join(map(str, pair)) for pair in self.groups)
+        return f"slow pairs without one cause ({pairs}): test all pairs, one after the other"
+
+
+def rounds(ranks: int, schedule: str = "halving") -> list[list[tuple[int, int]]]:
+    """Pairs to be tested, round by round; in a round every rank is in one pair at most.
+
+    "halving": rank r meets the ranks at distance n/2, n/4, …, 1 (r XOR distance): log2 n rounds,
+    which is enough to name a slow rank or half, and misses a slow way between two ranks that never
+    meet. "all": each rank meets all others in n - 1 rounds (n for an odd n), by the circle method.
+    Raises ValueError for "halving" with a number of ranks that is no power of two.
+    """
+    whole("ranks", ranks, least=2, most=_MOST)
+    choice("schedule", schedule, SCHEDULES)
+    if schedule == "all":
+        return _all_rounds(ranks)
+    if ranks & (ranks - 1):
+        raise ValueError(
+            f"ranks {ranks} is no power of two: take schedule 'all', or 2, 4, 8 … ranks"
+        )
+    halves = [ranks >> step for step in range(1, ranks.bit_length())]
+    return [[(r, r ^ far) for r in range(ranks) if r < r ^ far] for far in halves]
+
+
+@checked
+def name_slow(tests: Sequence[PairTest], slow_share: float = 0.6) -> SlowPart:
+    """Name what makes pairs slow; "unknown" where the tests allow no name.
+
+    Slow are the pairs below the largest gap in the sorted rates, if what is below reaches less than
+    `slow_share` of what is above. Fast pairs join ranks into groups. All slow pairs lie between
+    groups: single ranks beside one group are slow; two groups are a cut. One slow pair inside a
+    group is a link. Raises ValueError for fewer than two tests, or a share not in (0, 1].
+    """
+    fraction("slow_share", slow_share)
+    if len(tests) < 2:
+        raise ValueError(
+            f"tests has {len(tests)} of two pairs or more: slow is a comparison, take 3 ranks"
+        )
+    order = sorted(tests, key=lambda test: test.bytes_per_s)
+    gaps = [
+        (low.bytes_per_s / high.bytes_per_s, place)
+        for place, (low, high) in enumerate(pairwise(order), start=1)
+    ]
+    share, place = min(gaps)
+    usual = order[-1 - (len(order) - 1) // 2].bytes_per_s
+    if share >= slow_share:
+        return SlowPart("nothing", usual_bytes_per_s=usual)
+    slow, fast = order[:place], order[place:]
+    rates = _middle(slow), _middle(fast)
+    groups = _joined(tests, fast)
+    group_of = {rank: group for group in groups for rank in group}
+    if all(group_of[test.first] != group_of[test.second] for test in slow):
+        single = tuple(sorted(group[0] for group in groups if len(group) == 1))
+        if len(groups) - len(single) == 1 and single:
+            return SlowPart("ranks", (single,), *rates)
+        if len(groups) == 2:
+            return SlowPart("cut", tuple(groups), *rates)
+    elif len(slow) == 1:
+        return SlowPart("link", ((slow[0].first,), (slow[0].second,)), *rates)
+    pairs = sorted((min(t.first, t.second), max(t.first, t.second)) for t in slow)
+    return SlowPart("unknown", tuple(pairs), *rates)
+
+
+def _joined(tests: Sequence[PairTest], fast: Sequence[PairTest]) -> list[tuple[int, ...]]:
+    """Groups of ranks that chains of fast pairs join, each sorted."""
+    root = {rank: rank for test in tests for rank in (test.first, test.second)}
+
+    def find(rank: int) -> int:
+        while root[rank] != rank:
+            rank = root[rank]
+        return rank
+
+    for test in fast:
+        root[find(test.first)] = find(test.second)
+    groups: dict[int, list[int]] = {}
+    for rank in sorted(root):
+        groups.setdefault(find(rank), []).append(rank)
+    return [tuple(group) for group in groups.values()]
+
+
+def _all_rounds(ranks: int) -> list[list[tuple[int, int]]]:
+    """The circle method: one seat is fixed, the others move on by one in each round."""
+    seats = list(range(ranks + ranks % 2))  # with an odd number one rank rests in each round
+    found = []
+    for _ in range(len(seats) - 1):
+        pairs = zip(seats[: len(seats) // 2], reversed(seats), strict=False)
+        found.append([(min(p), max(p)) for p in pairs if max(p) < ranks])
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    return found
+
+
+def _middle(tests: Sequence[PairTest]) -> float:
+    """The median rate; `tests` are sorted."""
+    return tests[len(tests) // 2].bytes_per_s
+
+
+def _told(group: tuple[int, ...]) -> str:
+    if len(group) == 1:
+        return f"rank {group[0]}"
+    return f"ranks {', '.join(map(str, group[:8]))}{' …' if len(group) > 8 else ''}"
+
+
+def _rate(bytes_per_s: float) -> str:
+    return (
+        f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+    )

@@ -1,0 +1,155 @@
+"""Naming what is slow: made-up clusters with a known fault, every one of them named."""
+
+import random
+from itertools import combinations
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib.theory.network.pairwise import PairTest, SlowPart, name_slow, rounds
+
+FAST, SLOW = 24e9, 6e9
+
+
+def measured(ranks, schedule, is_slow, seed=0):
+    """Every pair of the schedule, with a noise of a tenth."""
+    pick = random.Random(seed)
+    return [
+        PairTest(a, b, (SLOW if is_slow(a, b) else FAST) * pick.uniform(0.9, 1))
+        for pairs in rounds(ranks, schedule)
+        for a, b in pairs
+    ]
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 5, 8])
+def test_all_pairs_meet_once_and_no_rank_twice_in_a_round(ranks):
+    found = rounds(ranks, "all")
+    assert sorted(pair for pairs in found for pair in pairs) == list(combinations(range(ranks), 2))
+    assert len(found) == ranks - 1 + ranks % 2
+    for pairs in found:
+        assert len({rank for pair in pairs for rank in pair}) == 2 * len(pairs)
+
+
+def test_halving_has_log_rounds():
+    assert rounds(8) == [
+        [(0, 4), (1, 5), (2, 6), (3, 7)],
+        [(0, 2), (1, 3), (4, 6), (5, 7)],
+        [(0, 1), (2, 3), (4, 5), (6, 7)],
+    ]
+    assert len(rounds(64)) == 6 and len(rounds(64, "all")) == 63
+
+
+@pytest.mark.parametrize("schedule", ["halving", "all"])
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_slow_rank_is_named(ranks, schedule, seed):
+    slow = seed % ranks
+    found = name_slow(measured(ranks, schedule, lambda a, b: slow in (a, b), seed))
+    assert (found.kind, found.groups) == ("ranks", ((slow,),))
+    assert found.slow_bytes_per_s == pytest.approx(SLOW, rel=0.11)
+    assert found.usual_bytes_per_s == pytest.approx(FAST, rel=0.11)
+
+
+@pytest.mark.parametrize("schedule", ["halving", "all"])
+@pytest.mark.parametrize("ranks", [4, 8, 64])
+def test_a_slow_way_between_two_halves_is_named(ranks, schedule):
+    half = ranks // 2
+    found = name_slow(measured(ranks, schedule, lambda a, b: (a < half) != (b < half)))
+    assert found.kind == "cut"
+    assert found.groups == (tuple(range(half)), tuple(range(half, ranks)))
+
+
+def test_a_slow_node_of_two_ranks_is_a_cut():
+    found = name_slow(measured(8, "all", lambda a, b: (a in (2, 3)) != (b in (2, 3))))
+    assert (found.kind, found.groups) == ("cut", ((0, 1, 4, 5, 6, 7), (2, 3)))
+
+
+@pytest.mark.parametrize("pair", [(0, 4), (2, 3)])
+def test_a_slow_link_is_named_where_it_is_tested(pair):
+    for schedule in ("halving", "all"):
+        found = name_slow(measured(8, schedule, lambda a, b: (a, b) == pair))
+        assert (found.kind, found.groups) == ("link", ((pair[0],), (pair[1],)))
+
+
+def test_a_slow_link_between_ranks_that_never_meet_is_missed():
+    assert name_slow(measured(8, "halving", lambda a, b: (a, b) == (0, 3))).kind == "nothing"
+    assert name_slow(measured(8, "all", lambda a, b: (a, b) == (0, 3))).kind == "link"
+
+
+def test_two_slow_ranks_are_both_named():
+    found = name_slow(measured(8, "all", lambda a, b: a in (1, 6) or b in (1, 6)))
+    assert found.groups == ((1, 6),)
+
+
+def test_noise_is_nothing_and_a_muddle_is_unknown():
+    assert name_slow(measured(8, "all", lambda a, b: False)).kind == "nothing"
+    muddle = name_slow(measured(8, "all", lambda a, b: (a, b) in ((0, 1), (2, 3), (4, 6))))
+    assert (muddle.kind, muddle.groups) == ("unknown", ((0, 1), (2, 3), (4, 6)))
+    # Of three ranks and one pair each way nobody can say who it is.
+    three = [PairTest(0, 1, SLOW), PairTest(1, 2, SLOW), PairTest(0, 2, SLOW)]
+    assert name_slow(three).kind == "nothing"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_healthy_rank_is_accused(seed):
+    """Whatever pairs are slow, ranks that are named are slow in all of their tests."""
+    pick = random.Random(seed)
+    slow = {pair for pair in combinations(range(6), 2) if pick.random() < 0.3}
+    tests = measured(6, "all", lambda a, b: (a, b) in slow, seed)
+    found = name_slow(tests)
+    if found.kind == "ranks":
+        for rank in found.groups[0]:
+            assert all(pair in slow for pair in combinations(range(6), 2) if rank in pair)
+
+
+def test_the_sentences():
+    assert SlowPart("nothing", usual_bytes_per_s=24e9).explain().endswith("all reach about 24 GB/s")
+    one = SlowPart("ranks", ((3,),), 6e9, 24e9).explain()
+    assert one.startswith("rank 3 reaches 6 GB/s instead of 24 GB/s with everybody")
+    assert "ranks 1, 2 reach 6" in SlowPart("ranks", ((1, 2),), 6e9, 24e9).explain()
+    link = SlowPart("link", ((0,), (4,)), 6e6, 24e6).explain()
+    assert link.startswith("only between rank 0 and rank 4 there is 6 MB/s instead of 24 MB/s")
+    cut = SlowPart("cut", ((0, 1), tuple(range(2, 20))), 6e9, 24e9).explain()
+    assert "between ranks 0, 1 and ranks 2, 3, 4, 5, 6, 7, 8, 9 … there is" in cut
+    assert "(0–1, 2–3)" in SlowPart("unknown", ((0, 1), (2, 3)), 6e9, 24e9).explain()
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: rounds(6), "ranks 6 is no power of two"),
+        (lambda: rounds(1, "all"), "ranks must be at least 2"),
+        (lambda: rounds(10**9, "all"), "ranks must be at most 1024"),
+        (lambda: rounds(4, "some"), "schedule 'some' is not one of"),
+        (lambda: PairTest(1, 1, 1e9), "first and second are both 1"),
+        (lambda: PairTest(0, 1, 0), "bytes_per_s must be above 0"),
+        (lambda: name_slow([PairTest(0, 1, 1e9)]), "tests has 1 of two pairs"),
+        (lambda: name_slow([PairTest(0, 1, 1e9)] * 2, 0), "slow_share must be above 0"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+TESTS = measured(4, "all", lambda a, b: 3 in (a, b))
+PROBES = {
+    "rounds": Probe(rounds, {"ranks": 4}, {"ranks": 8, "schedule": "all"}),
+    "name_slow": Probe(
+        name_slow,
+        {"tests": TESTS},
+        {"tests": measured(4, "all", lambda a, b: 2 in (a, b)), "slow_share": 0.1},
+    ),
+    "PairTest": Probe(
+        PairTest,
+        {"first": 0, "second": 1, "bytes_per_s": 1e9},
+        {"first": 2, "second": 3, "bytes_per_s": 2e9},
+    ),
+}
+RECORDS = {
+    "SlowPart": [
+        name_slow(TESTS),
+        name_slow(measured(4, "all", lambda a, b: (a < 2) != (b < 2), seed=1)),
+    ]
+}

@@ -1,0 +1,164 @@
+"""Parameter servers: the time of an update against a queue, and how late gradients come."""
+
+import heapq
+from dataclasses import replace
+
+import pytest
+import torch
+from probes import Probe
+
+from course_lib.scratch.parameter_server.stale import descend
+from course_lib.theory.network.served import (
+    ServedTraining,
+    largest_stable_rate,
+    mean_staleness,
+)
+from course_lib.theory.network.sparse import RowExchange, dense_over_sparse
+
+# 100,000 rows of 64 numbers, 25 GB/s, 20 ms of computing.
+BASE = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)
+
+
+def test_8_trainers_by_hand():
+    assert BASE.exchange.total_bytes == 52_000_016
+    assert BASE.alone_s == pytest.approx(0.02 + 52.0e6 / 25e9, rel=1e-6)
+    assert BASE.served_bytes == 8 * 52_000_016
+    assert BASE.in_step_s == pytest.approx(0.02 + 8 * 2.08e-3, rel=1e-5)
+    assert BASE.as_they_come_s == BASE.alone_s  # the link is busy for 8.4 of 22.1 ms
+    assert BASE.server_load == pytest.approx(8 * 26.4e6 / 25e9 / 0.02208, rel=1e-4)
+    assert BASE.saturating_trainers == pytest.approx(0.02208 / 1.056e-3, rel=1e-4)
+    assert BASE.speed_up == 8
+
+
+def test_servers_help_until_each_trainer_has_one():
+    times = [replace(BASE, servers=servers).in_step_s for servers in (1, 2, 4, 8, 16)]
+    assert times[:4] == sorted(times[:4], reverse=True) and times[3] == times[4] == BASE.alone_s
+
+
+def test_the_all_reduced_table():
+    beside = BASE.all_reduced_s(10**9) - BASE.compute_s
+    assert beside == pytest.approx(2 * 7 / 8 * 256e9 / 25e9)
+    # The same trainer's exchange is 8,615 times as fast, and 8 of them share a server's link.
+    ratio = dense_over_sparse(BASE.exchange, 10**9, 8)
+    assert beside / (BASE.in_step_s - BASE.compute_s) == pytest.approx(ratio / 8)
+
+
+def simulated(training, updates=200):
+    """Seconds for an update of each trainer: every message waits for its turn on the server's link.
+
+    One server; the two directions are queues of their own, first come, first served.
+    """
+    pull_s = training.exchange.pulled_bytes / training.bytes_per_s
+    push_s = training.exchange.pushed_bytes / training.bytes_per_s
+    events = [(0.0, trainer, "pull", 0) for trainer in range(training.trainers)]
+    free = {"pull": 0.0, "push": 0.0}
+    end = 0.0
+    while events:
+        now, trainer, kind, done = heapq.heappop(events)
+        free[kind] = max(now, free[kind]) + (pull_s if kind == "pull" else push_s)
+        if kind == "pull":
+            event = (free[kind] + training.compute_s, trainer, "push", done)
+        elif done + 1 == updates:
+            end = max(end, free[kind])
+            continue
+        else:
+            event = (free[kind], trainer, "pull", done + 1)
+        heapq.heappush(events, event)
+    return end / updates
+
+
+@pytest.mark.parametrize("trainers", [1, 4, 16, 24, 64])
+def test_as_they_come_against_a_queue(trainers):
+    training = replace(BASE, trainers=trainers)
+    assert simulated(training) == pytest.approx(training.as_they_come_s, rel=0.02)
+    assert (training.server_load == 1) == (trainers > training.saturating_trainers)
+    assert training.speed_up == pytest.approx(trainers * training.alone_s / training.as_they_come_s)
+    assert training.speed_up_in_step <= training.speed_up + 1e-9
+
+
+def late(trainers, updates, slow=1):
+    """Of each gradient the updates since its pull; the last trainer takes `slow` times as long."""
+    events = [(slow if t == trainers - 1 else 1, t) for t in range(trainers)]
+    heapq.heapify(events)
+    pulled, done, found = [0] * trainers, 0, [[] for _ in range(trainers)]
+    while done < trainers * updates:
+        now, trainer = heapq.heappop(events)
+        found[trainer].append(done - pulled[trainer])
+        done += 1
+        pulled[trainer] = done
+        heapq.heappush(events, (now + (slow if trainer == trainers - 1 else 1), trainer))
+    return found
+
+
+@pytest.mark.parametrize("trainers", [1, 2, 5])
+def test_mean_staleness_against_a_count(trainers):
+    counts = [one for own in late(trainers, 20) for one in own]
+    assert sum(counts) / len(counts) == pytest.approx(mean_staleness(trainers, 20))
+    assert mean_staleness(trainers, 10**6) == pytest.approx(mean_staleness(trainers))
+
+
+def test_a_slow_trainer_is_the_latest_and_the_mean_stays():
+    by_trainer = late(4, 500, slow=10)
+    counts = [one for own in by_trainer for one in own]
+    assert sum(counts) / len(counts) == pytest.approx(mean_staleness(4), rel=0.05)
+    fast, slow = by_trainer[0], by_trainer[3]
+    assert max(fast) <= 3 and min(slow) >= 29
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 7])
+def test_the_largest_rate_against_a_descent(delay):
+    limit = largest_stable_rate(delay, curvature=3.0)
+
+    def last(rate):
+        start = torch.tensor(1.0, dtype=torch.float64)
+        weights = descend(start, lambda w: 3 * w, lr=rate, late=delay, updates=2000)
+        return max(abs(w) for w in weights[-50:])
+
+    assert last(0.95 * limit) < 1e-3 < 10 < last(1.05 * limit)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: replace(BASE, trainers=0), "trainers must be at least 1"),
+        (lambda: replace(BASE, servers=0.5), "servers must be a whole number"),
+        (lambda: replace(BASE, compute_s=-1), "compute_s must be at least 0"),
+        (lambda: replace(BASE, bytes_per_s=0), "bytes_per_s must be above 0"),
+        (lambda: replace(BASE, exchange=RowExchange(0, 64)), "rows must be at least 1"),
+        (lambda: BASE.all_reduced_s(1000), "table_rows must be at least 100000"),
+        (lambda: mean_staleness(0), "trainers must be at least 1"),
+        (lambda: mean_staleness(2, 0), "updates must be at least 1"),
+        (lambda: largest_stable_rate(-1), "late must be at least 0"),
+        (lambda: largest_stable_rate(1, 0), "curvature must be above 0"),
+    ],
+)
+def test_bad_sizes_are_explained(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+PROBES = {
+    "ServedTraining": Probe(
+        ServedTraining,
+        {
+            "exchange": RowExchange(1000, 64),
+            "trainers": 8,
+            "servers": 2,
+            "compute_s": 0.01,
+            "bytes_per_s": 1e9,
+        },
+        {
+            "exchange": RowExchange(2000, 64),
+            "trainers": 16,
+            "servers": 4,
+            "compute_s": 0.02,
+            "bytes_per_s": 2e9,
+        },
+        see=lambda training: training.in_step_s,
+    ),
+    "ServedTraining.all_reduced_s": Probe(
+        BASE.all_reduced_s, {"table_rows": 10**6}, {"table_rows": 10**7}
+    ),
+    "mean_staleness": Probe(mean_staleness, {"trainers": 4}, {"trainers": 5, "updates": 2}),
+    "largest_stable_rate": Probe(largest_stable_rate, {"late": 2}, {"late": 3, "curvature": 2.0}),
+}
