@@ -1,0 +1,37 @@
+"""The files of a plan: one job in, the settings of the engine that runs it out.
+
+A target is a module of this room with `files(job, model)`, which returns the files' texts by name.
+What an engine cannot do is refused in one sentence; what its file has no words for, but the program
+can still do, stands in the comment at its head. Nothing here imports an engine.
+"""
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from course_lib.theory.inputs.job import Job
+from course_lib.validation import choice
+
+TARGETS = ("slurm", "trainjob", "torchtitan", "megatron", "deepspeed", "accelerate")
+
+
+def files(target: str, job: Job, model: str) -> dict[str, str]:
+    """The files for one target by name; `model` is what the job's shape is called.
+
+    Raises ValueError for an unknown target, for a layout that leaves GPUs of the cluster idle, and
+    for one that the engine cannot run.
+    """
+    choice("emit", target, TARGETS)
+    job.layout.check_world(job.cluster.world)
+    made: dict[str, str] = import_module(f"{__name__}.{target}").files(job, model)
+    return made
+
+
+def first_possible(target: str, jobs: Iterable[Job]) -> int | None:
+    """The number, from 1, of the first job that the target can run; None if it can run none."""
+    for number, job in enumerate(jobs, start=1):
+        try:
+            files(target, job, "")
+        except ValueError:
+            continue
+        return number
+    return None

@@ -1,0 +1,104 @@
+"""What stands at the head of each file: the plan, what it costs, and what the file leaves open."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.step.step_time import step_time
+
+
+def head(job: Job, model: str, engine: str, more: Sequence[str] = ()) -> str:
+    """Comment lines: the plan, its predictions, the version of the engine, and `more`."""
+    layout, cluster = job.layout, job.cluster
+    lines = [
+        f"{model} on {cluster.nodes} x {cluster.gpus_per_node} {cluster.accelerator.name}, "
+        f"{layout.global_batch:,} sequences of {job.sequence:,} tokens in an update",
+        words(layout),
+        f"predicted: {predicted(job)}",
+        f"written for {engine}",
+        *more,
+    ]
+    return commented(lines)
+
+
+def predicted(job: Job) -> str:
+    """The memory of the fullest GPU and the time of a step."""
+    stage, bill = worst_stage(job)
+    where = f"pipeline rank {stage}, the fullest" if job.layout.pp > 1 else "each GPU"
+    size = format_bytes(bill.total_bytes, digits=1)
+    return f"{size} on {where}; {step_time(job).total_s:.4g} s a step"
+
+
+def commented(lines: Sequence[str]) -> str:
+    """The lines, each with its #; nothing in one of them can start another."""
+    return "".join(f"# {' '.join(line.split())}\n" for line in lines)
+
+
+def words(layout: Layout) -> str:
+    """The settings of a layout that are not 1 or off: "dp=4 tp=2 zero_stage=1"."""
+    default = Layout()
+    given = {name: value for name, value in vars(layout).items() if value != getattr(default, name)}
+    return " ".join(f"{name}={value}" for name, value in given.items()) or "one GPU"
+
+
+def refuse(engine: str, job: Job, reasons: Mapping[str, bool]) -> None:
+    """Raise ValueError with the first reason that holds, which says what the engine does.
+
+    No engine here gathers weights as YaFSDP does, and none sums gradients after a group.
+    """
+    layout, recipe = job.layout, job.recipe
+    common = {
+        "it does not gather as YaFSDP does": recipe.gathering == "yafsdp",
+        "it exchanges gradients once or every time": layout.reduces == "group",
+    }
+    for reason, holds in {**reasons, **common}.items():
+        if holds:
+            raise ValueError(
+                f"{engine} cannot run {words(layout)}: {reason}; take another layout or engine"
+            )
+
+
+def as_its_stage_does(layout: Layout) -> bool:
+    """Whether gradients are exchanged when the ZeRO stage does it by itself."""
+    return layout.reduces == replace(layout, reduce=None).reduces
+
+
+def precision(job: Job) -> str:
+    """What the passes compute in: "fp32", "bf16" or "fp16"."""
+    return job.recipe.compute or job.recipe.parameters
+
+
+def keeps_fp32(job: Job) -> bool:
+    """Whether fp32 weights are kept, as the only ones or beside 16-bit ones."""
+    return job.recipe.master_copy or job.recipe.parameters == "fp32"
+
+
+def left_to_program(job: Job, *names: str) -> str:
+    """The line on settings of the plan for which the engine's file has no words."""
+    values = {
+        "micro_batch": job.layout.micro_batch,
+        "sequence": job.sequence,
+        "recompute": job.recipe.recompute,
+        "optimizer": job.recipe.optimizer,
+        "attention": job.recipe.attention,
+    }
+    return "the program itself has to set: " + ", ".join(f"{name} {values[name]}" for name in names)
+
+
+def on_each_node(job: Job, command: str) -> list[str]:
+    """The lines that say how to start it."""
+    if job.cluster.nodes == 1:
+        return [f"start it: {command}"]
+    return [f"on each node: {command}", "HEAD is the first node's name, PORT a free port there"]
+
+
+def rendezvous(job: Job) -> str:
+    """torchrun with its options for all nodes, which meet where HEAD and PORT say."""
+    cluster = job.cluster
+    command = f"torchrun --nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
+    if cluster.nodes == 1:
+        return f"{command} --standalone"
+    return f'{command} --rdzv-backend=c10d --rdzv-endpoint="$HEAD:$PORT"'

@@ -1,0 +1,249 @@
+"""torchtitan's configuration, which since version 0.3 is a Python module with a function.
+
+Sources: config/configs.py, trainer.py, models/llama3, distributed/pipeline_parallel.py of version
+0.3.0. Its Llama 3 can have any sizes; its mixtures of experts are models of their own.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from course_lib.emitting.head import (
+    as_its_stage_does,
+    head,
+    keeps_fp32,
+    on_each_node,
+    precision,
+    predicted,
+    refuse,
+    rendezvous,
+)
+from course_lib.theory.inputs.frameworks import as_framework_does
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import worst_stage
+
+VERSION = "torchtitan 0.3.0"
+FILE = "titan_plan.py"
+# Names of torch.distributed.pipelining; any other order of passes is not one of these.
+_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+_RECOMPUTE = {"none": "None", "full": "FullAC.Config()", "operators": "SelectiveAC.Config()"}
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+
+
+def files(job: Job, model: str) -> dict[str, str]:
+    """`titan_plan.py`. Raises ValueError for what torchtitan cannot run."""
+    _check(job)
+    return {FILE: head(job, model, VERSION, list(_notes(job))) + _code(job)}
+
+
+def _notes(job: Job) -> Iterator[str]:
+    yield "in the folder of this file"
+    command = f"{rendezvous(job)} -m torchtitan.train --module titan_plan --config planned"
+    yield from on_each_node(job, command)
+    yield "learning rate, data and tokenizer are not of the plan: give them behind --config planned"
+    if job.recipe.master_copy:
+        yield "weights and gradients are fp32 shards here, not 16-bit ones with an fp32 copy"
+    if job.layout.pp > 1 and job.layout.reduces != "update":
+        yield "pipelines of torch exchange gradients once in an update, not as planned"
+    if keeps_fp32(job):
+        own = _as_kept(job)
+        more = worst_stage(own)[1].total_bytes > job.cluster.accelerator.memory_bytes
+        yield f"predicted with what torchtitan keeps: {predicted(own)}" + (
+            "; more than this GPU has" if more else ""
+        )
+
+
+def _as_kept(job: Job) -> Job:
+    """The job with torchtitan's precisions, its loss, and what its pipelines keep."""
+    plain = replace(job, recipe=replace(job.recipe, gradient_buffer=False))
+    own = as_framework_does(plain, "torchtitan")
+    loss = "chunked" if job.recipe.loss == "chunked" else own.recipe.loss
+    layout = replace(own.layout, reshard=job.layout.reshard)
+    return replace(own, recipe=replace(own.recipe, loss=loss), layout=layout)
+
+
+def _check(job: Job) -> None:
+    layout, recipe, cp = job.layout, job.recipe, job.layout.cp
+    cut = (2 * cp if cp > 1 else 1) * (layout.tp if layout.sequence_parallel else 1)
+    refuse("torchtitan", job, _of_the_model(job.shape))
+    refuse(
+        "torchtitan",
+        job,
+        {
+            "FSDP2 shards weights, gradients and optimizer states together, which is stage 3": (
+                layout.zero_stage in (1, 2)
+            ),
+            "it shards over the cp ranks as well, which is stage 3": (
+                layout.zero_stage == 0 and cp > 1
+            ),
+            "a shard group holds whole groups of cp ranks": layout.shard_ranks % cp > 0,
+            "without a pipeline it exchanges gradients as its stage does": (
+                layout.pp == 1 and not as_its_stage_does(layout)
+            ),
+            f"it has no schedule {layout.schedule!r}": layout.schedule not in _SCHEDULES,
+            "its groups are of pp micro-batches": layout.group not in (None, layout.pp),
+            f"its cp and tp cut the {job.sequence:,} tokens into {cut} equal parts": job.sequence
+            % cut
+            > 0,
+            "it computes in bf16 or fp32": precision(job) not in _DTYPES,
+            "its AdamW keeps moments in the precision of the weights": (
+                recipe.optimizer != ("adamw" if keeps_fp32(job) else "adamw-bf16")
+            ),
+            f"it does not recompute {recipe.recompute!r}": recipe.recompute not in _RECOMPUTE,
+            "it recomputes in all layers or in none": recipe.recompute_layers is not None,
+            "it ties no embeddings across a pipeline": layout.pp > 1 and job.shape.tied_embeddings,
+            "it moves weights to the host as well": recipe.offload != "none",
+            "FlexAttention never keeps the scores": recipe.attention != "flash",
+        },
+    )
+
+
+def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
+    """What its Llama has not."""
+    return {
+        "its mixtures of experts have sizes of their own": shape.experts > 0,
+        "its Llama has a swiglu MLP and RMSNorms, two in a layer": (
+            (shape.mlp, shape.norm, shape.layer_norms) != ("swiglu", "rmsnorm", 2)
+        ),
+        "its Llama has no biases": shape.biases or shape.qkv_biases or shape.output_bias,
+        "its Llama has rotary positions": shape.learned_positions,
+        "its Llama has plain attention, without norms of queries and keys": (
+            shape.mla is not None or shape.qk_norm != "none"
+        ),
+        "its Llama's heads together are as wide as the model": (
+            shape.head_width * shape.heads != shape.hidden
+        ),
+    }
+
+
+def _code(job: Job) -> str:
+    shape, recipe = job.shape, job.recipe
+    loss = "CrossEntropyLoss.Config(global_vocab_size=VOCAB)"
+    if recipe.loss == "chunked":
+        loss = f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={recipe.loss_chunks})"
+    embedding = "_EMBEDDING_SKIP_INIT" if shape.tied_embeddings else "_EMBEDDING_INIT"
+    return f"""\
+from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
+from torchtitan.components.optimizer import default_adamw
+from torchtitan.config import ParallelismConfig, TrainingConfig
+from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+from torchtitan.distributed.pipeline_parallel import pipeline_llm
+from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.models import llama3
+from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
+from torchtitan.protocols.model_spec import ModelSpec
+from torchtitan.trainer import Trainer
+
+VOCAB, WIDTH = {shape.vocab}, {shape.hidden}
+
+
+def layers(first: int, behind: int) -> list[str]:
+    return [f"layers.{{number}}" for number in range(first, behind)]
+
+
+CHUNKS = [
+{_chunks(job)}]
+
+
+def planned() -> Trainer.Config:
+    return Trainer.Config(
+        model_spec=model_spec(),
+        loss={loss},
+        optimizer=default_adamw(lr=3e-4),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        training=TrainingConfig(
+{_arguments(_training(job))}
+        ),
+        parallelism=ParallelismConfig(
+{_arguments(_parallelism(job))}
+            module_fqns_per_model_part=CHUNKS if len(CHUNKS) > 1 else None,
+        ),
+        activation_checkpoint={_RECOMPUTE[recipe.recompute]},
+    )
+
+
+def model_spec() -> ModelSpec:
+    return ModelSpec(
+        name="llama3",
+        flavor="planned",
+        model=model(),
+        parallelize_fn=llama3.parallelize_llama,
+        pipelining_fn=pipeline_llm,
+        post_optimizer_build_fn=None,
+        state_dict_adapter=None,
+    )
+
+
+def model() -> llama3.Llama3Model.Config:
+    return llama3.Llama3Model.Config(
+        dim=WIDTH,
+        vocab_size=VOCAB,
+        enable_weight_tying={shape.tied_embeddings},
+        tok_embeddings=Embedding.Config(
+            num_embeddings=VOCAB, embedding_dim=WIDTH, param_init=llama3.{embedding}
+        ),
+        norm=RMSNorm.Config(normalized_shape=WIDTH, param_init=llama3._NORM_INIT),
+        lm_head=Linear.Config(
+            in_features=WIDTH, out_features=VOCAB, param_init=llama3._output_linear_init(WIDTH)
+        ),
+        layers=llama3._build_llama3_layers(
+            n_layers={shape.layers},
+            dim=WIDTH,
+            n_heads={shape.heads},
+            n_kv_heads={shape.kv_heads},
+            hidden_dim={shape.ffn},
+            rope=ComplexRoPE.Config(dim={shape.head_width}, max_seq_len={job.sequence}),
+            attn_backend="flex",
+        ),
+    )
+"""
+
+
+def _arguments(settings: dict[str, Any]) -> str:
+    """One a line, as the call in the file is indented."""
+    return "\n".join(f"            {name}={value!r}," for name, value in settings.items())
+
+
+def _training(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    # A pipeline takes all micro-batches of an update at once; otherwise they come one by one.
+    at_once = layout.accumulation if layout.pp > 1 else 1
+    return {
+        "local_batch_size": layout.micro_batch * at_once,
+        "global_batch_size": layout.global_batch,
+        "seq_len": job.sequence,
+        "dtype": "float32" if keeps_fp32(job) else "bfloat16",
+        "mixed_precision_param": _DTYPES[precision(job)],
+        "disable_cuda_graphs": True,
+    }
+
+
+def _parallelism(job: Job) -> dict[str, Any]:
+    layout = job.layout
+    sharded = layout.zero_stage == 3
+    settings: dict[str, Any] = {
+        "data_parallel_replicate_degree": layout.shard_groups if sharded else layout.dp,
+        "data_parallel_shard_degree": layout.shard_ranks // layout.cp if sharded else 1,
+        "fsdp_reshard_after_forward": "always" if layout.reshard else "never",
+        "tensor_parallel_degree": layout.tp,
+        "enable_sequence_parallel": layout.sequence_parallel,
+        "context_parallel_degree": layout.cp,
+        "pipeline_parallel_degree": layout.pp,
+    }
+    if layout.pp > 1:
+        settings |= {
+            "pipeline_parallel_schedule": _SCHEDULES[layout.schedule],
+            "pipeline_parallel_microbatch_size": layout.micro_batch,
+        }
+    return settings
+
+
+def _chunks(job: Job) -> str:
+    """The modules of each chunk of the pipeline, a chunk a line, in the order of the model."""
+    layout = job.layout
+    slices = [layout.layer_slice(job.shape, chunk) for chunk in range(layout.chunks)]
+    parts = [f"*layers({first}, {behind})" for first, behind in slices]
+    parts[0] = f'"tok_embeddings", {parts[0]}'
+    parts[-1] += ', "norm", "lm_head"'
+    return "".join(f"    [{part}],\n" for part in parts)

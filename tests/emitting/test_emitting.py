@@ -1,0 +1,325 @@
+"""What each file says comes from the plan; what an engine cannot do is refused in one sentence."""
+
+import ast
+import re
+import subprocess
+from dataclasses import fields, replace
+
+import pytest
+import yaml
+from plans import FSDP, JOBS, PLANS
+
+from course_lib import emitting
+from course_lib.demos import three_d
+from course_lib.emitting import course, folder, head
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import MIXED_16, RECIPES
+from course_lib.theory.memory.peak import worst_stage
+from course_lib.theory.step.step_time import step_time
+
+ENGINES = ("torchtitan", "megatron", "deepspeed", "accelerate")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", PLANS)
+def test_each_engine_runs_its_plans_and_refuses_the_others(engine, name):
+    job, engines = PLANS[name]
+    if engine in engines.split():
+        assert len(emitting.files(engine, job, name)) == 1
+        return
+    with pytest.raises(ValueError, match=r"cannot run [^:]+: .+; take another layout or engine$"):
+        emitting.files(engine, job, name)
+
+
+@pytest.mark.parametrize("target", emitting.TARGETS)
+def test_each_file_begins_with_the_plan_and_its_predictions(target):
+    name = next(name for name, (_, can) in PLANS.items() if target in can or target not in ENGINES)
+    job = JOBS[name]
+    (text,) = emitting.files(target, job, "llama").values()
+    lines = text.removeprefix("#!/bin/bash\n").splitlines()
+    nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
+    sizes = f"{job.layout.global_batch:,} sequences of {job.sequence:,} tokens"
+    assert lines[0] == f"# llama on {nodes} x {gpus} H100-SXM, {sizes} in an update"
+    assert lines[1] == f"# {head.words(job.layout)}"
+    memory, step = worst_stage(job)[1].total_bytes, step_time(job).total_s
+    assert lines[2].startswith(f"# predicted: {memory / 1e9:.1f} GB on ")
+    assert lines[2].endswith(f"; {step:.4g} s a step")
+    assert re.fullmatch(r"# written for \w+.* .*\d.*", lines[3])
+    assert all(len(line) < 200 for line in lines)
+    assert text.isascii()  # engines open it in whatever encoding the machine has
+
+
+def test_torchtitans_file_says_what_torchtitan_keeps():
+    """Eager logits, and under a pipeline what was sent: more than planned, here too much."""
+
+    def line(job):
+        (text,) = emitting.files("torchtitan", job, "").values()
+        return text.split("# predicted with what torchtitan keeps: ")[1].split("\n")[0]
+
+    job = JOBS["70b interleaved fsdp"]
+    assert "more than" not in line(job)
+    large = replace(job, layout=replace(job.layout, micro_batch=4))
+    assert line(large).endswith("; more than this GPU has")
+    whole = JOBS["7b zero-3"]
+    chunked = replace(whole, recipe=replace(whole.recipe, loss="chunked"))
+    assert float(line(chunked).split()[0]) < float(line(whole).split()[0])
+    # Its own recipe is predicted as it is; a buffer for sums is none of it.
+    own = replace(JOBS["7b zero-3"], recipe=replace(FSDP, update="foreach", loss="eager"))
+    own = replace(own, recipe=replace(own.recipe, gradient_life="backward"))
+    kept = Layout(dp=8, zero_stage=3, micro_batch=2, accumulation=2, keep_gathered=True)
+    own = replace(own, layout=replace(kept, keep_outputs=True))
+    assert line(own) == head.predicted(own)
+    assert line(replace(own, recipe=RECIPES["accumulate-20"])) == line(own)
+
+
+def test_a_models_name_starts_no_line_of_its_own():
+    for target in emitting.TARGETS[:2]:
+        (text,) = emitting.files(target, JOBS["70b"], "a\nrm -r b\r\nc").values()
+        assert "# a rm -r b c on 8 x 8 H100-SXM" in text
+
+
+def test_a_plan_leaves_no_gpu_idle():
+    job = replace(JOBS["gpt2 fp32"], layout=Layout())
+    with pytest.raises(ValueError, match=r"world 2 is not dp\*tp\*pp\*cp = 1\*1\*1\*1 = 1"):
+        emitting.files("slurm", job, "")
+
+
+def test_an_unknown_target_is_refused():
+    with pytest.raises(ValueError, match=r"emit 'torchtitn' is not one of .*did you mean 'torchti"):
+        emitting.files("torchtitn", JOBS["70b"], "")
+
+
+def test_the_first_possible_layout_is_named():
+    jobs = [JOBS["70b"], JOBS["7b zero-1"], JOBS["7b ddp"]]
+    assert emitting.first_possible("megatron", jobs) == 1
+    assert emitting.first_possible("deepspeed", jobs) == 2
+    assert emitting.first_possible("accelerate", jobs) == 3
+    assert emitting.first_possible("accelerate", jobs[:2]) is None
+
+
+# --- every setting ----------------------------------------------------------------------------
+
+UNEVEN = JOBS["70b uneven, in groups"]
+SEVEN = JOBS["7b zero-3"]
+TP = Job(SEVEN.shape, FSDP, Layout(dp=4, tp=2, zero_stage=3), sequence=4096)
+ALONE = Job(JOBS["mixtral"].shape, MIXED_16, Layout(dp=8), sequence=4096)
+BASES = {
+    "7b": (SEVEN, ENGINES),
+    "7b fsdp": (replace(SEVEN, recipe=FSDP), ("torchtitan", "accelerate")),
+    "7b fp32": (replace(SEVEN, recipe=RECIPES["fp32-16"]), ENGINES),
+    "7b chunked": (replace(SEVEN, recipe=replace(FSDP, loss="chunked")), ("torchtitan",)),
+    "7b tp": (TP, ("torchtitan", "accelerate")),
+    "70b": (JOBS["70b interleaved"], ("megatron",)),
+    "70b uneven": (replace(UNEVEN, layout=replace(UNEVEN.layout, group=None)), ("megatron",)),
+    "70b fsdp": (JOBS["70b interleaved fsdp"], ("torchtitan",)),
+    "mixture": (ALONE, ("megatron", "deepspeed", "accelerate")),
+}
+LAYOUTS = {
+    "dp": 4, "tp": 2, "pp": 2, "cp": 2, "ep": 2, "zero_stage": 0, "sequence_parallel": None,
+    "micro_batch": 4, "accumulation": 8, "schedule": "gpipe", "virtual_stages": 2, "group": 16,
+    "stage_layers": None, "shard_group": 2, "reshard": False, "reduce": "update",
+    "keep_gathered": True, "keep_outputs": True,
+}  # fmt: skip
+RECIPE_CHANGES = {
+    "parameters": "fp16", "gradients": "fp32", "optimizer": "sgd", "master_copy": False,
+    "gradient_buffer": True, "compute": "fp16", "gradient_life": "backward", "update": "foreach",
+    "attention": "standard", "recompute": "full", "recompute_layers": 2, "loss": "chunked",
+    "loss_chunks": 4, "dropout": True, "fused_norms": False, "fused_swiglu": True,
+    "repeat_kv": True, "imbalance": 1.5, "gathering": "yafsdp", "gathered_units": 3,
+    "gradient_as_bucket_view": True, "offload": "optimizer", "fused_accumulation": True,
+}  # fmt: skip
+# What an engine's own code decides, and no setting of a plan's file could change.
+ITS_OWN = {
+    *("keep_gathered", "keep_outputs", "gradient_life", "update", "fused_norms", "fused_swiglu"),
+    *("repeat_kv", "imbalance", "gathered_units", "gradient_as_bucket_view"),
+}
+# Where one engine has no words for what another has.
+NO_WORDS = {
+    *(("torchtitan", name) for name in ("dropout", "fused_accumulation")),
+    *((engine, name) for engine in ("deepspeed", "accelerate") for name in (
+        "loss", "loss_chunks", "dropout", "fused_accumulation",
+    )),
+    *(("megatron", name) for name in ("loss", "loss_chunks")),
+    # Those of a pipeline, of matrices that are cut, and of experts, where there are none of them.
+    *((engine, name) for engine in ("deepspeed", "accelerate") for name in (
+        "schedule", "virtual_stages", "group", "stage_layers",
+    )),
+    *(("deepspeed", "sequence_parallel"), ("torchtitan", "ep")),
+    # Gradients of FSDP are reduced and kept in fp32.
+    *((engine, name) for engine in ("torchtitan", "accelerate") for name in (
+        "gradients", "gradient_buffer",
+    )),
+}  # fmt: skip
+
+
+def said(engine, job):
+    """The file without its first lines, which show the plan; or that it is refused."""
+    try:
+        (text,) = emitting.files(engine, job, "").values()
+    except ValueError as refusal:
+        return f"refused: {refusal}"
+    behind = text.split("# written for")[1].splitlines()
+    return "\n".join(line for line in behind if not line.startswith("# predicted"))
+
+
+def changed(job, name, value):
+    """The job with another value, and whatever else it takes for that to be a plan at all."""
+    layout = job.layout
+    if name == "sequence_parallel":
+        value = not layout.sequence_parallel
+    if name == "stage_layers":
+        value = (job.shape.layers - layout.chunks + 1, *[1] * (layout.chunks - 1))
+    besides = {"schedule": {"virtual_stages": 1}}.get(name, {})
+    for more in ({}, {"recompute": "full"}, {"master_copy": False}, {"gradient_buffer": False},
+                 {"master_copy": False, "gradients": "fp32"}):  # fmt: skip
+        try:
+            if name in RECIPE_CHANGES:
+                return replace(job, recipe=replace(job.recipe, **{**more, name: value}))
+            spread = replace(layout, **besides, **{name: value})
+            return Job(job.shape, job.recipe, spread, sequence=job.sequence)
+        except ValueError:
+            continue
+    return None
+
+
+def test_the_tables_know_every_field():
+    assert set(LAYOUTS) == {field.name for field in fields(Layout)}
+    assert set(RECIPE_CHANGES) == {field.name for field in fields(MIXED_16)}
+
+
+@pytest.mark.parametrize("name", [*LAYOUTS, *RECIPE_CHANGES])
+def test_every_setting_of_the_plan_is_in_the_file_or_refused(name):
+    value, heard = {**LAYOUTS, **RECIPE_CHANGES}[name], set()
+    for job, engines in BASES.values():
+        other = changed(job, name, value)
+        if other is None:
+            continue
+        for engine in engines:
+            before = said(engine, job)
+            assert not before.startswith("refused"), before
+            if said(engine, other) != before:
+                heard.add(engine)
+    expected = {engine for engine in ENGINES if (engine, name) not in NO_WORDS}
+    assert heard == (set() if name in ITS_OWN else expected)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_sizes_of_cluster_and_sequence_are_in_the_file(engine):
+    job = JOBS["7b zero-3"]
+    longer = replace(job, shape=replace(job.shape, context=8192), sequence=8192)
+    wider = Job(job.shape, job.recipe, replace(job.layout, dp=16), sequence=4096)
+    narrow = replace(wider, cluster=replace(wider.cluster, nodes=4, gpus_per_node=4))
+    texts = [said(engine, it) for it in (job, longer, wider, narrow)]
+    assert len(set(texts)) == 4 and "refused" not in "".join(texts)
+
+
+SHAPES = {
+    "layers": 30, "hidden": 8192, "heads": 64, "ffn": 12288, "vocab": 64000, "kv_heads": 8,
+    "mlp": "gelu", "norm": "layernorm", "biases": True, "learned_positions": True,
+    "tied_embeddings": True, "head_dim": 64, "attention_biases": "qkv", "qk_norm": "head",
+    "layer_norms": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["torchtitan", "megatron"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_size_of_the_model_is_in_the_file_or_refused(engine, name):
+    job = JOBS["7b zero-3"]
+    more = {"kv_heads": 64} if name == "heads" else {}
+    other = replace(job, shape=replace(job.shape, **{name: SHAPES[name], **more}))
+    assert said(engine, job) != said(engine, other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"experts": 16}, {"top_k": 3}, {"shared_experts": 1}, {"dense_layers": 1}],
+)
+def test_every_size_of_a_mixture_is_in_megatrons_file(change):
+    job = JOBS["mixtral"]
+    assert said("megatron", job) != said(
+        "megatron", replace(job, shape=replace(job.shape, **change))
+    )
+
+
+# --- the programs -----------------------------------------------------------------------------
+
+
+def test_the_demo_is_asked_for_the_layout_of_the_plan():
+    interleaved = Layout(
+        tp=2, pp=2, accumulation=4, schedule="interleaved", virtual_stages=2, micro_batch=3
+    )
+    for layout in (
+        JOBS["demo"].layout,
+        interleaved,
+        Layout(),
+        Layout(pp=4, schedule="gpipe", accumulation=2),
+    ):
+        job = replace(JOBS["demo"], layout=layout)
+        words = course.program(job)
+        assert words[:3] == ["-m", "course_lib.demos", "three_d"]
+        options = dict(zip(words[3::2], words[4::2], strict=True))
+        given = {name[2:].replace("-", "_"): value for name, value in options.items()}
+        kinds = {field.name: type(field.default) for field in fields(three_d.Options)}
+        asked = three_d.Options(**{name: kinds[name](value) for name, value in given.items()})
+        assert asked.layout(layout.world) == layout
+        assert asked.training().shape() == job.shape
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recipe": MIXED_16},
+        {"recipe": replace(RECIPES["fp32-16"], recompute="full")},
+        {"recipe": replace(RECIPES["fp32-16"], optimizer="sgd")},
+        {"layout": Layout(dp=2, zero_stage=1)},
+        {"layout": Layout(tp=2, sequence_parallel=True)},
+        {"layout": Layout(cp=2)},
+        {"layout": Layout(pp=2, accumulation=2, schedule="zb1p")},
+        {"sequence": 8},
+        {"shape": replace(JOBS["demo"].shape, vocab=129)},
+        {"shape": replace(JOBS["demo"].shape, mlp="swiglu")},
+    ],
+)
+def test_the_demo_runs_no_other_plan(change):
+    assert course.program(replace(JOBS["demo"], **change)) == []
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_files_are_of_their_languages(name):
+    job, engines = PLANS[name]
+    for target in ("slurm", "trainjob", *engines.split()):
+        ((file, text),) = emitting.files(target, job, name).items()
+        kind = file.rpartition(".")[2]
+        if kind == "yaml":
+            assert isinstance(yaml.safe_load(text), dict)
+        elif kind == "py":
+            ast.parse(text)
+        elif kind in ("sh", "sbatch"):
+            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+
+
+# --- the folder -------------------------------------------------------------------------------
+
+
+def test_files_are_written_once_and_never_over_others(tmp_path):
+    there = tmp_path / "new" / "folder"
+    assert folder.write({"a": "one\n", "b": "×"}, there) == [there / "a", there / "b"]
+    assert (there / "b").read_text(encoding="utf-8") == "×"
+    assert folder.write({"a": "one\n"}, there) == [there / "a"]  # again, the same
+    with pytest.raises(ValueError, match="b is there already, with another text: move it away"):
+        folder.write({"c": "", "b": "two"}, there)
+    assert sorted(path.name for path in there.iterdir()) == ["a", "b"]
+
+
+def test_a_folder_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ValueError, match=r"file.* cannot be written \(.+\): name a folder of yours"
+    ):
+        folder.write({"a": ""}, tmp_path / "file" / "below")
+    with pytest.raises(ValueError, match="cannot be written"):
+        folder.write({"a": ""}, tmp_path / "file")
+    (tmp_path / "plan.sbatch").mkdir()
+    with pytest.raises(ValueError, match="cannot be written"):
+        folder.write({"plan.sbatch": ""}, tmp_path)

@@ -1,0 +1,138 @@
+"""Megatron-LM's argument parser reads what the emitted script would start."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from plans import JOBS, of
+
+from course_lib import emitting
+from course_lib.emitting.head import precision
+
+if "MEGATRON_LM" not in os.environ and (
+    find_spec("megatron") is None or find_spec("megatron.training") is None
+):
+    pytest.skip("needs Megatron-LM: set MEGATRON_LM to a clone of it", allow_module_level=True)
+pytest.importorskip("triton", reason="triton is missing: Megatron-LM imports it on a CPU, too")
+
+pytestmark = pytest.mark.engine("triton")
+PLANS = of("megatron")
+READER = Path(__file__).with_name("megatron_reads.py")
+# A torchrun that tells what it was asked for instead of doing it.
+TORCHRUN = """#!/bin/bash
+printf '%s\\n' "${CUDA_DEVICE_MAX_CONNECTIONS-}" "$@"
+"""
+WRONG = {
+    "an option that there is not": ("--num-layers", "--layers", "unrecognized arguments"),
+    "heads that tp does not divide": (
+        "--num-attention-heads 64", "--num-attention-heads 63", "divisible|multiple",
+    ),
+    "a batch that does not divide": ("--global-batch-size 32", "--global-batch-size 33", ""),
+    "degrees of other ranks": (
+        "--pipeline-model-parallel-size 4", "--pipeline-model-parallel-size 3", "",
+    ),
+    "no variable": ("export CUDA_DEVICE_MAX_CONNECTIONS=1", "", "CUDA_DEVICE_MAX_CONNECTIONS"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """What a script would start, as Megatron's parser takes it."""
+    folder = tmp_path_factory.mktemp("megatron")
+    (folder / "torchrun").write_text(TORCHRUN)
+    (folder / "torchrun").chmod(0o755)
+
+    def run(text, ranks):
+        (folder / "megatron.sh").write_text(text)
+        own = {"HEAD": "first", "PORT": "29500", "PATH": f"{folder}:{os.environ['PATH']}"}
+        command = ["bash", str(folder / "megatron.sh")]
+        found = subprocess.run(command, env={**own}, capture_output=True, text=True, check=True)
+        connections, *words = found.stdout.splitlines()
+        behind = words[words.index("pretrain_gpt.py") + 1 :]
+        variables = {"WORLD_SIZE": str(ranks), "RANK": "0"}
+        if connections:
+            variables["CUDA_DEVICE_MAX_CONNECTIONS"] = connections
+        return behind, variables
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def answers(started, tmp_path_factory):
+    """All questions at once: Megatron takes seconds to start."""
+    tmp_path = tmp_path_factory.mktemp("answers")
+    questions, names = [], []
+    for name, job in PLANS.items():
+        (text,) = emitting.files("megatron", job, name).values()
+        questions.append(started(text, job.layout.world))
+        names.append(name)
+    (text,) = emitting.files("megatron", JOBS["70b uneven"], "").values()
+    for name, (old, new, _) in WRONG.items():
+        assert old in text, name
+        questions.append(started(text.replace(old, new), 64))
+        names.append(name)
+    asked, answered = tmp_path / "questions.json", tmp_path / "answers.json"
+    asked.write_text(json.dumps(questions))
+    command = [sys.executable, str(READER), str(asked), str(answered)]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert not found.returncode, found.stderr[-3000:]
+    return dict(zip(names, json.loads(answered.read_text()), strict=True))
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_megatron_reads_what_was_planned(name, answers):
+    job, found = PLANS[name], answers[name]
+    layout, shape = job.layout, job.shape
+    assert "refused" not in found, found["refused"]
+    degrees = {
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "context_parallel_size": layout.cp,
+        "expert_model_parallel_size": layout.ep,
+        "data_parallel_size": layout.dp,  # which Megatron computes from the others
+        "sequence_parallel": layout.sequence_parallel,
+        "micro_batch_size": layout.micro_batch,
+        "global_batch_size": layout.global_batch,
+        "micro_batches": layout.accumulation,  # as well
+        "seq_length": job.sequence,
+        "num_layers": shape.layers,
+        "hidden_size": shape.hidden,
+        "vocab_size": shape.vocab,
+    }
+    assert {name: found[name] for name in degrees} == degrees
+    assert found.get("virtual_pipeline_model_parallel_size", 1) == layout.virtual_stages
+    if layout.virtual_stages > 1:
+        assert found.get("microbatch_group_size_per_vp_stage") == layout.group  # None: pp
+    assert found["use_distributed_optimizer"] == (layout.zero_stage > 0)
+    assert found["use_megatron_fsdp"] == (layout.zero_stage > 1)
+    assert found["num_distributed_optimizer_instances"] == layout.shard_groups
+    assert (found.get("recompute_granularity") == "full") == (job.recipe.recompute == "full")
+    assert (
+        found["params_dtype"] == {"bf16": "torch.bfloat16", "fp32": "torch.float32"}[precision(job)]
+    )
+    assert found["accumulate_allreduce_grads_in_fp32"] == (
+        precision(job) == "bf16" and job.recipe.accumulated_bytes == 4
+    )
+
+
+# Megatron's own estimate knows grouped attention and one kind of experts, and 18 bytes a parameter.
+@pytest.mark.parametrize("name", ["7b ddp", "8b cp and tp", "gpt2 fp32"])
+def test_its_own_estimate_counts_the_parameters_of_the_plan(name, answers):
+    job, found = PLANS[name], answers[name]
+    layout = job.layout
+    shards = layout.dp if layout.zero_stage else 1
+    each = 18 if not layout.zero_stage else 6 + 12 / shards
+    parameters = found["states_bytes"] / each * layout.tp
+    assert parameters == pytest.approx(job.shape.parameters().total, rel=0.02)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_files_are_refused(name, answers):
+    words = WRONG[name][2]
+    assert re.search(words, answers[name].get("refused", "taken")), answers[name]
+    assert "refused" in answers[name]

@@ -1,0 +1,112 @@
+"""Slurm judges every emitted script; on its two nodes one runs, and sends what was predicted."""
+
+import re
+import time
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from plans import JOBS
+
+from course_lib import cli, cluster, emitting
+from course_lib.cluster import packages
+from course_lib.theory.inputs.cluster import Cluster
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.planner import plan
+
+pytestmark = pytest.mark.engine(*packages.PROGRAMS)
+DEMO = JOBS["demo"]
+TWO_BY_TWO = "--nodes 2 --gpus-per-node 2 --recipe fp32-16 --batch 8"
+SMALL = "--layers 4 --hidden 32 --heads 4 --ffn 128 --vocab 128 --context 16"
+
+
+@pytest.fixture(scope="module")
+def slurm():
+    with cluster.running() as slurm:
+        yield slurm
+
+
+@pytest.fixture
+def script(tmp_path):
+    def write(job, old="", new=""):
+        (text,) = emitting.files("slurm", job, "a model").values()
+        assert old in text
+        path = tmp_path / "plan.sbatch"
+        path.write_text(text.replace(old, new), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_slurm_would_start_it_on_as_many_nodes(name, slurm, script):
+    nodes = JOBS[name].cluster.nodes
+    answer = slurm.would_start(script(JOBS[name]))
+    names = "paper1" if nodes == 1 else f"paper[1-{nodes}]"
+    assert answer.endswith(f"on nodes {names} in partition paper"), answer
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("--gpus-per-node=8", "--gpus-per-node=9", "configuration is not available"),
+        ("--nodes=8\n", "--nodes=4096\n", "configuration is not available"),
+        ("--ntasks-per-node", "--tasks-for-node", "unrecognized option"),
+    ],
+)
+def test_wrong_scripts_are_refused(old, new, words, slurm, script):
+    with pytest.raises(ValueError, match=words):
+        slurm.would_start(script(JOBS["70b uneven"], old, new))
+
+
+def finished(slurm, tmp_path, path):
+    """What a job printed, once it has ended."""
+    output = tmp_path / "printed"
+    command = ["sbatch", "--partition=debug", "--gpus-per-node=0", f"--output={output}"]
+    command += [f"--chdir={tmp_path}", str(path)]
+    sent = slurm.run(command)
+    assert not sent.returncode, sent.stderr
+    until_s = time.monotonic() + 200
+    while slurm.jobs():
+        assert time.monotonic() < until_s, output.read_text()
+        time.sleep(0.2)
+    return output.read_text()
+
+
+def check_what_was_sent(job, printed):
+    """The demo's own count, on rank 0 and so on the first stage, beside the plan's traffic."""
+    assert f"scratch dp {job.layout.dp} x tp {job.layout.tp} x pp {job.layout.pp}: " in printed
+    lines = re.findall(r"^ +sent +\d+ x (.+?) +([\d,]+) B", printed, re.MULTILINE)
+    sent = {what: int(size.replace(",", "")) for what, size in lines}
+    planned = Counter()
+    for entry in step_traffic(job, 0).collectives:
+        planned[f"{entry.axis} {entry.operation}"] += round(entry.count * entry.size_bytes)
+    assert sent == planned and sum(sent.values()) > 10_000
+
+
+def test_the_job_of_a_plan_sends_what_was_predicted(slurm, tmp_path, capsys):
+    """From the command line to the ledger of four ranks on two nodes."""
+    asked = ["plan", "gpt2-124m", *SMALL.split(), *TWO_BY_TWO.split()]
+    cluster_of_two = Cluster(accelerator("H100-SXM"), 2, 2)
+    found = plan(DEMO.shape, DEMO.recipe, cluster_of_two, 8, sequence=16)
+    layouts = [option.layout for option in found.best(found.fitting)]
+    number = layouts.index(DEMO.layout)
+    argv = [*asked, "--emit", "slurm", "--layout", str(number + 1), "--to", str(tmp_path)]
+    assert cli.main(argv) == 0
+    assert capsys.readouterr().out == f"wrote {tmp_path}/plan.sbatch\n"
+    check_what_was_sent(DEMO, finished(slurm, tmp_path, tmp_path / "plan.sbatch"))
+
+
+def test_with_tensor_parallelism_too(slurm, script, tmp_path):
+    job = replace(DEMO, layout=replace(DEMO.layout, dp=1, tp=2))
+    check_what_was_sent(job, finished(slurm, tmp_path, script(job)))
+
+
+def test_a_plan_that_no_demo_trains_asks_for_a_command(slurm, script, tmp_path):
+    path = script(replace(JOBS["demo"], recipe=JOBS["70b"].recipe))
+    assert "name the command that does" in finished(slurm, tmp_path, path)
+    command = ["sbatch", "--wait", "--partition=debug", "--gpus-per-node=0"]
+    command += [f"--output={tmp_path}/hosts", f"--chdir={tmp_path}", str(path)]
+    slurm.run([*command, "printenv", "SLURMD_NODENAME"])
+    assert sorted((tmp_path / "hosts").read_text().split()) == ["n1", "n2"]

@@ -1,0 +1,163 @@
+"""A rehearsed rank: as real ranks are, and as the theory says with a name for each difference."""
+
+import random
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from jobs import FSDP, GPT, LLAMA, job, random_job
+
+from course_lib import launch
+from course_lib.measure.wire import Total
+from course_lib.rehearsal import rehearse
+from course_lib.rehearsal.fake import fake_world
+from course_lib.rehearsal.program import Observed, one_update
+from course_lib.rehearsal.result import compared
+
+pytestmark = pytest.mark.torch_internals
+
+
+# --- a second source: real ranks --------------------------------------------------------------
+
+
+def on_real_ranks(job) -> Observed:
+    torch.set_num_threads(1)
+    launch.init()
+    return one_update(job, nullcontext())
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        job(GPT, dp=2, tp=2, sequence_parallel=True, accumulation=2),
+        job(dp=2, shard_group=1),
+    ],
+    ids=["2x2 with sequence parallelism", "two copies"],
+)
+def test_a_rehearsed_rank_does_what_a_real_one_does(job):
+    world = job.layout.world
+    for number, real in enumerate(launch.run(on_real_ranks, job, ranks=world)):
+        with fake_world(number, world) as tensors:
+            assert one_update(job, tensors) == real
+
+
+# --- the theory -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_layouts_leave_nothing_unexplained(seed):
+    """Ten each. With tensors that have memory: their operators are quicker than fake ones."""
+    dice = random.Random(seed)
+    for _ in range(10):
+        job, rank = random_job(dice)
+        with fake_world(rank, job.layout.world):
+            observed = one_update(job, nullcontext())
+        result = compared(job, rank, observed)
+        assert result.explained, f"{job}\n{result.report()}"
+
+
+def test_where_all_divides_the_theory_needs_no_correction_but_counters():
+    shape = replace(LLAMA, vocab=32, ffn=32)
+    result = rehearse(job(shape, dp=2, tp=4), rank=7).verify()
+    named = {line.what: line.differences for line in result.lines if line.differences}
+    # In a layer four matrices of attention, three of the MLP, two norms; then the last norm, the
+    # embedding and the head.
+    assert {what: [d.size_bytes for d in found] for what, found in named.items()} == {
+        "moments": [4 * (4 + 3 + 2 + 3)]
+    }
+
+
+def test_the_last_rank_has_less_of_the_moments_and_as_much_padding():
+    first, last = (rehearse(job(dp=7), rank).verify() for rank in (0, 6))
+    for what in ("weights", "gradients"):
+        assert first.line(what).rehearsed == last.line(what).rehearsed
+        assert first.line(what).rehearsed.size_bytes > first.line(what).theory.size_bytes
+    # 16 rows in 7 shards: six shards have 3, 3, 3, 3, 3 and 1, and the last has none; 8, 20 and 21
+    # rows leave it nothing, 2 and 3.
+    moments = 2 * 4 * (2 * 2 * 16 + 2 * 3 * 16)
+    assert last.line("moments").rehearsed.size_bytes == moments + 4 * 12
+    assert first.line("moments").rehearsed.size_bytes > last.line("moments").rehearsed.size_bytes
+
+
+def test_a_rank_of_a_thousand():
+    result = rehearse(job(replace(LLAMA, hidden=64, vocab=512), dp=256, tp=4), rank=1023).verify()
+    assert result.line("dp all-gather").rehearsed.calls == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"reshard": False}, "dp all-gather"),
+        ({"sequence_parallel": True}, "tp all-gather"),
+        ({"shard_group": 2}, "dp all-reduce"),
+        ({"micro_batch": 2}, "tp all-reduce"),
+        ({"accumulation": 2}, "dp reduce-scatter"),
+        ({"accumulation": 2, "reduce": "update"}, "dp all-gather"),
+    ],
+)
+def test_each_choice_changes_what_is_sent(change, what):
+    before, after = (rehearse(job(dp=4, tp=2, **more)).verify() for more in ({}, change))
+    found = {line.what: line.rehearsed for line in before.lines}
+    assert after.line(what).rehearsed != found.get(what, Total(0, 0))
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"compute": "fp32"}, "dp all-gather"),
+        ({"gradients": "bf16"}, "dp reduce-scatter"),
+        ({"optimizer": "momentum"}, "moments"),
+        ({"optimizer": "adamw-bf16", "parameters": "bf16"}, "weights"),
+    ],
+)
+def test_each_precision_changes_what_is_sent_or_kept(change, what):
+    before, after = rehearse(job(dp=2)), rehearse(job(recipe=replace(FSDP, **change), dp=2))
+    assert before.line(what).rehearsed != after.verify().line(what).rehearsed
+
+
+# --- what is printed, and what is left --------------------------------------------------------
+
+
+def test_the_report_has_the_difference_and_its_reason():
+    text = rehearse(job(dp=3, tp=4, sequence_parallel=True), rank=11).report()
+    assert "rank 11 of 12 (dp 2 of 3, tp 3 of 4): fp32 in 3 shards, computed in bf16" in text
+    assert "tp rank 3 has 3 words, the theory counts 6" in text
+    assert "in 3 calls: gradients of the 3 tensors of norms, each for itself" in text
+    assert text.endswith("every byte and every call is the theory's, or has a name")
+
+
+def test_what_has_no_name_is_said():
+    job_ = job(dp=2)
+    with fake_world(0, 2) as tensors:
+        observed = one_update(job_, tensors)
+    sent = observed.sent | {"dp all-gather": Total(4, 1), "dp broadcast": Total(1, 7)}
+    result = compared(job_, 0, Observed(observed.stored, sent))
+    assert not result.explained
+    assert "    +7 and +1 calls: NOT EXPLAINED" in result.report()
+    assert result.report().endswith("NOT EXPLAINED: see above")
+    with pytest.raises(AssertionError, match=r"dp all-gather: .* and 1 calls are not explained"):
+        result.verify()
+
+
+def test_nothing_is_left_of_a_rehearsal():
+    hook = sys.excepthook
+    rehearse(job(dp=2))
+    assert not dist.is_initialized()
+    assert sys.excepthook is hook
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_a_process_in_a_group_cannot_rehearse(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    launch.init()
+    with pytest.raises(RuntimeError, match=r"call launch\.finish\(\) first"):
+        rehearse(job(dp=2))
+    launch.finish()
+
+
+def test_a_rank_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="rank must be at most 7, got 8"):
+        rehearse(job(dp=4, tp=2), rank=8)
