@@ -16,6 +16,7 @@ from course_lib.launch.interrupts import Stopped
 from course_lib.launch.runner import run
 from course_lib.launch.server import warm_up
 from course_lib.launch.torchrun import (
+    outer_environment,
     private_environment,
     private_torchrun,
     torchrun_command,
@@ -29,6 +30,7 @@ __all__ = [
     "Stopped",
     "finish",
     "init",
+    "outer_environment",
     "private_environment",
     "private_torchrun",
     "program",

@@ -13,15 +13,18 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from course_lib.launch import adoption, recorder
 from course_lib.launch.explain import explain
+from course_lib.launch.variables import (
+    ATTEMPT_VARIABLE,
+    STEPS_VARIABLE,
+    STORE_VARIABLE,
+    TIMEOUT_VARIABLE,
+)
 
 if TYPE_CHECKING:
     import torch
 
-STORE_VARIABLE = "COURSE_STORE"  # set by launch.run: the file through which its ranks meet
-TIMEOUT_VARIABLE = "COURSE_TIMEOUT_S"
-STEPS_VARIABLE = "COURSE_STEPS"  # set by launch.run: the file that says how far this rank is
-_ATTEMPT_VARIABLE = "TORCHELASTIC_RESTART_COUNT"
 _TIMEOUT_S = 600.0  # for a collective, where the launcher sets no limit
 _PEERS_S = 5.0
 
@@ -49,24 +52,35 @@ _membership: _Membership | None = None
 def init() -> Rank:
     """Join the process group that the environment describes, or a world of one; idempotent.
 
-    NCCL where this machine has a GPU for each of its ranks, gloo otherwise. Raises RuntimeError
-    if the other ranks do not come within the time limit.
+    NCCL where this machine has a GPU for each of its ranks, gloo otherwise. A group that another
+    launcher has made (Ray Train, for example) is taken as it is. Raises RuntimeError if the other
+    ranks do not come within the time limit, and for a group that cannot be taken.
     """
     global _membership
+    import torch.distributed as dist
+
+    if _membership is None and dist.is_initialized():
+        return _adopt()
     if _membership is None:
         _membership = _join()
+        recorder.joined()
     return _membership.rank
 
 
 def finish() -> None:
-    """Leave the process group; does nothing outside one. Finish results and assertions first."""
+    """Leave the process group that `init` has joined. Finish results and assertions first.
+
+    Does nothing outside one, and leaves a group alone that another launcher has made.
+    """
     global _membership
     import torch.distributed as dist
 
+    recorder.returned()
     # A DDP model that outlives its group can abort the process (seen with gloo): collect it first.
     gc.collect()
-    if _membership is not None:
-        _all_here(_membership, "course_finish", _PEERS_S)  # some may still be reading from us
+    if _membership is None:
+        return
+    _all_here(_membership, "course_finish", _PEERS_S)  # some may still be reading from us
     if dist.is_initialized():
         dist.destroy_process_group()
     _membership = None
@@ -74,6 +88,7 @@ def finish() -> None:
 
 def report_step(step: int, steps: int) -> None:
     """Tell whoever launched this rank that update `step` of `steps` is done."""
+    recorder.step(step, steps)
     if path := os.environ.get(STEPS_VARIABLE):
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
@@ -112,6 +127,7 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
         print(error.code, file=sys.stderr)
         return 1
     except BaseException as error:
+        recorder.failed(error)
         traceback.print_exc()
         # A single write, after the traceback: torchrun interleaves what its ranks print.
         sys.stderr.write(f"rank {os.environ.get('RANK', 0)} {explain(error)}\n")
@@ -119,15 +135,24 @@ def _exit_code(main: Callable[[Any], Any], options: Any) -> int:
     return 0
 
 
+def _adopt() -> Rank:
+    """This process in a group that another launcher has made.
+
+    Nobody waits here through a store: that launcher has waited for all ranks, and ends the group.
+    """
+    import torch.distributed as dist
+
+    rank, world = dist.get_rank(), dist.get_world_size()
+    adoption.check_environment(rank, world)
+    device, backend = adoption.device_and_backend(dist.get_backend_config())
+    return Rank(rank, world, adoption.local_rank(rank), device, backend)
+
+
 def _join() -> _Membership:
     import torch
     import torch.distributed as dist
 
-    if dist.is_initialized():
-        raise RuntimeError(
-            "torch.distributed.init_process_group was called before launch.init():"
-            " remove that call, launch.init() makes it"
-        )
+    recorder.start(int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)))
     # INFO makes DDP name the parameters that had no gradient. A server that was started earlier may
     # have read a different value when it imported torch.
     os.environ.setdefault("TORCH_DISTRIBUTED_DEBUG", "INFO")
@@ -171,7 +196,7 @@ def _meeting_point(timeout: timedelta) -> tuple[Any, int, int]:
     if "RANK" not in os.environ:
         return dist.HashStore(), 0, 1
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    attempt = os.environ.get(_ATTEMPT_VARIABLE, "0")
+    attempt = os.environ.get(ATTEMPT_VARIABLE, "0")
     if STORE_VARIABLE in os.environ:
         return dist.FileStore(f"{os.environ[STORE_VARIABLE]}.{attempt}", world), rank, world
     store, rank, world = next(rendezvous("env://", rank, world, timeout=timeout))

@@ -16,10 +16,11 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
-from course_lib.launch import group
+from course_lib.launch import group, recorder
 from course_lib.launch.explain import disk_full, explain, said
 from course_lib.launch.job import Folder, Job, Report
 from course_lib.launch.packing import unpack
+from course_lib.launch.variables import STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE
 
 _SOCKET_CHARACTERS = 70  # a socket's whole path has at most 103 (macOS), its name up to 30
 NO_REPORT = (
@@ -89,9 +90,9 @@ def _prepare(job: Job, folder: Folder, rank: int) -> None:
         LOCAL_WORLD_SIZE=str(job.ranks),
         OMP_NUM_THREADS=str(job.threads),
     )
-    os.environ[group.STORE_VARIABLE] = str(folder.store)
-    os.environ[group.TIMEOUT_VARIABLE] = str(job.timeout_s)
-    os.environ[group.STEPS_VARIABLE] = str(folder.steps(rank))
+    os.environ[STORE_VARIABLE] = str(folder.store)
+    os.environ[TIMEOUT_VARIABLE] = str(job.timeout_s)
+    os.environ[STEPS_VARIABLE] = str(folder.steps(rank))
     sys.path[:], sys.argv[:] = job.path, job.arguments
     with contextlib.suppress(OSError):  # it may be gone
         os.chdir(job.directory)
@@ -130,7 +131,10 @@ def _work(folder: Folder, rank: int) -> Report:
         group.report_step(0, 0)
         result = function(*args)
     except BaseException as error:
-        return _failure(error)
+        try:
+            return _failure(error)
+        except Exception as another:  # a DataLoader that loses a worker raises a little later
+            return _failure(another)
     reason = _send(result, folder, rank)
     return Report(time.monotonic(), reason=reason)
 
@@ -156,6 +160,7 @@ def _failure(error: BaseException) -> Report:
     # A peer's deadline may have ended our collective. Our own, due at the same moment, must not
     # write down where we are now; the parent still ends this rank if it hangs here.
     faulthandler.cancel_dump_traceback_later()
+    recorder.failed(error)
     if isinstance(error, SystemExit):
         reason = f"called sys.exit({error.code!r}) instead of returning a result"
     else:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from course_lib.launch import processes
+from course_lib.launch import processes, recording
 from course_lib.launch.errors import RankFailed
 from course_lib.launch.explain import disk_full, said
 from course_lib.launch.interrupts import Stop, held
@@ -40,12 +40,14 @@ def run(
     timeout_s: float = 120.0,
     stream: bool = True,
     check_collectives: bool = False,
+    record: Path | str | None = None,
 ) -> list[Any]:
     """Call `function(*args)` on every rank inside a process group; return the results by rank.
 
     The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
     `check_collectives` makes ranks compare each collective before they start it (slow): a mismatch
     then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
+    `record` names a folder for the pages of the ranks, which `course diagnose` reads.
 
     After a second a line says how far the ranks are, unless not `stream`. Whatever happens, no
     process of a rank is left. Raises RankFailed, with what happened first, if a rank raises, dies,
@@ -60,10 +62,15 @@ def run(
         with _folder() as folder:
             deadline_s = time.monotonic() + timeout_s
             _pack_call(function, args, folder)
-            folder.write_job(_job(ranks, timeout_s, deadline_s, check_collectives))
+            environment = _environment(check_collectives, record)
+            folder.write_job(_job(ranks, timeout_s, deadline_s, environment))
             line = ProgressLine(timeout_s, show=stream)
             running = [RunningRank(folder, rank, stream, line.clear) for rank in range(ranks)]
-            _follow(folder, running, deadline_s, stop, line)
+            try:
+                _follow(folder, running, deadline_s, stop, line)
+            finally:
+                if record is not None:
+                    recording.write_ends(Path(record), folder, running, timeout_s)
             results = _results(folder, running, timeout_s)
             stop.obey(ranks)
             return results
@@ -107,16 +114,22 @@ def _pack_call(function: Callable[..., Any], args: tuple[Any, ...], folder: Fold
         ) from error
 
 
-def _job(ranks: int, timeout_s: float, deadline_s: float, check_collectives: bool) -> Job:
+def _environment(check_collectives: bool, record: Path | str | None) -> dict[str, str]:
+    environment = dict(os.environ)
+    if check_collectives:
+        environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+    if record is not None:
+        environment |= recording.prepared(Path(record))
+    return environment
+
+
+def _job(ranks: int, timeout_s: float, deadline_s: float, environment: dict[str, str]) -> Job:
     # Cells are not files: without their source a rank's traceback would show no code.
     cells = {
         name: entry
         for name, entry in linecache.cache.items()
         if len(entry) == 4 and entry[1] is None
     }
-    environment = dict(os.environ)
-    if check_collectives:
-        environment["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
     return Job(
         ranks=ranks,
         threads=threads_per_rank(ranks),

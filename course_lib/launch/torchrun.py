@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.launch import group
+from course_lib.launch.variables import STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE
 
 # A launcher's variables: what a rank starts must not take them for its own.
 _OF_A_LAUNCHER = (
     "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "MASTER_", "TORCHELASTIC_",
-    group.STEPS_VARIABLE, group.STORE_VARIABLE, group.TIMEOUT_VARIABLE,
+    STEPS_VARIABLE, STORE_VARIABLE, TIMEOUT_VARIABLE,
 )  # fmt: skip
 
 
@@ -44,11 +45,18 @@ def private_torchrun(folder: Path, ranks: int) -> list[str]:
 
 def private_environment(folder: Path) -> dict[str, str]:
     """The environment for it: nothing of an outer launch, and `launch.init` meets in `folder`."""
+    return outer_environment() | {
+        STORE_VARIABLE: str(folder / "store"),
+        "GLOO_SOCKET_IFNAME": group.loopback() or "",
+    }
+
+
+def outer_environment() -> dict[str, str]:
+    """The environment for a torchrun that a rank starts: nothing of the launch of that rank.
+
+    Its ranks meet in a new store after each restart, never among the addresses of dead ones.
+    """
     outside = {
         name: value for name, value in os.environ.items() if not name.startswith(_OF_A_LAUNCHER)
     }
-    return outside | {
-        group.STORE_VARIABLE: str(folder / "store"),
-        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",  # the ranks need no port of the agent's
-        "GLOO_SOCKET_IFNAME": group.loopback() or "",
-    }
+    return outside | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}

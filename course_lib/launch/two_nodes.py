@@ -84,15 +84,33 @@ def obstacle() -> str | None:
     if sys.platform != "linux":
         return f"only Linux has network namespaces and this is {sys.platform}"
     for program, package in _NEEDED.items():
-        if not shutil.which(program):
+        if not shutil.which(program, path=search_path()):
             return f"the command {program!r} was not found, install {package}"
     pair = "ip link add name near type veth peer name far && tc qdisc add dev near root tbf"
     trial = ["sh", "-c", f"{pair} rate 1mbit burst 128kb latency 100ms"]
-    done = subprocess.run([*_unshare(), *trial], capture_output=True, text=True)
+    tools = os.environ | {"PATH": search_path()}
+    done = subprocess.run([*_unshare(), *trial], env=tools, capture_output=True, text=True)
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
         return f"namespaces with a limited link are refused ({said[-1]}), try it as root"
     return None
+
+
+def search_path() -> str:
+    """PATH, and where administrators' programs lie: Debian's users have no /usr/sbin on theirs."""
+    return os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+
+
+def link_limit(mbit: float) -> str:
+    """What `tc qdisc … tbf` takes to let `mbit` · 10^6 bit/s pass.
+
+    Raises ValueError for a rate that this machine's shaper cannot hold.
+    """
+    # Above 30 Gbit/s the kernel's shaper is the limit; below 1 Mbit/s nothing starts in a minute.
+    validation.number("mbit", mbit, least=1, most=30_000)
+    rate = round(mbit * 1e6)
+    burst = max(_BURST_BYTES, round(rate / 8 * _BURST_S))
+    return f"rate {rate}bit burst {burst} latency 100ms"
 
 
 def _unshare() -> list[str]:
@@ -106,8 +124,7 @@ def _unshare() -> list[str]:
 
 def _check(ranks_per_node: int, mbit: float, timeout_s: float) -> None:
     validation.whole("ranks_per_node", ranks_per_node, most=MAX_RANKS // 2)
-    # Above 30 Gbit/s the kernel's shaper is the limit; below 1 Mbit/s nothing starts in a minute.
-    validation.number("mbit", mbit, least=1, most=30_000)
+    link_limit(mbit)
     validation.number("timeout_s", timeout_s, least=0.1, most=86_400)
 
 
@@ -115,13 +132,11 @@ def _plan(
     module: str, argv: Sequence[str], ranks_per_node: int, mbit: float, timeout_s: float
 ) -> NodePlan:
     """What `course_lib.launch.namespaces` is to do."""
-    rate = round(mbit * 1e6)
-    burst = max(_BURST_BYTES, round(rate / 8 * _BURST_S))
     return NodePlan(
         commands=[node_command(module, ranks_per_node, node, argv) for node in (0, 1)],
         addresses=list(ADDRESSES),
         link=LINK,
-        limit=f"rate {rate}bit burst {burst} latency 100ms",
+        limit=link_limit(mbit),
         environment={
             **{f"{user}_SOCKET_IFNAME": LINK for user in ("GLOO", "NCCL", "TP")},
             "CUDA_VISIBLE_DEVICES": "",
@@ -138,7 +153,12 @@ def _run(folder: Path, timeout_s: float, stop: Stop, ranks: int) -> None:
         # The namespaces live as long as this pipe is open. Their own session keeps Ctrl-C away from
         # them, so that things always end in the same order.
         first = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+            command,
+            env=os.environ | {"PATH": search_path()},
+            stdin=subprocess.PIPE,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
         )
     try:
         code = _code(first, timeout_s, stop, ranks)

@@ -147,13 +147,13 @@ def save_on(folder: Path) -> None:
     from course_lib.scratch.recovery import checkpoint
 
     start, stop = checkpoint.columns(9, dist.get_rank(), dist.get_world_size())
-    checkpoint.save(folder, 1, zeros(3, stop - start), {"w": [9]})
+    checkpoint.save_shard(folder, 1, zeros(3, stop - start), {"w": [9]})
 
 
 def load_from(folder: Path, reshard: bool) -> None:
     from course_lib.scratch.recovery import checkpoint
 
-    checkpoint.load(folder / "step-00000001", {"w": [9]}, reshard=reshard)
+    checkpoint.load_shard(folder / "step-00000001", {"w": [9]}, reshard=reshard)
 
 
 def test_a_checkpoint_of_another_world_size(tmp_path: Path) -> None:

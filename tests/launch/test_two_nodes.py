@@ -140,7 +140,7 @@ def test_another_system_is_an_obstacle(monkeypatch):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has network namespaces")
 def test_a_missing_program_is_an_obstacle(monkeypatch):
     found = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: None if name == "tc" else found(name))
+    monkeypatch.setattr(shutil, "which", lambda name, path: None if name == "tc" else found(name))
     assert two_nodes.obstacle() == "the command 'tc' was not found, install iproute2"
 
 

@@ -1,0 +1,1 @@
+"""Faults: the broken rank, and how it is broken."""

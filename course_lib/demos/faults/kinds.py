@@ -1,0 +1,223 @@
+"""One update of a healthy rank, and of a rank that is broken in one of the ways of real programs.
+
+A healthy rank sums, then gathers. Each fault is what the broken rank does instead.
+"""
+
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+HUGE = 10**15  # elements: no machine has 4 PB
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a rank has for one update."""
+
+    rank: int
+    world: int
+    ones: Tensor
+    group: dist.ProcessGroup | None = None  # of the broken rank and the next one
+
+
+class NoMoreSamples(Exception):
+    """This rank has done its part."""
+
+
+def healthy(update: Update) -> None:
+    """Sum over the ranks, then gather from them."""
+    summed(update)
+    gathered(update)
+
+
+def summed(update: Update) -> None:
+    dist.all_reduce(update.ones)
+
+
+def gathered(update: Update) -> None:
+    dist.all_gather([torch.empty_like(update.ones) for _ in range(update.world)], update.ones)
+
+
+# --- a rank that ends -------------------------------------------------------------------------
+
+
+def kill(_update: Update) -> None:
+    """As the system does when memory runs out."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def error(update: Update) -> None:
+    """An exception that the other ranks do not have."""
+    print(update.ones @ torch.ones(5))
+
+
+def memory(update: Update) -> None:
+    """An allocation that is refused."""
+    update.ones.new_empty(HUGE)
+
+
+def port(_update: Update) -> None:
+    """A second server on one port."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dist.TCPStore("127.0.0.1", taken.getsockname()[1], is_master=True)
+
+
+def short(_update: Update) -> None:
+    """Fewer samples than the other ranks: it is done before them."""
+    raise NoMoreSamples
+
+
+# --- a rank that does not come ----------------------------------------------------------------
+
+
+def hang(_update: Update) -> None:
+    """Something that does not end."""
+    while True:
+        time.sleep(1)
+
+
+def pattern(update: Update) -> None:
+    """The same in C, with Python's lock: a pattern that tries 2^40 ways to match."""
+    re.match(r"(a+)+$", 40 * "a" + "b")
+    healthy(update)
+
+
+def slow(update: Update) -> None:
+    """A straggler: it does the same, later."""
+    time.sleep(0.2)
+    healthy(update)
+
+
+class Samples(Dataset[Tensor]):
+    """Eight samples, of which one is never read."""
+
+    def __init__(self, fault: Callable[[], None]) -> None:
+        self.fault = fault
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Tensor:
+        if index == 3:
+            self.fault()
+        return torch.ones(4)
+
+
+def loader(update: Update) -> None:
+    """A worker that reads forever, from a file system that does not answer."""
+    for _batch in DataLoader(Samples(lambda: time.sleep(600)), num_workers=1):
+        pass
+    healthy(update)
+
+
+def worker(update: Update) -> None:
+    """A worker that the system ends."""
+    for _batch in DataLoader(Samples(lambda: os.kill(os.getpid(), signal.SIGKILL)), num_workers=1):
+        pass
+    healthy(update)
+
+
+# --- a rank that calls something else ---------------------------------------------------------
+
+
+def collective(update: Update) -> None:
+    """Another collective than the other ranks."""
+    dist.broadcast(update.ones, 0)
+    gathered(update)
+
+
+def shape(update: Update) -> None:
+    """The same collective of another size."""
+    dist.all_reduce(update.ones.repeat(1000))
+    gathered(update)
+
+
+def dtype(update: Update) -> None:
+    """The same collective of another type."""
+    dist.all_reduce(update.ones.double())
+    gathered(update)
+
+
+def order(update: Update) -> None:
+    """The same two collectives, the other way round."""
+    gathered(update)
+    summed(update)
+
+
+def extra(update: Update) -> None:
+    """What stands behind `if rank == 0:`."""
+    dist.barrier()
+    healthy(update)
+
+
+def twice(update: Update) -> None:
+    """One more of the same kind and size: it is summed with what others sum next."""
+    dist.all_reduce(torch.zeros(4))
+    healthy(update)
+
+
+def subgroup(update: Update) -> None:
+    """The right collective, in a group of fewer ranks."""
+    dist.all_reduce(update.ones, group=update.group)
+    gathered(update)
+
+
+# --- all ranks --------------------------------------------------------------------------------
+
+
+def cycle(update: Update) -> None:
+    """Every rank receives from the one before, and would then send to the next."""
+    dist.recv(update.ones, (update.rank - 1) % update.world)
+    dist.send(update.ones, (update.rank + 1) % update.world)
+
+
+def unused(update: Update) -> None:
+    """DDP waits for the gradient of every parameter, and finds out in the next iteration."""
+
+    class Forgetful(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.forgotten = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            used: Tensor = self.used(x)
+            return used
+
+    model = DistributedDataParallel(Forgetful().to(update.ones.device))
+    for _ in range(2):
+        model(update.ones).sum().backward()
+
+
+EVERYWHERE = ("cycle", "unused")  # every rank does the same wrong thing
+KINDS: dict[str, Callable[[Update], None]] = {
+    "none": healthy,
+    "kill": kill,
+    "error": error,
+    "memory": memory,
+    "port": port,
+    "short": short,
+    "hang": hang,
+    "pattern": pattern,
+    "slow": slow,
+    "loader": loader,
+    "worker": worker,
+    "collective": collective,
+    "shape": shape,
+    "dtype": dtype,
+    "order": order,
+    "extra": extra,
+    "twice": twice,
+    "subgroup": subgroup,
+    "cycle": cycle,
+    "unused": unused,
+}

@@ -1,0 +1,71 @@
+"""What is said when a rank is killed, hangs, or calls another collective.
+
+One rank of the launch is broken on purpose, in the way asked for, from one of its updates on.
+
+The launch ends with one sentence that names the rank and the cause, and leaves no process behind.
+Run it with `course demo faults --kind hang --timeout 3`; a mismatch is explained by
+`TORCH_DISTRIBUTED_DEBUG=DETAIL course demo faults --kind shape`. With `--record here`, the ranks
+leave what `course diagnose here` needs.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from course_lib import launch
+from course_lib.demos.faults.kinds import EVERYWHERE, KINDS, NoMoreSamples, Update
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.validation import choice, whole
+
+
+@dataclass(frozen=True)
+class Options(DemoOptions):
+    """What the demo can be asked for."""
+
+    kind: str = option("none", ", ".join(KINDS))
+    rank: int = option(1, "the rank that is broken")
+    steps: int = option(3, "updates")
+    step: int = option(2, "the update from which on it is broken")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice("kind", self.kind, KINDS)
+        whole("rank", self.rank, least=0)
+        whole("steps", self.steps)
+        whole("step", self.step, most=self.steps)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an all-reduce of ones gives where nothing is broken."""
+
+    ranks: int
+    total: int
+
+    def report(self) -> str:
+        """One line."""
+        return f"no fault: {self.ranks} ranks added their ones up to {self.total}"
+
+
+def main(options: Options) -> Result:
+    """Break one rank, and let the others wait for it."""
+    rank = launch.init()
+    if options.rank >= rank.world and options.kind != "none":
+        raise ValueError(
+            f"rank must be below the number of ranks {rank.world}, got {options.rank}: "
+            "ranks count from 0"
+        )
+    broken = options.kind in EVERYWHERE or rank.rank == options.rank
+    group = None
+    if options.kind == "subgroup":
+        group = dist.new_group(sorted({options.rank, (options.rank + 1) % rank.world}))
+    for step in range(1, options.steps + 1):
+        update = Update(rank.rank, rank.world, torch.ones(4, device=rank.device), group)
+        kind = options.kind if broken and step >= options.step else "none"
+        try:
+            KINDS[kind](update)
+        except NoMoreSamples:
+            break
+        launch.report_step(step, options.steps)
+    return Result(rank.world, int(update.ones[0]))

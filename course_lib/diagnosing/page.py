@@ -1,0 +1,120 @@
+"""The page that each rank of a recorded launch keeps of itself: where it is, what it called.
+
+FOLDER/rank0.json, rank1.json, …   one page a rank, rewritten four times a second
+FOLDER/launch.json                 how each rank ended, by the process that started them
+FOLDER/rank0.log, …                the last lines that each rank printed
+FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
+"""
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+_NOT_OWN = re.compile(
+    r"/site-packages/|/dist-packages/|/lib(64)?/python3|/versions/3\.|^<(?!ipython)|/course_lib/launch/",
+    re.IGNORECASE,
+)
+_NAME = re.compile(r"(?:/|^)course_lib/(?!launch/)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of Python on a stack: its file, number, function, and what is written there."""
+
+    file: str
+    line: int
+    function: str
+    text: str = ""
+
+    @property
+    def own(self) -> bool:
+        """Whether it belongs to the program, not to Python, torch, another package or a launch."""
+        file = self.file.replace("\\", "/")
+        return bool(_NAME.search(file)) or not _NOT_OWN.search(file)
+
+    @property
+    def torch(self) -> bool:
+        """Whether it belongs to torch.distributed."""
+        return "/torch/distributed/" in self.file.replace("\\", "/")
+
+    @property
+    def loader(self) -> bool:
+        """Whether it belongs to torch's DataLoader."""
+        return "/torch/utils/data/" in self.file.replace("\\", "/")
+
+    @property
+    def place(self) -> str:
+        """For a sentence: "train.py:42"."""
+        return f"{self.file.replace(chr(92), '/').rpartition('/')[2]}:{self.line}"
+
+
+def own_line(stack: "tuple[Line, ...]") -> Line | None:
+    """The innermost line of the program itself; `stack` has the innermost line last."""
+    return next((line for line in reversed(stack) if line.own), None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One collective as a rank has called it: the `number`-th of its group, counted from 1.
+
+    name: of torch's function, operation: what the backend did ("all_reduce" also for a
+    reduce_scatter of gloo); over: this rank need not wait for it any more; at_s: seconds of the
+    rank's own clock since 1970; path: the program's own lines that led there, the innermost last.
+    """
+
+    group: str
+    number: int
+    operation: str
+    name: str
+    sizes: tuple[tuple[int, ...], ...] = ()
+    dtypes: tuple[str, ...] = ()
+    over: bool = False
+    at_s: float = 0.0
+    path: tuple[Line, ...] = ()
+
+    @property
+    def where(self) -> Line | None:
+        """The line of the program that called it; None where it is not known."""
+        return self.path[-1] if self.path else None
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The lines of the main thread, the innermost last, in how many of the samples."""
+
+    samples: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one rank knows of itself.
+
+    state: "joining", "running", "returned" or "failed"; launch: the same for all ranks that started
+    together; still_s: for how long it has called no collective and ended no step; stack: where its
+    main thread is, the innermost line last; since: samples of it in that time, all: in its life;
+    message, peer: "recv" and the rank it receives from just now, or "send"; "" and -1 for none;
+    groups: the ranks of each process group; error, reason: what it raised, and that in a sentence.
+    """
+
+    rank: int
+    world: int
+    launch: str = ""
+    state: str = "running"
+    at_s: float = 0.0
+    still_s: float = 0.0
+    step: int = 0
+    steps: int = 0
+    error: str = ""
+    reason: str = ""
+    peer: int = -1
+    message: str = ""
+    stack: tuple[Line, ...] = ()
+    since: tuple[Stack, ...] = ()
+    all: tuple[Stack, ...] = ()
+    groups: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    calls: tuple[Call, ...] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """As plain lists, dicts, numbers and words."""
+        return asdict(self)

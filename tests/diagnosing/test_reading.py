@@ -1,0 +1,193 @@
+"""Folders as they are found: half of the files, half of a file, or files of somebody hostile."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import RECORDS, written
+
+from course_lib.diagnosing.judging import diagnose
+from course_lib.diagnosing.reading import crash_of, page_of, read
+
+PAGE = RECORDS["hang"]["rank0.json"]
+
+
+def test_an_empty_folder(tmp_path):
+    assert read(tmp_path).records == ()
+
+
+def test_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        read(tmp_path / "absent")
+
+
+def test_a_page_comes_back_as_it_was():
+    assert json.loads(json.dumps(page_of(PAGE).as_json())) == PAGE
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "Expecting value"),
+        ('{"rank": 1', "Expecting"),
+        ("[]", "list indices"),
+        ('{"rank": -1}', "one that counts"),
+        ("[" * 100_000, "recursion"),
+        ("\x00\xff", "Expecting|decode|Unterminated|control"),
+    ],
+)
+def test_a_file_that_is_no_page_is_left_out(content, words, tmp_path):
+    written("hang", tmp_path)
+    (tmp_path / "rank1.json").write_text(content, encoding="latin-1")
+    (tmp_path / "launch.json").unlink()
+    evidence = read(tmp_path)
+    assert len(evidence.notes) == 1
+    assert evidence.notes[0].startswith("rank1.json could not be read (")
+    found = diagnose(evidence).finding
+    assert (found.cause, found.ranks) == ("unknown", ())
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_truncated_page(share, tmp_path):
+    written("hang", tmp_path)
+    path = tmp_path / "rank0.json"
+    text = path.read_text()
+    path.write_text(text[: int(share * len(text))])
+    assert "rank0.json could not be read" in read(tmp_path).notes[0]
+    assert 0 not in diagnose(read(tmp_path)).finding.ranks
+
+
+def test_a_page_of_another_attempt_is_left_out(tmp_path):
+    written("hang", tmp_path)
+    (tmp_path / "launch.json").unlink()
+    page = json.loads((tmp_path / "rank2.json").read_text())
+    page |= {"launch": "earlier", "at_s": page["at_s"] - 60}
+    (tmp_path / "rank2.json").write_text(json.dumps(page))
+    evidence = read(tmp_path)
+    assert evidence.notes == ("rank2.json is of another launch or attempt: it was left out",)
+    assert diagnose(evidence).finding.ranks in ((1,), ())
+
+
+def test_a_page_that_stood_still_says_nothing_of_its_last_call(tmp_path):
+    """What holds Python's lock holds the recorder too: the stack of the time limit is believed."""
+    written("pattern", tmp_path)
+    page = json.loads((tmp_path / "rank1.json").read_text())
+    page["calls"] = [RECORDS["pattern"]["rank0.json"]["calls"][0] | {"over": False}]
+    (tmp_path / "rank1.json").write_text(json.dumps(page))
+    found = diagnose(read(tmp_path)).finding
+    assert (found.cause, found.ranks) == ("stuck", (1,))
+
+
+def test_the_ends_of_another_launch_are_left_out(tmp_path):
+    """Pages of torchrun beside what an earlier launch has left."""
+    written("hang", tmp_path)
+    (tmp_path / "launch.json").write_text(json.dumps(RECORDS["kill"]["launch.json"]))
+    evidence = read(tmp_path)
+    assert evidence.notes == ("launch.json is of another launch: it was left out",)
+    found = diagnose(evidence).finding
+    assert (found.cause, found.ranks) == ("stuck", (1,))
+
+
+def test_a_page_with_the_number_of_another_rank_is_left_out(tmp_path):
+    written("hang", tmp_path)
+    (tmp_path / "rank0.json").write_text((tmp_path / "rank2.json").read_text())
+    assert "says that it is of rank 2" in read(tmp_path).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("operations", "cause"),
+    [
+        ("broadcast broadcast reduce reduce", "nothing"),
+        ("reduce reduce reduce gather", "collective"),
+    ],
+)
+def test_one_name_may_be_of_several_groups(operations, cause, tmp_path):
+    """Two pairs whose groups have one name: calls are compared inside each of them."""
+    for rank, operation in enumerate(operations.split()):
+        pair = [0, 1] if rank < 2 else [2, 3]
+        page = PAGE | {"rank": rank, "world": 4, "state": "returned", "groups": {"7": pair}}
+        page["calls"] = [PAGE["calls"][0] | {"group": "7", "number": 1, "operation": operation}]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(page))
+    found = diagnose(read(tmp_path)).finding
+    assert (found.cause, found.ranks) == (cause, ())
+
+
+def test_the_main_thread_of_a_crash_is_the_last():
+    dump = RECORDS["shape"]["rank0.crash" if "rank0.crash" in RECORDS["shape"] else "rank2.crash"]
+    stack = crash_of(dump)
+    assert (stack[-1].function, stack[-3].function) == ("all_reduce", "summed")
+    assert crash_of("") == crash_of("Fatal Python error: Aborted") == ()
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def replaced(data, path, value):
+    """`data` with the value at a random path replaced."""
+    if not path or not isinstance(data, dict | list) or not data:
+        return value
+    keys = sorted(data) if isinstance(data, dict) else list(range(len(data)))
+    key = keys[path[0] % len(keys)]
+    copy = dict(data) if isinstance(data, dict) else list(data)
+    copy[key] = replaced(data[key], path[1:], value)
+    return copy
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(RECORDS)),
+    path=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    value=JUNK,
+    lost=st.sets(st.integers(0, 6), max_size=3),
+)
+def test_whatever_the_files_hold_nothing_is_raised(kind, path, value, lost, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fuzz")
+    names = sorted(RECORDS[kind])
+    for place, name in enumerate(names):
+        if place in lost:
+            continue
+        content = RECORDS[kind][name]
+        if name == names[path[0] % len(names)] and not isinstance(content, str):
+            content = replaced(content, path[1:], value)
+        text = content if isinstance(content, str) else json.dumps(content)
+        (folder / name).write_text(text, encoding="utf-8", errors="replace")
+    diagnosis = diagnose(read(folder))
+    assert diagnosis.report() and diagnosis.finding.cause
+    assert all(0 <= rank < len(diagnosis.ranks) for rank in diagnosis.finding.ranks)
+
+
+@pytest.mark.parametrize("kind", ["hang", "loader", "subgroup", "collective", "short", "order"])
+def test_without_some_of_the_files_no_healthy_rank_is_accused(kind, tmp_path):
+    names = sorted(RECORDS[kind])
+    for lost in range(1, 2 ** len(names)):
+        folder = tmp_path / str(lost)
+        folder.mkdir()
+        written(kind, folder)
+        for place, name in enumerate(names):
+            if lost >> place & 1:
+                (folder / name).unlink()
+        found = diagnose(read(folder)).finding
+        assert set(found.ranks) <= {1}, (found, sorted(map(str, Path(folder).iterdir())))
+
+
+def test_bytes_that_were_changed(tmp_path):
+    rng = random.Random(0)
+    for round_ in range(60):
+        folder = tmp_path / str(round_)
+        folder.mkdir()
+        written("hang", folder)
+        for path in folder.iterdir():
+            data = bytearray(path.read_bytes())
+            for _ in range(3):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            path.write_bytes(data)
+        assert diagnose(read(folder)).report()

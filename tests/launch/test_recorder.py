@@ -1,0 +1,151 @@
+"""A launch that is recorded: pages of real ranks, which the doctor understands."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from course_lib import demos, diagnosing, launch
+from course_lib.diagnosing.judging import Diagnosis
+from course_lib.launch import recorder
+
+LIMIT_S = 8.0  # on a busy machine ranks take seconds to start
+
+
+def recorded(folder: Path, kind: str, **options: object) -> Diagnosis:
+    """What the doctor says of one run of the demo faults."""
+    with contextlib.suppress(launch.RankFailed):
+        demos.run("faults", stream=False, record=folder, kind=kind, **options)
+    return diagnosing.diagnose(folder)
+
+
+@pytest.mark.torch_internals
+def test_a_rank_that_hangs_is_found(tmp_path: Path) -> None:
+    diagnosis = recorded(tmp_path, "hang", ranks=3, rank=2, timeout_s=LIMIT_S)
+    found = diagnosis.finding
+    assert (found.cause, found.ranks) == ("stuck", (2,)), diagnosis.report()
+    assert found.lines[2].text == "time.sleep(1)"
+    assert "while ranks 0 and 1 wait in all_reduce number 3 at kinds.py" in found.sentence
+    pages = [json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in range(3)]
+    assert pages[2]["state"] == "running"  # the others may have lost a peer to the time limit
+    assert len({page["launch"] for page in pages}) == 1
+    assert pages[0]["groups"] == {"0": [0, 1, 2]}
+
+
+@pytest.mark.torch_internals
+def test_ranks_that_call_different_sizes_are_found_though_one_is_aborted(tmp_path: Path) -> None:
+    found = recorded(tmp_path, "shape", ranks=4, rank=1, timeout_s=60).finding
+    assert (found.cause, found.ranks) == ("size", (1,))
+    assert "4,000 float at kinds.py" in found.sentence
+
+
+@pytest.mark.torch_internals
+def test_a_healthy_launch_is_said_to_be_healthy_and_replaces_an_older_record(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "rank7.json").write_text("of an earlier launch")
+    diagnosis = recorded(tmp_path, "none", ranks=2)
+    assert diagnosis.finding.cause == "nothing" and diagnosis.notes == ()
+    page = json.loads((tmp_path / "rank1.json").read_text())
+    assert (page["step"], page["steps"], page["state"]) == (3, 3, "returned")
+    assert [call["operation"] for call in page["calls"]] == ["all_reduce", "all_gather"] * 3
+
+
+def test_nothing_is_kept_or_started_without_a_folder(tmp_path: Path) -> None:
+    def inside() -> list[object]:
+        import threading
+
+        names = [thread.name for thread in threading.enumerate()]
+        return [os.environ.get("TORCH_FR_BUFFER_SIZE"), "course_recorder" in names]
+
+    assert launch.run(inside) == [[None, False]] * 2
+    assert launch.run(inside, record=tmp_path) == [["200", True]] * 2
+
+
+def test_a_rank_that_is_recorded_can_fork(tmp_path: Path) -> None:
+    """As a DataLoader does for its workers."""
+
+    def forks() -> int:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        return os.waitpid(pid, 0)[1]
+
+    assert launch.run(forks, record=tmp_path, stream=False) == [0, 0]
+    assert list(tmp_path.glob("rank*.log")) == []  # nothing was printed: no thread complained
+
+
+def test_the_last_page_is_written_though_another_error_comes_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A signal's handler may raise while the first error is written down."""
+    tries = []
+
+    class Interrupted:
+        def fail(self, error: BaseException) -> None:
+            tries.append(error)
+            if len(tries) == 1:
+                raise RuntimeError("DataLoader worker is killed")
+
+    monkeypatch.setattr(recorder, "_recorder", Interrupted())
+    recorder.failed(first := ValueError())
+    assert tries == [first, first]
+
+
+def test_ranks_started_by_anybody_leave_pages_too(tmp_path: Path) -> None:
+    """One of two comes, as under torchrun with a missing node."""
+    environment = {
+        **os.environ,
+        "RANK": "0",
+        "WORLD_SIZE": "2",
+        "COURSE_STORE": str(tmp_path / "store"),
+        "COURSE_TIMEOUT_S": "1",
+        "COURSE_RECORD": str(tmp_path / "record"),
+    }
+    code = "from course_lib import launch; launch.program(lambda _: None, None)"
+    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=90)
+    found = diagnosing.diagnose(tmp_path / "record").finding
+    assert (found.cause, found.ranks) == ("never came", (1,))
+    assert (
+        found.sentence == "Rank 1 never came: rank 0 of 2 waits to begin, and rank 1 left no page"
+    )
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        launch.run(lambda: None, record=tmp_path / "file")
+
+
+def test_the_peer_of_a_receive_is_read_from_its_frame() -> None:
+    def recv(tensor: object, src: int) -> object:
+        return sys._getframe()
+
+    code = recv.__code__.replace(co_filename="/torch/distributed/distributed_c10d.py")
+    recv.__code__ = code
+    assert recorder._message(recv(None, 3)) == ("recv", 3)  # type: ignore[arg-type]
+    assert recorder._message(None) == ("", -1)
+
+
+def test_what_is_recorded_costs_little(tmp_path: Path) -> None:
+    """A page takes milliseconds, four times a second."""
+
+    def pages(folder: str) -> float:
+        import torch
+        import torch.distributed as dist
+
+        ours = recorder._Recorder(Path(folder), 8 + dist.get_rank(), 10)
+        ours.state = "running"
+        for _ in range(200):
+            dist.all_reduce(torch.ones(1))
+        start_s = time.process_time()
+        for _ in range(5):
+            ours._write(sys._getframe())
+        return (time.process_time() - start_s) / 5
+
+    assert max(launch.run(pages, str(tmp_path), record=tmp_path)) < 0.1
