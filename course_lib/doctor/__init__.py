@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from course_lib.doctor.cluster import examine_cluster
 from course_lib.doctor.desk import browser, notebooks, progress_folder
 from course_lib.doctor.finding import REINSTALL, Finding
 from course_lib.doctor.machine import cores, gpus, loopback, memory, shared_memory
@@ -13,12 +14,15 @@ __all__ = ["Finding", "examine", "self_test"]
 
 
 def examine(start_ranks: bool = True) -> list[Finding]:
-    """Look at everything the course needs; `start_ranks=False` skips the only slow part."""
+    """Look at everything the course needs, and at the GPUs and ports that there are.
+
+    `start_ranks=False` skips the slowest part.
+    """
     looks: list[Callable[[], Finding]] = [python, packages, widgets, torch_build, gloo, nccl, gpus]
     looks += [cores, memory, shared_memory, loopback, browser, notebooks, progress_folder]
     if start_ranks:
         looks.append(ranks)
-    return [_safely(look) for look in looks]
+    return [_safely(look) for look in looks] + examine_cluster()
 
 
 def _safely(look: Callable[[], Finding]) -> Finding:

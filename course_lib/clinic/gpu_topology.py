@@ -1,0 +1,92 @@
+"""`nvidia-smi topo -m`: by which way the GPUs and the network ports of a node reach each other.
+
+Format: the legend that the command prints; https://docs.nvidia.com/deploy/nvidia-smi/.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from course_lib.clinic.sign import Sign, unreadable
+
+# From near to far: at most one PCIe switch, several, the CPU, its other bridges, the other CPU.
+WAYS = ("PIX", "PXB", "PHB", "NODE", "SYS")
+_MEANING = {
+    "PIX": "one PCIe switch",
+    "PXB": "several PCIe switches",
+    "PHB": "the CPU",
+    "NODE": "two bridges of one CPU",
+    "SYS": "the link between two CPUs",
+}
+_NAME = re.compile(r"(GPU|NIC|mlx\d_|ib)\d+$|mlx5_\w+$")
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The way between any two devices, as printed: NV18, PIX, …, SYS."""
+
+    devices: tuple[str, ...]
+    ways: Mapping[tuple[str, str], str]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPUs among the devices."""
+        return tuple(name for name in self.devices if name.startswith("GPU"))
+
+    def nearest_port(self, gpu: str) -> tuple[str, str] | None:
+        """The network port with the shortest way to `gpu`, and that way; None without ports."""
+        ports = [name for name in self.devices if name not in self.gpus]
+        known = [(port, self.ways[gpu, port]) for port in ports]
+        return min(known, key=lambda pair: WAYS.index(pair[1]), default=None)
+
+
+def topology(text: str) -> Topology:
+    """The matrix of `nvidia-smi topo -m`, up to its legend. Raises ValueError for a broken row."""
+    lines = text.partition("Legend")[0].splitlines()
+    heading = next((line.split() for line in lines if line.lstrip().startswith("GPU0")), [])
+    devices = tuple(name for name in heading if _NAME.match(name))
+    if not devices:
+        raise unreadable("nvidia-smi topo -m", lines[0] if lines else "", "a heading with GPU0")
+    ways = {}
+    for line in lines:
+        name, *cells = line.split() or [""]
+        if name not in devices or [name, *cells] == heading:
+            continue
+        row = cells[: len(devices)]
+        if len(row) < len(devices) or not all(_is_way(cell) for cell in row):
+            raise unreadable("nvidia-smi topo -m", line, f"{len(devices)} of X, NV#, PIX … SYS")
+        ways.update({(name, other): way for other, way in zip(devices, row, strict=True)})
+    if missing := [name for name in devices if (name, name) not in ways]:
+        raise unreadable("nvidia-smi topo -m", lines[-1], f"a row for {missing[0]}")
+    return Topology(devices, ways)
+
+
+def topology_signs(found: Topology) -> list[Sign]:
+    """GPUs far from every network port, and pairs of GPUs that lack the NVLink of the others."""
+    signs = []
+    for gpu in found.gpus:
+        nearest = found.nearest_port(gpu)
+        if nearest and WAYS.index(nearest[1]) >= WAYS.index("PHB"):
+            wrong = f"{gpu} reaches its nearest port {nearest[0]} over {_MEANING[nearest[1]]}"
+            do = "expect less than the port's rate, and no GPUDirect RDMA by default"
+            unsaid = "how fast that way is: measure it with nccl-tests on two nodes"
+            signs.append(Sign(f"{wrong} ({nearest[1]})", do, unsaid))
+    ways = {
+        (a, b): found.ways[a, b]
+        for a in found.gpus
+        for b in found.gpus
+        if found.gpus.index(a) < found.gpus.index(b)
+    }
+    linked = [pair for pair, way in ways.items() if way.startswith("NV")]
+    for (a, b), way in ways.items():
+        if linked and not way.startswith("NV"):
+            do = "keep tensor parallelism within GPUs that have NVLink, or look for a broken link"
+            signs.append(Sign(f"{a} and {b} have no NVLink ({way}), other pairs have", do))
+    if ways and not linked and "SYS" in ways.values():
+        wrong = "there is no NVLink, and some pairs of GPUs talk over the link between two CPUs"
+        signs.append(Sign(wrong, "keep tensor parallelism within the GPUs of one CPU"))
+    return signs
+
+
+def _is_way(cell: str) -> bool:
+    return cell == "X" or cell in WAYS or re.fullmatch(r"NV\d+", cell) is not None

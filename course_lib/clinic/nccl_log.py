@@ -1,0 +1,87 @@
+"""What NCCL says with NCCL_DEBUG=INFO: which network it found, over which way its ranks talk.
+
+Variables: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html. RCCL of AMD and
+Hygon prints the same words.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from course_lib.clinic.sign import Sign, unreadable
+
+_WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)")
+# Interfaces that lead out of no node: bridges of virtual machines, of docker, and the loopback.
+_INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
+
+
+@dataclass(frozen=True)
+class NcclLog:
+    """`network` is "IB", "Socket" or None; `ways` counts channels by P2P, SHM, NET/IB, …"""
+
+    version: str | None
+    network: str | None
+    ports: tuple[str, ...]
+    interfaces: tuple[str, ...]
+    channels: int | None
+    ways: Mapping[str, int]
+    nvls: bool | None
+    no_ib_device: bool
+    warnings: tuple[str, ...]
+
+
+def nccl_log(text: str) -> NcclLog:
+    """The log of one or more ranks. Raises ValueError for a text without a line of NCCL."""
+    if "NCCL" not in text:
+        first = text.strip().splitlines()[0] if text.strip() else ""
+        raise unreadable("NCCL_DEBUG=INFO", first, "a line with 'NCCL INFO'")
+    version = re.search(r"NCCL version (\S+)", text)
+    network = re.search(r"Using network (?:\w*?)(IB|Socket)", text)
+    channels = [int(most) for most in re.findall(r"Channel \d+/(\d+) :(?!.* via )", text)]
+    nvls = re.search(r"NVLS multicast support is (not )?available", text)
+    return NcclLog(
+        version[1] if version else None,
+        network[1] if network else None,
+        _used(text, r"NET/IB : Using (.*)", r"\](\w+:\d+/\w+)"),
+        _used(text, r"NET/Socket : Using (.*)", r"\]([\w.-]+):"),
+        max(channels, default=None),
+        dict(Counter(_WAY.findall(text))),
+        nvls[1] is None if nvls else None,
+        "NET/IB : No device found" in text,
+        tuple(re.findall(r"NCCL WARN (.*\S)", text)),
+    )
+
+
+def nccl_signs(log: NcclLog) -> list[Sign]:
+    """A slow network in use, a wrong interface, and what NCCL warned of."""
+    signs = []
+    if log.network == "Socket" or "NET/Socket" in log.ways:
+        why = "it found no InfiniBand device" if log.no_ib_device else "its log does not say why"
+        do = "see `ibv_devices` here, pass /dev/infiniband, look for NCCL_IB_DISABLE=1"
+        unsaid = "how fast that is: run all_reduce_perf"
+        signs.append(Sign(f"NCCL sends over TCP sockets ({why})", do, unsaid))
+    inner = [name for name in log.interfaces if _INNER.match(name)]
+    if inner:
+        do = "set NCCL_SOCKET_IFNAME to the interface that reaches the other nodes"
+        wrong = f"NCCL may use {', '.join(inner)}, which reaches no other node"
+        signs.append(Sign(wrong, do))
+    for warning in dict.fromkeys(log.warnings):
+        signs.append(Sign(f"NCCL warned: {warning}", _remedy(warning)))
+    return signs
+
+
+def _remedy(warning: str) -> str:
+    if "/dev/shm" in warning or "shared memory" in warning or "fallocate" in warning:
+        return "start the container with --shm-size=16G or --ipc=host; `df -h /dev/shm`"
+    if "ibv_" in warning and "Cannot allocate memory" in warning:
+        return "raise the limit of locked memory: --ulimit memlock=-1, in a pod IPC_LOCK"
+    if "open" in warning and ("ibv_open_device" in warning or "device" in warning):
+        return "pass --device=/dev/infiniband to the container, in a pod ask for rdma/…"
+    return "search NCCL's troubleshooting page for these words"
+
+
+def _used(text: str, line: str, item: str) -> tuple[str, ...]:
+    """Different items of all lines of one kind, in the order in which they come."""
+    found = [name for rest in re.findall(line, text) for name in re.findall(item, rest)]
+    return tuple(dict.fromkeys(found))

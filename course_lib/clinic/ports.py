@@ -1,0 +1,188 @@
+"""The ports of RDMA: `ibstat`, `ibstatus`, `ibv_devinfo`, `ibv_devices` and `rdma link`.
+
+Formats: rdma-core's infiniband-diags and libibverbs/examples, iproute2's rdma-link(8).
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from course_lib.clinic.sign import Sign, unreadable
+
+LANES = 4  # of a usual cable; with one of them alone, HDR has 50 Gb/s instead of 200
+_UNSAID = "why: cable, plug, the switch's side, or meant to be so (a port for storage)"
+_STATES = {
+    "Disabled": "it is switched off: ask whether it is used at all",
+    "Polling": "it finds nobody at the other end: cable, plug, or the switch's port",
+    "LinkUp": "the cable works, and no subnet manager has made it active: ask for `opensm`",
+}
+
+
+@dataclass(frozen=True)
+class Port:
+    """One port, with None for what the command does not tell; words as ibstat has them."""
+
+    device: str
+    port: int
+    state: str
+    physical: str | None = None
+    gbit_per_s: float | None = None
+    lanes: int | None = None
+    link_layer: str | None = None
+    mtu_bytes: int | None = None
+    most_mtu_bytes: int | None = None
+
+    @property
+    def name(self) -> str:
+        """For a sentence."""
+        return f"{self.device} port {self.port}"
+
+
+def ibstat(text: str) -> tuple[Port, ...]:
+    """`ibstat`: "CA 'mlx5_0'", below it "Port 1:" and its fields. Raises ValueError as all do."""
+    ports = []
+    for device, part in _parts(text, r"^CA '([^']+)'", "ibstat"):
+        for number, body in _parts(part, r"^\s+Port (\d+):", "ibstat", required=False):
+            ports.append(
+                Port(
+                    device,
+                    int(number),
+                    _field(body, "State", "ibstat"),
+                    _field(body, "Physical state", "ibstat"),
+                    _number(_field(body, "Rate", "ibstat"), "ibstat"),
+                    link_layer=_field(body, "Link layer", "ibstat"),
+                )
+            )
+    return tuple(ports)
+
+
+def ibstatus(text: str) -> tuple[Port, ...]:
+    """`ibstatus`, which tells the lanes as well: "200 Gb/sec (4X HDR)"."""
+    ports = []
+    heading = r"^Infiniband device '([^']+ port \d+|[^']+' port \d+) status:"
+    for name, part in _parts(text, heading, "ibstatus"):
+        device, number = name.replace("'", "").split(" port ")
+        rate = _field(part, "rate", "ibstatus")
+        match = re.match(r"([\d.]+) Gb/sec \((\d+)X", rate)
+        if not match:
+            raise unreadable("ibstatus", rate, "'200 Gb/sec (4X HDR)'")
+        ports.append(
+            Port(
+                device,
+                int(number),
+                _field(part, "state", "ibstatus").partition(": ")[2].capitalize(),
+                _field(part, "phys state", "ibstatus").partition(": ")[2],
+                float(match[1]),
+                int(match[2]),
+                _field(part, "link_layer", "ibstatus"),
+            )
+        )
+    return tuple(ports)
+
+
+def ibv_devinfo(text: str) -> tuple[Port, ...]:
+    """`ibv_devinfo`, which tells the size of packets (MTU), and not the rate."""
+    ports = []
+    for device, part in _parts(text, r"^hca_id:\s+(\S+)", "ibv_devinfo"):
+        for number, body in _parts(part, r"^\s+port:\s+(\d+)", "ibv_devinfo", required=False):
+            state = _field(body, "state", "ibv_devinfo")
+            ports.append(
+                Port(
+                    device,
+                    int(number),
+                    state.split()[0].removeprefix("PORT_").capitalize(),
+                    link_layer=_field(body, "link_layer", "ibv_devinfo"),
+                    mtu_bytes=int(_field(body, "active_mtu", "ibv_devinfo").split()[0]),
+                    most_mtu_bytes=int(_field(body, "max_mtu", "ibv_devinfo").split()[0]),
+                )
+            )
+    return tuple(ports)
+
+
+def ibv_devices(text: str) -> dict[str, str]:
+    """Each device that a program can open, with its GUID; empty where there is none."""
+    found = {}
+    for line in text.splitlines():
+        words = line.split()
+        if words and words[0] not in ("device", "------"):
+            if len(words) != 2 or not re.fullmatch(r"[\da-f]{16}", words[1]):
+                raise unreadable("ibv_devices", line, "a device and 16 hexadecimal digits")
+            found[words[0]] = words[1]
+    return found
+
+
+def rdma_link(text: str) -> tuple[Port, ...]:
+    """`rdma link`: one line for each port."""
+    ports = []
+    for line in filter(str.strip, text.splitlines()):
+        match = re.match(r"link (\S+)/(\d+) .*?state (\S+) physical_state (\S+)", line)
+        if not match:
+            raise unreadable("rdma link", line, "'link mlx5_0/1 … state ACTIVE physical_state …'")
+        physical = match[4].replace("LINK_UP", "LinkUp").replace("_", " ")
+        physical = physical if physical == "LinkUp" else physical.capitalize()
+        ports.append(Port(match[1], int(match[2]), match[3].capitalize(), physical))
+    return tuple(ports)
+
+
+def port_signs(ports: Sequence[Port]) -> list[Sign]:
+    """Ports that are down, slower than their neighbours, on one lane, or with small packets."""
+    signs = []
+    for port in ports:
+        if port.state != "Active":
+            do = _STATES.get(port.physical or "", "see `ibstat` for its physical state")
+            told = f" ({port.physical})" if port.physical else ""
+            signs.append(Sign(f"{port.name} is {port.state}{told}", do, _UNSAID))
+            continue
+        alike = [p for p in ports if p.state == "Active" and p.link_layer == port.link_layer]
+        best = max(p.gbit_per_s or 0 for p in alike)
+        if port.gbit_per_s is not None and port.gbit_per_s < best:
+            wrong = (
+                f"{port.name} runs at {port.gbit_per_s:g} Gb/s, its neighbours at {best:g}: "
+                f"a ring over it is {best / port.gbit_per_s:.2g} times as slow for everybody"
+            )
+            do = "see `ibstatus` for its lanes, plug the cable anew or change it"
+            signs.append(Sign(wrong, do, _UNSAID))
+        if port.lanes is not None and port.lanes < LANES:
+            wrong = f"{port.name} uses {port.lanes} of {LANES} lanes"
+            signs.append(Sign(wrong, "plug the cable anew or change it", _UNSAID))
+        if port.mtu_bytes and port.mtu_bytes < (port.most_mtu_bytes or 0):
+            wrong = f"{port.name} sends packets of {port.mtu_bytes} bytes and could send "
+            do = "for RoCE raise the MTU of its network interface, and of the switch (jumbo frames)"
+            signs.append(Sign(wrong + f"{port.most_mtu_bytes}", do, "how much that costs"))
+    return signs
+
+
+def device_signs(devices: dict[str, str]) -> list[Sign]:
+    """No device at all, or one without a GUID."""
+    if not devices:
+        do = "in a container pass /dev/infiniband, in a pod ask for rdma/…; else see `lspci`"
+        return [Sign("no RDMA device can be opened here", do, "whether the machine has one")]
+    return [
+        Sign(f"{name} has the GUID 0", "have the virtual function given one: rdma_cm needs it")
+        for name, guid in devices.items()
+        if not int(guid, 16)
+    ]
+
+
+def _parts(text: str, heading: str, command: str, required: bool = True) -> list[tuple[str, str]]:
+    """What each heading names, with the text below it; what stands before the first is left out."""
+    pieces = re.split(heading, text, flags=re.M)
+    if required:
+        for line in text.splitlines():
+            if line.strip() and not line[0].isspace() and not re.match(heading, line):
+                raise unreadable(command, line, "a device, or a field of one further in")
+    return list(zip(pieces[1::2], pieces[2::2], strict=True))
+
+
+def _field(body: str, name: str, command: str) -> str:
+    match = re.search(rf"^\s*{name}:[ \t]*(\S.*?)\s*$", body, re.M)
+    if not match:
+        lines = [line for line in body.splitlines() if line.strip()]
+        raise unreadable(command, lines[-1] if lines else "", f"'{name}: …'")
+    return match[1]
+
+
+def _number(words: str, command: str) -> float:
+    if not re.fullmatch(r"[\d.]+", words):
+        raise unreadable(command, words, "a rate in Gb/s")
+    return float(words)

@@ -1,0 +1,115 @@
+"""Commands of a cluster, run where this machine has them, and read by the clinic.
+
+They only look: nothing here resets, loads or configures anything. Where a command is missing or
+refuses, nothing is said.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib.clinic import gpu_state, gpu_topology, gpu_use, port_counters, ports, xid
+from course_lib.clinic.sign import Sign
+from course_lib.doctor.finding import Finding
+
+LIMIT_S = 10.0  # nvidia-smi takes 1 s for 8 GPUs, and minutes where one has fallen off the bus
+COUNTERS = Path("/sys/class/infiniband")
+
+
+@dataclass(frozen=True)
+class Look:
+    """A command, and what makes signs of its output; None where the output tells of nothing."""
+
+    name: str
+    command: tuple[str, ...]
+    read: Callable[[str], list[Sign] | None]
+
+
+def _look(
+    name: str, command: str, parse: Callable[[str], object], signs: Callable[..., list[Sign]]
+) -> Look:
+    def read(text: str) -> list[Sign] | None:
+        found = parse(text)
+        return signs(found) if found else None
+
+    return Look(name, tuple(command.split()), read)
+
+
+LOOKS = (
+    _look("GPU processes", "nvidia-smi pmon -s um -c 1", gpu_use.pmon, gpu_use.pmon_signs),
+    _look("GPU clocks", "nvidia-smi dmon -c 1", gpu_use.dmon, gpu_use.dmon_signs),
+    _look(
+        "GPU memory",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER,PERFORMANCE",
+        gpu_state.query,
+        gpu_state.state_signs,
+    ),
+    _look("GPU topology", "nvidia-smi topo -m", gpu_topology.topology, gpu_topology.topology_signs),
+    _look("NVLink", "nvidia-smi nvlink -s", gpu_state.nvlink, gpu_state.nvlink_signs),
+    _look("AMD GPUs", "amd-smi monitor", gpu_use.amd_smi, gpu_use.dmon_signs),
+    _look("Hygon DCUs", "hy-smi", gpu_use.hy_smi, gpu_use.dmon_signs),
+    _look("Xid", "dmesg", xid.xids, xid.xid_signs),
+    _look("RDMA ports", "ibstat", ports.ibstat, ports.port_signs),
+    _look("RDMA lanes", "ibstatus", ports.ibstatus, ports.port_signs),
+    _look("RDMA packets", "ibv_devinfo", ports.ibv_devinfo, ports.port_signs),
+    _look("RDMA devices", "ibv_devices", ports.ibv_devices, ports.device_signs),
+    _look("RDMA links", "rdma link", ports.rdma_link, ports.port_signs),
+)
+
+
+def examine_cluster() -> list[Finding]:
+    """One finding for each sign, or an "ok" for each command that has something to tell."""
+    findings = [finding for look in LOOKS for finding in _findings(look)]
+    return findings + list(_counters())
+
+
+def _findings(look: Look) -> Iterator[Finding]:
+    text = printed(look.command)
+    if text is None:
+        return
+    try:
+        signs = look.read(text)
+    except ValueError as refusal:  # another version prints another format
+        what, _, _ = str(refusal).partition(": look at that line")
+        yield Finding(look.name, "slow", what, f"read `{' '.join(look.command)}` yourself")
+        return
+    yield from _told(look.name, f"`{' '.join(look.command)}` shows no sign of trouble", signs)
+
+
+def _counters() -> Iterator[Finding]:
+    """The counters of every port, one reading."""
+    for folder in sorted(COUNTERS.glob("*/ports/*/counters")):
+        device, _, port = folder.parts[-4:-1]
+        lines = []
+        for path in sorted(folder.iterdir()):
+            name = f"/sys/class/infiniband/{device}/ports/{port}/counters/{path.name}"
+            lines.append(f"{name}:{path.read_text().strip()}")
+        signs = port_counters.counter_signs(port_counters.counters("\n".join(lines)))
+        yield from _told("RDMA counters", f"{device} port {port} counts", signs)
+
+
+def _told(name: str, fine: str, signs: list[Sign] | None) -> Iterator[Finding]:
+    if signs is not None and not signs:
+        yield Finding(name, "ok", fine)
+    for sign in signs or ():
+        yield Finding(name, "slow", sign.wrong, sign.do)
+
+
+def printed(command: tuple[str, ...]) -> str | None:
+    """What a command prints within LIMIT_S; None where it is missing, fails or takes longer."""
+    if not shutil.which(command[0]):
+        return None
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LIMIT_S,
+            env={**os.environ, "LC_ALL": "C"},
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

@@ -1,0 +1,65 @@
+"""The table of nccl-tests: its bus bandwidth is that of the theory."""
+
+from dataclasses import replace
+
+import pytest
+
+from course_lib.clinic.nccl_table import nccl_table, table_signs
+from course_lib.clinic.recorded import output
+from course_lib.theory.inputs.hardware import HDR
+from course_lib.theory.network.collectives import bus_bandwidth
+from course_lib.theory.network.one_slow_link import OneSlowLink
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "ranks"),
+    [
+        ("all_reduce_perf", "all-reduce", 2),
+        ("all_reduce_perf_ranks", "all-reduce", 2),
+        ("all_reduce_perf_small", "all-reduce", 8),
+        ("all_gather_perf", "all-gather", 2),
+    ],
+)
+def test_busbw_is_the_theorys(name, operation, ranks):
+    table = nccl_table(output(name).text)
+    assert table.rows and table.ranks in (0, ranks)
+    for row in table.rows:
+        bus = bus_bandwidth(operation, row.size_bytes, ranks, row.time_s)
+        # Printed with two digits after the point, in GB/s, from a time with four digits.
+        assert row.bus_bytes_per_s == pytest.approx(bus, rel=0.001, abs=0.006e9)
+        assert row.algorithm_bytes_per_s == pytest.approx(
+            row.size_bytes / row.time_s, rel=0.001, abs=0.006e9
+        )
+        assert row.wrong == 0
+
+
+def test_the_ranks_of_the_heading_are_counted():
+    assert nccl_table(output("all_reduce_perf_ranks").text).ranks == 2
+    assert nccl_table(output("all_reduce_perf").text).ranks == 0
+
+
+def test_one_slow_port_is_seen_in_busbw_and_not_where_it_is():
+    slow = OneSlowLink(4e9, 64, HDR, 6.25e9)
+    table = nccl_table(output("all_reduce_perf").text)
+    row = replace(table.rows[0], bus_bytes_per_s=slow.slow_bus_bytes_per_s)
+    (sign,) = table_signs(replace(table, rows=(row,)), HDR.bytes_per_s)
+    assert sign.wrong == "the best bus bandwidth is 6.24 GB/s, 25% of the link"
+    assert "which link is slow" in sign.unsaid
+    assert table_signs(table, 50e9) == []
+
+
+def test_wrong_results_come_first():
+    table = nccl_table(output("all_reduce_perf").text)
+    rows = (replace(table.rows[0], wrong=3), *table.rows[1:])
+    assert table_signs(replace(table, rows=rows), 50e9)[0].wrong.startswith("3 elements of 2097152")
+
+
+def test_an_old_table_without_root():
+    (row,) = nccl_table("8 2 float sum 42.56 1.00 2.00 4e-07 41.0 1.0 2.0 4e-07\n").rows
+    assert row.time_s == pytest.approx(42.56e-6) and row.wrong is None
+
+
+@pytest.mark.parametrize("line", ["1024 256 float", "8 2 float sum -1 fast 0 0 0 1 0 0 0"])
+def test_a_broken_row_is_shown(line):
+    with pytest.raises(ValueError, match="is expected: look at that line"):
+        nccl_table(line)

@@ -1,0 +1,113 @@
+"""The recorded outputs: each has a source, is short, has a parser, and survives being damaged."""
+
+import re
+
+import pytest
+
+from course_lib.clinic import (
+    container,
+    gpu_state,
+    gpu_topology,
+    gpu_use,
+    nccl_log,
+    nccl_table,
+    port_counters,
+    ports,
+    recorded,
+    xid,
+)
+from course_lib.clinic.sign import Sign, unreadable
+
+PARSERS = {
+    "nvidia-smi_pmon": gpu_use.pmon,
+    "nvidia-smi_dmon": gpu_use.dmon,
+    "nvidia-smi_topo": gpu_topology.topology,
+    "nvidia-smi_nvlink": gpu_state.nvlink,
+    "nvidia-smi_q": gpu_state.query,
+    "amd-smi": gpu_use.amd_smi,
+    "hy-smi": gpu_use.hy_smi,
+    "dcgmi": gpu_state.dcgm,
+    "dmesg": xid.xids,
+    "ibstatus": ports.ibstatus,
+    "ibstat": ports.ibstat,
+    "ibv_devinfo": ports.ibv_devinfo,
+    "ibv_devices": ports.ibv_devices,
+    "rdma_link": ports.rdma_link,
+    "counters": port_counters.counters,
+    "mlnx_perf": port_counters.mlnx_perf,
+    "nccl": nccl_log.nccl_log,
+    "all_": nccl_table.nccl_table,
+    "df": container.shared_memory,
+    "ulimit": container.locked_memory_kbytes,
+    "kubectl": container.event_signs,
+}
+# Read by people only: a refusal, a table whose cells have spaces, stacks.
+UNREAD = {"nvidia-smi_r", "rocm-smi", "py-spy_dump", "docker_no_gpus", "docker_no_kfd"}
+REFUSALS = {
+    "nvidia-smi_pmon_unsupported": "Not supported on the device",
+    "hy-smi_no_device": "sh: 1: lspci: not found",
+    "ibstat_panic": "ibpanic: ",
+    "ibv_devinfo_closed": "Failed to open device",
+}
+
+
+def parser_of(name):
+    return next(parser for start, parser in PARSERS.items() if name.startswith(start))
+
+
+@pytest.mark.parametrize("name", recorded.names())
+def test_every_output_has_a_source_and_is_short(name):
+    one = recorded.output(name)
+    assert one.command and one.text.strip() and len(one.text.splitlines()) < 70
+    # Where it is to be found: an address, or this course's own machine.
+    assert "https://" in one.source or one.source.startswith("by this course, ")
+    assert one.provenance.startswith("recorded: " if one.recorded else "built, not recorded, from ")
+
+
+def test_most_were_recorded_and_what_was_built_says_so():
+    built = [name for name in recorded.names() if not recorded.output(name).recorded]
+    assert len(built) <= len(recorded.names()) / 5
+    assert {"ibstat_slow", "mlnx_perf", "nvidia-smi_pmon_hang"} <= set(built)
+
+
+@pytest.mark.parametrize("name", sorted(set(recorded.names()) - UNREAD - set(REFUSALS)))
+def test_every_output_is_read(name):
+    # `ibv_devices` without a device reads as nothing, which is its meaning.
+    assert parser_of(name)(recorded.output(name).text) or name == "ibv_devices_none"
+
+
+@pytest.mark.parametrize("name", sorted(REFUSALS))
+def test_a_refusal_is_shown_in_one_sentence(name):
+    with pytest.raises(ValueError, match=re.escape(REFUSALS[name])) as refusal:
+        parser_of(name)(recorded.output(name).text)
+    assert str(refusal.value).endswith(": look at that line")
+
+
+@pytest.mark.parametrize("name", sorted(set(recorded.names()) - UNREAD))
+def test_a_damaged_output_is_read_or_refused_in_one_sentence(name):
+    text, parser = recorded.output(name).text, parser_of(name)
+    step = max(1, len(text) // 40)
+    damaged = [text[:end] for end in range(0, len(text), step)]
+    damaged += [text[:at] + "\x00?" + text[at + 7 :] for at in range(0, len(text), step)]
+    for one in damaged:
+        try:
+            parser(one)
+        except ValueError as refusal:
+            assert ": " in str(refusal) and "\n" not in str(refusal)
+
+
+def test_an_unknown_output_is_refused_with_the_nearest():
+    with pytest.raises(ValueError, match="did you mean 'ibstat_slow'"):
+        recorded.output("ibstat_slo")
+
+
+def test_a_sign_is_three_sentences_and_needs_a_remedy():
+    sign = Sign("mlx5_3 is slow", "change the cable", "why")
+    assert sign.sentence == "mlx5_3 is slow. Change the cable. The command can't say why."
+    assert Sign("no GPU is there", "--gpus all").sentence == "No GPU is there. --gpus all."
+    with pytest.raises(ValueError, match="wrong and do must say something"):
+        Sign("x", "")
+
+
+def test_a_long_line_is_shown_in_part():
+    assert len(str(unreadable("x", "y" * 500, "z"))) < 200
