@@ -53,13 +53,20 @@ def parse(name: str, argv: Sequence[str]) -> Any:
 
 
 def run(
-    name: str, ranks: int = 2, timeout_s: float = 120.0, stream: bool = True, **options: Any
+    name: str,
+    ranks: int = 2,
+    timeout_s: float = 120.0,
+    stream: bool = True,
+    record: Path | str | None = None,
+    **options: Any,
 ) -> Any:
     """Run demo `name` on `ranks` processes and return rank 0's result.
 
-    `options` are the fields of the demo's Options. Raises ValueError for a bad option and
-    launch.RankFailed when a rank fails or the time limit is reached.
+    `options` are the fields of the demo's Options; `record`: see `launch.run`. Raises ValueError
+    for a bad option and launch.RankFailed when a rank fails or the time limit is reached.
     """
     module = load(name)
     settings = module.Options(**options)
-    return launch.run(module.main, settings, ranks=ranks, timeout_s=timeout_s, stream=stream)[0]
+    return launch.run(
+        module.main, settings, ranks=ranks, timeout_s=timeout_s, stream=stream, record=record
+    )[0]

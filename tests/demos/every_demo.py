@@ -10,6 +10,7 @@ CASES = {
     "checkpoint": SMALL | {"save_after": 2, "load_ranks": 1},
     "checkpointing": SMALL,
     "collectives": {"times": False, "smallest": 64, "largest": 1024},
+    "compile": SMALL,
     "context": SMALL,
     "data_parallel": SMALL,
     "ddp": {"model": "2x16x2", "steps": 3},
@@ -17,6 +18,8 @@ CASES = {
     "faults": {},
     "fsdp": SMALL,
     "fsdp_tp": SMALL,
+    "local_sgd": SMALL | {"every": 2},
+    "largest_batch": {"model": "2x16x2", "sequence": 8, "limit_mb": 1.0},
     "multi_device": SMALL,
     "optimizers": SMALL,
     "overlap": SMALL,
@@ -25,11 +28,12 @@ CASES = {
     "samples": {"json": True},
     "three_d": SMALL,
     "tp": SMALL,
+    "wrappers": {},
     "yafsdp": SMALL,
     "zero": SMALL | {"stage": "1"},
 }
 # Four ranks, and programs that start torchrun themselves.
-ELSEWHERE = {"hybrid", "elastic", "launchers"}
+ELSEWHERE = {"hybrid", "elastic", "launchers", "pairwise", "toy"}
 
 
 def results() -> dict[str, dict]:

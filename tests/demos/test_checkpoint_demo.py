@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from together import explained, refused, runs
+from together import explained, keep_mine, refused, runs
 
 from course_lib import demos, launch
 from course_lib.demos.checkpoint import program as checkpoint
@@ -122,3 +122,18 @@ def test_more_ranks_than_started_is_explained():
     names = ("save_ranks", "load_ranks")
     message = "{} 3 is more than the 2 ranks started: start 3"
     refused("checkpoint", [({name: 3}, message.format(name)) for name in names], **SMALL)
+
+
+def test_a_learners_checkpoint_is_what_is_saved_and_loaded(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "reshard")
+    mine = {"parts": "mine", "save_ranks": 2, "load_ranks": 3}
+    result = demos.run("checkpoint", ranks=3, stream=False, **SMALL, **mine)
+    assert [version.name for version in result.versions] == [
+        "by hand, with your save_shard, load_shard",
+        "torch.distributed.checkpoint",
+    ]
+    forgets = ('return manifest["step"], torch.stack(', "return 0, torch.stack(")
+    keep_mine(tmp_path, monkeypatch, "reshard", change=forgets)
+    message = r"by hand, with your .*the loss of update . differs"
+    with pytest.raises(launch.RankFailed, match=message):
+        demos.run("checkpoint", ranks=3, stream=False, **SMALL, **mine)

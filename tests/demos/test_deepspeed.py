@@ -1,6 +1,5 @@
 """DeepSpeed's configuration; and, where it is installed, ZeRO 0 to 3 in it on real ranks."""
 
-import shutil
 import sys
 from importlib.util import find_spec
 
@@ -37,6 +36,11 @@ def test_each_argument_changes_its_key():
     assert "stage3_param_persistence_threshold" in deepspeed_config(3)["zero_optimization"]
 
 
+def test_bf16_is_a_section_of_its_own():
+    plain = deepspeed_config(1)
+    assert deepspeed_config(1, bf16=True) == plain | {"bf16": {"enabled": True}}
+
+
 def test_a_bad_configuration_is_explained():
     explained(
         deepspeed_config,
@@ -51,10 +55,7 @@ def test_a_bad_configuration_is_explained():
     )
 
 
-missing = find_spec("deepspeed") is None or shutil.which("g++") is None
-with_deepspeed = pytest.mark.skipif(
-    missing, reason="needs pip install 'course-lib[deepspeed]' and g++"
-)
+with_deepspeed = pytest.mark.engine("deepspeed", "g++")
 
 
 @with_deepspeed

@@ -1,5 +1,6 @@
-"""A rank is killed under a real torchrun: training resumes, and nothing remains."""
+"""A rank, or its node, is killed under a real torchrun: training resumes, and nothing remains."""
 
+import json
 import os
 import sys
 import tempfile
@@ -12,18 +13,23 @@ import pytest
 from together import explained
 
 from course_lib import demos, launch
+from course_lib.demos.elastic import agent
 from course_lib.demos.elastic import program as elastic
+from course_lib.demos.elastic.agent import Agent
 from course_lib.demos.elastic.program import Options, Result
+from course_lib.launch import two_nodes
 
+BUSY_S = 200.0  # for what takes half a minute on a quiet machine
 QUICK = {"model": "1x16x2", "steps": 6, "every": 2, "kill_after": 3, "batch": 4}
 
 
 def workers(folder):
-    """Processes that were started with this folder's path among their arguments."""
+    """Processes that were started with this folder among their arguments, or as their TMPDIR."""
     found = []
     for process in psutil.process_iter():
         try:
-            if str(folder) in " ".join(process.cmdline()):
+            words = [*process.cmdline(), process.environ().get("TMPDIR", "")]
+            if str(folder) in " ".join(words):
                 found.append(process)
         except psutil.Error:
             continue
@@ -83,6 +89,75 @@ def test_after_a_kill_the_loss_curve_is_the_same(temporary):
     assert "rank 1 of 2 was killed after 3 updates" in result.report()
 
 
+@pytest.mark.skipif(two_nodes.obstacle() is not None, reason=str(two_nodes.obstacle()))
+def test_a_lost_node_comes_back_and_the_loss_curve_is_the_same(temporary):
+    options = QUICK | {"every": 3, "kill_after": 5, "away_s": 1.0, "limit_s": BUSY_S}
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+    argv = ["elastic", "--json", *words]
+    first, second = launch.run_on_two_nodes("course_lib.demos", argv, mbit=1000, timeout_s=BUSY_S)
+    result = json.loads(first.splitlines()[-1])
+    assert second == ""
+    assert (result["ranks"], result["nodes"], result["killed_rank"]) == (2, 2, 1)
+    assert result["attempts"] == 2
+    assert list(result["repeated"]) == ["3", "4"]  # saved after 3 updates, lost after 5
+    assert result["predicted_repeated"] == 2
+    assert all(before == after for before, after in result["repeated"].values())  # every bit
+    assert result["losses"] == pytest.approx(result["losses_one_process"], rel=1e-6)
+    assert result["recovery_s"] > 5  # a silent agent counts as there for some 15 s
+    assert two_nodes.LINK not in os.listdir("/sys/class/net")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
+def test_a_node_that_was_killed_is_started_once_more(tmp_path):
+    said = tmp_path / "output"
+    words = ["sh", "-c", "echo started; test $(wc -l < $0) = 2 || kill -9 $$", str(said)]
+    node = Agent(words, dict(os.environ), said)
+    with pytest.raises(agent.Killed, match="torchrun ended with exit code -9: started"):
+        elastic._run(node, Options(away_s=0.0), may_be_lost=False)
+    said.unlink()
+    start_s = time.monotonic()
+    elastic._run(node, Options(away_s=0.3), may_be_lost=True)
+    assert said.read_text() == "started\n" * 2
+    assert time.monotonic() - start_s > 0.3
+
+
+@pytest.mark.parametrize(
+    ("kill_rank", "ranks", "here", "killed"),
+    [(-1, 2, 2, 1), (0, 2, 2, 0), (-1, 4, 2, 3), (2, 4, 2, 2)],
+)
+def test_the_last_rank_is_killed_unless_another_is_named(
+    monkeypatch, kill_rank, ranks, here, killed
+):
+    monkeypatch.setenv("MASTER_ADDR", two_nodes.ADDRESSES[0])
+    assert elastic._killed_rank(Options(kill_rank=kill_rank), ranks, here) == killed
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        (two_nodes.ADDRESSES[0], "kill_rank must be at least 2 on two nodes, got 1: node 0 has"),
+        (
+            "192.168.0.1",
+            "elastic needs one machine, or two nodes of one: course demo elastic --two",
+        ),
+    ],
+)
+def test_nodes_that_cannot_be_lost_are_explained(monkeypatch, address, message):
+    monkeypatch.setenv("MASTER_ADDR", address)
+    with pytest.raises(ValueError, match=message):
+        elastic._killed_rank(Options(kill_rank=1), ranks=4, ranks_here=2)
+
+
+def test_agents_of_two_nodes_meet_at_the_first(tmp_path):
+    first, second = (agent.one_of_two(tmp_path, 3, ["-m", "job"], node) for node in (0, 1))
+    for node, words in enumerate((first.command, second.command)):
+        assert f"--rdzv-endpoint={two_nodes.ADDRESSES[0]}:29400" in words
+        assert f"--local-addr={two_nodes.ADDRESSES[node]}" in words
+        assert f"--rdzv-conf=is_host={1 - node}" in words
+        assert words[-2:] == ["-m", "job"] and "--nproc-per-node=3" in words
+    assert first.output != second.output
+
+
 TABLE = [
     "  rank      : 0 (local_rank: 0)",
     "  exitcode  : 1 (pid: 10)",
@@ -96,18 +171,21 @@ def test_when_torchrun_gives_up_the_killed_rank_is_named(tmp_path):
     command = [sys.executable, "-c", f"print({words!r}); raise SystemExit(1)"]
     message = "torchrun ended with exit code 1: rank 1 was killed by SIGKILL"
     with pytest.raises(RuntimeError, match=message):
-        elastic._run(command, tmp_path, 60)
+        Agent(command, dict(os.environ), tmp_path / "output").run(60)
 
 
 def test_a_time_limit_ends_torchrun(temporary):
     command = [sys.executable, "-c", f"import time; time.sleep(600)  # {temporary}"]
     with pytest.raises(RuntimeError, match=r"torchrun did not end within 0.5 s: it said nothing"):
-        elastic._run(command, Path(temporary), 0.5)  # the fixture looks for the process
+        Agent(command, dict(os.environ), Path(temporary, "output")).run(
+            0.5
+        )  # the fixture looks for the process
 
 
 def result(**changes):
     given = {
-        "ranks": 2, "killed_rank": 1, "killed_after": 3, "every": 2, "command": "", "attempts": 2,
+        "ranks": 2, "nodes": 1, "killed_rank": 1, "killed_after": 3, "every": 2,
+        "command": "", "attempts": 2,
         "losses": [3.0, 2.0, 1.0], "losses_one_process": [3.0, 2.0, 1.0],
         "repeated": {2: [1.0, 1.0]}, "predicted_repeated": 1, "recovery_s": 1.0,
     }  # fmt: skip
@@ -135,6 +213,8 @@ def test_bad_options_are_explained():
             ({"kill_after": 10}, "kill_after must be below steps 10, got 10"),
             ({"every": 0}, "every must be at least 1"),
             ({"limit_s": 0}, "limit_s must be above 0"),
+            ({"kill_rank": -2}, "kill_rank must be at least -1"),
+            ({"away_s": -1}, "away_s must be at least 0"),
             ({"max_restarts": -1}, "max_restarts must be at least 0"),
             ({"model": "x"}, "neither one of tiny"),
         ],
@@ -147,19 +227,19 @@ def test_a_rank_that_does_not_exist_cannot_be_killed():
 
 
 def test_the_cause_is_read_from_torchruns_table():
-    assert elastic._cause(TABLE).startswith("rank 1 was killed by SIGKILL")
-    assert elastic._cause(TABLE[:2]).startswith("rank 0 ended with exit code 1")
-    assert elastic._cause(["last"]) == "last"
-    assert elastic._cause([]) == "it said nothing"
+    assert agent.cause(TABLE).startswith("rank 1 was killed by SIGKILL")
+    assert agent.cause(TABLE[:2]).startswith("rank 0 ended with exit code 1")
+    assert agent.cause(["last"]) == "last"
+    assert agent.cause([]) == "it said nothing"
 
 
 def test_the_worker_ends_when_its_agent_or_its_folder_is_not_there(tmp_path):
-    for folder, agent in ((tmp_path, 1), (tmp_path / "gone", None)):
+    for folder, parent in ((tmp_path, 1), (tmp_path / "gone", None)):
 
-        def watch(folder=folder, agent=agent):
+        def watch(folder=folder, parent=parent):
             from course_lib.demos.elastic import worker as elastic_worker
 
-            elastic_worker._watch(folder, agent or os.getppid())
+            elastic_worker._watch(folder, parent or os.getppid())
 
         with pytest.raises(launch.RankFailed, match="ended with exit code 1"):
             launch.run(watch, ranks=1, timeout_s=60)

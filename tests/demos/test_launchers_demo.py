@@ -5,11 +5,10 @@ import signal
 import sys
 import threading
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from together import explained
+from together import explained, keep_mine
 
 from course_lib import demos, launch
 from course_lib.demos.launchers import lifeline
@@ -17,9 +16,7 @@ from course_lib.demos.launchers import program as launchers
 from course_lib.demos.launchers.program import LAUNCHERS, Attempt, Options, Result, attempt
 
 BY_NAME = {launcher.name: launcher for launcher in LAUNCHERS}
-with_accelerate = pytest.mark.skipif(
-    find_spec("accelerate") is None, reason="needs pip install 'course-lib[accelerate]'"
-)
+with_accelerate = pytest.mark.engine("accelerate")
 
 
 def test_torchrun_finds_the_ranks_and_the_losses_of_one_process(tmp_path, monkeypatch):
@@ -65,6 +62,32 @@ def test_accelerate_launch_on_a_cpu_silently_starts_one_process():
     assert "nothing said so" in found.line(2, [])
 
 
+def test_the_launcher_by_hand_starts_the_same_job(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "launcher")
+    result = demos.run("launchers", stream=False, only="by hand", steps=3, parts="mine")
+    (found,) = result.attempts
+    assert found.launcher.startswith("by hand, with your rank_environment, launch_ranks")
+    assert found.losses == pytest.approx(result.losses_one_process, rel=1e-5)
+    assert "by_hand 2 mine course_lib.demos.launchers.job" in found.command
+
+
+@pytest.mark.engine("megatron")
+def test_megatron_cores_layers_have_the_losses_of_one_process():
+    options = {"only": "torchrun, Megatron-core inside", "steps": 3}
+    (found,) = demos.run("launchers", stream=False, **options).attempts  # verify() compared them
+    assert (found.world, found.problem) == (2, "")
+
+
+@pytest.mark.engine("deepspeed", "g++")
+def test_bf16_is_near_and_not_equal():
+    options = {"only": "torchrun, DeepSpeed in bf16", "steps": 3, "limit_s": 250.0}
+    result = demos.run("launchers", stream=False, timeout_s=280.0, **options)
+    (found,) = result.attempts
+    assert (found.world, found.problem) == (2, "")
+    gaps = [abs(a / b - 1) for a, b in zip(found.losses, result.losses_one_process, strict=True)]
+    assert 1e-4 < max(gaps) < 1e-2
+
+
 def finding(**changes):
     return Attempt(**{"launcher": "x", "command": "", "world": 2, "losses": [1.0, 0.5], **changes})
 
@@ -79,6 +102,7 @@ def test_other_losses_and_other_ranks_are_refused():
     with pytest.raises(AssertionError, match="x started 1 ranks, expected 2"):
         Result(2, [1.0, 0.5], [finding(world=1)]).verify()
     Result(2, [1.0, 0.5], [finding(world=1, losses=[9.0, 9.0])]).verify(one_process=["x"])
+    Result(2, [1.0, 0.5], [finding(losses=[1.0, 0.48], tolerance=0.05)]).verify()
 
 
 # A launcher in short: it starts a worker in a session of its own, as torchrun does, and waits.

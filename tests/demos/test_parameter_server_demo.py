@@ -1,14 +1,17 @@
 """The demo of the parameter server: equal in step, late when not, bytes as predicted."""
 
-import pytest
-from together import explained, refused, runs
+from statistics import fmean
 
-from course_lib import demos
+import pytest
+from together import by_rank, explained, keep_mine, refused, runs
+
 from course_lib.demos import parameter_server
 from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
 from course_lib.demos.shared.training import one_process
 from course_lib.theory.network.collectives import sent_bytes
+from course_lib.theory.network.served import mean_staleness
 
+TABLE_BYTES = 512 * 128 * 4
 SMALL = {"model": "512x2", "steps": 4, "sequence": 16}
 
 
@@ -18,21 +21,56 @@ def two():
     return runs("parameter_server", cases, **SMALL)
 
 
-def test_equal_to_one_process(two):
-    four = demos.run("parameter_server", ranks=4, stream=False, **SMALL, batch=5)
-    for ranks, result in ((2, two["equal"]), (4, four)):
+@pytest.fixture(scope="module")
+def four():
+    late = {"steps": 12, "pause_ms": 25.0}
+    cases = {"one": {}, "two": {"servers": 2}, "late": late, "slow": late | {"slow": 4}}
+    return runs("parameter_server", cases, 4, **SMALL, batch=5)
+
+
+def test_equal_to_one_process(two, four):
+    results = [(2, 1, two["equal"]), (4, 1, four["one"]), (4, 2, four["two"])]
+    for ranks, servers, result in results:
         for version in result.versions:
             assert max(loss_gaps(version.losses, result.losses_one_process)) <= LOSS_TOLERANCE
             assert version.gradient_difference <= GRADIENT_TOLERANCE
             assert version.sent and version.sent == version.predicted_sent
             assert version.stored == version.predicted_stored
-        table_bytes = 512 * 128 * 4
-        sent = sent_bytes("all-reduce", table_bytes, ranks)
+        sent = sent_bytes("all-reduce", TABLE_BYTES, ranks)
         assert result.all_reduced_bytes == pytest.approx(sent)
-        assert len(result.exchanged_bytes) == ranks - 1
-        assert sum(result.staleness) == 4 * (ranks - 1)  # an entry for each gradient
+        assert len(result.exchanged_bytes) == len(result.staleness) == ranks - servers
+        assert len(result.served_bytes) == servers
+        assert sum(result.exchanged_bytes) == sum(result.served_bytes)
+        assert [*map(len, result.staleness)] == [4] * (ranks - servers)
         assert result.asynchronous_loss < result.losses_one_process[0]
         assert "times as much" in result.report()
+
+
+def test_each_server_has_its_part_of_the_table_and_of_the_bytes(four):
+    one, two = four["one"], four["two"]
+    assert one.versions[0].stored == {"rows": TABLE_BYTES}
+    assert two.versions[0].stored == {"rows": TABLE_BYTES // 2}
+    assert max(two.served_bytes) < 0.6 * sum(two.served_bytes)
+
+
+def test_every_rank_sends_what_was_predicted_for_it():
+    found = by_rank("parameter_server", {"": {"servers": 2}}, 4, **SMALL, batch=5)
+    for result in (one[""] for one in found):
+        assert result.versions[0].sent == result.versions[0].predicted_sent
+        assert result.versions[0].stored == result.versions[0].predicted_stored
+
+
+def test_on_average_a_gradient_is_as_late_as_there_are_others(four):
+    late = [updates for own in four["late"].staleness for updates in own]
+    assert len(late) == 3 * 12
+    assert 0.5 < fmean(late) <= mean_staleness(3) + 0.1
+    assert "in a long run 2\n" in four["late"].report()
+
+
+def test_the_slow_trainers_gradients_are_the_latest(four):
+    fast, other, slow = four["slow"].staleness
+    assert (len(fast), len(other), len(slow)) == (12, 12, 3)
+    assert fmean(slow) > fmean(fast + other)
 
 
 def test_a_larger_table_costs_the_server_nothing(two):
@@ -42,7 +80,17 @@ def test_a_larger_table_costs_the_server_nothing(two):
 
 
 def test_one_trainer_is_never_late(two):
-    assert two["equal"].staleness == [4]
+    assert two["equal"].staleness == [[0] * 4]
+
+
+def test_the_learners_server_is_run(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "server")
+    found = runs("parameter_server", {"mine": {"parts": "mine"}, "course": {}}, 3, **SMALL)
+    name = "parameter server, with your RemoteTable, ParameterServer"
+    assert found["mine"].versions[0].name == name
+    assert found["course"].versions[0].name == "parameter server"
+    keep_mine(tmp_path, monkeypatch, "server", ("gradient[ids] += rows", "gradient[ids] = rows"))
+    refused("parameter_server", [({"parts": "mine"}, f"{name}: the ")], 4, **SMALL)
 
 
 def test_each_option_changes_the_training():
@@ -57,8 +105,8 @@ def test_each_option_changes_the_training():
 
 
 def test_what_does_not_fit_is_explained():
-    alone = "ranks 1 leaves no trainer beside the server"
-    refused("parameter_server", [({}, alone)], ranks=1, **SMALL)
+    alone = "ranks 2 leaves no trainer beside 2 servers: take at least 3"
+    refused("parameter_server", [({"servers": 2}, alone)], **SMALL)
     few = "batch 1 leaves some of 2 ranks without a sample"
     refused("parameter_server", [({"batch": 1}, few)], **SMALL)
 
@@ -71,7 +119,11 @@ def test_bad_options_are_explained():
             ({"model": "0x2"}, "rows of the model must be at least 1"),
             ({"model": "512x9"}, "order of the model must be at most 8"),
             ({"steps": 2}, "steps must be at least 3"),
-            ({"slow_ms": -1.0}, "slow_ms must be at least 0"),
+            ({"pause_ms": -1.0}, "pause_ms must be at least 0"),
+            ({"parts": "yours"}, "parts 'yours' is not one of"),
+            ({"servers": 0}, "servers must be at least 1"),
+            ({"slow": 0}, "slow must be at least 1"),
+            ({"slow": 21}, "slow must be at most 20"),
             ({"learning_rate": 0.0}, "learning_rate must be above 0"),
         ],
     )

@@ -10,7 +10,7 @@ import every_demo
 import pytest
 
 from course_lib import demos
-from course_lib.demos import hybrid
+from course_lib.demos.hybrid import program as hybrid
 
 
 def torchrun(ranks, *program):

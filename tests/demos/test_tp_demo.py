@@ -128,7 +128,7 @@ def test_a_missing_sum_is_noticed():
         launch.run(without_f, ranks=2)
 
 
-@pytest.mark.skipif(not MEGATRON, reason="needs megatron-core: pip install 'course-lib[megatron]'")
+@pytest.mark.engine("megatron")
 def test_megatron_core_is_equal_and_sends_what_we_send():
     result = demos.run("tp", stream=False, **SMALL)
     ours, _, theirs = result.versions

@@ -4,7 +4,8 @@ Recovery, part 1. A small GPT trains on `--save-ranks` ranks, each with its shar
 moments, and saves in mid-training. `--load-ranks` ranks build a model with other weights, load the
 checkpoint, and go on. The loss curve is that of one process that was never interrupted. By hand
 (scratch.recovery.checkpoint), and with fully_shard and torch.distributed.checkpoint.
-Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun.
+Run it with `course demo checkpoint --ranks 4 --save-ranks 4 --load-ranks 2`, or under torchrun;
+`--parts mine` saves and loads by what you have built.
 """
 
 import tempfile
@@ -20,10 +21,12 @@ from course_lib import launch
 from course_lib.demos.checkpoint.versions import Dcp, Sharded
 from course_lib.demos.shared.comparison import Comparison, Version
 from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.training import Training, one_process
-from course_lib.validation import whole
+from course_lib.validation import choice, whole
 
+BUILT = ("save_shard", "load_shard")
 KINDS: tuple[type[Sharded | Dcp], ...] = (Sharded, Dcp)
 
 
@@ -36,8 +39,10 @@ class Options(BatchOptions):
     save_ranks: int = option(0, "ranks that save; 0: all")
     load_ranks: int = option(0, "ranks that load and go on; 0: all")
     folder: str = option("", "keep the checkpoints in this new or empty folder")
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
 
     def __post_init__(self) -> None:
+        choice("parts", self.parts, WHOSE)
         super().__post_init__()
         whole("save_after", self.save_after)
         if self.save_after >= self.steps:
@@ -88,21 +93,23 @@ def _follow(
     losses: list[float] = []
     saved_s, loaded_s, start_s = 0.0, 0.0, time.perf_counter()
     if _member(groups[0]):
-        trainee = kind(training, groups[0])
+        trainee = _trainee(kind, training, groups[0], options.parts)
         losses = [trainee.step(batch) for batch in before]
         saved_s = _seconds(lambda: trainee.save(folder, options.save_after))
         del trainee
     dist.barrier()
     if _member(groups[1]):
-        stranger = kind(replace(training, seed=training.seed + 1), groups[1])
+        other = replace(training, seed=training.seed + 1)
+        stranger = _trainee(kind, other, groups[1], options.parts)
         loaded_s = _seconds(lambda: stranger.load(folder))
         losses += [stranger.step(batch) for batch in after]
     seconds = (time.perf_counter() - start_s - saved_s - loaded_s) / len(batches)
     found = None
     if launch.init().rank == 0:
         parameters = training.shape().parameters().total
+        yours = with_yours(options.parts, *BUILT) if kind is Sharded else ""
         version = Version(
-            name=kind.name,
+            name=kind.name + yours,
             losses=losses,
             gradient_difference=None,
             seconds=seconds,
@@ -116,6 +123,14 @@ def _follow(
         )
         found = version, note
     return from_rank(0, found)
+
+
+def _trainee(
+    kind: type[Sharded | Dcp], training: Training, group: ProcessGroup, parts: str
+) -> Sharded | Dcp:
+    if issubclass(kind, Sharded):
+        return kind(training, group, parts)
+    return kind(training, group)
 
 
 def _member(group: ProcessGroup) -> bool:

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import launch
+from course_lib import launch, mine
 from course_lib.demos.shared.batch import Batch, loss_share, rows_of
 from course_lib.demos.shared.comparison import sum_over_ranks
 from course_lib.demos.shared.prediction import FP32
@@ -66,12 +66,16 @@ class Saver(ABC):
 
 
 class Sharded(Saver):
-    """Each rank updates its columns of the flat weights, and keeps their two moments."""
+    """Each rank updates its columns of the flat weights, and keeps their two moments.
+
+    `parts`: "mine" saves and loads by what the learner has built.
+    """
 
     name = "by hand"
 
-    def __init__(self, training: Training, group: ProcessGroup) -> None:
+    def __init__(self, training: Training, group: ProcessGroup, parts: str = "course") -> None:
         super().__init__(training.build(launch.init().device), group)
+        self.parts = parts
         self.layout = {name: list(p.shape) for name, p in self.model.named_parameters()}
         flat = nn.utils.parameters_to_vector(self.model.parameters()).detach()
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -93,11 +97,12 @@ class Sharded(Saver):
         """Write the weights and moments of this rank's columns."""
         moments = [self.optimizer.state[self.mine][name] for name in MOMENTS]
         shard = torch.stack([self.mine.detach(), *moments])  # (3, columns)
-        checkpoint.save(folder, step, shard, self.layout, self.group)
+        mine.get("save_shard", self.parts)(folder, step, shard, self.layout, self.group)
 
     def load(self, folder: Path) -> int:
         """Read the newest complete checkpoint, cut for this group's ranks."""
-        step, shard = checkpoint.load(checkpoint.newest(folder), self.layout, self.group)
+        newest, load = checkpoint.newest(folder), mine.get("load_shard", self.parts)
+        step, shard = load(newest, self.layout, self.group)
         weights, *moments = shard.to(self.mine.device)
         self.mine.data.copy_(weights)
         state = {name: moment.clone() for name, moment in zip(MOMENTS, moments, strict=True)}

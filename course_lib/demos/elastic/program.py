@@ -4,30 +4,33 @@ Recovery, part 2. torchrun's elastic agent ends the other ranks and starts all o
 (`--max-restarts`); they resume from the last checkpoint (scratch.recovery.checkpoint). Updates
 since then are done again; the loss curve is that of one undisturbed process.
 Run it with `course demo elastic --ranks 2`: rank 0 starts torchrun with as many ranks.
+With `course demo elastic --two-nodes 200` each of two nodes has an agent, and all processes of
+node 1 are killed, its agent too. Node 0's agent starts its ranks again, but training only goes on
+when the dead agent has been silent for 15 s (torch 2.13: keep_alive_interval 5 s, three times) and
+node 1, `--away-s` later, has a new one.
 """
 
-import contextlib
 import itertools
 import json
-import re
+import os
 import shlex
-import subprocess
 import tempfile
-from collections.abc import Iterator
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from course_lib import launch
+from course_lib.demos.elastic import agent
 from course_lib.demos.shared.comparison import check_losses, loss_gaps
 from course_lib.demos.shared.options import BatchOptions, option
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.training import one_process
-from course_lib.launch.verdict import describe_exit
+from course_lib.launch.two_nodes import ADDRESSES
 from course_lib.theory.step.recovery import lost_steps, mean_lost_steps
 from course_lib.validation import number, whole
-
-_LEAVE_S = 5.0  # for torchrun to end its ranks
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,19 @@ class Options(BatchOptions):
 
     steps: int = option(10, "optimizer updates")
     every: int = option(4, "updates between checkpoints")
-    kill_rank: int = option(1, "the rank that is killed by SIGKILL")
+    kill_rank: int = option(-1, "the rank that is killed, of two nodes with its node; -1: the last")
     kill_after: int = option(6, "updates before it is")
     max_restarts: int = option(1, "how often torchrun may start all ranks again")
+    away_s: float = option(3.0, "of two nodes: seconds until the lost one is started again")
     limit_s: float = option(90.0, "time limit for torchrun")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole("every", self.every)
-        whole("kill_rank", self.kill_rank, least=0)
+        whole("kill_rank", self.kill_rank, least=-1)
         whole("kill_after", self.kill_after, least=0)
         whole("max_restarts", self.max_restarts, least=0)
+        number("away_s", self.away_s, least=0)
         number("limit_s", self.limit_s, above=0)
         if self.kill_after >= self.steps:
             raise ValueError(
@@ -60,6 +65,7 @@ class Result:
     """What was trained, lost, and done again."""
 
     ranks: int
+    nodes: int
     killed_rank: int
     killed_after: int  # updates
     every: int
@@ -87,11 +93,15 @@ class Result:
     def report(self) -> str:
         """The findings, one a line."""
         gap = max(loss_gaps(self.losses, self.losses_one_process))
+        lost = (
+            f"rank {self.killed_rank} of {self.ranks} was killed after {self.killed_after} updates"
+        )
+        if self.nodes > 1:
+            lost += ", with all other processes of node 1, which then came back"
         return "\n".join(
             [
                 f"started: {self.command}",
-                f"rank {self.killed_rank} of {self.ranks} was killed after {self.killed_after} "
-                f"updates; all ranks were started again, {self.attempts} attempts",
+                f"{lost}; all ranks were started again, {self.attempts} attempts",
                 f"checkpoint every {self.every} updates: {len(self.repeated)} done again, "
                 f"predicted {self.predicted_repeated} (on average "
                 f"{mean_lost_steps(self.every):g}); {self.recovery_s:.1f} s until the next update",
@@ -102,92 +112,92 @@ class Result:
 
 
 def main(options: Options) -> Result:
-    """Rank 0 starts torchrun with as many ranks as this launch has; all ranks return its result."""
+    """The first rank of each node starts torchrun there; all ranks return rank 0's result."""
     rank = launch.init()
-    if options.kill_rank >= rank.world:
-        raise ValueError(
-            f"kill_rank must be below the number of ranks {rank.world}, got {options.kill_rank}: "
-            "ranks count from 0"
-        )
-    found = _supervised(options, rank.world) if rank.rank == 0 else None
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", rank.world))
+    node, nodes = rank.rank // ranks_here, rank.world // ranks_here
+    killed_rank = _killed_rank(options, rank.world, ranks_here)
+    with tempfile.TemporaryDirectory(prefix="course_elastic_") as path:
+        if rank.rank == 0:
+            _write_job(Path(path), options, killed_rank, whole_node=nodes > 1)
+        folder = Path(from_rank(0, path))  # two nodes of one machine see the same files
+        program = [f"--max-restarts={options.max_restarts}", "--monitor-interval=0.1"]
+        program += ["-m", "course_lib.demos.elastic.worker", str(folder)]
+        here = agent.alone(folder, ranks_here, program)
+        if nodes > 1:
+            here = agent.one_of_two(folder, ranks_here, program, node)
+        if rank.local_rank == 0:
+            _run(here, options, may_be_lost=node > 0)
+        dist.barrier()  # the agents of both nodes have ended
+        found = None
+        if rank.rank == 0:
+            command = shlex.join(here.command).replace(path, "FOLDER")
+            ours = {"ranks": rank.world, "nodes": nodes, "killed_rank": killed_rank}
+            found = _result(options, folder, command=command, **ours)
     return from_rank(0, found).verify()
 
 
-def _supervised(options: Options, ranks: int) -> Result:
-    reference = one_process(options.training(), launch.init().device)
-    with tempfile.TemporaryDirectory(prefix="course_elastic_") as path:
-        folder = Path(path)
-        job = {name: getattr(options, name) for name in ("every", "kill_rank", "kill_after")}
-        job["training"] = asdict(options.training())
-        (folder / "job.json").write_text(json.dumps(job))
-        command = _command(folder, ranks, options.max_restarts)
-        _run(command, folder, options.limit_s)
-        lines = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
+def _killed_rank(options: Options, ranks: int, ranks_here: int) -> int:
+    """The rank to kill; ValueError if it does not exist, or has a node that must not be lost."""
+    if options.kill_rank >= ranks:
+        raise ValueError(
+            f"kill_rank must be below the number of ranks {ranks}, got {options.kill_rank}: "
+            "ranks count from 0"
+        )
+    killed = options.kill_rank % ranks  # -1 is the last
+    if ranks_here == ranks:
+        return killed
+    if os.environ.get("MASTER_ADDR") != ADDRESSES[0]:
+        raise ValueError(
+            "elastic needs one machine, or two nodes of one: course demo elastic --two-nodes 200"
+        )
+    if killed < ranks_here:
+        raise ValueError(
+            f"kill_rank must be at least {ranks_here} on two nodes, got {killed}: node 0 has the "
+            "list of nodes that are there, and without it nobody finds the others again"
+        )
+    return killed
+
+
+def _write_job(folder: Path, options: Options, killed_rank: int, whole_node: bool) -> None:
+    job = {
+        "training": asdict(options.training()),
+        "every": options.every,
+        "kill_after": options.kill_after,
+        "kill_rank": killed_rank,
+        "whole_node": whole_node,
+    }
+    (folder / "job.json").write_text(json.dumps(job))
+
+
+def _run(here: agent.Agent, options: Options, may_be_lost: bool) -> None:
+    """Run torchrun on this node; a node that is lost comes back, and runs it again."""
+    try:
+        here.run(options.limit_s)
+    except agent.Killed:
+        if not may_be_lost:
+            raise
+        time.sleep(options.away_s)
+        here.run(options.limit_s)
+
+
+def _result(options: Options, folder: Path, **known: Any) -> Result:
+    """What the ranks wrote, beside one undisturbed process and the theory."""
+    lines = [json.loads(line) for line in (folder / "losses.jsonl").read_text().splitlines()]
     by_step: dict[int, list[float]] = {}
     for line in lines:
         by_step.setdefault(line["step"], []).append(line["loss"])
     return Result(
-        ranks=ranks,
-        killed_rank=options.kill_rank,
+        **known,
         killed_after=options.kill_after,
         every=options.every,
-        command=shlex.join(command).replace(path, "FOLDER"),
         attempts=1 + max(line["attempt"] for line in lines),
         losses=[by_step[step][-1] for step in sorted(by_step)],
-        losses_one_process=reference.losses,
+        losses_one_process=one_process(options.training(), launch.init().device).losses,
         repeated={step: losses for step, losses in by_step.items() if len(losses) > 1},
         predicted_repeated=lost_steps(options.kill_after, options.every),
         recovery_s=_pause_s(lines),
     )
-
-
-def _command(folder: Path, ranks: int, max_restarts: int) -> list[str]:
-    return [
-        *launch.private_torchrun(folder, ranks),
-        *(f"--max-restarts={max_restarts}", "--monitor-interval=0.1"),
-        *("-m", "course_lib.demos.elastic.worker", str(folder)),
-    ]
-
-
-def _run(command: list[str], folder: Path, limit_s: float) -> None:
-    """Run torchrun to its end and leave no process; RuntimeError if it fails."""
-    environment = launch.private_environment(folder)
-    with open(folder / "output", "w+b") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        with _ended(process):
-            try:
-                code = process.wait(limit_s)
-                problem = f"ended with exit code {code}" if code else ""
-            except subprocess.TimeoutExpired:
-                problem = f"did not end within {limit_s:g} s"
-    if problem:
-        words = (folder / "output").read_text(errors="replace").splitlines()
-        raise RuntimeError(f"torchrun {problem}: {_cause(words)}\n" + "\n".join(words[-40:]))
-
-
-@contextlib.contextmanager
-def _ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Leave no agent behind; its ranks see that it has gone, and end as well."""
-    try:
-        yield
-    finally:
-        process.terminate()
-        try:
-            process.wait(_LEAVE_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _cause(words: list[str]) -> str:
-    """The rank that failed first, from torchrun's table; its last line where there is none.
-
-    A signal comes before an exit code: ranks that lost the killed one end with code 1.
-    """
-    codes = re.findall(r"rank +: (\d+).*\n +exitcode +: (-?\d+)", "\n".join(words))
-    for rank, code in sorted(codes, key=lambda pair: int(pair[1]) >= 0):
-        return f"rank {rank} {describe_exit(int(code), started=True)}"
-    return words[-1] if words else "it said nothing"
 
 
 def _pause_s(lines: list[dict[str, Any]]) -> float:

@@ -1,6 +1,7 @@
 """What torchrun's agent starts, and starts again: trains, saves, and resumes from the last save.
 
-In the first attempt one rank kills itself. The demo `elastic` starts it, with its options as JSON.
+Once, one rank kills itself, or its whole node. The demo `elastic` starts it, with its options as
+JSON.
 """
 
 import json
@@ -15,6 +16,7 @@ from course_lib import launch
 from course_lib.demos.checkpoint.versions import Sharded
 from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.training import Training
+from course_lib.launch.variables import ATTEMPT_VARIABLE
 from course_lib.scratch.recovery import checkpoint
 
 _WATCH_S = 0.2
@@ -24,15 +26,15 @@ def main(folder: Path) -> None:
     """One attempt of one rank; rank 0 writes a line for every update."""
     job = json.loads((folder / "job.json").read_text())
     threading.Thread(target=_watch, args=(folder, os.getppid()), daemon=True).start()
-    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    attempt = int(os.environ[ATTEMPT_VARIABLE])
     rank = launch.init().rank
     training = Training(**job["training"])
     trainee = Sharded(training, world())
     saves = folder / "checkpoints"
     done = trainee.load(saves) if checkpoint.complete(saves) else 0
     for step, batch in enumerate(training.batches(launch.init().device)[done:], start=done):
-        if attempt == 0 and step == job["kill_after"] and rank == job["kill_rank"]:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if step == job["kill_after"] and rank == job["kill_rank"]:
+            _die_once(folder, job["whole_node"])
         loss = trainee.step(batch)
         if rank == 0:
             line = {"attempt": attempt, "step": step, "loss": loss, "time_s": time.monotonic()}
@@ -40,6 +42,19 @@ def main(folder: Path) -> None:
                 file.write(json.dumps(line) + "\n")
         if (step + 1) % job["every"] == 0:
             trainee.save(saves, step + 1)
+
+
+def _die_once(folder: Path, whole_node: bool) -> None:
+    """End this rank by SIGKILL, and its agent as well, without which no rank of the node lives on.
+
+    Nothing if that has been done: an agent that is started again counts its attempts from 0.
+    """
+    died = folder / "died"
+    if not died.exists():
+        died.touch()
+        if whole_node:
+            os.kill(os.getppid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _watch(folder: Path, agent: int) -> None:

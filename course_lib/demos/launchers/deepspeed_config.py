@@ -18,18 +18,20 @@ def deepspeed_config(
     ranks: int = 1,
     offload: bool = False,
     clip: float = 0.0,
+    bf16: bool = False,
 ) -> dict[str, Any]:
     """What `deepspeed.initialize(config=…)` takes to train as our own ZeRO.
 
-    In fp32. `clip`: the largest norm of the gradient; 0 does not clip. Raises
-    ValueError for a stage that does not exist, and for offload without a
-    sharded optimizer.
+    In fp32, or in bf16 with fp32 master weights. `clip`: the largest norm of
+    the gradient; 0 does not clip. Raises ValueError for a stage that does not
+    exist, and for offload without a sharded optimizer.
     """
     whole("stage", stage, least=0, most=3)
     whole("micro_batch", micro_batch)
     whole("accumulation", accumulation)
     whole("ranks", ranks)
     flag("offload", offload)
+    flag("bf16", bf16)
     number("clip", clip, least=0)
     if offload and stage == 0:
         raise ValueError("offload True needs a sharded optimizer: set stage to 1, 2 or 3")
@@ -46,6 +48,11 @@ def deepspeed_config(
         # torch's AdamW is on DeepSpeed's list (runtime/zero/utils.py). One
         # that is not needs "zero_allow_untested_optimizer": True.
     }
+    if bf16:
+        # It casts the model itself, whatever type it has, and the weights that
+        # the optimizer updates stay fp32. Inputs that are no indices have to
+        # be cast by hand.
+        config["bf16"] = {"enabled": True}
     if offload:
         # DeepSpeed insists on its own DeepSpeedCPUAdam, which is faster on
         # the host and has to be compiled first, unless it is told that

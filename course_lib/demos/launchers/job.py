@@ -1,4 +1,4 @@
-"""One small training job, written for plain torch, for accelerate and for DeepSpeed.
+"""One small training job, for plain torch, accelerate, DeepSpeed and Megatron-core's layers.
 
 What any launcher can start, and `course demo launchers` starts by all of them:
 `torchrun -m course_lib.demos.launchers.job --framework accelerate`.
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -19,7 +20,10 @@ from course_lib.demos.shared.batch import Batch, mean_loss, own_rows
 from course_lib.demos.shared.command import parse, run_as_program
 from course_lib.demos.shared.comparison import sum_over_ranks
 from course_lib.demos.shared.options import MicroBatchOptions, option
+from course_lib.demos.shared.ranks import world
 from course_lib.demos.shared.training import Training
+from course_lib.demos.tp import megatron
+from course_lib.scratch.tensor.region import TensorParallel
 from course_lib.validation import choice, whole
 
 
@@ -41,7 +45,7 @@ class JobOptions(MicroBatchOptions):
 class Options(JobOptions):
     """What the job can be asked for."""
 
-    framework: str = option("torch", "who wraps the model: torch, accelerate or deepspeed")
+    framework: str = option("torch", "who wraps the model: a key of FRAMEWORKS")
 
     def __post_init__(self) -> None:
         choice("framework", self.framework, FRAMEWORKS)
@@ -63,7 +67,7 @@ class Result:
         return f"{self.framework} on {self.world} ranks: losses {losses}"
 
 
-Update = Callable[[Batch], Tensor]  # this rank's samples in, their loss out, weights updated
+Update = Callable[[Batch], Tensor]  # the samples of all ranks in, the loss of this rank's own out
 
 
 def main(options: Options) -> Result:
@@ -74,7 +78,7 @@ def main(options: Options) -> Result:
     ready_at = time.time()
     losses = []
     for batch in training.batches(rank.device):
-        losses.append(sum_over_ranks(update(own_rows(batch, rank))) / rank.world)
+        losses.append(sum_over_ranks(update(batch)) / rank.world)
     return Result(options.framework, rank.world, losses, ready_at)
 
 
@@ -82,8 +86,8 @@ def _torch(_: Options, training: Training, rank: launch.Rank) -> Update:
     model = DistributedDataParallel(training.build(rank.device))
     optimizer = training.optimizer(model.parameters())
 
-    def update(samples: Batch) -> Tensor:
-        loss = mean_loss(model, samples)
+    def update(batch: Batch) -> Tensor:
+        loss = mean_loss(model, own_rows(batch, rank))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -100,8 +104,8 @@ def _accelerate(_: Options, training: Training, rank: launch.Rank) -> Update:
     optimizer = training.optimizer(model.parameters())
     model, optimizer = accelerator.prepare(model, optimizer)
 
-    def update(samples: Batch) -> Tensor:
-        loss = mean_loss(model, samples)
+    def update(batch: Batch) -> Tensor:
+        loss = mean_loss(model, own_rows(batch, rank))
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
@@ -110,7 +114,9 @@ def _accelerate(_: Options, training: Training, rank: launch.Rank) -> Update:
     return update
 
 
-def _deepspeed(options: Options, training: Training, rank: launch.Rank) -> Update:
+def _deepspeed(
+    options: Options, training: Training, rank: launch.Rank, bf16: bool = False
+) -> Update:
     import deepspeed
 
     model = training.build(rank.device)
@@ -118,13 +124,17 @@ def _deepspeed(options: Options, training: Training, rank: launch.Rank) -> Updat
         model=model,
         optimizer=training.optimizer(model.parameters()),
         config=deepspeed_config(
-            options.stage, options.micro_batch, ranks=rank.world, offload=options.offload
+            options.stage,
+            options.micro_batch,
+            ranks=rank.world,
+            offload=options.offload,
+            bf16=bf16,
         ),
         dist_init_required=False,  # the group is there
     )
 
-    def update(samples: Batch) -> Tensor:
-        loss = mean_loss(engine, samples)
+    def update(batch: Batch) -> Tensor:
+        loss = mean_loss(engine, own_rows(batch, rank))
         engine.backward(loss)
         engine.step()  # clears the gradients as well
         return loss.detach()
@@ -132,7 +142,29 @@ def _deepspeed(options: Options, training: Training, rank: launch.Rank) -> Updat
     return update
 
 
-FRAMEWORKS = {"torch": _torch, "accelerate": _accelerate, "deepspeed": _deepspeed}
+def _megatron(_: Options, training: Training, rank: launch.Rank) -> Update:
+    """All ranks cut the model, and see all samples: its own DDP allocates on CUDA devices only."""
+    model = megatron.parallelize(training.build(rank.device), TensorParallel(world()))
+    optimizer = training.optimizer(model.parameters())
+
+    def update(batch: Batch) -> Tensor:
+        inputs, labels = batch
+        loss = megatron.loss(model(inputs), labels).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return update
+
+
+FRAMEWORKS: dict[str, Callable[[Options, Training, launch.Rank], Update]] = {
+    "torch": _torch,
+    "accelerate": _accelerate,
+    "deepspeed": _deepspeed,
+    "deepspeed-bf16": partial(_deepspeed, bf16=True),
+    "megatron": _megatron,
+}
 
 
 if __name__ == "__main__":

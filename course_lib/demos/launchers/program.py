@@ -1,8 +1,9 @@
-"""The same job under torchrun, accelerate and DeepSpeed.
+"""The same job by hand, by torchrun, accelerate, DeepSpeed and with Megatron-core's layers.
 
 The same losses, or why not. Rank 0 starts each launcher, one after the other; what is not installed
-is skipped. DeepSpeed compiles a part of itself when it first runs, which takes a minute or two:
-allow it with `course demo launchers --ranks 2 --timeout 400 --limit-s 300`.
+is skipped. `--parts mine` starts the first one by the launcher that you have built. DeepSpeed
+compiles a part of itself when it first runs, which takes a minute or two: allow it with
+`course demo launchers --ranks 2 --timeout 400 --limit-s 300`.
 """
 
 import json
@@ -20,12 +21,15 @@ from typing import Any, cast
 
 from course_lib import launch
 from course_lib.demos.launchers import job, lifeline
-from course_lib.demos.shared.comparison import check_losses, loss_gaps
+from course_lib.demos.launchers.by_hand import NAMES
+from course_lib.demos.shared.comparison import LOSS_TOLERANCE, check_losses, loss_gaps
 from course_lib.demos.shared.options import option
+from course_lib.demos.shared.parts import WHOSE, with_yours
 from course_lib.demos.shared.ranks import from_rank
 from course_lib.demos.shared.training import one_process
 from course_lib.validation import choice, number
 
+BF16_TOLERANCE = 1e-2  # bf16 has 8 bits: a loss of 4.86 is 4.84 or 4.88 there
 JOB = "course_lib.demos.launchers.job"
 
 
@@ -38,7 +42,14 @@ class Launcher:
     command: Callable[[Path, int, bool], list[str]]
     package: str | None = None  # that has to be installed
     compiles: bool = False  # needs a C++ compiler
+    takes_parts: bool = False  # its last argument says whose parts run
+    tolerance: float = LOSS_TOLERANCE  # of the losses
     one_process_on_cpu: bool = False  # takes a number of ranks, and starts one
+
+
+def by_hand(_: Path, ranks: int, __: bool) -> list[str]:
+    """The launcher of chapter 15."""
+    return [sys.executable, "-m", "course_lib.demos.launchers.by_hand", str(ranks)]
 
 
 def torchrun(folder: Path, ranks: int, _: bool) -> list[str]:
@@ -63,6 +74,7 @@ def deepspeed_launch(_: Path, ranks: int, __: bool) -> list[str]:
 
 
 LAUNCHERS = (
+    Launcher("by hand", "torch", by_hand, takes_parts=True),
     Launcher("torchrun", "torch", torchrun),
     Launcher("torchrun, accelerate inside", "accelerate", torchrun, "accelerate"),
     Launcher(
@@ -73,7 +85,16 @@ LAUNCHERS = (
         one_process_on_cpu=True,
     ),
     Launcher("torchrun, DeepSpeed inside", "deepspeed", torchrun, "deepspeed", compiles=True),
+    Launcher(
+        "torchrun, DeepSpeed in bf16",
+        "deepspeed-bf16",
+        torchrun,
+        "deepspeed",
+        compiles=True,
+        tolerance=BF16_TOLERANCE,
+    ),
     Launcher("deepspeed", "deepspeed", deepspeed_launch, "deepspeed", compiles=True),
+    Launcher("torchrun, Megatron-core inside", "megatron", torchrun, "megatron"),
 )
 
 
@@ -83,8 +104,10 @@ class Options(job.JobOptions):
 
     only: str = option("all", "one launcher by its name, or all")
     limit_s: float = option(60.0, "seconds after which a launcher is ended")
+    parts: str = option("course", "whose launcher is `by hand`: course, or mine where it is built")
 
     def __post_init__(self) -> None:
+        choice("parts", self.parts, WHOSE)
         number("limit_s", self.limit_s, above=0)
         choice("only", self.only, ["all", *[launcher.name for launcher in LAUNCHERS]])
         super().__post_init__()
@@ -102,6 +125,7 @@ class Attempt:
     seconds: float = 0.0  # from the command to its end
     skipped: bool = False
     problem: str = ""
+    tolerance: float = LOSS_TOLERANCE
 
     def line(self, ranks: int, reference: list[float]) -> str:
         """What came of it."""
@@ -139,7 +163,8 @@ class Result:
                     f"{attempt.launcher} started {attempt.world} ranks, expected {expected}"
                 )
             if attempt.world == self.ranks:
-                check_losses(attempt.launcher, attempt.losses, self.losses_one_process)
+                found, right = attempt.losses, self.losses_one_process
+                check_losses(attempt.launcher, found, right, attempt.tolerance)
         return self
 
     def report(self) -> str:
@@ -175,6 +200,8 @@ def attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool) -> Att
 
 def _attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool, folder: Path) -> Attempt:
     started = launcher.command(folder, ranks, gpus)
+    if launcher.takes_parts:
+        started.append(options.parts)
     command = [*started, JOB, *_arguments(launcher.framework, options)]
     shown = shlex.join(["python", *command[1:]]).replace(str(folder), "FOLDER")
     reason = _missing(launcher)
@@ -191,7 +218,15 @@ def _attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool, folde
         problem = f"exit code {code}, last output: {' | '.join(text.splitlines()[-3:])}"
         return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
     to_start = result["ready_at"] - start
-    return Attempt(launcher.name, shown, result["world"], result["losses"], to_start, seconds)
+    return Attempt(
+        launcher.name + (with_yours(options.parts, *NAMES) if launcher.takes_parts else ""),
+        shown,
+        result["world"],
+        result["losses"],
+        to_start,
+        seconds,
+        tolerance=launcher.tolerance,
+    )
 
 
 def _arguments(framework: str, options: Options) -> list[str]:
@@ -210,7 +245,8 @@ def _arguments(framework: str, options: Options) -> list[str]:
 def _missing(launcher: Launcher) -> str:
     """Why this launcher cannot be started here; empty if it can."""
     if launcher.package and find_spec(launcher.package) is None:
-        return f"{launcher.package} is not installed: pip install {launcher.package}"
+        named = {"megatron": "megatron-core"}.get(launcher.package, launcher.package)
+        return f"{named} is not installed: pip install {named}"
     if launcher.compiles and not shutil.which("g++"):
         return f"{launcher.package} compiles a part of itself and g++ is missing: install g++"
     return ""

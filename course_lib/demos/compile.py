@@ -1,0 +1,181 @@
+"""torch.compile, counted: graphs, what breaks them, and what a new batch size makes of them.
+
+Graphs are counted and run by Python as they are: neither Inductor nor a C++ compiler is needed, and
+no time is measured. A small GPT in DDP is compiled as well; its losses are those of one process.
+Run it with `course demo compile --ranks 2`, or under torchrun.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.demos.shared.batch import mean_loss, own_rows
+from course_lib.demos.shared.comparison import check_losses, loss_gaps, sum_over_ranks
+from course_lib.demos.shared.options import BatchOptions, option
+from course_lib.demos.shared.training import one_process
+from course_lib.measure.graphs import breaks, log_graphs
+from course_lib.measure.wire import log_wire
+from course_lib.validation import number
+
+SIZES = (4, 4, 8, 16, 1)  # samples of calls one after the other
+
+
+@dataclass(frozen=True)
+class Options(BatchOptions):
+    """What the demo can be asked for."""
+
+    steps: int = option(4, "optimizer updates")
+    model: str = option("4x128x8", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
+    sequence: int = option(16, "characters in a sample")
+    bucket_mb: float = option(1.0, "size of DDP's buckets, in MiB; the first has 1 MiB")
+
+    def __post_init__(self) -> None:
+        # torch asserts that the first bucket, 1 MiB, is not larger than the others.
+        number("bucket_mb", self.bucket_mb, least=1)
+        super().__post_init__()
+
+
+def straight(layer: nn.Module, x: Tensor) -> Tensor:
+    """Nothing but operators."""
+    return (2 * torch.relu(layer(x))).mean()
+
+
+def prints(layer: nn.Module, x: Tensor) -> Tensor:
+    """A side effect between two operators."""
+    y = torch.relu(layer(x))
+    print(end="")
+    return (2 * y).mean()
+
+
+def asks_for_a_number(layer: nn.Module, x: Tensor) -> Tensor:
+    """A Python number out of a tensor: its value is known only when the graph has run."""
+    y = torch.relu(layer(x))
+    largest = y.max().item()
+    return (2 * y).mean() / (1 + largest)
+
+
+def depends_on_data(layer: nn.Module, x: Tensor) -> Tensor:
+    """Which operators come next depends on a value."""
+    y = torch.relu(layer(x))
+    if y.sum() > 0:
+        y = 2 * y
+    return y.mean()
+
+
+FUNCTIONS = (straight, prints, asks_for_a_number, depends_on_data)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A function: the graphs of its first call, where they break, and new graphs by batch size."""
+
+    name: str
+    graphs: int
+    broken_at: list[str]
+    new_graphs: list[int]  # of each call, with SIZES samples
+
+    def line(self) -> str:
+        """One line."""
+        why = f", broken at `{'`, `'.join(self.broken_at)}`" if self.broken_at else ""
+        calls = ", ".join(str(number) for number in self.new_graphs)
+        graphs = f"{self.graphs} graph" + "s" * (self.graphs > 1)
+        return f"  {self.name:<18} {graphs}{why}; new graphs by call: {calls}"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Small functions, and a GPT in DDP."""
+
+    ranks: int
+    functions: list[Counted]
+    model_graphs: list[int]  # operators of each graph of the GPT alone
+    ddp_graphs: list[int]  # the same in DDP
+    ddp_new_graphs: list[int]  # by update
+    all_reduces: int  # of an update of DDP: one a bucket
+    losses: list[float]
+    losses_one_process: list[float]
+
+    def verify(self) -> "Result":
+        """Return itself; AssertionError where a loss or a count is not as it must be."""
+        check_losses("the compiled GPT in DDP", self.losses, self.losses_one_process)
+        for counted in self.functions:
+            if counted.graphs != len(counted.broken_at) + 1:
+                raise AssertionError(
+                    f"{counted.name}: {counted.graphs} graphs and {len(counted.broken_at)} breaks"
+                )
+        if any(self.ddp_new_graphs[1:]):
+            raise AssertionError(f"graphs are made again: {self.ddp_new_graphs} by update")
+        return self
+
+    def report(self) -> str:
+        """The findings, one a line."""
+        gap = max(loss_gaps(self.losses, self.losses_one_process))
+        sizes = ", ".join(map(str, SIZES))
+        return "\n".join(
+            [
+                f"functions, called with {sizes} samples:",
+                *(counted.line() for counted in self.functions),
+                f"the GPT alone: {_graphs(self.model_graphs)}",
+                f"the GPT in DDP on {self.ranks} ranks: {_graphs(self.ddp_graphs)}; all-reduces of "
+                f"an update: {self.all_reduces}",
+                f"new graphs by update: {', '.join(map(str, self.ddp_new_graphs))}; losses off by "
+                f"{gap:.0e} from one process that compiles nothing",
+            ]
+        )
+
+
+def _graphs(operators: list[int]) -> str:
+    graphs = f"{len(operators)} graph" + "s" * (len(operators) > 1)
+    return f"{graphs} of {' + '.join(map(str, operators))} operators"
+
+
+def main(options: Options) -> Result:
+    """Count on every rank; rank 0's counts are reported, the losses are of all ranks."""
+    rank, training = launch.init(), options.training()
+    functions = [counted(function) for function in FUNCTIONS]
+    batches = training.batches(rank.device)
+    with log_graphs() as alone:
+        model = training.build(rank.device)
+        model.compile(backend=alone.backend)
+        mean_loss(model, own_rows(batches[0], rank))
+    with log_graphs() as log:
+        model = training.build(rank.device)
+        ddp = DistributedDataParallel(model, bucket_cap_mb=options.bucket_mb)
+        ddp.compile(backend=log.backend)
+        optimizer = training.optimizer(model.parameters())
+        losses, new_graphs = [], []
+        for batch in batches:
+            before = len(log.operators)
+            loss = mean_loss(ddp, own_rows(batch, rank))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(sum_over_ranks(loss) / rank.world)
+            new_graphs.append(len(log.operators) - before)
+    with log_wire() as wire:  # which hears operators, so that nothing compiled runs under it
+        mean_loss(ddp, own_rows(batches[-1], rank)).backward()
+    return Result(
+        ranks=rank.world,
+        functions=functions,
+        model_graphs=alone.operators,
+        ddp_graphs=log.operators,
+        ddp_new_graphs=new_graphs,
+        all_reduces=wire.sent().get("all-reduce", (0, 0))[0],
+        losses=losses,
+        losses_one_process=one_process(training, rank.device).losses,
+    ).verify()
+
+
+def counted(function: Callable[[nn.Module, Tensor], Tensor]) -> Counted:
+    """What torch.compile makes of one function."""
+    layer, samples = nn.Linear(8, 8), {size: torch.rand(size, 8) for size in SIZES}
+    with log_graphs() as log:
+        compiled = torch.compile(function, backend=log.backend)
+        new = [log.new_graphs(partial(compiled, layer, samples[size])) for size in SIZES]
+    found = breaks(function, layer, samples[SIZES[0]])
+    return Counted(function.__name__, new[0], [one.line for one in found], new)

@@ -1,0 +1,1 @@
+"""DDP around a model on two devices: the program, and the job that launchers start."""

@@ -1,0 +1,125 @@
+"""The smallest job for a launcher: a model on two devices in DDP, by hand and by torchrun.
+
+Rank 0 starts the job (demos.toy.job) twice, on as many ranks as this demo has: by the launcher of
+chapter 15 and by torchrun. Both learn what one process does.
+Run it with `course demo toy --ranks 2`, or `--parts mine` once the launcher is built.
+"""
+
+import json
+import shlex
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib import launch
+from course_lib.demos.launchers import lifeline
+from course_lib.demos.launchers.by_hand import NAMES
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, check_gap
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.demos.shared.parts import WHOSE, with_yours
+from course_lib.demos.shared.ranks import from_rank
+from course_lib.scratch import toy
+from course_lib.validation import choice, number
+
+JOB = "course_lib.demos.toy.job"
+_BY_HAND = "course_lib.demos.launchers.by_hand"
+
+
+@dataclass(frozen=True)
+class Options(DemoOptions):
+    """What the demo can be asked for."""
+
+    parts: str = option("course", "whose parts run: course, or mine where they are built")
+    limit_s: float = option(60.0, "seconds after which a launcher is ended")
+
+    def __post_init__(self) -> None:
+        choice("parts", self.parts, WHOSE)
+        number("limit_s", self.limit_s, above=0)
+        super().__post_init__()
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one launcher's ranks learned."""
+
+    launcher: str
+    command: str
+    world: int  # ranks that the job found
+    weights: list[float]  # of the last layer
+    seconds: float  # from the command to its end
+
+
+@dataclass(frozen=True)
+class Result:
+    """Both launchers' ranks, and the last layer as one process without DDP learns it."""
+
+    ranks: int
+    one_process: list[float]
+    starts: list[Start]
+
+    def gap(self, start: Start) -> float:
+        """The largest difference from one process, over its largest weight."""
+        one = self.one_process
+        pairs = zip(start.weights, one, strict=True)
+        return max(abs(a - b) for a, b in pairs) / max(map(abs, one))
+
+    def verify(self) -> "Result":
+        """Return itself; raises AssertionError unless all have learned what one process has."""
+        for start in self.starts:
+            if start.world != self.ranks:
+                raise AssertionError(
+                    f"{start.launcher} started {start.world} ranks, expected {self.ranks}"
+                )
+            check_gap(f"{start.launcher}: the last layer", self.gap(start), GRADIENT_TOLERANCE)
+        return self
+
+    def report(self) -> str:
+        """Two lines a launcher."""
+        lines = []
+        for start in self.starts:
+            lines += [
+                f"{start.launcher}: {start.world} of {self.ranks} ranks, {start.seconds:.1f} s; "
+                f"the last layer is off by {self.gap(start):.0e} from one process",
+                f"    {start.command}",
+            ]
+        return "\n".join(lines)
+
+
+def main(options: Options) -> Result:
+    """Start the job from rank 0; all ranks return what it found."""
+    rank = launch.init()
+    found = None
+    if rank.rank == 0:
+        by_hand = f"by hand{with_yours(options.parts, *NAMES)}"
+        found = [
+            _started(by_hand, rank.world, options),
+            _started("torchrun", rank.world, options),
+        ]
+    return Result(rank.world, _one_process(), from_rank(0, found)).verify()
+
+
+def _one_process() -> list[float]:
+    model = toy.toy_model("cpu", "cpu")
+    toy.train(model, slice(None))
+    return model.net2.weight.flatten().tolist()
+
+
+def _started(launcher: str, ranks: int, options: Options) -> Start:
+    with tempfile.TemporaryDirectory(prefix="course_toy_") as path:
+        if launcher == "torchrun":
+            command = [*launch.private_torchrun(Path(path), ranks), "-m", JOB, options.parts]
+        else:
+            parts = options.parts
+            command = [sys.executable, "-m", _BY_HAND, str(ranks), parts, JOB, parts]
+        start_s = time.monotonic()
+        code, text = lifeline.run(command, Path(path), options.limit_s)
+        seconds = time.monotonic() - start_s
+        shown = shlex.join(["python", *command[1:]]).replace(path, "FOLDER")
+    if code is None:
+        raise RuntimeError(f"{launcher}: no end within {options.limit_s:g} s: raise limit_s")
+    if code:
+        raise RuntimeError(f"{launcher}: exit code {code}\n{text}")
+    learned = next(line for line in text.splitlines() if line.startswith('{"world"'))
+    return Start(launcher, shown, seconds=seconds, **json.loads(learned))

@@ -1,0 +1,62 @@
+"""The demo of local SGD: equal with an average each time, and fewer bytes with fewer averages."""
+
+import pytest
+from together import explained, refused, runs
+
+from course_lib.demos import local_sgd
+from course_lib.demos.shared.comparison import GRADIENT_TOLERANCE, LOSS_TOLERANCE, loss_gaps
+from course_lib.demos.shared.training import one_process
+
+SMALL = {"model": "1x16x2", "steps": 6, "sequence": 8}
+
+
+@pytest.fixture(scope="module")
+def results():
+    cases = {every: {"every": every, "batch": 7} for every in (1, 2, 3)}
+    return {ranks: runs("local_sgd", cases, ranks, **SMALL) for ranks in (1, 2, 3)}
+
+
+def test_an_average_each_time_is_one_process(results):
+    for ranks, cases in results.items():
+        for result in cases.values():
+            (version,) = result.versions
+            assert max(loss_gaps(version.losses, result.losses_one_process)) <= LOSS_TOLERANCE
+            assert version.gradient_difference <= GRADIENT_TOLERANCE
+            assert version.sent == version.predicted_sent and bool(version.sent) == (ranks > 1)
+        assert max(loss_gaps(cases[1].losses, cases[1].losses_one_process)) <= LOSS_TOLERANCE
+
+
+def test_fewer_averages_are_another_algorithm_with_fewer_bytes(results):
+    for ranks in (2, 3):
+        each = results[ranks][1].versions[0].sent["all-reduce"].size_bytes
+        for every in (2, 3):
+            result = results[ranks][every]
+            assert result.sent == (6 // every, 6 // every * each)
+            assert max(loss_gaps(result.losses, result.losses_one_process)) > 1e-4
+    assert "a rank sends" in results[2][2].report()
+    assert results[1][3].sent == (0, 0)
+
+
+def test_each_option_changes_the_training():
+    def losses(**options):
+        return one_process(local_sgd.Options(**{**SMALL, "every": 2, **options}).training()).losses
+
+    plain = losses()
+    for option in ({"seed": 1}, {"learning_rate": 0.1}, {"batch": 6}, {"sequence": 10}):
+        assert plain != losses(**option), option
+
+
+def test_what_does_not_fit_is_explained():
+    few = "batch 1 leaves some of 2 ranks without a sample"
+    refused("local_sgd", [({"batch": 1, "every": 2}, few)], **SMALL)
+
+
+def test_bad_options_are_explained():
+    explained(
+        local_sgd.Options,
+        [
+            ({"every": 0}, "every must be at least 1"),
+            ({"every": 25}, "every must be at most 24"),
+            ({"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ],
+    )

@@ -1,0 +1,44 @@
+"""The smallest job: by hand and by torchrun it learns what one process does."""
+
+import pytest
+from together import explained, keep_mine
+
+from course_lib import demos, launch
+from course_lib.demos.toy import program as toy
+from course_lib.demos.toy.program import Result, Start
+
+_START = Start("torchrun", "", 2, [1.0, 0.5], 1.0)
+
+
+def test_both_launchers_learn_what_one_process_does(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "launcher")
+    result = demos.run("toy", ranks=2, stream=False, parts="mine")  # verify() compared them
+    by_hand, by_torchrun = result.starts
+    assert by_hand.launcher.startswith("by hand, with your rank_environment, launch_ranks")
+    assert by_torchrun.launcher == "torchrun"
+    assert by_hand.world == by_torchrun.world == 2
+    assert by_hand.weights == pytest.approx(by_torchrun.weights, abs=1e-6)
+    assert "by_hand 2 mine course_lib.demos.toy.job mine" in result.report()
+
+
+def test_a_learners_launcher_is_what_starts_the_ranks(tmp_path, monkeypatch):
+    broken = (
+        "env={**os.environ, **one}) for one in told]",
+        "env=dict(os.environ)) for one in told]",
+    )
+    keep_mine(tmp_path, monkeypatch, "launcher", change=broken)
+    with pytest.raises(launch.RankFailed, match=r"(?s)KeyError: 'RANK'"):
+        demos.run("toy", ranks=2, stream=False, parts="mine")
+
+
+def test_other_weights_and_other_ranks_are_refused():
+    good = Result(2, [1.0, 0.5], [_START])
+    assert good.verify() is good
+    with pytest.raises(AssertionError, match=r"torchrun: the last layer differs .* by 5\.0e-01"):
+        Result(2, [1.0, 1.0], [_START]).verify()
+    with pytest.raises(AssertionError, match="torchrun started 2 ranks, expected 3"):
+        Result(3, [1.0, 0.5], [_START]).verify()
+
+
+def test_bad_options_are_explained():
+    explained(toy.Options, [({"limit_s": 0}, "limit_s must be above 0"), ({"parts": "x"}, "parts")])
