@@ -161,11 +161,11 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | 12 | Experts and long sequences | What do a trillion parameters cost, if few are used? |
 # | 13 | 3D parallelism and planning | Which layout, out of a hundred thousand? |
 # | 14 | Parameter servers and RPC | What if the model is mostly a table? |
-# | 15 | Launchers and recovery | What happens when a machine dies? |
+# | 15 | Launchers, frameworks, recovery | What happens when a machine dies? |
 # | 16 | The cluster clinic | Which cable is broken? |
 # | 17 | Capstone | Can you defend a plan for a 70B model? |
 #
-# This edition contains chapters 1 to 13. The others are in preparation, in this order. All terms with their Chinese
+# This edition contains chapters 1 to 15. The others are in preparation. All terms with their Chinese
 # names stand in [the glossary](glossary.ipynb).
 
 # %% [markdown]

@@ -35,6 +35,7 @@ from course_lib.theory.inputs import (
     Recipe,
     hardware,
     models,
+    published,
     units,
 )
 from course_lib.theory.memory import activations
@@ -543,22 +544,12 @@ panel.nodes.value = 16
 # alone and the last the head alone, eight chunks for each of 16 stages.
 
 # %%
-llama3 = models.MODELS["llama3.1-405b"]
-meta_recipe = Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True)
-meta = Layout(
-    tp=8,
-    pp=16,
-    dp=128,
-    accumulation=16,
-    zero_stage=1,
-    sequence_parallel=True,
-    schedule="interleaved",
-    virtual_stages=8,
-    stage_layers=(0, *[1] * 126, 0),
-)
-all_16k = Cluster(h100, nodes=2048)
-step = step_time.step_time(Job(llama3, meta_recipe, meta, all_16k, sequence=8192))
-rate = step.model_flop / step.total_s / meta.world / 1e12
+show_source(published)
+
+# %%
+meta = published.LLAMA3_405B
+step = step_time.step_time(meta)
+rate = step.model_flop / step.total_s / meta.layout.world / 1e12
 # arXiv:2407.21783, table 4: 400 TFLOP/s for each of 16,384 GPUs
 expect(rate, 400, within=0.05, label="Llama 3 405B, as fitted", unit="TFLOP/s per GPU")
 
@@ -601,8 +592,8 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 # faster. With 50 % the theory says 380. A prediction is as good as the assumption that weighs most: name it.
 
 # %%
-long = replace(meta, cp=16, dp=8)
-job = Job(llama3, meta_recipe, long, all_16k, sequence=131_072)
+long = replace(meta.layout, cp=16, dp=8)
+job = replace(meta, layout=long, sequence=131_072)
 for part in (0.35, 0.5):
     guess = Assumptions(attention_efficiency=part, overlap={"cp": 0.0})
     step = step_time.step_time(job, guess)
@@ -616,7 +607,7 @@ assert abs(rate / 380 - 1) < 0.03
 # And memory? Ask about Meta's layout:
 
 # %%
-fullest, bill = worst_stage(Job(llama3, meta_recipe, meta, all_16k, sequence=8192))
+fullest, bill = worst_stage(meta)
 print(f"stage {fullest}:\n{bill.explain()}")
 assert fullest == 1 and round(bill.total_bytes / 1e9, 1) == 88.9
 
@@ -630,9 +621,9 @@ assert fullest == 1 and round(bill.total_bytes / 1e9, 1) == 88.9
 # are at their peak. `memory_timeline` replays the passes one by one:
 
 # %%
-late = replace(meta_recipe, gradient_life="backward")
-grouped = replace(meta, zero_stage=2, reduce="group")
-job = Job(llama3, late, grouped, all_16k, sequence=8192)
+late = replace(meta.recipe, gradient_life="backward")
+grouped = replace(meta.layout, zero_stage=2, reduce="group")
+job = replace(meta, recipe=late, layout=grouped)
 replayed = memory_timeline(job, fullest)
 assert round(replayed.peak_bytes / 1e9) == 78
 figures.memory_of_passes(replayed, h100.memory_bytes, "Llama 3 405B, stage 1")
@@ -642,7 +633,7 @@ figures.memory_of_passes(replayed, h100.memory_bytes, "Llama 3 405B, stage 1")
 
 # %%
 on_8k = replace(grouped, dp=64, accumulation=32)
-job = Job(llama3, late, on_8k, all_16k, sequence=8192)
+job = replace(meta, recipe=late, layout=on_8k)
 whole = worst_stage(replace(job, layout=replace(on_8k, reduce="update")))[1].total_bytes
 peak = memory_timeline(job, fullest).peak_bytes
 all_first = memory_timeline(replace(job, layout=replace(on_8k, group=32)), fullest)
@@ -938,6 +929,7 @@ from dataclasses import replace
 from course_lib import check, hint
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, hardware, models
+from course_lib.theory.inputs import published
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
 from course_lib.theory.step import step_time
 from course_lib.theory.step.assumptions import Assumptions
@@ -1001,19 +993,9 @@ check("13.3", [layer, outside])
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
-recipe = Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True)
-meta = Layout(
-    tp=8,
-    pp=16,
-    dp=128,
-    accumulation=16,
-    zero_stage=1,
-    sequence_parallel=True,
-    schedule="interleaved",
-    virtual_stages=8,
-    stage_layers=(0, *[1] * 126, 0),
-)
-# worst_stage(Job(models.MODELS["llama3.1-405b"], recipe, meta, Cluster(h100, 2048), 8192))
+meta = published.LLAMA3_405B
+print(meta.recipe, meta.layout, sep="\n")
+# worst_stage(meta), step_time.step_time(meta)
 ### END GIVEN
 changes = {
     "gradients in bf16": ...,

@@ -26,6 +26,7 @@ from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import worst_stage
@@ -142,24 +143,12 @@ def _layer(answer: Any) -> None:
     )
 
 
-_META_RECIPE = Recipe(gradients="fp32", fused_accumulation=True, fused_swiglu=True)
-_META = Layout(
-    tp=8,
-    pp=16,
-    dp=128,
-    accumulation=16,
-    zero_stage=1,
-    sequence_parallel=True,
-    schedule="interleaved",
-    virtual_stages=8,
-    stage_layers=(0, *[1] * 126, 0),
-)
+_META_RECIPE = LLAMA3_405B.recipe
 
 
 def _meta(recipe: Recipe = _META_RECIPE, **changes: Any) -> tuple[float, float]:
     """Bytes of the fullest GPU and seconds of a step of Meta's plan, changed."""
-    layout = replace(_META, **changes)
-    job = Job(MODELS["llama3.1-405b"], recipe, layout, Cluster(_H100, 2048), 8192)
+    job = replace(LLAMA3_405B, recipe=recipe, layout=replace(LLAMA3_405B.layout, **changes))
     return worst_stage(job)[1].total_bytes, step_time.step_time(job).total_s
 
 

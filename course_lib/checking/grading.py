@@ -110,10 +110,13 @@ def _kept(exercise: Exercise, answer: Any) -> str:
         return f"It is not kept: {error}"
     if path is None:
         return "It is the course's own version: nothing to keep."
+    kept = f"Kept as {path}: what comes later runs on it."
+    if exercise.race is None:
+        return kept
     stretch = (
         f'`from course_lib import race; race("{exercise.id}")` measures it beside the course\'s'
     )
-    return f"Kept as {path}: what comes later runs on it. Can you make it faster? {stretch}."
+    return f"{kept} Can you make it faster? {stretch}."
 
 
 def _strict() -> bool:

@@ -11,14 +11,18 @@ Lanes = tuple[Sequence[Interval], Sequence[Interval]]  # computation, communicat
 
 _LEFT, _RIGHT, _TOP, _ROW, _BAR = 96, 10, 30, 74, 18
 _SHORTEST_PT = 1.0  # gaps and bars that are shorter on paper are not drawn one by one
-_LOOKS = (("computation", style.GREEN, None), ("communication", style.ORANGE, "//"))
+_LOOKS = ((style.GREEN, None), (style.ORANGE, "//"))  # computation, communication
 
 
-def overlap(runs: Mapping[str, Lanes]) -> Sheet:
+def overlap(
+    runs: Mapping[str, Lanes],
+    heading: str = "One backward pass of one rank",
+    names: tuple[str, str] = ("computation", "communication"),
+) -> Sheet:
     """Two bars a run on one scale of time: computation, and communication below it.
 
-    `runs` maps a title, which says what was measured, to intervals in milliseconds. Raises
-    ValueError when there is no run or one without computation.
+    `runs` maps a title, which says what was measured, to intervals in milliseconds; `names` are
+    those of the two bars. Raises ValueError when there is no run or one without computation.
     """
     if not runs or not all(computation for computation, _ in runs.values()):
         raise ValueError(
@@ -29,18 +33,20 @@ def overlap(runs: Mapping[str, Lanes]) -> Sheet:
     scale = (WIDTH_PT - _LEFT - _RIGHT) / longest
     height = _TOP + _ROW * len(runs) + 30
     sheet = Sheet(height, "; ".join(runs) + ".")
-    sheet.write(0, 13, "One backward pass of one rank", size=style.TITLE_PT, bold=True)
+    sheet.write(0, 13, heading, size=style.TITLE_PT, bold=True)
     for place, (title, lanes) in enumerate(runs.items()):
-        _run(sheet, _TOP + place * _ROW, title, lanes, scale)
+        _run(sheet, _TOP + place * _ROW, title, dict(zip(names, lanes, strict=True)), scale)
     _axis(sheet, height - 26, longest)
     return sheet
 
 
-def _run(sheet: Sheet, top: float, title: str, lanes: Lanes, scale: float) -> None:
+def _run(
+    sheet: Sheet, top: float, title: str, lanes: Mapping[str, Sequence[Interval]], scale: float
+) -> None:
     sheet.write(0, top + 11, title)
-    for row, ((kind, fill, hatch), lane) in enumerate(zip(_LOOKS, lanes, strict=True)):
+    for row, ((name, lane), (fill, hatch)) in enumerate(zip(lanes.items(), _LOOKS, strict=True)):
         y = top + 18 + row * (_BAR + 4)
-        sheet.write(_LEFT - 6, y + 13, kind, align="right", colour=style.GREY)
+        sheet.write(_LEFT - 6, y + 13, name, align="right", colour=style.GREY)
         bars = [
             (_LEFT + start * scale, y, max(_SHORTEST_PT, (end - start) * scale), _BAR)
             for start, end in _joined(lane, _SHORTEST_PT / scale)

@@ -108,7 +108,18 @@ def log_wire(enabled: bool = True) -> Iterator[WireLog]:
 
 def _bytes(tensors: Any) -> int:
     leaves = tree_leaves(tensors)
-    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
+    return sum(_stored(leaf) for leaf in leaves if isinstance(leaf, Tensor))
+
+
+def _stored(tensor: Tensor) -> int:
+    """Bytes of a tensor; of a sparse one what it holds: indices and values.
+
+    A sparse all-reduce puts the sum's rows in their place, and gloo may have
+    done so by now: then these are the bytes of the sum.
+    """
+    if tensor.is_sparse:
+        return tensor._indices().nbytes + tensor._values().nbytes
+    return tensor.nbytes
 
 
 def _group(args: Any) -> dist.ProcessGroup:

@@ -52,6 +52,19 @@ PARTS = (
         ("block_forward", "merge", "ring_forward"),
     ),
     Part("mesh", "13.12", f"{_SCRATCH}.three_d", ("Mesh",)),
+    Part("server", "14.10", f"{_SCRATCH}.parameter_server", ("RemoteTable", "ParameterServer")),
+    Part(
+        "launcher",
+        "15.10",
+        f"{_SCRATCH}.launcher",
+        ("rank_environment", "launch_ranks", "end_ranks", "setup", "cleanup"),
+    ),
+    Part(
+        "reshard",
+        "15.11",
+        f"{_SCRATCH}.recovery.checkpoint",
+        ("write_whole", "save_shard", "load_shard"),
+    ),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

@@ -44,6 +44,6 @@ def test_the_report_has_every_part_and_whose_it_is(ring):
     assert f"1 of {len(mine.PARTS)} parts are yours" in text and "not built yet" in text
 
 
-def test_every_build_can_be_raced():
-    for part in mine.PARTS:
-        assert find(part.build).race is not None, part.file
+def test_every_build_but_the_launcher_can_be_raced():
+    without = [part.file for part in mine.PARTS if find(part.build).race is None]
+    assert without == ["launcher"]  # it starts processes, and is no faster than Python starts

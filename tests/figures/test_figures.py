@@ -3,7 +3,8 @@
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
@@ -12,8 +13,9 @@ from matplotlib.patches import PathPatch
 from course_lib import figures
 from course_lib.figures import Sheet
 from course_lib.figures.label import Label
+from course_lib.scratch.recovery import failures
 from course_lib.theory.compute.roofline import model_roofline
-from course_lib.theory.inputs.hardware import PCIE4, Link, accelerator
+from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
@@ -23,17 +25,23 @@ from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.replay import memory_timeline
 from course_lib.theory.network.experts import expert_load
+from course_lib.theory.network.one_slow_link import OneSlowLink
 from course_lib.theory.network.ring_or_tree import ring_or_tree
+from course_lib.theory.network.served import ServedTraining
+from course_lib.theory.network.sparse import RowExchange
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.step.batching import Batching, batch_cost
+from course_lib.theory.step.recovery import Saving
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
 MESH = [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(4) for c in range(2)]
+SERVED = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
-
+MOMENTS = ["submitted", "started", "training", "killed", "requeued", "restarted", "resumed", "done"]
+LATE = {"done": 3600.0, "resumed": 3599.9}
 FILES = [f"part {number}" for number in range(14)] + ["ring", "mesh"]
 
 
@@ -58,6 +66,18 @@ def cost(critical_batch: float, batch: float) -> Sheet:
 
 
 # Extremes included: one rank, 64 ranks, one sample, ragged tails, memory beyond any GPU.
+class Event(NamedTuple):
+    process: str
+    what: str
+    at_s: float
+
+
+EVENTS = [
+    Event(process, what, number / 3)
+    for number, (process, what) in enumerate(
+        [("a", "gradient of the rows: leaves for the server"), ("d", "the end"), ("b", "begins")]
+    )
+]
 FIGURES: dict[str, Callable[[], Sheet]] = {
     "built, none": lambda: figures.built(_parts(set(), measured=False)),
     "built, some": lambda: figures.built(_parts({"ring", "mesh"}, measured=True)),
@@ -67,6 +87,8 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "one sample": lambda: figures.one_batch(Batching(1, 1, 1)),
     "repeated": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4)),
     "dropped": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4, drop_last=True)),
+    "events": lambda: figures.event_order(EVENTS, ["a", "b", "c", "d"]),
+    "one event": lambda: figures.event_order(EVENTS[:1], ["a"]),
     "samples": lambda: figures.samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
     "many samples": lambda: figures.samples_by_rank([[list(range(900, 1000))] * 20]),
     "window": lambda: window(4, 4, 2, True),
@@ -123,11 +145,17 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
         zero_stages(10**12, 1024, Recipe(offload="optimizer")), 3, 24 * 10**9, TITLE
     ),
     "loss": lambda: figures.loss({"two ranks": [3.0, 2.5, 2.0], "one process": [3.0, 2.4]}),
+    "requeue": lambda: figures.requeue_timeline(dict(zip(MOMENTS, range(0, 80, 10), strict=True))),
+    "requeue, at once": lambda: figures.requeue_timeline(dict.fromkeys(MOMENTS, 0.0)),
+    "requeue, at the end": lambda: figures.requeue_timeline(dict.fromkeys(MOMENTS, 0.0) | LATE),
     "overlap": lambda: figures.overlap(
         {
             "1 bucket: 0.0 of 9.0 ms": ([(0, 12.5), (13, 20)], [(20, 29)]),
             "9 buckets: 7.5 of 9.0 ms": ([(n, n + 0.9) for n in range(20)], [(5, 12), (19, 21)]),
         }
+    ),
+    "overlap of copies": lambda: figures.overlap(
+        {"one by one, 5 ms": ([(3, 5)], [(0, 3)])}, "Layers", ("computing", "copying")
     ),
     "overlap without communication": lambda: figures.overlap({"1 rank": ([(0, 3)], [])}),
     "collective times": lambda: figures.collective_times(
@@ -178,12 +206,45 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     ),
     "tp reach, none": lambda: figures.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
     "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
+    "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
+    "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
+    "late": lambda: figures.late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),
+    "late, one trainer": lambda: figures.late_gradients([[0] * 4]),
+    "late, many": lambda: figures.late_gradients([list(range(t, t + 90)) for t in range(20)]),
+    "served": lambda: figures.served_updates(SERVED, 10**9),
+    "served, one trainer": lambda: figures.served_updates(replace(SERVED, trainers=1), 10**5),
+    "served, far too many": lambda: figures.served_updates(
+        replace(SERVED, trainers=4096, servers=2, compute_s=0.001), 10**10
+    ),
+    "served, a server each": lambda: figures.served_updates(replace(SERVED, servers=64), 10**7),
     "experts": lambda: figures.expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
     "experts, far too skewed": lambda: figures.expert_bars(
         expert_load(131072, 64, 8, capacity_factor=0.5, ranks=64, row_bytes=8192, skew=2.0), TITLE
     ),
+    "nodes and ranks": lambda: figures.nodes_and_ranks(2, 8, killed=9),
+    "nodes and ranks, many": lambda: figures.nodes_and_ranks(4, 4),
+    "nodes and ranks, one": lambda: figures.nodes_and_ranks(1, 1, killed=0),
+    "resharded": lambda: figures.resharded(10, 4, 3),
+    "resharded, large": lambda: figures.resharded(99, 3, 4),
+    "resharded, alone": lambda: figures.resharded(1, 1, 1),
+    "who did what": lambda: figures.who_did_what(
+        {
+            "a cluster": [("runs", 0, 14), ("waits", 14, 32), ("runs", 32, 60)],
+            "node n2": [("training", 3, 12), ("dead", 12, 30), ("training", 36, 60)],
+        },
+        "A node dies",
+    ),
+    "who did what, long": lambda: figures.who_did_what(
+        {"one": failures.run(1e5, interval_s=1e3, save_s=60, mtbf_s=1e4, restart_s=600)}
+    ),
+    "wasted time": lambda: figures.wasted_time(Saving(3600, 60, 11_135, 600), TITLE),
+    "wasted time, measured": lambda: figures.wasted_time(
+        Saving(1156, 60, 11_135, 600), measured={"simulated, 54 days each": [(1156, 0.17)]}
+    ),
+    "wasted time, far left": lambda: figures.wasted_time(Saving(1, 1, 10)),
+    "wasted time, far right": lambda: figures.wasted_time(Saving(86_000, 60, 11_135, 600)),
     "experts, all alike": lambda: figures.expert_bars(
         expert_load(256, 2, 1, capacity_factor=None, ranks=1, row_bytes=128)
     ),
@@ -319,6 +380,11 @@ def test_sentences() -> None:
     assert "does not fit in 22.35 GiB" in FIGURES["memory"]().sentence
     assert "rank 0 saw 4 samples" in FIGURES["samples"]().sentence
     assert "2 samples seen again" in FIGURES["samples"]().sentence
+    assert FIGURES["one event"]().sentence == (
+        "1 event within 0.0 ms (a 1): a gradient of the rows: leaves for the server."
+    )
+    assert "copying" in FIGURES["overlap of copies"]().to_svg()
+    assert "communication" not in FIGURES["overlap of copies"]().to_svg()
     assert "two ranks: loss 3 at update 1, 2 at update 3" in FIGURES["loss"]().sentence
 
 
@@ -349,6 +415,9 @@ def test_bad_input() -> None:
         lambda: figures.stored_by_version({}, {}),
         lambda: figures.overlap({"a": ([], [(0, 1)])}),
         lambda: figures.consumers(SMALL, "MB"),
+        lambda: figures.event_order([], ["a"]),
+        lambda: figures.event_order(EVENTS, ["a", "b"]),
+        lambda: figures.event_order(EVENTS, list("abcde")),
     ):
         with pytest.raises(ValueError):
             make()

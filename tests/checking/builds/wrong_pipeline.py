@@ -131,7 +131,7 @@ WRONG = [
         ("one pass less", _ONE + "`run` makes 2 of 3 passes"),
         ("the mean of the passes", _TWO + "1/3 of what is expected: the mean over micro-batches"),
         ("tables not summed", _TWO + "this stage's own use of the tied table"),
-        ("all forward passes first", _THREE + "pass 3 is F2, and its order has B0"),
+        ("all forward passes first", _THREE + r"pass \d is F\d, and its order has B0"),
         ("keeps everything", _THREE + "what has had it must be let go"),
         ("keeps the graph", _THREE + "what has had it must be let go"),
         ("one chunk", _THREE + "raised RuntimeError.*of your code"),

@@ -1,0 +1,1161 @@
+# %% [markdown]
+# # 14 Parameter servers and RPC
+#
+# A shop recommends things to a billion customers. Its model has a table with one row of 64 numbers for each of them, in
+# fp32: 256 GB. You train it on 8 GPUs, and in one update each GPU meets 100,000 customers. You wrap the model in DDP, as in
+# chapter 7. It would need 256 GB on every GPU, but suppose it had them: how long would the all-reduce take, and how much of what
+# it sends is anything but zeros?
+#
+# By the end of this chapter you can
+#
+# - say which part of a model is sparse, and compute the bytes of an update of it in four ways,
+# - write a parameter server with its two requests, pull and push, and say when its link is full,
+# - predict by how many updates a gradient is late where nobody waits, and what that does to the learning rate,
+# - tell pipelines that flush from those that keep old weights, and both from local SGD,
+# - say what of a copy from the host hides behind computing, and from how many tokens on,
+# - put `torch.distributed`, DDP and RPC in their places, and read the order of events in a model that uses all three.
+#
+# Time: about two hours. You need chapters 6, 7 and 11.
+
+# %%
+import json
+import time
+from statistics import fmean
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import rpc
+
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.launch import two_nodes
+from course_lib.scratch.parameter_server.messages import Messages
+from course_lib.scratch.parameter_server.server import ParameterServer
+from course_lib.scratch.parameter_server.stale import descend
+from course_lib.scratch.parameter_server.table import RemoteTable
+from course_lib.scratch.pipeline import stashing
+from course_lib.theory.inputs.hardware import PCIE4
+from course_lib.theory.network import collectives, local_sgd, served, sparse
+from course_lib.theory.pipelines import versions
+from course_lib.theory.step.swapping import Swapping
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** Suppose each GPU could fetch exactly the rows that it meets, from wherever they are, and send their gradients back. DDP
+# sends how many times as much? (Row numbers have 8 bytes.)
+
+# %%
+factor = predict("14.factor", "All-reduced / exchanged?", yours=None)
+
+# %% [markdown]
+# ## 14.1 Sparse and dense
+#
+# An **embedding** (嵌入) turns a number into a row of a table. Take a table of 6 rows and look up rows 4, 1 and 4:
+
+# %%
+table = nn.Embedding(6, 2)
+table(torch.tensor([4, 1, 4])).sum().backward()
+print(table.weight.grad)
+assert table.weight.grad.any(dim=1).tolist() == [False, True, False, False, True, False]
+
+# %% [markdown]
+# Two rows of the gradient are not zero; row 4 was used twice and has the sum of both. All other rows are zeros, and we know that before
+# we compute anything. This is the **sparse part** (稀疏部分) of a model: large, and hardly used. What follows the table, some matrices, is
+# its **dense part** (稠密部分): each sample uses every weight of it. Language models are dense. Their embedding has 100,000 rows, and a batch
+# of a million tokens meets most of them. Recommenders, search and advertising have tables of terabytes.
+#
+# DDP does not look. It all-reduces all rows, at $2(n-1)/n$ times the table (chapter 6):
+
+# %%
+exchange = sparse.RowExchange(rows=100_000, width=64)
+all_reduced = collectives.sent_bytes("all-reduce", 10**9 * 64 * 4, ranks=8)
+print(
+    f"all-reduce: {all_reduced / 1e9:,.0f} GB, exchange: {exchange.total_bytes / 1e6:.1f} MB"
+)
+times = sparse.dense_over_sparse(exchange, table_rows=10**9, ranks=8)
+assert times == all_reduced / exchange.total_bytes
+expect(times, label="all-reduced / exchanged", yours=factor)
+
+# %% [markdown]
+# **Explain.** 448 GB, of which 0.01 % of the rows on each GPU are not zero. Over 25 GB/s that is 18 s for an update whose useful part is 52 MB
+# and takes 2 ms. The 52 MB are
+#
+# $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
+# \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB},$$
+#
+# and 16 bytes of headers. The number of rows of the table is not in it. Ten times as many customers cost ten times the memory and not one byte more on the
+# wire.
+#
+# **Remember**
+# - A table's gradient has as many rows that are not zero as the batch has different row numbers.
+# - All-reduce pays for the table, an exchange of rows pays for the batch.
+
+# %% [markdown]
+# ## 14.2 Pull and push by hand
+#
+# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. Trainers make two requests in each update
+# (Li et al. 2014, OSDI, "Scaling Distributed Machine Learning with the Parameter Server"):
+#
+# - **pull** (拉取): "give me rows 4 and 1",
+# - **push** (推送): "here are the gradients of the rows that I had".
+#
+# The server applies its optimizer to them. A trainer never has the table, nor its optimizer states. The trainer's end:
+
+# %%
+show_source(RemoteTable.pull, RemoteTable.push)
+
+# %% [markdown]
+# - `unique` makes each row travel once, however often the batch names it, and `places` puts it back into each place.
+# - `index_add_` does the opposite for gradients: it sums those of one row before they travel.
+# - With several servers, the rows are divided among them; for now there is one.
+#
+# The server's end, in step: all trainers get their rows before the table changes.
+
+# %%
+show_source(ParameterServer.serve_together, ParameterServer.gradient)
+
+# %% [markdown]
+# **Predict.** One server, two trainers, rows of 64 numbers in fp32. Trainer 0 looks up the rows 7, 3, 7, 7; trainer 1 the rows 3 and 9. How
+# many bytes does trainer 0 send *and* receive in an update? Row numbers have 8 bytes, and so has the header that goes before each request.
+
+# %%
+bytes_0 = predict("14.exchange", "Bytes of trainer 0?", yours=None, unit="B")
+
+# %%
+LOOKED_UP = {1: [7, 3, 7, 7], 2: [3, 9]}  # by rank; rank 0 serves
+
+
+def in_step():
+    """One update: the server's table and what this rank sent."""
+    rank = dist.get_rank()
+    messages = Messages(dist.new_group(backend="gloo"))
+    with measure.wire.log_wire() as log:
+        if rank == 0:
+            server = ParameterServer(torch.zeros(10, 64), 0.5, [1, 2], messages)
+            server.serve_together()
+            return server.table, log.sent()
+        remote = RemoteTable(64, [0], messages)
+        rows = remote.pull(torch.tensor(LOOKED_UP[rank]))
+        remote.push(torch.ones_like(rows))
+    return rows, log.sent()
+
+
+# %%
+(served_table, from_server), *trainers = launch.run(in_step, ranks=3, stream=False)
+sent_by_0 = trainers[0][1]["send-recv"].size_bytes
+two_rows = sparse.RowExchange(rows=2, width=64)
+received_by_0 = from_server["send-recv"].size_bytes - two_rows.pulled_bytes
+both_ways = sent_by_0 + received_by_0
+expect(two_rows.total_bytes, both_ways, label="both ways", unit="B", yours=bytes_0)
+
+# %% [markdown]
+# **Explain.** Two different rows: $2 \cdot 256$ bytes there, as many back, two numbers of 8 bytes and two headers. Without `unique` it would be four rows and
+# twice the bytes. And the table? Each trainer's gradient was 1 wherever it looked:
+
+# %%
+print({row: -2 * served_table[row, 0].item() for row in (3, 7, 9)})
+assert [-2 * served_table[row, 0].item() for row in (3, 7, 9)] == [2, 3, 1]
+
+# %% [markdown]
+# (The learning rate was 0.5, hence the -2.) Row 7 was used three times by one trainer, row 3 once by each: the server *adds*. This is the gradient of the sum of all losses, as one process
+# would have it.
+#
+# ### A third way: a gradient that knows its rows
+#
+# PyTorch's embedding has a switch:
+
+# %%
+table = nn.Embedding(1000, 64, sparse=True)
+table(torch.tensor([7, 3, 7, 7])).sum().backward()
+gradient = table.weight.grad
+print(
+    gradient.layout, tuple(gradient.shape), gradient._values().nbytes, "bytes of values"
+)
+together = gradient.coalesce()
+print(together.indices().tolist(), together.values()[:, 0].tolist())
+assert together.indices().tolist() == [[3, 7]]
+assert together.values()[:, 0].tolist() == [1, 3]
+
+# %% [markdown]
+# With `sparse=True` the gradient is a **sparse tensor** (稀疏张量): row numbers and values. At first it has one entry for each look-up, four here;
+# `coalesce` sums those of one row. Its size follows the look-ups, not the table. (Optimizers must know such gradients: SGD, Adagrad and `SparseAdam` do,
+# AdamW refuses.)
+#
+# How do several ranks add such gradients up? An all-reduce adds place by place, and two ranks have different rows in one place. So all ranks
+# gather the rows of all, and each of them adds up:
+
+# %%
+show_source(scratch.sparse_gradient.sum_of_rows)
+
+# %% [markdown]
+# Gloo does this inside `dist.all_reduce` when it gets a sparse tensor, and so does DDP with such an embedding.
+#
+# **Predict.** No server now: 4 ranks have the whole table each, and each uses 100 rows of 64 numbers that no other uses. How many bytes does a rank
+# send, over the bytes that a trainer exchanges with a server for its 100 rows?
+
+# %%
+over_server = predict("14.gathered", "Gathered / exchanged?", yours=None)
+
+
+# %%
+def gathered():
+    """What this rank sends, and whether the sum has all rows."""
+    rank = dist.get_rank()
+    table = nn.Embedding(1000, 64, sparse=True)
+    table(torch.arange(100 * rank, 100 * rank + 100)).sum().backward()
+    with measure.wire.log_wire() as log:
+        total = scratch.sparse_gradient.sum_of_rows(table.weight.grad)
+    by_gloo = table.weight.grad.coalesce()
+    dist.all_reduce(by_gloo)
+    same = torch.equal(total.to_dense(), by_gloo.to_dense())
+    return log.sent()["all-gather"], same
+
+
+# %%
+(_, whole), same = launch.run(gathered, ranks=4, stream=False)[0]
+sent = collectives.sent_bytes("all-gather", whole, ranks=4)
+hundred = sparse.RowExchange(rows=100, width=64)
+assert same
+expect(
+    hundred.gathered_bytes(ranks=4) / hundred.total_bytes,
+    sent / hundred.total_bytes,
+    within=1e-3,
+    label="gathered / exchanged",
+    yours=over_server,
+)
+
+# %% [markdown]
+# **Explain.** A rank sends its rows to each of the $n-1$ others, once; with a server it moves them twice, there and back. So gathering costs
+# $(n-1)/2$ times as much: half with 2 ranks, 1.5 times with 4, 3.5 times with 8. (The little that was measured more: each rank also says how many
+# rows it has.) And what each rank stores does not shrink: `sparse=True` saves bytes on the wire, not one byte of the table.
+#
+# All four ways for the shop's table, and for each of 8 GPUs:
+
+# %%
+ways = {
+    "DDP, dense gradient": all_reduced,
+    "sparse gradients gathered": exchange.gathered_bytes(ranks=8),
+    "parameter server": exchange.total_bytes,
+}
+for name, size in ways.items():
+    print(f"{name:<26} {size / 1e6:>12,.0f} MB")
+assert [round(size / 1e6) for size in ways.values()] == [448_000, 185, 52]
+
+# %% [markdown]
+# | | a GPU stores | a GPU moves |
+# |---|---|---|
+# | DDP, dense gradient | the table, its gradient | 448 GB |
+# | sparse gradients gathered | the table | 185 MB |
+# | parameter server | its rows | 52 MB |
+# | table cut over the GPUs by rows | an eighth | $7/8$ of 52 MB: all-to-all, there and back |
+#
+# The last line is what recommenders do today: the GPUs themselves hold the table, each an eighth of the rows, and ask each other, by the all-to-all of chapter
+# 12. Each GPU is a server for the others. TorchRec, PyTorch's library for recommenders, does this (row-wise sharding); where the table doesn't fit into the
+# GPUs, parts of it stay in the hosts' memory.
+#
+# **Remember**
+# - Pull the different rows, push the sum of their gradients: about $2 \cdot$ rows $\cdot$ width $\cdot$ bytes.
+# - `sparse=True`: row numbers and values. Ranks gather them, at $(n-1)/2$ times a server's bytes; the table stays whole on each.
+# - The server adds gradients up; nobody divides.
+
+# %% [markdown]
+# ## 14.3 The server's link
+#
+# 52 MB is little for a trainer. But all trainers ask the same server, and what all of them pull and push goes through *its* link.
+#
+# **Predict.** A trainer computes 20 ms in each update and exchanges 100,000 rows of 64 numbers. Each process has a link of 25 GB/s each way. Trainers do
+# not wait for each other. How many of them can one server serve before its link is busy all the time?
+
+# %%
+most = predict("14.saturated", "Trainers?", yours=None)
+
+# %%
+busy = served.ServedTraining(
+    exchange, trainers=8, servers=1, compute_s=0.02, bytes_per_s=25e9
+)
+print(f"a trainer alone: {1000 * busy.alone_s:.2f} ms an update")
+pushed_s = busy.exchange.pushed_bytes / busy.bytes_per_s
+print(f"the server's link, for each trainer: {1000 * pushed_s:.2f} ms")
+
+# %%
+assert busy.saturating_trainers == busy.alone_s / pushed_s
+expect(busy.saturating_trainers, label="trainers", yours=most)
+
+# %% [markdown]
+# **Explain.** An update takes a trainer $20 + 2.08$ ms. In this time the server must take in 26.4 MB from each of them, 1.06 ms. What it
+# sends travels the other way at the same time and is a little less. So 20.9 trainers fill its link, and the 22nd makes nothing faster.
+#
+# That is where nobody waits. If all pull together and all push together, the server's link is idle while they compute, and the trainers are idle
+# while it works: in step, 8 trainers are 4.8 times as fast as one, not 8 times.
+
+# %%
+print(f"8 trainers in step: {busy.speed_up_in_step:.2f} times one trainer")
+assert round(busy.speed_up_in_step, 2) == 4.82
+
+# %% [markdown]
+# Move the controls:
+#
+# 1. 64 trainers, one server: how many times as fast as one trainer are they, in step and as they come? How many servers do they need?
+# 2. Back to 8 trainers and one server, but each uses 10,000 rows. How many trainers could the server take now?
+# 3. A table of 100,000 rows, and all of them are used in each update. Would you still take a server?
+
+# %%
+panel = panels.parameter_server()
+panel
+
+# %%
+panel.trainers.value = 64
+crowd, _ = panel.result
+print(f"64 trainers: {crowd.speed_up_in_step:.1f} and {crowd.speed_up:.1f} times")
+panel.servers.value = 4
+four, _ = panel.result
+assert crowd.speed_up < 21 and four.speed_up == 64
+panel.trainers.value, panel.servers.value = 8, 1
+
+# %% [markdown]
+# Answers. (1) 9.2 times in step, 20.9 as they come. Four servers are enough where nobody waits: 64 times. (2) 191: the push is a tenth, while the update has hardly become shorter. (3) No. The
+# all-reduce sends 45 MB, the server would have to move 8 times 52, and DDP updates all rows on all GPUs anyway. A parameter server is for tables that are large *and* hardly used.
+
+# %% [markdown]
+# ### Which row lies where
+#
+# A full link is one reason for a second server; 256 GB of rows, with their optimizer states, are another. So each row lies on one of several. The obvious cut is by ranges: the first half of the rows here, the second half there. But rows are not
+# used alike. A few customers, words or films are met all the time, and where rows are numbered by age or by frequency, they stand together. Let 4 servers hold
+# 10,000 rows, and row $i$ be used in proportion to $1/i$, about as words are:
+
+# %%
+torch.manual_seed(0)
+use = 1 / torch.arange(1, 10_001.0)
+looked_up = torch.multinomial(use, 20_000, replacement=True).unique()
+by_range = (looked_up // 2500).bincount(minlength=4)
+by_number = (looked_up % 4).bincount(minlength=4)
+print("by ranges ", by_range.tolist())
+print("row mod 4 ", by_number.tolist())
+assert by_range.max() > 3 * by_range.min()
+assert by_number.max() < 1.1 * by_number.min()
+
+# %% [markdown]
+# By ranges the first server moves 1988 of 4378 rows, nearly half, and the slowest server decides. Row $i$ on server $i$ mod 4, or on server hash($i$) mod 4
+# where numbers have a pattern, gives each a quarter. (`pull` above does the first.) The trainers need no directory: everybody can compute
+# where a row lies.
+#
+# The demo does this with real text. 3 trainers, rows for the n-grams of characters, first one server and then two:
+
+# %%
+six = {"batch": 6, "steps": 10, "stream": False}
+one = demos.run("parameter_server", ranks=4, **six)
+two = demos.run("parameter_server", ranks=5, servers=2, **six)
+for result in (one, two):
+    print(f"{len(result.served_bytes)} server(s): {result.served_bytes} B each")
+assert sum(two.served_bytes) - sum(one.served_bytes) == 3 * 2 * 8  # more headers
+assert max(two.served_bytes) < 0.6 * max(one.served_bytes)
+
+# %%
+print(one.report())
+
+# %% [markdown]
+# The same losses and gradients as in one process, to the last digits, and the bytes as predicted. The table has 8192 rows and a trainer uses about a
+# hundred; the all-reduce sends some fifty times as much.
+#
+# **Remember**
+# - $n$ trainers send $n$ times their bytes through one link; it is full at (time of an update) / (time of one push) trainers.
+# - $S$ servers, row $i$ on server $i$ mod $S$: each moves $1/S$. Ranges follow the hot rows.
+
+# %% [markdown]
+# ## 14.4 Nobody waits
+#
+# In step, each update lasts as long as the slowest trainer. Why wait at all? A server can apply each gradient as soon as it comes and answer each pull with
+# the table as it is. This is **asynchronous training** (异步训练). Google's DistBelief did it in 2012 (Dean et al., "Large Scale Distributed Deep Networks").
+
+# %%
+show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
+
+# %% [markdown]
+# The price: while a trainer computes, others change the table. Its gradient is right for a table that no longer exists. The number of updates by others in
+# between is its **staleness** (陈旧度).
+#
+# **Predict.** One server and three trainers; the third computes four times as long as the others. By how many updates is a gradient late,
+# on average over *all* gradients?
+
+# %%
+late = predict("14.staleness", "Updates late, on average?", yours=None)
+
+# %% [markdown]
+# Trainers pause for 30 ms, as if they computed for so long, and the third for 120 ms:
+
+# %%
+slow = demos.run(
+    "parameter_server", ranks=4, steps=24, pause_ms=30, slow=4, stream=False
+)
+print([f"{fmean(own):.1f} updates late" for own in slow.staleness])
+
+# %%
+every = [updates for own in slow.staleness for updates in own]
+expect(
+    served.mean_staleness(trainers=3),
+    fmean(every),
+    within=0.4,
+    label="late, on average",
+    yours=late,
+)
+
+# %%
+figures.late_gradients(
+    slow.staleness, "Trainers 0 and 1, and trainer 2, four times as slow"
+)
+
+# %% [markdown]
+# **Explain.** About 2, as if all were equally fast. Look at one moment: the server applies a gradient, and each of the two *other* trainers holds rows that
+# have just become older by one. So each update makes two other gradients later by one, whoever made it, and the average is $n - 1$. (Measured is a
+# little less: at the start nobody is late yet, and between push and pull a trainer holds no rows.)
+#
+# But they do not share it equally, as the figure shows. While the slow one computes once, each of the others updates four times: its gradients are about 8 late, theirs about 1.25. (In a run as short as this one it is a little less.) A slow
+# trainer delays nobody here, but what it sends is old.
+#
+# ### What lateness does
+#
+# Gradient descent on the simplest bowl, $f(w) = w^2/2$, whose gradient is $w$. On time it converges with every learning rate below 2.
+#
+# **Predict.** Each gradient comes one update late. Below which learning rate does it converge now?
+
+# %%
+limit = predict("14.rate", "Largest learning rate?", yours=None)
+
+
+# %%
+def distance(late, rate, updates=60):
+    """|w| after each update, from w = 1."""
+    weights = descend(
+        torch.tensor(1.0), lambda w: w, lr=rate, late=late, updates=updates
+    )
+    return [abs(float(w)) for w in weights]
+
+
+low, high = 0.0, 2.0  # converges, diverges
+for _ in range(10):
+    middle = (low + high) / 2
+    if distance(1, middle, 400)[-1] < 1:
+        low = middle
+    else:
+        high = middle
+limit_1 = served.largest_stable_rate(late=1)
+expect(limit_1, middle, within=0.02, label="largest rate", yours=limit)
+
+# %%
+figures.loss({f"{late} late": distance(late, rate=0.3)[:31] for late in (0, 1, 4, 5)})
+
+# %% [markdown]
+# **Explain.** Half, from a single update of lateness. With $\tau$ late updates the limit is $2 \sin \frac{\pi}{2(2\tau + 1)}$, about $\pi / 2\tau$: the more trainers, the
+# smaller the rate. The curves have one learning rate, 0.3, and "loss" is the distance from the minimum here. One late update even helps. Four oscillate, and with five the same rate diverges: the step always answers to where $w$ was, overshoots, and comes back
+# too late again.
+#
+# Sparse tables suffer less. Two trainers rarely use one row, and a row that nobody else touched isn't stale. Dense layers suffer
+# fully, and this is why large models are trained in step today.
+#
+# Between the two: a **staleness bound** (陈旧度上界). Nobody may be more than $s$ updates ahead of the slowest; who is, waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
+# asynchronous. `scratch.parameter_server.bounded` has it.
+
+# %%
+rates = {late: served.largest_stable_rate(late) for late in (0, 1, 4, 5)}
+print({late: round(rate, 3) for late, rate in rates.items()})
+assert rates[5] < 0.3 < rates[4]
+
+# %% [markdown]
+# ### The same choice in a pipeline
+#
+# The schedules of chapter 11 wait, too: GPipe and 1F1B **flush** (清空) the pipeline before each update, and the bubble is the price. PipeDream (Narayanan et
+# al. 2019, arXiv:1806.03377) doesn't. A stage updates after every backward pass and never stops. But then the weights
+# change between the forward and the backward pass of a micro-batch. Stage 0 of 4 makes three updates for others in between: its backward pass would
+# use weights that its forward pass has never seen. That is not a stale gradient; it is the gradient of nothing.
+#
+# So PipeDream keeps the old weights for the backward pass: **weight stashing** (权重暂存). Then each gradient is true, for weights that are a few updates old.
+
+# %%
+show_source(stashing.StashingStage.forward)
+
+
+# %%
+def start():
+    """Four stages and 12 micro-batches, the same each time."""
+    torch.manual_seed(0)
+    stages = [nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)]
+    return stages, [(torch.randn(4, 6), torch.randn(4, 6)) for _ in range(12)]
+
+
+def trained(stash):
+    """The stages after all micro-batches, without a flush."""
+    modules, batches = start()
+    stages = [stashing.StashingStage(module, 0.5, stash) for module in modules]
+    stashing.train(stages, batches)
+    return stages
+
+
+def gap(stages, number=6):
+    """How far stage 0's gradient is from the true one, at the weights of the forward pass."""
+    modules, batches = start()
+    used = [stage.weights[number] for stage in stages]
+    true = stashing.gradients_at(modules, used, batches[number])[0]
+    return float((stages[0].gradients[number] - true).norm() / true.norm())
+
+
+# %%
+kept, lost = trained(stash=True), trained(stash=False)
+print(f"with the stash: off by {gap(kept):.0e}; without: by {gap(lost):.0%}")
+print("late by stage:", [stage.late[-1] for stage in kept])
+assert gap(kept) < 1e-5 < 1e-2 < gap(lost)
+
+# %%
+for place, stage in enumerate(kept):
+    late_here = versions.late_updates("pipedream", stages=4, stage=place)
+    assert stage.late[-1] == late_here == 3 - place
+    assert stage.most_flying == versions.weight_versions("pipedream", 4, place)
+
+# %% [markdown]
+# The price is memory: stage 0 of $p$ keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Both
+# have no bubble, and both train with late gradients. GPipe and 1F1B keep one version and exact gradients, and pay with the
+# bubble. Large models pay with the bubble.
+#
+# ### Local SGD: where "periodically" is right
+#
+# Note 000 says of data parallelism that workers "periodically" sum their gradients. DDP does so in *every* update, or the replicas would
+# drift apart. There is a method that does it periodically: **local SGD** (本地随机梯度下降), which adds up no gradients at all. Each rank updates alone, and
+# every $H$ updates the ranks average their *weights*:
+
+# %%
+show_source(scratch.replicas.local_sgd.LocalSGD.step)
+
+
+# %%
+def local(every, updates=8):
+    """Bytes of the all-reduced tensors in an update, on average."""
+    torch.manual_seed(dist.get_rank())
+    model = nn.Linear(30, 40)
+    scratch.replicas.local_sgd.average(model)  # begin equal
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = scratch.replicas.local_sgd.LocalSGD(model, optimizer, every)
+    with measure.wire.log_wire() as log:
+        for _ in range(updates):
+            model(torch.randn(8, 30)).square().mean().backward()
+            trainer.step()
+    return log.sent()["all-reduce"].size_bytes / updates
+
+
+# %%
+weight_bytes = 4 * (30 * 40 + 40)
+for every_h in (1, 4):
+    reduced = launch.run(local, every_h, ranks=2, stream=False)[0]
+    theory = local_sgd.averaged_bytes(weight_bytes, ranks=2, every=every_h)
+    sent = collectives.sent_bytes("all-reduce", reduced, ranks=2)
+    expect(theory, sent, label=f"H = {every_h}, an update", unit="B")
+
+# %% [markdown]
+# With $H = 1$ and plain SGD it *is* DDP: the mean of $w - \eta g_r$ is $w - \eta$ times the mean of $g_r$. With $H = 4$ it sends a quarter, and is another algorithm: ranks
+# walk apart and meet in the middle. Federated learning, on phones, and training over slow links between data centres live on it (arXiv:1602.05629, arXiv:2311.08105).
+#
+# ### What is added up, and where
+#
+# "How gradients are aggregated differs from method to method", says note 003 of pipelines, and leaves it there. It is true of all methods:
+#
+# | method | what is combined | how | where the result is |
+# |---|---|---|---|
+# | DDP | gradients of all ranks | mean | on all ranks, before the update |
+# | ZeRO, FSDP | gradients of all ranks | mean (`scratch.zero`: sum) | each part on its owner |
+# | accumulation, pipeline with flush | gradients of micro-batches | sum, in `.grad` | on each stage, before the update |
+# | PipeDream | nothing | each micro-batch updates | on each stage |
+# | parameter server, in step | gradients of trainers, by row | sum | on the server |
+# | parameter server, asynchronous | nothing | each gradient updates as it comes | on the server |
+# | local SGD | weights of all ranks | mean, every $H$ updates | on all ranks |
+#
+# Mean or sum is where ports from one method to another go wrong: section 14.7 meets both in one model.
+#
+# **Remember**
+# - Without waiting, a gradient is $n-1$ updates late on average; a slow trainer's are the latest.
+# - One late update halves the largest learning rate, $\tau$ bring it to about $\pi/2\tau$.
+# - Flush: exact gradients and a bubble. Stash: no bubble, $p$ versions of the weights, late gradients.
+# - DDP sums in every update. Local SGD averages weights every $H$ updates, at $1/H$ of the bytes.
+
+# %% [markdown]
+# ## 14.5 GeePS: swapping behind the computation
+#
+# What if the server is your own host? GeePS (Cui et al. 2016, doi:10.1145/2901318.2901323) is a parameter server whose GPUs keep in their memory only what they need now. All the rest waits in the CPU's memory, and a thread of its own brings each layer before its
+# turn. Note 003 mentions it, with the condition that matters: the exchange must not disturb the computation. When does it not?
+#
+# Layer $i$ computes while layer $i + 1$ is copied; there is room for these two.
+#
+# **Predict.** 8 layers. Each computes for 20 ms, and its weights take 30 ms to come. One after another that is 400 ms. How long does it
+# take if copies hide behind computing?
+
+# %%
+hidden = predict("14.swap", "ms for 8 layers?", yours=None, unit="ms")
+
+# %%
+show_source(scratch.swapping.meanwhile)
+
+# %% [markdown]
+# The link is slowed down by sleeping, and the layers sleep as well, to imitate large ones. The copies and the products are real.
+
+# %%
+LAYERS, COMPUTE_S, SWAP_S = 8, 0.02, 0.03
+torch.manual_seed(0)
+weights = [torch.randn(64, 64) / 8 for _ in range(LAYERS)]
+host = scratch.swapping.SlowHost(weights, bytes_per_s=weights[0].nbytes / SWAP_S)
+layer = scratch.swapping.slow_layer(COMPUTE_S)
+
+
+def clocked(function, lane):
+    """The same function, which writes its intervals in ms into `lane`."""
+
+    def call(*arguments):
+        start = time.perf_counter()
+        result = function(*arguments)
+        lane.append((start * 1000, time.perf_counter() * 1000))
+        return result
+
+    return call
+
+
+def swapped(order):
+    """The result, and the intervals of computing and copying from 0 on."""
+    computing, copying = [], []
+    fetch, compute = clocked(host.fetch, copying), clocked(layer, computing)
+    result = order(fetch, LAYERS, compute, torch.ones(4, 64))
+    first = copying[0][0]
+    lanes = [[(a - first, b - first) for a, b in lane] for lane in (computing, copying)]
+    return result, lanes
+
+
+# %%
+runs = {
+    name: swapped(getattr(scratch.swapping, name))
+    for name in ("one_by_one", "meanwhile")
+}
+ends = {name: lanes[0][-1][1] for name, (_, lanes) in runs.items()}
+assert torch.equal(runs["one_by_one"][0], runs["meanwhile"][0])
+plan = Swapping([COMPUTE_S] * LAYERS, [SWAP_S] * LAYERS)
+
+# %%
+expect(1000 * plan.overlapped_s, label="meanwhile, as planned", unit="ms", yours=hidden)
+print({name: f"{end:.0f} ms measured" for name, end in ends.items()})
+
+# %% [markdown]
+# Your machine had other things to do, and a thread that sleeps wakes up late. So take the lengths that were really measured, of each copy and each layer, and let the formula
+# put them together:
+
+
+# %%
+def lengths(lane):
+    """Seconds of each interval."""
+    return [(end - start) / 1000 for start, end in lane]
+
+
+real = {name: Swapping(*map(lengths, lanes)) for name, (_, lanes) in runs.items()}
+in_turn, hiding = real["one_by_one"].serial_s, real["meanwhile"].overlapped_s
+expect(1000 * in_turn, ends["one_by_one"], 0.2, "ms", "one by one")
+expect(1000 * hiding, ends["meanwhile"], 0.2, "ms", "meanwhile")
+
+# %%
+figures.overlap(
+    {
+        f"{name.replace('_', ' ')}, {ends[name]:.0f} ms": lanes
+        for name, (_, lanes) in runs.items()
+    },
+    "Eight layers from the host's memory",
+    ("computing", "copying"),
+)
+
+# %% [markdown]
+# **Explain.** The first layer waits for its whole copy, since nothing computes before it. Each later one waits for
+#
+# $$\text{exposed}_{i+1} = \max(0,\; \text{swap}_{i+1} - \text{compute}_i),$$
+#
+# here 10 ms: $30 + 7 \cdot 10 + 8 \cdot 20 = 260$ ms. The link never rests, and the computing hides behind *it*. With 20 ms of copying and 30 of computing it
+# would be 260 ms as well; then the GPU would not rest, but for the first copy.
+#
+# ### From how many tokens on?
+#
+# A layer of $P$ parameters in bf16 has $2P$ bytes. On $T$ tokens its forward pass takes $2PT$ FLOP (chapter 5). With a bus of $B$ byte/s and a GPU that reaches $F$ FLOP/s, the copy is hidden
+# if
+#
+# $$\frac{2P}{B} \le \frac{2PT}{F}, \qquad \text{that is}\quad T \ge \frac{F}{B}.$$
+#
+# $P$ has gone: it doesn't matter how large the layer is. For 150 TFLOP/s and PCIe 4:
+
+# %%
+enough = 150e12 / PCIE4.bytes_per_s
+print(f"{enough:,.0f} tokens in a batch")
+layer_parameters = 202_383_360  # of LLaMA-2 7B
+for tokens in (2048, 4096, 8192):
+    swap_s = 2 * layer_parameters / PCIE4.bytes_per_s
+    compute_s = 2 * layer_parameters * tokens / 150e12
+    run = Swapping([compute_s] * 32, [swap_s] * 32)
+    print(
+        f"{tokens} tokens: {1000 * run.overlapped_s:.0f} ms, exposed {sum(run.exposed_s) / run.overlapped_s:.0%}"
+    )
+assert run.exposed_s[1:] == [0] * 31
+
+# %% [markdown]
+# So whole models can be trained from the host's memory, if the batch is large: ZeRO-Infinity does it, down to disks. Section 8.6 of this course added the bus time of the
+# *optimizer's* offload to the step, one after the other. Where each layer is updated while the next one goes backward, the same formula hides most of it.
+#
+# **Remember**
+# - Exposed: $\max(0, \text{swap} - \text{compute})$ for each layer, and the first copy.
+# - Copies of weights hide from $F/B$ tokens on, whatever the layer's size.
+
+# %% [markdown]
+# ## 14.6 `torch.distributed`, DDP, RPC
+#
+# Note 002 asks what the packages are for, and how they differ.
+#
+# | | `torch.distributed` | `DistributedDataParallel` | `torch.distributed.rpc` |
+# |---|---|---|---|
+# | what it is | messages and collectives between processes | a module around yours that calls them for you | "run this function over there", and what is built on it |
+# | who must call | all ranks of a group, the same collective in the same order | all ranks, with the same model | one caller; the callee need not know |
+# | what it gives you | tensors | equal gradients on all ranks | results, references to remote objects (`RRef`), autograd and optimizers over processes |
+# | backends | Gloo, NCCL, MPI and others | the same: it is a user of `torch.distributed` | see below |
+# | fits | programs where all do the same | data parallelism | servers and clients, actors and learners |
+# | state | the base of everything | alive | "stable and in maintenance mode", says its documentation |
+#
+# (Neither of the first two is `nn.DataParallel`, which one note calls "similar": one process with threads, section 7.1.)
+#
+# "Gloo is one of the default backends for DDP and RPC frameworks, alongside other backends like NCCL and MPI", quotes note 002. Ask your own PyTorch.
+#
+# **Predict.** How many backends does RPC offer?
+
+# %%
+backends = predict("14.backends", "Backends of RPC?", yours=None)
+
+# %%
+names = list(rpc.BackendType.__members__)
+print("RPC:", names, "| process groups:", sorted(dist.Backend.backend_list))
+expect(1, len(names), label="backends", yours=backends)
+
+# %%
+assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
+
+# %% [markdown]
+# **Explain.** One: TensorPipe. The sentence was true once. Until PyTorch 1.9, RPC could send its messages through a process group, which could be Gloo's; that backend was withdrawn in 1.10 (pytorch/pytorch
+# issue 55615). Since December 2025 TensorPipe's own page says that it is in maintenance mode.
+#
+# ### Legacy, and why it still matters
+#
+# New programs should not be built on `torch.distributed.rpc`. But the *idea* of asking one process for something is everywhere:
+#
+# - embedding tables of recommenders: sharded over GPUs by TorchRec, with all-to-all,
+# - reinforcement learning: actors generate, a learner trains, weights go back; mostly by Ray's remote calls,
+# - inference: prompts are computed on one machine and decoded on another, which pulls the keys and values.
+#
+# The questions are those of this chapter: who owns the state, what must travel, whose link is full, how old may it be. And old code has to be read: many systems still run what follows.
+#
+# **Remember**
+# - Collectives need everybody; RPC needs a caller.
+# - DDP is a user of `torch.distributed`, and so uses its backends. RPC has one of its own, TensorPipe.
+
+# %% [markdown]
+# ## 14.7 Demo: all of it in one model
+#
+# Note 002 describes a model in two parts, and four processes:
+#
+# - a **master** (主进程) makes the table on the server and tells the trainers to train,
+# - a **server** holds the table,
+# - two trainers each have a dense part, equal by DDP, and look rows up on the server by RPC.
+#
+# The whole model:
+
+# %%
+show_source(scratch.hybrid.HybridModel)
+
+# %% [markdown]
+# `table` is a **remote module** (远程模块): calling `forward` sends the row numbers to the server, which looks up and sends rows back. The backward pass must go the same way in reverse. PyTorch's **distributed autograd** (分布式自动求导) does
+# that: each RPC that carries tensors is remembered at both ends, and the backward pass sends gradients through it. And who updates the table? The trainer asks for that as well:
+
+# %%
+show_source(scratch.hybrid.update)
+
+# %% [markdown]
+# Gradients are kept by the context and not in `.grad`. The server has one context for each trainer at the same time, and in `.grad` they would mix.
+#
+# **Predict.** Each process writes down what happens in it: looked up, loss, gradients, messages, updates. In one update of the two trainers there are 22 such events. How many of them happen in the *master*?
+
+# %%
+by_master = predict("14.master", "Events in the master?", yours=None)
+
+# %%
+hybrid = demos.run("hybrid", ranks=4, stream=False)
+count = sum(event.process == "master" for event in hybrid.events)
+assert len(hybrid.events) == 22
+
+# %%
+expect(0, count, label="events in the master", yours=by_master)
+
+# %%
+figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
+
+# %% [markdown]
+# **Explain.** None. The master made one call to each trainer at the beginning, "train", and waits for the answer: a master is for control, and not for each step. Now read one trainer's column from top to bottom:
+#
+# 1. It asks the server for its rows, and *waits*: rows first, then the dense part.
+# 2. It has the loss; backward begins. The last dense layer's gradients come first.
+# 3. When all dense gradients are there, DDP starts its all-reduce. The note says so, and it is right: dense gradients first, then the all-reduce.
+# 4. The gradient of the rows is computed next and leaves for the server. It does *not* wait for the all-reduce. Run the cell several times: sometimes it leaves before the all-reduce has ended, sometimes after.
+# 5. The server adds up both trainers' gradients. Only when both are there do updates begin: that is the barrier in `update`. Without it, the faster trainer's update of the table could come before the slower one
+#    has looked its rows up.
+# 6. Then the updates, of the table on the server and of the dense parts on the trainers.
+
+
+# %%
+def moment(process, words):
+    """When this happened, in seconds; the last time, if it happened twice."""
+    return max(
+        event.at_s
+        for event in hybrid.events
+        if event.process == process and words in event.what
+    )
+
+
+for trainer in ("trainer0", "trainer1"):
+    starts = moment(trainer, "all-reduce starts")
+    assert moment(trainer, "has the rows") < moment(trainer, "has the loss") < starts
+    assert starts < moment(trainer, "leaves for the server")
+    assert moment(trainer, "all-reduce ends") < moment(trainer, "updates its dense")
+both_there = moment("server", "adds a trainer's gradient")
+assert both_there < moment("server", "updates the table")
+
+# %% [markdown]
+# ### Mean here, sum there
+#
+# DDP takes the *mean* of the dense gradients over trainers. The server *adds* the gradients of its rows. With two trainers, a loss that is right for the one is wrong by a factor of 2 for the other: the table
+# would learn twice as fast. The demo multiplies each trainer's share of the loss by 2, which suits the mean, and gives the table half the learning rate:
+
+# %%
+print("\n".join(hybrid.report().splitlines()[:4]))
+assert hybrid.weight_difference < 1e-5
+
+# %% [markdown]
+# ### What RPC really sends
+#
+# The log of collectives doesn't see RPC, since TensorPipe is no process group. On one machine it would not even use the network: it finds shared memory. So build two nodes with a link between them, as in section 6.8, both trainers on
+# one node and the server on the other. Now the kernel's counters of the link see every byte, whoever sent it.
+#
+# **Predict.** Both trainers together pull 1,048,576 B of rows in an update and push 1,073,152 B. By how many percent is what the link counts larger, for headers of packets, names, acknowledgements and small calls?
+
+# %%
+more = predict("14.overhead", "Percent more?", yours=None, unit="%")
+
+# %%
+obstacle = two_nodes.obstacle()
+if obstacle:
+    print(f"This machine can't have two nodes: {obstacle}. On another one: 7 % more.")
+else:
+    argv = ["hybrid", "--json", "--hidden=256", "--batch=64", "--steps=6"]
+    out, _ = launch.run_on_two_nodes("course_lib.demos", argv, 2, mbit=1000)
+    counted = json.loads(out.splitlines()[-1])
+    moved = counted["pulled_bytes"] + counted["pushed_bytes"]
+    assert moved == 1_048_576 + 1_073_152
+    print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
+    calls, packets = 22_000, 0.06 * moved  # fitted to rows of 16, 64 and 256 numbers
+    overhead = sum(counted["link"]) - moved
+    theory = 100 * (calls + packets) / moved
+    expect(theory, 100 * overhead / moved, 0.8, "%", label="more", yours=more)
+
+# %% [markdown]
+# **Explain.** There are two parts. Each packet of 1514 bytes carries 66 bytes of Ethernet, IP and TCP headers, 4.6 %; and for what comes in, acknowledgements go out. Together some 6 %. And each update makes small calls: the names of functions, tickets of
+# autograd, "please step", each pickled: some 10 kB each way, whatever the size of the rows. With rows of 16 numbers, as in the demo above, the calls are more than the rows:
+#
+# ```
+# course demo hybrid --ranks 4 --two-nodes 200
+# ```
+#
+# **Remember**
+# - HybridModel: the table by RPC, the dense part by DDP, distributed autograd through both.
+# - Dense gradients, then their all-reduce; meanwhile the rows' gradient goes to the server.
+# - One barrier before the update and one after it, or trainers read rows that are half old.
+# - DDP averages, the server adds.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. A sparse table is paid by the rows that are used, if rows travel; by all rows, if it is all-reduced. 8,615 times in our shop.
+# 2. Pull different rows, push summed gradients. Row $i$ on server $i$ mod $S$.
+# 3. One server's link is full at (time of an update) / (time of one push) trainers.
+# 4. Nobody waits: $n-1$ updates late on average, and a smaller learning rate.
+# 5. Flush or stash, in step or late: exact gradients cost waiting.
+# 6. A copy hides behind computing up to the computing's length; weights from $F/B$ tokens on.
+# 7. Collectives need everybody, RPC a caller. Its one backend, TensorPipe, is in maintenance mode; the idea is not.
+
+# %%
+quiz("14")
+
+# %% [markdown]
+# **Now you:** open `exercises/14_parameter_servers.ipynb`.
+#
+# **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NeurIPS. Narayanan et al.
+# 2019, *PipeDream* (arXiv:1806.03377). Cui et al. 2016, *GeePS* (doi:10.1145/2901318.2901323). Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).
+
+# %% tags=["exercise"]
+from course_lib import check, hint
+from course_lib.theory.network import served, sparse
+from course_lib.theory.step.swapping import Swapping
+
+# %% [markdown] tags=["exercise"]
+# **14.1** A table of 40 million rows of 128 numbers in bf16 (2 bytes). Each of 16 GPUs makes 400,000 look-ups in an update and meets 50,000 different rows. Row numbers have 8 bytes; leave headers out. In MB (10⁶ bytes): what does a trainer
+# exchange with a parameter server in an update, both ways? Without a server, what does a rank send if all gather the sparse gradients of all? And if they all-reduce the dense gradient?
+
+# %% tags=["exercise"]
+exchanged, gathered, all_reduced = ..., ..., ...
+### BEGIN SOLUTION
+rows = 50_000 * 128 * 2 / 1e6  # MB; a row travels once, however often it is looked up
+numbers = 50_000 * 8 / 1e6
+exchanged = 2 * rows + numbers
+gathered = 15 * (rows + numbers)
+all_reduced = 2 * 15 / 16 * 40_000_000 * 128 * 2 / 1e6
+### END SOLUTION
+check("14.1", [exchanged, gathered, all_reduced])
+
+# %% [markdown] tags=["exercise"]
+# **14.2** 200,000 different rows of 128 numbers in fp32 for each trainer and update, 50 ms of computing, a link of 25 GB/s each way for each process; row numbers of 8 bytes, no headers. (a) Nobody waits: how many trainers does one server
+# take before its link is full? (b) You have 128 trainers. How many servers do you need so that no link is full? (c) With so many servers, how many ms does an update of the 128 take if all go in step?
+
+# %% tags=["exercise"]
+trainers, servers, in_step_ms = ..., ..., ...
+### BEGIN SOLUTION
+pulled = 200_000 * 128 * 4
+pushed = pulled + 200_000 * 8
+alone_s = 0.05 + (pulled + pushed) / 25e9
+trainers = alone_s / (pushed / 25e9)
+servers = -(-128 // trainers)  # rounded up
+in_step_ms = 1000 * (0.05 + 128 / servers * (pulled + pushed) / 25e9)
+### END SOLUTION
+check("14.2", [trainers, servers, in_step_ms])
+
+# %% [markdown] tags=["exercise"]
+# **14.3** A model was trained by DDP. Now its table lies on a parameter server. Each trainer still sends the gradient of the *mean* loss over its own samples, and the table learns too fast, the faster the more trainers there are. `table` is a dict
+# of rows (of one number each), `pushed` a list with a pair for each trainer: its number of samples, and the gradients of its rows. Mend the server so that it does what one process with all samples would do.
+
+
+# %% tags=["exercise"]
+def apply(
+    table: dict[int, float], rate: float, pushed: list[tuple[int, dict[int, float]]]
+) -> dict[int, float]:
+    """The table after one update with the gradients of all trainers."""
+    ### BEGIN GIVEN
+    for samples, gradient in pushed:
+        for row, value in gradient.items():
+            table[row] -= rate * value
+    return table
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    everybody = sum(samples for samples, _ in pushed)
+    for samples, gradient in pushed:
+        for row, value in gradient.items():
+            table[row] -= rate * value * samples / everybody
+    return table
+    ### END SOLUTION
+
+
+check("14.3", apply)
+
+# %% [markdown] tags=["exercise"]
+# **14.4** `update` in section 14.7 has two barriers between the trainers: one *before* the updates and one *after* them. Five programs, with one of the barriers or both. Of each you have what its server did in one update and at the beginning of
+# the next: L0 is a look-up for trainer 0, G0 the gradient of trainer 0, U0 the update of the table with it.
+#
+# | run | the server's events in order |
+# |---|---|
+# | A | L1 L0 G1 G0 U0 U1 L0 L1 |
+# | B | L0 G0 U0 L1 G1 U1 L0 L1 |
+# | C | L0 L1 G0 G1 U0 L0 U1 L1 |
+# | D | L0 L1 G1 G0 U1 U0 L1 L0 |
+# | E | L0 L1 G0 U0 G1 U1 L1 L0 |
+#
+# Which barrier is proven to be missing: `"before"`, `"after"`, or `"none"`?
+
+# %% tags=["exercise"]
+missing = {"A": ..., "B": ..., "C": ..., "D": ..., "E": ...}
+### BEGIN SOLUTION
+missing = {
+    "A": "none",
+    "B": "before",  # trainer 1 gets rows that trainer 0 has changed
+    "C": "after",  # trainer 0 gets rows without trainer 1's update
+    "D": "none",
+    "E": "before",  # the numbers are right this time, since both had their rows
+}
+### END SOLUTION
+check("14.4", missing)
+
+# %% [markdown] tags=["exercise"]
+# **14.5** (published mistakes, notes 000 and 002, between right sentences) Which of them are `"right"`? Of the others say what is wrong: the `"backend"`, the `"processes"`, the `"rhythm"` or the `"order"`.
+
+# %% tags=["exercise"]
+verdict = {
+    "Gloo is a default backend of RPC": ...,
+    "Gloo is a backend of DDP": ...,
+    "DDP and nn.DataParallel work alike": ...,
+    "DDP: create a process for each replica of the module": ...,
+    "DDP: workers sum their gradients periodically": ...,
+    "backward: first the dense gradients, then DDP's all-reduce": ...,
+    "backward: the rows' gradient is sent when the all-reduce has ended": ...,
+}
+### BEGIN SOLUTION
+verdict = {
+    "Gloo is a default backend of RPC": "backend",
+    "Gloo is a backend of DDP": "right",
+    "DDP and nn.DataParallel work alike": "processes",
+    "DDP: create a process for each replica of the module": "right",
+    "DDP: workers sum their gradients periodically": "rhythm",
+    "backward: first the dense gradients, then DDP's all-reduce": "right",
+    "backward: the rows' gradient is sent when the all-reduce has ended": "order",
+}
+### END SOLUTION
+check("14.5", verdict)
+
+# %% [markdown] tags=["exercise"]
+# **14.6** What a trainer pushes, and to whom. `ids` are the rows that it looked up, with repetitions, and `gradients` one number for each look-up. Row $i$ lies on server $i$ mod `servers`, as that server's row $i$ div `servers`. Return a list with a dict for each
+# server: the sum of the gradients of each row that it has, by *its* number of the row.
+
+
+# %% tags=["exercise"]
+def by_server(
+    ids: list[int], gradients: list[float], servers: int
+) -> list[dict[int, float]]:
+    """For each server, the summed gradient of each of its rows that was used."""
+    ### BEGIN SOLUTION
+    sums = [{} for _ in range(servers)]
+    for row, gradient in zip(ids, gradients, strict=True):
+        own = sums[row % servers]
+        own[row // servers] = own.get(row // servers, 0.0) + gradient
+    return sums
+    ### END SOLUTION
+
+
+check("14.6", by_server)
+
+# %% [markdown] tags=["exercise"]
+# **14.7** One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Commit first; then see
+# `course demo parameter_server --ranks 4 --pause-ms 20 --slow 10 --steps 100`.
+
+# %% tags=["exercise"]
+slow, fast, together = ..., ..., ...
+### BEGIN SOLUTION
+slow = 10 + 10  # updates of the two others in 10 s
+fast = 1 + 0.1  # of the other fast one and of the slow one in 1 s
+together = (20 * fast + 1 * slow) / 21  # 20 fast gradients and a slow one in 10 s
+### END SOLUTION
+check("14.7", [slow, fast, together])
+
+# %% [markdown] tags=["exercise"]
+# **14.8** One update of the demo `hybrid`, with both barriers. For each pair of events: is the `"first"` always earlier, the `"second"`, or can it be `"either"`? "Dense gradients" are all those of a trainer's dense part.
+
+# %% tags=["exercise"]
+earlier = {
+    "server looks up for 0 | loss of 0": ...,
+    "rows' gradient of 0 leaves | all-reduce of 0 ends": ...,
+    "loss of 1 | dense gradients of 0": ...,
+    "all-reduce of 0 ends | dense gradients of 1": ...,
+    "server looks up for 1 | rows' gradient of 0 leaves": ...,
+    "server updates the table | server looks up for 1": ...,
+}
+### BEGIN SOLUTION
+earlier = {
+    "server looks up for 0 | loss of 0": "first",
+    "rows' gradient of 0 leaves | all-reduce of 0 ends": "either",
+    "loss of 1 | dense gradients of 0": "either",
+    "all-reduce of 0 ends | dense gradients of 1": "second",
+    "server looks up for 1 | rows' gradient of 0 leaves": "either",
+    "server updates the table | server looks up for 1": "second",
+}
+### END SOLUTION
+check("14.8", earlier)
+
+# %% [markdown] tags=["exercise"]
+# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, bf16, lie in the host's memory, behind a bus of 63 GB/s, and a GPU with room for two layers reaches 400 TFLOP/s. (a) From how many tokens on does copying hide behind the forward pass? (b) How many
+# seconds is a forward pass of 2048 tokens, if each layer is copied while the one before it computes? (c) How many times as long is it without that?
+
+# %% tags=["exercise"]
+tokens, seconds, times_as_long = ..., ..., ...
+### BEGIN SOLUTION
+tokens = 400e12 / 63e9
+swap_s, compute_s = 2 * 855_654_400 / 63e9, 2 * 855_654_400 * 2048 / 400e12
+run = Swapping([compute_s] * 80, [swap_s] * 80)
+seconds = run.overlapped_s
+times_as_long = run.serial_s / run.overlapped_s
+### END SOLUTION
+check("14.9", [tokens, seconds, times_as_long])
+
+# %% [markdown] tags=["exercise"]
+# **14.10** Write both ends of a parameter server. Row i of the table lies on server i mod S, as that server's row i div S. For each request a trainer first announces to every server how many rows it wants there, even if none. For a pull it then
+# sends their numbers on that server and receives the rows; for a push it sends their gradients, in the order in which it has asked for them. A batch may name a row many times: the row travels once, and so does the sum of its gradients. Trainers that are done
+# announce `STOP`.
+#
+# `messages` has five methods: `announce(count, to)`; `announced(source)`, which returns the sender and its number, of any rank if you give none; `send(tensor, to)`; `receive_ids(count, source)` and `receive_rows(count, width, source)`.
+# What has no rows is not sent at all, and you need not treat it apart.
+#
+# The check runs different rows on one server first, then rows drawn many times, then two servers, then trainers that do not wait for each other. What passes is kept as `mine/server.py`, and
+# `course demo parameter_server --parts mine` trains on it.
+
+# %% tags=["exercise"]
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from course_lib.scratch.parameter_server.messages import STOP, Messages
+
+### BEGIN GIVEN
+
+
+class RemoteTable:
+    """The trainer's end of a table of rows of `width` numbers on the ranks `servers`."""
+
+    def __init__(self, width: int, servers: Sequence[int], messages: Messages) -> None:
+        self.width, self.servers, self.messages = width, servers, messages
+
+    def pull(self, ids: Tensor) -> Tensor:
+        """The rows (…, width) numbered `ids` (…), each asked for once."""
+        ...
+
+    def push(self, gradient: Tensor) -> None:
+        """Send the gradient (…, width) of what was pulled last, summed by row."""
+        ...
+
+    def stop(self) -> None:
+        """Announce STOP to all servers."""
+        ...
+
+
+class ParameterServer:
+    """Serves its `table` (rows, width) to the ranks `trainers`, and applies plain SGD to it."""
+
+    def __init__(
+        self, table: Tensor, lr: float, trainers: Sequence[int], messages: Messages
+    ) -> None:
+        self.table, self.lr = table, lr
+        self.trainers, self.messages = trainers, messages
+        self.updates = 0
+        self.asked = {}  # by trainer: the ids that it has pulled, and the updates until then
+        self.staleness = {trainer: [] for trainer in trainers}
+
+    def serve_together(self) -> Tensor:
+        """One update of all trainers, who get their rows before the table changes.
+
+        Returns the sum of their gradients, as large as the table; the table changes by -lr · it.
+        """
+        ...
+
+    def serve_as_they_come(self) -> None:
+        """Answer whoever comes, and apply each gradient at once, until all have announced STOP.
+
+        `staleness[trainer]` gets an entry for each gradient: the updates of the table after the
+        rows were pulled and before the gradient arrived.
+        """
+        ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.parameter_server import ParameterServer, RemoteTable
+
+### END SOLUTION
+
+check("14.10", [RemoteTable, ParameterServer])

@@ -1,0 +1,1316 @@
+# %% [markdown]
+# # 15 Launchers, frameworks, recovery
+#
+# Llama 3 405B was trained on 16,384 GPUs. In 54 days the job was interrupted 419 times although nobody had planned it
+# (arXiv:2407.21783, section 3.3.4): a GPU fell out, a memory chip, a cable, a program. That is once in 3.1 hours. Each
+# time all 16,384 GPUs had to stop, since their collectives wait for every rank, and all work since the last checkpoint was
+# lost. Saving more often would lose less. But a save costs time as well, say a minute. So how often do you save?
+#
+# By the end of this chapter you can
+#
+# - start ranks yourself, and say what torchrun, Slurm, Kubernetes and Ray add to that,
+# - run one job under torchrun, accelerate, DeepSpeed and Megatron, and say which of two settings wins,
+# - name what a wrapper changes behind your back: parameters, optimizers, graphs,
+# - say how many updates a failure costs, load a checkpoint of four ranks on three, and choose the interval between
+#   saves,
+# - turn a plan into the files of an engine, and rehearse one rank of 1,024 on a laptop.
+#
+# Time: about 90 minutes. You need chapters 7 and 9.
+
+# %%
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+
+from course_lib import cluster, demos, emitting, expect, figures, launch
+from course_lib import measure, panels, predict, quiz, recorded, scratch, show_source
+from course_lib.demos.launchers import rank_order, settings
+from course_lib.demos.wrappers import orthogonal
+from course_lib.emitting import trainjob
+from course_lib.rehearsal import rehearse
+from course_lib.scratch.launcher import launch_ranks, rank_environment
+from course_lib.scratch.recovery import failures
+from course_lib.theory.compute.graphs import graphs_made
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    hardware,
+    models,
+    units,
+)
+from course_lib.theory.network import mesh
+from course_lib.theory.step import recovery
+
+launch.warm_up()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# **Predict.** A failure every 3.1 hours, one minute for a save, ten minutes until all ranks train again. How many minutes of
+# work do you put between two saves? Section 15.8 has the answer.
+
+# %%
+interval = predict("15.interval", "Minutes between two saves?", yours=None, unit="min")
+
+# %% [markdown]
+# ## 15.1 A launcher in thirty lines
+#
+# Until now `launch.run` has started the ranks. A **launcher** (启动器) is a small thing: it starts the same program several times and tells
+# each copy who it is. It does so by variables of the environment. Here is what the two processes of the second of two nodes
+# are told:
+
+# %%
+for local_rank in range(2):
+    print(rank_environment(local_rank, 2, 29_500, node=1, nodes=2, address="node0"))
+
+# %% [markdown]
+# | variable | meaning | used for |
+# |---|---|---|
+# | `RANK` | number among all processes, from 0 | which samples, which shard |
+# | `LOCAL_RANK` | number among the processes of this node | **which GPU**: `torch.cuda.set_device(local_rank)` |
+# | `WORLD_SIZE` | processes in all | the size of the group |
+# | `LOCAL_WORLD_SIZE` | processes on this node | sharing the cores |
+# | `MASTER_ADDR`, `MASTER_PORT` | where rank 0 listens | finding each other |
+#
+# Numbers are text here, as everything in an environment is: `int(os.environ["RANK"])`.
+#
+# A launcher has a second duty. Think of three ranks in the middle of an all-reduce, and one of them dies. The two others wait for
+# it, and would wait for ever (chapter 6).
+#
+# **Predict.** Three ranks. Each would sleep for a minute, but rank 1 ends after half a second, with exit code 3. How many
+# seconds does it take until all three have ended?
+
+# %%
+ended = predict("15.ended", "Seconds until all three have ended?", yours=None, unit="s")
+
+# %%
+program = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    time.sleep(0.5)
+    sys.exit(3)
+time.sleep(60)
+"""
+start = time.perf_counter()
+codes = launch_ranks([sys.executable, "-c", program], 3)
+seconds = time.perf_counter() - start
+print(f"exit codes by rank: {codes}")
+
+# %%
+expect(0.5, seconds, within=20, label="all three ended", unit="s", yours=ended)
+assert codes[1] == 3 and codes[0] == codes[2] < 0
+
+# %% [markdown]
+# **Explain.** The launcher looks at its children fifty times a second. As soon as one has failed, it ends the others. Exit code -15 says
+# by which means: signal 15, SIGTERM, the polite request to end. (What comes on top of the half second is Python's own start.) The
+# whole launcher:
+
+# %%
+show_source(scratch.launcher.launch_ranks, scratch.launcher.end_ranks)
+
+# %% [markdown]
+# ### How ranks find each other
+#
+# `MASTER_ADDR` and `MASTER_PORT` are no secret protocol either. Rank 0 opens a **store** (键值存储) there, a dictionary that all ranks can read and
+# write. Each rank writes down at which address it can be reached, waits for those of the others, and connects. Here is such a store, with a single
+# process:
+
+# %%
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store.set("rank 1 listens at", "10.0.0.7:41873")
+print(store.get("rank 1 listens at").decode())
+print([store.add("ranks that have arrived", 1) for _ in range(3)])
+
+# %% [markdown]
+# The last line is how a barrier counts. Now the two functions that stand in nearly every example of PyTorch, and in our notes. `setup` joins
+# the group, `cleanup` leaves it. Gloo is the backend for the CPU, NCCL the one for NVIDIA GPUs (chapter 6):
+
+# %%
+show_source(scratch.launcher.setup, scratch.launcher.cleanup)
+
+# %% [markdown]
+# Without `rank` and `world_size` it takes them from the environment as well. The order at the end matters: a DDP model
+# that outlives its group can abort the process, so what used the group is collected first.
+#
+# The example in our notes is a toy with two layers on two devices, wrapped in DDP:
+
+# %%
+show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
+
+# %% [markdown]
+# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On the second node of two with 8 GPUs each, the first rank is rank 4 and asks for
+# GPU 8, which does not exist. Devices are counted on each node anew, and so is `LOCAL_RANK`.
+#
+# Start it by the thirty lines above, on two ranks; a small program calls `launch_ranks`, so that we can read what rank 0 prints. One process learns the same from all rows:
+
+# %%
+by_hand = [sys.executable, "-m", "course_lib.demos.launchers.by_hand"]
+said = subprocess.check_output(
+    [*by_hand, "2", "course", "course_lib.demos.toy.job"], text=True
+)
+learned = json.loads(said.splitlines()[-1])
+print(learned["world"], "ranks:", learned["weights"][:3])
+
+# %%
+alone = scratch.toy.toy_model("cpu", "cpu")
+scratch.toy.train(alone, slice(None))
+weights = alone.net2.weight.detach().flatten()
+print("one process:", weights[:3].tolist())
+assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6
+
+# %% [markdown]
+# `course demo toy --ranks 2` starts the same program by torchrun as well, and compares the last layer of both with that of one process. You write this launcher yourself in exercise 15.10.
+#
+# **Remember**
+# - A launcher starts copies of a program, tells each by six variables who it is, and ends all when one fails.
+# - Data by `RANK`, devices by `LOCAL_RANK`.
+# - Ranks find each other through a store at `MASTER_ADDR:MASTER_PORT`.
+
+# %% [markdown]
+# ## 15.2 Several nodes
+#
+# On one node a parent can start all ranks. On several, somebody has to run a parent on each. That is the work of a **scheduler** (调度器), such as Slurm, which
+# gives you nodes and runs a command on them. The usual pair of lines, for two nodes of eight GPUs:
+#
+# ```
+# srun --nodes=2 --ntasks-per-node=1 \
+#   torchrun --nnodes=2 --nproc-per-node=8 \
+#     --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29400 \
+#     --max-restarts=3 --tee 3 \
+#     -m my_job
+# ```
+#
+# **Predict.** How many Python processes does this start, on both nodes together?
+
+# %%
+processes = predict("15.processes", "Python processes?", yours=None)
+
+# %% [markdown]
+# Each torchrun is a process of its own, and it stays: it watches its ranks, as our launcher did. It is called the **agent** (代理进程).
+
+# %%
+expect(2 + 2 * 8, label="agents and ranks", yours=processes)
+figures.nodes_and_ranks(nodes=2, processes=8)
+
+# %% [markdown]
+# Line by line:
+#
+# | option | what it does | if it is wrong |
+# |---|---|---|
+# | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents come; two of them meet, the others wait until they give up |
+# | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
+# | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
+# | `--rdzv-id` | the name of the meeting: the job's number | two jobs of the same name meet each other |
+# | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |
+# | `--rdzv-endpoint=$HEAD:29400` | where: the same on all nodes, so the *first* node's name | `localhost`: each node waits alone, and gives up after ten minutes |
+# | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
+# | `--tee 3` | show what ranks print, and keep it in files | left out: an error stands in one of 16 outputs |
+# | `-m my_job` | your program, untouched | |
+#
+# The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and with that on all ranks. So do not rely on rank 8 being on the second machine of
+# your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; with several nodes it is a mistake that
+# starts two jobs.
+#
+# ### A Slurm on your laptop
+#
+# `course cluster up` starts a real Slurm with two nodes on this machine (Linux, with Debian's packages `slurm-wlm` and `munge`; it needs no root), and `course cluster down` ends it. This is the script of a job that survives the loss of a node:
+
+# %%
+print(cluster.batch_script(Path("/shared/job"), steps=24, every=5))
+
+# %% [markdown]
+# `--requeue` says what Slurm may do when a node is lost: put the job back into the queue. Then it runs the script *again from its first line*. Slurm knows nothing of updates or
+# losses; to resume is the program's duty, and it can, because all starts share a folder with the checkpoints.
+#
+# Now submit it, wait until it trains, and pull the plug of node n2: all of its processes die at once, and nobody tells Slurm. `course cluster requeue` does that. If you have no Slurm, the next cells show a recorded
+# run.
+#
+# **Predict.** The job has 24 updates and saves after every 5. Node n2 dies when 13 are done. How many updates are computed in all, with those that are done twice?
+
+# %%
+in_all = predict("15.slurm", "Updates in all?", yours=None)
+
+# %%
+lost_node = cluster.recorded()
+print(lost_node.report())
+
+# %%
+computed = len(lost_node.losses) + lost_node.repeated
+by_theory = 24 + recovery.lost_steps(lost_node.lost_after, lost_node.every)
+expect(by_theory, computed, label="updates", yours=in_all)
+
+# %% [markdown]
+# **Explain.** The last save was after update 10, so 11, 12 and 13 are done twice. The losses are those of an undisturbed job, to the last bit: a checkpoint holds weights, both
+# moments and the number of updates, and from that number the program knows which samples come next.
+#
+# And where did the time go?
+
+# %%
+figures.requeue_timeline(lost_node.times)
+
+# %% [markdown]
+# Between the last update before the failure and the first new one behind it lie four kinds of time.
+#
+# - *Until somebody notices.* A node cannot say that it is dead. Slurm waits until it has been silent for its `SlurmdTimeout` (5 s here, 300 s by default), and then some more until it has made sure.
+# - *The queue.* Slurm holds a requeued job back for two minutes, unless somebody releases it, as here; on a full cluster it also waits for a node.
+# - *Starting* Python, torch and the process group on every rank.
+# - *The updates that are done again.*
+#
+# The first three are the restart time $R$ of section 15.8. The last depends on how often you save.
+
+# %%
+times = lost_node.times
+print(f"{times['resumed'] - times['killed']:.0f} s until the first new update")
+
+# %% [markdown]
+# ### Kubernetes and Ray
+#
+# **Kubernetes** (容器编排系统) has no `srun`. You describe the job in a file, and an operator starts one container on each node with torchrun inside, and sets its rendezvous. With
+# Kubeflow's trainer that is a `TrainJob`. Every demo of this course can be written down as one:
+
+# %%
+for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
+    print(text)
+
+# %% [markdown]
+# A misspelt key in such a file is often ignored in silence. So check it against the schema before you submit, as our tests do.
+#
+# **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. Hence the demos ask first:
+
+# %%
+show_source(launch.init)
+
+# %% [markdown]
+# A library that adopts an existing group can be started by any launcher. The job of section 15.3 runs under Ray as it is. Recorded, with the same job under torchrun below it:
+
+# %%
+print(recorded("ray"))
+
+# %% [markdown]
+# **Remember**
+# - One agent on each node, and they meet at one address. `localhost` is never that address.
+# - Slurm starts the script again from its first line. To resume is your program's part.
+# - A failure costs: notice, queue, start, repeat.
+
+# %% [markdown]
+# ## 15.3 One job, four ways
+#
+# Chapter 8 said what torchrun, accelerate, DeepSpeed and Megatron are. Here they run the same job: the same small GPT, the same samples, the same AdamW. If they are what they claim to be, the losses
+# are the same as those of one process.
+#
+# accelerate, DeepSpeed and Megatron-core are large packages that you may not have: `pip install accelerate deepspeed megatron-core`, then `course demo launchers --ranks 2 --timeout 550 --limit-s 250` runs all that is there. (DeepSpeed compiles a part of itself when it first runs. Of Megatron, a CPU can run the parallel layers.) What comes
+# next was recorded.
+#
+# **Predict.** On a machine without a GPU: `accelerate launch --cpu --num_processes 2 job.py`. On how many ranks does the job train?
+
+# %%
+ranks_found = predict("15.accelerate", "Ranks?", yours=None)
+
+# %%
+print(recorded("launchers"))
+
+# %%
+found = json.loads(recorded("launchers_worlds"))
+expect(1, found["accelerate launch"], label="ranks", yours=ranks_found)
+assert found["torchrun, accelerate inside"] == 2
+
+# %% [markdown]
+# **Explain.** One. Six other lines agree with one process up to rounding, whoever started the ranks; the one in bf16 is off by 0.4 %, as bf16 must be. But on CPUs accelerate starts several processes only through MPI, and otherwise one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
+# Under torchrun the same program finds both ranks, for what accelerate does *inside* is right. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
+# your plan.** Our notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only; the backends that it has are DDP, FSDP, DeepSpeed and Megatron.
+#
+# ### The same setting has four names
+#
+# | setting | plain PyTorch | accelerate | DeepSpeed's JSON | Megatron-LM |
+# |---|---|---|---|---|
+# | start | `torchrun --nproc-per-node=8` | `accelerate launch --num_processes 8`, or torchrun | `deepspeed --num_gpus 8`, or torchrun | torchrun |
+# | micro-batch | your `DataLoader` | your `DataLoader` | `train_micro_batch_size_per_gpu` | `--micro-batch-size` |
+# | accumulation | your loop, `no_sync()` | `gradient_accumulation_steps=`, `accumulate()` | `gradient_accumulation_steps` | follows from the global batch |
+# | global batch | their product, times dp | their product, times dp | `train_batch_size`; the three must multiply | `--global-batch-size` |
+# | bf16 | `autocast`, or FSDP's `MixedPrecisionPolicy` | `--mixed_precision bf16` | `"bf16": {"enabled": true}` | `--bf16` |
+# | clipping | `clip_grad_norm_`, else none | `accelerator.clip_grad_norm_`, else none | `gradient_clipping`, **1.0** if left out | `--clip-grad`, **1.0** if left out |
+# | sharded states | `fully_shard` | `--use_fsdp --fsdp_version 2` | `zero_optimization.stage` | `--use-distributed-optimizer` |
+# | tensor, pipeline | `parallelize_module`, `pipelining` | tensor, by a mesh | pipeline, by `PipelineModule` | `--tensor-model-parallel-size`, `--pipeline-model-parallel-size` |
+#
+# Two columns clip if you say nothing, and two don't. So the same program gives other losses under DeepSpeed than under DDP from the first update on whose gradient has a norm above 1. And the formula of the notes for the global batch, accumulation × nodes × processes × micro-batch, holds
+# in the first three columns only as long as all ranks are data parallel (chapter 1): Megatron divides the ranks by tp · pp · cp first.
+#
+
+# %% [markdown]
+# ### Which setting wins?
+#
+# Under accelerate with DeepSpeed many of these stand in two places, in your program and in `ds.json`.
+#
+# **Predict.** The program says `Accelerator(gradient_accumulation_steps=4)`. Somebody has deleted the line `gradient_accumulation_steps` from `ds.json`. How many micro-batches are in an update?
+
+# %%
+micro_batches = predict("15.wins", "Micro-batches in an update?", yours=None)
+
+# %%
+print(recorded("settings"))
+expect(1, label="micro-batches", yours=micro_batches)
+
+# %% [markdown]
+# **Explain.** The file wins, and where it says nothing, DeepSpeed's default wins: 1, not 4. A warning says so, among many others at the start. Only `"auto"` means "take it from the program". So there is one rule that needs no table: **each setting in one place**, and `"auto"` in the other.
+#
+# One trap more, found on the way: `Accelerator(cpu=True, deepspeed_plugin=…)` does not use DeepSpeed at all. It makes a DDP model, and says nothing. Look at what `prepare` returns: `type(model)`.
+#
+# More disagreements, each tried in the course's tests where the packages are installed:
+
+# %%
+print(settings.table())
+
+# %% [markdown]
+# Read them as a habit rather than as a list. Behind each "nothing says so" there is a line of your own program that could have said it: `print(num_processes, gradient_accumulation_steps, mixed_precision)`.
+
+# %% [markdown]
+# ### Megatron's way of dividing
+#
+# Megatron does not wrap a model, it *is* the model: its layers are built for their place. Its launcher is torchrun, and all that it takes from it is the number of the rank. From that number and four sizes each process computes to which groups it belongs, tp innermost, then cp, dp, pp.
+#
+# **Predict.** Two nodes of 8 GPUs: tp 4, dp 2, pp 2. With which rank does rank 13 add up its gradients?
+
+# %%
+partner = predict("15.partner", "Rank 13's partner?", yours=None)
+
+# %%
+sixteen_ranks = Layout(tp=4, dp=2, pp=2)
+for axis in ("tp", "dp", "pp"):
+    mine = next(group for group in mesh.groups(sixteen_ranks, axis) if 13 in group)
+    assert mine in rank_order.by_device_mesh(sixteen_ranks, axis)
+    print(f"{axis}: {mine}")
+replicas = next(group for group in mesh.groups(sixteen_ranks, "dp") if 13 in group)
+expect(13 - 4, replicas[0], label="partner", yours=partner)
+
+# %% [markdown]
+# **Explain.** A step of 1 goes through tp, a step of 4 through dp, a step of 8 through pp. Rank 13 is 8 + 4 + 1: the second of its tp group, the second replica, the second stage. The first replica's rank is 13 - 4 = 9. The assertion compares with PyTorch's `DeviceMesh`; where Megatron-core is installed, the tests compare with its
+# `RankGenerator` as well. So the notes' Megatron-DeepSpeed, DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
+
+# %% [markdown]
+# **Remember**
+# - Right wrappers have the same losses. Print world size and global batch, and compare.
+# - Two of four clip by default. Write down every default that matters.
+# - Each setting in one place only, and `"auto"` in the other.
+
+# %% [markdown]
+# ## 15.4 What wrappers change
+#
+# `prepare`, `initialize` and `fully_shard` look as if they put something *around* your model. In fact most of them replace its parameters. Four consequences, each of which has cost somebody a week.
+#
+# **1. Parameters with other names and shapes.** The demo `wrappers` puts the same two layers into DDP, FSDP1 (as it was, and with `use_orig_params=True`) and FSDP2, and trains one step with an optimizer that was built *before* the wrapping.
+#
+# **Predict.** In how many of the four does this step change nothing at all?
+
+# %%
+frozen = predict("15.frozen", "Of the four wrappers?", yours=None)
+
+# %%
+wraps = demos.run("wrappers", ranks=2, stream=False)
+print("\n".join(wraps.report().splitlines()[:12]))
+
+# %%
+stuck = [one.name for one in wraps.wrappers if not one.learns_if_built_before]
+expect(2, len(stuck), label="learn nothing", yours=frozen)
+
+# %% [markdown]
+# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, FSDP2 puts DTensors in their place; the optimizer holds tensors that get no gradient any more, and an optimizer skips those. No error. With `use_orig_params` FSDP1 keeps the tensors and changes what is in them: one rank has 22 numbers of the
+# first weight and none of its bias. Look at the names, too: `module.0.weight`, `_fsdp_wrapped_module.…`, `0.weight`. A checkpoint is made of names. DDP's has the prefix, so its file does not fit the bare model; FSDP2 leaves the names as they were. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.) Such orders are what is left of the notes' limit that FSDP is "complex to set up".
+#
+# **2. Optimizers that need the whole matrix.** SGD and AdamW treat each number by itself, so they can work on any piece. **Muon** does not: it takes the gradient of a matrix and makes its rows nearly orthogonal, by some rounds of
+# matrix products (Jordan et al. 2024, kellerjordan.github.io/posts/muon):
+
+# %%
+show_source(orthogonal)
+
+# %% [markdown]
+# Two ranks hold 32 of its 64 rows each. Suppose that each rank makes the rows that it has orthogonal. They fit its optimizer's interface; there is no error.
+#
+# **Predict.** By how many per cent is the update wrong, against that of the whole matrix? (The norm of the difference over the norm of what is right.)
+
+# %%
+wrong = predict("15.muon", "Off by how many per cent?", yours=None, unit="%")
+
+
+# %%
+def whole_and_pieces():
+    """Errors of the update made from own rows and by a DTensor, and the latter's calls."""
+    rank = launch.init()
+    rows = slice(32 * rank.rank, 32 * rank.rank + 32)
+    torch.manual_seed(0)
+    g = torch.randn(64, 64)
+    right = orthogonal(g)[rows]
+    cut = distribute_tensor(g, init_device_mesh("cpu", (rank.world,)), [Shard(0)])
+    with measure.wire.log_wire() as log:
+        together = orthogonal(cut).to_local()
+    own = orthogonal(cut.to_local())
+    off = [((x - right).norm() / right.norm()).item() for x in (own, together)]
+    return *off, log.sent()
+
+
+# %%
+(own, together, sent), _ = launch.run(whole_and_pieces, ranks=2)
+print(f"own rows: {own:.1%} off, DTensor: {together:.0e} off")
+assert together < 1e-5
+
+# %%
+torch.manual_seed(0)
+g = torch.randn(64, 64)
+right = orthogonal(g)[:32]
+alone = ((orthogonal(g[:32]) - right).norm() / right.norm()).item()
+expect(100 * alone, 100 * own, within=1e-3, label="own rows", unit="%", yours=wrong)
+
+# %% [markdown]
+# **Explain.** Rows that are orthogonal among themselves are not orthogonal to those of the other rank. (Theory is one process here that does the same with the upper half; there is no formula.) So the first
+# limit in our notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, where not even the rows are left. FSDP2's shards
+# are **DTensors**, and they got it right, without a change in `orthogonal`.
+#
+# **3. The dispatcher.** How did they? Each operation of PyTorch goes through a switchboard, the **dispatcher** (分发器), which looks at the kinds of its arguments and picks the code. DTensor registers there. For each
+# operation it has a rule: which cuts of the inputs give which cut of the output, and what has to be sent first. This is what the notes mean when they say that FSDP is integrated with tensors and "the dispatch system". What it sent here:
+
+# %%
+print(sent)
+gathers, gathered_bytes = sent["all-gather"]
+assert gathers == 3 * 5 and gathered_bytes == 15 * 64 * 64 * 4
+assert sent["all-reduce"] == (1, 4)
+
+# %% [markdown]
+# Three products in each of 5 rounds, and for each of them the whole matrix is gathered; the norm needs one number. Right, but not cheap: real implementations gather each matrix once, and give
+# every rank other matrices to work on. Whoever calls `to_local()` goes round the dispatcher, and gets the 53 %.
+#
+# **4. Optimizers with 8 bits.** Note 000 says that bitsandbytes' AdamW takes 2 bytes for each parameter. Measured on a GPT with 1.6 million parameters:
+
+# %%
+print(recorded("bitsandbytes"))
+
+# %% [markdown]
+# 2.06 bytes, in two parts that the note leaves out: one scale of 4 bytes for 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that hands the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is left of the
+# saving. (For weights in fp32 two bytes are half of the weights, as the note says; for bf16 weights they are as much.)
+#
+# ### YaFSDP in Hugging Face, and patches
+#
+# The notes say that YaFSDP "can be used with Hugging Face workflows". That is true in a certain way. Its repository contains patches, 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3, and a container that builds all three
+# (github.com/yandex/YaFSDP, folders `patches` and `docker`). A patch fits one version. Before you take up such an offer, ask: which of my versions would it take away?
+#
+# ### From FSDP1 to FSDP2
+#
+# The same under accelerate, whose default is still version 1. `accelerate to-fsdp2 --config_file old.yaml --output_file new.yaml` translates a file:
+#
+# | FSDP1 | FSDP2 | why |
+# |---|---|---|
+# | `fsdp_sharding_strategy: FULL_SHARD`, `SHARD_GRAD_OP` | `fsdp_reshard_after_forward: true`, `false` | it was never anything else (chapter 9) |
+# | `fsdp_use_orig_params` | gone | names and shapes are always the model's own |
+# | `fsdp_backward_prefetch` | gone | always before, as only this hides anything |
+# | `fsdp_sync_module_states` | gone | `fsdp_cpu_ram_efficient_loading` implies it |
+# | `fsdp_state_dict_type: FULL_STATE_DICT` | `SHARDED_STATE_DICT` by default | each rank saves its own shard, and nothing is sent (section 15.7) |
+#
+# (accelerate 1.15, *FSDP1 vs FSDP2*.) A checkpoint of FSDP1 is not one of FSDP2: convert it to a whole one first, or start from it once.
+#
+# **Remember**
+# - Wrappers replace parameters. Build the optimizer last, or give it to `prepare`.
+# - Optimizers that look at a whole matrix need the whole matrix. A DTensor gathers it; `to_local()` does not.
+# - A patch belongs to one version.
+
+# %% [markdown]
+# ## 15.5 torch.compile: graphs, breaks, recompilation
+#
+# `torch.compile` runs your Python once, follows which operators it calls, and makes a **graph** (计算图) of them. A compiler then turns the graph into few fused kernels (chapter 5). From the second call on Python is left out. Two things
+# can spoil it, and both can be counted, on any machine and without a compiler.
+#
+# **Graph breaks** (图中断). Where Python needs to know a *value*, the graph must end: it has to run before Python can go on. Three functions, with one line in each that may be such a place:
+
+
+# %%
+def asks(x):
+    y = torch.relu(x)
+    return y / max(1.0, y.sum().item())
+
+
+def branches(x):
+    y = torch.relu(x)
+    if x.shape[0] > 4:
+        y = 2 * y
+    return y.mean()
+
+
+def decides(x):
+    y = torch.relu(x)
+    if y.sum() > 4:
+        y = 2 * y
+    return y.mean()
+
+
+# %% [markdown]
+# **Predict.** How many graphs are made of the three together, if each is called once?
+
+# %%
+all_graphs = predict("15.graphs", "Graphs of all three?", yours=None)
+
+# %%
+graphs = {}
+for function in (asks, branches, decides):
+    with measure.graphs.log_graphs() as log:
+        compiled = torch.compile(function, backend=log.backend)
+        graphs[function.__name__] = log.new_graphs(
+            lambda f=compiled: f(torch.ones(8, 8))
+        )
+print(graphs)
+expect(2 + 1 + 2, sum(graphs.values()), label="graphs", yours=all_graphs)
+
+# %% [markdown]
+# **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and what stands on its two sides cannot be fused. The usual culprits in
+# training loops are `loss.item()` for the log, in each step, and a `print`. Find them by `measure.graphs.breaks`:
+
+# %%
+for broken in measure.graphs.breaks(decides, torch.ones(8, 8)):
+    print(broken.line)
+
+# %% [markdown]
+# **Recompilation** (重新编译). A graph holds for certain shapes. A call with another one makes a new graph, and training stands still for as long as the compiler needs, for large models minutes. Five calls:
+#
+# **Predict.** Batches of 8, 8, 6, 5 and 8 samples. How many graphs after the five calls?
+
+# %%
+five_calls = predict("15.recompiled", "Graphs after five calls?", yours=None)
+
+# %%
+layer = torch.nn.Linear(8, 8)
+with measure.graphs.log_graphs() as log:
+    compiled = torch.compile(layer, backend=log.backend)
+    new = [
+        log.new_graphs(lambda n=n: compiled(torch.ones(n, 8))) for n in (8, 8, 6, 5, 8)
+    ]
+print(new)
+expect(graphs_made([8, 8, 6, 5, 8]), sum(new), label="graphs", yours=five_calls)
+
+# %% [markdown]
+# **Explain.** The first graph is for 8. At the first other size the compiler learns that the number changes, and makes one graph for all sizes; 5 fits into it, and for 8 the first one is still there. With `dynamic=False` each size would get a graph of its own. A size of 1 always gets its own, since operators behave
+# differently there. So the ragged last batch of an epoch (chapter 1) costs one more compilation: `drop_last=True`, or pad.
+#
+# And in a wrapper? DDP wants to send a bucket while the backward pass goes on (chapter 7). A backward pass in *one* graph would be over before the first bucket could be sent. So the compiler cuts the graph of a DDP model at the borders of the buckets:
+
+# %%
+print(demos.run("compile", ranks=2, stream=False).report())
+
+# %% [markdown]
+# Breaks are bad, except those that somebody has put there to hide the communication.
+#
+# **Remember**
+# - A value breaks a graph, a shape does not. No `.item()` in the middle of a step.
+# - A second batch size costs one more graph, a size of 1 another.
+# - DDP's graph is cut at its buckets, on purpose.
+
+# %% [markdown]
+# ## 15.6 The batch that fits
+#
+# Note 002 quotes a benchmark of GPT-2 on two cards of 24 GB. Its command begins with a line that says how the batch size was found:
+#
+# ```
+# export BS=#`try with different batch sizes till …`
+# ```
+#
+# A program can do that: start with 1, double until it does not fit, then halve the gap.
+#
+# **Predict.** The largest batch that fits is 100. How many batches does the program try?
+
+# %%
+tries_needed = predict("15.tries", "Tries?", yours=None)
+
+# %%
+tried = []
+found = measure.largest_batch.largest_batch(lambda b: tried.append(b) or b <= 100)
+print(tried)
+assert found == 100
+expect(8 + 6, len(tried), label="tries", yours=tries_needed)
+
+# %%
+show_source(measure.largest_batch.largest_batch)
+
+# %% [markdown]
+# **Explain.** Eight tries from 1 to 128, then six to halve the 64 numbers between 64 and 128 down to one: $2 \log_2$ of the batch. What is a try? A *whole update*: the states of AdamW are made in the first `step()`, so a try that
+# stops after the backward pass finds a batch that is too large. And it must have the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU would go on and take the memory of other programs, so the demo counts the bytes of all tensors and compares
+# with a limit that you set:
+
+# %%
+small = {"ranks": 1, "model": "tiny", "limit_mb": 8}
+print(demos.run("largest_batch", stream=False, **small).report())
+
+# %% [markdown]
+# The last line says why you should try less: the theory of chapters 3 and 4 gives the same number without a single try. The benchmark found that FSDP trains GPT-2 XL on those two cards, and DDP does not. Chapter 9 computed the same: 24.9 GB of states alone.
+#
+# **Remember**
+# - Double, then halve: $2 \log_2 b$ tries, each a whole update with the longest sequences.
+# - Compute first. Try once, to be sure.
+
+# %% [markdown]
+# ## 15.7 Sharded checkpoints, and elastic restarts
+#
+# What must a checkpoint hold? All that the next update needs: weights, both moments of AdamW, the number of updates (for the learning rate, the moments' correction, and the samples that come next), and the state of random numbers where there is dropout. In mixed
+# precision the weights are the fp32 master copy. That makes 4 + 4 + 4 bytes for each parameter:
+
+# %%
+for name in ("gpt2-124m", "llama2-70b", "llama3-405b"):
+    parameters = models.MODELS[name].parameters().total
+    size = recovery.checkpoint_bytes(parameters, Recipe())
+    print(f"{name}: {units.format_bytes(size)}")
+
+# %% [markdown]
+# No rank has 828 GB, and none should have to. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into a file of its own. A last small file, the *manifest*, says which files there are and how long; it is
+# written when all the others are safe on the disk. So a checkpoint with a manifest is complete, and one without is garbage: the machine may die at any moment, also during a save.
+#
+# After a failure you may have fewer GPUs than before. Then other ranks read than wrote. That is **resharding** (重新切分), and it is arithmetic on indices. Ten columns of a state, written by four ranks and read by three:
+
+# %%
+figures.resharded(total=10, writers=4, readers=3)
+
+# %% [markdown]
+# Rank $r$ of $n$ holds the columns $\lfloor Cr/n \rfloor$ to $\lfloor C(r+1)/n \rfloor$ of $C$. So the middle reader takes one part of file 1 and one of file 2, each an intersection of two intervals:
+
+# %%
+show_source(scratch.recovery.checkpoint.columns, scratch.recovery.checkpoint.load_shard)
+
+# %% [markdown]
+# **Predict.** A checkpoint of LLaMA-2 70B (827.7 GB), written by 64 ranks, is read by 48. From how many files does rank 1 read at least a byte? (Its part begins at $1/48$ and ends at $2/48$.)
+
+# %%
+files_read = predict("15.files", "Files that rank 1 of 48 reads?", yours=None)
+
+
+# %%
+columns = scratch.recovery.checkpoint.columns
+total = models.MODELS["llama2-70b"].parameters().total
+low, high = columns(total, 1, 48)
+held = [columns(total, writer, 64) for writer in range(64)]
+touched = [w for w, (first, last) in enumerate(held) if first < high and low < last]
+print(f"files {touched}")
+expect(2, len(touched), label="files", yours=files_read)
+
+# %% [markdown]
+# **Explain.** $64 \cdot 1/48 = 1.33$ and $64 \cdot 2/48 = 2.67$: from within file 1 into file 2. Nobody reads the whole checkpoint, and nobody has to bring it into one piece first.
+#
+# The demo trains on four ranks, saves, and goes on with three that start from other weights. By hand, and by `torch.distributed.checkpoint`, which does the same for every kind of sharding that DTensors know:
+
+# %%
+moved = demos.run("checkpoint", ranks=4, save_ranks=4, load_ranks=3, stream=False)
+print(moved.report())
+
+# %% [markdown]
+# The loss is that of one process that was never interrupted. By hand a parameter takes 12 bytes on the disk. The library's metadata and its files' headers come on top, which looks like much for a small model and is nothing for
+# a large one; and it saves a table that two modules share under both names. You build the first of the two in exercise 15.11.
+#
+# ### Elastic restarts
+#
+# With `--max-restarts` torchrun does by itself what Slurm did above: when a rank dies, the agents end all ranks, meet again, and start all again. If the job was started with `--nnodes=1:2`, it goes on with one node when the
+# other does not come back; this is called **elastic** (弹性). Either way the program starts from its first line, and resumes.
+#
+# **Predict.** 20 updates on two ranks, saved after every 6. Rank 1 is killed after 17. How many updates are done twice?
+
+# %%
+twice = predict("15.repeated", "Updates done twice?", yours=None)
+
+# %%
+run = demos.run(
+    "elastic",
+    ranks=2,
+    steps=20,
+    every=6,
+    kill_after=17,
+    model="1x16x2",
+    stream=False,
+)
+print(run.report())
+
+# %%
+lost_updates = recovery.lost_steps(17, every=6)
+expect(lost_updates, len(run.repeated), label="done twice", yours=twice)
+
+# %% [markdown]
+# **Explain.** The last save was after update 12, so 13 to 17 are done again: $17 \bmod 6 = 5$. A failure comes at any moment, so on average $(6-1)/2$ updates are lost.
+# The loss of the second attempt is the same in each of them, since the same weights meet the same samples. If your loss *jumps* after a restart, something that belongs to the state was not saved; mostly it is the optimizer's moments or the place in the data.
+#
+# **Remember**
+# - Weights, moments, step, data position, random state. Per parameter 12 bytes.
+# - The manifest last: what has no manifest is no checkpoint.
+# - Another number of ranks cuts the same columns differently.
+# - A failure repeats (updates since the last save): `done % every`.
+
+# %% [markdown]
+# ## 15.8 How often to save
+#
+# Back to the beginning. Let $\tau$ be the work between two saves, $C$ the time of one save, $M$ the mean time between failures of the whole machine, and $R$ the time of a restart. For each second of new work you pay three things:
+#
+# $$\underbrace{\frac{C}{\tau}}_{\text{saves}} \; + \; \underbrace{\frac{\tau}{2M}}_{\text{work done again}} \; + \; \underbrace{\frac{R}{M}}_{\text{restarts}}$$
+#
+# The first falls with $\tau$, the second grows with it, since a failure finds on average half an interval unsaved. The third does not care. A sum of $a/\tau$ and $b\,\tau$ is least where both are equal:
+#
+# $$\frac{C}{\tau} = \frac{\tau}{2M} \quad\Longrightarrow\quad \tau = \sqrt{2\,C\,M}$$
+#
+# That is Young's formula (Young 1974, doi:10.1145/361147.361115). And $M$ is $m/n$ for $n$ parts that fail independently, each once in a time $m$. The numbers of Llama 3:
+
+# %%
+mtbf_s = 54 * 86_400 / 419
+young_s = recovery.young_interval_s(60, mtbf_s)
+print(f"a failure every {mtbf_s / 3600:.2f} h")
+expect(young_s / 60, label="interval", unit="min", yours=interval)
+
+# %% [markdown]
+# About 19 minutes. On one GPU such a failure would come every $16{,}384 \cdot 3.1$ hours, once in 5.8 years; nobody would save more than once a day for its sake. It is the number of GPUs that makes it every three hours.
+#
+# **Predict.** And what is lost, with this best interval? Guess the sum of the three terms, in per cent of the time spent on new work.
+
+# %%
+waste = predict("15.waste", "Lost, in %?", yours=None, unit="%")
+
+# %% [markdown]
+# Theory first, then a machine that really fails, if only on a clock of its own: `failures.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
+
+# %%
+spans = failures.run(
+    5 * 3600,
+    interval_s=young_s,
+    save_s=60,
+    mtbf_s=mtbf_s,
+    restart_s=600,
+    seed=3,
+)
+figures.who_did_what({"the machine": spans}, "Five hours of new work")
+
+# %%
+show_source(failures.run)
+
+# %% [markdown]
+# Now for 400 days of work:
+
+# %%
+machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
+
+
+def simulated(interval_s, days=400):
+    """Time lost over time spent on new work."""
+    return failures.wasted(
+        failures.run(days * 86_400, interval_s=interval_s, **machine)
+    )
+
+
+first_order = recovery.wasted_fraction(young_s, **machine)
+expect(
+    100 * first_order,
+    100 * simulated(young_s),
+    within=0.15,
+    label="lost",
+    unit="%",
+    yours=waste,
+)
+
+# %% [markdown]
+# **Explain.** 5.2 % for saving, 5.2 % for work done again, 5.4 % for restarts make 15.8 %, and the simulated machine loses about one point and a half more. Is that chance? No: the three terms count each failure as if everything else went well. But a failure may also come during a save or
+# during a restart, and then more than half an interval is lost, or the restart begins anew. Daly's complete model has that in it:
+#
+# $$\frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + C)/M} - 1\right) - 1$$
+#
+# (Daly 2006, doi:10.1016/j.future.2004.11.016; the same paper has a better interval than Young's for machines that fail often, here 18.6 instead of 19.3 minutes.)
+
+# %%
+complete = recovery.expected_waste(young_s, **machine)
+expect(100 * complete, 100 * simulated(young_s), within=0.04, label="lost", unit="%")
+
+# %% [markdown]
+# And over other intervals, from a minute to two hours. Dots are simulated, the thick line is Daly's model, the dashed lines are the three terms:
+
+# %%
+dots = [(60 * m, simulated(60 * m, days=100)) for m in (5, 10, 20, 40, 80)]
+plan = recovery.Saving(young_s, **machine)
+figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots})
+
+# %% [markdown]
+# Around its lowest point the curve is flat. Half the interval or twice the interval costs two or three points more. So it is enough to know $C$ and $M$ roughly; but an hour instead of 19 minutes costs ten.
+#
+# Meta reports more than 90 % effective training time (same section), and we have found 85 %. Their save or their restart must have been cheaper than a minute and ten minutes. Find out which in the panel. It saves 4.87 TB for the 405B model:
+#
+# 1. Set your interval to what you guessed at the beginning. What does it cost?
+# 2. Meta's storage takes 2 TB/s (same paper, section 3.3.1). Set `storage` to 2000, and `interval` to the best. Are you above 90 %? Which of the three terms is now the largest?
+# 3. Back to 81 GB/s. How short must a restart be for 90 %? Can it be done by that alone?
+# 4. 131,072 GPUs of the same kind. Which part of the time is new work, at best? What would you buy first?
+
+# %%
+panel = panels.recovery()
+panel
+
+# %%
+panel.storage_gb_per_s.value = 2000
+panel.interval_min.value = 4
+assert panel.result.progress > 0.92
+parts = panel.result.parts
+assert max(parts, key=parts.get) == "restarting"
+panel.storage_gb_per_s.value, panel.interval_min.value = 81, 60
+
+# %% [markdown]
+# To question 3: not even a restart in no time reaches more than 90.0 %. Saves and repeated work are 10 % by themselves. What helps there is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, which takes
+# seconds, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write takes.
+#
+# **Remember**
+# - Young: $\tau = \sqrt{2CM}$, with $M = m/n$. Saves and repeated work then cost the same.
+# - The optimum is flat; an order of magnitude is not.
+# - Restarts do not depend on $\tau$: only making them shorter helps.
+
+# %% [markdown]
+# ## 15.9 Rehearsal
+#
+# Chapter 13 chose a layout for a cluster. Between that layout and a running job lie files: a script for Slurm, flags for Megatron, a configuration for DeepSpeed. `course plan … --emit` writes them:
+#
+# ```
+# course plan llama3-8b --gpu H100-SXM --nodes 2 --batch 64 --emit deepspeed
+# ```
+#
+# takes the fastest layout, which here is FSDP on all 16 GPUs, and prints:
+
+# %%
+sixteen = Layout(dp=16, zero_stage=3, accumulation=4)
+two_nodes = Cluster(hardware.accelerator("H100-SXM"), nodes=2)
+llama = models.MODELS["llama3-8b"]
+planned = Job(llama, Recipe(), sixteen, two_nodes, sequence=8192)
+for text in emitting.files("deepspeed", planned, "llama3-8b").values():
+    print(text)
+
+# %% [markdown]
+# Its first lines say what the plan predicts, and what the file has no words for. The same plan as `slurm`, `trainjob`, `torchtitan`, `megatron` or `accelerate`. In the course's tests each of these files is read by the engine's own parser.
+#
+# Before 1,024 GPUs start, one rank of them can run on your laptop. PyTorch has a process group that only pretends: every collective returns at once, with whatever is in the buffer. With tensors that have a shape and no memory, the real FSDP2 and tensor
+# parallel code of that rank runs, and its states and its collectives can be counted. This is a **rehearsal** (演练). It proves nothing about times or losses, and everything about what is kept and sent.
+#
+# Two layers of Llama 3 8B on 128 data-parallel × 8 tensor-parallel ranks. We take the last rank, 1,023. FSDP2 cuts each tensor into blocks of rows, as `torch.chunk` does: all blocks are equally long, except at the end.
+#
+# **Predict.** Tensor parallelism leaves this rank's group 16,032 of the 128,256 rows of the embedding. FSDP2 cuts these over 128 ranks, 125.25 rows each on average. How many rows are there really on the last of them?
+
+# %%
+rows_left = predict("15.rows", "Rows on the last rank?", yours=None)
+
+# %%
+two_layers = replace(models.MODELS["llama3-8b"], layers=2)
+fp32 = Recipe(parameters="fp32", gradients="fp32", compute="bf16", master_copy=False)
+layout = Layout(dp=128, tp=8, zero_stage=3)
+result = rehearse(Job(two_layers, fp32, layout, sequence=1024), rank=1023)
+print(result.report())
+assert result.explained
+
+# %%
+block = torch.zeros(16_032, 1).chunk(128)
+expect(16_032 - 127 * 126, len(block[-1]), label="rows", yours=rows_left)
+
+# %% [markdown]
+# **Explain.** A block has 126 rows, the next whole number. 127 ranks hold that many, and 30 are left for the last. It reserves room for 126 all the same (that is the *padding* in the table), but the optimizer keeps moments for what is there: less than half of the mean. All calls are the theory's: two for each layer and one for the
+# root, and thirteen of tensor parallelism.
+#
+# `course rehearse` does this for whole models, in about a minute. Here is one that Llama 3 8B would be trained with, all 32 layers, with sequence parallelism:
+
+# %%
+print(recorded("rehearse_1024"))
+
+# %% [markdown]
+# Look at `tp all-reduce`. The theory had 3 calls, and the rehearsal has 65 more: with sequence parallelism every norm sees only its part of the tokens, so the gradients of its weights must be added up, and PyTorch does that tensor by tensor. In bytes it is nothing. In latency it is
+# 65 messages that wait. This is what a rehearsal is for.
+#
+# **Remember**
+# - Emit the files from the plan; do not type its numbers twice.
+# - A rehearsal runs the real code of one rank. Every byte that differs from theory gets a name.
+
+# %% [markdown]
+# ## What to remember
+#
+# 1. A launcher tells each process by six variables who it is, and ends all when one fails.
+# 2. One agent per node; they meet at one address. Slurm, Kubernetes and Ray differ in who starts the agent.
+# 3. The same job has the same losses under every wrapper, if batch, clipping and precision are the same. Print them.
+# 4. Wrappers replace parameters: the optimizer comes last, and whole-matrix optimizers need whole matrices.
+# 5. Resume is your program's duty: weights, moments, step, data, random state.
+# 6. $\tau = \sqrt{2CM}$. A failure costs notice, queue, start and repeat.
+# 7. Rehearse one rank before you rent a thousand.
+
+# %%
+quiz("15")
+
+# %% [markdown]
+# **Now you:** open `exercises/15_launchers_and_recovery.ipynb`.
+#
+# **Read on.** *torchrun (Elastic Launch)*, docs.pytorch.org/docs/stable/elastic/run.html. Llama 3, section 3.3.4 (arXiv:2407.21783). Daly 2006, *A higher order estimate of the optimum checkpoint interval*. Wan et al. 2024, *ByteCheckpoint*
+# (arXiv:2407.20143). torchtitan (arXiv:2410.06511).
+
+# %% [markdown] tags=["exercise"]
+# ## Exercises
+
+# %% tags=["exercise"]
+from course_lib import check, hint
+from course_lib.theory.step import recovery
+
+# %% [markdown] tags=["exercise"]
+# **15.1** 4,096 GPUs, each of which fails once in 1,500 days. They train LLaMA-2 70B, whose checkpoint has 827.7 GB; the storage takes 20 GB/s. A restart takes 5 minutes. Give the seconds of a save, the hours between failures
+# of the machine, the minutes between saves by Young, and the time lost over the time of new work by the three terms of section 15.8.
+
+# %% tags=["exercise"]
+save_s, mtbf_h, interval_min, lost = ..., ..., ..., ...
+### BEGIN SOLUTION
+save_s = 827.7 / 20
+mtbf_s = 1500 * 86_400 / 4096
+mtbf_h = mtbf_s / 3600
+interval_s = (2 * save_s * mtbf_s) ** 0.5
+interval_min = interval_s / 60
+lost = save_s / interval_s + (interval_s / 2 + 300) / mtbf_s
+### END SOLUTION
+check("15.1", [save_s, mtbf_h, interval_min, lost])
+
+# %% [markdown] tags=["exercise"]
+# **15.2** Three teams save at the best interval, and each may buy one thing: `"storage"`, four times as fast; `"restarts"`, in a third of the time; or `"GPUs"` that fail half as often. What saves most time? Guess first: which of the three terms is the
+# largest, and which of them does each offer touch? `recovery.Saving(interval_s, save_s, mtbf_s, restart_s)` has `.best_interval_s` and `.waste`.
+
+# %% tags=["exercise"]
+buy = {
+    "a save takes 300 s, a restart 2 min, a failure comes every 6 h": ...,
+    "a save takes 5 s, a restart 20 min, a failure comes every 3 h": ...,
+    "a save takes 60 s, a restart 20 min, a failure comes every 3.1 h": ...,
+}
+### BEGIN SOLUTION
+buy = {
+    "a save takes 300 s, a restart 2 min, a failure comes every 6 h": "storage",
+    "a save takes 5 s, a restart 20 min, a failure comes every 3 h": "restarts",
+    "a save takes 60 s, a restart 20 min, a failure comes every 3.1 h": "GPUs",
+}
+
+
+def least_waste(save_s, mtbf_s, restart_s):
+    best = recovery.daly_interval_s(save_s, mtbf_s)
+    return recovery.expected_waste(best, save_s, mtbf_s, restart_s)
+
+
+for save_s, restart_s, mtbf_s in (
+    (300, 120, 21600),
+    (5, 1200, 10800),
+    (60, 1200, 11160),
+):
+    print(
+        f"storage {least_waste(save_s / 4, mtbf_s, restart_s):.1%},",
+        f"restarts {least_waste(save_s, mtbf_s, restart_s / 3):.1%},",
+        f"GPUs {least_waste(save_s, 2 * mtbf_s, restart_s):.1%}",
+    )
+### END SOLUTION
+check("15.2", buy)
+
+# %% [markdown] tags=["exercise"]
+# **15.3** Some start without torchrun: `srun --ntasks-per-node=8 python job.py` starts all ranks at once, and Slurm tells each of them `SLURM_NODEID` (its node, from 0), `SLURM_LOCALID` (its number on that node), `SLURM_NNODES` and
+# `SLURM_NTASKS_PER_NODE`. Write what turns these into the six variables of section 15.1, so that `init_process_group` works. Ranks are numbered node by node. As in every environment, all values are text.
+
+
+# %% tags=["exercise"]
+def from_slurm(slurm: dict[str, str], address: str, port: int) -> dict[str, str]:
+    """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+    ### BEGIN SOLUTION
+    local_ranks = int(slurm["SLURM_NTASKS_PER_NODE"])
+    local_rank = int(slurm["SLURM_LOCALID"])
+    return {
+        "RANK": str(int(slurm["SLURM_NODEID"]) * local_ranks + local_rank),
+        "WORLD_SIZE": str(int(slurm["SLURM_NNODES"]) * local_ranks),
+        "LOCAL_RANK": str(local_rank),
+        "LOCAL_WORLD_SIZE": str(local_ranks),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
+    }
+    ### END SOLUTION
+
+
+check("15.3", from_slurm)
+
+# %% [markdown] tags=["exercise"]
+# **15.4** A state of `total` columns was written by `writers` ranks and is read by `readers`; rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$. Which pieces does reader `rank` take? Return `(file, start, stop)` for each piece, in the
+# order of the columns. `file` is the writer's rank; `start` and `stop` count from the beginning of *that file*. Of the ten columns in section 15.7, written by 4 and read by 3, rank 1 takes `[(1, 1, 3), (2, 0, 1)]`.
+
+
+# %% tags=["exercise"]
+def pieces(
+    total: int, writers: int, readers: int, rank: int
+) -> list[tuple[int, int, int]]:
+    """What a reader takes from whose file."""
+    ### BEGIN SOLUTION
+    low, high = total * rank // readers, total * (rank + 1) // readers
+    found = []
+    for writer in range(writers):
+        first, last = total * writer // writers, total * (writer + 1) // writers
+        if max(first, low) < min(last, high):
+            found.append((writer, max(first, low) - first, min(last, high) - first))
+    return found
+    ### END SOLUTION
+
+
+check("15.4", pieces)
+
+# %% [markdown] tags=["exercise"]
+# **15.5** Six runs, and what somebody saw. What is the cause? Choose from
+# `"one process"`, `"clipping"`, `"optimizer built too early"`, `"recompilation"`, `"moments not saved"`, `"to_local"`, `"standalone"`.
+
+# %% tags=["exercise"]
+cause = {
+    "two GPUs, no error; the losses are those of half the global batch": ...,
+    "under fully_shard the loss is the same in every update": ...,
+    "the losses equal those of DDP until the loss rises once; from then on they differ": ...,
+    "after a restart the loss goes on where it was, jumps up at once, and comes down in an hour": ...,
+    "Muon under FSDP2 learns worse than on one GPU, and sends less than expected": ...,
+    "16 GPUs on two nodes, twice eight ranks, and two log files that both begin with rank 0": ...,
+}
+### BEGIN SOLUTION
+answers = [
+    "one process",
+    "optimizer built too early",
+    "clipping",
+    "moments not saved",
+    "to_local",
+    "standalone",
+]
+cause = dict(zip(cause, answers, strict=True))
+### END SOLUTION
+check("15.5", cause)
+
+# %% [markdown] tags=["exercise"]
+# **15.6** A job for 4 nodes of 8 GPUs. It starts 32 agents. With that mended, each node waits ten minutes for the others and gives up. With that mended, the first rank that dies ends it for good. Mend
+# the options, and leave alone what is right.
+
+# %% tags=["exercise"]
+### BEGIN GIVEN
+options = {
+    "srun --nodes": "4",
+    "srun --ntasks-per-node": "8",
+    "torchrun --nnodes": "4",
+    "torchrun --nproc-per-node": "8",
+    "torchrun --rdzv-id": "$SLURM_JOB_ID",
+    "torchrun --rdzv-backend": "c10d",
+    "torchrun --rdzv-endpoint": "localhost:29400",
+    "torchrun --max-restarts": "0",
+}
+### END GIVEN
+### BEGIN SOLUTION
+options = {
+    "srun --nodes": "4",
+    "srun --ntasks-per-node": "1",
+    "torchrun --nnodes": "4",
+    "torchrun --nproc-per-node": "8",
+    "torchrun --rdzv-id": "$SLURM_JOB_ID",
+    "torchrun --rdzv-backend": "c10d",
+    "torchrun --rdzv-endpoint": "$HEAD:29400",
+    "torchrun --max-restarts": "3",
+}
+### END SOLUTION
+check("15.6", options)
+
+# %% [markdown] tags=["exercise"]
+# **15.7** A run of 1,500 updates of 4 s each saves after every 250. It is killed when 1,120 are done, and again when its second attempt has reached update 1,240. How many updates are computed in all? How many would it be if it saved after every 50? A save
+# takes 20 s: how many seconds does each plan spend on saves and on repeated updates? (Each save is made once for each time the run passes it; count those after updates 250, 500, … 1500.)
+
+# %% tags=["exercise"]
+updates_250, updates_50, seconds_250, seconds_50 = ..., ..., ..., ...
+### BEGIN SOLUTION
+repeated_250 = 1120 % 250 + 1240 % 250  # from 1000 both times
+repeated_50 = 1120 % 50 + 1240 % 50
+updates_250, updates_50 = 1500 + repeated_250, 1500 + repeated_50
+seconds_250 = 1500 // 250 * 20 + 4 * repeated_250
+seconds_50 = 1500 // 50 * 20 + 4 * repeated_50
+### END SOLUTION
+check("15.7", [updates_250, updates_50, seconds_250, seconds_50])
+
+# %% [markdown] tags=["exercise"]
+# **15.8** A model is compiled with the default settings, and its batches have 8 samples each. How many graphs have been made (a) after the first update, (b) after three epochs of 100 samples, (c) after three epochs of 97 samples, (d) after three epochs of 97 samples with
+# `drop_last=True`, (e) after one epoch of 100 samples, and a second one of batches of 32? Then count with `measure.graphs.log_graphs` as in section 15.5.
+
+# %% tags=["exercise"]
+graphs = [..., ..., ..., ..., ...]
+### BEGIN SOLUTION
+graphs = [1, 2, 2, 1, 2]
+# (b) 8, then 4: one graph for all sizes; (c) 8, then 1, which has its own;
+# (d) 8 only; (e) 8, then 4 for all sizes, which 32 fits
+### END SOLUTION
+check("15.8", graphs)
+
+# %% [markdown] tags=["exercise"]
+# **15.9** (published mistakes) Six sentences from notes and blogs. True or false?
+
+# %% tags=["exercise"]
+claims = {
+    "accelerate runs PyTorch and TensorFlow programs": ...,
+    "GPT-3 was trained with DeepSpeed": ...,
+    "with tp 8, 64 GPUs, accumulation 4 and micro-batch 2 the global batch is 512": ...,
+    "on two cards of 25.4 GB FSDP trains GPT-2 XL in fp32 with AdamW, and DDP cannot": ...,
+    "ZeRO saves storage and no computing; its third stage sends more than DDP": ...,
+    "when Slurm requeues a job, it puts the program back to where it was": ...,
+}
+### BEGIN SOLUTION
+answers = [False, False, False, True, True, False]
+claims = dict(zip(claims, answers, strict=True))
+### END SOLUTION
+check("15.9", claims)
+
+# %% [markdown] tags=["exercise"]
+# **15.10** Write a launcher. It starts one command on every rank of its machine, tells each rank by six variables of its environment who it is and where all of them meet, and when one rank fails it ends the others. Then write how a rank enters the
+# process group, and how it leaves it.
+#
+# `subprocess.Popen(command, env=…)` starts a process and returns at once. The object that it returns has `poll()` (None while the process runs, then its exit code), `wait(timeout)`, `terminate()` (SIGTERM: a request) and `kill()` (SIGKILL, which no process can
+# ignore). The check starts real processes: ranks that end well, a rank that fails, a rank that ignores SIGTERM, and Ctrl-C. What passes is kept as `mine/launcher.py`; `course demo toy --parts mine` and `course demo launchers --parts mine` start their ranks by it.
+
+# %% tags=["exercise"]
+import gc
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+
+import torch.distributed as dist
+
+from course_lib.scratch.launcher import free_port
+
+### BEGIN GIVEN
+
+
+def rank_environment(
+    local_rank: int,
+    local_ranks: int,
+    port: int,
+    *,
+    node: int = 0,
+    nodes: int = 1,
+    address: str = "127.0.0.1",
+) -> dict[str, str]:
+    """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT.
+
+    Every node has `local_ranks` ranks; rank 0 listens at `port` of `address`.
+    """
+    ...
+
+
+def launch_ranks(
+    command: Sequence[str],
+    local_ranks: int,
+    port: int | None = None,
+    *,
+    node: int = 0,
+    nodes: int = 1,
+    address: str = "127.0.0.1",
+) -> list[int]:
+    """Run `command` on every rank of this node; the exit codes, by rank.
+
+    As soon as one is not 0, the other ranks are ended by `end_ranks`; so they
+    are if this function is interrupted. `port` None: `free_port()`.
+    """
+    ...
+
+
+def end_ranks(ranks: Sequence[subprocess.Popen], grace_s: float = 5.0) -> None:
+    """Ask all that still run to end; kill those that have not by then.
+
+    Returns when none of them runs any more.
+    """
+    ...
+
+
+def setup(rank: int, world_size: int) -> None:
+    """Join a gloo group, at MASTER_ADDR and MASTER_PORT of the environment."""
+    ...
+
+
+def cleanup() -> None:
+    """Leave the group, behind the last model that used it: gc.collect()."""
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.launcher import (
+    cleanup,
+    end_ranks,
+    launch_ranks,
+    rank_environment,
+    setup,
+)
+
+### END SOLUTION
+
+check("15.10", [rank_environment, launch_ranks, end_ranks, setup, cleanup])
+
+# %% [markdown] tags=["exercise"]
+# **15.11** Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. Rank r of n holds columns total·r//n to total·(r+1)//n, which `columns(total, r, n)` tells; no
+# number of ranks has to divide them.
+#
+# A checkpoint is a folder `step-00000004` with a file `rank0.shard`, `rank1.shard`, … of each rank, its numbers as they are, row by row, and `manifest.json`, which comes last: a checkpoint that has one is complete. Given are `read_manifest(path, layout)`, which also
+# compares the model, `read_shard(file, writer, entry)`, which compares the checksum, and `remove_old(folder, keep)`. What passes is kept as `mine/reshard.py`; `course demo checkpoint --ranks 4 --load-ranks 3 --parts mine` trains on it.
+
+# %% tags=["exercise"]
+import json
+import math
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from course_lib.scratch.recovery.checkpoint import columns, remove_old
+from course_lib.scratch.recovery.files import (
+    MANIFEST,
+    CheckpointError,
+    Layout,
+    read_manifest,
+    read_shard,
+)
+
+### BEGIN GIVEN
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """All or nothing: a reader never sees half a file under this name."""
+    ...
+
+
+def save_shard(
+    folder: Path,
+    step: int,
+    shard: Tensor,  # (3, columns of this rank)
+    layout: Layout,
+    group: ProcessGroup | None = None,
+    keep: int = 2,
+) -> Path:
+    """Write one checkpoint, all ranks together; the last `keep` remain.
+
+    Returns its folder, f"step-{step:08d}" in `folder`. The manifest, JSON, is
+    {"step": step, "layout": layout, "shards": [one entry of each rank]}; an
+    entry is {"bytes": …, "crc32": zlib.crc32(data)}.
+    """
+    ...
+
+
+def load_shard(
+    path: Path,
+    layout: Layout,
+    group: ProcessGroup | None = None,
+    reshard: bool = True,
+) -> tuple[int, Tensor]:
+    """The step and this rank's shard (3, columns), however many wrote them.
+
+    `layout` has the shape of each parameter: {"weight": [5, 7], "bias": [2]}
+    are 37 columns. Only shards with a column of this rank are read.
+    reshard=False: CheckpointError if another number of ranks wrote them.
+    """
+    ...
+
+
+### END GIVEN
+### BEGIN SOLUTION
+from course_lib.scratch.recovery.checkpoint import load_shard, save_shard
+from course_lib.scratch.recovery.files import write_whole
+
+### END SOLUTION
+
+check("15.11", [write_whole, save_shard, load_shard])

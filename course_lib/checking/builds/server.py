@@ -1,0 +1,354 @@
+"""Build 14.10: a table on servers; trainers pull its rows and push their gradients."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from course_lib.checking.build import Step, build
+from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.ranks import Outcome, on_ranks
+from course_lib.checking.exercises import Wrong
+from course_lib.checking.races import Race
+from course_lib.theory.network.sparse import RowExchange
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from course_lib.scratch.parameter_server.messages import Messages
+
+_ROWS, _WIDTH, _RATE, _UPDATES = 11, 3, 0.5, 2
+
+
+@dataclass(frozen=True)
+class _Case:
+    """The rows that each trainer draws in each update, as nested lists of any shape."""
+
+    drawn: tuple[Any, ...]
+    servers: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.servers + len(self.drawn)
+
+    @property
+    def trainers(self) -> range:
+        return range(self.servers, self.ranks)
+
+    def ids(self, trainer: int) -> "Tensor":
+        """What the trainer with this rank draws."""
+        import torch
+
+        return torch.tensor(self.drawn[trainer - self.servers])
+
+    def exchanges(self, trainer: int) -> list[RowExchange]:
+        """What a trainer exchanges with each server."""
+        rows = set(self.ids(trainer).flatten().tolist())
+        counts = [sum(row % self.servers == server for row in rows) for server in self.every_server]
+        return [RowExchange(count, _WIDTH) for count in counts]
+
+    @property
+    def every_server(self) -> range:
+        return range(self.servers)
+
+
+_DISTINCT = _Case(([7, 0, 4], [4, 2, 1, 9]))
+_REPEATED = _Case(([[4, 0], [9, 4]], [[2, 4, 2], [2, 5, 1]]))
+_TWO_SERVERS = _Case(([[4, 0], [10, 4]], [[3, 5], [8, 3], [3, 1]]), servers=2)
+_LATE = _Case(([1, 4, 3], [4, 1]), servers=2)
+
+
+def _table() -> "Tensor":
+    import torch
+
+    return torch.arange(1.0, 1 + _ROWS * _WIDTH).view(_ROWS, _WIDTH)
+
+
+def _gradient(trainer: int, rows: "Tensor") -> "Tensor":
+    """What a trainer finds for the rows that it has drawn: another number at each place."""
+    import torch
+
+    return 10.0**trainer + torch.arange(float(rows.numel())).view_as(rows) + 0.1 * rows
+
+
+def _messages() -> "Messages":
+    import torch.distributed as dist
+
+    from course_lib.scratch.parameter_server.messages import Messages
+
+    assert dist.group.WORLD is not None  # launch has made it
+    return Messages(dist.group.WORLD)
+
+
+def _server_of(parts: SimpleNamespace, case: _Case, rank: int) -> Any:
+    own = _table()[rank :: case.servers].clone()
+    return parts.ParameterServer(own, _RATE, list(case.trainers), _messages())
+
+
+def _remote_of(parts: SimpleNamespace, case: _Case) -> Any:
+    return parts.RemoteTable(_WIDTH, list(case.every_server), _messages())
+
+
+def _in_step(parts: SimpleNamespace, case: _Case) -> Any:
+    """On a rank: a server's table and whole gradient after each update, or a trainer's rows."""
+    import torch.distributed as dist
+
+    rank, found = dist.get_rank(), []
+    if rank < case.servers:
+        server = _server_of(parts, case, rank)
+        for _ in range(_UPDATES):
+            whole = server.serve_together()
+            found.append((server.table.clone(), whole))
+        return found
+    remote = _remote_of(parts, case)
+    for _ in range(_UPDATES):
+        rows = remote.pull(case.ids(rank))
+        found.append(rows)
+        if getattr(rows, "shape", None) != (*case.ids(rank).shape, _WIDTH):
+            rows = _table()[case.ids(rank)]  # what came is refused; a server must not wait for it
+        remote.push(_gradient(rank, rows))
+    return found
+
+
+def _alone(case: _Case) -> tuple[list["Tensor"], list["Tensor"]]:
+    """The table before each update and at the end, and each update's gradient, in one process."""
+    import torch
+
+    tables, gradients = [_table()], []
+    for _ in range(_UPDATES):
+        whole = torch.zeros(_ROWS, _WIDTH)
+        for trainer in case.trainers:
+            ids = case.ids(trainer)
+            its = _gradient(trainer, tables[-1][ids])
+            whole.index_add_(0, ids.flatten(), its.flatten(0, -2))
+        gradients.append(whole)
+        tables.append(tables[-1] - _RATE * whole)
+    return tables, gradients
+
+
+def _check_in_step(case: _Case, parts: SimpleNamespace) -> None:
+    outcomes = on_ranks(_in_step, parts, case, ranks=case.ranks)
+    for update in range(_UPDATES):
+        _expect_rows(outcomes, case, update)
+        _expect_update(outcomes, case, update)
+    _expect_bytes(outcomes, case)
+
+
+def _expect_rows(outcomes: list[Outcome], case: _Case, update: int) -> None:
+    """Each trainer has the rows of the table as it was before the update."""
+    tables, _ = _alone(case)
+    before = tables[update]
+    for trainer in case.trainers:
+        ids = case.ids(trainer)
+        distinct = ids.unique()
+        others = {"the rows in rising order of their numbers": before[distinct]}
+        if trainer > case.servers:  # another trainer's gradient may have changed them already
+            first = case.ids(case.servers)
+            changed = before.clone()
+            its = _gradient(case.servers, before[first])
+            changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-_RATE)
+            others["rows to which another trainer's gradient was already applied"] = changed[ids]
+        if case.servers > 1:
+            half = -(-_ROWS // 2)
+            elsewhere = (ids % half * 2 + ids // half).clamp(max=_ROWS - 1)
+            others["rows cut into blocks, where neighbours lie on different servers"] = before[
+                elsewhere
+            ]
+        if update:
+            others["rows of the first update"] = tables[0][ids]
+        what = f"{_where(trainer, case)}, update {update}: what pull returns"
+        expect_tensor(outcomes[trainer].value[update], before[ids], what, others=others)
+
+
+def _expect_update(outcomes: list[Outcome], case: _Case, update: int) -> None:
+    """Each server has changed its rows by the sum of all gradients, and returns that sum."""
+    tables, gradients = _alone(case)
+    trainers = len(case.trainers)
+    for server in case.every_server:
+        table, whole = outcomes[server].value[update]
+        name = f"{_where(server, case)}, update {update}"
+        own = slice(server, None, case.servers)
+        expect_tensor(
+            table - tables[update][own],
+            tables[update + 1][own] - tables[update][own],
+            f"{name}: the change of the table",
+            factors={
+                1 / trainers: "the mean over trainers, where the sum is wanted",
+                -1.0: "the gradient was added, where it is to be subtracted",
+                1 / _RATE: "the learning rate is missing",
+            },
+            others={
+                name: -_RATE * mistake[own]
+                for name, mistake in _assigned(case, tables[update]).items()
+            },
+            tolerance=1e-4,
+        )
+        expect_tensor(
+            whole,
+            gradients[update][own],
+            f"{name}: what serve_together returns",
+            factors={-_RATE: "the change of the table, where the gradient is wanted"},
+            tolerance=1e-4,
+        )
+
+
+def _assigned(case: _Case, table: "Tensor") -> dict[str, "Tensor"]:
+    """Gradients where something is assigned that should be added."""
+    import torch
+
+    by_draw, by_trainer = torch.zeros(_ROWS, _WIDTH), torch.zeros(_ROWS, _WIDTH)
+    for trainer in case.trainers:
+        ids = case.ids(trainer)
+        its = _gradient(trainer, table[ids]).flatten(0, -2)
+        last, summed = torch.zeros(_ROWS, _WIDTH), torch.zeros(_ROWS, _WIDTH)
+        for row, one in zip(ids.flatten().tolist(), its, strict=True):
+            last[row] = one
+            summed[row] += one
+        by_draw += last
+        by_trainer[ids.flatten()] = summed[ids.flatten()]
+    return {
+        "that of one gradient for each row, where several are to be added": by_draw,
+        "that of the last trainer alone, where several have used a row": by_trainer,
+    }
+
+
+def _expect_bytes(outcomes: list[Outcome], case: _Case) -> None:
+    """What each rank sends in all updates, as the theory has it."""
+    exchanges = {trainer: case.exchanges(trainer) for trainer in case.trainers}
+    sent = []
+    for server in case.every_server:
+        own = [each[server] for each in exchanges.values()]
+        calls, size = sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own)
+        sent.append({"send-recv": (_UPDATES * calls, _UPDATES * size)})
+    for own in exchanges.values():
+        calls, size = sum(4 if one.rows else 2 for one in own), sum(one.pushed_bytes for one in own)
+        sent.append({"send-recv": (_UPDATES * calls, _UPDATES * size)})
+    why = "each different row travels once each way, behind a header for each request"
+    expect_sent(outcomes, sent, why)
+
+
+def _where(rank: int, case: _Case) -> str:
+    role = "server" if rank < case.servers else "trainer"
+    return f"rank {rank} of {case.ranks} ({role})"
+
+
+def _one_is_late(parts: SimpleNamespace, case: _Case) -> Any:
+    """On a rank: the last trainer holds its rows while the other one makes two updates."""
+    import torch
+    import torch.distributed as dist
+
+    rank, token = dist.get_rank(), torch.zeros(1)
+    if rank < case.servers:
+        server = _server_of(parts, case, rank)
+        server.serve_as_they_come()
+        return server.table, server.staleness
+    remote, (quick, late) = _remote_of(parts, case), case.trainers
+    pulled = []
+    if rank == late:
+        pulled.append(remote.pull(case.ids(rank)))
+        dist.send(token, quick)
+        dist.recv(token, quick)
+        remote.push(_gradient(rank, pulled[0]))
+    else:
+        dist.recv(token, late)
+        for _ in range(2):
+            pulled.append(remote.pull(case.ids(rank)))
+            remote.push(_gradient(rank, pulled[-1]))
+        dist.send(token, late)
+    remote.stop()
+    return pulled
+
+
+def _as_they_come(parts: SimpleNamespace) -> None:
+    case = _LATE
+    outcomes = on_ranks(_one_is_late, parts, case, ranks=case.ranks)
+    quick, late = case.trainers
+    table = _table()
+    held = table[case.ids(late)]
+    expect_tensor(outcomes[late].value[0], held, f"{_where(late, case)}: what pull returns")
+    for update in range(2):
+        ids = case.ids(quick)
+        what = f"{_where(quick, case)}, update {update}: what pull returns"
+        others = {"rows of the table before its own gradient": _table()[ids]} if update else {}
+        expect_tensor(outcomes[quick].value[update], table[ids], what, others=others)
+        table.index_add_(0, ids, _gradient(quick, table[ids]), alpha=-_RATE)
+    without = table.clone()
+    table.index_add_(0, case.ids(late), _gradient(late, held), alpha=-_RATE)
+    for server in case.every_server:
+        found, staleness = outcomes[server].value
+        own = slice(server, None, case.servers)
+        expect_tensor(
+            found,
+            table[own],
+            f"{_where(server, case)}: the table in the end",
+            others={"the table without the gradient that came last": without[own]},
+            tolerance=1e-4,
+        )
+        _expect_staleness(staleness, {quick: [0, 0], late: [2]}, _where(server, case))
+
+
+def _expect_staleness(found: Any, expected: dict[int, list[int]], where: str) -> None:
+    if not isinstance(found, dict) or {*found} != {*expected}:
+        raise Wrong(f"{where}: staleness wants a list of whole numbers for each trainer")
+    for trainer, right in expected.items():
+        given = list(found[trainer])
+        what = f"{where}: staleness has for trainer {trainer}"
+        if len(given) != len(right):
+            raise Wrong(f"{what} {len(given)} entries, expected one for each of its gradients")
+        if given != right:
+            raise Wrong(
+                f"{what} {given}, expected the updates after its rows were pulled and before its "
+                "gradient arrived"
+            )
+
+
+def _prepared(parts: SimpleNamespace) -> Callable[[], object]:
+    """An update of 2000 draws from 10,000 rows of 64 numbers: 1 server, 1 trainer."""
+    import torch
+    import torch.distributed as dist
+
+    ids = torch.randint(0, 10_000, (2000,), generator=torch.Generator().manual_seed(0))
+    if dist.get_rank() == 0:
+        server = parts.ParameterServer(torch.zeros(10_000, 64), 0.1, [1], _messages())
+        serve: Callable[[], object] = server.serve_together
+        return serve
+    remote = parts.RemoteTable(64, [0], _messages())
+    return lambda: remote.push(remote.pull(ids))
+
+
+def _in_step_steps(cases: Sequence[tuple[str, _Case]]) -> tuple[Step, ...]:
+    needs = ("RemoteTable.pull", "RemoteTable.push", "ParameterServer.serve_together")
+    return tuple(Step(title, needs, partial(_check_in_step, case)) for title, case in cases)
+
+
+SERVER = build(
+    "server",
+    title="a table on servers",
+    hints=(
+        "serve_together needs two loops: all trainers get their rows before the first gradient.",
+        "ids.unique(return_inverse=True) has the different rows, and for each id its place among "
+        "them; rows[places] undoes it.",
+        "A sum by row: zeros(...).index_add_(0, places, gradients), both flattened. An assignment "
+        "by index would keep one gradient only.",
+        "distinct % S == s are the rows of server s, distinct // S their numbers there. Keep what "
+        "each server was asked for until push.",
+        "messages.announced() without a rank says who has come. A trainer whose ids you keep has "
+        "rows in its hands, so what comes next from it is a gradient.",
+    ),
+    steps=(
+        *_in_step_steps(
+            (
+                ("different rows, one server", _DISTINCT),
+                ("rows drawn many times", _REPEATED),
+                ("rows on two servers", _TWO_SERVERS),
+            )
+        ),
+        Step(
+            "as they come",
+            ("RemoteTable.stop", "ParameterServer.serve_as_they_come"),
+            _as_they_come,
+        ),
+    ),
+    race=Race("an update of 2000 draws from 10,000 rows of 64, in step", _prepared),
+)

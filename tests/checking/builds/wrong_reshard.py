@@ -1,0 +1,228 @@
+"""Checkpoints that the check must refuse: (what was thought, answer, words of the refusal)."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import zlib
+
+import torch
+import torch.distributed as dist
+
+from course_lib.scratch.recovery import checkpoint as ours
+from course_lib.scratch.recovery import files
+from course_lib.scratch.recovery.checkpoint import columns, remove_old
+from course_lib.scratch.recovery.files import (
+    MANIFEST,
+    CheckpointError,
+    read_manifest,
+    read_shard,
+)
+
+
+def _with(write=files.write_whole, save=ours.save_shard, load=ours.load_shard):
+    write.__name__, save.__name__, load.__name__ = "write_whole", "save_shard", "load_shard"
+    return [write, save, load]
+
+
+def in_place(path, data):
+    path.write_bytes(data)
+
+
+def renames_too_early(path, data):
+    with open(path.with_suffix(".part"), "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+        os.replace(path.with_suffix(".part"), path)
+
+
+def from_another_folder(path, data):
+    with tempfile.NamedTemporaryFile(delete=False) as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.move(file.name, path)
+
+
+def a_copy_remains(path, data):
+    files.write_whole(path, data)
+    path.with_suffix(".backup").write_bytes(data)
+
+
+def without_sync(path, data):
+    path.with_suffix(".part").write_bytes(data)
+    os.replace(path.with_suffix(".part"), path)
+
+
+def _save(fault):
+    """Saving in which one thing goes wrong."""
+
+    def save_shard(folder, step, shard, layout, group=None, keep=2):
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        path = folder / f"step-{step:08d}"
+        path.mkdir(parents=True, exist_ok=True)
+        if fault == "bytes of a view":
+            data = bytes(shard.untyped_storage())
+        elif fault == "column by column":
+            data = shard.t().contiguous().numpy().tobytes()
+        else:
+            data = shard.contiguous().numpy().tobytes()
+        entry = {"bytes": len(data), "crc32": zlib.crc32(data)}
+        entries = [None] * ranks
+        if fault == "nothing proves that all have written":
+            dist.all_gather_object(entries, entry, group)
+        files.write_whole(path / f"rank{rank}.shard", data)
+        if fault == "rank 0 alone gathers":
+            if rank == 0:
+                dist.all_gather_object(entries, entry, group)
+        elif fault == "only its own entry":
+            dist.barrier(group)
+            entries = [entry]
+        elif fault != "nothing proves that all have written":
+            dist.all_gather_object(entries, entry, group)
+        manifest = {"step": step, "layout": layout, "shards": entries}
+        if fault == "no layout":
+            del manifest["layout"]
+        if rank == 0 or fault == "everybody writes the manifest":
+            files.write_whole(path / MANIFEST, json.dumps(manifest).encode())
+        if rank == 0 and fault != "nothing is removed":
+            remove_old(folder, keep)
+        if fault != "returns at once":
+            dist.barrier(group)
+        return path
+
+    return _with(save=save_shard)
+
+
+def _load(fault=""):
+    """Loading in which one thing goes wrong."""
+
+    def load_shard(path, layout, group=None, reshard=True):
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        manifest = read_manifest(path, layout)
+        writers = len(manifest["shards"])
+        if writers != ranks and not reshard and fault != "always reshards":
+            raise CheckpointError("another number of ranks")
+        total = sum(map(math.prod, layout.values()))
+        start, stop = columns(total, rank, ranks)
+        if fault == "its own file":
+            return 4, read_shard(path / f"rank{rank}.shard", rank, manifest["shards"][rank])
+        found = []
+        for writer, entry in enumerate(manifest["shards"]):
+            first, last = columns(total, writer, writers)
+            if fault == "equal shards":
+                wide = math.ceil(total / writers)
+                first, last = writer * wide, min(total, (writer + 1) * wide)
+            if fault != "reads everything" and (first >= stop or start >= last):
+                continue
+            file = path / f"rank{writer}.shard"
+            if fault == "believes every byte":
+                shard = torch.frombuffer(bytearray(file.read_bytes()), dtype=torch.float32)
+                shard = shard.view(3, -1)
+            else:
+                shard = read_shard(file, writer, entry)
+            low, high = max(first, start) - first, min(last, stop) - first
+            if fault == "columns of the whole":
+                low, high = max(first, start), min(last, stop)
+            if low < high:
+                found.append(shard[:, low:high])
+        if fault == "backwards":
+            found.reverse()
+        return manifest["step"], torch.cat(found, dim=0 if fault == "on top of each other" else 1)
+
+    return _with(load=load_shard)
+
+
+WRONG = [
+    ("in place", _with(in_place), "step 1.*opens `path` itself for writing"),
+    ("renamed too early", _with(renames_too_early), "step 1.*before all of it is written"),
+    ("another folder", _with(from_another_folder), "step 1.*in the same folder"),
+    ("a copy remains", _with(a_copy_remains), "step 1.*leaves a.backup behind"),
+    ("not on the disk", _with(without_sync), "step 1.*os.fsync"),
+    ("bytes of a view", _save("bytes of a view"), "step 2.*rank0.shard of 3 has 444 bytes"),
+    ("transposed", _save("column by column"), "step 2.*column by column"),
+    (
+        "the manifest first",
+        _save("nothing proves that all have written"),
+        "step 2.*rank 1 of 3: the manifest is there before the shard",
+    ),
+    ("rank 0 gathers", _save("rank 0 alone gathers"), "step 2.*(nothing moves|raised)"),
+    ("one entry", _save("only its own entry"), "step 2.*'shards' of the manifest is"),
+    ("no layout", _save("no layout"), "step 2.*wants the keys step, layout, shards"),
+    (
+        "all write it",
+        _save("everybody writes the manifest"),
+        "step 2.*(writes the manifest as well|raised FileNotFoundError)",
+    ),
+    ("keeps all", _save("nothing is removed"), "step 2.*with keep=2 the complete"),
+    ("returns at once", _save("returns at once"), "step 2.*rank 1 of 3.*no manifest yet"),
+    ("believes every byte", _load("believes every byte"), "step 3.*although the checksum"),
+    ("its own file", _load("its own file"), "step 4"),
+    ("equal shards", _load("equal shards"), "step [34]"),
+    ("columns of the whole", _load("columns of the whole"), "step 3"),
+    ("backwards", _load("backwards"), "step 4.*differs in"),
+    ("dim 0", _load("on top of each other"), "step 4"),
+    (
+        "reads everything",
+        _load("reads everything"),
+        "step 3.*reads rank1.shard, in which it has no column",
+    ),
+    ("always reshards", _load("always reshards"), "step 3.*expected a CheckpointError"),
+]
+
+
+def _by_descriptors(path, data):
+    """Without Python's buffers."""
+    unfinished = path.parent / f".{path.name}.{os.getpid()}"
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(descriptor, data)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    unfinished.rename(path)
+
+
+def _by_barriers(folder, step, shard, layout, group=None, keep=2):
+    """Rank 0 reads sizes and checksums from the files themselves."""
+    path = folder / f"step-{step:08d}"
+    os.makedirs(path, exist_ok=True)
+    rank = dist.get_rank(group)
+    _by_descriptors(path / f"rank{rank}.shard", bytes(shard.contiguous().view(-1).numpy()))
+    dist.barrier(group)
+    if rank == 0:
+        shards = [(path / f"rank{n}.shard").read_bytes() for n in range(dist.get_world_size(group))]
+        entries = [{"bytes": len(data), "crc32": zlib.crc32(data)} for data in shards]
+        text = json.dumps({"shards": entries, "layout": layout, "step": step})
+        _by_descriptors(path / MANIFEST, text.encode())
+        remove_old(folder, keep)
+    dist.barrier(group)
+    return path
+
+
+def _column_by_column(path, layout, group=None, reshard=True):
+    """Who has each column, one after the other."""
+    manifest = read_manifest(path, layout)
+    writers, ranks = len(manifest["shards"]), dist.get_world_size(group)
+    if writers != ranks and not reshard:
+        raise CheckpointError("another number of ranks")
+    total = sum(map(math.prod, layout.values()))
+    owner = [(n, i) for n in range(writers) for i in range(*columns(total, n, writers))]
+    shards, mine = {}, []
+    for column in range(*columns(total, dist.get_rank(group), ranks)):
+        writer, _ = owner[column]
+        if writer not in shards:
+            file = path / f"rank{writer}.shard"
+            shards[writer] = read_shard(file, writer, manifest["shards"][writer])
+        mine.append(shards[writer][:, column - columns(total, writer, writers)[0]])
+    return manifest["step"], torch.stack(mine, dim=1)
+
+
+RIGHT = [
+    (
+        "descriptors, barriers, columns",
+        _with(_by_descriptors, _by_barriers, _column_by_column),
+    )
+]
+AS_MINE = """
+write_whole, save_shard, load_shard = _by_descriptors, _by_barriers, _column_by_column
+"""
