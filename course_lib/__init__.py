@@ -20,6 +20,7 @@ _FUNCTIONS = {
     "expect": "checking",
     "quiz": "checking",
     "show_source": "show",
+    "recorded": "show",
 }
 
 

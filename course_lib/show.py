@@ -1,7 +1,8 @@
-"""Shows the library's own source in a notebook, so that no code is pasted into a chapter."""
+"""Shows the library's own source, and what was recorded elsewhere, so that nothing is pasted."""
 
 import inspect
 from collections.abc import Callable
+from importlib.resources import files
 from types import ModuleType
 from typing import Any
 
@@ -31,3 +32,15 @@ def show_source(*things: Callable[..., Any] | type | ModuleType) -> Source:
                 "give the thing itself, as in show_source(scratch.accumulation.accumulate)"
             )
     return Source("\n\n".join(inspect.getsource(thing).rstrip() for thing in things))
+
+
+def recorded(name: str) -> str:
+    """What was printed where the engines are: a command, when and by what it ran, its output.
+
+    `name` is that of a file in course_lib/data/recorded. Raises ValueError for another one.
+    """
+    folder = files("course_lib.data") / "recorded"
+    names = sorted(file.name.removesuffix(".txt") for file in folder.iterdir())
+    if name not in names:
+        raise ValueError(f"{name!r} was not recorded: take one of {', '.join(names)}")
+    return (folder / f"{name}.txt").read_text(encoding="utf-8").rstrip()

@@ -34,17 +34,35 @@ MAY_IMPORT = {
     "theory": set(),
     "figures": {"theory"},
     "panels": {"theory", "figures"},
+    "clinic": set(),
     "measure": set(),
-    "launch": set(),
+    "diagnosing": set(),
+    "launch": {"diagnosing"},
     "scratch": {"measure", "launch"},
+    "rehearsal": {"theory", "measure"},
     "demos": {"scratch", "measure", "launch", "theory", "data", "mine"},
     "mine": {"scratch"},
+    "emitting": {"theory", "demos"},
     "checking": {"theory", "scratch", "measure", "launch", "mine", "show"},
     "building": {"checking"},
     "lab": set(),
-    "doctor": {"lab", "launch", "checking"},
+    "doctor": {"clinic", "lab", "launch", "checking"},
     "upgrading": {"building", "launch"},
-    "cli": {"theory", "launch", "demos", "checking", "building", "lab", "doctor", "upgrading"},
+    "cluster": {"launch"},
+    "cli": {
+        "theory",
+        "rehearsal",
+        "launch",
+        "demos",
+        "emitting",
+        "checking",
+        "building",
+        "lab",
+        "doctor",
+        "upgrading",
+        "cluster",
+        "diagnosing",
+    },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits
 # until a function needs it. Rooms that are not here need nothing but Python.
@@ -53,6 +71,7 @@ MAY_LOAD = {
     "panels": {"ipywidgets", "traitlets", "IPython"},
     "measure": {"torch"},
     "scratch": {"torch"},
+    "rehearsal": {"torch"},
     "demos": {"torch"},
     "checking": {"platformdirs", "filelock", "ipywidgets"},  # the last in one module only
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
@@ -201,7 +220,16 @@ for module in light:
 
 def test_light_modules_load_nothing_heavy():
     """One process imports them in turn; what one loads is not held against the next."""
-    rooms = ("theory", "building", "doctor", "upgrading", "cli")
+    rooms = (
+        "theory",
+        "clinic",
+        "building",
+        "diagnosing",
+        "doctor",
+        "upgrading",
+        "cluster",
+        "cli",
+    )
     theirs = [name for name in MODULES if room_of(name) in rooms]
     light = [*LIGHT, *(name for name in theirs if name not in LIGHT)]
     arguments = [",".join(light), ",".join(HEAVY)]

@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 
 import pytest
+import yaml
 
 import course_lib
 from course_lib import building, cli, demos, doctor, lab, launch
@@ -178,6 +179,28 @@ def test_demo_on_two_nodes_says_why_not(demo, monkeypatch, capsys, argv, message
     assert capsys.readouterr().err == f"course demo: {message}\n"
 
 
+def test_demo_for_kubernetes_starts_nothing(demo, capsys):
+    argv = ["demo", "ddp", "--emit", "trainjob", "--ranks", "3", "--steps", "20"]
+    assert cli.main(argv) == 0
+    head, body = capsys.readouterr().out.split("apiVersion: ")
+    assert head.splitlines()[0] == "# the demo ddp on 3 ranks"
+    trainer = yaml.safe_load(f"apiVersion: {body}")["spec"]["trainer"]
+    assert trainer["command"][2:] == ["course_lib.demos", "ddp", "--steps", "20"]
+    assert trainer["numProcPerNode"] == 3 and demo == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--emit", "slurm"], "emit 'slurm' is not one of trainjob: choose one of them"),
+        (["--emit", "trainjob", "--ranks", "0"], "ranks must be at least 1, got 0: give 1 or more"),
+    ],
+)
+def test_demo_for_another_launcher_says_why_not(demo, capsys, argv, message):
+    assert cli.main(["demo", "ddp", *argv]) == 2
+    assert capsys.readouterr().err == f"course demo: {message}\n"
+
+
 def test_demo_list(demo, capsys):
     assert cli.main(["demo", "--list"]) == 0
     assert capsys.readouterr().out.splitlines()[0].split(maxsplit=1) == ["ddp", "a line about it"]
@@ -207,6 +230,48 @@ def test_a_demo_that_fails_gets_one_sentence(demo, error, monkeypatch, capsys):
     assert cli.main(["demo", "ddp"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("course demo: ") and printed.count("\n") == 1
+
+
+def test_demo_with_a_record(demo, monkeypatch, capsys):
+    assert cli.main(["demo", "ddp", "--record", "here"]) == 0
+    assert demo[0][1]["record"] == "here"
+
+    def fails(*_, **__):
+        raise launch.RankFailed(1, "hung")
+
+    monkeypatch.setattr(demos, "run", fails)
+    assert cli.main(["demo", "ddp", "--record", "here"]) == 2
+    assert "rank 1 hung: see `course diagnose here`" in capsys.readouterr().err
+    assert cli.main(["demo", "ddp", "--record", "here", "--two-nodes", "200"]) == 2
+    assert "--record does not go with --two-nodes" in capsys.readouterr().err
+
+
+# --- diagnose ---------------------------------------------------------------------------------
+
+
+def test_diagnose_says_a_sentence_and_has_a_code(tmp_path, capsys):
+    page = {
+        "rank": 0, "world": 1, "launch": "", "state": "returned", "at_s": 0.0, "still_s": 0.0,
+        "step": 0, "steps": 0, "error": "", "reason": "", "peer": -1, "message": "", "stack": [],
+        "since": [], "all": [], "groups": {}, "calls": [],
+    }  # fmt: skip
+    assert cli.main(["diagnose", str(tmp_path)]) == 1
+    assert "Don't know: no rank left a page here. Record" in capsys.readouterr().out
+    (tmp_path / "rank0.json").write_text(json.dumps(page))
+    assert cli.main(["diagnose", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.startswith("Nothing wrong found: the one rank has finished")
+    (tmp_path / "rank0.json").write_text(
+        json.dumps(page | {"state": "failed", "error": "ValueError: empty"})
+    )
+    assert cli.main(["diagnose", str(tmp_path), "--json"]) == 1
+    finding = json.loads(capsys.readouterr().out)["finding"]
+    assert (finding["cause"], finding["ranks"]) == ("error", [0])
+    assert finding["sentence"] == "Rank 0 is the cause: it raised ValueError: empty"
+
+
+def test_diagnose_of_an_absent_folder_is_a_sentence(capsys):
+    assert cli.main(["diagnose", "absent"]) == 2
+    assert "absent cannot be read (No such file" in capsys.readouterr().err
 
 
 # --- check, progress, doctor, build -----------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import cli
+from course_lib import cli, emitting
 from course_lib.theory import planner
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import hardware, layout, models
@@ -405,6 +405,67 @@ def test_a_plan_has_the_network_that_is_given(data, text):
     assert one == data(*alone, "--between-gb-per-s", "3", "--between-latency-us", "9.6")["best"]
 
 
+# --- the files of a plan ----------------------------------------------------------------------
+
+EMIT = [*PLAN, "--emit"]
+
+
+@pytest.mark.parametrize("target", emitting.TARGETS)
+def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
+    option = expected.best(1)[0]
+    job = expected.question.job(option.layout, option.recipe)
+    ((_, written),) = emitting.files(target, job, "llama2-7b, layout 1 of its plan,").items()
+    printed = text(*EMIT, target.upper())
+    assert printed == written
+    # The table's own numbers.
+    size, seconds = f"{option.memory_bytes / 1e9:.1f} GB", f"{option.step_s:.4g} s a step"
+    assert f"# predicted: {size} on each GPU; {seconds}\n" in printed
+
+
+def test_another_layout_is_written_into_a_folder(text, data, expected, tmp_path):
+    option = expected.best(7)[6]
+    job = expected.question.job(option.layout, option.recipe)
+    written = emitting.files("megatron", job, "llama2-7b, layout 7 of its plan,")
+    argv = [*EMIT, "megatron", "--layout", "7", "--to", str(tmp_path / "new")]
+    assert text(*argv) == f"wrote {tmp_path / 'new' / 'megatron.sh'}\n"
+    assert (tmp_path / "new" / "megatron.sh").read_text(encoding="utf-8") == written["megatron.sh"]
+    printed = data(*argv)  # once more: the file holds this text already
+    assert printed["files"] == written and printed["best"] == data(*PLAN)["best"]
+    assert "files" not in data(*PLAN)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--emit megatorn", "emit 'megatorn' is not one of slurm, trainjob"),
+        ("--layout 2", "layout is about the files of a layout: add --emit slurm"),
+        ("--to x", "to is about the files of a layout: add --emit slurm"),
+        ("--emit slurm --layout 0", "layout must be at least 1"),
+        ("--emit slurm --layout 9999", "layout 9999 is not there, 7,176 of 8,360 layouts fit"),
+        ("--emit slurm --layout x", "layout 'x' is not a count"),
+        ("--emit deepspeed --layout 40", "take another layout or engine, such as --layout 1"),
+        ("--emit slurm --to setup.cfg", "setup.cfg cannot be written (File exists)"),
+        ("--emit slurm --to taken", "plan.sbatch is there already, with another text: move it"),
+    ],
+)
+def test_what_cannot_be_emitted_is_one_sentence(options, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "setup.cfg").write_text("")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "plan.sbatch").write_text("mine")
+    for more in ([], ["--json"]):
+        assert cli.main([*PLAN, *options.split(), *more]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == "" and printed.err.startswith("course plan: ")
+        assert words in printed.err and printed.err.count("\n") == 1
+    assert (tmp_path / "taken" / "plan.sbatch").read_text() == "mine"
+
+
+def test_nothing_is_emitted_where_nothing_fits(capsys):
+    assert cli.main(["plan", "llama2-70b", "--batch", "64", "--emit", "slurm"]) == 2
+    assert "0 of" in (said := capsys.readouterr().err) and "take more nodes" in said
+
+
 # --- the model's sizes ------------------------------------------------------------------------
 
 SMALL_MIXTURE = ["mixtral-8x7b", "--layers", "4"]
@@ -490,7 +551,7 @@ def test_a_preset_wins_over_a_folder_of_its_name(data, tmp_path, monkeypatch):
 SHOWN = {  # what only the form of an answer depends on is tested above, each by its name
     "memory": {"--unit", "--derive"},
     "flops": set(),
-    "plan": {"--rejected"},
+    "plan": {"--rejected", "--emit", "--layout", "--to"},
 }
 
 

@@ -1,6 +1,7 @@
 """`course demo`."""
 
 import argparse
+import shlex
 import sys
 
 from course_lib.problem import Problem
@@ -16,6 +17,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
     limit = "on two nodes of this machine, half of the ranks on each, joined by MBIT Mbit/s (Linux)"
     parser.add_argument("--two-nodes", type=float, metavar="MBIT", help=limit)
+    record = "keep where each rank is in FOLDER, for `course diagnose FOLDER`"
+    parser.add_argument("--record", metavar="FOLDER", help=record)
+    about = "print it for another launcher instead: trainjob (Kubernetes)"
+    parser.add_argument("--emit", metavar="ENGINE", help=about)
     parser.add_argument("--list", action="store_true", help="list the demos")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -33,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))
     argv = [*arguments.others, "--json"] if arguments.json else arguments.others
     run_it = _run_demo if arguments.two_nodes is None else _run_on_two_nodes
+    if arguments.emit is not None:
+        run_it = _emit
     run_it(arguments, argv)
     return 0
 
@@ -45,6 +52,8 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
         options = demos.parse(arguments.name, argv)
         program = [arguments.name, *argv]
         line = launch.torchrun_command(demos.__name__, arguments.ranks, program)
+        if arguments.record:
+            line = f"COURSE_RECORD={shlex.quote(arguments.record)} {line}"
         # Of JSON nothing but the result goes to stdout, so that a program can read it.
         print(f"the same by torchrun: {line}", file=sys.stderr if arguments.json else sys.stdout)
         sys.stdout.flush()
@@ -53,19 +62,38 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
             ranks=arguments.ranks,
             timeout_s=arguments.timeout,
             stream=not arguments.json,
+            **({"record": arguments.record} if arguments.record else {}),
             **vars(options),
         )
     except (ValueError, MemoryError) as error:
         raise Problem(str(error)) from error
     except launch.RankFailed as failure:
-        raise Problem(f"rank {failure.rank} {failure.reason}: see `course doctor`") from failure
+        see = f"course diagnose {arguments.record}" if arguments.record else "course doctor"
+        raise Problem(f"rank {failure.rank} {failure.reason}: see `{see}`") from failure
     print(render(result, arguments.json))
+
+
+def _emit(arguments: argparse.Namespace, argv: list[str]) -> None:
+    from course_lib import demos
+    from course_lib.emitting import trainjob
+    from course_lib.validation import choice, whole
+
+    try:
+        choice("emit", arguments.emit, ("trainjob",))
+        whole("ranks", arguments.ranks)
+        demos.parse(arguments.name, argv)
+    except ValueError as error:
+        raise Problem(str(error)) from error
+    files = trainjob.demo_files(arguments.name, argv, arguments.ranks)
+    print("\n".join(files.values()), end="")
 
 
 def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
     from course_lib.launch.two_nodes import nodes_command_line
 
+    if arguments.record:
+        raise Problem("--record does not go with --two-nodes: leave one of them out")
     if arguments.ranks < 2 or arguments.ranks % 2:
         raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
     each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout

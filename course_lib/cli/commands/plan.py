@@ -3,14 +3,16 @@
 import argparse
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import add_text_options, count, number
+from course_lib.cli.text import add_text_options, count, number, spelled
 
 if TYPE_CHECKING:
+    from course_lib.theory.inputs.job import Job
     from course_lib.theory.planner import Plan, PlannedLayout
 
 ABOUT = "rank all layouts of a model on a cluster"
@@ -18,6 +20,7 @@ MOST_SEQUENCES = 10**9
 WIDTH = 100  # of a line of the answer
 # Each is looked at in detail, and each that does not fit is tried with other settings.
 MOST_TOP, MOST_REJECTED = 10_000, 1000
+MOST_ASKED = 1000  # layouts that are looked at for the first that an engine can run
 _COUNTS = {
     "--batch": "global batch: sequences of one update",
     "--top": "how many of the fastest layouts (default: 10)",
@@ -35,6 +38,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     about = "part of each GPU's memory that stays free (default: 0.05)"
     add_text_options(parser, {"--margin": about}, "PART")
     add_text_options(parser, _COUNTS)
+    group = parser.add_argument_group("the files of one layout, for the engine that runs it")
+    about = "slurm, trainjob, torchtitan, megatron, deepspeed or accelerate"
+    add_text_options(group, {"--emit": about}, "ENGINE")
+    add_text_options(group, {"--layout": "which of the fastest layouts (default: 1)"})
+    about = "write them there; without it they are printed instead of the table"
+    add_text_options(group, {"--to": about}, "FOLDER")
     add_json_option(parser)
 
 
@@ -59,6 +68,9 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     cluster = inputs.cluster(arguments)
     margin = number(arguments, "margin", MARGIN)
     found = plan(model.shape, recipe, cluster, batch, sequence=length, margin=margin, only=only)
+    emitted = _emitted(arguments, found, model.name)
+    if emitted and not arguments.json:
+        return Answer(_written(arguments, emitted), {})
     unfit = list(islice(found.rejected(), rejected))
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
@@ -68,8 +80,53 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         [f"{model.notes}{table}", *_sturdy(both, top), *_front(found, top), *_unfit(found, rest)]
     )
     data = {**model.data(), **_plan_data(both, top, unfit)} if arguments.json else {}
+    if emitted:
+        _written(arguments, emitted)
+        data["files"] = emitted
     # 1 is "something did not pass": a program need not read the table to know that nothing fits.
     return Answer(text, data, code=0 if found.fitting else 1)
+
+
+def _emitted(arguments: argparse.Namespace, found: "Plan", model: str) -> dict[str, str]:
+    """The files of --emit by name; none without it."""
+    for name in ("layout", "to"):
+        if arguments.emit is None and getattr(arguments, name) is not None:
+            raise ValueError(f"{name} is about the files of a layout: add --emit slurm")
+    if arguments.emit is None:
+        return {}
+    from course_lib import emitting
+
+    target = spelled(arguments.emit, emitting.TARGETS)
+    number = count(arguments, "layout", 1, least=1, most=MOST_TOP)
+    if number > found.fitting:
+        raise ValueError(
+            f"layout {number} is not there, {found.fitting:,} of {found.layouts:,} layouts fit: "
+            + ("take one of them" if found.fitting else "take more nodes, or --recompute full")
+        )
+    job = _jobs(found, number)[-1]
+    try:
+        return emitting.files(target, job, f"{model}, layout {number} of its plan,")
+    except ValueError as error:
+        if target not in emitting.TARGETS:
+            raise
+        first = emitting.first_possible(target, _jobs(found, max(number, MOST_ASKED)))
+        if first is None:
+            raise
+        raise ValueError(f"{error}, such as --layout {first}") from error
+
+
+def _jobs(found: "Plan", most: int) -> "list[Job]":
+    """The steps of the fastest layouts."""
+    return [found.question.job(it.layout, it.recipe) for it in found.best(most)]
+
+
+def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
+    """The texts, or under --to where they are now."""
+    from course_lib.emitting.folder import write
+
+    if arguments.to is None:
+        return "\n".join(files.values()).removesuffix("\n")
+    return "\n".join(f"wrote {path}" for path in write(files, Path(arguments.to)))
 
 
 def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:

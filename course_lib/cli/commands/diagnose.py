@@ -1,0 +1,31 @@
+"""`course diagnose`."""
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from course_lib.cli.answer import Answer, add_json_option
+from course_lib.problem import Problem
+
+ABOUT = "say which rank of a recorded launch is the cause, and where"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which record."""
+    about = "what `course demo NAME --record FOLDER`, or torch's flight recorder, has left"
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help=about)
+    add_json_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
+    from course_lib import diagnosing
+
+    try:
+        diagnosis = diagnosing.diagnose(arguments.folder)
+    except OSError as error:
+        raise Problem(
+            f"{arguments.folder} cannot be read ({error.strerror}): give the folder of a record"
+        ) from error
+    wrong = diagnosis.finding.cause != "nothing"
+    return Answer(diagnosis.report(), asdict(diagnosis), int(wrong)).say(arguments.json)
