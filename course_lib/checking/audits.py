@@ -25,7 +25,7 @@ _CLOSE = 0.01
 _NOT = {
     "holds": "lay your number beside the claimed one",
     "does not hold": "is there a case, perhaps the published one, in which it is right?",
-    "holds only if": "name the case in which it would be right, and recompute it",
+    "holds only if": "is your number from another case than the one the claim speaks of?",
 }
 
 
@@ -77,9 +77,9 @@ class Audit:
                 raise Wrong(f"gave {answer[part]!r} for {part!r}, expected another: {said}")
 
     def _check_number(self, given: Any) -> None:
-        number = number_of(given)
+        number = self._number(given)
         if not is_number(number):
-            raise Wrong(f"wants a number in {self.unit} for 'found', got {described(given)}")
+            raise Wrong(f"wants a number ({self.unit}) for 'found', got {described(given)}")
         if same(number, self.found, _CLOSE):
             return
         for mistake, said in self.mistakes.items():
@@ -93,9 +93,13 @@ class Audit:
     def sentence(self, answer: Mapping[str, Any]) -> str:
         """The learner's verdict in one sentence, for the records."""
         return (
-            f'"{self.claim}" {VERDICTS[self.verdict]}: {show(number_of(answer["found"]))} '
+            f'"{self.claim}" {VERDICTS[self.verdict]}: {self._number(answer["found"]):.3g} '
             f"{self.unit}, because of {answer['because']} ({answer['source']})"
         )
+
+    def _number(self, given: Any) -> Any:
+        """The answer without its unit, where it is a text."""
+        return number_of(given.removesuffix(self.unit) if isinstance(given, str) else given)
 
 
 def audit_exercise(

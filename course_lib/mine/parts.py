@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 _SCRATCH = "course_lib.scratch"
+_THEORY = "course_lib.theory"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ PARTS = (
         f"{_SCRATCH}.recovery.checkpoint",
         ("write_whole", "save_shard", "load_shard"),
     ),
+    Part("shared_rate", "17.11", f"{_THEORY}.step.streams", ("rates", "shared_timeline")),
+    Part("claims", "17.12", f"{_THEORY}.audits.judged_run", ("audit_run",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}
