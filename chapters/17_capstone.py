@@ -85,7 +85,7 @@ lines = {
     "208 GB of states are fewer than 9 · 24 GB, so 9 cards can train it": ...,
     "the first stage keeps 40 times the activations of the whole model": ...,
     "full recomputation makes 820 layers out of 40": ...,
-    "adding up the gradients of 40 micro-batches makes their exchange a 40th of the part": ...,
+    "40 micro-batches between two exchanges make these a 40 times smaller part of the time": ...,
     "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": ...,
 }
 ### BEGIN SOLUTION
@@ -257,7 +257,7 @@ cheaper = dict(zip(cheaper, [True, False, False], strict=True))
 check("17.9", [bought, cheaper])
 
 # %% [markdown] tags=["exercise"]
-# **17.10** Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, hand to tp's all-reduces, to the next
+# **17.10** Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and an alphabet of 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, hand to tp's all-reduces, to the next
 # stage, and to dp's all-reduces? It stores 55,488 parameters. Then say for each change which axis hands over at least twice the bytes: `"tp"`, `"dp"`, `"both"` or `"neither"`. When you have answered, build it: `course demo three_d --ranks 8 --model 4x64x4`.
 
 # %% tags=["exercise"]
@@ -282,7 +282,7 @@ check("17.10", [tp_bytes, pp_bytes, dp_bytes, doubles])
 # together, each in proportion to its task's weight, until the task runs at full speed, which is 1, or something that it uses is used up. Those that are not stopped go on growing.
 #
 # In a timeline each stream runs its tasks in the order in which they are given. While no task ends, no rate changes: each running task gets a `Span` for that time. `SharedTimeline(tasks, spans, ideal_s)` holds the result; `ideal_s` is the end if every task always ran at full speed. Tasks that wait for each other raise a `ValueError`. The check runs your functions on examples by
-# hand and on random tasks, and counts the work of every span. What passes is kept as `mine/shared_rate.py`.
+# hand and on random tasks, and counts the work of every span. What passes is kept as `mine/shared_rate.py`. Then run exercise 17.6 on it: `mine.shared_timeline(tasks).explain()`.
 
 # %% tags=["exercise"]
 from collections.abc import Sequence
@@ -316,7 +316,7 @@ check("17.11", [rates, shared_timeline])
 
 # %% [markdown] tags=["exercise"]
 # **17.12** Write the audit that you would run on the next claim you read. From parameters, tokens, GPU-hours and the card's dense peak it computes the model FLOP per second of one GPU by $6ND$, the utilisation, and a verdict: `"impossible"` if the utilisation is above `most`, `"poor"` if it is below `least`, else `"plausible"`. No training is faster than the best single
-# matrix product, which reaches 0.87 of an A100's peak. The 0.2 is a convention. A claim without a source, or with a quantity that is 0 or less, is not judged: raise a `ValueError`. The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. What passes is kept as `mine/claims.py`.
+# matrix product, which reaches 0.87 of an A100's peak. The 0.2 is a convention. A claim without a source, or with a quantity that is 0 or less, is not judged: raise a `ValueError`. The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. What passes is kept as `mine/claims.py`. From then on `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% tags=["exercise"]
 from course_lib.theory.audits.judged_run import JudgedRun

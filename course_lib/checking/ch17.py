@@ -60,7 +60,9 @@ def _cost(answer: Any) -> None:
     expect_parts(answer, 5, "three prices of a million tokens, a price of an hour and an MFU")
     cards = (("H100-SXM", 0.40, 2.00), ("H200-SXM", 0.42, 2.50), ("RTX4090", 0.35, 0.35))
     for given, (card, mfu, hour_usd) in zip(answer[:3], cards, strict=True):
-        because = f"6 N · 10^6 FLOP at {mfu:.0%} of the {card}'s peak, {hour_usd:.2f} USD an hour"
+        because = (
+            f"6 N · 10^6 FLOP at {100 * mfu:g} % of the {card}'s peak, {hour_usd:.2f} USD an hour"
+        )
         expect_number(given, _usd_per_million(card, mfu, hour_usd), because, rel=1e-2, unit="USD")
     rates = (0.40 * _H100.peak_flop_per_s, 0.35 * _RTX4090.peak_flop_per_s)
     because = "it does 0.146 times the work of the H100, and may cost as much of its price"
@@ -70,11 +72,11 @@ def _cost(answer: Any) -> None:
 
 _WAITS = "waits_for(weights, layers, hidden, tp, sequences, card)"
 _DECODES = (
+    ("7b", 8, 1, "H100-SXM", "64 messages of 14 steps, each 3.4 µs"),
     ("70b", 8, 1, "RTX4090", "17 GB of weights are read for one token; the network is idle"),
     ("13b", 1, 1, "H100-SXM", "with tp 1 nothing is sent at all"),
     ("70b", 8, 512, "RTX4090", "the messages are 512 times as large, the weights are as before"),
     ("7b", 1, 512, "H100-SXM", "512 tokens use each weight 512 times, above the ridge of 295"),
-    ("7b", 8, 1, "H100-SXM", "64 messages of 14 steps, each 3.4 µs: more than reading an eighth"),
     ("7b", 1, 128, "H100-SXM", "128 tokens stay below the ridge"),
 )
 
@@ -149,7 +151,7 @@ def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
             False,
             "each layer is computed once more, from its own input: 80 forward passes",
         ),
-        "adding up the gradients of 40 micro-batches makes their exchange a 40th of the part": (
+        "40 micro-batches between two exchanges make these a 40 times smaller part of the time": (
             one * _STAGES / one == 40,
             "FLOP per byte sent are 6 t m / 8, so m = 40 makes them 40 times as many",
         ),
