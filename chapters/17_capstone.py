@@ -20,7 +20,7 @@ import json
 from dataclasses import replace
 
 from course_lib import expect, figures, launch, measure
-from course_lib import panels, predict, quiz, recorded, scratch, show_source
+from course_lib import panels, predict, quiz, recorded, show_source
 from course_lib.scratch import opaque
 from course_lib.theory import planner
 from course_lib.theory.audits import gpt2_128, plan_2048, whole_run
