@@ -43,7 +43,7 @@ check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 # **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B. In decoding it sends 4.6 MB for a token. So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
-# - reads its part of the `weights`, in bf16, once for all sequences: `"memory"`,
+# - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
 # - computes 2 FLOP for each of its weights and each sequence: `"computing"`,
 # - sends the bytes of two all-reduces in each layer, of `hidden` numbers in bf16 for each sequence: `"bytes"`,
 # - waits for the link's latency in each of the $2(tp-1)$ steps of these all-reduces: `"latency"`.
@@ -184,7 +184,7 @@ audit_c = {
 check("17.6", audit_c)
 
 # %% [markdown] tags=["exercise"]
-# **17.7** (published claim) The news on an award for BLOOM says that its training "achieved sustained performance of 156 TFLOP/s" on each A100, 50 % of the peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
+# **17.7** (published claim) The news on an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
 # many TFLOP/s, counted in the same way, was the mean of the whole training?
 #
 # - `because`: `"hours below the best speed"`, `"recomputation"`, `"sparse matrices"`, `"attention's scores"` or `"four spare nodes"`
