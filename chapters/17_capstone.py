@@ -74,7 +74,7 @@ def waits_for(
 check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
-# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Eight lines
+# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Nine lines
 # of it: true or false?
 
 # %% tags=["exercise"]
@@ -85,11 +85,12 @@ lines = {
     "208 GB of states are fewer than 9 · 24 GB, so 9 cards can train it": ...,
     "the first stage keeps 40 times the activations of the whole model": ...,
     "full recomputation makes 820 layers out of 40": ...,
+    "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": ...,
     "40 micro-batches between two exchanges make these a 40 times smaller part of the time": ...,
     "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": ...,
 }
 ### BEGIN SOLUTION
-answers = [True, False, True, False, False, False, True, False]
+answers = [True, False, True, False, False, False, False, True, False]
 lines = dict(zip(lines, answers, strict=True))
 ### END SOLUTION
 check("17.3", lines)

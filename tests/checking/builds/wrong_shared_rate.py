@@ -138,15 +138,6 @@ def spans_from_start_to_end(tasks):
     return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
 
 
-def leaves_rounding_behind(tasks):
-    """Work is done when it is exactly 0, which it may never be: it goes on for ever."""
-    left = {task.name: task.alone_s for task in tasks}
-    while any(work != 0 for work in left.values()):
-        for task in tasks:
-            left[task.name] = abs(left[task.name] - task.alone_s / 3)
-    return _timeline(tasks)
-
-
 def gives_up_silently(tasks):
     """Tasks that wait for each other are left out."""
     try:
@@ -205,7 +196,6 @@ WRONG = [
     ),
     ("in turns", _whole(one_after_another), "step 3.*a ends at 10 ms, too early; at half"),
     ("one span for each task", _whole(spans_from_start_to_end), "step 3.*add up to .* ms of work"),
-    ("leaves rounding", _whole(leaves_rounding_behind), "step 3.*nothing moves any more after 6 s"),
     ("no error", _whole(gives_up_silently), "step 4.*wait for each other.*expected a ValueError"),
 ]
 
