@@ -703,7 +703,7 @@ check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 # **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B. In decoding it sends 4.6 MB for a token. So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
-# - reads its part of the `weights`, in bf16, once for all sequences: `"memory"`,
+# - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
 # - computes 2 FLOP for each of its weights and each sequence: `"computing"`,
 # - sends the bytes of two all-reduces in each layer, of `hidden` numbers in bf16 for each sequence: `"bytes"`,
 # - waits for the link's latency in each of the $2(tp-1)$ steps of these all-reduces: `"latency"`.
@@ -734,7 +734,7 @@ def waits_for(
 check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
-# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Eight lines
+# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Nine lines
 # of it: true or false?
 
 # %% tags=["exercise"]
@@ -745,11 +745,12 @@ lines = {
     "208 GB of states are fewer than 9 · 24 GB, so 9 cards can train it": ...,
     "the first stage keeps 40 times the activations of the whole model": ...,
     "full recomputation makes 820 layers out of 40": ...,
+    "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": ...,
     "40 micro-batches between two exchanges make these a 40 times smaller part of the time": ...,
     "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": ...,
 }
 ### BEGIN SOLUTION
-answers = [True, False, True, False, False, False, True, False]
+answers = [True, False, True, False, False, False, False, True, False]
 lines = dict(zip(lines, answers, strict=True))
 ### END SOLUTION
 check("17.3", lines)
@@ -844,7 +845,7 @@ audit_c = {
 check("17.6", audit_c)
 
 # %% [markdown] tags=["exercise"]
-# **17.7** (published claim) The news on an award for BLOOM says that its training "achieved sustained performance of 156 TFLOP/s" on each A100, 50 % of the peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
+# **17.7** (published claim) The news on an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
 # many TFLOP/s, counted in the same way, was the mean of the whole training?
 #
 # - `because`: `"hours below the best speed"`, `"recomputation"`, `"sparse matrices"`, `"attention's scores"` or `"four spare nodes"`
