@@ -10,6 +10,7 @@ from course_lib.figures.curves import loss
 from course_lib.figures.event_order import event_order
 from course_lib.figures.experts import expert_bars
 from course_lib.figures.gathering import gather_memory, measured_memory
+from course_lib.figures.intuition import guesses
 from course_lib.figures.late import late_gradients
 from course_lib.figures.memory import consumers
 from course_lib.figures.meshes import rank_mesh
@@ -43,6 +44,7 @@ __all__ = [
     "event_order",
     "expert_bars",
     "gather_memory",
+    "guesses",
     "late_gradients",
     "loss",
     "measured_memory",
