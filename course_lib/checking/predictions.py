@@ -44,7 +44,9 @@ def predict(
     first = record["yours"]
     print(f"  Your prediction: {in_words(first, unit)}, committed {record['at']}")
     if first != given:
-        print(f"  The change to {in_words(given, unit)} is recorded as revised; the first one counts.")
+        print(
+            f"  The change to {in_words(given, unit)} is recorded as revised; the first one counts."
+        )
     return Prediction(key, first, unit)
 
 
@@ -78,8 +80,9 @@ def expect(
     _tell(name, unit, guess, {"theory": (theory, ""), "measured": (found, f"gap {gap}")})
     if abs(found - theory) > within * abs(theory):
         raise AssertionError(
-            f"{name}: measured {in_words(found, unit)} against predicted {in_words(theory, unit)}, a gap "
-            f"of {gap}, where at most {100 * within:.3g} % is allowed"
+            f"{name}: measured {in_words(found, unit)} against predicted "
+            f"{in_words(theory, unit)}, a gap of {gap}, where at most {100 * within:.3g} % is "
+            "allowed"
         )
 
 
@@ -141,10 +144,10 @@ def _require_number(name: str, value: object, least: float | None = None) -> Non
     validation.number(name, plain_value, least=least, most=math.inf)
 
 
-def in_words(value: float, unit: str) -> str:
-    """A number with its unit, as a table has it: "1,024 B"."""
+def in_words(value: float, unit: str, digits: int = 6) -> str:
+    """A number with its unit, as a table has it: "1,024 B"; all digits of a whole number."""
     whole = float(value).is_integer() and abs(value) < 10**15
-    number = f"{int(value):,}" if whole else f"{value:,.6g}"
+    number = f"{int(value):,}" if whole else f"{value:,.{digits}g}"
     return f"{number} {unit}".rstrip()
 
 

@@ -1,4 +1,4 @@
-"""Where guesses lay beside what came: one row a topic, one square a guess, on a scale of factors."""
+"""Where guesses lay beside what came: a row for each topic, a square for each guess."""
 
 import math
 import statistics

@@ -101,7 +101,9 @@ def _by_playwright(text: str) -> bytes:
     from nbconvert import WebPDFExporter
 
     try:
-        printed: bytes = WebPDFExporter(disable_sandbox=sys.platform == "linux").run_playwright(text)
+        printed: bytes = WebPDFExporter(disable_sandbox=sys.platform == "linux").run_playwright(
+            text
+        )
     except RuntimeError as error:  # nbconvert's own, without a browser
         raise Problem(NO_BROWSER) from error
     return printed

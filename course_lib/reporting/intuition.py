@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.checking import progress
 from course_lib.checking.predictions import gap_of, how_far
 from course_lib.reporting.topics import TOPICS, topic_of
 
@@ -56,8 +57,14 @@ def by_topic(made: Sequence[Guess]) -> dict[str, list[float]]:
     return {topic: its for topic, its in factors.items() if its}
 
 
-def typical_miss(made: Sequence[Guess]) -> float | None:
-    """By which factor half of the guesses were off, or more, in either direction; at least 1."""
+def typical_miss(made: Sequence[Guess] | None = None) -> float | None:
+    """By which factor half of the guesses were off, or more, in either direction; at least 1.
+
+    `made` None: all that this learner has made. The result is None without a guess that has a
+    factor.
+    """
+    if made is None:
+        made = guesses(progress.read()["predictions"])
     misses = [max(one.factor, 1 / one.factor) for one in made if one.factor]
     return statistics.median(misses) if misses else None
 
@@ -69,9 +76,16 @@ def largest_misses(made: Sequence[Guess], count: int = 5) -> list[Guess]:
 
 
 def _guess(key: str, kept: Mapping[str, Any]) -> Guess:
-    numbers = {name: kept.get(name) for name in ("found", "theory", "measured")}
-    words = {name: kept.get(name, "") for name in ("question", "unit")}
-    return Guess(key=key, topic=topic_of(key, kept), yours=kept["yours"], **words, **numbers)
+    return Guess(
+        key=key,
+        question=kept.get("question", ""),
+        unit=kept.get("unit", ""),
+        topic=topic_of(key, kept),
+        yours=kept["yours"],
+        found=kept.get("found"),
+        theory=kept.get("theory"),
+        measured=kept.get("measured"),
+    )
 
 
 def _by_chapter(key: str) -> tuple[float, str]:

@@ -1,7 +1,7 @@
-"""The report as a notebook: words in Markdown, tables and figures as outputs; nothing runs in it."""
+"""The report as a notebook: words in Markdown, tables and figures as outputs; no code in it."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from course_lib import figures
@@ -46,10 +46,10 @@ def _parts(facts: Facts) -> Iterator[Part]:
     rows = [(state(check.state), check.what, check.words) for check in checks(facts)]
     yield "html", table(("", "checked automatically", "found"), rows, "automatic checks")
     yield from _left_empty(facts)
+    yield from _intuition(facts)
     yield from _plan(facts)
     yield from _run(facts)
     yield from _gaps(facts)
-    yield from _intuition(facts)
     yield from _exercises(facts)
     yield from _library(facts)
     yield from _all_predictions(facts)
@@ -59,13 +59,13 @@ def _left_empty(facts: Facts) -> Iterator[Part]:
     """What a reader will not find in this report, said first."""
     empty = [check.what for check in checks(facts) if check.state == "open"]
     none = [str(chapter.number) for chapter in facts.chapters if not chapter.passed]
-    lines = [f"not there yet: {', '.join(empty)}"] if empty else []
-    lines += [f"chapters without a passed exercise: {', '.join(none)}"] if none else []
     course = sum(not part["file"] for part in facts.parts)
-    lines += [f"parts of the library that are the course's own: {course}"] if course else []
-    lines += [] if facts.verdicts else ["no claim was audited (chapter 17)"]
+    lines = [f"open above: {len(empty)}"] if empty else []
+    lines += [f"chapters without a passed exercise: {', '.join(none)}"] if none else []
+    lines += [f"{course} of {len(facts.parts)} parts are the course's own"] if course else []
+    lines += [] if facts.verdicts else ["no claim was audited"]
     if lines:
-        yield "**Left empty.** " + "; ".join(lines) + "."
+        yield f"**Left empty:** {'; '.join(lines)}."
 
 
 def _plan(facts: Facts) -> Iterator[Part]:
@@ -108,22 +108,26 @@ def _run(facts: Facts) -> Iterator[Part]:
         yield "Nothing was run."
         return
     yield (
-        f"{run.ranks} ranks, {run.version}; model {run.model}, {run.updates} updates of "
-        f"{1000 * run.seconds:.0f} ms. Mine: {', '.join(run.yours) or 'none'}. "
-        f"The course's: {', '.join(run.courses) or 'none'}."
+        f"{run.ranks} ranks, {run.mesh}, model {run.model}, {run.updates} updates of "
+        f"{1000 * run.seconds:.0f} ms each. My own parts: {_code(run.yours)}. The course's: "
+        f"{_code(run.courses)}."
     )
     yield "html", _bytes_of(run)
 
 
+def _code(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
 def _bytes_of(run: KeptRun) -> str:
-    head = ("rank 0, one update", "calls told", "calls", "bytes told", "bytes", "gap")
+    head = ("rank 0, one update", "calls", "predicted", "bytes", "predicted", "gap")
     rows = [
         (
             row.what,
-            _count(row.predicted_calls),
             _count(row.measured_calls),
-            f"{row.predicted_bytes:,}",
+            _count(row.predicted_calls),
             f"{row.measured_bytes:,}",
+            f"{row.predicted_bytes:,}",
             f"{row.gap:+.1%}" if row.gap else "0",
         )
         for row in run.rows
@@ -145,8 +149,8 @@ def _gaps(facts: Facts) -> Iterator[Part]:
         (
             one.key,
             one.question,
-            in_words(one.theory or 0, one.unit),
-            in_words(one.measured or 0, one.unit),
+            _told(one.theory, one.unit),
+            _told(one.measured, one.unit),
             f"{one.gap or 0:+.0%}",
             facts.texts.explained.get(one.key, "not explained"),
         )
@@ -171,9 +175,7 @@ def _intuition(facts: Facts) -> Iterator[Part]:
     yield figures.guesses(factors)
     misses = intuition.largest_misses(facts.guesses)
     if misses:
-        rows = [
-            (one.key, one.question, *_numbers(one), one.words) for one in misses
-        ]
+        rows = [(one.key, one.question, *_numbers(one), one.words) for one in misses]
         yield "The largest misses:"
         yield "html", table(("", "question", *_HEAD), rows, "the largest misses", (2, 3, 4, 5))
 
@@ -184,8 +186,11 @@ _HEAD = ("I said", "theory", "measured", "off by")
 def _numbers(one: intuition.Guess) -> tuple[str, str, str]:
     """Mine, theory's and the measured one."""
     theory = one.found if one.theory is None else one.theory
-    told = ["–" if value is None else in_words(value, one.unit) for value in (theory, one.measured)]
-    return in_words(one.yours, one.unit), told[0], told[1]
+    return _told(one.yours, one.unit), _told(theory, one.unit), _told(one.measured, one.unit)
+
+
+def _told(value: float | None, unit: str) -> str:
+    return "–" if value is None else in_words(value, unit, digits=4)
 
 
 def _exercises(facts: Facts) -> Iterator[Part]:
@@ -198,7 +203,7 @@ def _exercises(facts: Facts) -> Iterator[Part]:
     yield "".join(f"- {key}: {_plain(said)}\n" for key, said in facts.verdicts.items())
 
 
-def _by_chapter(chapters: Any) -> str:
+def _by_chapter(chapters: Sequence[Chapter]) -> str:
     head = ("chapter", *(str(chapter.number) for chapter in chapters))
     rows = (
         ("passed", *(str(chapter.passed) for chapter in chapters)),

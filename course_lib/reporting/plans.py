@@ -20,7 +20,7 @@ _RESULTS = ("memory_bytes", "step_s")
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout and its step under each of the plan's assumptions; `losses`: over the best, less 1."""
+    """A layout, its step under each of some assumptions, and `losses`: over the best, less 1."""
 
     whose: str
     settings: str
@@ -55,7 +55,7 @@ class KeptPlan:
         """Whether its worst stage fits into a GPU, less the margin."""
         return self.mine.memory_bytes <= self.capacity_bytes
 
-    def report(self) -> str:
+    def __str__(self) -> str:
         """The choice in a few lines."""
         engines = [name for name, refusal in self.refusals.items() if not refusal]
         lines = [f"{self.question}: {self.mine.settings}", f"  {self.why}"]

@@ -1,6 +1,6 @@
 """The small run of the capstone: what one rank sent and stored, kept beside the prediction."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -46,8 +46,8 @@ class KeptRun:
     """A run of the demo three_d; `at` is when. Gaps are relative, and those beside one process."""
 
     at: str
-    version: str
     ranks: int
+    mesh: str
     model: str
     updates: int
     seconds: float
@@ -81,8 +81,8 @@ def keep_run(result: OnMesh) -> KeptRun:
     (version,) = result.versions
     kept = KeptRun(
         at=progress.now(),
-        version=version.name,
         ranks=result.ranks,
+        mesh=_mesh(result.places),
         model=result.model,
         updates=len(version.losses),
         seconds=version.seconds,
@@ -94,6 +94,12 @@ def keep_run(result: OnMesh) -> KeptRun:
     )
     keep("run", kept)
     return kept
+
+
+def _mesh(places: Sequence[Mapping[str, int]]) -> str:
+    """The degrees of a mesh: "dp 2 × tp 2 × pp 2"."""
+    degrees = {axis: 1 + max(place[axis] for place in places) for axis in ("dp", "tp", "pp")}
+    return " × ".join(f"{axis} {degree}" for axis, degree in degrees.items())
 
 
 def _sent(version: Version) -> list[Row]:
@@ -110,4 +116,6 @@ def _sent(version: Version) -> list[Row]:
 def _stored(version: Version) -> list[Row]:
     """What the rank keeps from one update to the next."""
     told = version.predicted_stored
-    return [Row(f"stored: {what}", told.get(what, 0), version.stored[what]) for what in version.stored]
+    return [
+        Row(f"stored: {what}", told.get(what, 0), version.stored[what]) for what in version.stored
+    ]

@@ -1,4 +1,4 @@
-"""Writes a report into the learner's folder, and never over anything that is not a report of ours."""
+"""Writes a report into the learner's folder, and never over what is not a report of ours."""
 
 import hashlib
 import os

@@ -22,8 +22,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Write it and print its checks; 0 only if all of them say yes."""
     from course_lib.reporting import report
 
-    made = report(
-        arguments.name, arguments.out, pdf=not arguments.no_pdf, race=arguments.race
-    )
+    made = report(arguments.name, arguments.out, pdf=not arguments.no_pdf, race=arguments.race)
     passed = all(check.state == "yes" for check in made.checks)
     return Answer(str(made), made.data(), code=0 if passed else 1).say(arguments.json)
