@@ -108,7 +108,9 @@ def _typical(factors: Sequence[float]) -> str:
     middle = statistics.median(factors)
     if _look(middle) == "right":
         return "mostly right" if 2 * _right(factors) > len(factors) else "low and high alike"
-    return f"typically {max(middle, 1 / middle):.3g} × {_look(middle)}"
+    factor = max(middle, 1 / middle)
+    told = f"{factor:.3g}" if factor < 1000 else ">999"
+    return f"typically {told} × {_look(middle)}"
 
 
 def _guesses(factors: Sequence[float]) -> str:

@@ -235,7 +235,7 @@ def _count(calls: int | None) -> str:
 
 
 def _own_words(text: str) -> str:
-    """The learner's Markdown, its headings two levels lower."""
+    """The learner's Markdown, its headings below ours."""
     lowered = re.sub(r"^(#{1,4})(?=\s)", r"###\1", text, flags=re.M)
     return re.sub(r"\A\s*#+\s*Defence\s*$", "", lowered, flags=re.M).strip()
 
