@@ -14,7 +14,7 @@ _KEYS = {
     "14.overhead 17.dp_bytes",
     "time": "5.days 5.slower 6.ms 6.alpha 6.slow_ring 6.slow_tree 7.step 7.end 10.faster 11.idle "
     "11.many 11.twice 13.slower 13.v3_waits 14.saturated 14.swap 15.interval 15.ended 15.waste "
-    "17.days 17.gain 17.time",
+    "17.gain 17.time",
     "FLOPs": "4.factor 5.first_layer 5.factor 5.gain 5.mfu 12.active 12.more_experts 12.zigzag",
 }
 _BY_KEY = {key: topic for topic, keys in _KEYS.items() for key in keys.split()}
