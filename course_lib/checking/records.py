@@ -38,6 +38,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "hints": _is_count,
         "seen": _is_flag,
         "first_pass": _is_text,
+        "verdict": _is_text,
     },
     "predictions": {
         "yours": _is_finite,

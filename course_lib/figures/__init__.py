@@ -7,8 +7,10 @@ from course_lib.figures.batches import one_batch
 from course_lib.figures.buckets import bucket_timeline
 from course_lib.figures.built import built
 from course_lib.figures.curves import loss
+from course_lib.figures.economics import token_costs
 from course_lib.figures.event_order import event_order
 from course_lib.figures.experts import expert_bars
+from course_lib.figures.four_families import families
 from course_lib.figures.gathering import gather_memory, measured_memory
 from course_lib.figures.intuition import guesses
 from course_lib.figures.late import late_gradients
@@ -26,6 +28,7 @@ from course_lib.figures.roofline import on_roofline
 from course_lib.figures.samples import samples_by_rank
 from course_lib.figures.saving import wasted_time
 from course_lib.figures.servers import served_updates
+from course_lib.figures.sharing import shared_rates
 from course_lib.figures.sheet import Sheet
 from course_lib.figures.spans import who_did_what
 from course_lib.figures.timeline import timeline
@@ -43,6 +46,7 @@ __all__ = [
     "consumers",
     "event_order",
     "expert_bars",
+    "families",
     "gather_memory",
     "guesses",
     "late_gradients",
@@ -59,9 +63,11 @@ __all__ = [
     "resharded",
     "samples_by_rank",
     "served_updates",
+    "shared_rates",
     "slow_ring",
     "stored_by_version",
     "timeline",
+    "token_costs",
     "tp_reach",
     "wasted_time",
     "who_did_what",

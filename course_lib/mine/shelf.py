@@ -64,7 +64,9 @@ def lines(part: Part, parts: str = "mine") -> int | None:
     names: dict[str, list[str]] = {}  # by the module that defines them
     for name in part.names:
         names.setdefault(get(name, "course").__module__, []).append(name)
-    sources = [sources_with_used(import_module(home), own) for home, own in names.items()]
+    sources = [
+        sources_with_used(import_module(home), own, part.given) for home, own in names.items()
+    ]
     return sum(lines_of(source) for each in sources for source in each)
 
 

@@ -32,12 +32,18 @@ from course_lib.theory.network.sparse import RowExchange
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.step.batching import Batching, batch_cost
+from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.recovery import Saving
+from course_lib.theory.step.streams import Task, shared_timeline
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
 MESH = [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(4) for c in range(2)]
 SERVED = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)
+WORK = Task("work", "computing", 0.1, {"processor": 1.0})
+SMALL_WORK = Task("prepare", "messages", 0.01, {"processor": 1.0}, weight=0.05)
+GIVEN_WAY = shared_timeline(sharded_backward(6, WORK, WORK, WORK, prepare=SMALL_WORK))
+ONE_TASK = shared_timeline([Task("work", "computing", 1e-6)])
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
 MOMENTS = ["submitted", "started", "training", "killed", "requeued", "restarted", "resumed", "done"]
@@ -206,6 +212,16 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     ),
     "tp reach, none": lambda: figures.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
     "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
+    "families": lambda: figures.families(),
+    "families, counted": lambda: figures.families(
+        {"data": 10**6, "pipeline": 128, "tensor": 64, "expert": 0}
+    ),
+    "shared rates": lambda: figures.shared_rates({"give way": GIVEN_WAY, "one": ONE_TASK}),
+    "shared rates, one": lambda: figures.shared_rates({"alone": ONE_TASK}),
+    "token costs": lambda: figures.token_costs(
+        {"H100-SXM": {"training": 0.6, "generating": 2}, "A100-SXM-80GB": {"training": 1234.5}}
+    ),
+    "token costs, free": lambda: figures.token_costs({"ours": {"training": 0.0}}, "a title"),
     "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
     "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
     "late": lambda: figures.late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),

@@ -4,6 +4,7 @@ import pytest
 from every import every
 from probes import Given, Probe
 
+from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.hardware import Link, accelerator
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.network import collectives
@@ -30,10 +31,11 @@ def test_training_a_sequence_sends_as_much_as_4096_times_two_tokens():
     assert training / RTX.inside.bytes_per_s == pytest.approx(1.19, rel=5e-3)
 
 
-def test_pope_et_al_reading_a_model_of_540b_on_64_chips():
-    # arXiv:2211.05102, section 2: weights / bandwidth is a floor below the latency of a token.
-    one = Decoding(LLAMA, H100, tp=8, batch=4)
-    assert one.token_s > one.weight_bytes / H100.memory_bytes_per_s
+def test_a_token_is_a_forward_pass_over_one_token():
+    # Another formula, which counts the scores of the one token with itself as well.
+    forward = training_flops(LLAMA, 1, 1).forward_flop
+    scores = 4 * LLAMA.layers * LLAMA.hidden
+    assert 8 * Decoding(LLAMA, H100, tp=8).flop == forward - scores
 
 
 def test_the_cache_of_llama2_70b_is_320_kib_a_token():
