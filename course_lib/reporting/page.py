@@ -76,7 +76,7 @@ def _plan(facts: Facts) -> Iterator[Part]:
     else:
         yield f"**{plan.question}.** {plan.mine.settings}."
         yield "html", _candidates(plan)
-        yield f"The planner says of mine: {_plain(plan.why)}."
+        yield f'The planner says of mine: "{_plain(plan.why)}".'
         refusals = {name: _reason(said) for name, said in plan.refusals.items() if said}
         yield "".join(f"- {name} does not run it: {_plain(s)}\n" for name, s in refusals.items())
     yield "### My defence"
@@ -172,11 +172,11 @@ def _intuition(facts: Facts) -> Iterator[Part]:
         f"{len(facts.compared)} predictions were compared. Half of those that have a factor were "
         f"off by {typical:.3g} × or more."
     )
-    yield figures.guesses(factors)
+    yield figures.guesses(factors, "My guesses, by topic")
     misses = intuition.largest_misses(facts.guesses)
     if misses:
         rows = [(one.key, one.question, *_numbers(one), one.words) for one in misses]
-        yield "The largest misses:"
+        yield "### The largest misses"
         yield "html", table(("", "question", *_HEAD), rows, "the largest misses", (2, 3, 4, 5))
 
 
