@@ -5,8 +5,11 @@ from course_lib.figures.activations import activation_terms
 from course_lib.figures.agents import nodes_and_ranks
 from course_lib.figures.batches import one_batch
 from course_lib.figures.buckets import bucket_timeline
+from course_lib.figures.buffers import two_buffers
 from course_lib.figures.built import built
+from course_lib.figures.course_map import course_map
 from course_lib.figures.curves import loss
+from course_lib.figures.cut_unit import cut_unit
 from course_lib.figures.event_order import event_order
 from course_lib.figures.experts import expert_bars
 from course_lib.figures.gathering import gather_memory, measured_memory
@@ -40,6 +43,8 @@ __all__ = [
     "built",
     "collective_times",
     "consumers",
+    "course_map",
+    "cut_unit",
     "event_order",
     "expert_bars",
     "gather_memory",
@@ -61,6 +66,7 @@ __all__ = [
     "stored_by_version",
     "timeline",
     "tp_reach",
+    "two_buffers",
     "wasted_time",
     "who_did_what",
     "who_stores_what",
