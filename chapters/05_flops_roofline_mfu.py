@@ -52,7 +52,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 #
 # $$\text{FLOP} = 2 \, m \, k \, n .$$
 #
-# **FLOP** is an amount, like kilometres. **FLOP/s** is a rate, like kilometres per hour. Both are often
+# **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often
 # written "FLOPS", and notes mix them up; this course always writes the "/s". T means $10^{12}$, P $10^{15}$.
 #
 # In a linear layer each token is multiplied with each weight once: 2 FLOP per token and weight. In
