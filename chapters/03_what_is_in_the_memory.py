@@ -407,7 +407,7 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 # | inputs of the two norms | 2 |
 # | input of the q-k-v matrix; q, k, v | 1 + 3 |
 # | input of the output matrix | 1 |
-# | input of the MLP; before GELU; after GELU | 1 + 4 + 4 |
+# | input of the MLP (前馈网络); before GELU; after GELU | 1 + 4 + 4 |
 # | sum | 16 |
 #
 # In fp32 that is $64\,sbh$ bytes, in bf16 $32\,sbh$. Outside the layers come the inputs of the last norm and

@@ -195,7 +195,7 @@ for name in ("gpt2-124m", "llama2-7b", "llama2-70b"):
 # %% [markdown]
 # The second number is a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
 # not needed; a good kernel skips them. PaLM and the papers on Megatron-LM count all pairs; Megatron-LM's own `training.py` of 2025 and
-# others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation.
+# others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation (利用率).
 #
 # Chinchilla: 70 billion parameters, 1.4 trillion tokens. $6 \cdot 70 \cdot 10^9 \cdot 1.4 \cdot 10^{12} =
 # 5.88 \cdot 10^{23}$, against the paper's budget of $5.76 \cdot 10^{23}$ (arXiv:2203.15556).

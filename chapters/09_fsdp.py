@@ -131,8 +131,8 @@ assert (part, padding) == (5, 2)
 figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 
 # %% [markdown]
-# The layer as a whole is cut, and not each of its tensors. So one message brings all of it, and each rank keeps equally much, although no rank has a
-# whole tensor. The notes praise this as YaFSDP's way (层分片, layer sharding); FSDP1 does the same.
+# The layer as a whole is cut, and not each of its tensors. So one message brings all of it, and each rank keeps equally much, although the matrix lies on
+# three of them. The notes praise this as YaFSDP's way (层分片, layer sharding); FSDP1 does the same.
 
 # %% [markdown]
 # ### Count it
@@ -724,7 +724,7 @@ for tp in (1, 8):
     print(f"TP {tp}: a whole layer on one GPU is {units.format_bytes(layer)}")
 
 # %% [markdown]
-# Within these limits FSDP scales well: in its paper the throughput per GPU stayed nearly
+# Within these limits FSDP scales well: in its paper the throughput (吞吐量) per GPU stayed nearly
 # constant up to 512 A100 (section 5), because a large layer computes longer than the
 # next one travels. On slow networks or with small micro-batches it does not.
 #

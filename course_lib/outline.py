@@ -38,8 +38,9 @@ def steps(chapters: tuple[Entry, ...] = CHAPTERS) -> list[tuple[int, int]]:
     """(from, to) for each chapter and what it needs, without what another need brings along.
 
     Chapter 8 needs 3, 6 and 7. Chapter 7 needs 6, and by way of it 3: (7, 8) is all that is left.
+    A chapter that needs nothing comes after chapter 0.
     """
-    needs = {entry.number: entry.needs for entry in chapters}
+    needs = {entry.number: entry.needs or (0,) * (entry.number > 0) for entry in chapters}
     brought: dict[int, set[int]] = {}  # by chapter: all that must be read before it
     for number in sorted(needs):
         brought[number] = set(needs[number]).union(*(brought[need] for need in needs[number]))

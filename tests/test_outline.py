@@ -46,5 +46,5 @@ def test_the_links_of_the_first_page_lead_somewhere():
 
 
 def test_steps_leave_out_what_another_need_brings_along():
-    chapters = tuple(Entry(n, "", needs) for n, needs in enumerate([(), (0,), (0, 1), (0,)]))
+    chapters = tuple(Entry(n, "", needs) for n, needs in enumerate([(), (), (0, 1), (0,)]))
     assert outline.steps(chapters) == [(0, 1), (1, 2), (0, 3)]

@@ -11,7 +11,7 @@ from course_lib.figures.sheet import Sheet
 
 # Column and row of each chapter, so that lines run downwards and cross as little as possible.
 _PLACES: Mapping[int, tuple[int, int]] = {
-    **{1: (0, 0), 3: (2, 0)},
+    **{0: (0, 0), 1: (1, 0), 3: (2, 0)},
     **{2: (0, 1), 5: (2, 1), 4: (3, 1)},
     **{6: (2, 2)},
     **{7: (0, 3), 11: (2, 3), 10: (3, 3)},
@@ -23,7 +23,7 @@ _WIDTH, _HEIGHT, _COLUMN, _ROW, _LEFT, _TOP = 112.0, 50.0, 134.0, 74.0, 3.0, 30.
 _SQUARE, _HEAD = 6.0, 4.0  # of a part, of an arrow
 _LETTERS = 16  # of a title, in a line
 _TOPICS = {
-    "one GPU": ((1, 2, 3, 4, 5), style.WHITE),
+    "one GPU": ((0, 1, 2, 3, 4, 5), style.WHITE),
     "messages": ((6, 14), style.YELLOW),
     "copies of the model": ((7, 8, 9), style.SKY),
     "pieces of the model": ((10, 11, 12), style.ORANGE),
@@ -50,11 +50,11 @@ class Part(Protocol):
 def course_map(
     chapters: Iterable[Chapter], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
 ) -> Sheet:
-    """A box for each chapter from 1 on, with a square for each part that is built in it.
+    """A box for each chapter, with a square for each part that is built in it.
 
     `steps` are pairs (from, to). Raises ValueError for a chapter that has no place on the map.
     """
-    titles = {one.number: one.title for one in chapters if one.number}
+    titles = {one.number: one.title for one in chapters}
     builds = Counter(int(part.build.split(".")[0]) for part in parts)
     unknown = (set(titles) | {number for step in steps for number in step}) - set(_PLACES)
     if unknown:
