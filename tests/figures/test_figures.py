@@ -405,7 +405,10 @@ def test_sentences() -> None:
     assert FIGURES["one event"]().sentence == (
         "1 event within 0.0 ms (a 1): a gradient of the rows: leaves for the server."
     )
-    assert "1 Steps and batches, after 0; 2 Gradient accumulation, after 1;" in FIGURES["map"]().sentence
+    assert (
+        "1 Steps and batches, after 0; 2 Gradient accumulation, after 1;"
+        in FIGURES["map"]().sentence
+    )
     assert "3 of biases) and 1 of padding, cut into 4 parts of 4" in FIGURES["cut unit"]().sentence
     assert "backward of 3: weights of 3, gradients of 3 and 4" in FIGURES["buffers"]().sentence
     assert "copying" in FIGURES["overlap of copies"]().to_svg()
