@@ -170,8 +170,8 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 13 | [3D parallelism and planning](13_3d_planning.ipynb) | Which layout, out of a hundred thousand? | a mesh of ranks |
 # | 14 | [Parameter servers and RPC](14_parameter_servers.ipynb) | What if the model is mostly a table? | a parameter server |
 # | 15 | [Launchers, frameworks, recovery](15_launchers_and_recovery.ipynb) | What happens when a machine dies? | a launcher, a checkpoint of many ranks |
-# | 16 | [The cluster clinic](16_cluster_clinic.ipynb) | Which cable is broken? | what reads a card's state, and finds where ranks part ways |
-# | 17 | [Capstone](17_capstone.ipynb) | Can you defend a plan for a 70B model? | an audit of a claim, the report of a run |
+# | 16 | [The cluster clinic](16_cluster_clinic.ipynb) | Which cable is broken? | a parser of `ibstat`, the first call on which ranks differ |
+# | 17 | [Capstone](17_capstone.ipynb) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit of any claim, and a report |
 #
 # All terms with their Chinese names stand in [the glossary](glossary.ipynb).
 

@@ -235,9 +235,13 @@ expect(37, rent.days, within=0.02, label="days", yours=days)
 # %%
 print(f"{budget.cost(2_788_000, gpu_hour_usd=2):,.0f} USD")
 assert budget.cost(2_788_000, 2) == 5_576_000
+assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 
 # %% [markdown]
 # The final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
+#
+# At the same price the 64 GPUs of the beginning cost 114,000 USD, for a model that is small by now. Note 001 says that such sums leave large models to a few
+# companies. That is true of the runs that fill the news. It is also why each percent in the rest of this course is worth money.
 #
 # **Remember**
 # - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on how many GPUs share the work.
