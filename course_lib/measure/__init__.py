@@ -14,6 +14,7 @@ from course_lib.measure import (
     overlap,
     peak,
     saved_tensors,
+    tcp,
     wire,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "overlap",
     "peak",
     "saved_tensors",
+    "tcp",
     "wire",
 ]
