@@ -1,10 +1,13 @@
-"""The tables of `commands`, to be shown in a notebook: Markdown there, plain rows elsewhere."""
+"""The tables of `commands`, to be shown in a notebook: HTML there, plain rows elsewhere."""
 
+import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.clinic.commands import COMMANDS, FLAGS, Command
 
+_LEFT = 'style="text-align: left"'
 VENDORS = ("NVIDIA", "AMD", "Hygon")
 # From what you wrote down to the cable: (part, question, what to ask first).
 PARTS = (
@@ -21,7 +24,7 @@ PARTS = (
 
 @dataclass(frozen=True)
 class Table:
-    """A heading and rows of words; a "|" in a cell is escaped."""
+    """A heading and rows of words: `code` and [links](…) as in Markdown, nothing else."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -29,11 +32,13 @@ class Table:
     def __repr__(self) -> str:
         return "\n".join(" · ".join(cell for cell in row if cell) for row in self.rows)
 
-    def _repr_markdown_(self) -> str:
-        lines = [self.heading, ["---"] * len(self.heading), *self.rows]
-        return "\n".join(
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th {_LEFT}>{_html(cell)}</th>" for cell in self.heading)
+        rows = "".join(
+            f"<tr>{''.join(f'<td {_LEFT}>{_html(cell)}</td>' for cell in row)}</tr>"
+            for row in self.rows
         )
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 
 def by_vendor(*words: str) -> Table:
@@ -66,6 +71,11 @@ def _with(words: Sequence[str]) -> list[Command]:
     if not found:
         raise ValueError(f"no command has one of the words {words}: see clinic.commands.COMMANDS")
     return found
+
+
+def _html(words: str) -> str:
+    words = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(words, quote=False))
+    return re.sub(r"\[([^]]+)\]\((https:[^)\s\"]+)\)", r'<a href="\2">\1</a>', words)
 
 
 def _code(command: str) -> str:

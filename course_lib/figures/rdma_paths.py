@@ -1,5 +1,7 @@
 """The way of a tensor from one GPU's memory to another's: by TCP, by RDMA, by GPUDirect RDMA."""
 
+from itertools import pairwise
+
 from course_lib.figures import style
 from course_lib.figures.sheet import Sheet
 
@@ -47,9 +49,10 @@ def rdma_paths(processor_s_per_gb: float | None = None) -> Sheet:
 
 def _sentence(processor_s_per_gb: float | None = None) -> str:
     """The moves of each way, in words."""
+    counts = {way: _moves(way) for way in _WAYS}
     told = "; ".join(
-        f"{way}: the bytes are moved {_moves(way)[0]} times, {_moves(way)[1]} of them by a processor"
-        for way in _WAYS
+        f"{way}: the bytes are moved {every} times, {by_processor} of them by a processor"
+        for way, (every, by_processor) in counts.items()
     )
     if processor_s_per_gb is None:
         return f"{told}."
@@ -69,7 +72,7 @@ def _chain(sheet: Sheet, way: str, top: float, processor_s_per_gb: float | None)
     stops = [place for place, part in enumerate(_PLACES) if part in passed]
     passed_by = [(place * _STEP, y, _BOX, _HEIGHT) for place in range(8) if place not in stops]
     sheet.boxes(passed_by, style.WHITE, edge=style.GREY, dashed=True)
-    for start, end in zip(stops, stops[1:], strict=False):
+    for start, end in pairwise(stops):
         parts = {_PLACES[start], _PLACES[end]}
         look = (style.VERMILION, 5.0) if parts == {1, 2} else (style.BLUE, 1.5)
         sheet.line([(start * _STEP + _BOX, middle), (end * _STEP, middle)], *look)
