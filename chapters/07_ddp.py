@@ -121,7 +121,7 @@ assert states > hardware.accelerator("H100-SXM").memory_bytes
 # samples" is true of data parallelism *alone*: chapters 10 to 12 let several GPUs share one sample.
 #
 # A larger batch is no way out for ever. Past the critical batch (chapter 2) it only wastes samples. And long before there is one sample
-# per GPU, matrices with few rows keep a GPU badly busy (chapter 5), and the communication shows. Section 7.4 says when.
+# per GPU, a GPU that gets few tokens at a time falls below its ridge (chapter 5), and the communication shows. Section 7.4 says when.
 #
 # Two ways to ask how well it goes: **strong scaling** (强扩展) keeps the global batch and divides it among
 # more GPUs; **weak scaling** (弱扩展) keeps the batch *per GPU*, so the global batch grows. Efficiency is the work
