@@ -24,6 +24,7 @@ GROUND = {
     "home": set(),
     "validation": set(),
     "checked": {"validation"},
+    "outline": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {

@@ -15,6 +15,7 @@ from course_lib.measure import (
     peak,
     saved_tensors,
     sharing,
+    tcp,
     wire,
 )
 
@@ -33,5 +34,6 @@ __all__ = [
     "peak",
     "saved_tensors",
     "sharing",
+    "tcp",
     "wire",
 ]
