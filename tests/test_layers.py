@@ -44,6 +44,7 @@ MAY_IMPORT = {
     "mine": {"scratch"},
     "emitting": {"theory", "demos"},
     "checking": {"theory", "scratch", "measure", "launch", "mine", "show"},
+    "hunting": {"checking", "demos", "launch", "diagnosing"},
     "building": {"checking"},
     "lab": set(),
     "doctor": {"clinic", "lab", "launch", "checking"},

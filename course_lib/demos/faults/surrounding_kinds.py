@@ -18,9 +18,10 @@ from torch import nn
 from course_lib.demos.faults.update import Update
 
 MESSAGE_BYTES = 10**6
-SLOW_BYTES_PER_S = 10**7
+SLOW_BYTES_PER_S = 5 * 10**6
 _SO_MAX_PACING_RATE = 47  # Linux's socket.h; Python has no name for it
 _RATE = 0.5  # of learning
+_sleeps_s = 0.0  # before each message
 WRONG_INTERFACE = "ib7"
 
 
@@ -51,6 +52,7 @@ def exchanged(update: Update) -> dict[int, float]:
                 continue
             if update.rank == source:
                 dist.send(go, target)
+                time.sleep(_sleeps_s)
                 dist.send(data, target)
             if update.rank == target:
                 dist.recv(go, source)  # a sender that comes late is no slow link
@@ -61,11 +63,16 @@ def exchanged(update: Update) -> dict[int, float]:
 
 
 def paced(_update: Update) -> None:
-    """From now on the system sends what this rank sends at SLOW_BYTES_PER_S, and no faster.
+    """From now on what this rank sends leaves at SLOW_BYTES_PER_S, and no faster.
 
-    Linux paces each connection by itself, without any privilege. Elsewhere nothing happens.
+    Linux paces each connection by itself, without any privilege. Elsewhere the rank sleeps before
+    it sends.
     """
-    for descriptor in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
+    global _sleeps_s
+    if sys.platform != "linux":
+        _sleeps_s = MESSAGE_BYTES / SLOW_BYTES_PER_S
+        return
+    for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6):
                 one.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, SLOW_BYTES_PER_S)
