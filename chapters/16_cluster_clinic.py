@@ -5,12 +5,14 @@
 # ## Exercises
 
 # %% tags=["exercise"]
+import statistics
+
 from course_lib import check, hint, hunt, hunting, mine
 from course_lib.clinic import container, port_counters, ports
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]
-# **16.1** Two readings of a port's counters, ten seconds apart. How many GB/s did it send, and receive? How many percent of an HDR port is what it sent? Older devices count in 32 bits and stop at the end. After how many seconds at this rate would such a counter of
+# **16.1** Two readings of a port's counters, ten seconds apart. How many GB/s did it send, and receive? Which part of an HDR port is what it sent? Older devices count in 32 bits and stop at the end. After how many seconds at this rate would such a counter of
 # sent data tell nothing more?
 
 # %% tags=["exercise"]
@@ -19,7 +21,7 @@ for name in ("counters", "counters_later"):
     print(*(line for line in lines if "_data" in line), sep="\n")
 
 # %% tags=["exercise"]
-sent_gb_s, received_gb_s, percent, seconds = ..., ..., ..., ...
+sent_gb_s, received_gb_s, part, seconds = ..., ..., ..., ...
 ### BEGIN SOLUTION
 readings = [
     port_counters.counters(output(name).text) for name in ("counters", "counters_later")
@@ -27,10 +29,10 @@ readings = [
 rates = port_counters.rates(*readings, seconds=10)
 sent_gb_s = rates.sent_bytes_per_s / 1e9
 received_gb_s = rates.received_bytes_per_s / 1e9
-percent = 100 * sent_gb_s / 25
+part = sent_gb_s / 25
 seconds = 2**32 * 4 / rates.sent_bytes_per_s
 ### END SOLUTION
-check("16.1", [sent_gb_s, received_gb_s, percent, seconds])
+check("16.1", [sent_gb_s, received_gb_s, part, seconds])
 
 # %% [markdown] tags=["exercise"]
 # **16.2** Six lines of `ibstatus`, all of cables with four lanes. How many times as fast would each port be if all four lanes of its cable worked? Write 1 where they do.
@@ -159,7 +161,27 @@ slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
 check("16.7", [of_8, of_1024, divided, slowest_ms])
 
 # %% [markdown] tags=["exercise"]
-# **16.8** (published mistakes) Six sentences from notes and blogs. True or false?
+# **16.8** Each rank of a job writes down, for each of its updates, how many ms it took and how many of them it spent in collectives. Write what finds the rank for which the others wait: the one with the most time outside of collectives. Take the median over the updates of a rank, since any
+# update may be late once. Return its number, or None unless its median is more than twice that of every other rank.
+
+
+# %% tags=["exercise"]
+def late_rank(total_ms: list[list[float]], inside_ms: list[list[float]]) -> int | None:
+    """The straggler; total_ms[rank][update] and the part of it in collectives."""
+    ### BEGIN SOLUTION
+    own = [
+        statistics.median(whole - inside for whole, inside in zip(*rank, strict=True))
+        for rank in zip(total_ms, inside_ms, strict=True)
+    ]
+    second, first = sorted(own)[-2:]
+    return own.index(first) if first > 2 * second else None
+    ### END SOLUTION
+
+
+check("16.8", late_rank)
+
+# %% [markdown] tags=["exercise"]
+# **16.9** (published mistakes) Six sentences from notes and blogs. True or false?
 
 # %% tags=["exercise"]
 claims = {
@@ -174,10 +196,10 @@ claims = {
 answers = [False, False, False, True, False, True]
 claims = dict(zip(claims, answers, strict=True))
 ### END SOLUTION
-check("16.8", claims)
+check("16.9", claims)
 
 # %% [markdown] tags=["exercise"]
-# **16.9** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank says how long it took, how much of that it spent in collectives, the loss on a batch that all
+# **16.10** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank says how long it took, how much of that it spent in collectives, the loss on a batch that all
 # ranks have, and how long a message from each other rank was under way. In these three cases nothing fails. Answer each as soon as you know, `case.answer(rank=…, cause=…)`, then collect the answers for the check.
 
 # %% tags=["exercise"]
@@ -203,7 +225,7 @@ found = {2: (..., ...), 4: (..., ...), 6: (..., ...)}  # (rank, cause)
 ### BEGIN SOLUTION
 found = {2: (0, "other weights"), 4: (2, "slow link"), 6: (0, "straggler")}
 ### END SOLUTION
-check("16.9", found)
+check("16.10", found)
 
 # %% [markdown] tags=["exercise"]
 # Cases 0 to 9 have all ten causes, and 10 to 19 have them again on other ranks. `case.doctor()` runs a case again with a record and asks the doctor of section 16.7; `hunting.table()` has your best time for each cause, beside the doctor's.
@@ -212,7 +234,7 @@ check("16.9", found)
 print(hunting.table())
 
 # %% [markdown] tags=["exercise"]
-# **16.10** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. What cannot be read raises a ValueError that shows
+# **16.11** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. What cannot be read raises a ValueError that shows
 # the line: a clinic that guesses is worse than none. The check gives it recorded outputs: of healthy and slow ports, of one that is down, and of a device that vanished. What passes is kept as `mine/ibstat.py`.
 
 # %% tags=["exercise"]
@@ -240,7 +262,7 @@ from course_lib.clinic.ports import ibstat
 
 ### END SOLUTION
 
-check("16.10", ibstat)
+check("16.11", ibstat)
 
 # %% [markdown] tags=["exercise"]
 # `mine.ibstat` is yours from now on, and the course's until then. What is wrong with these four ports?
@@ -250,7 +272,7 @@ for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
     print(sign.sentence)
 
 # %% [markdown] tags=["exercise"]
-# **16.11** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same. A rank
+# **16.12** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same. A rank
 # whose record ends before that number has not come, which counts as something else. Do not accuse without reason: if two groups are equally large, nobody is odd, and a record that is empty says nothing. A record keeps the last 200 calls or so, so
 # records may begin at different numbers; compare from the first number that all of them have. Entries with `is_p2p` are messages between two ranks; leave them out. What passes is kept as `mine/divergence.py`.
 
@@ -284,7 +306,7 @@ from course_lib.diagnosing.divergence import first_divergence
 
 ### END SOLUTION
 
-check("16.11", first_divergence)
+check("16.12", first_divergence)
 
 # %% tags=["exercise"]
 for kind in ("none", "collective", "hang", "twice", "shape"):

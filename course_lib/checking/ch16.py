@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 16, the cluster clinic."""
 
+from statistics import median
 from typing import Any
 
 from course_lib.checking import (
@@ -7,6 +8,7 @@ from course_lib.checking import (
     Unanswered,
     Wrong,
     exercise,
+    expect_calls,
     expect_entries,
     expect_number,
     expect_parts,
@@ -35,7 +37,7 @@ _BETWEEN_S = 10.0  # the two readings
     ),
 )
 def _words(answer: Any) -> None:
-    expect_parts(answer, 4, "two rates in GB/s, a percentage and seconds")
+    expect_parts(answer, 4, "two rates in GB/s, a fraction and seconds")
     before, after = (
         port_counters.counters(output(name).text) for name in ("counters", "counters_later")
     )
@@ -43,8 +45,8 @@ def _words(answer: Any) -> None:
     full_s = 2**32 * port_counters.WORD_BYTES / now.sent_bytes_per_s
     expect_number(answer[0], now.sent_bytes_per_s / 1e9, "4 bytes a word, 10 s", rel=5e-3)
     expect_number(answer[1], now.received_bytes_per_s / 1e9, "4 bytes a word, 10 s", rel=5e-3)
-    percent = 100 * now.sent_bytes_per_s / HDR.bytes_per_s
-    expect_number(answer[2], percent, "6.1 of 25 GB/s, in percent", rel=1e-2)
+    part = now.sent_bytes_per_s / HDR.bytes_per_s
+    expect_number(answer[2], part, "6.1 of 25 GB/s", rel=1e-2)
     expect_number(answer[3], full_s, "2^32 words are 17.2 GB", rel=5e-2)
 
 
@@ -118,10 +120,10 @@ def _slow_port(answer: Any) -> None:
 # --- containers -----------------------------------------------------------------------------------
 
 
-def _expect_no_signs(signs: list[Sign]) -> None:
+def _expect_no_signs(signs: list[Sign], what: str) -> None:
     """Raise Wrong with what is wrong, and keep the remedy for after the hints."""
     if signs:
-        raise Wrong(signs[0].wrong, signs[0].do)
+        raise Wrong(f"expected another {what}: {signs[0].wrong}", signs[0].do)
 
 
 _KEPT = ("--rm", "/data/llama:/root/llama", "-w /root/llama", "llama:24.05", "bash")
@@ -141,17 +143,18 @@ def _docker(answer: Any) -> None:
     expect_type(answer, str, "a line that begins with docker run")
     line = answer.replace("\\\n", " ")
     try:
-        _expect_no_signs(container.docker_signs(line, "NVIDIA"))
+        _expect_no_signs(container.docker_signs(line, "NVIDIA"), "line")
     except ValueError as error:
-        raise Wrong(str(error)) from None
+        raise Wrong(f"expected a docker line: {error}") from None
     if "/dev/dri" in line:
         raise Wrong(
-            "still passes a device that no NVIDIA program opens", "/dev/dri is AMD's and Hygon's"
+            "expected another line: it still passes a device that no NVIDIA program opens",
+            "/dev/dri is AMD's and Hygon's",
         )
     flat = " ".join(line.replace("=", " ").split())
     for part in _KEPT:
         if part.replace("=", " ") not in flat:
-            raise Wrong(f"has lost {part!r}, which was right")
+            raise Wrong(f"expected {part!r} to stay, which was right")
 
 
 @exercise(
@@ -170,13 +173,13 @@ def _pod(answer: Any) -> None:
     try:
         signs = container.pod_signs(pod)
     except (ValueError, AttributeError, TypeError, KeyError) as error:
-        raise Wrong(f"is no pod that can be read: {error}") from None
-    _expect_no_signs(signs)
+        raise Wrong(f"expected a pod: {error}") from None
+    _expect_no_signs(signs, "pod")
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     if str(limits.get("nvidia.com/gpu")) != "8":
-        raise Wrong("asks for another number of GPUs than the 8 that it needs")
+        raise Wrong("expected as many GPUs as before, it needs 8")
     if "rdma/rdma_shared_device_a" not in limits:
-        raise Wrong("asks for RDMA under another name than the node offers")
+        raise Wrong("expected RDMA under the name that the node offers")
 
 
 def _read(text: str) -> Any:
@@ -185,7 +188,7 @@ def _read(text: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise Wrong(f"is no YAML: {' '.join(str(error).split())}") from None
+        raise Wrong(f"expected YAML: {' '.join(str(error).split())}") from None
 
 
 # --- who is named ---------------------------------------------------------------------------------
@@ -254,6 +257,62 @@ def _straggler(answer: Any) -> None:
     expect_number(answer[3], slowest_ms, "400 + 3.24 · 8 ms", rel=5e-3)
 
 
+_LATE = "late_rank(total_ms, inside_ms)"
+
+
+def _late(total_ms: list[list[float]], inside_ms: list[list[float]]) -> int | None:
+    own = [
+        median(whole - inside for whole, inside in zip(*rank, strict=True))
+        for rank in zip(total_ms, inside_ms, strict=True)
+    ]
+    second, first = sorted(own)[-2:]
+    return own.index(first) if first > 2 * second else None
+
+
+_UPDATES: tuple[tuple[list[list[float]], list[list[float]], str], ...] = (
+    (
+        [[210, 204, 206], [205, 206, 203], [207, 204, 205]],
+        [[20, 4, 10], [195, 196, 193], [197, 194, 195]],
+        "who waits least is waited for",
+    ),
+    (
+        [[30, 31, 30, 33], [31, 30, 31, 32]],
+        [[20, 20, 21, 21], [20, 21, 20, 21]],
+        "all are alike, and nobody is late",
+    ),
+    (
+        [[30, 31, 930, 33, 30], [31, 30, 931, 32, 30], [30, 30, 932, 31, 30]],
+        [[20, 20, 20, 21, 20], [20, 21, 920, 21, 20], [20, 21, 920, 22, 20]],
+        "once late is no straggler: take the median of the updates",
+    ),
+    (
+        [[120, 121, 119], [120, 120, 121], [121, 121, 120], [120, 121, 121]],
+        [[80, 81, 80], [60, 62, 61], [81, 80, 79], [80, 82, 80]],
+        "1.5 times as much work as the next is not yet twice as much",
+    ),
+    (
+        [[90, 80, 85], [90, 81, 85]],
+        [[60, 52, 56], [5, 1, 2]],
+        "two ranks: the one that computes",
+    ),
+)
+
+
+@exercise(
+    "16.8",
+    kind="implement",
+    title="who is waited for?",
+    hints=(
+        "What is left of an update when the time in collectives is taken off?",
+        "statistics.median of that, for each rank: one late update does not move it.",
+        "sorted(own)[-2:] are the second largest and the largest.",
+    ),
+)
+def _waited_for(function: Any) -> None:
+    cases = [((total, inside), _late(total, inside), why) for total, inside, why in _UPDATES]
+    expect_calls(function, cases, signature=_LATE)
+
+
 def _claims() -> dict[str, tuple[object, str]]:
     nvlink = ACCELERATORS["H100-SXM"].inside
     return {
@@ -285,7 +344,7 @@ def _claims() -> dict[str, tuple[object, str]]:
 
 
 @exercise(
-    "16.8",
+    "16.9",
     kind="debug",
     title="true or false?",
     hints=(
@@ -301,7 +360,7 @@ _CASES = (2, 4, 6)
 
 
 @exercise(
-    "16.9",
+    "16.10",
     kind="debug",
     title="three cases without an error",
     hints=(
@@ -324,7 +383,7 @@ def _hunted(answer: Any) -> None:
         except Unanswered:
             raise
         except Wrong as wrong:
-            raise Wrong(f"case {seed}: {wrong}") from None
+            raise Wrong(f"for case {seed} expected another answer: {wrong}") from None
 
 
 BUILDS = (ibstat.IBSTAT, divergence.DIVERGENCE)

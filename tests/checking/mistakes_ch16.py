@@ -1,6 +1,7 @@
 """Answers to chapter 16 that a check must refuse: (exercise, what was thought, answer)."""
 
 import copy
+from statistics import median
 
 import yaml
 
@@ -64,11 +65,28 @@ def _without_rdma(pod, container):
     container["resources"] = {"limits": {"nvidia.com/gpu": 8}}
 
 
+def _own(total, inside, of):
+    """Of each rank the time outside of collectives."""
+    pairs = zip(total, inside, strict=True)
+    return [of(w - i for w, i in zip(whole, waits, strict=True)) for whole, waits in pairs]
+
+
+def _at(values):
+    """Where the largest is."""
+    found = list(values)
+    return found.index(max(found))
+
+
+def _twice(own, factor=2):
+    second, first = sorted(own)[-2:]
+    return own.index(first) if first > factor * second else None
+
+
 MISTAKES = [
-    ("16.1", "counts bytes, not words", [1.525, 1.5, 6.1, 11.3]),
-    ("16.1", "bits of the link over bytes", [6.1, 6.0, 3.05, 2.8]),
-    ("16.1", "forgets the seconds", [61.0, 60.0, 244.0, 0.28]),
-    ("16.1", "a counter of bytes", [6.1, 6.0, 24.4, 0.704]),
+    ("16.1", "counts bytes, not words", [1.525, 1.5, 0.061, 11.3]),
+    ("16.1", "bits of the link over bytes", [6.1, 6.0, 0.0305, 2.8]),
+    ("16.1", "forgets the seconds", [61.0, 60.0, 2.44, 0.28]),
+    ("16.1", "a counter of bytes", [6.1, 6.0, 0.244, 0.704]),
     ("16.2", "beside 200 Gb/s", dict(zip(_RATES, [1, 4, 2, 2, 0.5, 8], strict=True))),
     ("16.2", "the number of lanes", dict(zip(_RATES, [4, 1, 2, 4, 4, 1], strict=True))),
     ("16.2", "leaves one out", dict(list(_FACTORS.items())[:5])),
@@ -99,21 +117,27 @@ MISTAKES = [
     ("16.7", "the whole step", [1.25, 1.25, 1.0256, 425.9]),
     ("16.7", "the mean", [1.2, 1.2, 1.0256, 400.0]),
     ("16.7", "three deviations for all", [1.2, 1.2, 1.0256, 1600.0]),
-    ("16.8", "all false", dict.fromkeys(_TRUE, False)),
-    ("16.8", "all true", dict.fromkeys(_TRUE, True)),
-    ("16.8", "one wrong", _TRUE | {_TRUE_CLAIM: False}),
-    ("16.9", "the ranks that wait", {seed: ((r + 1) % 3, c) for seed, (r, c) in _FOUND.items()}),
-    ("16.9", "all are stragglers", {seed: (r, "straggler") for seed, (r, _) in _FOUND.items()}),
-    ("16.9", "leaves one out", dict(list(_FOUND.items())[:2])),
-    ("16.9", "names no rank", {seed: c for seed, (_, c) in _FOUND.items()}),
+    ("16.8", "who waits most", lambda total, inside: _at(map(sum, inside))),
+    ("16.8", "who takes longest", lambda total, inside: _at(map(sum, total))),
+    ("16.8", "somebody always is", lambda total, inside: _at(_own(total, inside, median))),
+    ("16.8", "the sum of the updates", lambda total, inside: _twice(_own(total, inside, sum))),
+    ("16.8", "1.2 times", lambda total, inside: _twice(_own(total, inside, median), 1.2)),
+    ("16.9", "all false", dict.fromkeys(_TRUE, False)),
+    ("16.9", "all true", dict.fromkeys(_TRUE, True)),
+    ("16.9", "one wrong", _TRUE | {_TRUE_CLAIM: False}),
+    ("16.10", "the ranks that wait", {seed: ((r + 1) % 3, c) for seed, (r, c) in _FOUND.items()}),
+    ("16.10", "all are stragglers", {seed: (r, "straggler") for seed, (r, _) in _FOUND.items()}),
+    ("16.10", "leaves one out", dict(list(_FOUND.items())[:2])),
+    ("16.10", "names no rank", {seed: c for seed, (_, c) in _FOUND.items()}),
 ]
 OTHER_FORMS = [
-    ("16.1", "text with units", ["6.1 GB/s", 6, "24.4 %", 2.82]),
+    ("16.1", "text with units", [6.1, 6, "24.4 %", "2.82 s"]),
     ("16.2", "in another order", dict(reversed(_FACTORS.items()))),
     ("16.4", "devices by name", _LINE.format("--gpus=all --ulimit memlock=-1")),
     ("16.4", "the host's shared memory", _MENDED.replace("--shm-size=16G", "--ipc=host")),
     ("16.5", "as a dict", _POD),
     ("16.5", "limits alone", _pod(lambda pod, one: one["resources"].pop("requests"))),
     ("16.6", "tuples", {q: tuple(r) if isinstance(r, list) else r for q, r in _WHO.items()}),
-    ("16.9", "lists", {seed: list(pair) for seed, pair in _FOUND.items()}),
+    ("16.8", "by another way", lambda total, inside: _twice(_own(total, inside, median))),
+    ("16.10", "lists", {seed: list(pair) for seed, pair in _FOUND.items()}),
 ]
