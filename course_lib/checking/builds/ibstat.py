@@ -10,7 +10,7 @@ from course_lib.clinic import ports
 from course_lib.clinic.recorded import output
 
 _FIELDS = ("device", "port", "state", "physical", "gbit_per_s", "link_layer")
-_KINDS = {"port": int, "gbit_per_s": (int, float)}
+_KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "gbit_per_s": (int, float)}
 _BLOCK = """CA '{device}'
         CA type: MT4123
         Number of ports: {count}
