@@ -165,7 +165,7 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | 16 | The cluster clinic | Which cable is broken? |
 # | 17 | Capstone | Can you defend a plan for a 70B model? |
 #
-# This edition contains chapters 1 to 15. The others are in preparation. All terms with their Chinese
+# This edition contains chapters 1 to 16. The last is in preparation. All terms with their Chinese
 # names stand in [the glossary](glossary.ipynb).
 
 # %% [markdown]

@@ -13,7 +13,9 @@ from course_lib.measure import (
     machine,
     overlap,
     peak,
+    running,
     saved_tensors,
+    tcp,
     wire,
 )
 
@@ -30,6 +32,8 @@ __all__ = [
     "machine",
     "overlap",
     "peak",
+    "running",
     "saved_tensors",
+    "tcp",
     "wire",
 ]

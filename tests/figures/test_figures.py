@@ -11,6 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.patches import PathPatch
 
 from course_lib import figures
+from course_lib.clinic.tables import PARTS as LAYERS
 from course_lib.figures import Sheet
 from course_lib.figures.label import Label
 from course_lib.scratch.recovery import failures
@@ -208,6 +209,19 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
     "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
     "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
+    "rdma paths": lambda: figures.rdma_paths(0.33),
+    "rdma paths, not measured": lambda: figures.rdma_paths(),
+    "command map": lambda: figures.command_map(LAYERS),
+    "command map, one": lambda: figures.command_map(LAYERS[:1], TITLE),
+    "meters": lambda: figures.meters(
+        {f"GPU {n}": {"busy, %": 100 - n, "power, W": None} for n in range(16)},
+        {"busy, %": 100, "power, W": 1400},
+        TITLE,
+    ),
+    "meters, three": lambda: figures.meters(
+        {"GPU 0": {"busy": 0, "memory": 100, "power, W": 1400}},
+        {"busy": 100, "memory": 100, "power, W": 1400},
+    ),
     "late": lambda: figures.late_gradients([[0, 1, 1, 2, 1], [0, 1, 1, 1, 1], [7, 8]]),
     "late, one trainer": lambda: figures.late_gradients([[0] * 4]),
     "late, many": lambda: figures.late_gradients([list(range(t, t + 90)) for t in range(20)]),
