@@ -46,6 +46,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "revised": _are_revisions,
         "found": _is_finite,
     },
+    "hunts": {"best_s": _is_finite, "doctor_s": _is_finite, "at": _is_text},
     "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
 }
 
