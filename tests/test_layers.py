@@ -37,10 +37,11 @@ MAY_IMPORT = {
     "clinic": set(),
     "measure": set(),
     "diagnosing": set(),
+    "comparing": {"theory"},
     "launch": {"diagnosing"},
     "scratch": {"measure", "launch"},
     "rehearsal": {"theory", "measure"},
-    "demos": {"scratch", "measure", "launch", "theory", "data", "mine"},
+    "demos": {"scratch", "measure", "launch", "theory", "data", "mine", "comparing"},
     "mine": {"scratch"},
     "emitting": {"theory", "demos"},
     "checking": {
@@ -72,6 +73,7 @@ MAY_IMPORT = {
         "upgrading",
         "cluster",
         "diagnosing",
+        "comparing",
     },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits
@@ -80,6 +82,7 @@ MAY_LOAD = {
     "figures": {"matplotlib", "numpy"},
     "panels": {"ipywidgets", "traitlets", "IPython"},
     "measure": {"torch"},
+    "comparing": {"torch"},
     "scratch": {"torch"},
     "rehearsal": {"torch"},
     "demos": {"torch"},
