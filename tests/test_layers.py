@@ -74,6 +74,7 @@ MAY_IMPORT = {
         "cluster",
         "diagnosing",
         "comparing",
+        "hunting",
     },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits
