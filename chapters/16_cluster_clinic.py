@@ -1557,7 +1557,33 @@ claims = dict(zip(claims, answers, strict=True))
 check("16.9", claims)
 
 # %% [markdown] tags=["exercise"]
-# **16.10** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank says how long it took, how much of that it spent in collectives, the loss on a batch that all
+# **16.10** Two runs of one update, on one GPU and on eight, and in some tensor they differ; the differences are relative to the size of its numbers. Each number is a sum of 4,096 products, added up one by one. Is it `"rounding"`, `"more than rounding"`, or `"don't know"`? Use the two lines of section 16.8: up to 4 times
+# the typical error it is rounding, beyond 16 times it is more. Typical is $\sqrt{n}\,u$ with $u = 2^{-24}$ in fp32 and $2^{-53}$ in fp64; where sums run in fp32 and the result is stored in bf16, it is $u = 2^{-8}$.
+
+# %% tags=["exercise"]
+judged = {
+    "fp32, off by 2e-6": ...,
+    "fp32, off by 2e-4": ...,
+    "fp32, off by 3e-5": ...,
+    "stored in bf16, off by 3e-3": ...,
+    "stored in bf16, off by 0.1": ...,
+    "fp64, off by 1e-7": ...,
+}
+### BEGIN SOLUTION
+answers = [
+    "rounding",
+    "more than rounding",
+    "don't know",
+    "rounding",
+    "more than rounding",
+    "more than rounding",  # it has passed through fp32 somewhere
+]
+judged = dict(zip(judged, answers, strict=True))
+### END SOLUTION
+check("16.10", judged)
+
+# %% [markdown] tags=["exercise"]
+# **16.11** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank says how long it took, how much of that it spent in collectives, the loss on a batch that all
 # ranks have, and how long a message from each other rank was under way. In these three cases nothing fails. Answer each as soon as you know, `case.answer(rank=…, cause=…)`, then collect the answers for the check.
 
 # %% tags=["exercise"]
@@ -1583,7 +1609,7 @@ found = {2: (..., ...), 4: (..., ...), 6: (..., ...)}  # (rank, cause)
 ### BEGIN SOLUTION
 found = {2: (0, "other weights"), 4: (2, "slow link"), 6: (0, "straggler")}
 ### END SOLUTION
-check("16.10", found)
+check("16.11", found)
 
 # %% [markdown] tags=["exercise"]
 # Cases 0 to 9 have all ten causes, and 10 to 19 have them again on other ranks. `case.doctor()` runs a case again with a record and asks the doctor of section 16.7; `hunting.table()` has your best time for each cause, beside the doctor's.
@@ -1592,7 +1618,7 @@ check("16.10", found)
 print(hunting.table())
 
 # %% [markdown] tags=["exercise"]
-# **16.11** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. What cannot be read raises a ValueError that shows
+# **16.12** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. What cannot be read raises a ValueError that shows
 # the line: a clinic that guesses is worse than none. The check gives it recorded outputs: of healthy and slow ports, of one that is down, and of a device that vanished. What passes is kept as `mine/ibstat.py`.
 
 # %% tags=["exercise"]
@@ -1620,7 +1646,7 @@ from course_lib.clinic.ports import ibstat
 
 ### END SOLUTION
 
-check("16.11", ibstat)
+check("16.12", ibstat)
 
 # %% [markdown] tags=["exercise"]
 # `mine.ibstat` is yours from now on, and the course's until then. What is wrong with these four ports?
@@ -1630,7 +1656,7 @@ for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
     print(sign.sentence)
 
 # %% [markdown] tags=["exercise"]
-# **16.12** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same. A rank
+# **16.13** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same. A rank
 # whose record ends before that number has not come, which counts as something else. Do not accuse without reason: if two groups are equally large, nobody is odd, and a record that is empty says nothing. A record keeps the last 200 calls or so, so
 # records may begin at different numbers; compare from the first number that all of them have. Entries with `is_p2p` are messages between two ranks; leave them out. What passes is kept as `mine/divergence.py`.
 
@@ -1664,7 +1690,7 @@ from course_lib.diagnosing.divergence import first_divergence
 
 ### END SOLUTION
 
-check("16.12", first_divergence)
+check("16.13", first_divergence)
 
 # %% tags=["exercise"]
 for kind in ("none", "collective", "hang", "twice", "shape"):

@@ -85,6 +85,7 @@ MAY_IMPORT = {
         "diagnosing",
         "reporting",
         "comparing",
+        "hunting",
     },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits

@@ -38,7 +38,8 @@ class Case:
         self.seed = seed
         self.output = _printed(self._fault)
         self._wrong = 0
-        self._solved = False
+        self.over = False  # found, or told
+        self.found = False
         self._start_s = time.monotonic()
 
     def start_clock(self) -> None:
@@ -61,7 +62,7 @@ class Case:
         self._wrong += "wants" not in sentence
         print(f"[fail] {sentence}")
         if self._wrong >= _TELL_AFTER:
-            self._solved = True
+            self.over = True
             print(f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}")
         elif self._wrong >= _HINT_AFTER:
             print(f"Hint: {self._look}")
@@ -73,10 +74,10 @@ class Case:
 
     def _praise(self, seconds: float) -> None:
         said = f"[pass] rank {self._fault.rank}: {self._fault.cause}"
-        if self._solved:
+        if self.over:
             print(said)
             return
-        self._solved = True
+        self.over = self.found = True
         best_s = hunts.found(self._fault.kind, seconds)
         print(f"{said}, found in {seconds:.0f} s (your best for this cause: {best_s:.0f} s)")
 
