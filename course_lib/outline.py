@@ -30,7 +30,7 @@ CHAPTERS = (
     Entry(14, "Parameter servers and RPC", needs=(6, 7, 11)),
     Entry(15, "Launchers, frameworks, recovery", needs=(7, 9)),
     Entry(16, "The cluster clinic", needs=(6, 9, 15)),
-    Entry(17, "Capstone", needs=(13, 16)),
+    Entry(17, "Capstone", needs=(5, 9, 11, 13)),
 )
 
 
