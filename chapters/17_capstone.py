@@ -698,7 +698,7 @@ even_mfu = 0.40 * 2.50 / 2.00
 check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 
 # %% [markdown] tags=["exercise"]
-# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B. In decoding it sends 4.6 MB for a token. So the network hardly matters for decoding, somebody concludes. Write a function that
+# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
 # - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
@@ -756,7 +756,7 @@ check("17.3", lines)
 # %% [markdown] tags=["exercise"]
 # ### Four audits
 #
-# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. The verdicts are
+# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. You have one number of your own here, and not two as in section 17.2, so the verdicts are those that you would give a colleague:
 #
 # - `"holds"`: your number agrees with the claim,
 # - `"does not hold"`: it contradicts the claim in the very case the claim speaks of,
