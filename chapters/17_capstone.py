@@ -23,7 +23,7 @@ import os
 from dataclasses import replace
 
 from course_lib import demos, emitting, expect, figures, launch, measure, panels
-from course_lib import predict, quiz, recorded, report, reporting, show_source
+from course_lib import predict, quiz, recorded, reporting, show_source
 from course_lib.emitting import course
 from course_lib.scratch import opaque
 from course_lib.theory import planner
@@ -863,6 +863,8 @@ if own:
     expect(own, label="typical miss", yours=typical)
 
 # %%
+from course_lib import report
+
 report()
 
 # %% [markdown]
