@@ -21,6 +21,7 @@ _FUNCTIONS = {
     "quiz": "checking",
     "show_source": "show",
     "recorded": "show",
+    "report": "reporting",
 }
 
 

@@ -44,6 +44,15 @@ MAY_IMPORT = {
     "mine": {"scratch"},
     "emitting": {"theory", "demos"},
     "checking": {"theory", "scratch", "measure", "launch", "mine", "show"},
+    "reporting": {
+        "theory",
+        "figures",
+        "measure",
+        "mine",
+        "demos",
+        "emitting",
+        "checking",
+    },
     "building": {"checking"},
     "lab": set(),
     "doctor": {"clinic", "lab", "launch", "checking"},
@@ -62,6 +71,7 @@ MAY_IMPORT = {
         "upgrading",
         "cluster",
         "diagnosing",
+        "reporting",
     },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits

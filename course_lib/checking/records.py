@@ -43,10 +43,14 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
     "predictions": {
         "yours": _is_finite,
         "unit": _is_text,
+        "question": _is_text,
         "at": _is_text,
         "revised": _are_revisions,
         "found": _is_finite,
+        "theory": _is_finite,
+        "measured": _is_finite,
     },
+    "capstone": {"at": _is_text},  # a plan and a run; course_lib.reporting reads the rest of them
     "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
 }
 

@@ -12,6 +12,7 @@ from course_lib.figures.event_order import event_order
 from course_lib.figures.experts import expert_bars
 from course_lib.figures.four_families import families
 from course_lib.figures.gathering import gather_memory, measured_memory
+from course_lib.figures.intuition import guesses
 from course_lib.figures.late import late_gradients
 from course_lib.figures.memory import consumers
 from course_lib.figures.meshes import rank_mesh
@@ -47,6 +48,7 @@ __all__ = [
     "expert_bars",
     "families",
     "gather_memory",
+    "guesses",
     "late_gradients",
     "loss",
     "measured_memory",

@@ -17,7 +17,13 @@ def _add(record):
 
 
 def test_nothing_recorded_reads_as_empty(home):
-    assert progress.read() == {"version": 1, "exercises": {}, "predictions": {}, "quizzes": {}}
+    assert progress.read() == {
+        "version": 1,
+        "exercises": {},
+        "predictions": {},
+        "capstone": {},
+        "quizzes": {},
+    }
     assert not home.exists()
 
 

@@ -233,6 +233,10 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
         replace(SERVED, trainers=4096, servers=2, compute_s=0.001), 10**10
     ),
     "served, a server each": lambda: figures.served_updates(replace(SERVED, servers=64), 10**7),
+    "guesses": lambda: figures.guesses(
+        {"memory": [1.0, 0.1, 0.5, 0.5, 3.0], "time": [0.0001, 7e9], "counts": [1.0] * 40}
+    ),
+    "guesses, one": lambda: figures.guesses({"messages": [1.005]}),
     "experts": lambda: figures.expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
