@@ -11,16 +11,20 @@
 # - say of each family of parallelism what it moves, and whether the network must understand it,
 # - audit a published claim: recompute it on its own terms, then on the right ones, and let the numbers give the verdict,
 # - say what a stream loses when it shares a processor with another, and recognise the give-way effect in a profile,
-# - compute what a million tokens cost on a card, trained or generated, and which part of the card you pay for.
+# - compute what a million tokens cost on a card, trained or generated, and which part of the card you pay for,
+# - plan the training of a 70B model, defend the plan, and test it on eight small ranks,
+# - say in which direction your own intuition errs.
 #
-# Time: about 75 minutes. You need chapters 5, 9, 11 and 13.
+# Time: about 105 minutes, and as long as you like for your report. You need chapters 5, 9, 11 and 13.
 
 # %%
 import json
+import os
 from dataclasses import replace
 
-from course_lib import expect, figures, launch, measure
-from course_lib import panels, predict, quiz, recorded, show_source
+from course_lib import demos, emitting, expect, figures, launch, measure, panels
+from course_lib import predict, quiz, recorded, reporting, show_source
+from course_lib.emitting import course
 from course_lib.scratch import opaque
 from course_lib.theory import planner
 from course_lib.theory.audits import gpt2_128, plan_2048, whole_run
@@ -28,8 +32,18 @@ from course_lib.theory.audits.claim import VERDICTS, Claim
 from course_lib.theory.audits.fsdp_scaling import Weak, fsdp_scaling
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.compute.prices import PRICES
-from course_lib.theory.inputs import Cluster, Recipe, hardware, models
-from course_lib.theory.network import collectives
+from course_lib.theory.inputs import (
+    Cluster,
+    Job,
+    Layout,
+    Recipe,
+    TransformerShape,
+    hardware,
+    models,
+    units,
+)
+from course_lib.theory.network import collectives, step_traffic
+from course_lib.theory.step.assumptions import CAUTIOUS
 from course_lib.theory.step.decoding import Decoding, most_sequences
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
@@ -641,6 +655,229 @@ panels.token_cost()
 # - A price has a date. The ratio of two throughputs lasts longer.
 
 # %% [markdown]
+# ## 17.7 Plan 70B
+#
+# You have judged other people's plans. Now make one that others can judge. LLaMA-2 70B again, with 2 trillion tokens, 4 million of them in an update (arXiv:2307.09288,
+# section 2), on 64 nodes of 8 H100. The scale first: $6ND = 6 \cdot 69 \cdot 10^9 \cdot 2 \cdot 10^{12} = 8.3 \cdot 10^{23}$ FLOP, and 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak. That makes 19 days, which no layout
+# reaches. The fastest one that the planner knows takes 38 days, if its messages hide behind computing as well as they can.
+#
+# **Predict.** And if only half of dp's messages hide, and none of cp's? How many days does the same layout take?
+
+# %%
+not_hidden = predict("17.days", "Days, if less hides?", yours=None, unit="days")
+
+# %%
+plans = {}
+for name in ("H100-SXM", "H200-SXM"):
+    where = Cluster(hardware.accelerator(name), nodes=64)
+    found = planner.plan(llama, Recipe(), where, 1024, sequence=4096)
+    plans[name] = {"optimistic": found, "cautious": found.under(CAUTIOUS)}
+updates = 2e12 / (1024 * 4096)
+days = {}
+for name, both in plans.items():
+    (fastest,) = planner.fastest(tuple(both.values()), 1)
+    days[name] = [updates * seconds / 86_400 for seconds in fastest.steps_s]
+    print(f"{name}: {days[name][0]:.1f} or {days[name][1]:.1f} days")
+    print(f"  {fastest.option.explain()}")
+
+# %%
+expect(
+    days["H100-SXM"][1], label="the fastest, cautiously", unit="days", yours=not_hidden
+)
+assert [round(size) for size in days["H100-SXM"]] == [38, 53]
+assert [round(size) for size in days["H200-SXM"]] == [36, 45]
+
+# %% [markdown]
+# **Explain.** 53 days, 41 % more than promised. The layout has ZeRO-3 and cp 2: it gathers all weights in each of eight micro-batches, and sends keys and values around in each layer. All of that is free if it hides, and only then.
+#
+# On 512 H200 the fastest layout takes 36 days, or 45. That is 5 % faster at best; with 32 cards, in section 17.6, memory was scarcer and bought more. But look at the shape: no pipeline, no cut matrices, no cut sequences, only 512 replicas that share their states (chapter 9). And 25 % of risk in place of 41 %.
+#
+# ### Under both sets of assumptions
+#
+# The optimistic assumptions are those of the 38 days, the cautious ones those of the 53. The truth lies between, and nobody knows where before the first run. So rank by the *loss*: how far behind the best layout is this one, under whichever assumptions are worse for it (section 13.4)?
+
+# %%
+both = plans["H100-SXM"]
+print(planner.explain_sturdy(both, 8))
+first = planner.fastest(tuple(both.values()), 1)[0]
+sturdiest = planner.sturdy(tuple(both.values()), 1)[0]
+print(f"the fastest loses {first.loss:.1%}, the sturdiest {sturdiest.loss:.1%}")
+assert 0.20 < first.loss < 0.27 and sturdiest.loss < 0.10
+assert [round(updates * one / 86_400) for one in sturdiest.steps_s] == [41, 47]
+
+# %%
+figures.ranked_layouts(
+    both["optimistic"], "LLaMA-2 70B on 512 H100", careful=both["cautious"]
+)
+
+# %% [markdown]
+# The first line takes 41 days at best and 47 at worst. Before you sign it, read its columns. 79.0 of 80.8 GB: one library that wants 2 GB more, and the job dies in its first minute. 20 virtual stages: every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
+# mind; you would have to debug it.
+#
+# ### Defend it
+#
+# Choose a layout for the H100 cluster. Take one from the table or one of your own, such as one with memory to spare. tp · pp · cp · dp = 512 and micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report, with what the planner says about it, and with what each engine says.
+
+# %%
+choice = None  # Layout(tp=..., pp=..., dp=..., zero_stage=..., accumulation=..., ...)
+print(reporting.keep_plan(both, choice) or "")
+
+# %% [markdown]
+# Now write down why, in five sentences. A plan is defended when these five questions are answered:
+#
+# 1. **Does it fit?** With how many GB to spare, and what fills the fullest GPU?
+# 2. **What does it rest on?** Which assumption, if wrong, costs it most?
+# 3. **What nearly won?** Name the layout that you did not take, and why.
+# 4. **Who runs it?** Which engine can do all of it, and with which schedule?
+# 5. **How would you know?** What do you measure in the first hour, and which number would change your mind?
+#
+# The place for them is the file `report/defence.md`. `course report` makes it if it is not there (section 17.9), and nothing ever writes over it.
+#
+# ### Emit it
+#
+# A plan that is typed into a configuration by hand is another plan. So let it be written. Here it is for Megatron-LM: your choice or, without one, the sturdiest layout.
+
+# %%
+layout = choice or sturdiest.option.layout
+job = both["optimistic"].question.job(layout)
+try:
+    print(*emitting.files("megatron", job, "LLaMA-2 70B").values())
+except ValueError as refusal:
+    print(refusal)
+
+# %% [markdown]
+# In a terminal, `course plan llama2-70b --gpu H100-SXM --nodes 64 --batch 1024 --sequence 4096 --emit megatron --to run` writes them for the fastest layout, and `--layout 7` for the seventh. An engine that cannot run a layout says so in one sentence.
+#
+# **Remember**
+# - Sign the plan that loses least under both sets of assumptions, not the one that wins under one.
+# - What a layout must hide is its risk: 38 days may be 53.
+# - A defence names the assumption on which the plan rests, and the measurement that would refute it.
+
+# %% [markdown]
+# ## 17.8 Build it small
+#
+# 512 GPUs are not at hand, eight processes are. What can a model with 0.2 million parameters on eight processes prove about 69 billion on 512 GPUs? More than it seems, and less than you would like:
+#
+# | eight small ranks prove | they say nothing about |
+# |---|---|
+# | who talks with whom, along each axis | how long it takes |
+# | how many messages, and how many bytes | what hides behind what |
+# | that training equals one process | the peak of the memory |
+# | that the formulas take each degree into account | kernels, links, failures |
+#
+# The left column is what the function `step_traffic` predicts. It does not know whether a model is small. Here is what rank 0 hands over in one update, by the same function, for both:
+
+# %%
+tiny = TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=128, context=32)
+fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
+cube = Layout(dp=2, tp=2, pp=2, micro_batch=1, accumulation=4)
+small = Job(tiny, fp32, cube, sequence=32)
+for name, each in {"70B": job, "small": small}.items():
+    sent = step_traffic.step_traffic(each, 0)
+    sizes = {axis: units.format_bytes(b) for axis, b in sent.bytes_by_axis.items()}
+    print(f"{name}: {sizes}")
+
+# %% [markdown]
+# Look at the first line, if you took the sturdiest layout. dp sends more than tp there: 291 GB, because ZeRO-2 exchanges gradients with every one of 16 micro-batches (chapter 8). So that layout rests on an assumption as well, that half of it hides. A defence has to say so.
+#
+# The small one can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
+
+# %%
+print("torchrun --standalone --nproc-per-node=8", *course.program(small))
+
+# %% [markdown]
+# **Predict.** A layer has about $12h^2$ weights, and tp halves them. Rank 0 has two of the four layers, and half of the table of words (128 words), and the 32 positions, which are not cut. Everything is fp32. How many bytes does rank 0 hand to dp in one update?
+
+# %%
+dp_bytes = predict("17.dp_bytes", "dp bytes of rank 0?", yours=None, unit="B")
+
+# %% [markdown]
+# **Predict.** And the time: eight processes train the same model on the same batch as one process. How long is an update on eight, over an update on one?
+
+# %%
+longer = predict("17.time", "Update on 8 ranks / on 1?", yours=None)
+
+# %%
+settings = {"model": "4x64x4", "sequence": 32, "batch": 8, "steps": 6}
+eight = demos.run(
+    "three_d", ranks=8, parts="mine", micro_batches=4, stream=False, **settings
+)
+print(eight.report())
+
+# %%
+(version,) = eight.versions
+by_dp = sum(
+    total.size_bytes for axis, total in version.sent.items() if axis[:2] == "dp"
+)
+expect(
+    step_traffic.step_traffic(small, 0).bytes_by_axis["dp"],
+    by_dp,
+    label="dp bytes of rank 0",
+    yours=dp_bytes,
+)
+assert version.sent == version.predicted_sent
+assert version.stored == version.predicted_stored
+
+# %%
+kept = reporting.keep_run(eight)
+assert kept.bytes_equal and kept.equal
+figures.rank_mesh(eight.places, version.sent)
+
+# %% [markdown]
+# **Explain.** Every row is exact, axis by axis, and the gradient is that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B, and biases and norms another 2 %.)
+#
+# Now the time. The best that eight ranks could do is to share the work among the cores:
+
+# %%
+alone = demos.run("three_d", ranks=1, stream=False, **settings).versions[0]
+ideal = 1 / min(8, os.cpu_count())
+ratio = version.seconds / alone.seconds
+expect(ideal, ratio, within=1000, label="update, 8 ranks / 1", yours=longer)
+
+# %% [markdown]
+# **Explain.** This is a gap that no formula of chapter 13 has, and it is yours to explain. Divide: how many calls does an update make, and how many milliseconds does that leave for each? How long is a message of 8 KB under way on this machine (you measured $\alpha$ in chapter 6)? How many processes share
+# a core, and what does a rank do while it waits? Write one line into `report/defence.md`, below "Gaps", that starts with `17.time:`. The report asks for such a line wherever theory and measurement are more than 10 % apart.
+#
+# **Remember**
+# - A small run proves counts, bytes and equality. It proves nothing about time.
+# - The same function predicts both sizes, so the small run is a test of the large prediction.
+# - A gap without a cause is an open question: write it down.
+
+# %% [markdown]
+# ## 17.9 The report
+#
+# The course ends with a page of your own. `report()` makes it from what you have done: the plan and its defence, the small run, each prediction beside theory and measurement, the gaps and their causes, exercises, audits, and your library.
+#
+# At its top stands what can be checked without reading: does the plan fit, does it hold under both sets of assumptions, does an engine run it, are the bytes equal, is the defence written, has each gap above 10 % a cause? An honest "no" is worth more than an empty page, and what was left empty is said first.
+#
+# **Predict.** You have predicted many numbers in this course. Take those that have a factor, and sort them by how far off you were. By which factor was the one in the middle off?
+
+# %%
+typical = predict("17.typical", "Your typical factor?", yours=None)
+
+# %%
+own = reporting.typical_miss()
+if own:
+    expect(own, label="typical miss", yours=typical)
+
+# %%
+from course_lib import report
+
+report()
+
+# %% [markdown]
+# Open `report.html` in a browser: it is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, where there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.
+#
+# Look at the picture first. Squares left of the line are guesses that were too low, and the red mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? That direction is what to correct in your next estimate; the size of a single miss matters
+# less.
+#
+# Then close it for today and run it again in a month, with new predictions. The first numbers stay.
+#
+# **Remember**
+# - Prediction, data, gap: a report without one of them can't be judged.
+# - Know the direction of your own error. It is the cheapest correction there is.
+
+# %% [markdown]
 # ## What to remember
 #
 # 1. Said, on its own terms, found: three numbers make the verdict.
@@ -649,6 +886,9 @@ panels.token_cost()
 # 4. Whatever overlaps shares a processor. Look for the cause of a gap in another row, and earlier.
 # 5. MFU of a training = HFU of a step · useful part · kept hours.
 # 6. Training pays for FLOP, decoding for memory. Prices have dates.
+# 7. Plan under two sets of assumptions, and say on which one your plan rests.
+# 8. A small run proves counts, bytes and equality, and nothing about time.
+# 9. Prediction, data, gap: write all three down, and know the direction of your own error.
 
 # %%
 quiz("17")
@@ -698,7 +938,7 @@ even_mfu = 0.40 * 2.50 / 2.00
 check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 
 # %% [markdown] tags=["exercise"]
-# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B. In decoding it sends 4.6 MB for a token. So the network hardly matters for decoding, somebody concludes. Write a function that
+# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
 # - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
@@ -756,7 +996,7 @@ check("17.3", lines)
 # %% [markdown] tags=["exercise"]
 # ### Four audits
 #
-# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. The verdicts are
+# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. You have one number of your own here, and not two as in section 17.2, so the verdicts are those that you would give a colleague:
 #
 # - `"holds"`: your number agrees with the claim,
 # - `"does not hold"`: it contradicts the claim in the very case the claim speaks of,
