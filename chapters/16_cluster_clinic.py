@@ -664,7 +664,7 @@ for vendor in container.VENDORS:
     print(vendor, len(container.docker_signs(notes_line, vendor)), "remarks")
 
 # %% [markdown]
-# **Explain.** The line was written for Hygon's DCUs, whose driver follows AMD's: `/dev/kfd` and `/dev/dri` are its devices, and `/opt/hyhal` is the part of it that lies on the host. Those are three. The fourth is `seccomp=unconfined`, which AMD recommends for HPC and NVIDIA does not ask for. On a machine with NVIDIA's GPUs docker refuses the line, since there is no `/dev/kfd`. One of the exercises mends it. The three vendors, side by side:
+# **Explain.** The line was written for Hygon's DCUs, whose driver follows AMD's: `/dev/kfd` and `/dev/dri` are its devices, and `/opt/hyhal` is the part of it that lies on the host. Those are three. The fourth is `seccomp=unconfined`, which AMD recommends for HPC and NVIDIA does not ask for. On a machine with NVIDIA's GPUs docker refuses the line, since there is no `/dev/kfd`. You mend it in exercise 16.4. The three vendors, side by side:
 
 # %%
 tables.flags()
@@ -1354,7 +1354,7 @@ assert tested.found.groups == ((2,),)
 quiz("16")
 
 # %% [markdown]
-# **Now you:** open `exercises/16_cluster_clinic.ipynb`. Its last exercise is a hunt: three real ranks, a fault that nobody tells you, and a clock.
+# **Now you:** open `exercises/16_cluster_clinic.ipynb`. Exercise 16.11 is a hunt: three real ranks, a fault that nobody tells you, and a clock.
 #
 # **Read on.** NVIDIA, *GPU Deployment and Management* (docs.nvidia.com/deploy): nvidia-smi, Xid errors, memory errors. NCCL, *Environment Variables* and *Troubleshooting* (docs.nvidia.com/deeplearning/nccl). Bekman, *Machine Learning Engineering*, chapters on debugging and on accelerators. AMD SMI and ROCm in docker (rocm.docs.amd.com). PyTorch, *Flight
 # Recorder* (tutorials). Llama 3, section 3.3.4 (arXiv:2407.21783), on stragglers and what the recorder found.

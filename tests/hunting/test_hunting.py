@@ -20,7 +20,7 @@ SAID = {
     "EADDRINUSE": "taken port",
     "file </torch_": "too little shared memory",
     "Unable to find address": "wrong interface",
-    "killed by signal: Killed": "dead data loader",
+    "torch/utils/data/dataloader.py": "dead data loader",  # killed, reset, or the end of a file
     "can't allocate memory": "out of memory",
 }
 UPDATE = re.compile(
