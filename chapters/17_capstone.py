@@ -143,7 +143,6 @@ figures.families({family: size for family, (_, _, size) in first.items()})
 # Take the notes' first sentence about memory in note 004, "80 stages keep 160 times the activations":
 
 # %%
-show_source(Claim.verdict.fget)
 said = Claim(
     "80 stages keep 160 times the activations",
     said=160,
@@ -154,10 +153,13 @@ said = Claim(
 print(said.explain())
 assert said.verdict == VERDICTS[True, False]
 
+# %%
+show_source(Claim.verdict.fget)
+
 # %% [markdown]
 # "On its own terms" is the line that most reviewers skip. It separates two kinds of mistake: those in the arithmetic, and those in what was assumed. You correct them in different ways, and you tell the author different things.
 #
-# Chapter 13 went through this plan line by line. Read it once more as a list of claims, together with three that were left out there. Nine of the eleven say how they were computed.
+# Chapter 13 went through this plan line by line. Read it once more as a list of eleven claims. Nine of them say how they were computed.
 #
 # **Predict.** In how many of the nine is the arithmetic wrong?
 
@@ -172,7 +174,7 @@ expect(0, len(wrong_sums), label="wrong sums", yours=slips)
 print(plan_audit.explain())
 
 # %% [markdown]
-# **Explain.** None. Every sum that can be checked is right, and six of the nine still mislead, by factors from 1.7 to 160. The notes know how to multiply. What they assume is wrong: the schedule, the peak, who exchanges gradients with whom. The three new lines deserve a word.
+# **Explain.** None. Every sum that can be checked is right, and six of the nine still mislead, by factors from 1.7 to 160. The notes know how to multiply. What they assume is wrong: the schedule, the peak, who exchanges gradients with whom. Three lines deserve a word.
 #
 # **"Still 16 times, with 8 groups of 10 layers."** The authors keep their rule, twice the number of stages, and take 8 stages. But 8 stages of 10 layers hold 8 micro-batches of 10 layers each, which is once more 80 layers. No grouping can reduce a factor that was never there:
 
@@ -186,7 +188,7 @@ for stages in (8, 80):
 #
 # **"80 micro-batches fill 80 stages."** With $m = p$ nearly half of all slots are bubble: $\frac{p-1}{m+p-1} = \frac{79}{159}$. The sentence "the batch must equal the number of layers" makes a minimum of what is far too little.
 #
-# **"Such a batch is fairly large."** In sequences it looks harmless. In tokens it is 67 million, 17 times LLaMA-2's own 4 million.
+# **"Such a batch is fairly large."** In sequences it looks harmless. In tokens it is 67 million, 16 times LLaMA-2's own 4 million.
 #
 # Two more claims of note 004 have no number in the text, so give them one. First: *the more stages, the more data in all, and the more latency.* Each boundary between two stages is crossed twice by every micro-batch, with $b \cdot s \cdot h$ numbers:
 
@@ -375,8 +377,7 @@ rate = a100.peak_flop_per_s * a100.matmul_efficiency * a100.layer_efficiency
 backward_s = 6 * layer * 4096 / rate  # 4 backward, 2 computed again
 message_s = 2 * layer / 50e9  # a gather of bf16 weights, or a scatter
 copies_s = 2 * 2 * 2 * layer / a100.memory_bytes_per_s  # copy, divide: read, write
-for name in ("backward_s", "message_s", "copies_s"):
-    print(f"{name:<11}{1000 * globals()[name]:6.1f} ms")
+print([f"{1000 * part:.1f} ms" for part in (backward_s, message_s, copies_s)])
 assert 2 * message_s + copies_s < backward_s
 
 # %% [markdown]
@@ -413,7 +414,7 @@ figures.shared_rates(
 # %% [markdown]
 # **Explain.** Follow the chain in the upper picture, from one layer to the next:
 #
-# 1. The copies (the low, crossed boxes) run at a twentieth of their speed: 71 ms instead of 3.4.
+# 1. The copies (the low, crossed boxes) run at a twentieth of their speed: 70 ms instead of 3.4.
 # 2. So the scatter starts late, and the gather behind it starts late, since only two layers may be whole.
 # 3. So the next backward has no weights, and the *computing* stream has a gap.
 #
@@ -507,7 +508,7 @@ print(report.explain())
 # %% [markdown]
 # ## 17.6 Economics: training and generating
 #
-# Note 004 asks whether one can train on RTX 4090. It costs about a sixth of an H100 by the hour, and has a sixth of its peak. So does a token cost the same? That depends on whether it is a token of *training*, or one that the model *generates*.
+# Note 004 plans with RTX 4090. Such a card costs about a sixth of an H100 by the hour, and has a sixth of its peak. So does a token cost the same? That depends on whether it is a token of *training*, or one that the model *generates*.
 #
 # Take LLaMA-2 70B on eight cards, cut by tensor parallelism, and compare what travels. In training, a sequence of 4096 tokens:
 
@@ -556,7 +557,7 @@ for sequences in (1, 8, 32, 128):
 assert many.token_s < 2 * Decoding(llama, h100, tp=8, context=4096).token_s
 
 # %% [markdown]
-# 128 sequences take a good half longer than one. How many can there be? Each keeps keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB for a token of this model, 1.3 GB for 4096. So the *size* of the memory decides, beside its bandwidth:
+# A token of 128 sequences takes 60 % longer than one of a single sequence. How many can there be? Each keeps keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB for a token of this model, 1.3 GB for 4096. So the *size* of the memory decides, beside its bandwidth:
 
 # %%
 for card in (h100, h200, rtx):
@@ -591,8 +592,8 @@ def cost_on(name, sequences=None):
 bars = {
     name: {
         "training": cost_on(name).training_usd,
-        "generating, 32 at once": cost_on(name, 32).generating_usd,
-        "generating, all that fit": cost_on(name).generating_usd,
+        "generating, 32": cost_on(name, 32).generating_usd,
+        "generating, full": cost_on(name).generating_usd,
     }
     for name in ("H100-SXM", "H200-SXM", "RTX4090")
 }
@@ -601,15 +602,12 @@ figures.token_costs(bars, "LLaMA-2 70B on eight cards")
 # %%
 found = [cost_on(name).generating_usd for name in ("H200-SXM", "RTX4090")]
 expect(found[0] / found[1], label="H200 / 4090", yours=price_ratio)
-assert (
-    bars["RTX4090"]["generating, 32 at once"]
-    < bars["H200-SXM"]["generating, 32 at once"]
-)
+assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
 
 # %% [markdown]
 # **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one does, and by far: 731 sequences share a reading of the weights, and 34 on the 4090. You pay by the hour for FLOP, bandwidth and capacity together. In decoding you use the last two.
 #
-# Training costs nearly the same on all three at the same MFU of 40 %, because price and peak go together. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. And take the notes' argument for the H200 apart while you are there: *more memory means less accumulation*. The middle line is an H200 with the H100's memory:
+# Training costs nearly the same on all three at the same MFU of 40 %, because price and peak go together. But 40 % is an assumption, and for the 4090 a bold one. (In the figure, 32 sequences at once, and as many as fit.) Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. And take the notes' argument for the H200 apart while you are there: *more memory means less accumulation*. The middle line is an H200 with the H100's memory:
 
 # %%
 same_memory = replace(h200, name="H200, 80 GB", memory_bytes=h100.memory_bytes)
@@ -636,7 +634,7 @@ assert 1.05 < gain < 1.15 and steps["H200, 80 GB"].total_s > steps["H200-SXM"].t
 # %% [markdown]
 # The faster memory alone gains 2.5 %. The larger one gains 8 % more: no cut of matrices or layers is needed, so there are 16 replicas instead of 2, and each accumulates 16 micro-batches instead of 128. The notes are right that accumulation shrinks. The gain comes from the cuts that are gone, since accumulation itself costs next to nothing (section 13.3).
 #
-# And the 4090s? They train this model, on paper at a price near the others', with 8 stages, tp 4 and cp 4. What is not in this number: the networks, the space and the power of four times as many cards, failures of four times as many, and drivers that may forbid what the plan takes for granted. At which price of the H100 would they break even?
+# And the 4090s? They train this model, on paper at a price near the others', with 8 stages, tp 4 and cp 4. The planner had to assume that a 4090 reaches as much of its peak as the data-centre cards, for which this was measured. And what is not in this number at all: the networks, the space and the power of four times as many cards, failures of four times as many, and drivers that may forbid what the plan takes for granted. At which price of the H100 would they break even?
 
 # %%
 per_card = {"H100-SXM": 32, "RTX4090": 128}
@@ -940,10 +938,10 @@ even_mfu = 0.40 * 2.50 / 2.00
 check("17.1", [h100_usd, h200_usd, rtx_usd, even_usd, even_mfu])
 
 # %% [markdown] tags=["exercise"]
-# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B. In decoding it sends 4.6 MB for a token. So the network hardly matters for decoding, somebody concludes. Write a function that
+# **17.2** In training, tensor parallelism over 8 cards sends 37.6 GB for each sequence of LLaMA-2 70B; in decoding it sends 4.6 MB for a token (section 17.6). So the network hardly matters for decoding, somebody concludes. Write a function that
 # says what one more token for each of `sequences` sequences waits for, and how long that takes. Four things take time. Each of `tp` cards
 #
-# - reads its part of the `weights`, in bf16, once for all sequences: `"memory"`,
+# - reads its part of the weights, in bf16, once for all sequences: `"memory"` (`weights` is their number on all cards together),
 # - computes 2 FLOP for each of its weights and each sequence: `"computing"`,
 # - sends the bytes of two all-reduces in each layer, of `hidden` numbers in bf16 for each sequence: `"bytes"`,
 # - waits for the link's latency in each of the $2(tp-1)$ steps of these all-reduces: `"latency"`.
@@ -974,7 +972,7 @@ def waits_for(
 check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
-# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Eight lines
+# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Nine lines
 # of it: true or false?
 
 # %% tags=["exercise"]
@@ -985,11 +983,12 @@ lines = {
     "208 GB of states are fewer than 9 · 24 GB, so 9 cards can train it": ...,
     "the first stage keeps 40 times the activations of the whole model": ...,
     "full recomputation makes 820 layers out of 40": ...,
+    "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": ...,
     "40 micro-batches between two exchanges make these a 40 times smaller part of the time": ...,
     "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": ...,
 }
 ### BEGIN SOLUTION
-answers = [True, False, True, False, False, False, True, False]
+answers = [True, False, True, False, False, False, False, True, False]
 lines = dict(zip(lines, answers, strict=True))
 ### END SOLUTION
 check("17.3", lines)
@@ -997,7 +996,7 @@ check("17.3", lines)
 # %% [markdown] tags=["exercise"]
 # ### Four audits
 #
-# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. The verdicts are
+# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. You have one number of your own here, and not two as in section 17.2, so the verdicts are those that you would give a colleague:
 #
 # - `"holds"`: your number agrees with the claim,
 # - `"does not hold"`: it contradicts the claim in the very case the claim speaks of,
@@ -1084,7 +1083,7 @@ audit_c = {
 check("17.6", audit_c)
 
 # %% [markdown] tags=["exercise"]
-# **17.7** (published claim) The news on an award for BLOOM says that its training "achieved sustained performance of 156 TFLOP/s" on each A100, 50 % of the peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
+# **17.7** (published claim) The news on an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
 # many TFLOP/s, counted in the same way, was the mean of the whole training?
 #
 # - `because`: `"hours below the best speed"`, `"recomputation"`, `"sparse matrices"`, `"attention's scores"` or `"four spare nodes"`

@@ -115,7 +115,7 @@ _THIRTEEN = MODELS["llama2-13b"].parameters().total
 
 
 def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
-    """Six lines of the plan for 70B, as they would read for 13B."""
+    """Lines of the plan for 70B, as they would read for 13B."""
     pipelines, idle = divmod(_CARDS, _STAGES)
     batch = pipelines * _STAGES * _SAMPLES * _TOKENS
     states = model_states(_THIRTEEN, Recipe(), Layout()).model_states_bytes
@@ -150,6 +150,10 @@ def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
         "full recomputation makes 820 layers out of 40": (
             False,
             "each layer is computed once more, from its own input: 80 forward passes",
+        ),
+        "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": (
+            False,
+            "that is full recomputation by segments; selective drops attention's scores only",
         ),
         "40 micro-batches between two exchanges make these a 40 times smaller part of the time": (
             one * _STAGES / one == 40,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from course_lib.figures import style
 from course_lib.figures.sheet import Sheet
 
-_LEFT, _WIDTH, _TOP, _ROW = 112.0, 300.0, 44.0, 22.0
+_LEFT, _WIDTH, _TOP, _ROW = 112.0, 250.0, 44.0, 22.0
 
 
 def token_costs(costs: Mapping[str, Mapping[str, float]], title: str = "") -> Sheet:

@@ -82,9 +82,11 @@ def _chart(
 
 
 def _streams(run: SharedTimeline) -> list[str]:
-    """The busiest first: what it waits for stands below."""
-    names = dict.fromkeys(task.stream for task in run.tasks)
-    return sorted(names, key=run.busy_s, reverse=True)
+    """That with most work first, as profiles have it: what it waits for stands below."""
+    work: dict[str, float] = {}
+    for task in run.tasks:
+        work[task.stream] = work.get(task.stream, 0) + task.alone_s
+    return sorted(work, key=work.__getitem__, reverse=True)
 
 
 def _kind(span: _Named) -> str:

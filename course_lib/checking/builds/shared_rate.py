@@ -62,8 +62,23 @@ def _said(tasks: Sequence[Task]) -> str:
     return " and ".join(words) or "no tasks"
 
 
-def _expect_rates(rates: Any, tasks: Sequence[Task], because: str) -> None:
-    given = rates(list(tasks))
+def _on_rank(function: Any, cases: Sequence[Sequence[Task]]) -> list[Any]:
+    """What the function says of all cases; on a rank of its own, so that an endless loop ends."""
+    return [function(list(tasks)) for tasks in cases]
+
+
+def _asked(function: Any, cases: Sequence[_Case]) -> list[Any]:
+    (outcome,) = on_ranks(_on_rank, function, [tasks for tasks, _ in cases], ranks=1)
+    found: list[Any] = outcome.value
+    return found
+
+
+def _expect_rates(rates: Any, cases: Sequence[_Case]) -> None:
+    for (tasks, because), given in zip(cases, _asked(rates, cases), strict=True):
+        _expect_these_rates(given, tasks, because)
+
+
+def _expect_these_rates(given: Any, tasks: Sequence[Task], because: str) -> None:
     what = f"rates of {_said(tasks)}"
     if given is None:
         raise Unanswered(f"{what} are None")
@@ -101,18 +116,17 @@ def _used(tasks: Sequence[Task], rates: Sequence[float]) -> dict[str, float]:
 
 
 def _equal(parts: SimpleNamespace) -> None:
-    for tasks, because in _EQUAL:
-        _expect_rates(parts.rates, tasks, because)
+    _expect_rates(parts.rates, _EQUAL)
 
 
 def _weighted(parts: SimpleNamespace) -> None:
-    for tasks, because in _WEIGHTED:
-        _expect_rates(parts.rates, tasks, because)
     dice = random.Random(17)
-    for _ in range(30):
-        tasks = tuple(_any_task(dice, name, 1e-2) for name in "abcd"[: dice.randint(2, 4)])
-        because = "all grow together, by their weights, until one is stopped"
-        _expect_rates(parts.rates, tasks, because)
+    because = "all grow together, by their weights, until one is stopped"
+    more = [
+        (tuple(_any_task(dice, name, 1e-2) for name in "abcd"[: dice.randint(2, 4)]), because)
+        for _ in range(30)
+    ]
+    _expect_rates(parts.rates, [*_WEIGHTED, *more])
 
 
 def _any_task(dice: random.Random, name: str, alone_s: float, stream: str = "") -> Task:
@@ -157,19 +171,9 @@ _TIMELINES: tuple[_Case, ...] = (
 )
 
 
-def _on_rank(shared_timeline: Any, cases: Sequence[Sequence[Task]]) -> list[Any]:
-    """All timelines; on a rank of its own, so that one that never ends is ended."""
-    return [shared_timeline(list(tasks)) for tasks in cases]
-
-
-def _expect_timelines(
-    shared_timeline: Any, cases: Sequence[tuple[Sequence[Task], str]]
-) -> list[SharedTimeline]:
-    (outcome,) = on_ranks(_on_rank, shared_timeline, [tasks for tasks, _ in cases], ranks=1)
-    for (tasks, because), found in zip(cases, outcome.value, strict=True):
+def _expect_timelines(shared_timeline: Any, cases: Sequence[_Case]) -> None:
+    for (tasks, because), found in zip(cases, _asked(shared_timeline, cases), strict=True):
         _expect_timeline(found, tasks, because)
-    found_all: list[SharedTimeline] = outcome.value
-    return found_all
 
 
 def _expect_timeline(found: Any, tasks: Sequence[Task], because: str) -> None:

@@ -55,10 +55,9 @@ class Claim:
 
     def explain(self) -> str:
         """The claim and its numbers, then the verdict with its reason."""
-        own = "not told how" if self.own_terms is None else f"{self.own_terms:,.4g}"
-        numbers = (
-            f"said {self.said:,.4g}, on its own terms {own}, found {self.found:,.4g} {self.unit}"
-        )
+        own = "not told how" if self.own_terms is None else _text(self.own_terms)
+        said, found = _text(self.said), _text(self.found)
+        numbers = f"said {said}, on its own terms {own}, found {found} {self.unit}"
         return f"{self.words}\n    {numbers.rstrip()}\n    {self.verdict}: {self.because}"
 
     def _same(self, other: float) -> bool:
@@ -87,3 +86,7 @@ class Audit:
         """The source, then every claim."""
         lines = [f"{place}. {claim.explain()}" for place, claim in enumerate(self.claims, 1)]
         return "\n".join([self.source, *lines])
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

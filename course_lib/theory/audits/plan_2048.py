@@ -15,7 +15,8 @@ from course_lib.validation import number, whole
 
 SOURCE = "GPU算力评估, study notes on training and inference (cited as 004)"
 _LLAMA = MODELS["llama2-70b"]
-_LLAMA_BATCH_TOKENS = 4e6  # github.com/meta-llama/llama, MODEL_CARD.md
+# "4M tokens" (github.com/meta-llama/llama, MODEL_CARD.md), read as 1024 of its sequences.
+_LLAMA_BATCH_TOKENS = 1024 * 4096
 _NOTES_FLOP_PER_S = 330e12
 
 

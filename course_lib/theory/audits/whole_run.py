@@ -101,7 +101,7 @@ class RunAudit:
                 f"{run.name}: 6ND = {run.flop:.3g} FLOP in {run.gpu_hours:,.0f} GPU-hours",
                 f"steps: {self.step.flop_per_s / 1e12:.1f} of {run.peak_flop_per_s / 1e12:.0f} "
                 f"TFLOP/s, HFU {self.hfu:.1%}",
-                f"useful: {self.useful:.1%} of that is in 6ND; the rest is computed again",
+                f"useful: {self.useful:.1%} of that is in 6ND, the rest recomputed or scores",
                 f"kept: {self.kept:.1%} of the hours were steps of this length",
                 f"MFU of the run = {self.hfu:.3f} · {self.useful:.3f} · {self.kept:.3f} = "
                 f"{run.mfu:.1%}, {run.flop_per_s / 1e12:.1f} TFLOP/s",
