@@ -65,8 +65,10 @@ class Compared:
         count = len(self.tensors)
         if self.verdict == VERDICTS[0]:
             worst = max(self.tensors, key=lambda tensor: tensor.measured / tensor.typical)
-            times = f"{worst.measured / worst.typical:.1g} times"
-            return f"Rounding: all {count} tensors agree, within {times} the typical rounding."
+            ratio = worst.measured / worst.typical
+            how = f"within {ratio:.1g} times the typical rounding" if ratio else "to the last bit"
+            left = f", {len(self.missing)} could not be compared" if self.missing else ""
+            return f"Rounding: all {count} tensors agree {how}{left}."
         assert self.diverging is not None
         where = self.diverging.title
         if self.verdict == VERDICTS[1]:
@@ -105,7 +107,10 @@ class Compared:
         return [head, *(_row(tensor, width) for tensor in shown)]
 
     def _missing(self) -> list[str]:
-        return ["", "not compared: " + "; ".join(self.missing)] if self.missing else []
+        more = len(self.missing) - _SHOWN
+        rest = [f"and {more} more"] if more > 0 else []
+        told = "; ".join([*self.missing[:_SHOWN], *rest])
+        return ["", f"not compared: {told}"] if self.missing else []
 
 
 def _row(tensor: Judged, width: int) -> str:
