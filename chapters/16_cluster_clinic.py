@@ -1010,7 +1010,7 @@ shutil.rmtree(folder)
 # %% [markdown]
 # ## 16.8 Is it a bug or rounding?
 #
-# "I want to understand if the loss differences I'm observing between single GPU and tensor parallel execution are reasonable", asks somebody in issue 1736 of Megatron-LM, with TP 2 beside one GPU. It is asked again and again, of Megatron and of torchtitan. Here is
+# The losses of a model under TP 2 are not those of one GPU. Is the difference still reasonable? So asks somebody in issue 1736 of Megatron-LM, and others ask it again and again, of Megatron and of torchtitan. Here is
 # the question in small. The demo `one_update` writes all tensors of one update into a folder: weights, the output of each module, the loss, and the gradients of all of them. Once by one process, and twice by two tensor-parallel ranks with the same weights and samples. One of
 # the two is right. In the other, one layer has a bug:
 
@@ -1031,10 +1031,10 @@ broken = one_update("broken", technique="tp", fault="no_f")
 # %% [markdown]
 # The bug is the one that everybody makes who writes tensor parallelism for the first time. Before an MLP stands the function f. Forward it does nothing, backward it adds up the gradients of all ranks (chapter 10). Somebody has forgotten the adding up, in one layer.
 #
-# **Predict.** The loss of one process is 4.79. By how many per cent does the loss of the broken run differ from it?
+# **Predict.** The loss of one process is 4.79. By how many percent does the loss of the broken run differ from it?
 
 # %%
-loss_gap = predict("16.loss_gap", "Per cent?", yours=None, unit="%")
+loss_gap = predict("16.loss_gap", "Percent?", yours=None, unit="%")
 
 # %%
 for run in (alone, right, broken):
@@ -1156,10 +1156,10 @@ shutil.rmtree(runs)
 #
 # Take two runs that are both right. One process, the same samples; the second computes the loss of each half of the batch and takes the mean of the two, which is another order of the same sum.
 #
-# **Predict.** At the first update the losses agree to 0.00001 %. By up to how many per cent do they differ between update 250 and 300?
+# **Predict.** At the first update the losses agree to 0.00001 %. By up to how many percent do they differ between update 250 and 300?
 
 # %%
-apart = predict("16.apart", "Per cent, at most?", yours=None, unit="%")
+apart = predict("16.apart", "Percent, at most?", yours=None, unit="%")
 
 
 # %%
@@ -1182,7 +1182,7 @@ assert first < 1e-6 < last
 expect(100 * last, label="at most", unit="%", yours=apart)
 
 # %% [markdown]
-# **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, to some per cent. (Theory has no formula here: the number is the measured one, and your machine's differs.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
+# **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, to some percent. (Theory has no formula here: the number is the measured one, and your machine's differs.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
 # neither is *the* right one. Hence two loss curves that part after 2,000 updates prove nothing, and two that stay together prove little. Compare the first update, before anything has been amplified.
 #
 # ### Your own model
@@ -1393,7 +1393,7 @@ assert speedup < 1
 # %% [markdown]
 # ### First: is a link slow?
 #
-# The step time doesn't say which link. Pairs of ranks do (section 16.9). Four ranks, two on each node: every pair sends to each other while nobody else uses its way, and the matrix of rates shows where it is slow.
+# The step time doesn't say which link. Pairs of ranks do (section 16.9). Four ranks, two on each node: every pair is tested several times, the fastest time counts, and the matrix of rates shows where it is slow.
 #
 # **Predict.** Four ranks make six pairs. How many of the six are slow?
 
