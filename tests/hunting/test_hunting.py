@@ -165,6 +165,15 @@ def test_the_doctor_is_asked_about_the_same_case(capsys):
     assert "0 of 10 found" in table()
 
 
+@pytest.mark.torch_internals
+def test_what_the_doctor_does_not_find_is_not_counted_for_it(capsys):
+    asked = Case(SEEDS["weights"])
+    asked.doctor()
+    assert "Nothing wrong found" in capsys.readouterr().out
+    asked.answer(rank=asked._fault.rank, cause="other weights")  # by now it has been told
+    assert progress.read()["hunts"] == {}
+
+
 def test_frames_of_the_demo_are_those_of_a_train_py():
     text = """RankFailed: rank 0 hung
   File "/home/me/course_lib/demos/faults/watched.py", line 30, in main
