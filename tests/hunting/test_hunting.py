@@ -126,6 +126,8 @@ def test_an_answer_is_told_which_half_is_wrong(hung, capsys):
     assert f"[pass] rank {rank}: hung rank, found in 0 s" in capsys.readouterr().out
     assert progress.read()["hunts"]["hang"]["best_s"] < 60
     assert "1 of 10 found" in table()
+    assert cli.main(["progress"]) == 0
+    assert "the hunt: 1 of 10 faults found" in capsys.readouterr().out
 
 
 def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
