@@ -19,6 +19,7 @@ _FUNCTIONS = {
     "predict": "checking",
     "expect": "checking",
     "quiz": "checking",
+    "hunt": "hunting",
     "show_source": "show",
     "recorded": "show",
     "report": "reporting",

@@ -24,6 +24,7 @@ GROUND = {
     "home": set(),
     "validation": set(),
     "checked": {"validation"},
+    "outline": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
@@ -37,13 +38,24 @@ MAY_IMPORT = {
     "clinic": set(),
     "measure": set(),
     "diagnosing": set(),
+    "comparing": {"theory"},
     "launch": {"diagnosing"},
     "scratch": {"measure", "launch"},
     "rehearsal": {"theory", "measure"},
-    "demos": {"scratch", "measure", "launch", "theory", "data", "mine"},
+    "demos": {"scratch", "measure", "launch", "theory", "data", "mine", "comparing"},
     "mine": {"scratch"},
     "emitting": {"theory", "demos"},
-    "checking": {"theory", "scratch", "measure", "launch", "mine", "show"},
+    "checking": {
+        "theory",
+        "scratch",
+        "measure",
+        "launch",
+        "mine",
+        "show",
+        "clinic",
+        "diagnosing",
+    },
+    "hunting": {"checking", "demos", "launch", "diagnosing"},
     "reporting": {
         "theory",
         "figures",
@@ -72,6 +84,8 @@ MAY_IMPORT = {
         "cluster",
         "diagnosing",
         "reporting",
+        "comparing",
+        "hunting",
     },
 }
 # The packages from outside that each room may import when it is itself imported; any other waits
@@ -80,6 +94,7 @@ MAY_LOAD = {
     "figures": {"matplotlib", "numpy"},
     "panels": {"ipywidgets", "traitlets", "IPython"},
     "measure": {"torch"},
+    "comparing": {"torch"},
     "scratch": {"torch"},
     "rehearsal": {"torch"},
     "demos": {"torch"},

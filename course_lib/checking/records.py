@@ -51,6 +51,7 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "measured": _is_finite,
     },
     "capstone": {"at": _is_text},  # a plan and a run; course_lib.reporting reads the rest of them
+    "hunts": {"best_s": _is_finite, "doctor_s": _is_finite, "at": _is_text},
     "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
 }
 

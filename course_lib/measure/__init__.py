@@ -13,8 +13,10 @@ from course_lib.measure import (
     machine,
     overlap,
     peak,
+    running,
     saved_tensors,
     sharing,
+    tcp,
     wire,
 )
 
@@ -31,7 +33,9 @@ __all__ = [
     "machine",
     "overlap",
     "peak",
+    "running",
     "saved_tensors",
     "sharing",
+    "tcp",
     "wire",
 ]

@@ -70,6 +70,8 @@ PARTS = (
         f"{_SCRATCH}.recovery.checkpoint",
         ("write_whole", "save_shard", "load_shard"),
     ),
+    Part("ibstat", "16.12", "course_lib.clinic.ports", ("ibstat",)),
+    Part("divergence", "16.13", "course_lib.diagnosing.divergence", ("first_divergence",)),
     Part(
         "shared_rate",
         "17.11",

@@ -22,6 +22,7 @@ def test_nothing_recorded_reads_as_empty(home):
         "exercises": {},
         "predictions": {},
         "capstone": {},
+        "hunts": {},
         "quizzes": {},
     }
     assert not home.exists()
@@ -60,6 +61,7 @@ DAMAGES = {
     "a unit": b'{"predictions": {"a": {"yours": 3, "at": "now", "unit": 3}}}',
     "revised": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": 3}}}',
     "a revision": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": [3]}}}',
+    "a hunt": b'{"hunts": {"slow": {"best_s": "fast"}}}',
     "best": b'{"quizzes": {"1": {"best": "x"}}}',
     "right": b'{"quizzes": {"1": {"right": null}}}',
 }

@@ -32,8 +32,8 @@ CASES = {
     "yafsdp": SMALL,
     "zero": SMALL | {"stage": "1"},
 }
-# Four ranks, and programs that start torchrun themselves.
-ELSEWHERE = {"hybrid", "elastic", "launchers", "pairwise", "toy"}
+# Four ranks, a folder to write to, and programs that start torchrun themselves.
+ELSEWHERE = {"hybrid", "elastic", "launchers", "one_update", "pairwise", "toy"}
 
 
 def results() -> dict[str, dict]:

@@ -1,0 +1,164 @@
+"""What the ranks' pieces of a tensor may be: ways to read them as the whole, and mistakes."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+HUGE = 1e18
+_MISSING = "an all-reduce is missing"
+PARTS = (1, 2, 3)  # a fused matrix is cut in each of its parts: gate and up; q, k and v
+
+
+class Reading(NamedTuple):
+    """A way to make one whole tensor of the ranks' pieces, in words."""
+
+    words: str
+    whole: Tensor
+
+
+def right_readings(
+    kind: str, pieces: list[Tensor], expected: Tensor, own_rows: bool
+) -> Iterator[Reading]:
+    """The ways in which `pieces` may rightly be a tensor of this shape.
+
+    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone.
+    """
+    ranks = len(pieces)
+    if all(piece.shape == expected.shape for piece in pieces):
+        yield _same(pieces, expected)
+        if own_rows and kind in ("loss", "gradient of the output"):
+            yield Reading("the mean over the ranks", _mean(pieces))
+    for dimension, parts in _cuts(pieces, expected):
+        whole = joined(pieces, dimension, parts)
+        place = "" if parts == 1 else f", in {parts} parts"
+        cut = whole.narrow(dimension, 0, expected.shape[dimension])
+        words = f"cut along dimension {dimension}{place}"
+        yield Reading(words, cut)
+        if own_rows and kind == "gradient of the output":
+            yield Reading(words, cut / ranks)  # the exchange of gradients will divide
+
+
+def joined(pieces: list[Tensor], dimension: int, parts: int = 1) -> Tensor:
+    """The ranks' pieces side by side; with `parts`, each part of all ranks after the other."""
+    columns = zip(*(piece.chunk(parts, dimension) for piece in pieces), strict=True)
+    return torch.cat([piece for part in columns for piece in part], dimension)
+
+
+def _same(pieces: list[Tensor], expected: Tensor) -> Reading:
+    """Whichever rank is furthest from what is expected speaks for all."""
+    words = "the same on every rank" if len(pieces) > 1 else "whole"
+    return Reading(words, max(pieces, key=lambda piece: relative(piece, expected)))
+
+
+def _mean(pieces: list[Tensor]) -> Tensor:
+    return torch.stack([piece.double() for piece in pieces]).mean(0)
+
+
+def _cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
+    """Dimensions along which pieces fill the expected shape, less than a row of padding each."""
+    ranks = len(pieces)
+    if ranks == 1 or any(piece.ndim != expected.ndim for piece in pieces):
+        return
+    for dimension, size in enumerate(expected.shape):
+        total = sum(piece.shape[dimension] for piece in pieces)
+        others = all(
+            a == b
+            for piece in pieces
+            for place, (a, b) in enumerate(zip(piece.shape, expected.shape, strict=True))
+            if place != dimension
+        )
+        if others and size <= total < size + ranks:
+            for parts in PARTS:
+                if all(piece.shape[dimension] % parts == 0 for piece in pieces):
+                    yield dimension, parts
+
+
+def explained(pieces: list[Tensor], expected: Tensor, limit: float) -> str:
+    """What a difference looks like, in words; "" if like nothing that is known.
+
+    `limit` is the largest difference that still counts as equal, relative to the largest number.
+    """
+    for words, whole in _mistakes(pieces, expected):
+        if relative(whole, expected) <= limit:
+            return words
+    if any(piece.shape != expected.shape for piece in pieces):
+        return ""
+    if _constant_row(pieces[0], expected, limit):
+        return "every row is off by the same vector: a bias is added once for each rank"
+    if _constant_row(torch.stack(pieces).double().sum(0), expected, limit):
+        return f"the sum over the ranks is right, but for a bias: {_MISSING}"
+    return ""
+
+
+def _mistakes(pieces: list[Tensor], expected: Tensor) -> Iterator[Reading]:
+    ranks = len(pieces)
+    same = all(piece.shape == expected.shape for piece in pieces)
+    if same and ranks > 1:
+        total = torch.stack([piece.double() for piece in pieces]).sum(0)
+        yield Reading(f"the sum over the ranks is right: {_MISSING}", total)
+        yield Reading(f"the mean over the ranks is right: {_MISSING}", total / ranks)
+    for factor, words in _factors(ranks):
+        for piece in pieces[:1] if same else []:
+            yield Reading(words, piece.double() / factor)
+        for dimension, parts in _cuts(pieces, expected) if not same else []:
+            yield Reading(words, joined(pieces, dimension, parts).double() / factor)
+
+
+def _factors(ranks: int) -> Iterator[tuple[float, str]]:
+    if ranks > 1:
+        yield (
+            ranks,
+            f"it is {ranks} times what is expected: summed over {ranks} ranks once too often",
+        )
+        yield (
+            1 / ranks,
+            f"it is 1/{ranks} of what is expected: divided by {ranks} ranks once too often",
+        )
+        yield ranks**0.5, f"it is √{ranks} times what is expected"
+        yield ranks**-0.5, f"it is 1/√{ranks} of what is expected"
+    yield -1.0, "it has the wrong sign"
+    for factor in (2.0, 0.5):
+        yield factor, f"it is {factor:g} times what is expected"
+
+
+def wrong_ranks(pieces: list[Tensor], expected: Tensor, limit: float) -> list[int]:
+    """The ranks whose piece is not what is expected; none where the pieces cannot be told apart."""
+    if all(piece.shape == expected.shape for piece in pieces):
+        return [r for r, piece in enumerate(pieces) if not relative(piece, expected) <= limit]
+    best: list[int] = list(range(len(pieces)))
+    for dimension, parts in _cuts(pieces, expected):
+        whole = joined(pieces, dimension, parts)
+        if whole.shape != expected.shape:
+            continue
+        owner = joined(
+            [torch.full_like(p, r, dtype=torch.int64) for r, p in enumerate(pieces)],
+            dimension,
+            parts,
+        )
+        scale = expected.double().abs().max().item()
+        off = ~((whole.double() - expected.double()).abs() <= limit * scale)
+        wrong = sorted(set(owner[off].tolist()))
+        best = min(best, wrong, key=len)
+    return best
+
+
+def _constant_row(found: Tensor, expected: Tensor, limit: float) -> bool:
+    """Whether every row is off by one and the same vector."""
+    if found.ndim < 2 or len(found.flatten(0, -2)) < 2:
+        return False
+    rows = (found.double() - expected.double()).flatten(0, -2)
+    spread, shift = (rows - rows.mean(0)).abs().max().item(), rows.mean(0).abs().max().item()
+    return spread <= limit * expected.double().abs().max().item() < shift
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest number expected, HUGE where that is no number."""
+    if not expected.numel():
+        return 0.0
+    gap = (found.double() - expected.double()).abs().max().item()
+    scale = expected.double().abs().max().item()
+    if gap == 0:
+        return 0.0
+    return min(gap / scale, HUGE) if scale and gap == gap else HUGE

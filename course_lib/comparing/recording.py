@@ -1,0 +1,110 @@
+"""Writes down one update: weights, outputs, loss and gradients, in the order they arise."""
+
+import re
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from course_lib.comparing.entry import Entry, write
+from course_lib.problem import Problem
+
+# What wrappers put in front of the names of what they wrap.
+_WRAPPERS = re.compile(r"\b(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+def record(model: nn.Module, folder: Path | str) -> "Recording":
+    """A context in which one forward and one backward pass of `model` are written to `folder`.
+
+    Every rank calls it, and writes its own file. Inside, call `.loss(…)` with the loss. A module
+    that is called again, as in a second micro-batch, keeps its first tensors; gradients of weights
+    are those at the end. Raises Problem for a folder that has a record already.
+    """
+    return Recording(model, Path(folder))
+
+
+class Recording:
+    """Hooks on every module, for one update."""
+
+    def __init__(self, model: nn.Module, folder: Path) -> None:
+        together = dist.is_available() and dist.is_initialized()
+        self.rank, self.ranks = (dist.get_rank(), dist.get_world_size()) if together else (0, 1)
+        self.model, self.folder = model, folder
+        self.entries: dict[tuple[str, str], Entry] = {}
+        self.arrived: list[str] = []  # parameters, in the order of their gradients
+        self.backward = False
+        self.outputs: list[Tensor] = []  # alive, so that no other tensor gets their ids
+        self.hooks: list[Any] = []
+        if (folder / f"rank{self.rank}.pt").exists():
+            raise Problem(f"{folder} has a record already: name a new folder, or remove it")
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.parameters = {_clean(name): p for name, p in self.model.named_parameters()}
+        for name, parameter in self.parameters.items():
+            self._keep("weight", name, parameter, 1)
+            if parameter.requires_grad:
+                hook: Any = parameter.register_post_accumulate_grad_hook
+                self.hooks.append(hook(lambda _, name=name: self.arrived.append(name)))
+        for name, module in self.model.named_modules():
+            self.hooks.append(module.register_forward_hook(partial(self._output, _clean(name))))
+        return self
+
+    def loss(self, loss: Tensor) -> None:
+        """Write down the loss of this rank, a tensor of one number."""
+        self._keep("loss", "", loss, 1)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        if kind is None:
+            rows = max((len(out.flatten(0, -2)) for out in self.outputs if out.ndim > 1), default=1)
+            # What cuts a model may give its parameters gradients that no hook sees.
+            for name in dict.fromkeys([*self.arrived, *self.parameters]):
+                gradient = self.parameters[name].grad
+                if gradient is not None:
+                    self._keep("gradient of the weight", name, gradient, rows)
+            write(self.folder, self.rank, self.ranks, list(self.entries.values()))
+
+    def _output(self, name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        # A second forward pass, of activations that are recomputed, comes inside the backward pass.
+        if self.backward or not isinstance(output, Tensor):
+            return
+        if any(output is other for other in self.outputs):
+            return  # a container's output is that of its last module
+        self.outputs.append(output)
+        self._keep("output", name, output, _terms(module))
+        if output.requires_grad:
+            hook: Any = output.register_hook
+            hook(partial(self._gradient, name))
+
+    def _gradient(self, name: str, gradient: Tensor) -> None:
+        self.backward = True
+        self._keep("gradient of the output", name, gradient, gradient.shape[-1])
+
+    def _keep(self, kind: str, name: str, value: Tensor, terms: int) -> None:
+        if (kind, name) not in self.entries:
+            plain = value.full_tensor() if isinstance(value, DTensor) else value
+            copy = plain.detach().cpu().clone()
+            self.entries[kind, name] = Entry(kind, name, copy, max(1, terms))
+
+
+def _terms(module: nn.Module) -> int:
+    """How many products are added up for each number of the output."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor) or isinstance(module, nn.Embedding):
+        return 1
+    return weight.shape[-1]
+
+
+def _clean(name: str) -> str:
+    return _WRAPPERS.sub("", name + ".").rstrip(".")

@@ -1,0 +1,1 @@
+"""One update written down, for `course compare`."""

@@ -1,0 +1,118 @@
+"""Rounding: by a published table, and by sums that torch makes."""
+
+import math
+
+import pytest
+import torch
+from probes import Probe
+
+from course_lib.theory.compute import rounding
+from course_lib.theory.compute.rounding import (
+    MORE_FROM,
+    ROUNDING_UP_TO,
+    grown,
+    sum_bound,
+    typical_sum_error,
+    unit_roundoff,
+    verdict,
+)
+
+TORCH = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "u"), [("bf16", 3.91e-3), ("fp16", 4.88e-4), ("fp32", 5.96e-8), ("fp64", 1.11e-16)]
+)
+def test_unit_roundoffs_are_those_of_the_table(dtype, u):
+    # Higham and Mary 2019, table 1.1.
+    assert unit_roundoff(dtype) == pytest.approx(u, rel=2e-3)
+
+
+@pytest.mark.parametrize("dtype", TORCH)
+def test_a_unit_roundoff_is_half_of_torchs_epsilon(dtype):
+    assert unit_roundoff(dtype) == torch.finfo(TORCH[dtype]).eps / 2
+
+
+def errors(terms, dtype, signs, sums=256):
+    """Errors of sums, term by term in `dtype`: over Σ|x|, and over the sums' usual size."""
+    torch.manual_seed(terms)
+    x = torch.randn(terms, sums) if signs else torch.rand(terms, sums)
+    x = x.to(TORCH[dtype])
+    total = torch.zeros(sums, dtype=TORCH[dtype])
+    for row in x:
+        total = total + row
+    exact = x.double()
+    off = (total.double() - exact.sum(0)).abs()
+    return off / exact.abs().sum(0), off / exact.sum(0).square().mean().sqrt()
+
+
+@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize(("terms", "dtype"), [(16, "bf16"), (64, "bf16"), (64, "fp16")])
+def test_no_sum_is_off_by_more_than_the_bound(terms, dtype, signs):
+    bound = sum_bound(terms, dtype)
+    largest = float(errors(terms, dtype, signs)[0].max())
+    assert largest <= bound
+    assert largest < bound / 2  # the bound is seldom reached
+
+
+@pytest.mark.parametrize("signs", [True, False])
+@pytest.mark.parametrize("terms", [16, 256, 4096])
+@pytest.mark.parametrize("dtype", TORCH)
+def test_sums_are_typically_off_by_the_root_of_their_length(terms, dtype, signs):
+    if dtype != "fp32" and terms > 256:
+        return  # n·u is no longer small: such sums stagnate
+    measured = float(errors(terms, dtype, signs)[1].square().mean().sqrt())
+    typical = typical_sum_error(terms, dtype, accumulate=dtype)
+    assert typical / 6 < measured < typical / 1.5
+
+
+def test_sums_in_blocks_are_more_accurate():
+    torch.manual_seed(0)
+    x = torch.rand(256, 65_536)
+    exact = x.double().sum(1)
+    off = ((x.sum(1).double() - exact) / exact).square().mean().sqrt()
+    assert off < typical_sum_error(65_536, "fp32", blocks=256)
+    assert off < typical_sum_error(65_536, "fp32") / 10
+
+
+def test_a_product_in_bf16_is_rounded_once():
+    torch.manual_seed(0)
+    a, b = torch.randn(64, 4096).bfloat16(), torch.randn(4096, 64).bfloat16()
+    exact = a.double() @ b.double()
+    off = ((a @ b).double() - exact).square().mean().sqrt() / exact.square().mean().sqrt()
+    typical = typical_sum_error(4096, "bf16")
+    assert typical == pytest.approx(unit_roundoff("bf16"), rel=1e-3)
+    assert typical / 4 < off < typical
+
+
+def test_verdicts_at_their_borders():
+    words = [verdict(times, 1.0) for times in (ROUNDING_UP_TO, MORE_FROM, 1.01 * MORE_FROM)]
+    assert words == ["rounding", "don't know", "more than rounding"]
+    assert verdict(0.0, 1.0) == "rounding"
+
+
+def test_bad_input_is_explained():
+    with pytest.raises(ValueError, match="from 1 on there is no bound"):
+        sum_bound(256, "bf16")
+    with pytest.raises(ValueError, match="dtype"):
+        unit_roundoff("fp12")
+    with pytest.raises(ValueError, match="blocks"):
+        typical_sum_error(4, "fp32", blocks=5)
+    with pytest.raises(ValueError, match="typical"):
+        verdict(1.0, 0.0)
+    with pytest.raises(ValueError, match="measured"):
+        verdict(math.nan, 1.0)
+
+
+PROBES = {
+    "unit_roundoff": Probe(unit_roundoff, {"dtype": "fp32"}, {"dtype": "fp16"}),
+    "sum_bound": Probe(sum_bound, {"terms": 10, "dtype": "fp32"}, {"terms": 11, "dtype": "fp16"}),
+    "typical_sum_error": Probe(
+        typical_sum_error,
+        {"terms": 1000, "dtype": "fp32"},
+        {"terms": 2000, "dtype": "bf16", "accumulate": "fp64", "blocks": 10},
+    ),
+    "grown": Probe(grown, {"error": 1e-7, "roundings": 4}, {"error": 2e-7, "roundings": 9}),
+    "verdict": Probe(verdict, {"measured": 1.0, "typical": 1.0}, {"measured": 9, "typical": 0.1}),
+}
+assert rounding.VERDICTS == ("rounding", "don't know", "more than rounding")
