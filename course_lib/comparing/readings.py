@@ -23,8 +23,47 @@ def right_readings(
 ) -> Iterator[Reading]:
     """The ways in which `pieces` may rightly be a tensor of this shape.
 
-    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone.
+    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone. On a
+    mesh of two dimensions neighbours share matrices, and groups of neighbours have their own rows.
     """
+    yield from _in_one_way(kind, pieces, expected, own_rows)
+    for inner in range(2, len(pieces) if own_rows else 0):
+        if len(pieces) % inner == 0:
+            yield from _in_two_ways(kind, pieces, expected, inner)
+
+
+def _in_two_ways(
+    kind: str, pieces: list[Tensor], expected: Tensor, inner: int
+) -> Iterator[Reading]:
+    """Each `inner` neighbours make the rows of their group, and the groups the whole."""
+    groups = [pieces[start : start + inner] for start in range(0, len(pieces), inner)]
+    count = len(groups)
+    ways = [(1, [expected] * count)]
+    if expected.ndim and expected.shape[0] % count == 0:
+        # Of gradients that the exchange will divide, each group has `count` times as much.
+        scales = (1, count) if kind == "gradient of the output" else (1,)
+        ways += [(scale, list((scale * expected).chunk(count))) for scale in scales]
+    for scale, parts in ways:
+        found = [_best(kind, *pair) for pair in zip(groups, parts, strict=True)]
+        read = [one for one in found if one]
+        if len(read) < count:
+            continue
+        words = f"{read[0].words}, on each {inner} ranks"
+        if parts[0] is expected:
+            whole = max((one.whole for one in read), key=lambda one: relative(one, expected))
+        else:
+            whole = torch.cat([one.whole for one in read]) / scale
+        yield Reading(words, whole)
+
+
+def _best(kind: str, pieces: list[Tensor], expected: Tensor) -> Reading | None:
+    readings = _in_one_way(kind, pieces, expected, own_rows=False)
+    return min(readings, key=lambda one: relative(one.whole, expected), default=None)
+
+
+def _in_one_way(
+    kind: str, pieces: list[Tensor], expected: Tensor, own_rows: bool
+) -> Iterator[Reading]:
     ranks = len(pieces)
     if all(piece.shape == expected.shape for piece in pieces):
         yield _same(pieces, expected)

@@ -61,6 +61,23 @@ def test_gradients_of_own_rows_may_be_divided_later():
     assert relative(best("gradient of the output", pieces).whole, WHOLE) == 1
 
 
+@pytest.mark.parametrize("scale", [1, 2])
+def test_cuts_within_groups_that_have_rows_of_their_own(scale):
+    pieces = [part for rows in (scale * WHOLE).chunk(2) for part in rows.chunk(2, 1)]
+    found = best("gradient of the output", pieces, own_rows=True)
+    assert torch.equal(found.whole, WHOLE)
+    assert found.words == "cut along dimension 1, on each 2 ranks"
+    assert (relative(best("output", pieces).whole, WHOLE) == 0) == (scale == 1)
+
+
+def test_cuts_that_each_group_has():
+    left, right = WHOLE.chunk(2, 1)
+    assert torch.equal(best("gradient of the weight", [left, right] * 2, True).whole, WHOLE)
+    wrong = best("gradient of the weight", [left, right, left, -right], own_rows=True)
+    assert relative(wrong.whole, WHOLE) > 1
+    assert best("gradient of the weight", [left, right] * 2) is None
+
+
 MISTAKES = {
     "sum over the ranks is right: an all-reduce": [0.25 * WHOLE, 0.75 * WHOLE],
     "mean over the ranks is right": [0.5 * WHOLE, 1.5 * WHOLE],
