@@ -3,14 +3,8 @@
 import pytest
 import torch
 
-from course_lib.comparing.readings import (
-    HUGE,
-    explained,
-    joined,
-    relative,
-    right_readings,
-    wrong_ranks,
-)
+from course_lib.comparing.mistakes import explained, wrong_ranks
+from course_lib.comparing.readings import HUGE, joined, relative, right_readings
 
 WHOLE = torch.arange(72.0).reshape(6, 12) + 1
 
