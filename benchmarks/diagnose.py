@@ -41,6 +41,7 @@ EXPECTED = {
     "slow": ("straggler", "time.sleep(0.2)"),
     "loader": ("loader", "DataLoader("),
     "worker": ("loader", "DataLoader("),
+    "shm": ("shared memory", "DataLoader("),
     "collective": ("collective", "dist.broadcast("),
     "shape": ("size", "repeat(1000)"),
     "dtype": ("size", "double()"),
@@ -48,6 +49,9 @@ EXPECTED = {
     "extra": ("extra", "dist.barrier()"),
     "twice": ("extra", "dist.all_reduce(torch.zeros(4))"),
     "subgroup": ("subgroup", "group=update.group"),
+    "interface": ("interface", ""),  # the line is that of all ranks
+    "link": ("nothing", ""),  # which no record shows
+    "weights": ("nothing", ""),
     "cycle": ("circle", "dist.recv("),
     "absent": ("never came", ""),
     "none": ("nothing", ""),
@@ -120,8 +124,8 @@ def _one(case: Case, row: Row, seed: int) -> None:
     finding = diagnosis.finding
     broken = _broken(case)
     two_sided = case.kind in TWO_SIDED and case.ranks == 2
-    wanted = set() if two_sided or case.kind == "cycle" else broken
     cause, _ = EXPECTED[case.kind]
+    wanted = set() if two_sided or case.kind == "cycle" or cause == "nothing" else broken
     right = finding.cause == cause and set(finding.ranks) == wanted and _line_named(case, finding)
     row.launches += 1
     row.right += right

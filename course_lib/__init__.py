@@ -19,8 +19,10 @@ _FUNCTIONS = {
     "predict": "checking",
     "expect": "checking",
     "quiz": "checking",
+    "hunt": "hunting",
     "show_source": "show",
     "recorded": "show",
+    "report": "reporting",
 }
 
 

@@ -29,6 +29,11 @@ class Output:
         how = "recorded:" if self.recorded else "built, not recorded,"
         return f"{how} {self.source}" + (f" ({self.note})" if self.note else "")
 
+    @property
+    def shown(self) -> str:
+        """As a terminal shows it: the command, what it printed, and where that comes from."""
+        return f"$ {self.command}\n{self.text.rstrip()}\n\n[{self.provenance}]"
+
 
 def names() -> list[str]:
     """All outputs, in alphabetical order."""

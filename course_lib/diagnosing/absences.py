@@ -22,7 +22,8 @@ from course_lib.diagnosing.waits import in_circle, reached, waits_for
 _WORKER = re.compile(r"DataLoader worker")
 _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<name>\S+)')
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
-_SHARED = re.compile(r"/dev/shm|shared memory|Bus error", re.IGNORECASE)
+_INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)")  # gloo's words
+_SHARED = re.compile(r"/dev/shm|shared memory|Bus error|file </torch_", re.IGNORECASE)
 _MEMORY = re.compile(
     r"OutOfMemory|out of memory|can't allocate memory|not enough memory|MemoryError", re.IGNORECASE
 )
@@ -70,6 +71,12 @@ def _death(record: Record) -> tuple[str, str, str]:
             "port", "found its port taken",
             "End the program that listens there (`ss -ltnp` names it), or take another"
             " MASTER_PORT; 0 lets the system choose.",
+        )  # fmt: skip
+    if interface := _INTERFACE.search(said):
+        return (
+            "interface", f"found no network interface called {interface['name']}",
+            "Name one that `ip -brief address` shows on that machine in GLOO_SOCKET_IFNAME"
+            " (NCCL_SOCKET_IFNAME), or leave it unset.",
         )  # fmt: skip
     if _SHARED.search(said):
         return (

@@ -20,16 +20,19 @@ def switch_on() -> None:
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", _CALLS)
 
 
-def entries() -> list[dict[str, Any]]:
+def entries(lines: bool = True) -> list[dict[str, Any]]:
     """The entries of torch's record, the oldest first; none where this torch has no recorder.
 
-    The first time takes 1.7 s where torch._dynamo is not loaded yet, which it needs for the lines.
+    With `lines`, those that led to each call: the first time takes 1.7 s where torch._dynamo is not
+    loaded yet, which it needs for them.
     """
     from torch._C import _distributed_c10d as private
 
+    kinds = {"includeCollectives": True, "includeStackTraces": lines, "onlyActive": False}
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # with GPUs the first has them
         with contextlib.suppress(AttributeError, RuntimeError):
-            found: list[dict[str, Any]] = pickle.loads(getattr(private, name)()).get("entries", [])
+            dump = getattr(private, name)
+            found: list[dict[str, Any]] = pickle.loads(dump(**kinds)).get("entries", [])
             if found:
                 return found
     return []

@@ -13,7 +13,10 @@ from course_lib.measure import (
     machine,
     overlap,
     peak,
+    running,
     saved_tensors,
+    sharing,
+    tcp,
     wire,
 )
 
@@ -30,6 +33,9 @@ __all__ = [
     "machine",
     "overlap",
     "peak",
+    "running",
     "saved_tensors",
+    "sharing",
+    "tcp",
     "wire",
 ]

@@ -17,7 +17,14 @@ def _add(record):
 
 
 def test_nothing_recorded_reads_as_empty(home):
-    assert progress.read() == {"version": 1, "exercises": {}, "predictions": {}, "quizzes": {}}
+    assert progress.read() == {
+        "version": 1,
+        "exercises": {},
+        "predictions": {},
+        "capstone": {},
+        "hunts": {},
+        "quizzes": {},
+    }
     assert not home.exists()
 
 
@@ -54,6 +61,7 @@ DAMAGES = {
     "a unit": b'{"predictions": {"a": {"yours": 3, "at": "now", "unit": 3}}}',
     "revised": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": 3}}}',
     "a revision": b'{"predictions": {"a": {"yours": 3, "at": "now", "revised": [3]}}}',
+    "a hunt": b'{"hunts": {"slow": {"best_s": "fast"}}}',
     "best": b'{"quizzes": {"1": {"best": "x"}}}',
     "right": b'{"quizzes": {"1": {"right": null}}}',
 }

@@ -33,7 +33,7 @@ def test_another_rank_can_be_broken():
 def test_without_a_fault_all_is_well():
     result = demos.run("faults", ranks=3, stream=False)
     assert (result.ranks, result.total) == (3, 3)
-    assert "no fault: 3 ranks" in result.report()
+    assert "no rank failed: 3 ranks" in result.report()
 
 
 def test_bad_options_are_explained():

@@ -24,6 +24,7 @@ CAUSES = {
     "slow": ("straggler", (1,), "time.sleep(0.2)"),
     "loader": ("loader", (1,), "for _batch in DataLoader(Samples(lambda: time.sleep(600))"),
     "worker": ("loader", (1,), "for _batch in DataLoader(Samples(lambda: os.kill("),
+    "shm": ("shared memory", (1,), "for _batch in DataLoader(samples"),
     "collective": ("collective", (1,), "dist.broadcast(update.ones, 0)"),
     "shape": ("size", (1,), "dist.all_reduce(update.ones.repeat(1000))"),
     "dtype": ("size", (1,), "dist.all_reduce(update.ones.double())"),
@@ -31,6 +32,9 @@ CAUSES = {
     "extra": ("extra", (1,), "dist.barrier()"),
     "twice": ("extra", (1,), "dist.all_reduce(torch.zeros(4))"),
     "subgroup": ("subgroup", (1,), "dist.all_reduce(update.ones, group=update.group)"),
+    "interface": ("interface", (1,), "dist.new_group("),
+    "link": ("nothing", (), ""),  # all ranks finish, and no record holds times of messages
+    "weights": ("nothing", (), ""),
     "cycle": ("circle", (), "dist.recv("),
     "unused": ("error", (0, 1, 2), "model(update.ones).sum().backward()"),
 }
@@ -52,6 +56,14 @@ def test_a_record_is_understood(kind, tmp_path):
     assert len(diagnosis.ranks) == 3
     if ranks == (1,):
         assert found.sentence.startswith("Rank 1 is the cause: it ")
+
+
+def test_an_interface_that_is_missing_is_named(tmp_path):
+    found = diagnose(read(written("interface", tmp_path))).finding
+    assert found.sentence.startswith(
+        "Rank 1 is the cause: it found no network interface called ib7 at surrounding_kinds.py:"
+    )
+    assert "GLOO_SOCKET_IFNAME" in found.remedy
 
 
 def test_the_sentence_of_a_hang(tmp_path):
@@ -190,6 +202,14 @@ def test_who_is_aborted_by_the_watchdog_waited_for_another():
         (
             "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.",
             "shared memory",
+        ),
+        (
+            "RuntimeError: unable to resize file </torch_7_1_0> to the right size: File too large",
+            "shared memory",
+        ),
+        (
+            "RuntimeError: [enforce fail at device.cc:84] Unable to find address for: ib7",
+            "interface",
         ),
         ("DistNetworkError: code: -98, name: EADDRINUSE, message: address in use", "port"),
         ("ValueError: sample 17 is empty", "error"),

@@ -1,6 +1,7 @@
 """One update of a healthy rank, and of a rank that is broken in one of the ways of real programs.
 
-A healthy rank sums, then gathers. Each fault is what the broken rank does instead.
+A healthy rank sums, then gathers. Each fault is what the broken rank does instead; those around a
+rank, with what the healthy ranks do beside them, are in surrounding_kinds.py.
 """
 
 import os
@@ -9,7 +10,6 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -17,21 +17,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
+from course_lib.demos.faults import surrounding_kinds as around
+from course_lib.demos.faults.update import NoMoreSamples, Update
+
 HUGE = 10**15  # elements: no machine has 4 PB
-
-
-@dataclass(frozen=True)
-class Update:
-    """What a rank has for one update."""
-
-    rank: int
-    world: int
-    ones: Tensor
-    group: dist.ProcessGroup | None = None  # of the broken rank and the next one
-
-
-class NoMoreSamples(Exception):
-    """This rank has done its part."""
 
 
 def healthy(update: Update) -> None:
@@ -101,8 +90,8 @@ def slow(update: Update) -> None:
 class Samples(Dataset[Tensor]):
     """Eight samples, of which one is never read."""
 
-    def __init__(self, fault: Callable[[], None]) -> None:
-        self.fault = fault
+    def __init__(self, fault: Callable[[], None], length: int = 4) -> None:
+        self.fault, self.length = fault, length
 
     def __len__(self) -> int:
         return 8
@@ -110,7 +99,7 @@ class Samples(Dataset[Tensor]):
     def __getitem__(self, index: int) -> Tensor:
         if index == 3:
             self.fault()
-        return torch.ones(4)
+        return torch.ones(self.length)
 
 
 def loader(update: Update) -> None:
@@ -123,6 +112,24 @@ def loader(update: Update) -> None:
 def worker(update: Update) -> None:
     """A worker that the system ends."""
     for _batch in DataLoader(Samples(lambda: os.kill(os.getpid(), signal.SIGKILL)), num_workers=1):
+        pass
+    healthy(update)
+
+
+def small_files(_worker: int) -> None:
+    """A limit on the size of files, which those in shared memory have as well."""
+    import resource  # Windows has none
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, 2**16))
+
+
+def shm(update: Update) -> None:
+    """A worker that passes a batch of 200 kB through shared memory that takes 64 KiB.
+
+    A limit stands for the small /dev/shm of a container, which then says "No space left on device".
+    """
+    samples = Samples(lambda: None, length=50_000)
+    for _batch in DataLoader(samples, num_workers=1, worker_init_fn=small_files):
         pass
     healthy(update)
 
@@ -211,6 +218,7 @@ KINDS: dict[str, Callable[[Update], None]] = {
     "slow": slow,
     "loader": loader,
     "worker": worker,
+    "shm": shm,
     "collective": collective,
     "shape": shape,
     "dtype": dtype,
@@ -218,6 +226,9 @@ KINDS: dict[str, Callable[[Update], None]] = {
     "extra": extra,
     "twice": twice,
     "subgroup": subgroup,
+    "interface": around.interface,
+    "link": around.link,
+    "weights": around.weights,
     "cycle": cycle,
     "unused": unused,
 }

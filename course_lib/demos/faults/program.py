@@ -14,7 +14,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib import launch
-from course_lib.demos.faults.kinds import EVERYWHERE, KINDS, NoMoreSamples, Update
+from course_lib.demos.faults.kinds import EVERYWHERE, KINDS, healthy
+from course_lib.demos.faults.surrounding_kinds import PARTNERS, model_of
+from course_lib.demos.faults.update import NoMoreSamples, Update
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.validation import choice, whole
 
@@ -38,14 +40,14 @@ class Options(DemoOptions):
 
 @dataclass(frozen=True)
 class Result:
-    """What an all-reduce of ones gives where nothing is broken."""
+    """What an all-reduce of ones gives where no rank fails: in some kinds none does."""
 
     ranks: int
     total: int
 
     def report(self) -> str:
         """One line."""
-        return f"no fault: {self.ranks} ranks added their ones up to {self.total}"
+        return f"no rank failed: {self.ranks} ranks added their ones up to {self.total}"
 
 
 def main(options: Options) -> Result:
@@ -60,11 +62,15 @@ def main(options: Options) -> Result:
     group = None
     if options.kind == "subgroup":
         group = dist.new_group(sorted({options.rank, (options.rank + 1) % rank.world}))
+    model = model_of(seed=0).to(rank.device)
     for step in range(1, options.steps + 1):
-        update = Update(rank.rank, rank.world, torch.ones(4, device=rank.device), group)
-        kind = options.kind if broken and step >= options.step else "none"
+        ones, first = torch.ones(4, device=rank.device), step == options.step
+        update = Update(rank.rank, rank.world, ones, group, model, first)
+        faulty = broken and step >= options.step
         try:
-            KINDS[kind](update)
+            (KINDS if faulty else PARTNERS).get(options.kind, healthy)(update)
+            if options.kind in PARTNERS:
+                healthy(update)
         except NoMoreSamples:
             break
         launch.report_step(step, options.steps)

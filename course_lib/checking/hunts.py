@@ -1,0 +1,119 @@
+"""The hunt: which fault a case has, whether an answer is right, and how long each one took."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from course_lib.checking import progress
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.helpers import described, require_answer
+from course_lib.validation import choice, whole
+
+RANKS = 3
+# In words, by the kind of the demo faults.
+CAUSES: Mapping[str, str] = {
+    "slow": "straggler",
+    "collective": "another collective",
+    "port": "taken port",
+    "shm": "too little shared memory",
+    "interface": "wrong interface",
+    "link": "slow link",
+    "hang": "hung rank",
+    "worker": "dead data loader",
+    "memory": "out of memory",
+    "weights": "other weights",
+}
+# Where to look, for somebody who has been wrong twice.
+LOOK: Mapping[str, str] = {
+    "slow": "all updates take equally long. Which rank does not wait in them?",
+    "collective": "nobody moves. Compare the line with `dist.` in the stack of each rank.",
+    "port": "read the last line of the traceback: what did the system refuse?",
+    "shm": "a worker could not pass its batch on. Through which file?",
+    "interface": "read the last line: what was looked for and not found?",
+    "link": "compare the times of the messages: from which rank do the slow ones come?",
+    "hang": "nobody moves. Which rank's stack does not end in torch.distributed?",
+    "worker": "in which file of torch was the error raised, and who is at the other end there?",
+    "memory": "read the last line of the traceback: how much did it ask for?",
+    "weights": "nothing failed, and all is fast. All ranks see the same batch: compare the losses.",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong in a case: the kind, and the rank that has it."""
+
+    kind: str
+    rank: int
+
+    @property
+    def cause(self) -> str:
+        """In words."""
+        return CAUSES[self.kind]
+
+
+def drawn(seed: int) -> Fault:
+    """The fault of a case: seeds 0 to 9 have all ten causes, and so have 10 to 19, and so on.
+
+    Raises ValueError for a seed below 0.
+    """
+    whole("seed", seed, least=0)
+    round_, place = divmod(seed, len(CAUSES))
+    kinds = list(CAUSES)
+    random.Random(f"hunt {round_}").shuffle(kinds)
+    return Fault(kinds[place], random.Random(f"hunt {seed}").randrange(RANKS))
+
+
+def judge(seed: int, rank: object, cause: object) -> None:
+    """Return if both are right. Raises Wrong, which says which is not; Unanswered without both."""
+    fault = drawn(seed)
+    require_answer([rank, cause])
+    if rank is None or cause is None:
+        raise Unanswered
+    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < RANKS:
+        raise Wrong(f"wants a rank from 0 to {RANKS - 1}, got {described(rank)}")
+    try:
+        choice("cause", cause, CAUSES.values())
+    except ValueError as error:
+        raise Wrong(str(error)) from None
+    wrong = [
+        name
+        for name, is_right in (("rank", rank == fault.rank), ("cause", cause == fault.cause))
+        if not is_right
+    ]
+    if len(wrong) == 2:
+        raise Wrong("neither the rank nor the cause is right")
+    if wrong:
+        right = "cause" if wrong == ["rank"] else "rank"
+        raise Wrong(f"the {right} is right, the {wrong[0]} is not")
+
+
+def found(kind: str, seconds: float) -> float:
+    """Keep the time in which somebody found this kind of fault; their best one, in seconds."""
+
+    def better(record: dict[str, object]) -> None:
+        before = record.get("best_s", seconds)
+        assert isinstance(before, int | float)
+        record.update(best_s=min(before, seconds), at=progress.now())
+
+    return float(progress.update("hunts", kind, better)["best_s"])
+
+
+def by_doctor(kind: str, seconds: float) -> None:
+    """Keep how long the doctor took."""
+    progress.update("hunts", kind, lambda record: record.update(doctor_s=seconds))
+
+
+def table() -> str:
+    """A line for each cause: your best time, and the doctor's."""
+    kept = progress.read()["hunts"]
+    width = max(map(len, CAUSES.values()))
+    lines = [f"{'cause':<{width}}  {'you':>8}  {'the doctor':>10}"]
+    for kind, cause in CAUSES.items():
+        yours, theirs = (_seconds(kept.get(kind, {}).get(key)) for key in ("best_s", "doctor_s"))
+        lines.append(f"{cause:<{width}}  {yours:>8}  {theirs:>10}")
+    count = sum("best_s" in kept.get(kind, {}) for kind in CAUSES)
+    return "\n".join([*lines, f"{count} of {len(CAUSES)} found"])
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"

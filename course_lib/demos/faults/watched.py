@@ -1,0 +1,82 @@
+"""The faults in a program that says what it does: what the hunt runs, on every rank."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from course_lib import launch
+from course_lib.demos.faults import surrounding_kinds as around
+from course_lib.demos.faults.kinds import KINDS, healthy
+from course_lib.demos.faults.update import Update
+
+_BROKEN_FROM = 2
+# What is broken once, in the first faulty update; all else goes on as on the other ranks.
+_ONCE = {"link": around.paced, "weights": around.reseeded}
+
+
+def main(kind: str, broken: int, steps: int = 4) -> None:
+    """Train, and say after each update what it took; rank `broken` has that kind of fault."""
+    rank = launch.init()
+    model = around.model_of(seed=0).to(rank.device)
+    for step in range(1, steps + 1):
+        ones = torch.ones(4, device=rank.device)
+        first = step == _BROKEN_FROM
+        update = Update(rank.rank, rank.world, ones, model=model, first=first)
+        faulty = step >= _BROKEN_FROM and rank.rank == broken
+        _say(step, update, _work(kind, update, step, faulty))
+
+
+def _work(kind: str, update: Update, step: int, faulty: bool) -> Callable[[Update], object]:
+    """What this rank does in this update."""
+    if kind in _ONCE:
+        if faulty and update.first:
+            _ONCE[kind](update)
+        return healthy
+    if faulty:
+        return KINDS[kind]
+    if kind == "interface" and step >= _BROKEN_FROM:
+        return around.grouped
+    return healthy
+
+
+def _say(step: int, update: Update, work: Callable[[Update], object]) -> None:
+    """Do the update, and print its line."""
+    start_s = time.perf_counter()
+    with _timed_collectives() as spent_s:
+        work(update)
+    seconds = time.perf_counter() - start_s
+    loss, messages = around.trained(update), around.exchanged(update)
+    print(
+        f"update {step}: {1e3 * seconds:.0f} ms, {1e3 * sum(spent_s):.0f} of them in collectives;"
+        f" loss {loss:.4f}; {around.in_words(messages)}"
+    )
+
+
+@contextmanager
+def _timed_collectives() -> Iterator[list[float]]:
+    """The seconds that this rank spends in each of its collectives."""
+    spent_s: list[float] = []
+    before = {name: getattr(dist, name) for name in ("all_reduce", "all_gather", "broadcast")}
+
+    def timed(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def inside(*args: Any, **options: Any) -> Any:
+            start_s = time.perf_counter()
+            result = call(*args, **options)
+            spent_s.append(time.perf_counter() - start_s)
+            return result
+
+        return inside
+
+    for name, call in before.items():
+        setattr(dist, name, timed(call))
+    try:
+        yield spent_s
+    finally:
+        for name, call in before.items():
+            setattr(dist, name, call)

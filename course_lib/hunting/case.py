@@ -1,0 +1,132 @@
+"""One case of the hunt: what the ranks print, the clock, and the answer."""
+
+import contextlib
+import io
+import re
+import tempfile
+import time
+from pathlib import Path
+
+from course_lib import diagnosing, launch
+from course_lib.checking import hunts
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.hunting.disguise import disguised
+
+LIMIT_S = 6.0  # a busy machine needs two seconds until its ranks are ready
+_HINT_AFTER, _TELL_AFTER = 2, 4  # wrong answers
+
+
+def hunt(seed: int) -> "Case":
+    """Run case `seed`, print what its launch prints, and start the clock.
+
+    Raises ValueError for a seed below 0.
+    """
+    case = Case(seed)
+    causes = ", ".join(repr(cause) for cause in hunts.CAUSES.values())
+    print(f"case {seed}: three ranks train for four updates, and one of them is broken.\n")
+    print(case.output)
+    print(f"\nWhich rank, and why? case.answer(rank=…, cause=…) with one of {causes}.")
+    case.start_clock()
+    return case
+
+
+class Case:
+    """A launch with one fault; `output` is what it printed."""
+
+    def __init__(self, seed: int) -> None:
+        self._fault = hunts.drawn(seed)
+        self.seed = seed
+        self.output = _printed(self._fault)
+        self._wrong = 0
+        self.over = False  # found, or told
+        self.found = False
+        self._start_s = time.monotonic()
+
+    def start_clock(self) -> None:
+        """From now on the time counts."""
+        self._start_s = time.monotonic()
+
+    def answer(self, rank: int | None = None, cause: str | None = None) -> None:
+        """Say whether both are right; the time is kept if they are."""
+        seconds = time.monotonic() - self._start_s
+        try:
+            hunts.judge(self.seed, rank, cause)
+        except Unanswered:
+            print("[todo] name a rank and a cause: the clock runs")
+        except Wrong as wrong:
+            self._refuse(str(wrong))
+        else:
+            self._praise(seconds)
+
+    def _refuse(self, sentence: str) -> None:
+        self._wrong += "wants" not in sentence
+        print(f"[fail] {sentence}")
+        if self._wrong >= _TELL_AFTER:
+            self.over = True
+            print(f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}")
+        elif self._wrong >= _HINT_AFTER:
+            print(f"Hint: {self._look}")
+
+    @property
+    def _look(self) -> str:
+        look = hunts.LOOK[self._fault.kind]
+        return look[0].upper() + look[1:]
+
+    def _praise(self, seconds: float) -> None:
+        said = f"[pass] rank {self._fault.rank}: {self._fault.cause}"
+        if self.over:
+            print(said)
+            return
+        self.over = self.found = True
+        best_s = hunts.found(self._fault.kind, seconds)
+        print(f"{said}, found in {seconds:.0f} s (your best for this cause: {best_s:.0f} s)")
+
+    def doctor(self) -> None:
+        """Run it again with a record, and print what `course diagnose` says, and how soon."""
+        with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:
+            start_s = time.monotonic()
+            _printed(self._fault, record=Path(folder))
+            ran_s, start_s = time.monotonic() - start_s, time.monotonic()
+            report = diagnosing.diagnose(folder).report()
+            seconds = time.monotonic() - start_s
+        hunts.by_doctor(self._fault.kind, seconds)
+        first = report.partition("\n")[0]
+        print(f"The doctor, {1e3 * seconds:.0f} ms after a launch of {ran_s:.0f} s:\n{first}")
+
+
+def _printed(fault: hunts.Fault, record: Path | None = None) -> str:
+    """What one launch with this fault prints, and how it ends."""
+    said = _launched(fault, LIMIT_S, record)
+    if "update 1: " not in said:  # a very busy machine: the ranks were not even ready
+        said = _launched(fault, 5 * LIMIT_S, record)
+    return "\n".join(_in_order(disguised(said).splitlines())).strip()
+
+
+def _launched(fault: hunts.Fault, limit_s: float, record: Path | None) -> str:
+    from course_lib.demos.faults import watched  # with torch
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            launch.run(
+                watched.main,
+                fault.kind,
+                fault.rank,
+                ranks=hunts.RANKS,
+                timeout_s=limit_s,
+                record=record,
+            )
+            print("all ranks have finished")
+        except launch.RankFailed as failed:
+            print(f"RankFailed: {failed}")
+    return said.getvalue()
+
+
+_UPDATE = re.compile(r"\[rank (?P<rank>\d+)\] update (?P<step>\d+): ")
+
+
+def _in_order(lines: list[str]) -> list[str]:
+    """The lines of updates by update and rank, and then all others."""
+    matches = [match for line in lines if (match := _UPDATE.match(line))]
+    updates = sorted(matches, key=lambda match: (int(match["step"]), int(match["rank"])))
+    return [match.string for match in updates] + [line for line in lines if not _UPDATE.match(line)]

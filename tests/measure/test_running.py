@@ -1,0 +1,51 @@
+"""The meter of a thread: running all the time, never, and a quarter of it."""
+
+import sys
+import time
+
+import pytest
+
+from course_lib.measure.running import Meter, watched
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="other programs disturb it elsewhere")
+
+
+def run(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+@linux
+def test_who_runs_or_sleeps_all_the_time():
+    with watched() as meter:
+        run(0.3)
+    assert meter.percent > 80
+    with watched() as meter:
+        time.sleep(0.3)
+    assert meter.percent < 20
+
+
+@linux
+def test_a_part_of_the_time():
+    with watched() as meter:
+        for _ in range(3):
+            run(0.1)
+            time.sleep(0.3)
+    assert 12 < meter.percent < 40
+
+
+def test_without_the_file_of_linux_it_is_the_time_on_a_processor():
+    meter = Meter()
+    meter._stat = None
+    run(0.2)
+    meter.look()
+    assert 1 < meter.percent <= 130  # other threads of this process count as well
+
+
+def test_it_stops_when_the_block_ends_by_an_error():
+    with pytest.raises(ZeroDivisionError), watched() as meter:
+        raise ZeroDivisionError
+    seen = meter.percent
+    time.sleep(0.02)
+    assert meter.percent == seen
