@@ -21,7 +21,7 @@ from course_lib import comparing, launch
 from course_lib.demos.one_update import program
 from course_lib.demos.one_update.faults import FAULTS
 
-RIGHT = ("tp", "sp", "ddp", "fsdp")
+RIGHT = ("tp", "sp", "tp_ddp", "ddp", "fsdp")
 PRECISIONS = ("fp32", "bf16")
 DROPOUT = 0.1
 

@@ -7,7 +7,7 @@
 #
 # This course teaches how large models are trained on many accelerators (加速器). You need a
 # laptop, Python and a little PyTorch. You do not need a GPU: programs that run on many GPUs
-# run here on several processes of your computer, and what they send, store and compute is counted
+# run here on several processes (进程) of your computer, and what they send, store and compute is counted
 # exactly. On a machine with GPUs these programs use them; what a notebook measures in its own
 # process, as chapters 3 and 5 do, stays on the CPU.
 
@@ -29,7 +29,8 @@
 # you leave `None`, the notebook goes on without you.
 
 # %%
-from course_lib import doctor, expect, launch, panels, predict
+from course_lib import doctor, expect, figures, launch, outline, panels, predict
+from course_lib.mine.parts import PARTS
 
 total = predict("0.twice", "What does each process have in the end?", yours=None)
 
@@ -145,28 +146,34 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # %% [markdown]
 # ## The map
 #
-# | | chapter | the question |
-# |---|---|---|
-# | 1 | Steps and batches | 200 steps and still 100 updates: how? |
-# | 2 | Gradient accumulation | How do you train with batch 512 on two small GPUs? |
-# | 3 | What is in the memory | Why does a 13.5 GB model not train in 80 GB? |
-# | 4 | Activations and recomputation | What does it cost to keep less? |
-# | 5 | FLOPs, roofline, MFU | How long must a training run take at least? |
-# | 6 | Collectives | How long does an all-reduce take? |
-# | 7 | From DP to DDP | Why is the exchange of gradients almost free? |
-# | 8 | ZeRO | Who needs to store what? |
-# | 9 | FSDP and YaFSDP | How do you train what fits on no single GPU? |
-# | 10 | Tensor parallelism | How far can one matrix be split? |
-# | 11 | Pipeline parallelism | Why do GPUs wait, and for how long? |
-# | 12 | Experts and long sequences | What do a trillion parameters cost, if few are used? |
-# | 13 | 3D parallelism and planning | Which layout, out of a hundred thousand? |
-# | 14 | Parameter servers and RPC | What if the model is mostly a table? |
-# | 15 | Launchers, frameworks, recovery | What happens when a machine dies? |
-# | 16 | The cluster clinic | Which cable is broken? |
-# | 17 | Capstone | Can you defend a plan for a 70B model? |
+# Seventeen chapters follow this one. You can read them in the order of their numbers, or go along the arrows to the one that
+# you are here for: FSDP, for example, needs chapters 1, 2, 3 and 5 to 8 first.
+
+# %%
+figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
+
+# %% [markdown]
+# | | chapter | the question | what you build |
+# |---|---|---|---|
+# | 1 | [Steps and batches](01_steps_and_batches.ipynb) | 200 steps and still 100 updates: how? | |
+# | 2 | [Gradient accumulation](02_gradient_accumulation.ipynb) | How do you train with batch 512 on two small GPUs? | accumulation, alone and with DDP |
+# | 3 | [What is in the memory](03_what_is_in_the_memory.ipynb) | Why does a 13.5 GB model not train in 80 GB? | AdamW for bf16 weights, AdamW in 8 bits |
+# | 4 | [Activations and recomputation](04_activations.ipynb) | What does it cost to keep less? | a checkpoint that recomputes |
+# | 5 | [FLOPs, roofline, MFU](05_flops_roofline_mfu.ipynb) | How long must a training run take at least? | |
+# | 6 | [Collectives and the α–β model](06_collectives.ipynb) | How long does an all-reduce take? | a ring and a tree, from messages |
+# | 7 | [From DP to DDP](07_ddp.ipynb) | Why is the exchange of gradients almost free? | DDP, with hooks and buckets |
+# | 8 | [ZeRO 1, 2, 3](08_zero.ipynb) | Who needs to store what? | ZeRO 1 and 2, with clipping |
+# | 9 | [FSDP and YaFSDP](09_fsdp.ipynb) | How do you train what fits on no single GPU? | FSDP |
+# | 10 | [Tensor parallelism](10_tensor_parallelism.ipynb) | How far can one matrix be split? | both cuts of a matrix, sequence parallelism, a loss that is cut by words |
+# | 11 | [Pipeline parallelism](11_pipelines.ipynb) | Why do GPUs wait, and for how long? | a pipeline for any schedule |
+# | 12 | [Experts and long sequences](12_experts_and_long_sequences.ipynb) | What do a trillion parameters cost, if few are used? | experts on many ranks, ring attention |
+# | 13 | [3D parallelism and planning](13_3d_planning.ipynb) | Which layout, out of a hundred thousand? | a mesh of ranks |
+# | 14 | [Parameter servers and RPC](14_parameter_servers.ipynb) | What if the model is mostly a table? | a parameter server |
+# | 15 | [Launchers, frameworks, recovery](15_launchers_and_recovery.ipynb) | What happens when a machine dies? | a launcher, a checkpoint of many ranks |
+# | 16 | [The cluster clinic](16_cluster_clinic.ipynb) | Which cable is broken? | a parser of `ibstat`, the first call on which ranks differ |
+# | 17 | [Capstone](17_capstone.ipynb) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit of any claim, and a report |
 #
-# This edition contains chapters 1 to 16. The last is in preparation. All terms with their Chinese
-# names stand in [the glossary](glossary.ipynb).
+# All terms with their Chinese names stand in [the glossary](glossary.ipynb).
 
 # %% [markdown]
 # ## Conventions

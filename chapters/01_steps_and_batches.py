@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 1 Steps and batches
 #
-# A colleague says: "Our data set has 1000 samples, the batch is 10, and the trainer's log
+# A colleague says: "Our data set has 1000 samples, the batch (批次) is 10, and the trainer's log
 # says 200 steps per epoch. Is the log wrong?"
 #
 # It may be right. By the end of this chapter you can say when, and you can compute for any
@@ -35,9 +35,9 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # - A **sample** (样本) is one training example: here a row of numbers, later a piece of text.
 # - An **epoch** (轮次) is one pass over all samples: 1000 of them.
 # - A **micro-batch** (微批次) is what goes through the model in one forward pass: 5 samples.
-# - A **micro-step** is one forward and one backward pass, on one micro-batch. Logs often call
+# - A **micro-step** is one forward pass (前向传播) and one backward pass (反向传播), on one micro-batch. Logs often call
 #   it **step** or **iteration** (迭代), and so does our colleague's.
-# - An **update** (参数更新) is one `optimizer.step()`: the weights change.
+# - An **update** (参数更新) is one step of the optimizer (优化器), `optimizer.step()`: the weights change.
 #
 # If the weights change after every micro-step, one number is enough. But people often add up
 # the gradients of several micro-batches first and update once. That is **gradient accumulation**
@@ -164,7 +164,7 @@ assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
 # $$\underbrace{5}_{\text{micro-batch}} \times \underbrace{2}_{\text{accumulation}} \times
 # \underbrace{8}_{\text{ranks}} = 80 \text{ samples.}$$
 #
-# That is the **global batch** (全局批次). The micro-batch is also called *per-device batch*
+# That is the **global batch** (全局批次), or *effective batch* (有效批次). The micro-batch is also called *per-device batch*
 # (单卡批次), for instance `per_device_train_batch_size` in transformers.
 
 # %%

@@ -42,7 +42,7 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # $$\text{accumulation} = \frac{\text{global batch}}{\text{micro-batch} \times \text{dp}}
 # = \frac{512}{8 \times 2} = 32.$$
 #
-# Why is the gradient the same? The loss of a batch is the mean over its tokens (词元), and the
+# Why is the gradient the same? The loss (损失) of a batch is the mean over its tokens (词元), and the
 # gradient of a sum is the sum of the gradients. Take 4 tokens with losses 1, 2, 3, 6. Their mean
 # is $12/4 = 3$. In two pieces: $(1+2)/4 + (3+6)/4 = 0.75 + 2.25 = 3$. So if each piece is divided
 # by the number of tokens in the *whole* window, the pieces add up to the mean of the whole:
@@ -245,7 +245,7 @@ expect(
 # %% [markdown]
 # ## 2.3 Many ranks: exchange once, not every time
 #
-# With several ranks, `DistributedDataParallel` (DDP) averages the gradients over the ranks
+# With several ranks, `DistributedDataParallel` (分布式数据并行, DDP) averages the gradients over the ranks
 # during every backward pass. The operation is an **all-reduce** (全规约): every rank gives
 # a tensor, every rank gets the sum. Chapter 6 takes it apart. A GPT-2 with 124 million parameters
 # exchanges $4 \times 124{,}439{,}808 = 498$ MB of fp32 gradients each time.
@@ -393,7 +393,7 @@ assert 0 < critical < 20
 # with 16M. Its authors name two reasons: a small batch at first for stability, larger ones
 # later for efficiency (arXiv:2407.21783, section 3.4.1).
 #
-# What does a batch $B$ cost, if the same loss is to be reached? McCandlish et al. give a simple model:
+# What does a batch $B$ cost, if training is to converge (收敛) to the same loss? McCandlish et al. give a simple model:
 #
 # $$\frac{\text{updates}}{\text{fewest updates}} = 1 + \frac{B_\text{crit}}{B}, \qquad
 # \frac{\text{samples}}{\text{fewest samples}} = 1 + \frac{B}{B_\text{crit}}.$$

@@ -6,7 +6,7 @@
 #
 # Because the weights are the small part. By the end of this chapter you can
 #
-# - name the seven consumers of a GPU's memory and compute each in bytes,
+# - name the seven consumers of a GPU's memory (显存) and compute each in bytes,
 # - say why one tool counts 16 bytes per parameter, another 18, a third 20, and which is right,
 # - tell GB from GiB before it costs you 7 %,
 # - decide whether a model fits, before renting the GPU.
@@ -42,7 +42,11 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # %% [markdown]
 # ## 3.1 Billions, GB and GiB
 #
-# Names of models say how many parameters (参数) they have. **B** is billion, $10^9$ (十亿);
+# A **parameter** (参数) is one number that training changes. Nearly all of them are *weights*: how strongly one number of a
+# layer's input acts on one of its output. Some models add a *bias* (偏置) to each output. Of GPT-2's 124 million parameters
+# 102,144 are biases, less than a thousandth, and LLaMA has none.
+#
+# Names of models say how many parameters they have. **B** is billion, $10^9$ (十亿);
 # **M** is million, $10^6$ (百万). "70b" means about $70 \times 10^9$ parameters, "124M" about $124
 # \times 10^6$. The names are rounded, sometimes generously:
 
@@ -53,6 +57,11 @@ for name, label in (("llama2-7b", "7b"), ("llama2-13b", "13b"), ("llama2-70b", "
     print(f"{name:<12}{exact:>16,}   {off:+.1%} against its name")
 
 assert models.MODELS["llama2-70b"].parameters().total == 68_976_648_192
+
+with torch.device("meta"):  # shapes only, no memory
+    gpt2 = scratch.gpt.GPT(layers=12, hidden=768, heads=12, vocab=50257, context=1024)
+named = gpt2.named_parameters()
+assert sum(p.numel() for name, p in named if name.endswith("bias")) == 102_144
 
 # %% [markdown]
 # Memory has two units that look alike:
@@ -87,9 +96,9 @@ assert round(units.gib(states_bytes), 2) == 23.21
 # | 1 | weights (权重) | parameters | always |
 # | 2 | gradients (梯度) | parameters | backward to update |
 # | 3 | optimizer states (优化器状态), with the fp32 master copy | parameters | always |
-# | 4 | inputs and labels | batch × sequence | one micro-step |
+# | 4 | inputs and labels (标签) | batch × sequence | one micro-step |
 # | 5 | intermediate results, or activations (激活值) | batch × sequence × width × layers | forward to backward |
-# | 6 | temporary buffers | the largest single operation | moments |
+# | 6 | temporary buffers (临时缓冲区) | the largest single operation | moments |
 # | 7 | framework overhead: CUDA context, NCCL, workspaces | hardly at all | always |
 #
 # The first three are called the **model states**. They depend only on the number of parameters and
@@ -389,16 +398,16 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 # Negligible for text (not for video).
 #
 # **Intermediate results.** The backward pass needs what the forward pass computed: the input of
-# every matrix, of every norm, of the activation function. For one layer of our GPT with hidden
-# size $h$, sequence $s$ and micro-batch $b$, let us list them in units of $s \cdot b \cdot h$
-# numbers:
+# every matrix, of every norm, of the activation function (激活函数). Inside a model each token is a row
+# of $h$ numbers: $h$ is the hidden size (隐藏维度), which notes also call embedding size. For one layer of our GPT, with sequence $s$
+# and micro-batch $b$, let us list them in units of $s \cdot b \cdot h$ numbers:
 #
 # | kept | numbers / sbh |
 # |---|---|
 # | inputs of the two norms | 2 |
 # | input of the q-k-v matrix; q, k, v | 1 + 3 |
 # | input of the output matrix | 1 |
-# | input of the MLP; before GELU; after GELU | 1 + 4 + 4 |
+# | input of the MLP (前馈网络); before GELU; after GELU | 1 + 4 + 4 |
 # | sum | 16 |
 #
 # In fp32 that is $64\,sbh$ bytes, in bf16 $32\,sbh$. Outside the layers come the inputs of the last norm and

@@ -237,7 +237,7 @@ assert shares[2048] < 0.5 < shares[4096]
 #
 # **Activation checkpointing** (激活检查点), also called recomputation (重计算): in the forward pass keep only the *input* of each layer. In the
 # backward pass, run the layer once more from its input, with everything kept, and go on from there. One layer's
-# activations live at a time.
+# activations live at a time. Where this is done for every layer it is called *full* recomputation (完全重计算).
 #
 # GPT-3 layer: 2 bytes × sbh instead of 114, so 50.3 MB instead of 2.87 GB.
 #

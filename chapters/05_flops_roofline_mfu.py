@@ -52,7 +52,7 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 #
 # $$\text{FLOP} = 2 \, m \, k \, n .$$
 #
-# **FLOP** is an amount, like kilometres. **FLOP/s** is a rate, like kilometres per hour. Both are often
+# **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often
 # written "FLOPS", and notes mix them up; this course always writes the "/s". T means $10^{12}$, P $10^{15}$.
 #
 # In a linear layer each token is multiplied with each weight once: 2 FLOP per token and weight. In
@@ -195,7 +195,7 @@ for name in ("gpt2-124m", "llama2-7b", "llama2-70b"):
 # %% [markdown]
 # The second number is a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
 # not needed; a good kernel skips them. PaLM and the papers on Megatron-LM count all pairs; Megatron-LM's own `training.py` of 2025 and
-# others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation.
+# others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation (利用率).
 #
 # Chinchilla: 70 billion parameters, 1.4 trillion tokens. $6 \cdot 70 \cdot 10^9 \cdot 1.4 \cdot 10^{12} =
 # 5.88 \cdot 10^{23}$, against the paper's budget of $5.76 \cdot 10^{23}$ (arXiv:2203.15556).
@@ -235,9 +235,13 @@ expect(37, rent.days, within=0.02, label="days", yours=days)
 # %%
 print(f"{budget.cost(2_788_000, gpu_hour_usd=2):,.0f} USD")
 assert budget.cost(2_788_000, 2) == 5_576_000
+assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 
 # %% [markdown]
 # The final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
+#
+# At the same price the 64 GPUs of the beginning cost 114,000 USD, for a model that is small by now. Note 001 says that such sums leave large models to a few
+# companies. That is true of the runs that fill the news. It is also why each percent in the rest of this course is worth money.
 #
 # **Remember**
 # - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on how many GPUs share the work.

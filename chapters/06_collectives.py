@@ -188,7 +188,7 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 #
 # The proof has a gap, and hardware uses it: it takes for granted that only *ranks* add. With **in-network reduction** (网内规约) the
-# switch between them adds as well. At the least a GPU sends its tensor once and receives the sum once: $S$ instead of
+# switch (交换机) between them adds as well. At the least a GPU sends its tensor once and receives the sum once: $S$ instead of
 # $1.75\,S$ leave it. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in NCCL's settings *NVLS*), and there NCCL uses it for
 # all-reduce unless told otherwise. NCCL does it in two halves: each GPU lets the switch add up its own eighth of all tensors, then sends that sum to the switch, which copies it to all.
 # So $(n+1)/n \cdot S = 1.125\,S$ leave each of eight GPUs (nccl-tests, issue 212). Section 6.6 comes back to it. Until then everything goes from rank to rank.
@@ -562,7 +562,7 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 #
 # **Bits.** Networks are sold in Gb/s, gigabits. Divide by 8.
 #
-# **The slowest piece.** Between a GPU and another node lie a PCIe slot *and* a network card. PCIe 4.0 x16 has 16 lanes of 16 Gb/s, of which 128 of 130 bits are data:
+# **The slowest piece.** Between a GPU and another node lie a PCIe slot *and* a network card (网卡). PCIe 4.0 x16 has 16 lanes of 16 Gb/s, of which 128 of 130 bits are data:
 
 # %%
 pcie = 16 * 16e9 * 128 / 130 / 8

@@ -110,7 +110,9 @@ print(units.format_bytes(states), "on each GPU, whether there are 2 or 2000")
 assert states > hardware.accelerator("H100-SXM").memory_bytes
 
 # %% [markdown]
-# A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit.
+# A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit. Note 000 names the way out: cut the
+# model over a few GPUs, and let data parallelism run between such groups, with a replica on each. Section 7.7 does it in small, chapter 13 in
+# earnest.
 #
 # ### The second limit: the batch
 #
@@ -119,7 +121,7 @@ assert states > hardware.accelerator("H100-SXM").memory_bytes
 # samples" is true of data parallelism *alone*: chapters 10 to 12 let several GPUs share one sample.
 #
 # A larger batch is no way out for ever. Past the critical batch (chapter 2) it only wastes samples. And long before there is one sample
-# per GPU the communication shows. Section 7.4 says when.
+# per GPU, a GPU that gets few tokens at a time falls below its ridge (chapter 5), and the communication shows. Section 7.4 says when.
 #
 # Two ways to ask how well it goes: **strong scaling** (强扩展) keeps the global batch and divides it among
 # more GPUs; **weak scaling** (弱扩展) keeps the batch *per GPU*, so the global batch grows. Efficiency is the work
@@ -249,7 +251,7 @@ expect(28, 1 + ready.index("embedding.weight"), label="place", yours=place)
 # | the 2nd | 10 ms | 15 … 25 ms | |
 # | the 3rd | 15 ms | 25 … 35 ms | 35 ms |
 #
-# The backward pass ends at 15 ms. What comes after is **exposed**: 30 ms with one bucket, 20 ms with three. The rest, 0 and 10 ms, is
+# The backward pass ends at 15 ms. What comes after is **exposed**, the part of the communication overhead (通信开销) that costs time: 30 ms with one bucket, 20 ms with three. The rest, 0 and 10 ms, is
 # hidden. In general bucket $i$ of $S_i$ bytes is full at $r_i$, and travels from $b_i$ to $e_i$:
 #
 # $$b_i = \max(r_i,\, e_{i-1}), \qquad

@@ -786,15 +786,15 @@ assert config["gradient_clipping"] == 0.0
 #
 # | name | what it is | what it shards |
 # |---|---|---|
-# | torchrun | starts processes, and starts them again when one dies | nothing |
-# | accelerate | one interface over DDP, FSDP and DeepSpeed for PyTorch training loops; a launcher | nothing itself |
-# | ZeRO | a method, with three stages | model states over data-parallel ranks |
-# | DeepSpeed | a library: ZeRO, offload, pipelines, its own launcher | by ZeRO |
-# | Megatron-LM | a library for GPT-like models: tensor, pipeline, context and expert parallelism, fast kernels; its distributed optimizer is ZeRO 1 | matrices and layers, too |
+# | torchrun (PyTorch) | starts processes, and starts them again when one dies | nothing |
+# | accelerate (Hugging Face) | one interface over DDP, FSDP and DeepSpeed for PyTorch training loops; a launcher | nothing itself |
+# | ZeRO (Microsoft) | a method, with three stages | model states over data-parallel ranks |
+# | DeepSpeed (Microsoft) | a library: ZeRO, offload, pipelines, its own launcher | by ZeRO |
+# | Megatron-LM (NVIDIA) | a library for GPT-like models: tensor, pipeline, context and expert parallelism, fast kernels; its distributed optimizer is ZeRO 1 | matrices and layers, too |
 #
 # Two published claims to be careful with. Accelerate "supports PyTorch and TensorFlow": it is for PyTorch.
-# DeepSpeed "was used for GPT-3": it was not. It was used, together with Megatron, for MT-NLG 530B (Smith et al.
-# 2022, arXiv:2201.11990) and BLOOM 176B (arXiv:2211.05100).
+# DeepSpeed "was used for BERT and GPT-3": for BERT, yes (BERT-large in 8.7 hours on 64 V100, deepspeed.ai/training), for GPT-3, no. It was
+# used, together with Megatron, for MT-NLG 530B (Smith et al. 2022, arXiv:2201.11990) and BLOOM 176B (arXiv:2211.05100).
 #
 # **Remember**
 # - PyTorch's `ZeroRedundancyOptimizer` is stage 1 by whole tensors, and sends more than the paper's.

@@ -20,6 +20,7 @@
 # %%
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -122,6 +123,16 @@ show_source(scratch.fsdp.flat_parameter.FlatParameter.__init__)
 numbers, ranks = 3 * 5 + 3, 4
 part, padding = -(-numbers // ranks), -numbers % ranks
 assert (part, padding) == (5, 2)
+
+# %% [markdown]
+# A real layer has more tensors, and the cuts fall where they fall. Here is one with a norm of 3 weights, a matrix of 3 × 3 and 3 biases:
+
+# %%
+figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
+
+# %% [markdown]
+# The layer as a whole is cut, and not each of its tensors. So one message brings all of it, and each rank keeps equally much, although the matrix lies on
+# three of them. The notes praise this as YaFSDP's way (层分片, layer sharding); FSDP1 does the same.
 
 # %% [markdown]
 # ### Count it
@@ -340,13 +351,13 @@ for on, peak in zip(settings, peaks, strict=True):
 # %% [markdown]
 # **Explain.** Exact, in all four. The hooks count storages of whole units and nothing
 # else: no activations, no gradients, no rounding by an allocator. On a GPU the
-# difference would be the caching allocator: it hands out blocks of rounded sizes and keeps
+# difference would be the caching allocator (缓存分配器): it hands out blocks of rounded sizes and keeps
 # freed ones. A block that another **stream** (流) still uses cannot be given away: streams are queues of work on a GPU,
 # one that computes and one that communicates, say, and they run side by side. More on that in section 9.6.
 #
 # ### Sharding strategies
 #
-# FSDP1 calls the settings *strategies*. FSDP2 has no such list; its arguments say the same.
+# FSDP1 calls the settings *sharding strategies* (分片策略). FSDP2 has no such list; its arguments say the same.
 #
 # | FSDP1 | what is cut, and when | FSDP2's `fully_shard` | as in |
 # |---|---|---|---|
@@ -373,7 +384,7 @@ for on, peak in zip(settings, peaks, strict=True):
 # $$\frac{16\,P}{g} \quad\text{instead of}\quad \frac{16\,P}{n},$$
 #
 # because ranks of different groups hold the same. For a 7B model that is 13.5 GB, and all gathers stay on NVLink; between nodes travels one
-# all-reduce of an eighth of the gradients. `Layout` has a `shard_group` for it:
+# all-reduce of an eighth of the gradients. In the words of the notes, the strategy matches the topology of the cluster (集群拓扑). `Layout` has a `shard_group` for it:
 
 # %%
 for name in ("llama2-70b", "llama2-7b"):
@@ -473,7 +484,7 @@ expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", un
 #
 # ### Two mistakes that everybody makes once
 #
-# **A weight in two units.** GPT's head is its embedding. If embedding and head were two units, one would
+# **A weight in two units.** GPT's head is its embedding, a shared parameter (共享参数). If embedding and head were two units, one would
 # free the weight while the other computes with it. Ours refuses:
 
 # %%
@@ -713,7 +724,7 @@ for tp in (1, 8):
     print(f"TP {tp}: a whole layer on one GPU is {units.format_bytes(layer)}")
 
 # %% [markdown]
-# Within these limits FSDP scales well: in its paper the throughput per GPU stayed nearly
+# Within these limits FSDP scales well: in its paper the throughput (吞吐量) per GPU stayed nearly
 # constant up to 512 A100 (section 5), because a large layer computes longer than the
 # next one travels. On slow networks or with small micro-batches it does not.
 #
@@ -916,8 +927,8 @@ assert by_the_program == [8, 14, 17, 23, 0, 6, 14]
 #
 # The cures:
 #
-# - **Whole layers are cut**, as in FSDP.
-# - **Two buffers for weights, two for gradients**, allocated once. Odd layers use one,
+# - **Whole layers are cut**, as in FSDP (the figure in section 9.1).
+# - **Two buffers for weights, two for gradients**, allocated once (缓冲区预分配). Odd layers use one,
 #   even layers the other. A weight is a view into its layer's buffer, for ever.
 # - **Norms apart**: those few numbers are gathered once at the beginning of a step and averaged at its end.
 # - **Dividing afterwards**: sums travel, and become means at the end of the backward pass.
@@ -926,7 +937,60 @@ assert by_the_program == [8, 14, 17, 23, 0, 6, 14]
 show_source(scratch.fsdp.yafsdp_layers.Buffers)
 
 # %% [markdown]
-# While layer 5 computes in buffer 1, layer 6 arrives in buffer 0. Who makes sure that layer 7 does not
+# Watch the buffers at work. `Noted` writes down what lies in them whenever a layer begins, forward and backward:
+
+
+# %%
+class Moment(NamedTuple):
+    """Numbers of layers: which one computes, and which ones lie in the buffers."""
+
+    phase: str
+    layer: int
+    weights: list
+    gradients: list
+
+
+class Noted(scratch.fsdp.yafsdp.YaFSDP):
+    """YaFSDP that remembers its moments."""
+
+    def before_forward(self, layer, *_):
+        super().before_forward(layer)
+        if layer.number == 0:
+            self.moments, self.computed = [], [None, None]
+        self.note("forward", layer.number)
+
+    def before_backward(self, layer, gradient):
+        super().before_backward(layer, gradient)
+        self.computed[layer.number % 2] = layer.number
+        self.note("backward", layer.number)
+
+    def note(self, phase, number):
+        held = [layer and layer.number for layer in self.held]
+        self.moments.append(Moment(phase, number, held, list(self.computed)))
+
+
+# %%
+def buffers_at_work():
+    """The moments of one step of our GPT."""
+    rank, model = launch.init(), training.build()
+    ends = [model.norm, model.head]
+    noted = Noted(model, [model.embedding, model.positions, *model.blocks, *ends])
+    rows = [part.chunk(rank.world)[rank.rank] for part in training.batches()[0]]
+    mean_loss(model, rows).backward()
+    return noted.moments
+
+
+moments = launch.run(buffers_at_work, ranks=2)[0]
+figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
+
+# %%
+there, back = moments[5], moments[8 + 2]
+assert there == ("forward", 5, [6, 5], [None, None])
+assert back == ("backward", 5, [4, 5], [6, 5])
+
+# %% [markdown]
+# While layer 5 goes forward in the odd buffer, layer 6 arrives in the even one. While it goes backward, layer 4 arrives, and layer 6's gradients are
+# on their way out of the other gradient buffer. Who makes sure that layer 7 does not
 # overwrite layer 5 too early? There are two streams (section 9.2): one computes, one communicates. Between them stand
 # **events** (事件): marks in one queue for which another waits.
 #

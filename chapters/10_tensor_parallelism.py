@@ -602,7 +602,8 @@ assert in_all == 3 * forward == 3 * 2 * 512 // 64 * received.numel()
 assert in_all / received.numel() / 2 == collectives.matrix_intensity(512, 64)
 
 # %% [markdown]
-# For $t$ GPUs it is $24576/t$. To be worth it, that must be at least the ridge of chapter 5, now with a link: what the chip computes
+# For $t$ GPUs it is $24576/t$. The fewer they are, the more heads each of them has, and all heads of a GPU read the same input, which arrives once.
+# So the notes are right to advise against many small parts. To be worth it, that must be at least the ridge of chapter 5, now with a link: what the chip computes
 # while one byte arrives.
 
 # %%

@@ -100,6 +100,7 @@ figures.timeline({"three devices, two batches": one.tasks}, seconds=False)
 # From the first start to the last end it takes 18 units: the **makespan** (完工时间). Each device works for 6
 # of them and waits for the other two devices in the rest. The idle part of a pipeline is called its
 # **bubble** (气泡). With $p$ stages that take turns, each is idle for $(p-1)/p$ of the time, here two thirds.
+# ($p$ is also called the *depth* of the pipeline, 流水线深度.)
 # This is **naive model parallelism** (朴素模型并行). It buys memory, and no speed.
 
 # %%
@@ -107,7 +108,8 @@ assert one.makespan == 18 and one.busy == (6, 6, 6)
 assert one.bubble_fraction == 2 / 3
 
 # %% [markdown]
-# Notes and blogs mix up the families. So, before we go on:
+# **Model parallelism** (模型并行) is a word for all ways that cut the model and not the samples: between its layers, as here, or inside
+# each layer (chapter 10). Notes and blogs mix up the families. So, before we go on:
 #
 # | | what is cut | a device holds | what is sent | works at the same time |
 # |---|---|---|---|---|
@@ -124,7 +126,7 @@ assert one.bubble_fraction == 2 / 3
 # - "Model parallelism is outdated." The naive kind is. Tensor parallelism (chapter 10) is not: Llama 3 405B
 #   was trained with 8-way tensor and 16-way pipeline parallelism (arXiv:2407.21783, table 4).
 #
-# And a "worker" is a process with a rank, not a thread.
+# And a "worker" (工作进程) is a process with a rank, not a thread (线程).
 #
 # **Remember**
 # - Cut layers: one tensor crosses each cut forward, one backward. The gradient stays the same.

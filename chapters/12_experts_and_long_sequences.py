@@ -498,6 +498,10 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 # DP alone. EP is the parallelism, and MoE is what makes it possible. PP does not contain DP either: chapter 11's
 # pipelines had one copy of the model. The two are *often used together*, which is another thing.
 #
+# The same note says that model and pipeline parallelism cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). Imagine the layers in a
+# row, the input on the left and the output on the right. A vertical cut falls between two layers. A horizontal one goes through all of them, and every GPU has a
+# slice of each. Whoever draws the layers from the bottom to the top says it the other way round. So ask *what* is cut, not in which direction.
+#
 # **Remember**
 # - EP moves tokens to experts: two all-to-alls per layer and direction.
 # - Bytes of a rank: $2 \cdot (\text{sent} + \text{received}) \cdot h \cdot$ bytes per number.

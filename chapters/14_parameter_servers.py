@@ -96,7 +96,7 @@ expect(times, label="all-reduced / exchanged", yours=factor)
 # %% [markdown]
 # ## 14.2 Pull and push by hand
 #
-# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. Trainers make two requests in each update
+# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. Trainers (训练器) make two requests in each update
 # (Li et al. 2014, OSDI, "Scaling Distributed Machine Learning with the Parameter Server"):
 #
 # - **pull** (拉取): "give me rows 4 and 1",
@@ -367,7 +367,7 @@ print(one.report())
 # %% [markdown]
 # ## 14.4 Nobody waits
 #
-# In step, each update lasts as long as the slowest trainer. Why wait at all? A server can apply each gradient as soon as it comes and answer each pull with
+# In step (同步训练), each update lasts as long as the slowest trainer. Why wait at all? A server can apply each gradient as soon as it comes and answer each pull with
 # the table as it is. This is **asynchronous training** (异步训练). Google's DistBelief did it in 2012 (Dean et al., "Large Scale Distributed Deep Networks").
 
 # %%
@@ -760,7 +760,8 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 #
 # - a **master** (主进程) makes the table on the server and tells the trainers to train,
 # - a **server** holds the table,
-# - two trainers each have a dense part, equal by DDP, and look rows up on the server by RPC.
+# - two trainers each have a dense part, equal by DDP, and look rows up on the server by RPC. The note's dense part is a single fully connected layer
+#   (全连接层), `nn.Linear`.
 #
 # The whole model:
 

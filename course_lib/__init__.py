@@ -22,6 +22,7 @@ _FUNCTIONS = {
     "hunt": "hunting",
     "show_source": "show",
     "recorded": "show",
+    "report": "reporting",
 }
 
 

@@ -19,6 +19,7 @@ from course_lib.checking.builds import divergence, ibstat
 from course_lib.clinic import container, port_counters, ports
 from course_lib.clinic.recorded import output
 from course_lib.clinic.sign import Sign
+from course_lib.theory.compute import rounding
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
 from course_lib.theory.network.one_slow_link import OneSlowLink
 from course_lib.theory.step import stragglers
@@ -356,11 +357,41 @@ def _true_or_false(answer: Any) -> None:
     expect_entries(answer, _claims(), "a dict of True and False", each="True or False")
 
 
-_CASES = (2, 4, 6)
+_TERMS = 4096
+_DIFFERENCES: dict[str, tuple[str, float, str]] = {
+    "fp32, off by 2e-6": ("fp32", 2e-6, "typical is 64 · 2^-24 = 3.8e-6"),
+    "fp32, off by 2e-4": ("fp32", 2e-4, "it is 52 times the typical 3.8e-6"),
+    "fp32, off by 3e-5": ("fp32", 3e-5, "it is 8 times the typical 3.8e-6"),
+    "stored in bf16, off by 3e-3": ("bf16", 3e-3, "one rounding to bf16 is up to 3.9e-3"),
+    "stored in bf16, off by 0.1": ("bf16", 0.1, "it is 26 times the rounding to bf16"),
+    "fp64, off by 1e-7": ("fp64", 1e-7, "fp64 would be off by 7e-15: somewhere it was fp32"),
+}
 
 
 @exercise(
     "16.10",
+    kind="predict",
+    title="bug or rounding?",
+    hints=(
+        "Compute √4096 times u of each type first. How many times that is the difference?",
+        "2^-24 is 6.0e-8, so fp32 has 3.8e-6 here; bf16's one rounding is 3.9e-3.",
+        "1e-7 is small, but what is typical in fp64?",
+    ),
+)
+def _bug_or_rounding(answer: Any) -> None:
+    right: dict[str, tuple[object, str]] = {
+        what: (rounding.verdict(off, rounding.typical_sum_error(_TERMS, dtype)), because)
+        for what, (dtype, off, because) in _DIFFERENCES.items()
+    }
+    each = f"one of {', '.join(map(repr, rounding.VERDICTS))}"
+    expect_entries(answer, right, "a dict of verdicts", each=each)
+
+
+_CASES = (2, 4, 6)
+
+
+@exercise(
+    "16.11",
     kind="debug",
     title="three cases without an error",
     hints=(

@@ -38,7 +38,8 @@ class Exercise:
     """One exercise: `check(answer)` returns when the answer is right and raises `Wrong` when not.
 
     Of a build, `part` is the file of `mine/` that keeps the answer, without `.py`, and `race` says
-    how it is measured beside the course's own.
+    how it is measured beside the course's own. `verdict` makes a right answer the sentence that is
+    kept with the learner's progress.
     Raises ValueError when the id is not "chapter.number", the kind is unknown, the title is empty
     or the hints are not different sentences.
     """
@@ -50,6 +51,7 @@ class Exercise:
     check: Callable[[Any], None]
     part: str = ""
     race: Any = None
+    verdict: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[1-9]\d?\.[1-9]\d?", self.id):
@@ -71,14 +73,19 @@ class Exercise:
 
 
 def exercise(
-    id: str, *, kind: str, title: str, hints: tuple[str, ...]
+    id: str,
+    *,
+    kind: str,
+    title: str,
+    hints: tuple[str, ...],
+    verdict: Callable[[Any], str] | None = None,
 ) -> Callable[[Callable[[Any], None]], Exercise]:
     """Make the check below it an `Exercise`, found because it stands in its chapter's module.
 
     `title` continues the heading after the kind: "Calculate: two counts". Raises ValueError as
     `Exercise` does.
     """
-    return lambda check: Exercise(id, kind, title, hints, check)
+    return lambda check: Exercise(id, kind, title, hints, check, verdict=verdict)
 
 
 def chapters() -> list[int]:

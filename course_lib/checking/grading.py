@@ -74,6 +74,8 @@ def check(exercise_id: str, answer: object = ...) -> None:
         print(f'       hint("{exercise_id}") tells more.')
     if verdict.status != "todo" and not _shows_solutions():
         progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
+        if verdict.status == "pass" and verdict.exercise.verdict:
+            _keep_verdict(exercise_id, verdict.exercise.verdict(honest(answer)))
         if verdict.status == "pass" and verdict.exercise.part:
             print(f"       {_kept(verdict.exercise, answer)}")
     if verdict.status != "pass" and _strict():
@@ -117,6 +119,12 @@ def _kept(exercise: Exercise, answer: Any) -> str:
         f'`from course_lib import race; race("{exercise.id}")` measures it beside the course\'s'
     )
     return f"{kept} Can you make it faster? {stretch}."
+
+
+def _keep_verdict(exercise_id: str, sentence: str) -> None:
+    """Keep what an audit found, and print it: the report of chapter 17 has it again."""
+    progress.update("exercises", exercise_id, lambda record: record.update(verdict=sentence))
+    print(f"       Your verdict is kept: {sentence}")
 
 
 def _strict() -> bool:

@@ -32,7 +32,7 @@ LOOK: Mapping[str, str] = {
     "interface": "read the last line: what was looked for and not found?",
     "link": "compare the times of the messages: from which rank do the slow ones come?",
     "hang": "nobody moves. Which rank's stack does not end in torch.distributed?",
-    "worker": "which process ended, and by whom? It is not a rank.",
+    "worker": "in which file of torch was the error raised, and who is at the other end there?",
     "memory": "read the last line of the traceback: how much did it ask for?",
     "weights": "nothing failed, and all is fast. All ranks see the same batch: compare the losses.",
 }

@@ -39,11 +39,14 @@ def predict(
     if given is None:
         print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
         return prediction
-    record = progress.update("predictions", key, lambda kept: _commit(kept, float(given), unit))
+    asked = {"unit": unit, "question": question}
+    record = progress.update("predictions", key, lambda kept: _commit(kept, float(given), asked))
     first = record["yours"]
-    print(f"  Your prediction: {_text(first, unit)}, committed {record['at']}")
+    print(f"  Your prediction: {in_words(first, unit)}, committed {record['at']}")
     if first != given:
-        print(f"  The change to {_text(given, unit)} is recorded as revised; the first one counts.")
+        print(
+            f"  The change to {in_words(given, unit)} is recorded as revised; the first one counts."
+        )
     return Prediction(key, first, unit)
 
 
@@ -77,8 +80,9 @@ def expect(
     _tell(name, unit, guess, {"theory": (theory, ""), "measured": (found, f"gap {gap}")})
     if abs(found - theory) > within * abs(theory):
         raise AssertionError(
-            f"{name}: measured {_text(found, unit)} against predicted {_text(theory, unit)}, a gap "
-            f"of {gap}, where at most {100 * within:.3g} % is allowed"
+            f"{name}: measured {in_words(found, unit)} against predicted "
+            f"{in_words(theory, unit)}, a gap of {gap}, where at most {100 * within:.3g} % is "
+            "allowed"
         )
 
 
@@ -95,20 +99,21 @@ def how_far(guess: float, found: float) -> str:
     if abs(guess - found) <= _NEAR * abs(found):
         return "right"
     if guess == 0 or found == 0 or (guess < 0) != (found < 0):
-        return f"off by {_text(abs(guess - found), '')}"
+        return f"off by {in_words(abs(guess - found), '')}"
     factor = guess / found
     return f"{factor:.3g} × too high" if factor > 1 else f"{1 / factor:.3g} × too low"
 
 
 def _tell(name: str, unit: str, guess: Prediction, columns: dict[str, tuple[float, str]]) -> None:
     """Print the table, the learner's column first, and keep what was found for their number."""
-    found, _ = list(columns.values())[-1]
+    values = {head: float(value) for head, (value, _) in columns.items()}
+    found = list(values.values())[-1]
     mine = ("you", "–", "")
     if guess.yours is not None:
-        mine = ("you", _text(guess.yours, unit), how_far(guess.yours, found))
+        mine = ("you", in_words(guess.yours, unit), how_far(guess.yours, found))
         if guess.key:
-            progress.update("predictions", guess.key, lambda kept: _close(kept, float(found)))
-    rows = [mine, *((head, _text(value, unit), note) for head, (value, note) in columns.items())]
+            progress.update("predictions", guess.key, lambda kept: _close(kept, found, values))
+    rows = [mine, *((head, in_words(value, unit), note) for head, (value, note) in columns.items())]
     print(name)
     for line in zip(*rows, strict=True):
         words = [f"{word:>{max(map(len, row)) + 4}}" for word, row in zip(line, rows, strict=True)]
@@ -116,17 +121,18 @@ def _tell(name: str, unit: str, guess: Prediction, columns: dict[str, tuple[floa
             print("".join(words).rstrip())
 
 
-def _commit(record: dict[str, Any], yours: float, unit: str) -> None:
+def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:
     if "yours" not in record:
-        record.update(yours=yours, unit=unit, at=progress.now())
+        record.update(yours=yours, at=progress.now(), **asked)
         return
     revised = record.setdefault("revised", [])
     if yours != (revised[-1]["yours"] if revised else record["yours"]):
         revised.append({"yours": yours, "at": progress.now()})
 
 
-def _close(record: dict[str, Any], found: float) -> None:
-    record["found"] = found
+def _close(record: dict[str, Any], found: float, values: dict[str, float]) -> None:
+    record.pop("measured", None)  # of an earlier run, in which something was measured
+    record.update(found=found, **values)
 
 
 def _require_number(name: str, value: object, least: float | None = None) -> None:
@@ -138,9 +144,10 @@ def _require_number(name: str, value: object, least: float | None = None) -> Non
     validation.number(name, plain_value, least=least, most=math.inf)
 
 
-def _text(value: float, unit: str) -> str:
+def in_words(value: float, unit: str, digits: int = 6) -> str:
+    """A number with its unit, as a table has it: "1,024 B"; all digits of a whole number."""
     whole = float(value).is_integer() and abs(value) < 10**15
-    number = f"{int(value):,}" if whole else f"{value:,.6g}"
+    number = f"{int(value):,}" if whole else f"{value:,.{digits}g}"
     return f"{number} {unit}".rstrip()
 
 

@@ -38,14 +38,19 @@ _FIELDS: Mapping[str, Mapping[str, Callable[[object], bool]]] = {
         "hints": _is_count,
         "seen": _is_flag,
         "first_pass": _is_text,
+        "verdict": _is_text,
     },
     "predictions": {
         "yours": _is_finite,
         "unit": _is_text,
+        "question": _is_text,
         "at": _is_text,
         "revised": _are_revisions,
         "found": _is_finite,
+        "theory": _is_finite,
+        "measured": _is_finite,
     },
+    "capstone": {"at": _is_text},  # a plan and a run; course_lib.reporting reads the rest of them
     "hunts": {"best_s": _is_finite, "doctor_s": _is_finite, "at": _is_text},
     "quizzes": {"right": _is_count, "of": _is_count, "best": _is_count, "at": _is_text},
 }

@@ -5,7 +5,8 @@ from pathlib import Path
 from torch import Tensor
 
 from course_lib.comparing.entry import Entry, read
-from course_lib.comparing.readings import Reading, explained, relative, right_readings, wrong_ranks
+from course_lib.comparing.mistakes import explained, wrong_ranks
+from course_lib.comparing.readings import Reading, relative, right_readings
 from course_lib.comparing.result import Compared, Judged
 from course_lib.problem import Problem
 from course_lib.theory.compute.rounding import (

@@ -1,4 +1,4 @@
-"""What the ranks' pieces of a tensor may be: ways to read them as the whole, and mistakes."""
+"""What the ranks' pieces of a tensor may be: the ways to read them as the whole."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 HUGE = 1e18
-_MISSING = "an all-reduce is missing"
 PARTS = (1, 2, 3)  # a fused matrix is cut in each of its parts: gate and up; q, k and v
 
 
@@ -23,14 +22,53 @@ def right_readings(
 ) -> Iterator[Reading]:
     """The ways in which `pieces` may rightly be a tensor of this shape.
 
-    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone.
+    `own_rows`: each rank has samples of its own, and its loss is the mean over those alone. On a
+    mesh of two dimensions neighbours share matrices, and groups of neighbours have their own rows.
     """
+    yield from _in_one_way(kind, pieces, expected, own_rows)
+    for inner in range(2, len(pieces) if own_rows else 0):
+        if len(pieces) % inner == 0:
+            yield from _in_two_ways(kind, pieces, expected, inner)
+
+
+def _in_two_ways(
+    kind: str, pieces: list[Tensor], expected: Tensor, inner: int
+) -> Iterator[Reading]:
+    """Each `inner` neighbours make the rows of their group, and the groups the whole."""
+    groups = [pieces[start : start + inner] for start in range(0, len(pieces), inner)]
+    count = len(groups)
+    ways = [(1, [expected] * count)]
+    if expected.ndim and expected.shape[0] % count == 0:
+        # Of gradients that the exchange will divide, each group has `count` times as much.
+        scales = (1, count) if kind == "gradient of the output" else (1,)
+        ways += [(scale, list((scale * expected).chunk(count))) for scale in scales]
+    for scale, parts in ways:
+        found = [_best(kind, *pair) for pair in zip(groups, parts, strict=True)]
+        read = [one for one in found if one]
+        if len(read) < count:
+            continue
+        words = f"{read[0].words}, on each {inner} ranks"
+        if parts[0] is expected:
+            whole = max((one.whole for one in read), key=lambda one: relative(one, expected))
+        else:
+            whole = torch.cat([one.whole for one in read]) / scale
+        yield Reading(words, whole)
+
+
+def _best(kind: str, pieces: list[Tensor], expected: Tensor) -> Reading | None:
+    readings = _in_one_way(kind, pieces, expected, own_rows=False)
+    return min(readings, key=lambda one: relative(one.whole, expected), default=None)
+
+
+def _in_one_way(
+    kind: str, pieces: list[Tensor], expected: Tensor, own_rows: bool
+) -> Iterator[Reading]:
     ranks = len(pieces)
     if all(piece.shape == expected.shape for piece in pieces):
         yield _same(pieces, expected)
         if own_rows and kind in ("loss", "gradient of the output"):
             yield Reading("the mean over the ranks", _mean(pieces))
-    for dimension, parts in _cuts(pieces, expected):
+    for dimension, parts in cuts(pieces, expected):
         whole = joined(pieces, dimension, parts)
         place = "" if parts == 1 else f", in {parts} parts"
         cut = whole.narrow(dimension, 0, expected.shape[dimension])
@@ -56,7 +94,7 @@ def _mean(pieces: list[Tensor]) -> Tensor:
     return torch.stack([piece.double() for piece in pieces]).mean(0)
 
 
-def _cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
+def cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
     """Dimensions along which pieces fill the expected shape, less than a row of padding each."""
     ranks = len(pieces)
     if ranks == 1 or any(piece.ndim != expected.ndim for piece in pieces):
@@ -73,84 +111,6 @@ def _cuts(pieces: list[Tensor], expected: Tensor) -> Iterator[tuple[int, int]]:
             for parts in PARTS:
                 if all(piece.shape[dimension] % parts == 0 for piece in pieces):
                     yield dimension, parts
-
-
-def explained(pieces: list[Tensor], expected: Tensor, limit: float) -> str:
-    """What a difference looks like, in words; "" if like nothing that is known.
-
-    `limit` is the largest difference that still counts as equal, relative to the largest number.
-    """
-    for words, whole in _mistakes(pieces, expected):
-        if relative(whole, expected) <= limit:
-            return words
-    if any(piece.shape != expected.shape for piece in pieces):
-        return ""
-    if _constant_row(pieces[0], expected, limit):
-        return "every row is off by the same vector: a bias is added once for each rank"
-    if _constant_row(torch.stack(pieces).double().sum(0), expected, limit):
-        return f"the sum over the ranks is right, but for a bias: {_MISSING}"
-    return ""
-
-
-def _mistakes(pieces: list[Tensor], expected: Tensor) -> Iterator[Reading]:
-    ranks = len(pieces)
-    same = all(piece.shape == expected.shape for piece in pieces)
-    if same and ranks > 1:
-        total = torch.stack([piece.double() for piece in pieces]).sum(0)
-        yield Reading(f"the sum over the ranks is right: {_MISSING}", total)
-        yield Reading(f"the mean over the ranks is right: {_MISSING}", total / ranks)
-    for factor, words in _factors(ranks):
-        for piece in pieces[:1] if same else []:
-            yield Reading(words, piece.double() / factor)
-        for dimension, parts in _cuts(pieces, expected) if not same else []:
-            yield Reading(words, joined(pieces, dimension, parts).double() / factor)
-
-
-def _factors(ranks: int) -> Iterator[tuple[float, str]]:
-    if ranks > 1:
-        yield (
-            ranks,
-            f"it is {ranks} times what is expected: summed over {ranks} ranks once too often",
-        )
-        yield (
-            1 / ranks,
-            f"it is 1/{ranks} of what is expected: divided by {ranks} ranks once too often",
-        )
-        yield ranks**0.5, f"it is √{ranks} times what is expected"
-        yield ranks**-0.5, f"it is 1/√{ranks} of what is expected"
-    yield -1.0, "it has the wrong sign"
-    for factor in (2.0, 0.5):
-        yield factor, f"it is {factor:g} times what is expected"
-
-
-def wrong_ranks(pieces: list[Tensor], expected: Tensor, limit: float) -> list[int]:
-    """The ranks whose piece is not what is expected; none where the pieces cannot be told apart."""
-    if all(piece.shape == expected.shape for piece in pieces):
-        return [r for r, piece in enumerate(pieces) if not relative(piece, expected) <= limit]
-    best: list[int] = list(range(len(pieces)))
-    for dimension, parts in _cuts(pieces, expected):
-        whole = joined(pieces, dimension, parts)
-        if whole.shape != expected.shape:
-            continue
-        owner = joined(
-            [torch.full_like(p, r, dtype=torch.int64) for r, p in enumerate(pieces)],
-            dimension,
-            parts,
-        )
-        scale = expected.double().abs().max().item()
-        off = ~((whole.double() - expected.double()).abs() <= limit * scale)
-        wrong = sorted(set(owner[off].tolist()))
-        best = min(best, wrong, key=len)
-    return best
-
-
-def _constant_row(found: Tensor, expected: Tensor, limit: float) -> bool:
-    """Whether every row is off by one and the same vector."""
-    if found.ndim < 2 or len(found.flatten(0, -2)) < 2:
-        return False
-    rows = (found.double() - expected.double()).flatten(0, -2)
-    spread, shift = (rows - rows.mean(0)).abs().max().item(), rows.mean(0).abs().max().item()
-    return spread <= limit * expected.double().abs().max().item() < shift
 
 
 def relative(found: Tensor, expected: Tensor) -> float:

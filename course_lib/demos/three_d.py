@@ -97,9 +97,10 @@ def _two(ranks: int) -> int:
 
 @dataclass(frozen=True)
 class OnMesh(Comparison):
-    """The comparison, and the coordinates of each rank."""
+    """The comparison, the coordinates of each rank, and which of BUILT are the learner's."""
 
     places: list[dict[str, int]] = field(default_factory=list)
+    yours: list[str] = field(default_factory=list)
 
 
 def main(options: Options) -> OnMesh:
@@ -124,6 +125,7 @@ def main(options: Options) -> OnMesh:
         [version],
         notes=_notes(mesh, layout, training) + _credit(options.parts),
         places=[mesh.place_of(number)._asdict() for number in range(rank.world)],
+        yours=_yours(options.parts),
     )
 
 
@@ -198,11 +200,15 @@ def own_parts(parts: str) -> dict[str, Any]:
 
 def _credit(parts: str) -> list[str]:
     """Which parts are the learner's, and which the course's still."""
-    if not with_yours(parts, *BUILT):
+    theirs = _yours(parts)
+    if not theirs:
         return []
-    theirs = [name for name in BUILT if mine.is_mine(name)]
     left = [name for name in BUILT if name not in theirs]
     return [f"yours: {', '.join(theirs)}", f"the course's: {', '.join(left) or 'none'}"]
+
+
+def _yours(parts: str) -> list[str]:
+    return [name for name in BUILT if parts == "mine" and mine.is_mine(name)]
 
 
 def _notes(mesh: Mesh, layout: Layout, training: Training) -> list[str]:

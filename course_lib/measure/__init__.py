@@ -15,6 +15,7 @@ from course_lib.measure import (
     peak,
     running,
     saved_tensors,
+    sharing,
     tcp,
     wire,
 )
@@ -34,6 +35,7 @@ __all__ = [
     "peak",
     "running",
     "saved_tensors",
+    "sharing",
     "tcp",
     "wire",
 ]

@@ -50,14 +50,19 @@ def lines_of(text: str) -> int:
     return sum(bool(line) and not line.startswith("#") for line in kept)
 
 
-def sources_with_used(module: ModuleType, names: Sequence[str]) -> list[str]:
-    """The sources of definitions of a module, and of those that they use from the same module."""
+def sources_with_used(
+    module: ModuleType, names: Sequence[str], given: Sequence[str] = ()
+) -> list[str]:
+    """The sources of definitions of a module, and of those that they use from the same module.
+
+    What is `given` is left out.
+    """
     text = inspect.getsource(module)
     nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS)}
     found, pending = {}, [name for name in names if name in nodes]
     while pending:
         name = pending.pop()
-        if name in nodes and name not in found:
+        if name in nodes and name not in found and name not in given:
             found[name] = ast.get_source_segment(text, nodes[name]) or ""
             pending += [used.id for used in _names(nodes[name])]
     return list(found.values())
@@ -76,7 +81,8 @@ def _namespace_of(answer: Any) -> dict[str, Any]:
 
 def _function_of(answer: Any) -> FunctionType | None:
     if isinstance(answer, FunctionType):
-        return answer
+        bare = inspect.unwrap(answer)
+        return bare if isinstance(bare, FunctionType) else answer
     for value in vars(answer).values() if isinstance(answer, type) else ():
         bare = getattr(value, "__func__", getattr(value, "fget", value))
         while hasattr(bare, "__wrapped__"):

@@ -3,16 +3,21 @@
 from dataclasses import dataclass
 
 _SCRATCH = "course_lib.scratch"
+_THEORY = "course_lib.theory"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One build: `names` are kept in `mine/<file>.py`; the course's own stand in module `home`."""
+    """One build: `names` are kept in `mine/<file>.py`; the course's own stand in module `home`.
+
+    `given` are classes of that module which the learner imports and does not write.
+    """
 
     file: str
     build: str  # the exercise's id
     home: str
     names: tuple[str, ...]
+    given: tuple[str, ...] = ()
 
 
 PARTS = (
@@ -65,8 +70,16 @@ PARTS = (
         f"{_SCRATCH}.recovery.checkpoint",
         ("write_whole", "save_shard", "load_shard"),
     ),
-    Part("ibstat", "16.11", "course_lib.clinic.ports", ("ibstat",)),
-    Part("divergence", "16.12", "course_lib.diagnosing.divergence", ("first_divergence",)),
+    Part("ibstat", "16.12", "course_lib.clinic.ports", ("ibstat",)),
+    Part("divergence", "16.13", "course_lib.diagnosing.divergence", ("first_divergence",)),
+    Part(
+        "shared_rate",
+        "17.11",
+        f"{_THEORY}.step.streams",
+        ("rates", "shared_timeline"),
+        given=("Task", "Span", "SharedTimeline"),
+    ),
+    Part("claims", "17.12", f"{_THEORY}.audits.judged_run", ("audit_run",), given=("JudgedRun",)),
 )
 
 BY_FILE = {part.file: part for part in PARTS}

@@ -57,15 +57,28 @@ def lines(part: Part, parts: str = "mine") -> int | None:
     """Lines of code of a part, without blank ones and docstrings; None if it is not built.
 
     Of the course's own: with the functions and classes of the same module that each name uses.
+    Raises Problem for a file of the learner's that is no Python.
     """
     if parts == "mine":
         path = file_of(part)
-        return lines_of(path.read_text(encoding="utf-8")) if path.is_file() else None
+        return _lines_of_file(path) if path.is_file() else None
     names: dict[str, list[str]] = {}  # by the module that defines them
     for name in part.names:
         names.setdefault(get(name, "course").__module__, []).append(name)
-    sources = [sources_with_used(import_module(home), own) for home, own in names.items()]
+    sources = [
+        sources_with_used(import_module(home), own, part.given) for home, own in names.items()
+    ]
     return sum(lines_of(source) for each in sources for source in each)
+
+
+def _lines_of_file(path: Path) -> int:
+    try:
+        return lines_of(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise Problem(
+            f"{path}, line {error.lineno}, is no Python ({error.msg}): mend it, or rename it and "
+            "the course's own part is taken"
+        ) from error
 
 
 def keep(file: str, answers: Sequence[Any]) -> Path | None:

@@ -43,15 +43,16 @@ def learners_cell(part):
                 imports += [] if line in imports else [line]
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 definitions.append(ast.get_source_segment(text, node))
-        definitions += reversed(sources_with_decorators(module, names))
+        definitions += reversed(sources_with_decorators(module, names, part.given))
+        imports += [f"from {home} import {name}" for name in part.given]
     call = f'check("{part.build}", [{", ".join(part.names)}])'
     return "\n\n\n".join(
         ["\n".join(["from course_lib import check", *imports]), *definitions, call]
     )
 
 
-def sources_with_decorators(module, names):
-    """Definitions and what they use, each from its first decorator on."""
+def sources_with_decorators(module, names, given):
+    """Definitions and what they use, each from its first decorator on; not what is given."""
     text = inspect.getsource(module).splitlines()
     nodes = {
         node.name: node
@@ -59,7 +60,8 @@ def sources_with_decorators(module, names):
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
     }
     used = {
-        ast.parse(source.lstrip("@")).body[0].name: 0 for source in sources_with_used(module, names)
+        ast.parse(source.lstrip("@")).body[0].name: 0
+        for source in sources_with_used(module, names, given)
     }
     found = []
     for name in used:

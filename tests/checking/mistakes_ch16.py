@@ -5,13 +5,15 @@ from statistics import median
 
 import yaml
 
-from course_lib.checking.ch16 import _CASES, _NAMED, _RATES, _claims, _lanes
+from course_lib.checking.ch16 import _CASES, _DIFFERENCES, _NAMED, _RATES, _claims, _lanes
 from course_lib.checking.hunts import drawn
 
 _FACTORS = {rate: 4 // _lanes(rate) for rate in _RATES}
 _WHO = {question: right for question, (right, _) in _NAMED.items()}
 _TRUE = {claim: right for claim, (right, _) in _claims().items()}
 _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
+_VERDICTS = ("rounding", "more than rounding", "don't know")
+_JUDGED = dict(zip(_DIFFERENCES, (_VERDICTS[i] for i in (0, 1, 2, 0, 1, 1)), strict=True))
 _FOUND = {seed: (drawn(seed).rank, drawn(seed).cause) for seed in _CASES}
 
 _LINE = (
@@ -125,10 +127,13 @@ MISTAKES = [
     ("16.9", "all false", dict.fromkeys(_TRUE, False)),
     ("16.9", "all true", dict.fromkeys(_TRUE, True)),
     ("16.9", "one wrong", _TRUE | {_TRUE_CLAIM: False}),
-    ("16.10", "the ranks that wait", {seed: ((r + 1) % 3, c) for seed, (r, c) in _FOUND.items()}),
-    ("16.10", "all are stragglers", {seed: (r, "straggler") for seed, (r, _) in _FOUND.items()}),
-    ("16.10", "leaves one out", dict(list(_FOUND.items())[:2])),
-    ("16.10", "names no rank", {seed: c for seed, (_, c) in _FOUND.items()}),
+    ("16.10", "small is rounding", _JUDGED | {"fp64, off by 1e-7": "rounding"}),
+    ("16.10", "large is a bug", _JUDGED | {"stored in bf16, off by 3e-3": "more than rounding"}),
+    ("16.10", "always knows", _JUDGED | {"fp32, off by 3e-5": "more than rounding"}),
+    ("16.11", "the ranks that wait", {seed: ((r + 1) % 3, c) for seed, (r, c) in _FOUND.items()}),
+    ("16.11", "all are stragglers", {seed: (r, "straggler") for seed, (r, _) in _FOUND.items()}),
+    ("16.11", "leaves one out", dict(list(_FOUND.items())[:2])),
+    ("16.11", "names no rank", {seed: c for seed, (_, c) in _FOUND.items()}),
 ]
 OTHER_FORMS = [
     ("16.1", "text with units", [6.1, 6, "24.4 %", "2.82 s"]),
@@ -139,5 +144,5 @@ OTHER_FORMS = [
     ("16.5", "limits alone", _pod(lambda pod, one: one["resources"].pop("requests"))),
     ("16.6", "tuples", {q: tuple(r) if isinstance(r, list) else r for q, r in _WHO.items()}),
     ("16.8", "by another way", lambda total, inside: _twice(_own(total, inside, median))),
-    ("16.10", "lists", {seed: list(pair) for seed, pair in _FOUND.items()}),
+    ("16.11", "lists", {seed: list(pair) for seed, pair in _FOUND.items()}),
 ]

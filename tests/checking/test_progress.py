@@ -21,6 +21,7 @@ def test_nothing_recorded_reads_as_empty(home):
         "version": 1,
         "exercises": {},
         "predictions": {},
+        "capstone": {},
         "hunts": {},
         "quizzes": {},
     }

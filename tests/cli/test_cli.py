@@ -274,6 +274,39 @@ def test_diagnose_of_an_absent_folder_is_a_sentence(capsys):
     assert "absent cannot be read (No such file" in capsys.readouterr().err
 
 
+# --- compare ----------------------------------------------------------------------------------
+
+
+def recorded_run(folder, factor=1.0):
+    import torch
+
+    from course_lib import comparing
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 4)
+    with comparing.record(model, folder):
+        (factor * model(torch.ones(2, 4)).sum()).backward()
+    return str(folder)
+
+
+def test_compare_says_a_sentence_and_has_a_code(tmp_path, capsys):
+    one, same = recorded_run(tmp_path / "one"), recorded_run(tmp_path / "same")
+    assert cli.main(["compare", one, same]) == 0
+    assert capsys.readouterr().out.startswith("Rounding: all 6 tensors agree to the last bit.")
+    other = recorded_run(tmp_path / "other", 2.0)
+    assert cli.main(["compare", one, other]) == 1
+    assert "differs is the gradient of the output of the model" in capsys.readouterr().out
+    assert cli.main(["compare", one, other, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["verdict"] == "more than rounding"
+    assert found["tensors"][3]["looks_like"] == "it is 2 times what is expected"
+
+
+def test_compare_without_a_record_is_a_sentence(tmp_path, capsys):
+    assert cli.main(["compare", str(tmp_path), "absent"]) == 2
+    assert f"{tmp_path} has no rank0.pt: give a folder" in capsys.readouterr().err
+
+
 # --- check, progress, doctor, build -----------------------------------------------------------
 
 

@@ -3,14 +3,8 @@
 import pytest
 import torch
 
-from course_lib.comparing.readings import (
-    HUGE,
-    explained,
-    joined,
-    relative,
-    right_readings,
-    wrong_ranks,
-)
+from course_lib.comparing.mistakes import explained, wrong_ranks
+from course_lib.comparing.readings import HUGE, joined, relative, right_readings
 
 WHOLE = torch.arange(72.0).reshape(6, 12) + 1
 
@@ -59,6 +53,25 @@ def test_gradients_of_own_rows_may_be_divided_later():
     pieces = list((2 * WHOLE).chunk(2, 0))
     assert relative(best("gradient of the output", pieces, own_rows=True).whole, WHOLE) == 0
     assert relative(best("gradient of the output", pieces).whole, WHOLE) == 1
+
+
+@pytest.mark.parametrize("scale", [1, 2])
+def test_cuts_within_groups_that_have_rows_of_their_own(scale):
+    pieces = [part for rows in (scale * WHOLE).chunk(2) for part in rows.chunk(2, 1)]
+    found = best("gradient of the output", pieces, own_rows=True)
+    assert torch.equal(found.whole, WHOLE)
+    assert found.words == "cut along dimension 1, on each 2 ranks"
+    output = best("output", pieces, own_rows=True).whole
+    assert torch.equal(output, scale * WHOLE)  # only gradients may be larger
+    assert best("output", pieces) is None
+
+
+def test_cuts_that_each_group_has():
+    left, right = WHOLE.chunk(2, 1)
+    assert torch.equal(best("gradient of the weight", [left, right] * 2, True).whole, WHOLE)
+    wrong = best("gradient of the weight", [left, right, left, -right], own_rows=True)
+    assert relative(wrong.whole, WHOLE) > 1
+    assert best("gradient of the weight", [left, right] * 2) is None
 
 
 MISTAKES = {

@@ -70,6 +70,20 @@ LOOKS = {
 }
 
 
+def test_two_kinds_of_cuts_at_once_are_read(folder, tmp_path):
+    cases = {
+        name: {"folder": str(tmp_path / name), "technique": "tp_ddp", "precision": name}
+        for name in ("fp32", "bf16")
+    }
+    runs("one_update", cases, 4, **SMALL)
+    for name in cases:
+        compared = comparing.compare(folder / name, tmp_path / name)
+        assert compared.verdict == "rounding", compared.report()
+        assert not compared.missing
+        read = {tensor.read_as for tensor in compared.tensors}
+        assert "cut along dimension 2, in 3 parts, on each 2 ranks" in read
+
+
 def test_the_command_says_it_and_has_a_code(folder, capsys):
     assert cli.main(["compare", str(folder / "fp32"), str(folder / "tp fp32")]) == 0
     assert capsys.readouterr().out.startswith("Rounding: all ")

@@ -10,10 +10,11 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.patches import PathPatch
 
-from course_lib import figures
+from course_lib import figures, outline
 from course_lib.clinic.tables import PARTS as LAYERS
 from course_lib.figures import Sheet
 from course_lib.figures.label import Label
+from course_lib.mine.parts import PARTS
 from course_lib.scratch.recovery import failures
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
@@ -33,12 +34,18 @@ from course_lib.theory.network.sparse import RowExchange
 from course_lib.theory.network.tensor_parallel import CutLayer
 from course_lib.theory.network.zero import zero_stages
 from course_lib.theory.step.batching import Batching, batch_cost
+from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.recovery import Saving
+from course_lib.theory.step.streams import Task, shared_timeline
 
 BREAKDOWN = training_memory(MODELS["llama3-405b"], RECIPES["accumulate-20"], 64, 8192)
 SMALL = training_memory(MODELS["gpt2-124m"], RECIPES["mixed-16"], 1, 128)
 MESH = [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(4) for c in range(2)]
 SERVED = ServedTraining(RowExchange(100_000, 64), 8, 1, compute_s=0.02, bytes_per_s=25e9)
+WORK = Task("work", "computing", 0.1, {"processor": 1.0})
+SMALL_WORK = Task("prepare", "messages", 0.01, {"processor": 1.0}, weight=0.05)
+GIVEN_WAY = shared_timeline(sharded_backward(6, WORK, WORK, WORK, prepare=SMALL_WORK))
+ONE_TASK = shared_timeline([Task("work", "computing", 1e-6)])
 TITLE = "llama3-405b, accumulate-20, adamw-8bit: 14 bytes per parameter"
 
 MOMENTS = ["submitted", "started", "training", "killed", "requeued", "restarted", "resumed", "done"]
@@ -73,6 +80,20 @@ class Event(NamedTuple):
     at_s: float
 
 
+class Moment(NamedTuple):
+    phase: str
+    layer: int
+    weights: list[int | None]
+    gradients: list[int | None]
+
+
+def buffered(layers: int) -> list[Moment]:
+    """Layer after layer, forward, in one buffer of weights; backward in one of gradients."""
+    there = [Moment("forward", n, [n, None], [None, None]) for n in range(layers)]
+    back = [Moment("backward", n, [None, n], [n, n + 1]) for n in reversed(range(layers))]
+    return there + back
+
+
 EVENTS = [
     Event(process, what, number / 3)
     for number, (process, what) in enumerate(
@@ -88,6 +109,13 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     "one sample": lambda: figures.one_batch(Batching(1, 1, 1)),
     "repeated": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4)),
     "dropped": lambda: figures.one_batch(Batching(1003, 4, 3, 1, 4, drop_last=True)),
+    "map": lambda: figures.course_map(outline.CHAPTERS, outline.steps(), PARTS),
+    "map of one chapter": lambda: figures.course_map(outline.CHAPTERS[:2], [], []),
+    "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
+    "cut unit, one rank": lambda: figures.cut_unit({"weight": 1}, 1),
+    "cut unit, mostly zeros": lambda: figures.cut_unit({"weight": 1, "bias": 1}, 8),
+    "buffers": lambda: figures.two_buffers(buffered(12), TITLE),
+    "buffers, one moment": lambda: figures.two_buffers(buffered(1)[:1]),
     "events": lambda: figures.event_order(EVENTS, ["a", "b", "c", "d"]),
     "one event": lambda: figures.event_order(EVENTS[:1], ["a"]),
     "samples": lambda: figures.samples_by_rank([[[0, 2, 4, 0], [1, 3, 5, 1]]] * 3),
@@ -207,6 +235,16 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
     ),
     "tp reach, none": lambda: figures.tp_reach(CutLayer(768, 64, 2250e12, PCIE4)),
     "tp reach, all": lambda: figures.tp_reach(CutLayer(20480, 2, 165.2e12, Link("fast", 900e9))),
+    "families": lambda: figures.families(),
+    "families, counted": lambda: figures.families(
+        {"data": 10**6, "pipeline": 128, "tensor": 64, "expert": 0}
+    ),
+    "shared rates": lambda: figures.shared_rates({"give way": GIVEN_WAY, "one": ONE_TASK}),
+    "shared rates, one": lambda: figures.shared_rates({"alone": ONE_TASK}),
+    "token costs": lambda: figures.token_costs(
+        {"H100-SXM": {"training": 0.6, "generating": 2}, "A100-SXM-80GB": {"training": 1234.5}}
+    ),
+    "token costs, free": lambda: figures.token_costs({"ours": {"training": 0.0}}, "a title"),
     "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
     "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
     "rdma paths": lambda: figures.rdma_paths(0.33),
@@ -231,6 +269,10 @@ FIGURES: dict[str, Callable[[], Sheet]] = {
         replace(SERVED, trainers=4096, servers=2, compute_s=0.001), 10**10
     ),
     "served, a server each": lambda: figures.served_updates(replace(SERVED, servers=64), 10**7),
+    "guesses": lambda: figures.guesses(
+        {"memory": [1.0, 0.1, 0.5, 0.5, 3.0], "time": [0.0001, 7e9], "counts": [1.0] * 40}
+    ),
+    "guesses, one": lambda: figures.guesses({"messages": [1.005]}),
     "experts": lambda: figures.expert_bars(
         expert_load(8192, 8, 2, capacity_factor=1.25, ranks=4, row_bytes=8192, skew=0.5), TITLE
     ),
@@ -397,6 +439,12 @@ def test_sentences() -> None:
     assert FIGURES["one event"]().sentence == (
         "1 event within 0.0 ms (a 1): a gradient of the rows: leaves for the server."
     )
+    assert (
+        "1 Steps and batches, after 0; 2 Gradient accumulation, after 1;"
+        in FIGURES["map"]().sentence
+    )
+    assert "3 of biases) and 1 of padding, cut into 4 parts of 4" in FIGURES["cut unit"]().sentence
+    assert "backward of 3: weights of 3, gradients of 3 and 4" in FIGURES["buffers"]().sentence
     assert "copying" in FIGURES["overlap of copies"]().to_svg()
     assert "communication" not in FIGURES["overlap of copies"]().to_svg()
     assert "two ranks: loss 3 at update 1, 2 at update 3" in FIGURES["loss"]().sentence
@@ -429,6 +477,13 @@ def test_bad_input() -> None:
         lambda: figures.stored_by_version({}, {}),
         lambda: figures.overlap({"a": ([], [(0, 1)])}),
         lambda: figures.consumers(SMALL, "MB"),
+        lambda: figures.course_map([outline.Entry(99, "Further")], [], []),
+        lambda: figures.cut_unit({}, 2),
+        lambda: figures.cut_unit({"a": 0}, 2),
+        lambda: figures.cut_unit({"a": 25}, 1),
+        lambda: figures.cut_unit({"a": 9}, 9),
+        lambda: figures.two_buffers([]),
+        lambda: figures.two_buffers(buffered(13)),
         lambda: figures.event_order([], ["a"]),
         lambda: figures.event_order(EVENTS, ["a", "b"]),
         lambda: figures.event_order(EVENTS, list("abcde")),

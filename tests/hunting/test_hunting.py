@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from course_lib import cli
 from course_lib.checking import hunts, progress
 from course_lib.demos.faults.kinds import KINDS
 from course_lib.hunting import Case, case, table
@@ -19,7 +20,7 @@ SAID = {
     "EADDRINUSE": "taken port",
     "file </torch_": "too little shared memory",
     "Unable to find address": "wrong interface",
-    "killed by signal: Killed": "dead data loader",
+    "torch/utils/data/dataloader.py": "dead data loader",  # killed, reset, or the end of a file
     "can't allocate memory": "out of memory",
 }
 UPDATE = re.compile(
@@ -134,6 +135,20 @@ def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
     hung.answer(rank=hung._fault.rank, cause="hung rank")
     assert "[pass]" in capsys.readouterr().out
     assert progress.read()["hunts"] == {}
+
+
+def test_the_command_asks_until_it_is_found(monkeypatch, capsys):
+    monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
+    rank = hunts.drawn(SEEDS["hang"]).rank
+    said = iter([f"{rank} straggler", f"{rank} hung rank"])
+    monkeypatch.setattr("builtins.input", lambda _: next(said))
+    assert cli.main(["hunt", str(SEEDS["hang"])]) == 0
+    assert "the cause is not" in capsys.readouterr().out
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    assert cli.main(["hunt", str(SEEDS["hang"])]) == 1
+    assert cli.main(["hunt", "--table"]) == 0
+    assert "1 of 10 found" in capsys.readouterr().out
+    assert cli.main(["hunt"]) == cli.main(["hunt", "-1"]) == 2
 
 
 def test_a_cause_that_is_none_is_explained(hung, capsys):

@@ -92,3 +92,17 @@ def test_sources_come_with_what_they_use_of_their_module():
     found = "\n".join(sources_with_used(ring, ["ring_reduce_scatter"]))
     assert "def _add_around" in found and "def _copy(" in found
     assert "def _copy_around" not in found
+
+
+def test_what_is_given_is_left_out():
+    sources = sources_with_used(ring, ["ring_all_gather"], given=["ring_all_gather"])
+    assert sources == []
+
+
+def test_a_decorated_function_is_found(cell):
+    space = cell(
+        "from course_lib.checked import checked\n"
+        "@checked\n"
+        "def half(x: int) -> float:\n    return x / 2\n"
+    )
+    assert text_of([space["half"]]).endswith("    return x / 2\n")

@@ -69,6 +69,8 @@ def test_a_changed_file_is_loaded_again_and_a_broken_one_is_a_sentence(home):
     path.write_text("x = 1\ndef broken(:\n")
     with pytest.raises(Problem, match=r"ring\.py.* cannot be loaded \(SyntaxError.*mend it"):
         mine.get("ring_all_gather")
+    with pytest.raises(Problem, match=r"ring\.py, line 2, is no Python .*: mend it"):
+        mine.lines(mine.BY_FILE["ring"])
     path.write_text("x = nothing\n")
     with pytest.raises(Problem, match=r"line 1 cannot be loaded .NameError"):
         mine.get("ring_all_gather")

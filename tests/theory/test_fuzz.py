@@ -197,5 +197,5 @@ def test_a_refusal_needs_one_line_and_a_remedy():
 
 def test_every_public_function_is_called():
     probes, pick = all_probes(), fuzz.random.Random(0)
-    called = {fuzz.draw(probes, pick).name for _ in range(2000)}
+    called = {fuzz.draw(probes, pick).name for _ in range(3000)}
     assert called == {name for name, _ in probes} and len(called) > 150

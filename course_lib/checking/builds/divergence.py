@@ -1,4 +1,4 @@
-"""Build 16.12: the first collective in which ranks differ, from their flight records."""
+"""Build 16.13: the first collective in which ranks differ, from their flight records."""
 
 import copy
 import json

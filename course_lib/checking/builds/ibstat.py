@@ -1,4 +1,4 @@
-"""Build 16.11: a parser of ibstat."""
+"""Build 16.12: a parser of ibstat."""
 
 from types import SimpleNamespace
 from typing import Any

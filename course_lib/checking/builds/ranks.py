@@ -73,16 +73,17 @@ def _words(operator: str, args: tuple[Any, ...]) -> str:
 
 
 def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
+    many = f"on {ranks} ranks" if ranks > 1 else "on one rank"
     if failed.reason.startswith("hung"):
         places = dict(_HUNG.findall(failed.traceback))
         where = (
             f"rank {rank} {_latest(folder / str(rank))}{_at(places.get(str(rank), ''))}"
             for rank in range(ranks)
         )
-        return f"on {ranks} ranks nothing moves any more after {LIMIT_S:g} s: {'; '.join(where)}"
+        return f"{many} nothing moves any more after {LIMIT_S:g} s: {'; '.join(where)}"
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
-    return f"on {ranks} ranks, rank {failed.rank} {reason}{_at(failed.traceback)}"
+    return f"{many}, rank {failed.rank} {reason}{_at(failed.traceback)}"
 
 
 def _latest(diary: Path) -> str:

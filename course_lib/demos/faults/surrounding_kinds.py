@@ -65,17 +65,23 @@ def exchanged(update: Update) -> dict[int, float]:
 def paced(_update: Update) -> None:
     """From now on what this rank sends leaves at SLOW_BYTES_PER_S, and no faster.
 
-    Linux paces each connection by itself, without any privilege. Elsewhere the rank sleeps before
-    it sends.
+    Linux paces each connection by itself, without any privilege; where it does not, the rank sleeps
+    before it sends.
     """
     global _sleeps_s
-    if sys.platform != "linux":
+    if not _pace_connections():
         _sleeps_s = MESSAGE_BYTES / SLOW_BYTES_PER_S
-        return
-    for descriptor in os.listdir("/proc/self/fd"):
+
+
+def _pace_connections() -> int:
+    """Of this process; how many there were."""
+    count = 0
+    for descriptor in os.listdir("/proc/self/fd") if sys.platform == "linux" else ():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as one:
             if one.family in (socket.AF_INET, socket.AF_INET6):
                 one.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, SLOW_BYTES_PER_S)
+                count += 1
+    return count
 
 
 def messages(update: Update) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
-from course_lib.demos.shared.batch import Batch, own_rows
+from course_lib.demos.shared.batch import Batch, own_rows, rows_of
 from course_lib.demos.tp.versions import own_region
 from course_lib.scratch.gpt import GPT
 from course_lib.scratch.tensor.region import TensorParallel
@@ -71,7 +72,27 @@ def sp(build: Callable[[], GPT], _rank: launch.Rank, parts: str) -> Version:
     return Version(model, build, words_loss, lambda: sum_copied_gradients(model, region), region)
 
 
-TECHNIQUES = {"one": one, "ddp": ddp, "fsdp": fsdp, "tp": tp, "sp": sp}
+def tp_ddp(build: Callable[[], GPT], rank: launch.Rank, _parts: str) -> Version:
+    """Pairs of neighbours share each matrix; the pairs have their own rows."""
+    if rank.world % 2:
+        raise ValueError(f"technique tp_ddp needs pairs, and there are {rank.world} ranks: take 4")
+    mesh = init_device_mesh(rank.device.type, (rank.world // 2, 2), mesh_dim_names=("dp", "tp"))
+    region = TensorParallel(mesh.get_group("tp"))
+    model, pairs = cut_gpt(build(), region), mesh["dp"]
+
+    def loss(version: Version, batch: Batch) -> Tensor:
+        return words_loss(version, rows_of(batch, pairs.get_local_rank(), pairs.size()))
+
+    def exchange() -> None:
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                dist.all_reduce(parameter.grad, group=pairs.get_group())
+                parameter.grad /= pairs.size()
+
+    return Version(model, build, loss, exchange, region)
+
+
+TECHNIQUES = {"one": one, "ddp": ddp, "fsdp": fsdp, "tp": tp, "sp": sp, "tp_ddp": tp_ddp}
 
 
 def mean_loss(version: Version, batch: Batch) -> Tensor:

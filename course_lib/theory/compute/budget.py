@@ -104,6 +104,29 @@ def cost(gpu_hours: float, gpu_hour_usd: float) -> float:
     return gpu_hours * gpu_hour_usd
 
 
+def usd_per_million_tokens(tokens_per_s: float, gpus: int, gpu_hour_usd: float) -> float:
+    """Money for 10^6 tokens: GPUs × price of an hour / tokens in an hour × 10^6.
+
+    `tokens_per_s`: of all GPUs together, whether they train or generate. Raises ValueError for a
+    rate that is not positive.
+    """
+    number("tokens_per_s", tokens_per_s, above=0)
+    whole("gpus", gpus)
+    number("gpu_hour_usd", gpu_hour_usd, least=0)
+    return gpus * gpu_hour_usd / (tokens_per_s * HOUR_S) * 1e6
+
+
+def even_price(price_usd: float, tokens_per_s: float, other_tokens_per_s: float) -> float:
+    """The price at which another GPU's tokens cost as much: price × its tokens per second / ours.
+
+    Rates of one GPU each. Raises ValueError for a rate that is not positive.
+    """
+    number("price_usd", price_usd, least=0)
+    number("tokens_per_s", tokens_per_s, above=0)
+    number("other_tokens_per_s", other_tokens_per_s, least=0)
+    return price_usd * other_tokens_per_s / tokens_per_s
+
+
 def achieved_flop_per_s(flop: float, time_s: float, gpus: int = 1) -> float:
     """FLOP/s of one GPU: flop / (time × gpus). Raises ValueError for no time."""
     number("flop", flop, least=0, most=ABSURD_FLOP)

@@ -177,7 +177,8 @@ def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
 def _held_leaves(job: Job, stage: int) -> dict[str, int]:
     """Inputs and activations of all micro-batches that `stage` holds at its peak.
 
-    Layers when most of them are held, both ends when most of those are.
+    Layers when most of them are held, both ends when most of those are. Of moments with as many
+    layers it takes one, so with `keep_outputs` and several chunks a boundary may be missing.
     """
     layout = job.layout
     held = layout.in_flight(stage, layout.stage_chunk_layers(job.shape, stage))

@@ -81,6 +81,25 @@ OTHER_USE = {
 }
 PRICE = {"gpu_hour_usd": 3.0}
 TIMES = ({"before_s": 4.0, "after_s": 3.0}, {"before_s": 5.0, "after_s": 2.0})
+
+
+def test_a_million_tokens_on_deepseeks_own_terms():
+    # arXiv:2412.19437, tables 1 and section 2: 14.8T tokens of pre-training cost 2,664K H800-hours
+    # and 5.328M USD, 0.36 USD a million.
+    seconds = 2_664_000 * 3600 / 2048
+    assert budget.usd_per_million_tokens(14.8e12 / seconds, 2048, 2.0) == pytest.approx(
+        0.36, abs=1e-9
+    )
+
+
+def test_at_the_even_price_a_token_costs_the_same():
+    other = budget.even_price(2.0, 1000.0, 250.0)
+    assert other == 0.5
+    assert budget.usd_per_million_tokens(1000, 1, 2.0) == budget.usd_per_million_tokens(
+        250, 1, other
+    )
+
+
 PROBES = {
     "TrainingRun": Probe(
         budget.TrainingRun,
@@ -124,4 +143,14 @@ PROBES = {
     "hfu": Probe(budget.hfu, USED, OTHER_USE),
     "saved_fraction": Probe(budget.saved_fraction, *TIMES, signed=True),
     "throughput_gain": Probe(budget.throughput_gain, *TIMES, signed=True),
+    "usd_per_million_tokens": Probe(
+        budget.usd_per_million_tokens,
+        {"tokens_per_s": 1000.0, "gpus": 8, "gpu_hour_usd": 2.0},
+        {"tokens_per_s": 2000.0, "gpus": 16, "gpu_hour_usd": 1.0},
+    ),
+    "even_price": Probe(
+        budget.even_price,
+        {"price_usd": 2.0, "tokens_per_s": 1000.0, "other_tokens_per_s": 250.0},
+        {"price_usd": 1.0, "tokens_per_s": 500.0, "other_tokens_per_s": 100.0},
+    ),
 }

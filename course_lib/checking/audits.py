@@ -1,0 +1,123 @@
+"""Audits: a verdict on a published claim, judged part by part and kept as a sentence."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from course_lib.checking.exercises import Exercise, Wrong, exercise
+from course_lib.checking.helpers import (
+    described,
+    gave,
+    is_number,
+    number_of,
+    require_answer,
+    same,
+    show,
+)
+
+VERDICTS = {
+    "holds": "holds",
+    "does not hold": "does not hold",
+    "holds only if": "holds only under a condition",
+}
+PARTS = ("found", "verdict", "because", "source")
+_CLOSE = 0.01
+_NOT = {
+    "holds": "lay your number beside the claimed one",
+    "does not hold": "is there a case, perhaps the published one, in which it is right?",
+    "holds only if": "is your number from another case than the one the claim speaks of?",
+}
+
+
+@dataclass(frozen=True)
+class Audit:
+    """A claim and what must be found: `found` in `unit`, to 1 %, which is so `because`.
+
+    `causes` and `sources` are what the learner may choose from, each with "" if it is right and
+    else with a sentence on why it is not. `mistakes`: what a wrong number means, by that number.
+    Raises ValueError unless at least one of each is right and another is not.
+    """
+
+    claim: str
+    found: float
+    unit: str
+    because: str
+    verdict: str
+    causes: Mapping[str, str]
+    sources: Mapping[str, str]
+    mistakes: Mapping[float, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ValueError(f"verdict {self.verdict!r} is not one of {', '.join(VERDICTS)}")
+        for name in ("causes", "sources"):
+            right = [not said for said in getattr(self, name).values()]
+            if not any(right) or all(right):
+                raise ValueError(f"{name} of {self.claim!r} need one that is right, and others")
+
+    def check(self, answer: Any) -> None:
+        """Raise `Wrong` for the first part of the answer that is wrong."""
+        require_answer(answer)
+        if not isinstance(answer, dict):
+            raise Wrong(f"wants a dict with {', '.join(PARTS)}, got {described(answer)}")
+        for part in PARTS:
+            if part not in answer:
+                raise Wrong(f"gave nothing for {part!r}, expected all of {', '.join(PARTS)}")
+        self._check_number(answer["found"])
+        _chosen(answer["verdict"], "verdict", VERDICTS)
+        if answer["verdict"] != self.verdict:
+            raise Wrong(
+                f"gave {answer['verdict']!r} for 'verdict', expected another: "
+                f"{_NOT[answer['verdict']]}",
+                self.because,
+            )
+        for part, known in (("because", self.causes), ("source", self.sources)):
+            _chosen(answer[part], part, known)
+            if said := known[answer[part]]:
+                raise Wrong(f"gave {answer[part]!r} for {part!r}, expected another: {said}")
+
+    def _check_number(self, given: Any) -> None:
+        number = self._number(given)
+        if not is_number(number):
+            raise Wrong(f"wants a number ({self.unit}) for 'found', got {described(given)}")
+        if same(number, self.found, _CLOSE):
+            return
+        for mistake, said in self.mistakes.items():
+            if same(number, mistake, _CLOSE):
+                raise Wrong(
+                    f"gave {show(number)} {self.unit} for 'found', expected another number: {said}",
+                    self.because,
+                )
+        raise gave(number, self.found, self.because, self.unit, what="for 'found' it")
+
+    def sentence(self, answer: Mapping[str, Any]) -> str:
+        """The learner's verdict in one sentence, for the records."""
+        return (
+            f'"{self.claim}" {VERDICTS[self.verdict]}: {self._number(answer["found"]):.3g} '
+            f"{self.unit}, because of {answer['because']} ({answer['source']})"
+        )
+
+    def _number(self, given: Any) -> Any:
+        """The answer without its unit, where it is a text."""
+        return number_of(given.removesuffix(self.unit) if isinstance(given, str) else given)
+
+
+def audit_exercise(
+    id: str, *, title: str, hints: tuple[str, ...], audit: Callable[[], Audit]
+) -> Exercise:
+    """The exercise that audits one claim; `audit` is computed when an answer is judged."""
+    declare = exercise(
+        id,
+        kind="debug",
+        title=title,
+        hints=hints,
+        verdict=lambda answer: audit().sentence(answer),
+    )
+    return declare(lambda answer: audit().check(answer))
+
+
+def _chosen(given: object, part: str, known: Any) -> None:
+    """Raise `Wrong` unless the text is one of those offered."""
+    if not isinstance(given, str) or given not in known:
+        listed = ", ".join(map(repr, known))
+        raise Wrong(f"wants one of {listed} for {part!r}, got {described(given)}")

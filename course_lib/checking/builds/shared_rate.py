@@ -1,0 +1,318 @@
+"""Build 17.11: streams that share a processor, and a timeline of what runs when and how fast."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+from course_lib.checking.build import Step, build
+from course_lib.checking.builds.ranks import on_ranks
+from course_lib.checking.diagnosis import kind_of_wrong
+from course_lib.checking.exercises import Unanswered, Wrong
+from course_lib.checking.helpers import described, is_number
+from course_lib.checking.races import Race
+from course_lib.theory.step import streams
+from course_lib.theory.step.streams import SharedTimeline, Span, Task
+
+_NEAR = 1e-6
+_PROCESSOR, _NETWORK = {"processor": 1.0}, {"network": 1.0}
+
+
+def _task(name: str, demands: dict[str, float], weight: float = 1.0, **more: Any) -> Task:
+    """10 ms of work in a stream of its own, unless told otherwise."""
+    return Task(name, **{"stream": name, "alone_s": 10e-3, **more}, demands=demands, weight=weight)
+
+
+# Tasks that run at once, and why their rates are what they are.
+_Case = tuple[tuple[Task, ...], str]
+_EQUAL: tuple[_Case, ...] = (
+    ((), "nothing runs"),
+    ((_task("a", _PROCESSOR),), "alone it runs at full speed"),
+    ((_task("a", _PROCESSOR), _task("b", _PROCESSOR)), "two equals get a half each"),
+    (tuple(_task(name, _PROCESSOR) for name in "abc"), "three equals get a third each"),
+    ((_task("a", _PROCESSOR), _task("b", _NETWORK)), "they use different things"),
+    ((_task("a", {"processor": 0.5}), _task("b", {"processor": 0.3})), "there is enough for both"),
+    (
+        (_task("a", {"processor": 0.9}), _task("b", {"processor": 0.6})),
+        "equal rates until 0.9 + 0.6 parts of it are used up",
+    ),
+    ((_task("a", {}), _task("b", _PROCESSOR)), "what uses nothing takes nothing"),
+)
+_WEIGHTED: tuple[_Case, ...] = (
+    ((_task("large", _PROCESSOR, 9), _task("small", _PROCESSOR)), "9 parts and 1 part of 10"),
+    ((_task("large", {"processor": 0.2}, 9), _task("small", _PROCESSOR)), "at rate 1 it is full"),
+    (
+        (_task("a", _PROCESSOR, 2), _task("b", _PROCESSOR), _task("c", {"processor": 0.1}, 5)),
+        "c reaches full speed first, and the others share what it leaves as 2 to 1",
+    ),
+    (
+        (_task("a", _PROCESSOR | _NETWORK), _task("b", _PROCESSOR, 3), _task("c", _NETWORK)),
+        "the processor is used up first; c goes on with the network that a leaves",
+    ),
+)
+
+
+def _said(tasks: Sequence[Task]) -> str:
+    """The tasks in words: "a (weight 9; processor 1)"."""
+    words = []
+    for task in tasks:
+        uses = ", ".join(f"{name} {part:g}" for name, part in task.demands.items()) or "nothing"
+        words.append(f"{task.name} (weight {task.weight:g}; {uses})")
+    return " and ".join(words) or "no tasks"
+
+
+def _on_rank(function: Any, cases: Sequence[Sequence[Task]]) -> list[Any]:
+    """What the function says of all cases; on a rank of its own, so that an endless loop ends."""
+    return [function(list(tasks)) for tasks in cases]
+
+
+def _asked(function: Any, cases: Sequence[_Case]) -> list[Any]:
+    (outcome,) = on_ranks(_on_rank, function, [tasks for tasks, _ in cases], ranks=1)
+    found: list[Any] = outcome.value
+    return found
+
+
+def _expect_rates(rates: Any, cases: Sequence[_Case]) -> None:
+    for (tasks, because), given in zip(cases, _asked(rates, cases), strict=True):
+        _expect_these_rates(given, tasks, because)
+
+
+def _expect_these_rates(given: Any, tasks: Sequence[Task], because: str) -> None:
+    what = f"rates of {_said(tasks)}"
+    if given is None:
+        raise Unanswered(f"{what} are None")
+    if not isinstance(given, list | tuple) or not all(map(is_number, given)):
+        raise Wrong(f"{what} want a list of numbers, got {described(given)}")
+    if len(given) != len(tasks):
+        raise Wrong(f"{what} want {len(tasks)} numbers, one for each task, got {len(given)}")
+    for task, rate in zip(tasks, given, strict=True):
+        if not -_NEAR <= rate <= 1 + _NEAR:
+            raise Wrong(f"{what}: {task.name} runs at {rate:.3g}; 1 is its speed alone, 0 stands")
+    used = _used(tasks, given)
+    for resource, part in used.items():
+        if part > 1 + _NEAR:
+            raise Wrong(f"{what}: together they use {part:.3g} of the {resource}; there is only 1")
+    for task, rate in zip(tasks, given, strict=True):
+        full = [name for name, part in task.demands.items() if part and used[name] > 1 - 1e-4]
+        if rate < 1 - 1e-4 and not full:
+            raise Wrong(
+                f"{what}: {task.name} runs at {rate:.3g}, and nothing that it uses is used up: "
+                "it can run faster"
+            )
+    for task, rate, right in zip(tasks, given, streams.rates(list(tasks)), strict=True):
+        if abs(rate - right) > _NEAR:
+            kind = kind_of_wrong(rate, right)
+            raise Wrong(f"{what}: {task.name} runs at {rate:.3g}, {kind}; {because}")
+
+
+def _used(tasks: Sequence[Task], rates: Sequence[float]) -> dict[str, float]:
+    """How much of each resource is in use."""
+    used: dict[str, float] = {}
+    for task, rate in zip(tasks, rates, strict=True):
+        for resource, part in task.demands.items():
+            used[resource] = used.get(resource, 0.0) + part * rate
+    return used
+
+
+def _equal(parts: SimpleNamespace) -> None:
+    _expect_rates(parts.rates, _EQUAL)
+
+
+def _weighted(parts: SimpleNamespace) -> None:
+    dice = random.Random(17)
+    because = "all grow together, by their weights, until one is stopped"
+    more = [
+        (tuple(_any_task(dice, name, 1e-2) for name in "abcd"[: dice.randint(2, 4)]), because)
+        for _ in range(30)
+    ]
+    _expect_rates(parts.rates, [*_WEIGHTED, *more])
+
+
+def _any_task(dice: random.Random, name: str, alone_s: float, stream: str = "") -> Task:
+    """A task that uses one or two resources."""
+    chosen = dice.sample(("processor", "network", "memory"), dice.randint(1, 2))
+    demands = {resource: dice.choice((0.3, 0.5, 0.8, 1.0)) for resource in chosen}
+    return Task(name, stream or name, alone_s, demands, dice.choice((0.5, 1.0, 3.0)))
+
+
+def _backward(layers: int) -> tuple[Task, ...]:
+    """Layers that compute, and the copies and messages behind each of them."""
+    tasks = [_task(f"layer {n}", _PROCESSOR, 9, stream="computing") for n in range(layers)]
+    for n, layer in enumerate(tasks[:layers]):
+        copies = _task(f"copies {n}", _PROCESSOR, stream="messages", alone_s=1e-3)
+        tasks.append(replace(copies, after=(layer.name,)))
+        tasks.append(_task(f"reduce {n}", _NETWORK, stream="messages", alone_s=6e-3))
+    return tuple(tasks)
+
+
+_TIMELINES: tuple[_Case, ...] = (
+    ((_task("a", _PROCESSOR),), "alone it takes its time alone"),
+    (
+        (_task("a", _PROCESSOR), _task("b", _PROCESSOR, alone_s=4e-3)),
+        "at half speed each, until b has ended; then a has everything",
+    ),
+    (
+        (_task("large", _PROCESSOR, 9), _task("small", _PROCESSOR, alone_s=1e-3)),
+        "small gets a tenth, and large nine tenths until small has ended",
+    ),
+    (
+        (
+            _task("first", _PROCESSOR, stream="one"),
+            _task("second", _NETWORK, stream="one"),
+        ),
+        "in one stream a task starts when the one before it has ended",
+    ),
+    (
+        (_task("a", _PROCESSOR), _task("b", _NETWORK, after=("a",))),
+        "b starts when a has ended",
+    ),
+    (_backward(4), "copies of a layer run beside the next one"),
+)
+
+
+def _expect_timelines(shared_timeline: Any, cases: Sequence[_Case]) -> None:
+    for (tasks, because), found in zip(cases, _asked(shared_timeline, cases), strict=True):
+        _expect_timeline(found, tasks, because)
+
+
+def _expect_timeline(found: Any, tasks: Sequence[Task], because: str) -> None:
+    names = [task.name for task in tasks]
+    what = f"the timeline of {', '.join(names[:3])}{' …' if names[3:] else ''}"
+    if found is None:
+        raise Unanswered(f"{what} is None")
+    if not isinstance(found, SharedTimeline):
+        raise Wrong(f"{what} wants a SharedTimeline, got {described(found)}")
+    if not all(isinstance(span, Span) for span in found.spans):
+        raise Wrong(f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
+    spans = {name: [span for span in found.spans if span.task == name] for name in names}
+    for task in tasks:
+        _expect_work(task, spans[task.name], what)
+    _expect_order(tasks, spans, what)
+    _expect_enough(tasks, found.spans, what)
+    right = streams.shared_timeline(list(tasks))
+    for name in names:
+        end, its = found.end_s(name), right.end_s(name)
+        if abs(end - its) > _NEAR * right.total_s:
+            late = "late" if end > its else "early"
+            raise Wrong(f"{what}: {name} ends at {1000 * end:.4g} ms, too {late}; {because}")
+    if not is_number(found.ideal_s):
+        raise Wrong(f"{what} wants a number of seconds for ideal_s, got {described(found.ideal_s)}")
+    if abs(found.ideal_s - right.ideal_s) > _NEAR * right.total_s:
+        raise Wrong(
+            f"{what}: ideal_s is {1000 * found.ideal_s:.4g} ms, expected the end if every task ran "
+            f"at full speed, but still waited for its stream and for `after`"
+        )
+
+
+def _expect_work(task: Task, spans: Sequence[Span], what: str) -> None:
+    if not spans:
+        raise Wrong(f"{what} has no span of {task.name}")
+    work = sum((span.end_s - span.start_s) * span.rate for span in spans)
+    if abs(work - task.alone_s) > _NEAR * task.alone_s:
+        raise Wrong(
+            f"{what}: the spans of {task.name}, each its length times its rate, add up to "
+            f"{1000 * work:.4g} ms of work, expected its {1000 * task.alone_s:g}"
+        )
+
+
+def _expect_order(tasks: Sequence[Task], spans: dict[str, list[Span]], what: str) -> None:
+    """Streams in their order, and `after`."""
+    ends = {name: max(span.end_s for span in its) for name, its in spans.items()}
+    before: dict[str, str] = {}
+    for task in tasks:
+        start = min(span.start_s for span in spans[task.name])
+        waits = [(other, "`after`") for other in task.after]
+        if task.stream in before:
+            waits.append((before[task.stream], "its stream"))
+        for other, by in waits:
+            if start < ends[other] - _NEAR * ends[other]:
+                raise Wrong(f"{what}: {task.name} starts before {other} has ended; see {by}")
+        before[task.stream] = task.name
+
+
+def _expect_enough(tasks: Sequence[Task], spans: Sequence[Span], what: str) -> None:
+    """At no moment more of a resource than there is."""
+    by_name = {task.name: task for task in tasks}
+    moments = sorted({span.start_s for span in spans})
+    for moment in moments:
+        running = [span for span in spans if span.start_s <= moment < span.end_s - 1e-12]
+        used = _used([by_name[span.task] for span in running], [span.rate for span in running])
+        for resource, part in used.items():
+            if part > 1 + 1e-4:
+                raise Wrong(
+                    f"{what}: at {1000 * moment:.4g} ms the running tasks use {part:.3g} of the "
+                    f"{resource}; there is only 1"
+                )
+
+
+def _timelines(parts: SimpleNamespace) -> None:
+    _expect_timelines(parts.shared_timeline, _TIMELINES)
+
+
+def _any_timelines(parts: SimpleNamespace) -> None:
+    """Random tasks, the same in another order, and tasks that wait for each other."""
+    dice = random.Random(4)
+    cases = []
+    for _ in range(12):
+        tasks = [
+            _any_task(dice, f"{stream} {n}", dice.choice((1e-3, 4e-3, 7e-3)), stream)
+            for stream in ("one", "two", "three")
+            for n in range(dice.randint(1, 3))
+        ]
+        first = tasks[0].name
+        tasks = [
+            replace(task, after=(first,)) if task.stream != "one" and dice.random() < 0.3 else task
+            for task in tasks
+        ]
+        cases.append((tuple(tasks), "between two ends of tasks no rate changes"))
+        turned = sorted(tasks, key=lambda task: task.stream)
+        cases.append((tuple(turned), "the order of the streams in the list does not matter"))
+    _expect_timelines(parts.shared_timeline, cases)
+    circle = [_task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))]
+    try:
+        (outcome,) = on_ranks(_refused, parts.shared_timeline, circle, ranks=1)
+    except Wrong as wrong:
+        raise Wrong(f"two tasks that wait for each other: {wrong}") from None
+    if outcome.value is not True:
+        raise Wrong("two tasks that wait for each other can never start: expected a ValueError")
+
+
+def _refused(shared_timeline: Any, tasks: Sequence[Task]) -> bool:
+    try:
+        shared_timeline(list(tasks))
+    except ValueError:
+        return True
+    return False
+
+
+def _prepared(parts: SimpleNamespace) -> Any:
+    """A backward pass of 40 layers."""
+    tasks = list(_backward(40))
+    return lambda: parts.shared_timeline(tasks)
+
+
+SHARED_RATE = build(
+    "shared_rate",
+    title="streams that share a processor",
+    hints=(
+        "rates: let all rates grow from 0 together, each as fast as its weight. What stops them "
+        "first: a task at full speed, or a resource that is used up?",
+        "The next stop: the smallest of (1 - rate) / weight over the tasks that still grow, and of "
+        "(1 - used) / (the sum of weight times demand of those that grow) over the resources. "
+        "Whoever is stopped there drops out; go on with the others.",
+        "shared_timeline: keep the work that is left of each task. The first unfinished task of "
+        "each stream runs, if all of its `after` have ended. Until when does no rate change?",
+        "The next moment is the smallest of left / rate. Give each running task a Span, take "
+        "rate times the time off its work, and drop what is left to rounding: 1e-9 of the work.",
+        "ideal_s: the same run with all rates 1. Nothing can run, and something is left: "
+        "ValueError.",
+    ),
+    steps=(
+        Step("equal parts", ("rates",), _equal),
+        Step("weights, and full speed", ("rates",), _weighted),
+        Step("a timeline", ("shared_timeline",), _timelines),
+        Step("any tasks, in any order", ("shared_timeline",), _any_timelines),
+    ),
+    race=Race("a backward pass of 40 layers and its messages", _prepared, ranks=1),
+)

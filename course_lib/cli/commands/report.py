@@ -1,0 +1,27 @@
+"""`course report`."""
+
+import argparse
+
+from course_lib.cli.answer import Answer, add_json_option
+
+ABOUT = "make the page of what you have done: predictions, measurements, gaps, plan"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where to, whose, and how much is measured."""
+    about = "write it there (default: report/, beside what you have built)"
+    parser.add_argument("--out", metavar="FOLDER", help=about)
+    parser.add_argument("--name", default="", help="the name on the page (default: none)")
+    about = "measure the parts that you have built, which takes a minute or two"
+    parser.add_argument("--race", action="store_true", help=about)
+    parser.add_argument("--no-pdf", action="store_true", help="HTML only")
+    add_json_option(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write it and print its checks; 0 only if all of them say yes."""
+    from course_lib.reporting import report
+
+    made = report(arguments.name, arguments.out, pdf=not arguments.no_pdf, race=arguments.race)
+    passed = all(check.state == "yes" for check in made.checks)
+    return Answer(str(made), made.data(), code=0 if passed else 1).say(arguments.json)

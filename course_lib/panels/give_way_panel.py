@@ -1,0 +1,65 @@
+"""The panel of chapter 17: small kernels that give way, and what waits for them in the end."""
+
+from course_lib.figures import sharing as figure
+from course_lib.panels.controls import listed, whole
+from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.units import format_seconds
+from course_lib.theory.step.give_way import sharded_backward
+from course_lib.theory.step.streams import SharedTimeline, Task, shared_timeline
+
+_LAYERS = 5
+_MULTIPROCESSORS = 132  # of an H100
+_HELD = 100.0  # a collective's blocks stay where they are until it ends
+_WEIGHTS = {f"1 / {part}": 1 / part for part in (100, 50, 20, 10, 5, 2, 1)}
+
+
+def give_way(
+    backward_ms: int = 95,
+    message_ms: int = 34,
+    prepare_ms: int = 4,
+    weight: float = 1 / 20,
+    multiprocessors: int = 20,
+) -> Panel:
+    """Sliders for `sharded_backward`, whose shared timeline is the panel's result.
+
+    `weight`: that of a small kernel against 1 of a large one. `multiprocessors`: those that a
+    collective takes, of 132. Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "backward_ms": whole("backward, ms", backward_ms, 10, 200),
+        "message_ms": whole("a message, ms", message_ms, 1, 100),
+        "prepare_ms": whole("small kernels, ms", prepare_ms, 1, 20),
+        "weight": listed("their weight", weight, _WEIGHTS),
+        "multiprocessors": whole("SMs of a message", multiprocessors, 0, 64),
+    }
+    return Panel(controls, _view)
+
+
+def _view(
+    backward_ms: int, message_ms: int, prepare_ms: int, weight: float, multiprocessors: int
+) -> View:
+    backward = Task("backward", "computing", backward_ms / 1000, {"processor": 1.0})
+    part = {"processor": multiprocessors / _MULTIPROCESSORS, "link": 1.0}
+    message = Task("message", "messages", message_ms / 1000, part, weight=_HELD)
+    small = Task("prepare", "messages", prepare_ms / 1000, {"processor": 1.0}, weight=weight)
+    run, without = (
+        shared_timeline(sharded_backward(_LAYERS, backward, message, message, prepare=prepare))
+        for prepare in (small, None)
+    )
+    return View(run, _rows(run, without), lambda: figure.shared_rates(_charts(run, without)))
+
+
+def _charts(run: SharedTimeline, without: SharedTimeline) -> dict[str, SharedTimeline]:
+    return {"small kernels before each scatter": run, "no small kernels": without}
+
+
+def _rows(run: SharedTimeline, without: SharedTimeline) -> tuple[tuple[str, str], ...]:
+    middle = f"{_LAYERS // 2 + 1}"
+    return (
+        ("all of it", f"{format_seconds(run.total_s)} for {_LAYERS} layers"),
+        ("without small kernels", format_seconds(without.total_s)),
+        ("if nothing were shared", format_seconds(run.ideal_s)),
+        ("a small kernel takes", f"{run.slowdown('prepare ' + middle):.3g} times as long as alone"),
+        ("a backward takes", f"{run.slowdown('backward ' + middle):.3g} times"),
+        ("computing waits", format_seconds(run.waits_s("computing"))),
+    )

@@ -1,0 +1,100 @@
+"""What the learner writes for the report: one Markdown file, made once and never written again."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from course_lib import mine
+
+FILE = "defence.md"
+LEAST_WORDS = 40  # of a defence, by convention: two or three sentences
+LEAST_WORDS_OF_A_GAP = 5
+_TEMPLATE = """\
+# Defence
+
+<!-- Why this layout? What does it rest on, what would change your mind, what would you measure
+     first? Write below this line; comments like this one do not appear in the report. -->
+
+
+# Gaps
+
+<!-- One line for each gap above 10 % between theory and measurement, with its name and the cause:
+     17.time: eight processes share two cores, and …
+     `course report` names the gaps that have no line yet. -->
+
+"""
+_COMMENT = re.compile(r"<!--.*?-->", re.S)
+_HEADING = re.compile(r"^#+\s*(.+?)\s*#*$", re.M)
+# "17.time: because", in a list or not; Chinese writers have a colon of their own.
+_CAUSE = re.compile(r"[\s*+\-`_]*(\d+\.\w+)[`*_]*\s*[:：]\s*[`*_]*(.*)")
+# A Chinese character counts as a word.
+_WORD = re.compile(r"[\u3400-\u9fff]|[^\W\u3400-\u9fff]+")
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The learner's own words; `explained` has the cause by the name of a gap."""
+
+    defence: str
+    explained: dict[str, str]
+
+    @property
+    def words(self) -> int:
+        """Words of the defence, headings not counted."""
+        return count_words(_HEADING.sub("", self.defence))
+
+    @property
+    def defended(self) -> bool:
+        """Whether there is a defence that can be read as one."""
+        return self.words >= LEAST_WORDS
+
+    def explains(self, name: str) -> bool:
+        """Whether a gap has its cause."""
+        return count_words(self.explained.get(name, "")) >= LEAST_WORDS_OF_A_GAP
+
+
+def folder() -> Path:
+    """`report/`, beside the learner's `mine/`."""
+    return mine.folder().parent / "report"
+
+
+def prepare() -> Path:
+    """The file to write in; made with its two headings where there is none. OSError if it can't."""
+    path = folder() / FILE
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(_TEMPLATE, encoding="utf-8")
+    return path
+
+
+def read(path: Path) -> Texts:
+    """The texts of the file; empty ones where there is no such file."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    defence, gaps = _parts(_COMMENT.sub("", text))
+    return Texts(defence.strip(), _explained(gaps))
+
+
+def count_words(text: str) -> int:
+    """Words of a text, a Chinese character counted as one."""
+    return len(_WORD.findall(text))
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """What stands before the heading "Gaps", and what stands behind it."""
+    for heading in _HEADING.finditer(text):
+        if heading[1].casefold() == "gaps":
+            return text[: heading.start()], text[heading.end() :]
+    return text, ""
+
+
+def _explained(gaps: str) -> dict[str, str]:
+    """The lines "17.time: because …", whatever marks of Markdown stand around the name."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in gaps.splitlines():
+        if start := _CAUSE.match(line):
+            name = start[1]
+            found[name] = start[2]
+        elif name and line.strip():
+            found[name] += f" {line.strip()}"
+    return found

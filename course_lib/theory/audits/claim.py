@@ -1,0 +1,92 @@
+"""A published number beside two of ours: on the source's own terms, and on the right ones."""
+
+from dataclasses import dataclass
+
+from course_lib.checked import checked
+from course_lib.validation import choice, number, text
+
+# By whether what is said agrees with its own terms, and with what is found on the right ones.
+VERDICTS = {
+    (True, True): "right",
+    (True, False): "right on its own terms",
+    (False, True): "right number, other terms",
+    (False, False): "wrong",
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`said` by a source; `own_terms`: recomputed as it says; `found`: as it should be.
+
+    `own_terms` None: the source does not say how it got there. `because`: what the right terms are.
+    `within`: the relative gap up to which two numbers are one, since sources round. The verdict is
+    computed from the three numbers, never written down.
+    """
+
+    words: str
+    said: float
+    own_terms: float | None
+    found: float
+    because: str
+    unit: str = ""
+    within: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("words", "because", "unit"):
+            text(name, getattr(self, name))
+        number("said", self.said, least=0)
+        number("found", self.found, least=0)
+        if self.own_terms is not None:
+            number("own_terms", self.own_terms, least=0)
+        number("within", self.within, least=0, most=1)
+
+    @property
+    def verdict(self) -> str:
+        """One of VERDICTS."""
+        own = self.own_terms is not None and self._same(self.own_terms)
+        return VERDICTS[own, self._same(self.found)]
+
+    @property
+    def factor(self) -> float:
+        """What is found over what is said; 1 where both are 0, 0 where only `said` is."""
+        if self.said < 1e-30:
+            return float(self.found == self.said)
+        return self.found / self.said
+
+    def explain(self) -> str:
+        """The claim and its numbers, then the verdict with its reason."""
+        own = "not told how" if self.own_terms is None else _text(self.own_terms)
+        said, found = _text(self.said), _text(self.found)
+        numbers = f"said {said}, on its own terms {own}, found {found} {self.unit}"
+        return f"{self.words}\n    {numbers.rstrip()}\n    {self.verdict}: {self.because}"
+
+    def _same(self, other: float) -> bool:
+        return abs(other - self.said) <= self.within * abs(self.said)
+
+
+@checked
+@dataclass(frozen=True)
+class Audit:
+    """The claims of one source."""
+
+    source: str
+    claims: tuple[Claim, ...]
+
+    def __post_init__(self) -> None:
+        text("source", self.source)
+        if not self.claims:
+            raise ValueError("claims is empty: give at least one Claim")
+
+    def count(self, verdict: str) -> int:
+        """Claims with this verdict. Raises ValueError for a word that is not in VERDICTS."""
+        choice("verdict", verdict, VERDICTS.values())
+        return sum(claim.verdict == verdict for claim in self.claims)
+
+    def explain(self) -> str:
+        """The source, then every claim."""
+        lines = [f"{place}. {claim.explain()}" for place, claim in enumerate(self.claims, 1)]
+        return "\n".join([self.source, *lines])
+
+
+def _text(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,0 +1,133 @@
+"""Audit B: the largest batches of GPT-2 on two cards of 24 GB, as Hugging Face published them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from course_lib.checked import checked
+from course_lib.theory.audits.claim import Audit, Claim
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import RECIPES
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.inputs.units import GIB
+from course_lib.theory.memory.peak import memory_moments
+from course_lib.validation import choice, flag, number, whole
+
+SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
+CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
+# Measured in section 9.5: a GELU written out keeps 48 bytes more than one operation for each number
+# of a layer's input, and `outputs` holds on to keys, values and logits.
+FORMULA_BYTES, VIEW_BYTES = 48, 12
+_MOST = 1000  # samples
+_PUBLISHED = {"DDP": 7, "SHARD_GRAD_OP": 11, "FULL_SHARD": 15, "offload": 22}
+_WAYS: Mapping[str, Mapping[str, int | bool]] = {
+    "DDP": {"zero_stage": 0},
+    "SHARD_GRAD_OP": {"zero_stage": 3, "reshard": False},
+    "FULL_SHARD": {"zero_stage": 3},
+    "offload": {"zero_stage": 3},
+}
+
+
+@checked
+@dataclass(frozen=True)
+class Program:
+    """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
+
+    `written_out`: it keeps what the article's program does, a GELU of six operations and the
+    model's `outputs`; else only what a backward pass needs. Raises ValueError for bad sizes.
+    """
+
+    shape: TransformerShape
+    sequence: int = 128
+    written_out: bool = True
+    card_bytes: float = CARD_BYTES
+
+    def __post_init__(self) -> None:
+        whole("sequence", self.sequence)
+        self.shape.check_sequence(self.sequence)
+        flag("written_out", self.written_out)
+        number("card_bytes", self.card_bytes, above=0)
+
+    def largest_batch(self, way: str) -> int:
+        """Samples on a card before memory runs out, at most 1,000.
+
+        `way`: "DDP", "SHARD_GRAD_OP", "FULL_SHARD" or "offload", FULL_SHARD with all states in the
+        host's memory. Raises ValueError for another one.
+        """
+        choice("way", way, _WAYS)
+        layout = Layout(dp=2, **_WAYS[way])  # type: ignore[arg-type]
+        fits, too_many = 0, _MOST + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            need = self._needed_bytes(replace(layout, micro_batch=middle), way == "offload")
+            fits, too_many = (middle, too_many) if need <= self.card_bytes else (fits, middle)
+        return fits
+
+    def table(self) -> dict[str, int]:
+        """The largest batch by way of cutting: DDP, and FSDP's three."""
+        return {way: self.largest_batch(way) for way in _WAYS}
+
+    def _needed_bytes(self, layout: Layout, offload: bool) -> float:
+        """The larger of two moments: the end of the forward pass, and what comes after it."""
+        job = Job(self.shape, _RECIPE, layout, sequence=self.sequence)
+        moments = memory_moments(job)
+        loss, tokens = moments["loss"], layout.micro_batch * self.sequence
+        numbers = self.shape.hidden * self.shape.layers
+        kept = self.written_out * FORMULA_BYTES * numbers * tokens
+        outputs = self.written_out * (VIEW_BYTES * numbers + 4 * self.shape.vocab) * tokens
+        forward = loss.total_bytes - loss.temporary_bytes + 2 * outputs
+        later = max(bill.total_bytes for bill in moments.values()) + outputs
+        return max(forward, later) + kept - offload * loss.model_states_bytes
+
+
+_RECIPE = replace(RECIPES["fp32-16"], attention="standard", dropout=True, loss="eager")
+
+
+def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
+    """The claims of the article, on cards of `card_bytes`."""
+    large, xl = MODELS["gpt2-774m"], MODELS["gpt2-1.5b"]
+    told = Program(large, 12, False, card_bytes)
+    ran, ran_xl = Program(large, card_bytes=card_bytes), Program(xl, card_bytes=card_bytes)
+    return Audit(
+        SOURCE,
+        (
+            Claim(
+                "GPT-2 Large has 762 million parameters",
+                762e6,
+                None,
+                large.parameters().total,
+                "762M is the paper's number, the released model is larger",
+                within=0.005,
+            ),
+            *(
+                Claim(
+                    f"Large, {way}, block size 12: at most {said}",
+                    said,
+                    told.largest_batch(way),
+                    ran.largest_batch(way),
+                    "128 tokens, and all that the program keeps",
+                    "samples",
+                    within=0.3,
+                )
+                for way, said in _PUBLISHED.items()
+            ),
+            Claim(
+                "XL under DDP: out of memory",
+                0,
+                Program(xl, 12, False, card_bytes).largest_batch("DDP"),
+                ran_xl.largest_batch("DDP"),
+                "16 bytes for each of 1.56 billion parameters in fp32 leave nothing",
+                "samples",
+            ),
+            Claim(
+                "XL under FULL_SHARD: 5",
+                5,
+                Program(xl, 12, False, card_bytes).largest_batch("FULL_SHARD"),
+                ran_xl.largest_batch("FULL_SHARD"),
+                "128 tokens; between 5 and 6 samples lie 20 %",
+                "samples",
+                within=0.3,
+            ),
+        ),
+    )

@@ -1,0 +1,247 @@
+"""Timelines that the check must refuse: (what was thought, answer, words of the refusal)."""
+
+from dataclasses import replace
+
+from course_lib.theory.step import streams
+from course_lib.theory.step.streams import SharedTimeline, Span
+
+
+def everyone_at_full_speed(tasks):
+    """Streams run at the same time, so none is slowed."""
+    return [1.0] * len(tasks)
+
+
+def one_over_n(tasks):
+    """Everything is divided by the number of tasks, used or not."""
+    return [1 / len(tasks) for _ in tasks]
+
+
+def by_weight_only(tasks):
+    """Shares of the weights, whatever the tasks use."""
+    whole = sum(task.weight for task in tasks)
+    return [task.weight / whole for task in tasks]
+
+
+def without_weights(tasks):
+    return streams.rates([replace(task, weight=1.0) for task in tasks])
+
+
+def what_is_left_is_lost(tasks):
+    """All slow down by the factor of the fullest resource."""
+    used = {}
+    for task in tasks:
+        for resource, part in task.demands.items():
+            used[resource] = used.get(resource, 0.0) + task.weight * part
+    slower = max([1.0, *used.values()])
+    return [min(1.0, task.weight / slower) for task in tasks]
+
+
+def first_come(tasks):
+    """The first takes what it wants, the next what is left."""
+    left, found = {}, []
+    for task in tasks:
+        rooms = [left.get(name, 1.0) / part for name, part in task.demands.items() if part]
+        rate = min([1.0, *rooms])
+        for name, part in task.demands.items():
+            left[name] = left.get(name, 1.0) - rate * part
+        found.append(rate)
+    return found
+
+
+def grows_for_ever(tasks):
+    """Those that are stopped by a resource do not drop out."""
+    found = [0.0] * len(tasks)
+    while any(rate < 1 for rate in found):
+        found = [min(rate, 0.5) for rate in found]
+    return found
+
+
+def _run(tasks, rates=streams.rates, order=True, waits=True):
+    """The right loop, with one thing left out."""
+    left = {task.name: task.alone_s for task in tasks}
+    spans, now = [], 0.0
+    while left:
+        running, streams_taken = [], set()
+        for task in tasks:
+            if task.name not in left or (order and task.stream in streams_taken):
+                continue
+            streams_taken.add(task.stream)
+            if not waits or not any(name in left for name in task.after):
+                running.append(task)
+        if not running:
+            raise ValueError("they wait for each other")
+        speeds = rates(running)
+        step = min(left[task.name] / speed for task, speed in zip(running, speeds, strict=True))
+        for task, speed in zip(running, speeds, strict=True):
+            spans.append(Span(task.name, task.stream, now, now + step, speed))
+            left[task.name] -= step * speed
+            if left[task.name] <= 1e-9 * task.alone_s:
+                del left[task.name]
+        now += step
+    return tuple(spans)
+
+
+def _timeline(tasks, ideal=None, **how):
+    spans = _run(tasks, **how)
+    if ideal is None:
+        ideal = max(span.end_s for span in _run(tasks, rates=everyone_at_full_speed))
+    return SharedTimeline(tuple(tasks), spans, ideal)
+
+
+def nothing_is_shared(tasks):
+    return _timeline(tasks, rates=everyone_at_full_speed)
+
+
+def all_streams_are_one_list(tasks):
+    return _timeline(tasks, order=False)
+
+
+def ignores_after(tasks):
+    return _timeline(tasks, waits=False)
+
+
+def ideal_is_the_longest_task(tasks):
+    return _timeline(tasks, ideal=max(task.alone_s for task in tasks))
+
+
+def ideal_is_shared_too(tasks):
+    return _timeline(tasks, ideal=max(span.end_s for span in _run(tasks)))
+
+
+def a_rate_for_the_whole_task(tasks):
+    """Each task keeps the rate with which it starts, until it ends."""
+    spans = []
+    for task in tasks:
+        own = [span for span in _run(tasks) if span.task == task.name]
+        length = task.alone_s / own[0].rate
+        start = own[0].start_s
+        spans.append(Span(task.name, task.stream, start, start + length, own[0].rate))
+    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
+
+
+def one_after_another(tasks):
+    """Whoever shares a processor waits until it is free."""
+    spans, now = [], 0.0
+    for task in tasks:
+        spans.append(Span(task.name, task.stream, now, now + task.alone_s, 1.0))
+        now += task.alone_s
+    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
+
+
+def spans_from_start_to_end(tasks):
+    """One span for each task, with the rate at its end."""
+    spans = []
+    for task in tasks:
+        own = [span for span in _run(tasks) if span.task == task.name]
+        ends = own[0].start_s, own[-1].end_s
+        spans.append(Span(task.name, task.stream, *ends, own[-1].rate))
+    return SharedTimeline(tuple(tasks), tuple(spans), _timeline(tasks).ideal_s)
+
+
+def gives_up_silently(tasks):
+    """Tasks that wait for each other are left out."""
+    try:
+        return _timeline(tasks)
+    except ValueError:
+        return SharedTimeline(tuple(tasks), (), 0.0)
+
+
+def _named(function, name):
+    """The function under the name that the skeleton gave it."""
+    function.__name__ = name
+    return function
+
+
+def _rates(function):
+    return [_named(function, "rates"), streams.shared_timeline]
+
+
+def _whole(function):
+    return [streams.rates, _named(function, "shared_timeline")]
+
+
+WRONG = [
+    (
+        "full speed",
+        _rates(everyone_at_full_speed),
+        "step 1.*use 2 of the processor; there is only 1",
+    ),
+    (
+        "one n-th each",
+        _rates(one_over_n),
+        "step 1.*a runs at 0.5, and nothing that it uses is used",
+    ),
+    ("shares of weights", _rates(by_weight_only), "step 1.*it can run faster"),
+    ("no weights", _rates(without_weights), "step 2.*large runs at 0.5, too small"),
+    ("what is left is lost", _rates(what_is_left_is_lost), "step [12].*"),
+    ("first come", _rates(first_come), "step 1.*a runs at 1, too large"),
+    ("never ends", _rates(grows_for_ever), "step 1.*on one rank nothing moves any more after 6 s"),
+    ("nothing is shared", _whole(nothing_is_shared), "step 3.*at 0 ms the running tasks use 2 of"),
+    (
+        "streams have no order",
+        _whole(all_streams_are_one_list),
+        "step 3.*second starts before first",
+    ),
+    ("no after", _whole(ignores_after), "step 3.*b starts before a has ended; see `after`"),
+    (
+        "the longest task",
+        _whole(ideal_is_the_longest_task),
+        "step 3.*ideal_s is .*expected the end",
+    ),
+    ("ideal with sharing", _whole(ideal_is_shared_too), "step 3.*ideal_s is"),
+    (
+        "one rate for each task",
+        _whole(a_rate_for_the_whole_task),
+        "step 3.*ends at 20 ms, too late",
+    ),
+    ("in turns", _whole(one_after_another), "step 3.*a ends at 10 ms, too early; at half"),
+    ("one span for each task", _whole(spans_from_start_to_end), "step 3.*add up to .* ms of work"),
+    ("no error", _whole(gives_up_silently), "step 4.*wait for each other.*expected a ValueError"),
+]
+
+
+def by_bisection(tasks):
+    """The level to which all weights are filled, found by halving intervals, one stop at a time."""
+    fixed = {}
+    while len(fixed) < len(tasks):
+        low, high = 0.0, 1 / min(task.weight for task in tasks)
+
+        def at(level):
+            return [
+                fixed.get(place, min(1.0, level * task.weight)) for place, task in enumerate(tasks)
+            ]
+
+        def fits(level):
+            used = {}
+            for task, rate in zip(tasks, at(level), strict=True):
+                for name, part in task.demands.items():
+                    used[name] = used.get(name, 0.0) + rate * part
+            return all(part <= 1 + 1e-12 for part in used.values()), used
+
+        for _ in range(100):
+            middle = (low + high) / 2
+            low, high = (middle, high) if fits(middle)[0] else (low, middle)
+        found, used = at(low), fits(low)[1]
+        before = len(fixed)
+        for place, task in enumerate(tasks):
+            full = any(part and used[name] > 1 - 1e-9 for name, part in task.demands.items())
+            if place not in fixed and (full or found[place] >= 1 - 1e-9):
+                fixed[place] = found[place]
+        if len(fixed) == before:
+            break
+    return [fixed[place] for place in range(len(tasks))]
+
+
+def by_events(tasks):
+    """The same spans as a list, cut again in the middle."""
+    halves = []
+    for span in _run(tasks, rates=by_bisection):
+        middle = (span.start_s + span.end_s) / 2
+        halves += [replace(span, end_s=middle), replace(span, start_s=middle)]
+    ideal = max(span.end_s for span in _run(tasks, rates=everyone_at_full_speed))
+    return SharedTimeline(tuple(tasks), tuple(reversed(halves)), ideal)
+
+
+RIGHT = [
+    ("by bisection", [_named(by_bisection, "rates"), _named(by_events, "shared_timeline")]),
+]

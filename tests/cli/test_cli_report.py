@@ -1,0 +1,29 @@
+"""`course report`: its checks as text and as JSON, its folder, its exit code."""
+
+import json
+
+import pytest
+
+from course_lib import cli
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_HOME", str(tmp_path / "home"))
+
+
+def test_it_writes_the_page_and_says_what_is_open(tmp_path, capsys):
+    out = tmp_path / "out"
+    assert cli.main(["report", "--out", str(out), "--name", "Ada", "--no-pdf"]) == 1
+    said = capsys.readouterr().out
+    assert "[open] a plan is chosen" in said and f"wrote {out / 'report.html'}" in said
+    assert "Ada, 20" in (out / "report.html").read_text(encoding="utf-8")
+    cli.main(["report", "--out", str(out), "--no-pdf", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    assert data["pdf"] is None and {check["state"] for check in data["checks"]} == {"open"}
+
+
+def test_a_folder_that_is_a_file_is_one_sentence(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert cli.main(["report", "--out", str(tmp_path / "file"), "--no-pdf"]) == 2
+    assert "cannot be written" in capsys.readouterr().err

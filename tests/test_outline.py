@@ -1,0 +1,50 @@
+"""The outline says what the chapters say: their titles, and what each of them needs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from course_lib import outline
+from course_lib.building.chapters import read_chapters
+from course_lib.outline import Entry
+
+ROOT = Path(__file__).parents[1]
+CHAPTERS = {chapter.number: chapter for chapter in read_chapters(ROOT)}
+ENTRIES = {entry.number: entry for entry in outline.CHAPTERS}
+
+
+def needed(text):
+    """Chapters in "You need chapters 3 to 5; chapter 12 for cp": 3, 4, 5, 12."""
+    (sentence,) = re.findall(r"You need (.*?)\.(?:\s|$)", text, re.DOTALL)
+    spans = re.findall(r"\b(\d+)(?: to (\d+))?", sentence)
+    return tuple(n for low, high in spans for n in range(int(low), int(high or low) + 1))
+
+
+@pytest.mark.parametrize("number", sorted(CHAPTERS))
+def test_the_outline_has_the_titles_and_needs_of_the_chapters(number):
+    chapter, entry = CHAPTERS[number], ENTRIES[number]
+    assert chapter.title.removeprefix(f"{number} ") == entry.title
+    if number:
+        assert needed(chapter.cells[0].source) == entry.needs
+
+
+def test_every_chapter_has_a_line_on_the_first_page_and_in_the_readme():
+    first = "\n".join(cell.source for cell in CHAPTERS[0].cells)
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    for number, entry in ENTRIES.items():
+        assert f"{number} {entry.title}" in readme
+        if number:
+            assert re.search(rf"\| {number} \| \[{re.escape(entry.title)}\]\(\d\d_", first)
+
+
+def test_the_links_of_the_first_page_lead_somewhere():
+    first = "\n".join(cell.source for cell in CHAPTERS[0].cells)
+    links = re.findall(r"\]\(([\w.]+\.ipynb)\)", first)
+    assert len(links) == len(ENTRIES)  # chapters 1 to 17 and the glossary
+    assert [link for link in links if not (ROOT / "notebooks" / link).exists()] == []
+
+
+def test_steps_leave_out_what_another_need_brings_along():
+    chapters = tuple(Entry(n, "", needs) for n, needs in enumerate([(), (), (0, 1), (0,)]))
+    assert outline.steps(chapters) == [(0, 1), (1, 2), (0, 3)]

@@ -1,0 +1,67 @@
+"""Verdicts come from numbers alone."""
+
+import pytest
+from probes import Given, Probe
+
+from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
+
+
+@pytest.mark.parametrize(
+    ("said", "own", "found", "verdict", "factor"),
+    [
+        (10, 10.4, 9.6, "right", 0.96),
+        (10, 10, 40, "right on its own terms", 4),
+        (10, 40, 10, "right number, other terms", 1),
+        (10, 20, 40, "wrong", 4),
+        (10, None, 40, "wrong", 4),
+        (10, None, 10, "right number, other terms", 1),
+        (0, 0, 0, "right", 1),
+        (0, 0, 5, "right on its own terms", 0),
+    ],
+)
+def test_three_numbers_make_a_verdict(said, own, found, verdict, factor):
+    claim = Claim("it is so", said, own, found, "of this")
+    assert (claim.verdict, claim.factor) == (verdict, pytest.approx(factor))
+    assert verdict in claim.explain()
+    audit = Audit("somebody", (claim,))
+    assert [audit.count(word) for word in VERDICTS.values()].count(1) == 1
+    assert audit.explain().startswith("somebody\n1. it is so")
+
+
+def test_bad_claims_are_refused():
+    with pytest.raises(ValueError, match="said must be at least 0"):
+        Claim("it is so", -1, 1, 1, "of this")
+    with pytest.raises(ValueError, match="claims is empty"):
+        Audit("somebody", ())
+    with pytest.raises(ValueError, match="is not one of right, right on"):
+        Audit("somebody", (Claim("it is so", 1, 1, 1, ""),)).count("fine")
+
+
+CLAIM = {"words": "it is so", "said": 10.0, "own_terms": 10.0, "found": 12.0, "because": "of this"}
+PROBES = {
+    "Claim": Probe(
+        Claim,
+        CLAIM,
+        {
+            "words": "it is not",
+            "said": 12.0,
+            "own_terms": 20.0,
+            "found": 10.0,
+            "because": "of that",
+            "unit": "s",
+            "within": 0.5,
+        },
+        see=lambda claim: claim.explain(),
+    ),
+    "Audit": Probe(
+        Audit,
+        {"source": "somebody", "claims": (Claim(**CLAIM),)},
+        {"source": "others", "claims": Given((Claim(**CLAIM), Claim(**CLAIM)))},
+        see=lambda audit: audit.explain(),
+    ),
+    "Audit.count": Probe(
+        Audit("somebody", (Claim(**CLAIM),)).count,
+        {"verdict": "wrong"},
+        {"verdict": "right on its own terms"},
+    ),
+}

@@ -1,0 +1,157 @@
+"""Streams that share: by hand, by Linux's own weights, and by what any sharing must obey."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from every import every
+from probes import Given, Probe
+
+from course_lib.theory.step.streams import SharedTimeline, Span, Task, rates, shared_timeline
+
+CORE = {"core": 1.0}
+
+
+def test_two_equal_tasks_share_a_core_by_hand():
+    # Half each until the short one has its 2 s at 4 s; the long one has 2 of 5 and runs alone.
+    run = shared_timeline([Task("long", "a", 5, CORE), Task("short", "b", 2, CORE)])
+    assert run.end_s("short") == 4 and run.slowdown("short") == 2
+    assert run.total_s == 7 == run.serial_s  # a core that is never idle
+    assert run.ideal_s == 5 and run.lost_s == 2
+
+
+def test_tasks_that_leave_room_do_not_disturb_each_other():
+    run = shared_timeline([Task("a", "a", 3, {"core": 0.6}), Task("b", "b", 3, {"core": 0.4})])
+    assert run.total_s == run.ideal_s == 3
+
+
+def test_what_neither_uses_fully_is_what_both_lose():
+    # 0.9 and 0.3 of the processor: both run at 1 / 1.2.
+    assert rates([Task("a", "a", 1, {"sm": 0.9}), Task("b", "b", 1, {"sm": 0.3})]) == pytest.approx(
+        [1 / 1.2, 1 / 1.2]
+    )
+
+
+def test_what_one_cannot_use_the_other_gets():
+    # Equal shares would give 0.5 each of the memory; the first wants 0.2 only.
+    tasks = [Task("a", "a", 1, {"memory": 0.2}), Task("b", "b", 1, {"memory": 1.0}, weight=0.01)]
+    assert rates(tasks) == pytest.approx([1.0, 0.8])
+
+
+@pytest.mark.parametrize(("nice", "weight"), [(0, 1024), (5, 335), (10, 110), (19, 15)])
+def test_weights_are_those_of_linux(nice, weight):
+    # kernel/sched/core.c, sched_prio_to_weight: what a process of this niceness gets beside 1024.
+    polite = Task(f"nice {nice}", "b", 1, CORE, weight=weight / 1024)
+    assert rates([Task("rude", "a", 1, CORE), polite])[1] == pytest.approx(weight / (1024 + weight))
+
+
+def test_a_stream_keeps_its_order_and_events_are_waited_for():
+    tasks = [
+        Task("gather", "comm", 1),
+        Task("compute", "main", 2, after=("gather",)),
+        Task("send", "comm", 1, after=("compute",)),
+    ]
+    run = shared_timeline(tasks)
+    assert [run.start_s(task.name) for task in tasks] == [0, 1, 3]
+    assert run.waits_s("main") == 2 and run.busy_s("comm") == 2
+    assert "total 4000.00 ms" in run.explain()
+
+
+def test_a_resource_is_never_overdrawn_and_no_capacity_is_left_that_somebody_wants():
+    dice = random.Random(5)
+    for _ in range(300):
+        tasks = [
+            Task(
+                f"t{place}",
+                f"s{place}",
+                1,
+                {its: dice.choice([0, 0.2, 0.7, 1]) for its in ("sm", "memory", "link")},
+                weight=dice.choice([0.1, 1, 5]),
+            )
+            for place in range(dice.randint(1, 5))
+        ]
+        found = rates(tasks)
+        used = {
+            its: sum(speed * task.demands[its] for speed, task in zip(found, tasks, strict=True))
+            for its in ("sm", "memory", "link")
+        }
+        assert max(used.values()) < 1 + 1e-9 and max(found) < 1 + 1e-9
+        for speed, task in zip(found, tasks, strict=True):
+            held_back = any(part > 0 and used[its] > 1 - 1e-9 for its, part in task.demands.items())
+            assert speed > 1 - 1e-9 or held_back
+
+
+def test_every_task_gets_all_its_work_done():
+    tasks = [Task(f"t{n}", f"s{n % 3}", 1 + n % 4, CORE, weight=1 + n % 2) for n in range(12)]
+    run = shared_timeline(tasks)
+    for task in tasks:
+        done = sum((it.end_s - it.start_s) * it.rate for it in run.spans if it.task == task.name)
+        assert done == pytest.approx(task.alone_s)
+    assert run.total_s == pytest.approx(run.serial_s)  # one core, and always somebody on it
+
+
+A = Task("a", "s", 1)
+
+
+@every(
+    ("tasks", "message"),
+    [
+        ([], "tasks holds no task"),
+        ([A, A], "task 'a' is there twice"),
+        ([replace(A, after=("b",))], "after of 'a' 'b' is not one of a"),
+        ([replace(A, after=("b",)), Task("b", "t", 1, after=("a",))], "a, b wait for each other"),
+    ],
+)
+def test_bad_tasks_are_explained(tasks, message):
+    with pytest.raises(ValueError, match=message):
+        shared_timeline(tasks)
+
+
+def test_bad_demands_are_explained():
+    with pytest.raises(ValueError, match=r"demands\['sm'\] must be at most 1"):
+        Task("a", "s", 1, {"sm": 2})
+    with pytest.raises(ValueError, match="stream 'x' is not one of s"):
+        shared_timeline([A]).busy_s("x")
+    with pytest.raises(ValueError, match="task 'x' is not one of a"):
+        shared_timeline([A]).slowdown("x")
+
+
+def _beside(task):
+    """The spans of a task beside another that wants the same core."""
+    run = shared_timeline([Task("other", "t", 2.0, CORE), task])
+    return [[span.stream, span.task, span.start_s, span.end_s, span.rate] for span in run.spans]
+
+
+RUN = shared_timeline([Task("long", "a", 5, CORE), Task("short", "b", 2, CORE)])
+PROBES = {
+    "Task": Probe(
+        Task,
+        {"name": "a", "stream": "s", "alone_s": 1.0, "demands": CORE},
+        {
+            "name": "b",
+            "stream": "t",
+            "alone_s": 2.0,
+            "demands": Given({"core": 0.5}),
+            "weight": 3.0,
+            "after": Given(("other",)),
+        },
+        see=_beside,
+    ),
+    "shared_timeline": Probe(
+        shared_timeline, {"tasks": [A]}, {"tasks": Given([replace(A, alone_s=2)])}
+    ),
+    "rates": Probe(rates, {"tasks": [A]}, {"tasks": Given([A, A])}),
+    "SharedTimeline.start_s": Probe(
+        lambda name: shared_timeline([A, Task("b", "s", 1)]).start_s(name),
+        {"name": "a"},
+        {"name": "b"},
+    ),
+    "SharedTimeline.end_s": Probe(RUN.end_s, {"name": "long"}, {"name": "short"}),
+    "SharedTimeline.slowdown": Probe(RUN.slowdown, {"name": "long"}, {"name": "short"}),
+    "SharedTimeline.busy_s": Probe(RUN.busy_s, {"stream": "a"}, {"stream": "b"}),
+    "SharedTimeline.waits_s": Probe(RUN.waits_s, {"stream": "a"}, {"stream": "b"}),
+}
+RECORDS = {
+    "Span": [Span("a", "s", 0, 1, 1.0), Span("b", "t", 1, 2, 0.5)],
+    "SharedTimeline": [RUN, SharedTimeline((A,), (Span("a", "s", 0, 1, 1),), 1)],
+}
