@@ -99,7 +99,7 @@ def found(kind: str, seconds: float) -> float:
 
 
 def by_doctor(kind: str, seconds: float) -> None:
-    """Keep how long the doctor took."""
+    """Keep how long the doctor took that has found it."""
     progress.update("hunts", kind, lambda record: record.update(doctor_s=seconds))
 
 
@@ -116,4 +116,6 @@ def table() -> str:
 
 
 def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
+    if value is None:
+        return "–"
+    return f"{1e3 * value:.0f} ms" if value < 1 else f"{value:.0f} s"

@@ -5,6 +5,7 @@ from typing import Any
 
 from course_lib.checking import progress
 from course_lib.checking.exercises import chapters, exercises_of
+from course_lib.checking.hunts import CAUSES
 from course_lib.checking.predictions import how_far
 
 _WIDTH = 41
@@ -34,6 +35,7 @@ def summary() -> dict[str, Any]:
         "file": str(progress.path()),
         "exercises": exercises,
         "predictions": kept["predictions"],
+        "hunts": kept["hunts"],
         "quizzes": kept["quizzes"],
     }
 
@@ -51,6 +53,9 @@ def as_text(data: dict[str, Any]) -> str:
     lines.append(f"{passed} of {len(data['exercises'])} exercises passed")
     for chapter, score in sorted(data["quizzes"].items()):
         lines.append(f"quiz {chapter}: best {score.get('best')} of {score.get('of')}")
+    if data["hunts"]:
+        found = sum("best_s" in record for record in data["hunts"].values())
+        lines.append(f"the hunt: {found} of {len(CAUSES)} faults found, see `course hunt --table`")
     lines += predictions_lines(data["predictions"])
     lines.append(f"kept in {data['file']}")
     return "\n".join(lines)

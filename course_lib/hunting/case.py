@@ -82,16 +82,23 @@ class Case:
         print(f"{said}, found in {seconds:.0f} s (your best for this cause: {best_s:.0f} s)")
 
     def doctor(self) -> None:
-        """Run it again with a record, and print what `course diagnose` says, and how soon."""
+        """Run it again with a record, and print what `course diagnose` says, and how soon.
+
+        Who has not answered yet is told by it: a later answer has no time.
+        """
+        self.over = True
         with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:
             start_s = time.monotonic()
             _printed(self._fault, record=Path(folder))
             ran_s, start_s = time.monotonic() - start_s, time.monotonic()
-            report = diagnosing.diagnose(folder).report()
+            diagnosis = diagnosing.diagnose(folder)
             seconds = time.monotonic() - start_s
-        hunts.by_doctor(self._fault.kind, seconds)
-        first = report.partition("\n")[0]
+        first = diagnosis.report().partition("\n")[0]
         print(f"The doctor, {1e3 * seconds:.0f} ms after a launch of {ran_s:.0f} s:\n{first}")
+        if diagnosis.finding.ranks == (self._fault.rank,):
+            hunts.by_doctor(self._fault.kind, seconds)
+        else:
+            print("It reads who called what and where each rank stood: this needed somebody else.")
 
 
 def _printed(fault: hunts.Fault, record: Path | None = None) -> str:

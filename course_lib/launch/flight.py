@@ -28,11 +28,11 @@ def entries(lines: bool = True) -> list[dict[str, Any]]:
     """
     from torch._C import _distributed_c10d as private
 
-    kinds = {"includeCollectives": True, "includeStackTraces": lines, "onlyActive": False}
+    asked = {} if lines else {"includeStackTraces": False}
     for name in ("_dump_nccl_trace", "_dump_fr_trace"):  # with GPUs the first has them
-        with contextlib.suppress(AttributeError, RuntimeError):
+        with contextlib.suppress(AttributeError, RuntimeError, TypeError):
             dump = getattr(private, name)
-            found: list[dict[str, Any]] = pickle.loads(dump(**kinds)).get("entries", [])
+            found: list[dict[str, Any]] = pickle.loads(dump(**asked)).get("entries", [])
             if found:
                 return found
     return []

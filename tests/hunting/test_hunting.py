@@ -126,6 +126,8 @@ def test_an_answer_is_told_which_half_is_wrong(hung, capsys):
     assert f"[pass] rank {rank}: hung rank, found in 0 s" in capsys.readouterr().out
     assert progress.read()["hunts"]["hang"]["best_s"] < 60
     assert "1 of 10 found" in table()
+    assert cli.main(["progress"]) == 0
+    assert "the hunt: 1 of 10 faults found" in capsys.readouterr().out
 
 
 def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
@@ -163,6 +165,15 @@ def test_the_doctor_is_asked_about_the_same_case(capsys):
     assert f"Rank {hunts.drawn(SEEDS['interface']).rank} is the cause: it found no network" in said
     assert progress.read()["hunts"]["interface"]["doctor_s"] < 60
     assert "0 of 10 found" in table()
+
+
+@pytest.mark.torch_internals
+def test_what_the_doctor_does_not_find_is_not_counted_for_it(capsys):
+    asked = Case(SEEDS["weights"])
+    asked.doctor()
+    assert "Nothing wrong found" in capsys.readouterr().out
+    asked.answer(rank=asked._fault.rank, cause="other weights")  # by now it has been told
+    assert progress.read()["hunts"] == {}
 
 
 def test_frames_of_the_demo_are_those_of_a_train_py():
