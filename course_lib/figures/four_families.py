@@ -22,9 +22,8 @@ FAMILIES = {
 def families(sent_bytes: Mapping[str, int] | None = None) -> Sheet:
     """Three GPUs under data, pipeline, tensor and expert parallelism; dashed: held elsewhere.
 
-    `sent_bytes`: by family, what one GPU handed to the network; then the figure says as well whether
-    the network must add it up. Raises ValueError for a family
-    that is not in FAMILIES.
+    `sent_bytes`: by family, what one GPU handed to the network; then the figure also says whether
+    the network must add it up. Raises ValueError for a family that is not in FAMILIES.
     """
     sent = dict(sent_bytes or {})
     if unknown := sorted(set(sent) - set(FAMILIES)):
