@@ -201,7 +201,7 @@ for stages in (10, 80):
 assert 2 * 79 / (2 * 9) > 8
 
 # %% [markdown]
-# True, and harmless: all of it together grows nine times, and so does the latency of one micro-batch on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
+# True, and harmless: all of it together grows nearly nine times, and so does the latency of one micro-batch on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
 #
 # Second, on the H200: *faster memory raises the ratio of computing to communication.*
 
@@ -1228,8 +1228,8 @@ def audit_run(
     tokens: float,
     gpu_hours: float,
     peak_flop_per_s: float,
-    source: str,
     *,
+    source: str,
     most: float = 0.87,
     least: float = 0.20,
 ) -> JudgedRun:
