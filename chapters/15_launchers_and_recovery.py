@@ -131,7 +131,7 @@ print(store.get("rank 1 listens at").decode())
 print([store.add("ranks that have arrived", 1) for _ in range(3)])
 
 # %% [markdown]
-# The last line is how a barrier counts. Now the two functions that stand in nearly every example of PyTorch, and in our notes. `setup` joins
+# The last line is how a barrier counts. Now the two functions that stand in nearly every example of PyTorch, and in the notes. `setup` joins
 # the group, `cleanup` leaves it. Gloo is the backend for the CPU, NCCL the one for NVIDIA GPUs (chapter 6):
 
 # %%
@@ -141,7 +141,7 @@ show_source(scratch.launcher.setup, scratch.launcher.cleanup)
 # Without `rank` and `world_size` it takes them from the environment as well. The order at the end matters: a DDP model
 # that outlives its group can abort the process, so what used the group is collected first.
 #
-# The example in our notes is a toy with two layers on two devices, wrapped in DDP:
+# The example in the notes is a toy with two layers on two devices, wrapped in DDP:
 
 # %%
 show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
@@ -326,7 +326,7 @@ assert found["torchrun, accelerate inside"] == 2
 # %% [markdown]
 # **Explain.** One. Six other lines agree with one process up to rounding, whoever started the ranks; the one in bf16 is off by 0.4 %, as bf16 must be. But on CPUs accelerate starts several processes only through MPI, and otherwise one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
 # Under torchrun the same program finds both ranks, for what accelerate does *inside* is right. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
-# your plan.** Our notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only; the backends that it has are DDP, FSDP, DeepSpeed and Megatron.
+# your plan.** The notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only; the backends that it has are DDP, FSDP, DeepSpeed and Megatron.
 #
 # ### The same setting has four names
 #
@@ -470,7 +470,7 @@ expect(100 * alone, 100 * own, within=1e-3, label="own rows", unit="%", yours=wr
 
 # %% [markdown]
 # **Explain.** Rows that are orthogonal among themselves are not orthogonal to those of the other rank. (Theory is one process here that does the same with the upper half; there is no formula.) So the first
-# limit in our notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, where not even the rows are left. FSDP2's shards
+# limit in the notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, where not even the rows are left. FSDP2's shards
 # are **DTensors**, and they got it right, without a change in `orthogonal`.
 #
 # **3. The dispatcher.** How did they? Each operation of PyTorch goes through a switchboard, the **dispatcher** (分发器), which looks at the kinds of its arguments and picks the code. DTensor registers there. For each
