@@ -84,7 +84,7 @@ figures.command_map(tables.PARTS)
 # %% [markdown]
 # ## 16.1 Three lines to begin with
 #
-# Three questions come before all others, and each takes one line. They stand in our notes:
+# Three questions come before all others, and each takes one line. They stand in the notes:
 #
 # ```
 # python -c "import torch; print(torch.cuda.is_available()); print(torch.cuda.device_count())"
@@ -119,7 +119,7 @@ print("CUDA", torch.version.cuda, "ROCm", torch.version.hip)
 # | `dist.is_nccl_available()` | NCCL, or RCCL, was compiled in | that there is a GPU, or a network |
 # | `torch.version.cuda`, `.hip` | for which GPUs PyTorch was built; one of them is None | which driver is installed |
 #
-# Our note 002 wants PyTorch to be compiled from source with `USE_DISTRIBUTED=1`. That was for those who compile it anyway: by default the switch is on for Linux and Windows and off for macOS (documentation of `torch.distributed.is_available`). The packages that `pip` brings
+# Note 002 wants PyTorch to be compiled from source with `USE_DISTRIBUTED=1`. That was for those who compile it anyway: by default the switch is on for Linux and Windows and off for macOS (documentation of `torch.distributed.is_available`). The packages that `pip` brings
 # have it on all three. What differs is the backend. Gloo is on all three; NCCL is on Linux only. That is one reason why the ranks of this course talk through Gloo. The switches of your own build:
 
 # %%
@@ -216,7 +216,7 @@ for sign in gpu_state.nvlink_signs(gpu_state.nvlink(output("nvidia-smi_nvlink").
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# A rate here is one link in *one* direction. The "900 GB/s" in an H100's data sheet is 18 links of 25 GB/s, times two directions. Our note 004 sets that number beside the 32 GB/s of a PCIe slot, which is one direction, so one of the two is twice too large. Before you compare two rates, ask of each: one
+# A rate here is one link in *one* direction. The "900 GB/s" in an H100's data sheet is 18 links of 25 GB/s, times two directions. Note 004 sets that number beside the 32 GB/s of a PCIe slot, which is one direction, so one of the two is twice too large. Before you compare two rates, ask of each: one
 # way or both, one link or all, bits or bytes?
 #
 # Next the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) mends those of one bit. A row that makes more is replaced by a spare one at the next reset, which is called **row remapping** (行重映射).
@@ -269,7 +269,7 @@ print(output("dcgmi_diag_pass").shown)
 #
 # ### The one that is dangerous: -r
 #
-# Our notes list `nvidia-smi -r` beside `nvidia-smi pmon`, as if both looked at something. `-r` *resets* GPUs, all of them if you give no `-i`. What runs there is lost, and where GPUs are joined by switches the neighbours are reset with them. It needs root, and it refuses as long as anything uses
+# The notes list `nvidia-smi -r` beside `nvidia-smi pmon`, as if both looked at something. `-r` *resets* GPUs, all of them if you give no `-i`. What runs there is lost, and where GPUs are joined by switches the neighbours are reset with them. It needs root, and it refuses as long as anything uses
 # the GPU, even a monitor:
 
 # %%
@@ -464,7 +464,7 @@ figures.rdma_paths(per_gb)
 # - memory that stays where it is. The system may not move it to another place or to the disk, so it must be **locked** (锁定内存): `ulimit -l`,
 # - for GPUDirect, a short way from GPU to card: `topo -m`.
 #
-# InfiniBand is a network made for this. RoCE does the same over Ethernet. Our note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
+# InfiniBand is a network made for this. RoCE does the same over Ethernet. Note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
 #
 # **Predict.** How many percent of a PCIe 4.0 ×16 slot (31.5 GB/s one way) does a port of 200 Gb/s take?
 
@@ -599,7 +599,7 @@ for sign in port_counters.counter_signs(before):
     print(sign.sentence)
 
 # %% [markdown]
-# `mlnx_perf -i ib0 | grep rdma`, from our notes, reads the counters of the *network interface* once a second and converts them, to bytes and to bits:
+# `mlnx_perf -i ib0 | grep rdma`, from the notes, reads the counters of the *network interface* once a second and converts them, to bytes and to bits:
 
 # %%
 print(output("mlnx_perf").shown)
@@ -641,7 +641,7 @@ print(output("rdma_link").shown)
 # %% [markdown]
 # ## 16.5 Containers and pods
 #
-# A container begins with 64 MB of shared memory, and without a GPU and without a port, whatever the node has. A **container** (容器) is an ordinary process that sees only a part of its machine: its own files, its own network, its own `/dev`. So everything above can be healthy on the node and missing inside. Our notes start one like this:
+# A container begins with 64 MB of shared memory, and without a GPU and without a port, whatever the node has. A **container** (容器) is an ordinary process that sees only a part of its machine: its own files, its own network, its own `/dev`. So everything above can be healthy on the node and missing inside. The notes start one like this:
 
 # %%
 notes_line = """docker run -it --rm \\

@@ -201,7 +201,7 @@ for stages in (10, 80):
 assert 2 * 79 / (2 * 9) > 8
 
 # %% [markdown]
-# True, and harmless: all of it together grows nine times, and so does the latency of one micro-batch on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
+# True, and harmless: all of it together grows nearly nine times, and so does the latency of one micro-batch on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
 #
 # Second, on the H200: *faster memory raises the ratio of computing to communication.*
 
@@ -694,7 +694,7 @@ assert [round(size) for size in days["H200-SXM"]] == [36, 45]
 #
 # ### Under both sets of assumptions
 #
-# The optimistic assumptions are those of the 38 days, the cautious ones those of the 53. The truth lies between, and nobody knows where before the first run. So rank by the *loss*: how far behind the best layout is this one, under whichever assumptions are worse for it (section 13.4)?
+# The optimistic assumptions are those of the 38 days, the cautious ones those of the 53. How much really hides, nobody knows before the first run. So rank by the *loss*: how far behind the best layout is this one, under whichever assumptions are worse for it (section 13.4)?
 
 # %%
 both = plans["H100-SXM"]
@@ -716,7 +716,7 @@ figures.ranked_layouts(
 #
 # ### Defend it
 #
-# Choose a layout for the H100 cluster. Take one from the table or one of your own, such as one with memory to spare. tp · pp · cp · dp = 512 and micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report, with what the planner says about it, and with what each engine says.
+# Choose a layout for the H100 cluster. Take one from the table or one of your own, such as one with memory to spare. `planner.plan(…, only={"zero_stage": (0, 1)})` searches among some of them only. tp · pp · cp · dp = 512 and micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report, with what the planner says about it, and with what each engine says.
 
 # %%
 choice = None  # Layout(tp=..., pp=..., dp=..., zero_stage=..., accumulation=..., ...)
@@ -1228,8 +1228,8 @@ def audit_run(
     tokens: float,
     gpu_hours: float,
     peak_flop_per_s: float,
-    source: str,
     *,
+    source: str,
     most: float = 0.87,
     least: float = 0.20,
 ) -> JudgedRun:

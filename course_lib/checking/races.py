@@ -134,13 +134,21 @@ def _row(part: mine.Part, measured: bool) -> dict[str, Any]:
         "lines_of_the_course": mine.lines(part, "course"),
     }
     if measured and exercise.race:
-        laps = run_race(exercise.race, part)
-        row["race"] = exercise.race.what
-        row["laps"] = [lap.line() for lap in laps]
-        by_name = {lap.whose: lap.seconds for lap in laps}
-        if "yours" in by_name:
-            row["times_the_course"] = by_name["yours"] / by_name["the course's"]
+        row |= {"race": exercise.race.what, **_raced(exercise.race, part)}
     return row
+
+
+def _raced(its: Race, part: mine.Part) -> dict[str, Any]:
+    """The laps in lines, and the time of the learner's over the course's, if there is one."""
+    try:
+        laps = run_race(its, part)
+    except launch.RankFailed as error:
+        return {"laps": [f"rank {error.rank} {error.reason.splitlines()[0]}"]}
+    found: dict[str, Any] = {"laps": [lap.line() for lap in laps]}
+    by_name = {lap.whose: lap.seconds for lap in laps}
+    if "yours" in by_name:
+        found["times_the_course"] = by_name["yours"] / by_name["the course's"]
+    return found
 
 
 def as_text(data: dict[str, Any]) -> str:

@@ -22,8 +22,8 @@ FAMILIES = {
 def families(sent_bytes: Mapping[str, int] | None = None) -> Sheet:
     """Three GPUs under data, pipeline, tensor and expert parallelism; dashed: held elsewhere.
 
-    `sent_bytes`: by family, what one GPU handed to the network. Raises ValueError for a family
-    that is not in FAMILIES.
+    `sent_bytes`: by family, what one GPU handed to the network; then the figure also says whether
+    the network must add it up. Raises ValueError for a family that is not in FAMILIES.
     """
     sent = dict(sent_bytes or {})
     if unknown := sorted(set(sent) - set(FAMILIES)):
@@ -40,8 +40,8 @@ def families(sent_bytes: Mapping[str, int] | None = None) -> Sheet:
 def _sentence(sent: Mapping[str, int]) -> str:
     parts = []
     for name, (cut, moves, how) in FAMILIES.items():
-        size = f", {sent[name]:,} bytes" if name in sent else ""
-        parts.append(f"{name} parallelism cuts {cut}; {moves} are {how}{size}")
+        told = f"moves {moves}" if name not in sent else f"{moves} are {how}, {sent[name]:,} bytes"
+        parts.append(f"{name} parallelism cuts {cut}; {told}")
     return "3 GPUs, 3 layers. " + ". ".join(part.capitalize() for part in parts) + "."
 
 
@@ -58,9 +58,7 @@ def _panel(sheet: Sheet, name: str, left: float, top: float, size: int | None) -
             whole = (x, _layer_y(top, layer), _BOX, _ROW - 8)
             sheet.boxes([whole], style.WHITE, edge=style.GREY, dashed=True)
             sheet.boxes(_held(name, gpu, layer, whole), *look)
-    text = f"{moves}, {how}"
-    if size is not None:
-        text += f": {size:,} bytes"
+    text = f"moves {moves}" if size is None else f"{moves}, {how}: {size:,} bytes"
     sheet.write(left + _LEFT, _layer_y(top, _LAYERS) + 14, text)
 
 

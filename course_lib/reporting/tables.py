@@ -1,8 +1,14 @@
-"""Tables and lists of the report, as HTML; every word of a learner is escaped."""
+"""What a section of the report is made of: words, tables, numbers; what is not ours is escaped."""
 
 import html
+import re
 from collections.abc import Collection, Iterable, Sequence
 
+from course_lib.checking.predictions import in_words
+from course_lib.figures.picture import Picture
+
+# Markdown, a figure, or ("html", a table).
+Part = str | Picture | tuple[str, str]
 _NUMBER = ' class="number"'
 
 
@@ -33,3 +39,13 @@ def _cell(text: str, kind: str, number: bool) -> str:
     if isinstance(text, Cell):
         return text
     return f"<{kind}{_NUMBER * number}>{html.escape(text)}</{kind}>"
+
+
+def told(value: float | None, unit: str) -> str:
+    """A number with its unit, to four digits; a dash where there is none."""
+    return "–" if value is None else in_words(value, unit, digits=4)
+
+
+def plain(text: str) -> str:
+    """A sentence of ours inside Markdown: its signs are no formatting."""
+    return re.sub(r"([\\`*_{}\[\]<>#|$])", r"\\\1", text)

@@ -44,6 +44,15 @@ def test_the_report_has_every_part_and_whose_it_is(ring):
     assert f"1 of {len(mine.PARTS)} parts are yours" in text and "not built yet" in text
 
 
-def test_every_build_but_the_launcher_can_be_raced():
+def test_builds_that_are_not_raced_do_not_compute():
     without = [part.file for part in mine.PARTS if find(part.build).race is None]
-    assert without == ["launcher"]  # it starts processes, and is no faster than Python starts
+    # They start processes and read texts.
+    assert without == ["launcher", "ibstat", "divergence"]
+
+
+def test_a_part_that_fails_in_its_race_is_a_line_of_the_report(ring, home, monkeypatch):
+    broken = COPY + "def ring_all_gather(*_):\n    raise ValueError('broken')\n"
+    (home / "mine" / "ring.py").write_text(broken)
+    monkeypatch.setattr(mine, "PARTS", (mine.BY_FILE["ring"],))
+    (row,) = races.report(measured=True)["parts"]
+    assert "ValueError: broken" in row["laps"][0] and "times_the_course" not in row

@@ -45,8 +45,14 @@ _PARTS = ("flop_per_s", "utilisation", "verdict", "source")
 _WORDS = ("plausible", "impossible", "poor")
 
 
+def _audited(audit: Any, claim: _Claim, **limits: float) -> Any:
+    """`audit` of a claim: four quantities by place, the source by name."""
+    *quantities, source = claim
+    return audit(*quantities, source=source, **limits)
+
+
 def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) -> Any:
-    found = parts.audit_run(*claim, **limits)
+    found = _audited(parts.audit_run, claim, **limits)
     if found is None:
         raise Unanswered(f"audit_run of {what} is None")
     if not isinstance(found, JudgedRun):
@@ -56,7 +62,7 @@ def _found(parts: SimpleNamespace, what: str, claim: _Claim, **limits: float) ->
 
 def _rates(parts: SimpleNamespace) -> None:
     for what, claim in _RUNS.items():
-        found, right = _found(parts, what, claim), audit_run(*claim)
+        found, right = _found(parts, what, claim), _audited(audit_run, claim)
         for part in ("flop_per_s", "utilisation"):
             given, expected = getattr(found, part), getattr(right, part)
             if not is_number(given):
@@ -83,7 +89,7 @@ def _mistake(factor: float, part: str) -> str:
 
 def _verdicts(parts: SimpleNamespace) -> None:
     for what, claim in (_RUNS | _CLAIMS).items():
-        found, right = _found(parts, what, claim), audit_run(*claim)
+        found, right = _found(parts, what, claim), _audited(audit_run, claim)
         _expect_verdict(found, right, what)
         if found.source != claim[-1]:
             raise Wrong(f"{what}: source is {described(found.source)}, expected the one given")
@@ -102,10 +108,10 @@ def _expect_verdict(found: Any, right: JudgedRun, what: str) -> None:
 def _limits(parts: SimpleNamespace) -> None:
     """The limits are parameters, exactly on a limit is still plausible, and nonsense is refused."""
     what, claim = "BLOOM 176B", _RUNS["BLOOM 176B"]
-    exactly = audit_run(*claim).utilisation
+    exactly = _audited(audit_run, claim).utilisation
     for most, least in ((0.3, 0.1), (0.9, 0.4), (exactly, exactly), (MOST, LEAST)):
         said = f"{what} with most={most:.3g} and least={least:.3g}"
-        right = audit_run(*claim, most=most, least=least)
+        right = _audited(audit_run, claim, most=most, least=least)
         _expect_verdict(_found(parts, said, claim, most=most, least=least), right, said)
     names = ("parameters", "tokens", "gpu_hours", "peak_flop_per_s")
     for place, bad in itertools.product(range(4), (0.0, -1.0)):
@@ -116,7 +122,7 @@ def _limits(parts: SimpleNamespace) -> None:
 
 def _expect_refusal(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -> None:
     try:
-        parts.audit_run(*claim)
+        _audited(parts.audit_run, claim)
     except ValueError:
         return
     except Exception as error:
@@ -128,7 +134,7 @@ def _expect_refusal(parts: SimpleNamespace, claim: tuple[Any, ...], what: str) -
 def _prepared(parts: SimpleNamespace) -> Any:
     """A thousand claims."""
     claims = list(_RUNS.values()) * 250
-    return lambda: [parts.audit_run(*claim) for claim in claims]
+    return lambda: [_audited(parts.audit_run, claim) for claim in claims]
 
 
 CLAIMS = build(

@@ -27,8 +27,8 @@ def audit_run(
     tokens: float,
     gpu_hours: float,
     peak_flop_per_s: float,
-    source: str,
     *,
+    source: str,
     most: float = MOST,
     least: float = LEAST,
 ) -> JudgedRun:

@@ -10,7 +10,7 @@ def _audit(six=6.0, hour=3600.0, percent=1.0, named=True, checked=True, limits=T
     """A right audit with one thing changed."""
 
     def audit_run(
-        parameters, tokens, gpu_hours, peak_flop_per_s, source, *, most=MOST, least=LEAST
+        parameters, tokens, gpu_hours, peak_flop_per_s, *, source, most=MOST, least=LEAST
     ):
         if checked and not (min(parameters, tokens, gpu_hours, peak_flop_per_s) > 0 and source):
             raise ValueError("nothing to judge")
@@ -28,9 +28,9 @@ def _audit(six=6.0, hour=3600.0, percent=1.0, named=True, checked=True, limits=T
     return audit_run
 
 
-def over_the_peak(*claim, most=1.0, least=LEAST):
+def over_the_peak(*claim, source, most=1.0, least=LEAST):
     """Only above the peak itself is impossible."""
-    return judged_run.audit_run(*claim, most=max(most, 1.0), least=least)
+    return judged_run.audit_run(*claim, source=source, most=max(most, 1.0), least=least)
 
 
 def in_other_words(*claim, **limits):
@@ -46,9 +46,9 @@ def a_tuple(*claim, **limits):
     return found.flop_per_s, found.utilisation, found.verdict, found.source
 
 
-def another_error(parameters, tokens, gpu_hours, peak_flop_per_s, source, **limits):
+def another_error(parameters, tokens, gpu_hours, peak_flop_per_s, **limits):
     return _audit(checked=False)(
-        parameters, tokens, gpu_hours / bool(gpu_hours), peak_flop_per_s, source, **limits
+        parameters, tokens, gpu_hours / bool(gpu_hours), peak_flop_per_s, **limits
     )
 
 
