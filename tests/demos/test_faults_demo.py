@@ -1,10 +1,16 @@
 """Each kind of fault ends in its sentence, and no fault in a sum."""
 
+from multiprocessing import active_children
+from pathlib import Path
+
 import pytest
+import torch
 from together import explained
 
 from course_lib import demos, launch
+from course_lib.demos.faults import kinds
 from course_lib.demos.faults.program import Options
+from course_lib.demos.faults.update import Update
 
 SENTENCES = {
     "kill": "rank 1 was killed by SIGKILL",
@@ -28,6 +34,18 @@ def test_each_fault_ends_in_one_sentence(kind, monkeypatch):
 def test_another_rank_can_be_broken():
     with pytest.raises(launch.RankFailed, match="rank 0 was killed"):
         demos.run("faults", ranks=2, stream=False, kind="kill", rank=0)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory is no folder here")
+def test_a_small_shared_memory_leaves_no_file(monkeypatch):
+    workers = []
+    monkeypatch.setattr(
+        kinds, "active_children", lambda: workers.extend(active_children()) or workers
+    )
+    with pytest.raises(RuntimeError, match="unable to"):
+        kinds.shm(Update(0, 1, torch.ones(4)))
+    (worker,) = workers
+    assert list(Path("/dev/shm").glob(f"torch_{worker.pid}_*")) == []
 
 
 def test_without_a_fault_all_is_well():

@@ -10,6 +10,8 @@ import signal
 import socket
 import time
 from collections.abc import Callable
+from multiprocessing import active_children
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -129,8 +131,16 @@ def shm(update: Update) -> None:
     A limit stands for the small /dev/shm of a container, which then says "No space left on device".
     """
     samples = Samples(lambda: None, length=50_000)
-    for _batch in DataLoader(samples, num_workers=1, worker_init_fn=small_files):
-        pass
+    batches = iter(DataLoader(samples, num_workers=1, worker_init_fn=small_files))
+    workers = active_children()
+    try:
+        for _batch in batches:
+            pass
+    finally:
+        batches._shutdown_workers()  # type: ignore[attr-defined]
+        for worker in workers:  # torch leaves the empty files that it could not enlarge
+            for left in Path("/dev/shm").glob(f"torch_{worker.pid}_*"):
+                left.unlink(missing_ok=True)
     healthy(update)
 
 
