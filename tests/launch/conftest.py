@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import folders_in, our_ranks
+from leftovers import no_folders_in, our_ranks
 
 from course_lib import launch
 from course_lib.launch import progress_line
@@ -24,4 +24,4 @@ def nothing_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
     monkeypatch.setattr(progress_line, "FIRST_S", 60.0)  # so that only the ranks print
     yield
     assert our_ranks() == []
-    assert folders_in(folder) == []
+    no_folders_in(folder)

@@ -40,6 +40,11 @@ def folders_in(temporary: Path) -> list[Path]:
     return [folder for kind in kinds for folder in temporary.glob(kind)]
 
 
+def no_folders_in(temporary: Path) -> None:
+    """Nothing is left, or will be in a moment: a folder is removed behind the last rank."""
+    wait_for(lambda: folders_in(temporary) == [], within_s=5)
+
+
 def our_ranks() -> list[psutil.Process]:
     """What this test process started, but for the server."""
     me = psutil.Process()

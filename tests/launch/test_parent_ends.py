@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from leftovers import folders_in, needs_signals, our_ranks, wait_for
+from leftovers import needs_signals, no_folders_in, our_ranks, wait_for
 
 LOCKED_RANKS = """
 import ctypes
@@ -85,7 +85,7 @@ def test_a_pipe_that_is_closed_early_ends_the_launch(temporary: Path) -> None:
     assert parent.wait(timeout=20) != 0
     assert "BrokenPipeError" in parent.stderr.read()  # to its end: nobody holds it any more
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert folders_in(temporary) == []
+    no_folders_in(temporary)
 
 
 def test_warming_up_keeps_nobody_waiting(temporary: Path) -> None:
@@ -102,4 +102,4 @@ def test_terminating_the_parent_ends_its_ranks(temporary: Path) -> None:
     parent.send_signal(signal.SIGTERM)
     parent.communicate()
     wait_for(lambda: our_ranks() == [], within_s=2)
-    assert folders_in(temporary) == []
+    no_folders_in(temporary)

@@ -11,7 +11,7 @@ import uuid
 from pathlib import Path
 
 import pytest
-from leftovers import MARK, folders_in, gone, marked, needs_signals, wait_for
+from leftovers import MARK, gone, marked, needs_signals, no_folders_in, wait_for
 
 from course_lib import launch
 from course_lib.launch import two_nodes
@@ -32,7 +32,7 @@ def mark(monkeypatch):
     monkeypatch.setenv(MARK, name)
     yield name
     assert gone(marked(name), within_s=BUSY_S)
-    assert folders_in(Path(tempfile.gettempdir())) == []
+    no_folders_in(Path(tempfile.gettempdir()))
     assert two_nodes.LINK not in os.listdir("/sys/class/net")
 
 
@@ -45,7 +45,7 @@ def odd_folder(tmp_path, monkeypatch, mark):
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
-    assert folders_in(folder) == []
+    no_folders_in(folder)
     assert not list(tmp_path.rglob("executed"))
 
 
