@@ -95,14 +95,15 @@ def keep(file: str, answers: Sequence[Any]) -> Path | None:
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = f'"""{", ".join(part.names)}: built in exercise {part.build}."""\n\n{text}'
     if path.exists() and path.read_text(encoding="utf-8") != whole:
-        os.replace(path, _free_name(path))
+        os.replace(path, free_name(path))
     path.write_text(whole, encoding="utf-8")
     return path
 
 
-def _free_name(path: Path) -> Path:
+def free_name(path: Path) -> Path:
+    """Where a file that must make room goes: `ring_before_1.py` for `ring.py`, or the next number."""
     number = 1
-    while (aside := path.with_name(f"{path.stem}_before_{number}.py")).exists():
+    while (aside := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
         number += 1
     return aside
 

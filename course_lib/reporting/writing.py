@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from course_lib.mine.shelf import free_name
 from course_lib.problem import Problem
 from course_lib.reporting import exporting, texts
 from course_lib.reporting.checks import Check, checks
@@ -87,15 +88,8 @@ def _free(folder: Path) -> Path:
     if not (page.exists() and _is_ours(page)):
         for path in (page, printed):
             if path.exists():
-                os.replace(path, _aside(path))
+                os.replace(path, free_name(path))
     return page
-
-
-def _aside(path: Path) -> Path:
-    number = 1
-    while (aside := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
-        number += 1
-    return aside
 
 
 def _write(page: Path, text: str) -> None:
