@@ -41,7 +41,7 @@ EXPECTED = {
     "slow": ("straggler", "time.sleep(0.2)"),
     "loader": ("loader", "DataLoader("),
     "worker": ("loader", "DataLoader("),
-    "shm": ("shared memory", "DataLoader("),
+    "shm": ("shared memory", "in batches"),
     "collective": ("collective", "dist.broadcast("),
     "shape": ("size", "repeat(1000)"),
     "dtype": ("size", "double()"),

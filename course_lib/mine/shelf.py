@@ -101,7 +101,7 @@ def keep(file: str, answers: Sequence[Any]) -> Path | None:
 
 
 def free_name(path: Path) -> Path:
-    """Where a file that must make room goes: `ring_before_1.py` for `ring.py`, or the next number."""
+    """Where a file goes that must make room: `ring_before_1.py` for `ring.py`, or a next number."""
     number = 1
     while (aside := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
         number += 1

@@ -119,4 +119,4 @@ def test_options_that_do_not_fit_are_explained():
 
 def test_a_run_says_where_it_was_written(tmp_path):
     result = demos.run("one_update", ranks=1, stream=False, folder=str(tmp_path / "a"), **SMALL)
-    assert result.report().startswith(f"{tmp_path / 'a'}: one update on 1 ranks, loss")
+    assert result.report().startswith(f"{tmp_path / 'a'}: one update on one rank, loss")

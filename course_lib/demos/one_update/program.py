@@ -67,7 +67,8 @@ class Result:
 
     def report(self) -> str:
         """One line."""
-        return f"{self.folder}: one update on {self.ranks} ranks, loss {self.loss:.6f} on rank 0"
+        on = "one rank" if self.ranks == 1 else f"{self.ranks} ranks"
+        return f"{self.folder}: one update on {on}, loss {self.loss:.6f} on rank 0"
 
 
 def main(options: Options) -> Result:
@@ -89,4 +90,4 @@ def main(options: Options) -> Result:
         run.loss(loss)
         loss.backward()
         version.exchange()
-    return Result(str(Path(options.folder)), rank.world, float(loss))
+    return Result(str(Path(options.folder)), rank.world, float(loss.detach()))
