@@ -428,7 +428,7 @@ figures.shared_rates(
 panels.give_way()
 
 # %% [markdown]
-# Until the chain of messages and copies is longer than the computing, nothing happens; beyond, each millisecond counts in full. With "SMs of a message" you see the other price, the one that hidden messages cost even without copies.
+# Until the chain of messages and copies is longer than the computing, nothing happens; beyond, each millisecond counts in full. With "message SMs" you see the other price, the one that hidden messages cost even without copies.
 #
 # What the model leaves out: real kernels give SMs back block by block and not smoothly, caches are shared too, and a GPU with stream priorities lets small kernels go first. Your own GPU answers with a profile, `torch.profiler` and `course demo overlap --trace trace.json`.
 #
@@ -899,7 +899,7 @@ quiz("17")
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, section 5 (arXiv:2304.11277). BigScience 2022, *BLOOM*, section 3.4 (arXiv:2211.05100), and its chronicles, github.com/bigscience-workshop/bigscience, train/tr11-176B-ml. Pope et al. 2022, *Efficiently Scaling Transformer Inference*
 # (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, for the four families.
 
-# %% [markdown]
+# %% [markdown] tags=["exercise"]
 # ## Exercises
 
 # %% tags=["exercise"]

@@ -28,9 +28,9 @@ def give_way(
     controls = {
         "backward_ms": whole("backward, ms", backward_ms, 10, 200),
         "message_ms": whole("a message, ms", message_ms, 1, 100),
-        "prepare_ms": whole("small kernels, ms", prepare_ms, 1, 20),
+        "prepare_ms": whole("kernels, ms", prepare_ms, 1, 20),
         "weight": listed("their weight", weight, _WEIGHTS),
-        "multiprocessors": whole("SMs of a message", multiprocessors, 0, 64),
+        "multiprocessors": whole("message SMs", multiprocessors, 0, 64),
     }
     return Panel(controls, _view)
 

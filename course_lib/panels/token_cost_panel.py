@@ -34,7 +34,7 @@ def token_cost(
         "cents": listed("USD an hour", cents, _CENTS),
         "batch": powers_of_two("sequences", batch, 1, 1024),
         "context": powers_of_two("tokens before", context, 128, 32768),
-        "mfu_percent": whole("MFU in training, %", mfu_percent, 1, 70),
+        "mfu_percent": whole("MFU, %", mfu_percent, 1, 70),
     }
     return Panel(controls, _view)
 
