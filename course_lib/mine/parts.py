@@ -70,7 +70,7 @@ PARTS = (
         f"{_SCRATCH}.recovery.checkpoint",
         ("write_whole", "save_shard", "load_shard"),
     ),
-    Part("ibstat", "16.12", "course_lib.clinic.ports", ("ibstat",)),
+    Part("ibstat", "16.12", "course_lib.clinic.ports", ("ibstat",), given=("Port",)),
     Part("divergence", "16.13", "course_lib.diagnosing.divergence", ("first_divergence",)),
     Part(
         "shared_rate",
