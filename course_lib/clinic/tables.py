@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.clinic.commands import COMMANDS, FLAGS, Command
+from course_lib.clinic.container import VENDORS
 
 _LEFT = 'style="text-align: left"'
-VENDORS = ("NVIDIA", "AMD", "Hygon")
 # From what you wrote down to the cable: (part, question, what to ask first).
 PARTS = (
     ("your program", "Where does each rank stand?", "course diagnose, py-spy dump"),

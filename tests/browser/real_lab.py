@@ -3,7 +3,6 @@
 import json
 import os
 import secrets
-import shutil
 import subprocess
 import time
 import urllib.request
@@ -16,8 +15,8 @@ import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from course_lib.lab import command
+from course_lib.reporting.exporting import browser_path
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BROWSER_FLAGS = (
     "--disable-gpu",
     "--disable-quic",
@@ -33,11 +32,6 @@ CELLS_TIMEOUT_MS = 120_000
 _QUIET = {"fetchNews": "false", "checkForUpdates": False}
 # All cells are in the page at once, so that a test sees those that are scrolled away.
 _ALL_CELLS = {"windowingMode": "none"}
-
-
-def browser_path() -> str | None:
-    """The Chromium of this machine, or None."""
-    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import real_lab
 from playwright.sync_api import Browser, Locator, Page
 
 from course_lib import panels
+from course_lib.reporting.exporting import BROWSERS, browser_path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CHAPTER = "01_steps_and_batches.ipynb"
@@ -29,9 +30,9 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    if real_lab.browser_path() is None:
+    if browser_path() is None:
         refuse = pytest.fail if os.environ.get("CI") else pytest.skip
-        names = ", ".join(real_lab.BROWSERS)
+        names = ", ".join(BROWSERS)
         refuse(f"no browser: none of {names} is installed (on Debian: apt install chromium)")
     with real_lab.chromium() as found:
         yield found

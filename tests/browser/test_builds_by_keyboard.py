@@ -14,10 +14,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_lab import browser_path, chromium, running_lab
+from real_lab import chromium, running_lab
 
 from course_lib.mine.cells import sources_with_used
 from course_lib.mine.parts import PARTS
+from course_lib.reporting.exporting import browser_path
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [
