@@ -1,6 +1,7 @@
 """Builds: exercises in which the learner writes a part of a parallel library, in checked steps."""
 
 import dis
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType, SimpleNamespace
@@ -88,9 +89,7 @@ def _is_unwritten(parts: SimpleNamespace, name: str) -> bool:
     if method:
         owners = [one for one in found.__mro__[:-1] if method in vars(one)]
         found = vars(owners[0])[method] if owners else None
-        found = getattr(found, "__func__", getattr(found, "fget", found))
-        while hasattr(found, "__wrapped__"):
-            found = found.__wrapped__
+        found = inspect.unwrap(getattr(found, "__func__", getattr(found, "fget", found)))
     if not isinstance(found, FunctionType):
         return found is None
     return {line.opname for line in dis.get_instructions(found)} <= _EMPTY

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/"
-_AMD = "https://rocm.docs.amd.com/projects/amdsmi/en/latest/"
 _NCCL = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/"
 _RDMA = "https://github.com/linux-rdma/rdma-core"
 _DOCKER = "https://docs.docker.com/reference/cli/docker/container/run/"

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from course_lib.problem import Problem
 
-KINDS = ("weight", "output", "loss", "gradient of the output", "gradient of the weight")
-
 
 @dataclass(frozen=True)
 class Entry:

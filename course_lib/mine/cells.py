@@ -84,9 +84,7 @@ def _function_of(answer: Any) -> FunctionType | None:
         bare = inspect.unwrap(answer)
         return bare if isinstance(bare, FunctionType) else answer
     for value in vars(answer).values() if isinstance(answer, type) else ():
-        bare = getattr(value, "__func__", getattr(value, "fget", value))
-        while hasattr(bare, "__wrapped__"):
-            bare = bare.__wrapped__
+        bare = inspect.unwrap(getattr(value, "__func__", getattr(value, "fget", value)))
         if isinstance(bare, FunctionType) and bare.__qualname__.startswith(answer.__qualname__):
             return bare
     return None
