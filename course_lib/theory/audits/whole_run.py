@@ -98,7 +98,8 @@ class RunAudit:
         run = self.run
         return "\n".join(
             [
-                f"{run.name}: 6ND = {run.flop:.3g} FLOP in {run.gpu_hours:,.0f} GPU-hours",
+                f"{run.name}: 6ND = {run.flop / 1e24:.3g} × 10²⁴ FLOP in "
+                f"{run.gpu_hours:,.0f} GPU-hours",
                 f"steps: {self.step.flop_per_s / 1e12:.1f} of {run.peak_flop_per_s / 1e12:.0f} "
                 f"TFLOP/s, HFU {self.hfu:.1%}",
                 f"useful: {self.useful:.1%} of that is in 6ND, the rest recomputed or scores",

@@ -47,7 +47,24 @@ def format_count(count: float) -> str:
     for name, factor in _COUNTS.items():
         if count >= factor:
             return f"{count / factor:.3g}{name}"
-    return f"{count:g}"
+    return format_number(count, 6)
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """Text for a number of `digits` digits, and never "1.26e+03": 1258.4 is "1,258".
+
+    Large numbers keep all digits before the point. Raises ValueError for a value that is not a
+    finite number and for digits outside of 1 to 12.
+    """
+    number("value", value, most=1e40)
+    whole("digits", digits, least=1, most=12)
+    if abs(value) >= 10**digits - 0.5:
+        return f"{value:,.0f}"
+    text = f"{value:,.{digits}g}"
+    if "e-" not in text:
+        return text
+    zeros = int(text.partition("e-")[2])
+    return f"{value:.{zeros + digits - 1}f}".rstrip("0")
 
 
 def format_flop(flop: float) -> str:
@@ -55,8 +72,8 @@ def format_flop(flop: float) -> str:
     number("flop", flop, least=0, most=1e40)
     for name, factor in _FLOP.items():
         if flop >= factor:
-            return f"{flop / factor:,.4g} {name}FLOP"
-    return f"{flop:g} FLOP"
+            return f"{format_number(flop / factor, 4)} {name}FLOP"
+    return f"{format_number(flop, 6)} FLOP"
 
 
 def format_seconds(seconds: float) -> str:
@@ -68,8 +85,8 @@ def format_seconds(seconds: float) -> str:
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
         if seconds >= 0.9995 * factor:
             value = seconds / factor
-            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
+            return f"{format_number(value)} {unit}"
+    return f"{format_number(seconds / 1e-9)} ns"
 
 
 def format_duration(seconds: float) -> str:
@@ -81,7 +98,7 @@ def format_duration(seconds: float) -> str:
     for unit, factor in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 1.9995 * factor:
             value = seconds / factor
-            return f"{value:.3g} {unit}" if value < 999.5 else f"{value:,.0f} {unit}"
+            return f"{format_number(value)} {unit}"
     return format_seconds(seconds) if seconds else "0 s"
 
 

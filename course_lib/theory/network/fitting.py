@@ -6,6 +6,7 @@ from math import sqrt
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network import collectives
 from course_lib.validation import number
 
@@ -28,9 +29,11 @@ class FittedLink:
 
     def explain(self) -> str:
         """The fit in one line."""
+        alpha = format_number(self.latency_s * 1e6)
+        beta = format_number(self.bytes_per_s / 1e6, 4)
         return (
-            f"α = {self.latency_s * 1e6:.3g} µs a step, β = {self.bytes_per_s / 1e6:.4g} MB/s one "
-            f"way, off by {self.residual:.0%} (root mean square)"
+            f"α = {alpha} µs a step, β = {beta} MB/s one way, off by {self.residual:.0%} "
+            "(root mean square)"
         )
 
 
@@ -61,8 +64,8 @@ def fit_alpha_beta(
         )
     if level < -1e-9 * max(seconds):  # less is rounding
         raise ValueError(
-            f"latency comes out below zero ({level / steps:.2g} s): measure smaller sizes, or take "
-            "the fastest of more repeats"
+            f"latency comes out below zero ({format_number(level / steps, 2)} s): measure "
+            "smaller sizes, or take the fastest of more repeats"
         )
     level = max(level, 0.0)
     errors = [(level + slope * x - time) / time for x, time in zip(sent, seconds, strict=True)]
@@ -119,4 +122,4 @@ def _check(sizes_bytes: Sequence[float], seconds: Sequence[float]) -> None:
 
 
 def _span(values: Sequence[float]) -> str:
-    return f"{min(values):.2g} to {max(values):.2g}"
+    return f"{format_number(min(values), 2)} to {format_number(max(values), 2)}"

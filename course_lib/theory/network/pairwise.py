@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from course_lib.checked import checked
+from course_lib.theory.inputs.units import format_number
 from course_lib.validation import choice, fraction, number, whole
 
 SCHEDULES = ("halving", "all")
@@ -164,5 +165,7 @@ def _told(group: tuple[int, ...]) -> str:
 
 def _rate(bytes_per_s: float) -> str:
     return (
-        f"{bytes_per_s / 1e9:.3g} GB/s" if bytes_per_s >= 1e9 else f"{bytes_per_s / 1e6:.3g} MB/s"
+        f"{format_number(bytes_per_s / 1e9)} GB/s"
+        if bytes_per_s >= 1e9
+        else f"{format_number(bytes_per_s / 1e6)} MB/s"
     )

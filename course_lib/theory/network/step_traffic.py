@@ -5,7 +5,7 @@ pp outermost. Not counted, since small: gradients of norms under sequence parall
 of all gradients, the loss itself.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,8 @@ from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.experts import nodes_of_a_token
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.network.traffic import Collective, Traffic
+from course_lib.theory.network.traffic import AXES, Collective, Traffic
+from course_lib.validation import choice
 
 
 @checked
@@ -26,6 +27,7 @@ def step_traffic(
     *,
     policy: CommunicationPolicy | None = None,
     overlap: Mapping[str, float] | None = None,
+    axes: Collection[str] = AXES,
 ) -> Traffic:
     """Every collective of one update on a GPU of pipeline rank `stage`.
 
@@ -36,10 +38,13 @@ def step_traffic(
     around a ring, their gradients back. ep: all-to-all of routed tokens, there and back, forward
     and backward. pp: b·s·h per boundary.
     Full recomputation repeats what belongs to the forward pass. `overlap`: see `Traffic`.
-    Raises ValueError for a stage that is not there.
+    Only what talks along `axes` is counted, which is quicker for one of them.
+    Raises ValueError for a stage or an axis that is not there.
     """
     step = _Step(job, stage, policy or CommunicationPolicy())
-    entries = (*_tensor(step), *_context(step), *_expert(step), *_data(step), *_pipeline(step))
+    for axis in axes:
+        choice("axis", axis, AXES)
+    entries = (entry for axis in AXES if axis in axes for entry in _ON_AXIS[axis](step))
     return Traffic(tuple(entry for entry in entries if entry.count), dict(overlap or {}))
 
 
@@ -355,3 +360,12 @@ def _copied_parameters(step: _Step) -> tuple[str, int]:
     if shape.tied_embeddings and any(step.ends):
         return "tied embedding", -(-shape.vocab // layout.tp) * shape.hidden
     return "tied embedding", 0
+
+
+_ON_AXIS: dict[str, Callable[[_Step], Iterator[Collective]]] = {
+    "tp": _tensor,
+    "cp": _context,
+    "ep": _expert,
+    "dp": _data,
+    "pp": _pipeline,
+}

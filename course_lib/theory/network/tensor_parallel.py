@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Link, ridge
-from course_lib.theory.inputs.units import format_flop
+from course_lib.theory.inputs.units import format_flop, format_number
 from course_lib.theory.network import collectives
 from course_lib.validation import divisible, listed, number, whole
 
@@ -92,13 +92,13 @@ class CutLayer:
         return "\n".join(
             [
                 f"compute        {format_flop(self.flop)} at {format_flop(self.peak_flop_per_s)}/s"
-                f" = {1000 * self.compute_s:.3g} ms",
-                f"communication  {self.sent_bytes / 1e6:.4g} MB in 4 all-reduces on "
-                f"{self.link.name} = {1000 * self.communication_s:.3g} ms",
-                f"intensity      {self.flop_per_byte:.4g} FLOP/byte, ridge "
-                f"{self.ridge_flop_per_byte:.4g}",
+                f" = {format_number(1000 * self.compute_s)} ms",
+                f"communication  {format_number(self.sent_bytes / 1e6, 4)} MB in 4 all-reduces on "
+                f"{self.link.name} = {format_number(1000 * self.communication_s)} ms",
+                f"intensity      {format_number(self.flop_per_byte, 4)} FLOP/byte, ridge "
+                f"{format_number(self.ridge_flop_per_byte, 4)}",
                 f"reach          t <= {self.layer_reach} by the layer, "
-                f"{self.matrix_reach:.3g} by the notes",
+                f"{format_number(self.matrix_reach)} by the notes",
             ]
         )
 

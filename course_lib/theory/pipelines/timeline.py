@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.schedules import (
     BACKWARD,
     FORWARD,
@@ -97,13 +98,14 @@ class Timeline:
         plan = self.schedule
         lines = [
             f"{plan.name}: {self.stages} stages, {plan.micro_batches} micro-batches",
-            f"makespan {self.makespan:.6g} = busy {self.makespan - self.bubble_time:.6g} "
-            f"+ bubble {self.bubble_time:.6g} (average of the stages)",
+            f"makespan {format_number(self.makespan, 6)} = busy "
+            f"{format_number(self.makespan - self.bubble_time, 6)} "
+            f"+ bubble {format_number(self.bubble_time, 6)} (average of the stages)",
             f"bubble / makespan {self.bubble_fraction:.2%}, / ideal {self.bubble_over_ideal:.2%}",
         ]
         for stage, (busy, idle) in enumerate(zip(self.busy, self.idle, strict=True)):
             lines.append(
                 f"stage {stage:<4} busy {busy:<10.6g} idle {idle:<10.6g} "
-                f"in flight {self.in_flight(stage):g}"
+                f"in flight {format_number(self.in_flight(stage), 6)}"
             )
         return "\n".join(lines)

@@ -15,7 +15,7 @@ from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.peak import OVERHEAD_BYTES
 from course_lib.theory.planner.causes import excluded, remedies
@@ -56,7 +56,7 @@ class PlannedLayout:
         results = ("memory_bytes", "step_s")
         settings = [f"{k}={v}" for k, v in self.as_dict().items() if k not in results]
         size = format_bytes(self.memory_bytes, digits=1)
-        return f"{' '.join(settings)}: {size}, {self.step_s:.4g} s a step"
+        return f"{' '.join(settings)}: {size}, {format_number(self.step_s, 4)} s a step"
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Plan:
         faster = int((self._time[self._fits] < seconds * (1 - 1e-9)).sum())
         return (
             f"fits: stage {stage} needs {format_bytes(bill.total_bytes, digits=1)} of "
-            f"{format_bytes(self.capacity_bytes, digits=1)}; {seconds:.4g} s a step, "
+            f"{format_bytes(self.capacity_bytes, digits=1)}; {format_number(seconds, 4)} s a step, "
             f"{faster:,} of {self.fitting:,} layouts are faster"
         )
 

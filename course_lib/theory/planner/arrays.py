@@ -124,13 +124,16 @@ class Tables:
         alike: dict[tuple[int, ...], list[Numbers]] = {}
 
         def fill(row: Row) -> list[list[Numbers]]:
-            lines = []
-            for kind in self._kinds(row):
-                key = (row.tp, row.pp, row.ep, kind.dense, kind.experts, kind.first, kind.last)
-                if key not in alike:
-                    alike[key] = tables.state_parts(question, row, kind)
-                lines.append(alike[key])
-            return lines
+            kinds = self._kinds(row)
+            keys = [
+                (row.tp, row.pp, row.ep, kind.dense, kind.experts, kind.first, kind.last)
+                for kind in kinds
+            ]
+            new = {k: kind for k, kind in zip(keys, kinds, strict=True) if k not in alike}
+            if new:
+                parts = tables.state_parts(question, row, list(new.values()))
+                alike.update(zip(new, parts, strict=True))
+            return [alike[key] for key in keys]
 
         return self._table(("tp", "pp", "ep", "virtual_stages"), fill)
 

@@ -6,7 +6,7 @@ is computed here once for each value of those degrees by the functions that `mem
 compares. Each function returns its numbers by name.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from course_lib.theory.inputs.job import Job
@@ -75,17 +75,23 @@ def activation_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     return parts
 
 
-def state_parts(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
-    """For each ZeRO stage bytes of states and buffers, and seconds of optimizer and dp.
+def state_parts(question: Question, row: Row, kinds: Sequence[StageKind]) -> list[list[Numbers]]:
+    """[kind, ZeRO stage]: bytes of states and buffers, and seconds of optimizer and dp.
 
     Depend on tp, pp, ep, and on layers and ends of the stage.
     """
+    jobs = [question.job(row.layout(zero_stage)) for zero_stage in ZERO_STAGES]
+    sent = [replace(job, cluster=question.reached) for job in jobs]
+    return [_states_of(question, jobs, data_seconds(question, sent, kind), kind) for kind in kinds]
+
+
+def _states_of(
+    question: Question, jobs: Sequence[Job], exchanges: Sequence[Numbers], kind: StageKind
+) -> list[Numbers]:
     recipe = question.recipe
-    local = local_parameters(question.shape, row.layout(), kind.stage)
-    exchanges = data_seconds(question, row, kind)
+    local = local_parameters(question.shape, jobs[0].layout, kind.stage)
     lines = []
-    for zero_stage in ZERO_STAGES:
-        job = question.job(row.layout(zero_stage))
+    for zero_stage, job in zip(ZERO_STAGES, jobs, strict=True):
         states = sharded_states(local, recipe, job.layout)
         buffers = sharding_buffers(local, recipe, job.layout)
         numbers: Numbers = {
@@ -99,13 +105,13 @@ def state_parts(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
     return lines
 
 
-def messages(question: Question, job: Job, stage: int = 0) -> tuple[Collective, ...]:
-    """The collectives of a step."""
-    sent = replace(job, cluster=question.reached)
-    return step_traffic(sent, stage, policy=question.assumptions.policy).collectives
+def messages(question: Question, job: Job, axis: str) -> tuple[Collective, ...]:
+    """The collectives of a step along one axis."""
+    sent, policy = replace(job, cluster=question.reached), question.assumptions.policy
+    return step_traffic(sent, policy=policy, axes=(axis,)).collectives
 
 
-def data_seconds(question: Question, row: Row, kind: StageKind) -> list[Numbers]:
+def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> list[Numbers]:
     """Seconds of dp by ZeRO stage: "once_s" for a step, "each_s" for every micro-batch.
 
     Stage 2 exchanges what stage 1 does, but gradients with every micro-batch.
@@ -113,15 +119,20 @@ def data_seconds(question: Question, row: Row, kind: StageKind) -> list[Numbers]
 
     def sums(zero_stage: int) -> tuple[float, float]:
         """Seconds of gradients and of parameters."""
-        sent = messages(question, question.job(row.layout(zero_stage)), kind.stage)
-        gradients = sum(m.seconds for m in sent if m.axis == "dp" and m.kind == "gradients")
-        parameters = sum(m.seconds for m in sent if m.axis == "dp" and m.kind == "parameters")
+        policy = question.assumptions.policy
+        found = step_traffic(sent[zero_stage], kind.stage, policy=policy, axes=("dp",)).collectives
+        gradients = sum(m.seconds for m in found if m.kind == "gradients")
+        parameters = sum(m.seconds for m in found if m.kind == "parameters")
         return gradients, parameters
 
     def times(once: float = 0.0, each: float = 0.0) -> Numbers:
         return {"once_s": once, "each_s": each}
 
-    (whole, _), (part, gathers), sharded = sums(0), sums(1), sum(sums(3)) / row.accumulation
+    (whole, _), (part, gathers), sharded = (
+        sums(0),
+        sums(1),
+        sum(sums(3)) / sent[0].layout.accumulation,
+    )
     first, second = times(once=part + gathers), times(once=gathers, each=part)
     return [times(once=whole), first, second, times(each=sharded)]
 
@@ -156,9 +167,8 @@ def tensor_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Num
     def seconds(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, micro_batch=micro_batch).layout()
         times = {"layers": 0.0, "embedding": 0.0, "head": 0.0}
-        for message in messages(question, question.job(layout, recipe, shape)):
-            if message.axis == "tp":
-                times[message.place] += message.waited_s
+        for message in messages(question, question.job(layout, recipe, shape), "tp"):
+            times[message.place] += message.waited_s
         return times
 
     return straight(seconds)
@@ -194,9 +204,8 @@ def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
     def seconds(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, pp=row.pp, dp=ranks, micro_batch=micro_batch).layout()
         times = {"send": 0.0, "tied": 0.0}
-        for message in messages(question, question.job(layout, recipe, shape)):
-            if message.axis == "pp":
-                times["tied" if message.place == "ends" else "send"] += message.seconds
+        for message in messages(question, question.job(layout, recipe, shape), "pp"):
+            times["tied" if message.place == "ends" else "send"] += message.seconds
         return times
 
     return straight(seconds)
@@ -204,4 +213,4 @@ def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
 
 def axis_seconds(question: Question, job: Job, axis: str) -> float:
     """Seconds of one axis in a step."""
-    return sum(entry.waited_s for entry in messages(question, job) if entry.axis == axis)
+    return sum(entry.waited_s for entry in messages(question, job, axis))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 
+from course_lib.theory.inputs.units import format_number
 from course_lib.validation import choice, divisible, flag, listed, number, whole
 
 
@@ -162,7 +163,8 @@ class BatchCost:
 
     def explain(self) -> str:
         """Both costs in one line."""
-        return f"{self.steps:.4g} × the fewest updates, {self.samples:.4g} × the fewest samples"
+        updates, samples = format_number(self.steps, 4), format_number(self.samples, 4)
+        return f"{updates} × the fewest updates, {samples} × the fewest samples"
 
 
 def batch_cost(batch: float, critical_batch: float) -> BatchCost:
@@ -191,8 +193,8 @@ def noise_scale(small: int, square_small: float, big: int, square_big: float) ->
     if signal <= 0 or noise < 0:
         missing = "signal" if signal <= 0 else "noise"
         raise ValueError(
-            f"square_big {square_big:.3g} leaves no {missing} beside square_small "
-            f"{square_small:.3g}: average the squared norms over more batches"
+            f"square_big {format_number(square_big)} leaves no {missing} beside square_small "
+            f"{format_number(square_small)}: average the squared norms over more batches"
         )
     return noise / signal
 

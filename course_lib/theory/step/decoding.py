@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from course_lib.checked import checked
 from course_lib.theory.inputs.hardware import Accelerator, Link
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 from course_lib.theory.network import collectives
 from course_lib.theory.network.tensor_parallel import kv_copies
 from course_lib.validation import DERIVED, derive, divisible, number, whole
@@ -104,6 +104,17 @@ class Decoding:
         """Seconds until each sequence has its token: the longer of reading and computing; sums."""
         return max(self.read_s, self.compute_s) + self.latency_s + self.transfer_s
 
+    def waits(self) -> dict[str, float]:
+        """Seconds by what a token waits for, without what hides; their sum is `token_s`."""
+        speed = self.accelerator.memory_bytes_per_s
+        longer = {"computing": self.compute_s}
+        if self.read_s >= self.compute_s:
+            longer = {
+                "weights": self.weight_bytes / speed,
+                "keys and values": self.cache_bytes / speed,
+            }
+        return {**longer, "messages": self.transfer_s, "latency": self.latency_s}
+
     @property
     def tokens_per_s(self) -> float:
         """Tokens of all sequences in a second, from all GPUs together."""
@@ -122,7 +133,7 @@ class Decoding:
                 f"reading   {read} at {self.accelerator.memory_bytes_per_s / 1e9:,.0f} GB/s = "
                 f"{format_seconds(self.read_s)}",
                 f"computing {self.flop / 1e9:,.1f} GFLOP = {format_seconds(self.compute_s)} "
-                f"({self.flop_per_byte:.3g} FLOP/byte, ridge "
+                f"({format_number(self.flop_per_byte)} FLOP/byte, ridge "
                 f"{self.accelerator.ridge_flop_per_byte:.0f})",
                 f"sending   {self.sent_bytes / 1e6:,.2f} MB in {self._sums} sums on "
                 f"{self.link.name} = {format_seconds(self.transfer_s)} and "

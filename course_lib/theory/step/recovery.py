@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
+from course_lib.theory.inputs.units import format_number
 from course_lib.validation import number, whole
 
 _LARGEST_EXPONENT = 100.0  # e^100 attempts at one interval
@@ -74,8 +75,9 @@ def expected_waste(
         if waste < _LARGEST_WASTE:
             return max(waste, 0.0)
     raise ValueError(
-        f"interval_s {interval_s:.3g}, save_s {save_s:.3g} and restart_s {restart_s:.3g} hardly "
-        f"ever end between failures {mtbf_s:.3g} s apart: save faster, or more often"
+        f"interval_s {format_number(interval_s)}, save_s {format_number(save_s)} and restart_s "
+        f"{format_number(restart_s)} hardly ever end between failures {format_number(mtbf_s)} s "
+        "apart: save faster, or more often"
     )
 
 

@@ -12,6 +12,7 @@ from course_lib.theory.compute.flops import (
 )
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import bubble_time
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.step.assumptions import Assumptions
@@ -81,6 +82,14 @@ class StepTime:
         """Messages that nothing hides, all axes together."""
         return self.tp_s + self.cp_s + self.ep_s + self.pp_s + self.dp_s
 
+    def parts(self) -> dict[str, float]:
+        """Seconds by what the GPUs do; their sum is `total_s`."""
+        return {
+            "computing": self.working_s,
+            "messages that show": self.communication_s,
+            "idle": self.bubble_s,
+        }
+
     @property
     def tokens_per_s(self) -> float:
         """Tokens of one step / its time, all GPUs together."""
@@ -122,8 +131,9 @@ class StepTime:
             for name, time in self.leaves().items()
         ]
         rates = (
-            f"{self.tokens:,} tokens / {total:.4g} s = {self.tokens_per_s:,.0f} tokens/s on "
-            f"{self.gpus:,} GPUs; MFU {self.mfu:.1%}, HFU {self.hfu:.1%}"
+            f"{self.tokens:,} tokens / {format_number(total, 4)} s = "
+            f"{self.tokens_per_s:,.0f} tokens/s on {self.gpus:,} GPUs; "
+            f"MFU {self.mfu:.1%}, HFU {self.hfu:.1%}"
         )
         where = f"{'total':<14}{total:>12.4f} s on stage {self.stage}, the slowest"
         return "\n".join([*lines, where, rates, *self.convention.split("; ")])

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from course_lib.checked import checked
 from course_lib.theory.compute.budget import usd_per_million_tokens
 from course_lib.theory.compute.flops import six_nd
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.step.decoding import Decoding
 from course_lib.validation import fraction, number
 
@@ -49,8 +50,8 @@ class TokenCost:
         return "\n".join(
             [
                 f"training   {self.trained_per_s:>9,.0f} tokens/s at an MFU of {self.mfu:.0%}: "
-                f"{self.training_usd:.3g} USD a million",
+                f"{format_number(self.training_usd)} USD a million",
                 f"generating {self.decoding.tokens_per_s:>9,.0f} tokens/s: "
-                f"{self.generating_usd:.3g} USD a million",
+                f"{format_number(self.generating_usd)} USD a million",
             ]
         )

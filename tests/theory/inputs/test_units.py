@@ -89,7 +89,32 @@ def test_an_amount_of_computation_is_not_a_rate():
     assert format_flop(12) == "12 FLOP"
 
 
+@every(
+    ("value", "digits", "text"),
+    [
+        (0, 3, "0"),
+        (3.14159, 3, "3.14"),
+        (999.4, 3, "999"),
+        (1258.4, 3, "1,258"),
+        (1258.4, 5, "1,258.4"),
+        (3e10, 3, "30,000,000,000"),
+        (-0.5, 3, "-0.5"),
+        (1.234e-7, 3, "0.000000123"),
+        (1e-7, 3, "0.0000001"),
+    ],
+)
+def test_format_number_writes_all_digits(value, digits, text):
+    assert units.format_number(value, digits) == text
+
+
+@every("value", [float("nan"), float("inf"), "5", True])
+def test_format_number_refuses_what_is_no_number(value):
+    with pytest.raises(ValueError, match="value"):
+        units.format_number(value)
+
+
 PROBES = {
+    "format_number": Probe(units.format_number, {"value": 1.2345}, {"value": 2.0, "digits": 2}),
     "gb": Probe(units.gb, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
     "gib": Probe(units.gib, {"size_bytes": 1e9}, {"size_bytes": 2e9}),
     "format_bytes": Probe(

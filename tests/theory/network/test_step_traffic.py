@@ -577,6 +577,7 @@ PROBES = {
             "stage": 1,
             "policy": CommunicationPolicy(bucket_bytes=10**5),
             "overlap": {"dp": 0.5},
+            "axes": ("tp",),
         },
         see=lambda sent: (sent.seconds, sent.exposed_seconds),
     )

@@ -50,7 +50,7 @@ def test_reaches_are_those_of_collectives():
 
 def test_explain_has_the_numbers():
     text = LAYER.explain()
-    for part in ("2.5 ms", "469.8 MB", "NVLink4", "5266", "t <= 17", "11.2"):
+    for part in ("2.5 ms", "469.8 MB", "NVLink4", "5,266", "t <= 17", "11.2"):
         assert part in text
 
 

@@ -80,6 +80,14 @@ def test_bad_input_is_named(call, message):
         call()
 
 
+@every(("batch", "first"), [(1, "weights"), (500, "computing")])
+def test_what_it_waits_for_is_the_whole_time(batch, first):
+    one = Decoding(LLAMA, RTX, tp=8, batch=batch, context=10)
+    waits = one.waits()
+    assert sum(waits.values()) == pytest.approx(one.token_s)
+    assert next(iter(waits)) == first and ("keys and values" in waits) == (first == "weights")
+
+
 def test_it_explains_itself():
     text = Decoding(LLAMA, RTX, tp=8).explain()
     assert "4.59 MB in 160 sums on PCIe4 x16" in text and "33.4 tokens/s" in text

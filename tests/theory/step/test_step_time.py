@@ -50,6 +50,14 @@ def test_leaves_sum_to_the_total_and_are_all_explained():
     assert step.communication_s == pytest.approx(messages)
 
 
+def test_its_parts_are_the_whole_time():
+    step = step_time(JOB)
+    parts = step.parts()
+    assert sum(parts.values()) == pytest.approx(step.total_s)
+    assert parts["idle"] == step.bubble_s > 0
+    assert parts["messages that show"] == step.communication_s > 0
+
+
 def test_what_people_ask_for_follows_from_the_time():
     step = step_time(Job(SHAPE, Recipe(recompute="full"), LAYOUT, FOUR))
     tokens = 2 * 4 * 2 * 2048

@@ -1,0 +1,36 @@
+"""Memory over time as a trace that chrome://tracing and ui.perfetto.dev open."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from course_lib.checked import checked
+
+
+@checked
+def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> str:
+    """JSON with a bar for each phase and a counter of bytes by category; one microsecond a moment.
+
+    `phases` has the phase of each moment, `sizes` its bytes by category, as timelines here have
+    them. Moments are in order, not to scale in time. Raises ValueError for lists of other lengths.
+    Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C" counts; times in µs.
+    """
+    for name, its in sizes.items():
+        if len(its) != len(phases):
+            raise ValueError(
+                f"sizes {name!r} has {len(its)} moments and phases {len(phases)}: give one for each"
+            )
+    process = {"pid": 0, "tid": 0}
+    events: list[dict[str, Any]] = [
+        {"name": "process_name", "ph": "M", **process, "args": {"name": "memory of one GPU"}}
+    ]
+    start = 0
+    for phase, group in groupby(phases):
+        count = len(list(group))
+        events.append({"name": phase, "ph": "X", "ts": start, "dur": count, **process})
+        start += count
+    for moment in range(len(phases)):
+        args = {name: its[moment] for name, its in sizes.items()}
+        events.append({"name": "bytes", "ph": "C", "ts": moment, **process, "args": args})
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False)

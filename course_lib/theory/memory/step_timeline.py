@@ -1,0 +1,209 @@
+"""The memory of one GPU moment by moment: layer by layer forward and backward, then the update.
+
+`peak.memory_moments` has the four moments at which most may be needed; here they stand among all
+others. A pipeline's passes are replayed by `replay.memory_timeline`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory.activations import (
+    layer_activation_bytes,
+    layer_gradients_bytes,
+    recomputed_bytes,
+)
+from course_lib.theory.memory.breakdown import MemoryBreakdown
+from course_lib.theory.memory.ends import embedding_activation_bytes, loss_temporary_bytes
+from course_lib.theory.memory.peak import OVERHEAD_BYTES, chunk_activations, memory_moments
+from course_lib.theory.memory.states import local_parameters
+from course_lib.validation import flag, listed
+
+FORWARD, BACKWARD, UPDATE = "forward", "backward", "update"
+
+
+@dataclass(frozen=True)
+class StepMoment:
+    """What happens, and the bytes that are there while it does; micro-batches count from 0."""
+
+    phase: str
+    what: str
+    micro_batch: int
+    bill: MemoryBreakdown
+
+
+@dataclass(frozen=True)
+class StepTimeline:
+    """The moments of one update in their order."""
+
+    steps: tuple[StepMoment, ...]
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """The phase of each moment: forward, backward, update."""
+        return tuple(step.phase for step in self.steps)
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """What happens at each moment."""
+        return tuple(step.what for step in self.steps)
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[int, ...]]:
+        """Bytes of each of the seven consumers at each moment."""
+        bills = [step.bill.consumers for step in self.steps]
+        return {name: tuple(bill[name] for bill in bills) for name in bills[0]}
+
+    @property
+    def peak(self) -> StepMoment:
+        """The moment that needs most, the earliest of equals."""
+        return max(self.steps, key=lambda step: step.bill.total_bytes)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most at any moment."""
+        return self.peak.bill.total_bytes
+
+    def explain(self, unit: str = "GB") -> str:
+        """One line for each moment: its phase, what happens, all bytes."""
+        lines = [
+            f"{step.phase:<10}{step.what:<20}{format_bytes(step.bill.total_bytes, unit):>12}"
+            for step in self.steps
+        ]
+        peak = f"{self.peak.phase}, {self.peak.what}: {format_bytes(self.peak_bytes, unit)}"
+        return "\n".join([*lines, f"peak at {peak}"])
+
+
+@checked
+def step_timeline(
+    job: Job, *, first_update: bool = False, overhead_bytes: float = OVERHEAD_BYTES
+) -> StepTimeline:
+    """What one GPU holds at each moment of an update of `job`, which has no pipeline.
+
+    A layer's activations come with its forward pass and go after its backward pass. With
+    gradient_life "backward" the gradients of the layers above are there when a layer begins; those
+    of embedding and head come last, as in `memory_moments`, whose moments are "loss", "layer L",
+    "layer 1, end" and "update". So the peak is that of `gpu_memory`, but for ZeRO-2 and 3: what
+    is whole there for a while only is not counted at other moments, and the peak is at most that.
+    What is recomputed is a temporary buffer. `first_update`: the optimizer's states come to be in
+    this update. Not counted: a layer's gradients before they are added to those of an earlier
+    micro-batch, vectors of gradients that are made to be sent, temporaries of single operations.
+    Layers of one kind count as equal. Raises ValueError for a pipeline and for too many moments.
+    """
+    flag("first_update", first_update)
+    if job.layout.pp > 1:
+        raise ValueError(
+            f"pp {job.layout.pp} has passes of several micro-batches at a time: take pp=1, or "
+            "replay.memory_timeline"
+        )
+    listed("moments", 2 * job.shape.layers * job.layout.accumulation, "take fewer layers")
+    return StepTimeline(tuple(_Step(job, first_update, overhead_bytes).walk()))
+
+
+class _Step:
+    """The bills of a step, made from those of `memory_moments`."""
+
+    def __init__(self, job: Job, first_update: bool, overhead_bytes: float) -> None:
+        self.job = job
+        moments = memory_moments(job, overhead_bytes=overhead_bytes)
+        self.update = moments["update"]
+        hidden = {"optimizer_state_bytes": 0} if first_update else {}
+        self.resting = replace(self.update, update_bytes=0, **hidden)
+        buffers = ("gathered_parameters_bytes", "gathered_gradients_bytes", "bucket_bytes")
+        largest = {name: getattr(moments["last layer"], name) for name in buffers}
+        self.passing = replace(self.resting, **largest)
+        kinds = job.layers_of(0)
+        layers = [(its, layer) for its, layer, count in kinds for _ in range(count)]
+        self.kept = [layer_activation_bytes(its, layer) for its, layer in layers]
+        self.temporary = [
+            recomputed_bytes(its, layer) + layer_gradients_bytes(its, layer)
+            for its, layer in layers
+        ]
+        self.parameters = [job.shape.layer_parameters(layer).total for _, layer in layers]
+
+    def walk(self) -> Iterator[StepMoment]:
+        """All moments, micro-batch after micro-batch."""
+        late = self.job.recipe.gradient_life == "backward"
+        for number in range(self.job.layout.accumulation):
+            yield from self.forward(number, come=not late or number > 0)
+            yield from self.backward(number, come=not late or number > 0)
+        last = self.job.layout.accumulation - 1
+        yield StepMoment(UPDATE, "update", last, self.update)
+        after = replace(self.update, update_bytes=0)
+        if late:
+            after = replace(after, gradients_bytes=0)
+        yield StepMoment(UPDATE, "after it", last, after)
+
+    def forward(self, number: int, come: bool) -> Iterator[StepMoment]:
+        """Activations pile up. `come`: gradients of earlier micro-batches are there."""
+        job, layers = self.job, len(self.kept)
+        ends = chunk_activations(job, 0)
+        base = replace(
+            self.passing,
+            inputs_bytes=ends.inputs_bytes,
+            head_bytes=embedding_activation_bytes(job),
+            gradients_bytes=self.passing.gradients_bytes * come,
+            gathered_gradients_bytes=self.unreduced(number),
+        )
+        yield StepMoment(FORWARD, "embedding", number, self.gather(base, 0))
+        for layer in range(1, layers + 1):
+            bill = replace(base, activations_bytes=sum(self.kept[:layer]))
+            ahead = layers - layer + 1 if job.layout.reshard else layer
+            yield StepMoment(FORWARD, f"layer {layer}", number, self.gather(bill, ahead))
+        bill = replace(base, activations_bytes=sum(self.kept), head_bytes=ends.head_bytes)
+        held = 0 if job.layout.reshard else layers
+        yield StepMoment(FORWARD, "head and loss", number, self.gather(bill, held))
+
+    def backward(self, number: int, come: bool) -> Iterator[StepMoment]:
+        """Activations go, and gradients come."""
+        job, layers = self.job, len(self.kept)
+        ends, loss = chunk_activations(job, 0), loss_temporary_bytes(job)
+        base = replace(self.passing, inputs_bytes=ends.inputs_bytes)
+        bill = replace(base, gradients_bytes=base.gradients_bytes * come)
+        bill = replace(
+            bill,
+            head_bytes=ends.head_bytes,
+            temporary_bytes=loss,
+            activations_bytes=sum(self.kept),
+            gathered_gradients_bytes=self.unreduced(number),
+        )
+        held = 0 if job.layout.reshard else layers
+        yield StepMoment(BACKWARD, "loss", number, self.gather(bill, held))
+        for layer in range(layers, 0, -1):
+            above = sum(self.parameters[layer:])
+            share = base.gradients_bytes * above // job.shape.parameters().total
+            bill = replace(
+                base,
+                gradients_bytes=base.gradients_bytes if come else share,
+                head_bytes=embedding_activation_bytes(job),
+                activations_bytes=sum(self.kept[:layer]),
+                temporary_bytes=self.temporary[layer - 1],
+            )
+            yield StepMoment(BACKWARD, f"layer {layer}", number, self.gather(bill, layer))
+        end = replace(
+            self.passing, activations_bytes=self.kept[0], temporary_bytes=self.temporary[0]
+        )
+        yield StepMoment(BACKWARD, "layer 1, end", number, self.gather(end, 1))
+
+    def unreduced(self, number: int) -> int:
+        """Whole gradients that earlier micro-batches have left under ZeRO-2 and 3."""
+        buffers = self.job.recipe.gathering == "yafsdp" and self.job.layout.zero_stage == 3
+        adding = self.job.layout.adds_up and number > 0
+        return self.passing.gathered_gradients_bytes * (buffers or adding)
+
+    def gather(self, bill: MemoryBreakdown, layers: int) -> MemoryBreakdown:
+        """`bill` with at most `layers` layers whole, of those that ZeRO-3 gathers."""
+        job = self.job
+        if job.layout.zero_stage < 3 or job.recipe.gathering == "yafsdp":
+            return bill
+        most = job.recipe.gathered_units if job.layout.reshard else len(self.kept)
+        local = local_parameters(job.shape, job.layout)
+        each = local.layer_dense * (job.layout.shard_ranks > 1)
+        each += local.layer_experts * (job.layout.expert_shard_ranks > 1)
+        missing = max(0, most - layers) * each * job.recipe.compute_bytes
+        return replace(
+            bill, gathered_parameters_bytes=max(0, bill.gathered_parameters_bytes - missing)
+        )

@@ -1,0 +1,176 @@
+"""A unit's life on two lanes: by hand, by the bytes of gather_timeline, and by a real run."""
+
+from dataclasses import replace
+
+import pytest
+from every import every
+from probes import DENSE, Probe
+
+from course_lib import launch
+from course_lib.demos.shared.batch import mean_loss
+from course_lib.demos.shared.training import Training
+from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.gather_timeline import gather_timeline
+from course_lib.theory.memory.states import local_parameters
+from course_lib.theory.memory.unit_life import UnitCosts, unit_life
+
+TRAINING = Training("4x16x2", batch=4, sequence=8)
+ROOT, LAYER = UnitCosts(0, 0, 1, 1, 5, 5), UnitCosts(2, 4, 1, 1, 10, 10)
+UNITS = [ROOT, LAYER, LAYER, LAYER, LAYER]
+
+
+class ToldUnit(FSDPUnit):
+    """A unit that tells what it really does."""
+
+    number, told = 0, None
+
+    def tell(self, what):
+        if self.told is not None:
+            self.told.append((what, self.number))
+
+    def start_gather(self):
+        if self.whole.untyped_storage().nbytes() == 0:
+            self.tell("gather")
+        super().start_gather()
+
+    def gather(self):
+        self.start_gather()
+        if self.gathering:
+            self.tell("wait")
+        super().gather()
+
+    def free(self):
+        if self.whole.untyped_storage().nbytes():
+            self.tell("free")
+        super().free()
+
+    def start_reduction(self):
+        self.tell("reduce")
+        super().start_reduction()
+
+    def finish_reduction(self):
+        if self.reduction:
+            self.tell("done")
+        super().finish_reduction()
+
+
+class Told(FSDP):
+    """FSDP with a list of all calls, and any depth of prefetch."""
+
+    unit = ToldUnit
+
+    def __init__(self, model, depth, reshard):
+        super().__init__(model, model.blocks, reshard=reshard, prefetch=depth > 0)
+        self.depth, self.calls = depth, []
+        for number, unit in enumerate(self.units):
+            unit.number, unit.told = number, self.calls
+
+    def before_forward(self, number):
+        super().before_forward(number)
+        for ahead in range(2, self.depth + 1):
+            self.fetch(number + ahead)
+        self.calls.append(("forward", number))
+
+    def before_backward(self, number):
+        super().before_backward(number)
+        for ahead in range(2, self.depth + 1):
+            self.fetch(number - ahead)
+        self.calls.append(("backward", number))
+
+
+def real_calls(depth, reshard):
+    rank, model = launch.init(), TRAINING.build()
+    fsdp = Told(model, depth, reshard)
+    rows = [part.chunk(rank.world)[rank.rank] for part in TRAINING.batches()[0]]
+    mean_loss(model, rows).backward()
+    return fsdp.calls
+
+
+@pytest.mark.parametrize("reshard", [True, False])
+@pytest.mark.parametrize("prefetch", [0, 1, 2])
+def test_the_order_of_a_real_run_on_two_ranks(prefetch, reshard):
+    expected = list(unit_life(UNITS, prefetch=prefetch, reshard=reshard).calls)
+    for calls in launch.run(real_calls, prefetch, reshard, ranks=2):
+        assert calls == expected
+
+
+def test_two_layers_by_hand():
+    alone = unit_life(UNITS[:3], prefetch=0)
+    # root 1; layers 1 + 2 each; backward: 1 + 4 each, a reduction at a time; the root's at the end
+    ends = [(task.what, task.unit, task.end_s) for task in alone.tasks]
+    assert ends == [
+        *(("gather", 0, 1), ("forward", 0, 1)),
+        *(("gather", 1, 2), ("forward", 1, 4), ("gather", 2, 5), ("forward", 2, 7)),
+        *(("backward", 0, 7), ("gather", 2, 8), ("backward", 2, 12), ("reduce", 2, 13)),
+        *(("gather", 1, 14), ("backward", 1, 18), ("reduce", 1, 19), ("reduce", 0, 20)),
+    ]
+    assert (alone.total_s, alone.computing_s, alone.waiting_s) == (20, 12, 8)
+    # ahead: only the first gather, the one at the turn, and the last reductions show
+    assert unit_life(UNITS[:3]).total_s == 1 + 1 + 2 + 2 + 1 + 4 + 4 + 2
+
+
+def test_the_states_of_a_unit_in_their_order():
+    moments = unit_life(UNITS).moments
+    seen = [(moment.weights[2], moment.gradients[2]) for moment in moments]
+    changes = [now for now, before in zip(seen, [None, *seen], strict=False) if now != before]
+    assert changes == [
+        *(("shard", "none"), ("arriving", "none"), ("whole", "none")),  # forward
+        *(("shard", "none"), ("asked", "none"), ("arriving", "none"), ("whole", "none")),
+        *(("whole", "growing"), ("shard", "leaving"), ("shard", "sent"), ("shard", "none")),
+    ]
+    assert moments[-1].whole_bytes == 0
+
+
+@every(("reshard", "prefetch"), [(a, b) for a in (True, False) for b in (0, 1)])
+def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
+    local, shape = local_parameters(DENSE), DENSE
+    layer = UnitCosts(2, 4, 1, 1, 2 * local.layer_dense, 2 * local.layer_dense)
+    root = UnitCosts(0, 0, 1, 1, 2 * local.ends_dense, 2 * local.ends_dense)
+    found = unit_life([root] + [layer] * shape.layers, prefetch=prefetch, reshard=reshard)
+    expected = gather_timeline(shape, Recipe(), 2, reshard=reshard, prefetch=bool(prefetch))
+    peak = max(moment.weights_bytes for moment in found.moments)
+    assert peak == expected.peak_weights_bytes
+    assert found.peak_bytes == expected.peak_bytes - expected.states_bytes
+    assert (found.gathers, found.reductions) == (expected.all_gathers, expected.reduce_scatters)
+
+
+def test_more_ahead_is_not_slower_and_holds_more():
+    found = [unit_life(UNITS, prefetch=depth) for depth in (0, 1, 2)]
+    assert found[0].total_s > found[1].total_s >= found[2].total_s
+    assert found[0].peak_bytes < found[1].peak_bytes < found[2].peak_bytes
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: unit_life([ROOT]), "give the root and at least one layer"),
+        (lambda: unit_life(UNITS, prefetch=-1), "prefetch must be at least 0"),
+        (lambda: unit_life(UNITS, reshard=1), "reshard"),
+        (lambda: replace(LAYER, gather_s=-1), "gather_s must be at least 0"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def seen(life):
+    return life.calls, life.tasks, [moment.whole_bytes for moment in life.moments]
+
+
+LIVES = [unit_life(UNITS), unit_life([ROOT, replace(LAYER, forward_s=3)], prefetch=2)]
+PROBES = {
+    "unit_life": Probe(
+        unit_life,
+        {"units": UNITS},
+        {"units": UNITS[:-1], "prefetch": 0, "reshard": False},
+        see=seen,
+    ),
+}
+RECORDS = {
+    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7)],
+    "UnitTask": list(LIVES[0].tasks),
+    "UnitMoment": [*LIVES[0].moments],
+    "UnitLife": LIVES,
+}

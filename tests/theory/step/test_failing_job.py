@@ -1,0 +1,125 @@
+"""A job that loses a node: by the recorded one of Slurm, and by the simulated machine."""
+
+import random
+from dataclasses import replace
+from itertools import groupby
+
+import pytest
+from every import every
+from probes import Probe
+
+from course_lib import cluster
+from course_lib.scratch.recovery import failures
+from course_lib.theory.step.failing_job import JobCosts, failing_job
+
+COSTS = JobCosts(360, 60, 300, 120, 180)
+
+
+def test_the_recorded_job_of_slurm():
+    seen = cluster.recorded()
+    times, after = seen.times, seen.lost_after
+    # The first update ends when training begins; saves are in the time of the others.
+    update_s = (times["killed"] - times["training"]) / (after - 1)
+    costs = JobCosts(
+        update_s,
+        0,
+        times["requeued"] - times["killed"],
+        times["restarted"] - times["requeued"],
+        times["resumed"] - times["restarted"],
+    )
+    job = failing_job(len(seen.losses), seen.every, after, costs)
+    moments = job.moments
+    zero = times["training"] - update_s
+    died = next(
+        moment for moment in moments if moment.now_s == job.failed_s and moment.done == after
+    )
+    assert zero + died.now_s == pytest.approx(times["killed"])
+    resumed = next(m for m in moments if m.last and m.last.kind == "start")
+    assert resumed.done == seen.resumed_after
+    assert zero + resumed.now_s == pytest.approx(times["resumed"])
+    assert job.lost == seen.repeated
+    updates = sum(span.kind == "update" for span in job.spans)
+    assert updates == len(seen.losses) + seen.repeated
+    assert job.total_s == pytest.approx(times["done"] - zero, rel=0.1)
+
+
+class OneFailure:
+    """A random number generator whose machine fails once."""
+
+    def __init__(self, at_s):
+        self.times = [at_s]
+
+    def expovariate(self, _):
+        return self.times.pop() if self.times else 1e9
+
+
+@every(("every_", "after"), [(4, 9), (1, 5), (5, 12), (20, 19), (3, 2)])
+def test_the_simulated_machine_does_the_same(every_, after):
+    job = failing_job(20, every_, after, COSTS)
+    draw, failures.random.Random = failures.random.Random, lambda seed: OneFailure(job.failed_s)
+    try:
+        spans = failures.run(
+            20 * COSTS.update_s,
+            interval_s=every_ * COSTS.update_s,
+            save_s=COSTS.save_s,
+            mtbf_s=1.0,
+            restart_s=COSTS.restart_s,
+        )
+    finally:
+        failures.random.Random = draw
+    assert random.Random is draw
+
+    def name(span):
+        if span.kind == "update":
+            return "lost" if span.lost else "work"
+        return "save" if span.kind == "save" else "restart"
+
+    ours = []
+    for kind, group in groupby(job.spans, key=name):
+        stretch = list(group)
+        ours.append((kind, stretch[0].start_s, stretch[-1].end_s))
+    assert [tuple(span) for span in spans if span.end_s > span.start_s] == ours
+    assert failures.wasted(spans) == pytest.approx(1 / job.goodput - 1)
+
+
+def test_the_running_numbers():
+    job = failing_job(20, 4, 10, COSTS)
+    moments = job.moments
+    assert moments[0].goodput == 1 and moments[-1].goodput == job.goodput
+    before = [moment for moment in moments if moment.now_s <= job.failed_s][-1]
+    after = moments[moments.index(before) + 1]
+    assert (before.done, before.saved, after.done, after.saved) == (10, 8, 8, 8)
+    assert before.goodput == 3600 / 3720 and after.goodput == 2880 / 4020
+    assert job.lost == 2 and job.total_s == 22 * 360 + 5 * 60 + 600
+    assert [span.update for span in job.spans if span.again] == [9, 10]
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: failing_job(20, 4, 20, COSTS), "fails_after must be at most 19"),
+        (lambda: failing_job(20, 0, 2, COSTS), "every must be at least 1"),
+        (lambda: failing_job(1, 1, 1, COSTS), "updates must be at least 2"),
+        (lambda: replace(COSTS, update_s=0), "update_s must be above 0"),
+        (lambda: replace(COSTS, queue_s=-1), "queue_s must be at least 0"),
+    ],
+)
+def test_what_is_refused(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+JOBS = [failing_job(20, 4, 10, COSTS), failing_job(10, 3, 5, replace(COSTS, save_s=30))]
+PROBES = {
+    "failing_job": Probe(
+        failing_job,
+        {"updates": 20, "every": 4, "fails_after": 10, "costs": COSTS},
+        {"updates": 21, "every": 5, "fails_after": 11, "costs": replace(COSTS, start_s=1)},
+    ),
+}
+RECORDS = {
+    "FailingJob": JOBS,
+    "JobCosts": [COSTS, JobCosts(1, 2, 3, 4, 5)],
+    "JobSpan": [*JOBS[0].spans],
+    "JobMoment": [*JOBS[0].moments],
+}
