@@ -3,7 +3,7 @@
 import gc
 import itertools
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,29 +59,49 @@ def log_memory(before: Iterable[Tensor] = ()) -> Iterator[MemoryLog]:
     takes for itself (gloo's copies, matmul's workspace) is not a tensor and is
     not seen, nor is an allocator's rounding.
     """
+    log = MemoryLog()
+
+    def note(_: int, change: int) -> None:
+        log.changes.append(change)
+
+    watched = watching(Watch(note), before)
+    del before  # they may die inside the block
+    with watched:
+        log.baseline_bytes = sum(log.changes)
+        log.changes.clear()
+        yield log
+
+
+@contextmanager
+def watching(watch: "Watch", before: Iterable[Tensor] = ()) -> Iterator[None]:
+    """Let `watch` follow the tensors in `before`, and all made inside."""
     gc.collect()  # what a cycle keeps alive would die at a random moment
     collects = gc.isenabled()
     gc.disable()
-    log = MemoryLog()
-    watch = _Watch(log)
     watch.start(before)
-    del before  # they may die inside the block
+    del before
     try:
         with watch, _resizes_told(watch):
-            yield log
+            yield
     finally:
         watch.ended = True
         if collects:
             gc.enable()
 
 
-class _Watch(TorchDispatchMode):
-    """Sees each operator's tensors, and their end through weak references."""
+class Watch(TorchDispatchMode):
+    """Sees each operator's tensors, and their end through weak references.
 
-    def __init__(self, log: MemoryLog) -> None:
+    `note` is told of each change: number of the storage, bytes + or -.
+    """
+
+    def __init__(self, note: Callable[[int, int], None]) -> None:
         super().__init__()
-        self.log = log
+        self.note = note
+        self._count = itertools.count()
         self.sizes: dict[int, int] = {}  # bytes of live storages, by id
+        self.numbers: dict[int, int] = {}  # of live storages, by id
+        self.operator = ""  # that ran last
         self.ended = False
 
     def __torch_dispatch__(
@@ -91,6 +111,7 @@ class _Watch(TorchDispatchMode):
             return NotImplemented  # torch calls again, with plain tensors
         kwargs = kwargs or {}
         older = {id(storage) for storage in _storages((args, kwargs))}
+        self.operator = func.overloadpacket.__name__
         result = func(*args, **kwargs)
         made = func is torch.ops.aten.lift_fresh.default  # torch.tensor(...)
         for storage in _storages(result):
@@ -99,37 +120,41 @@ class _Watch(TorchDispatchMode):
         return result
 
     def start(self, tensors: Iterable[Tensor]) -> None:
-        """Follow what exists already: the baseline."""
-        for storage in {tensor.untyped_storage() for tensor in tensors}:
-            self.follow(storage)
-            self.log.baseline_bytes += storage.nbytes()
+        """Follow what exists already, before the first operator."""
+        for storage in dict.fromkeys(_storages(list(tensors))):
+            self.add(storage)
 
     def add(self, storage: UntypedStorage) -> None:
-        """Log a storage that is new, and follow it."""
-        if id(storage) not in self.sizes:
-            self.follow(storage)
-            self.note(storage.nbytes())
+        """Note a storage that is new, and follow it."""
+        name = id(storage)
+        if name in self.sizes or self.ended:
+            return
+        self.sizes[name] = storage.nbytes()
+        self.numbers[name] = number = next(self._count)
+        weakref.finalize(storage, self.gone, name).atexit = False
+        self.change(number, storage.nbytes())
 
-    def follow(self, storage: UntypedStorage) -> None:
-        """Have `gone` called when it dies."""
-        self.sizes[id(storage)] = storage.nbytes()
-        weakref.finalize(storage, self.gone, id(storage)).atexit = False
+    def number_of(self, tensor: Tensor) -> int | None:
+        """The number of the storage behind `tensor`, if it is followed."""
+        return self.numbers.get(id(tensor.untyped_storage()))
 
     def gone(self, name: int) -> None:
         """A storage has died."""
-        self.note(-self.sizes.pop(name))
+        self.change(self.numbers.pop(name), -self.sizes.pop(name))
 
     def resized(self, storage: UntypedStorage) -> None:
         """A storage has another size now."""
         name = id(storage)
         if name in self.sizes:
-            self.note(storage.nbytes() - self.sizes[name])
+            self.change(
+                self.numbers[name], storage.nbytes() - self.sizes[name]
+            )
             self.sizes[name] = storage.nbytes()
 
-    def note(self, change: int) -> None:
-        """Write down a change of the bytes alive."""
+    def change(self, number: int, change: int) -> None:
+        """Note a change of the bytes alive, while the block lasts."""
         if change and not self.ended:
-            self.log.changes.append(change)
+            self.note(number, change)
 
 
 def _storages(tensors: Any) -> list[UntypedStorage]:
@@ -144,7 +169,7 @@ def _storages(tensors: Any) -> list[UntypedStorage]:
 
 
 @contextmanager
-def _resizes_told(watch: _Watch) -> Iterator[None]:
+def _resizes_told(watch: Watch) -> Iterator[None]:
     """Tell `watch` of each `resize_` of a storage, which is no operator."""
     before = UntypedStorage.resize_
 

@@ -1,0 +1,152 @@
+"""Bytes by category over a step: against the theory, torch's ledger, and by hand."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from course_lib.measure.memory_over_time import CATEGORIES, LEFT_OVER, one_step, record_step
+from course_lib.measure.peak import log_memory
+from course_lib.scratch.checkpointing import cut
+from course_lib.scratch.gpt import GPT
+from course_lib.scratch.ledger import ledger
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.step_timeline import step_timeline
+
+SHAPE = TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=128, context=64)
+FP32 = Recipe("fp32", "fp32", master_copy=False, gradient_life="backward", loss="eager")
+
+
+def measured(recompute="none", updates=2, accumulation=1):
+    """The last of some updates of a small GPT with 8 samples."""
+    torch.manual_seed(0)
+    model = GPT(4, 64, 4, 128, 64)
+    if recompute == "full":
+        cut(model, 1)
+    inputs, labels = torch.randint(128, (2, 8, 64))
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(updates):
+        found = one_step(
+            model,
+            optimizer,
+            lambda: cross_entropy(model(inputs).flatten(0, 1), labels.flatten()),
+            [inputs, labels],
+            accumulation=accumulation,
+        )
+    return found
+
+
+def predicted(recompute="none", **more):
+    recipe = Recipe(**vars(FP32) | {"recompute": recompute})
+    layout = Layout(micro_batch=8, accumulation=more.pop("accumulation", 1))
+    return step_timeline(Job(SHAPE, recipe, layout), overhead_bytes=0, **more)
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_peak_and_most_of_each_category_are_as_predicted(recompute, accumulation):
+    found = measured(recompute, accumulation=accumulation)
+    theory = predicted(recompute, accumulation=accumulation)
+    # From the second micro-batch on a layer's gradients are there twice until they are added.
+    twice = 4 * SHAPE.layer_parameters(0).total * (accumulation - 1)
+    assert found.peak_bytes == pytest.approx(theory.peak_bytes + twice / 2, rel=0.03, abs=twice / 2)
+    for name in ("weights", "gradients", "optimizer", "intermediate results"):
+        assert max(found.sizes[name]) == pytest.approx(max(theory.sizes[name]), rel=0.03), name
+    assert max(found.sizes[LEFT_OVER]) < 100
+
+
+def test_the_peak_is_at_the_loss_and_made_of_what_theory_says():
+    found, theory = measured(), predicted()
+    place = found.totals.index(found.peak_bytes)
+    assert (found.phases[place], found.moments[place]) == ("backward", "_log_softmax_backward_data")
+    for name, size in found.at_peak.items():
+        expected = theory.peak.bill.consumers.get(name, 0)
+        assert size == pytest.approx(expected, rel=0.02, abs=1000), name
+
+
+def test_states_come_with_the_first_update():
+    sizes = measured(updates=1).sizes["optimizer"]
+    states = 8 * SHAPE.parameters().total
+    assert sizes[0] == 0 and sizes[-1] == pytest.approx(states, rel=0.001)
+
+
+def test_after_the_step_only_weights_states_and_batch_are_left():
+    found = measured()
+    left = {name: sizes[-1] for name, sizes in found.sizes.items() if sizes[-1]}
+    assert set(left) == {"weights", "optimizer", "inputs and labels"}
+    assert found.phases[0] == "forward" and found.phases[-1] == "update"
+    assert list(found.sizes) == list(CATEGORIES) and not found.allocated
+
+
+def test_each_moment_is_that_of_the_log_of_all_tensors():
+    def step(kept):
+        x = torch.ones(10, 4)
+        kept.append(torch.zeros(7))
+        model(x).sum().backward()
+        model.zero_grad()
+
+    model = nn.Linear(4, 3)
+    with record_step(model.parameters(), [], list, list) as record:
+        record.phase("forward")
+        step(first := [])
+    found = record.result()
+    with log_memory(model.parameters()) as log:
+        step(second := [])
+    assert list(found.totals) == log.timeline
+    assert found.sizes[LEFT_OVER][-1] == 28 == 4 * len(first[0]) == 4 * len(second[0])
+
+
+def test_categories_are_those_of_the_ledger():
+    model = GPT(2, 32, 4, 64, 16)
+    tokens = torch.randint(64, (2, 16))
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    with record_step(
+        model.parameters(),
+        [tokens],
+        lambda: [p.grad for p in model.parameters() if p.grad is not None],
+        lambda: [it["momentum_buffer"] for it in optimizer.state.values()],
+    ) as record:
+        record.phase("forward")
+        loss = cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        record.phase("backward")
+        loss.backward()
+        record.phase("update")
+        optimizer.step()
+        del loss
+    sizes = record.result().sizes
+    for name, size in ledger(model, optimizer, [tokens]).items():
+        assert sizes[name][-1] == size, name
+
+
+def test_a_buffer_that_is_resized_is_temporary_even_where_it_is_saved():
+    buffer = torch.ones(100)
+    buffer.untyped_storage().resize_(0)
+    with record_step([], [], list, list, buffers=[buffer]) as record:
+        record.phase("forward")
+        buffer.untyped_storage().resize_(400)
+        result = buffer.fill_(2) * torch.ones(100, requires_grad=True)
+        buffer.untyped_storage().resize_(0)
+    sizes = record.result().sizes
+    assert sizes["temporary buffers"][0] == 0 and max(sizes["temporary buffers"]) == 400
+    assert sizes["intermediate results"][-1] == 0 and len(result) == 100
+
+
+def live():
+    gc.collect()
+    return sum(type(it) in (torch.Tensor, nn.Parameter) for it in gc.get_objects())
+
+
+def test_no_tensor_is_kept_alive():
+    before = live()
+    found = measured()
+    assert live() == before and found.peak_bytes
+
+
+def test_a_step_without_micro_batches_is_refused():
+    with pytest.raises(ValueError, match="accumulation must be at least 1"):
+        one_step(nn.Linear(1, 1), None, lambda: torch.zeros(()), accumulation=0)
