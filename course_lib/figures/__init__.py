@@ -1,88 +1,205 @@
-"""Results of theory and of demos in, matplotlib figures out; no pyplot, no shared state."""
+"""Results of theory and of demos in, pictures out; no pyplot, no shared state.
 
-from course_lib.figures.accumulation import batch_cost, window
-from course_lib.figures.activations import activation_terms
-from course_lib.figures.agents import nodes_and_ranks
-from course_lib.figures.batches import one_batch
-from course_lib.figures.buckets import bucket_timeline
-from course_lib.figures.buffers import two_buffers
-from course_lib.figures.built import built
-from course_lib.figures.command_map import command_map
-from course_lib.figures.course_map import course_map
-from course_lib.figures.curves import loss
-from course_lib.figures.cut_unit import cut_unit
-from course_lib.figures.economics import token_costs
-from course_lib.figures.event_order import event_order
-from course_lib.figures.experts import expert_bars
-from course_lib.figures.four_families import families
-from course_lib.figures.gathering import gather_memory, measured_memory
-from course_lib.figures.intuition import guesses
-from course_lib.figures.late import late_gradients
-from course_lib.figures.memory import consumers
-from course_lib.figures.meshes import rank_mesh
-from course_lib.figures.meters import meters
-from course_lib.figures.one_slow_link import slow_ring
-from course_lib.figures.passes import memory_of_passes
-from course_lib.figures.picture import Picture
-from course_lib.figures.plans import ranked_layouts
-from course_lib.figures.rdma_paths import rdma_paths
-from course_lib.figures.reach import tp_reach
-from course_lib.figures.recovery import requeue_timeline
-from course_lib.figures.resharding import resharded
-from course_lib.figures.ring_or_tree import collective_times
-from course_lib.figures.roofline import on_roofline
-from course_lib.figures.samples import samples_by_rank
-from course_lib.figures.saving import wasted_time
-from course_lib.figures.servers import served_updates
-from course_lib.figures.sharing import shared_rates
-from course_lib.figures.sheet import Sheet
-from course_lib.figures.spans import who_did_what
-from course_lib.figures.timeline import timeline
-from course_lib.figures.trace import overlap
-from course_lib.figures.zero import stored_by_version, who_stores_what
+| room | what it shows |
+|---|---|
+| `paper` | what figures are drawn with: two kinds of paper, colours, words, arrows |
+| `charts` | any names and numbers, whatever they mean: bars, curves, stretches of time |
+| `compute` | how fast a chip works, what slows it down, and what it costs |
+| `data` | samples, micro-batches, batches and epochs |
+| `memory` | what is in the memory of one GPU, and when |
+| `network` | what is sent between GPUs, over which wires, and how long it takes |
+| `layers` | the inside of one layer, whole or shared by several GPUs; experts |
+| `pipelines` | the stages of a pipeline: what each does and keeps, and when |
+| `data_parallel` | copies of one model, whole (DDP) or in parts (ZeRO, FSDP) |
+| `servers` | parameter servers: rows of a table, late gradients, the time of an update |
+| `layouts` | which GPU does what: families of parallelism, meshes, plans |
+| `cluster` | nodes and their processes, failures, and what is saved against them |
+| `course` | the course itself: its map, what you have built, how well you guessed |
+| `steps` | one step of a story: a picture for each moment of a stepper |
+
+A room imports from the rooms above it in this table, never from those below. Readers write
+`figures.bars`: every figure is imported here, whichever room it is in.
+"""
+
+from course_lib.figures.charts.bars import bars, grouped_bars
+from course_lib.figures.charts.curves import loss
+from course_lib.figures.charts.event_order import event_order
+from course_lib.figures.charts.lines import lines
+from course_lib.figures.charts.number_line import number_line
+from course_lib.figures.charts.spans import who_did_what
+from course_lib.figures.charts.stacked_bars import stacked_bars
+from course_lib.figures.charts.trace import overlap
+from course_lib.figures.cluster.agents import nodes_and_ranks
+from course_lib.figures.cluster.chosen_ports import chosen_ports
+from course_lib.figures.cluster.command_map import command_map
+from course_lib.figures.cluster.container_wall import container_wall
+from course_lib.figures.cluster.first_page import first_page
+from course_lib.figures.cluster.meters import meters
+from course_lib.figures.cluster.node_ways import node_ways
+from course_lib.figures.cluster.pair_rates import pair_rates
+from course_lib.figures.cluster.rank_stacks import rank_stacks
+from course_lib.figures.cluster.recovery import requeue_timeline
+from course_lib.figures.cluster.resharding import resharded
+from course_lib.figures.cluster.saving import wasted_time
+from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
+from course_lib.figures.compute.audited import audited
+from course_lib.figures.compute.economics import token_costs
+from course_lib.figures.compute.paid_time import paid_time
+from course_lib.figures.compute.roofline import on_roofline
+from course_lib.figures.compute.sharing import shared_rates
+from course_lib.figures.course.built import built
+from course_lib.figures.course.course_map import course_map
+from course_lib.figures.course.intuition import guesses
+from course_lib.figures.data.accumulation import batch_cost, window
+from course_lib.figures.data.batch_ladder import batch_ladder
+from course_lib.figures.data.batches import one_batch
+from course_lib.figures.data.samples import samples_by_rank
+from course_lib.figures.data.search import tried_batches
+from course_lib.figures.data_parallel.beside import beside
+from course_lib.figures.data_parallel.buckets import bucket_timeline
+from course_lib.figures.data_parallel.buffers import two_buffers
+from course_lib.figures.data_parallel.clipped import clipped
+from course_lib.figures.data_parallel.cut_unit import cut_unit
+from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
+from course_lib.figures.data_parallel.halves import halves
+from course_lib.figures.data_parallel.lanes import two_lanes
+from course_lib.figures.data_parallel.replicas import replicas
+from course_lib.figures.data_parallel.shard_groups import shard_groups
+from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.layers.cut_product import cut_product
+from course_lib.figures.layers.experts import expert_bars
+from course_lib.figures.layers.fused_rows import fused_rows
+from course_lib.figures.layers.reach import tp_reach
+from course_lib.figures.layers.routing import routing
+from course_lib.figures.layouts.four_families import families
+from course_lib.figures.layouts.meshes import rank_mesh
+from course_lib.figures.layouts.plans import ranked_layouts
+from course_lib.figures.layouts.rank_groups import rank_groups
+from course_lib.figures.layouts.same_samples import same_samples
+from course_lib.figures.memory.activations import activation_terms
+from course_lib.figures.memory.memory import consumer_bars, consumers
+from course_lib.figures.memory.memory_over_time import memory_over_time
+from course_lib.figures.memory.recomputed import recomputed_layers
+from course_lib.figures.memory.snapshot import snapshot
+from course_lib.figures.network.collective_grid import collective_grid
+from course_lib.figures.network.one_slow_link import slow_ring
+from course_lib.figures.network.rdma_paths import rdma_paths
+from course_lib.figures.network.ring_or_tree import collective_times
+from course_lib.figures.paper.picture import Picture
+from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.pipelines.passes import memory_of_passes
+from course_lib.figures.pipelines.timeline import timeline
+from course_lib.figures.servers.late import late_gradients
+from course_lib.figures.servers.servers import served_updates
+from course_lib.figures.servers.used_rows import used_rows
+from course_lib.figures.steps.block_step import block_step
+from course_lib.figures.steps.bucket_step import bucket_step
+from course_lib.figures.steps.buffer_turns import buffer_turns_step
+from course_lib.figures.steps.experts import experts_step
+from course_lib.figures.steps.failing_job import failing_job_step
+from course_lib.figures.steps.layer import layer_step
+from course_lib.figures.steps.memory import memory_step
+from course_lib.figures.steps.mesh_step import mesh_step
+from course_lib.figures.steps.pair import pair_step
+from course_lib.figures.steps.pipeline_step import pipeline_step
+from course_lib.figures.steps.ring import ring_step
+from course_lib.figures.steps.ring_attention import ring_attention_step
+from course_lib.figures.steps.served_step import served_step
+from course_lib.figures.steps.tree import tree_step
+from course_lib.figures.steps.unit_life import unit_life_step
+from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
     "Picture",
     "Sheet",
     "activation_terms",
+    "audited",
+    "bars",
     "batch_cost",
+    "batch_ladder",
+    "beside",
+    "block_step",
+    "bucket_step",
     "bucket_timeline",
+    "buffer_turns_step",
     "built",
+    "chosen_ports",
+    "clipped",
+    "collective_grid",
     "collective_times",
     "command_map",
+    "consumer_bars",
     "consumers",
+    "container_wall",
     "course_map",
+    "cut_product",
     "cut_unit",
     "event_order",
     "expert_bars",
+    "experts_step",
+    "failing_job_step",
     "families",
+    "first_page",
+    "fused_rows",
     "gather_memory",
+    "grouped_bars",
     "guesses",
+    "halves",
     "late_gradients",
+    "layer_step",
+    "lines",
     "loss",
     "measured_memory",
     "memory_of_passes",
+    "memory_over_time",
+    "memory_step",
+    "mesh_step",
     "meters",
+    "node_ways",
     "nodes_and_ranks",
+    "number_line",
     "on_roofline",
     "one_batch",
     "overlap",
+    "paid_time",
+    "pair_rates",
+    "pair_step",
+    "pipeline_step",
+    "rank_groups",
     "rank_mesh",
+    "rank_stacks",
     "ranked_layouts",
     "rdma_paths",
+    "recomputed_layers",
+    "replicas",
     "requeue_timeline",
     "resharded",
+    "ring_attention_step",
+    "ring_step",
+    "routing",
+    "same_samples",
     "samples_by_rank",
+    "served_step",
     "served_updates",
+    "shard_groups",
     "shared_rates",
     "slow_ring",
+    "snapshot",
+    "stacked_bars",
     "stored_by_version",
+    "tensor_by_tensor",
     "timeline",
     "token_costs",
     "tp_reach",
+    "tree_step",
+    "tried_batches",
     "two_buffers",
+    "two_lanes",
+    "unit_life_step",
+    "used_rows",
     "wasted_time",
     "who_did_what",
     "who_stores_what",
     "window",
+    "zero_step",
 ]

@@ -1,0 +1,1 @@
+"""Nodes and their processes, failures, and what is saved against them."""

@@ -1,0 +1,135 @@
+"""The differences of two recorded updates, tensor by tensor, in units of expected rounding."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Protocol
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import counted
+from course_lib.theory.compute.rounding import MORE_FROM, ROUNDING_UP_TO
+from course_lib.theory.inputs.units import format_number
+
+_LEFT, _RIGHT, _TOP, _PANEL, _GAP = 76.0, WIDTH_PT - 8, 40.0, 96.0, 46.0
+_LOWEST = -2  # decade of the lowest tick; equal to the last bit stands below it
+_NAMED = 62.0  # width that a kind's name needs
+_TOLD = f"difference over the typical rounding; dashed: {ROUNDING_UP_TO:g} and {MORE_FROM:g} times"
+_SHORT = {
+    "weight": "weights",
+    "output": "forward",
+    "gradient of the output": "backward",
+    "gradient of the weight": "gradients",
+}
+
+
+class Tensor(Protocol):
+    """One tensor of both runs, as comparing.Judged."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def measured(self) -> float: ...
+    @property
+    def typical(self) -> float: ...
+
+
+def tensor_by_tensor(runs: Mapping[str, Sequence[Tensor]], title: str = "") -> Drawing:
+    """{"right": tensors, "broken": tensors} in their order; up: difference over typical rounding.
+
+    Two lines: up to the lower it is rounding, above the upper more. Raises ValueError for a run
+    without tensors.
+    """
+    if not runs or not all(runs.values()):
+        raise ValueError("runs must hold tensors: give {name: compare(…).tensors}")
+    ratios = {name: [one.measured / one.typical for one in run] for name, run in runs.items()}
+    most = max(MORE_FROM, *(max(each) for each in ratios.values()))
+    highest = math.ceil(math.log10(most))
+    sentence = "; ".join(_sentence(name, run, ratios[name]) for name, run in runs.items())
+    drawing = Drawing(_TOP + (_PANEL + _GAP) * len(runs) + 14, f"{sentence}.")
+    drawing.write(0, 13, title, style.TITLE_PT, bold=True)
+    drawing.write(0, 29, _TOLD, 9, colour=style.GREY)
+    for row, (name, run) in enumerate(runs.items()):
+        top = _TOP + row * (_PANEL + _GAP)
+        drawing.write(0, top + 12, name, bold=True)
+        _panel(drawing, run, ratios[name], top + 32, highest)
+    kinds = _kinds(next(iter(runs.values())))
+    y, step = _TOP + (_PANEL + _GAP) * len(runs) + 2, _step(next(iter(runs.values())))
+    for kind, start, end in kinds:
+        if (end - start) * step > _NAMED:
+            middle = _LEFT + (start + end) / 2 * step
+            drawing.write(middle, y, kind, 9, "center", style.GREY)
+    return drawing
+
+
+def _panel(
+    drawing: Drawing, run: Sequence[Tensor], ratios: Sequence[float], top: float, highest: int
+) -> None:
+    bottom, step = top + _PANEL, _step(run)
+
+    def height(ratio: float) -> float:
+        if ratio <= 0:
+            return bottom
+        part = (max(math.log10(ratio), _LOWEST) - _LOWEST + 1) / (highest - _LOWEST + 1)
+        return bottom - part * _PANEL
+
+    ticks = [0.0, *(10.0**power for power in range(_LOWEST, highest + 1, 2))]
+    for tick in ticks:
+        y = height(tick)
+        drawing.line([(_LEFT, y), (_RIGHT, y)], style.PALE)
+        told = "equal" if tick == 0 else format_number(tick, 6)
+        drawing.write(_LEFT - 6, y + 3.3, told, 9, "right", style.GREY)
+    for limit in (ROUNDING_UP_TO, MORE_FROM):
+        drawing.line([(_LEFT, height(limit)), (_RIGHT, height(limit))], style.INK, dashed=True)
+    for _, start, _ in _kinds(run)[1:]:
+        drawing.line([(_LEFT + start * step, top), (_LEFT + start * step, bottom)], style.GREY, 0.5)
+    for fill, least, up_to in (
+        (style.MESSAGES, -1.0, ROUNDING_UP_TO),
+        (style.YELLOW, ROUNDING_UP_TO, MORE_FROM),
+        (style.WARNING, MORE_FROM, math.inf),
+    ):
+        marks = [
+            (_LEFT + (place + 0.5) * step - 2, height(ratio) - 2, 4.0, 4.0)
+            for place, ratio in enumerate(ratios)
+            if least < ratio <= up_to
+        ]
+        drawing.boxes(marks, fill)
+    first = _first(ratios)
+    if first is not None:
+        x = _LEFT + (first + 0.5) * step
+        drawing.line([(x, top - 6), (x, bottom)], style.WARNING, 1.5)
+        align = "left" if x < WIDTH_PT / 2 else "right"
+        drawing.write(x, top - 9, f"first: {run[first].title}", 9, align)
+
+
+def _first(ratios: Sequence[float]) -> int | None:
+    """The place of the first that is not plainly rounding."""
+    return next((place for place, ratio in enumerate(ratios) if ratio > ROUNDING_UP_TO), None)
+
+
+def _step(run: Sequence[Tensor]) -> float:
+    return (_RIGHT - _LEFT) / len(run)
+
+
+def _kinds(run: Sequence[Tensor]) -> list[tuple[str, int, int]]:
+    """Name, first and end of each stretch of one kind; the loss belongs to the forward pass."""
+    found, place = [], 0
+    for name, several in groupby(_SHORT.get(one.kind, "forward") for one in run):
+        count = len(list(several))
+        found.append((name, place, place + count))
+        place += count
+    return found
+
+
+def _sentence(name: str, run: Sequence[Tensor], ratios: Sequence[float]) -> str:
+    first = _first(ratios)
+    if first is None:
+        worst = format_number(max(ratios), 2)
+        return f"{name}: {counted(len(run), 'tensor')}, {worst} times the typical rounding at most"
+    return (
+        f"{name}: of {len(run)} tensors number {first + 1} is the first that differs by more, "
+        f"the {run[first].title}, by {format_number(ratios[first], 3)} times the typical rounding"
+    )

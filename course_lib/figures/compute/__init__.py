@@ -1,0 +1,1 @@
+"""How fast a chip works, what slows it down, and what it costs."""

@@ -1,0 +1,118 @@
+"""The claims of an audit: what is said, what its own terms give, and what is found."""
+
+import math
+from collections.abc import Sequence
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.theory.audits.claim import VERDICTS, Audit, Claim
+from course_lib.theory.inputs.units import format_count, format_number
+
+_TOP, _CLAIM = 46.0, 47.0  # of the first claim; from one to the next
+_LEFT, _RIGHT = 262.0, WIDTH_PT - 16
+_OUTER, _INNER = 11.0, 6.0  # the marks of "own terms" and of "found"
+_MOST_POWER = 2.9  # no tick stands at the very end
+_RIGHT_VERDICT = VERDICTS[True, True]
+
+
+def audited(audit: Audit, title: str) -> Drawing:
+    """One line for each claim, on which what is said stands in the middle, on one scale of factors.
+
+    The pale box is what counts as the same number. A 0 that is not said stands at the left end.
+    """
+    power = _power(audit.claims)
+    drawing = Drawing(_TOP + _CLAIM * len(audit.claims) + 16, _sentence(audit, title))
+    drawing.write(0, 13, title, size=style.TITLE_PT, bold=True)
+    _key(drawing)
+    for place, claim in enumerate(audit.claims):
+        top = _TOP + _CLAIM * place
+        drawing.write(0, top + 9, f"{place + 1}. {claim.words}", bold=True, size=9)
+        right = claim.verdict == _RIGHT_VERDICT
+        colour = style.INK if right else style.WARNING_TEXT
+        drawing.write(WIDTH_PT, top + 9, claim.verdict, 9, "right", colour)
+        drawing.write(0, top + 22, _numbers(claim), size=9)
+        _line(drawing, claim, top + 19, power)
+        drawing.write(0, top + 35, claim.because, size=9, colour=style.GREY)
+    bottom = _TOP + _CLAIM * len(audit.claims) + 8
+    for factor in _ticks(power):
+        drawing.write(_place(factor, power), bottom, _told(factor), 9, "center", style.GREY)
+    return drawing
+
+
+def _key(drawing: Drawing) -> None:
+    drawing.boxes([(0, 25, 20, _OUTER)], style.PALE, edge=style.PALE)
+    drawing.line([(10, 24), (10, 37)], style.INK, 1.5)
+    drawing.write(26, 34, "said, and what counts as the same", size=9)
+    drawing.boxes([(212, 25, _OUTER, _OUTER)], style.WHITE)
+    drawing.write(229, 34, "on its own terms", size=9)
+    drawing.boxes([(334, 27.5, _INNER, _INNER)], style.THEORY)
+    drawing.write(346, 34, "found on the right terms", size=9)
+
+
+def _line(drawing: Drawing, claim: Claim, y: float, power: float) -> None:
+    """The scale of one claim with its three marks, around the height `y`."""
+    low, high = (_place(1 + side * claim.within, power) for side in (-1, 1))
+    drawing.boxes([(low, y - 7, high - low, 14)], style.PALE, edge=style.PALE)
+    drawing.line([(_LEFT, y), (_RIGHT, y)], style.GREY, 0.5)
+    for tick in _ticks(power):
+        x = _place(tick, power)
+        drawing.line([(x, y - 3), (x, y + 3)], style.GREY, 0.5)
+    middle, found = _place(1, power), _place(_factor(claim, claim.found), power)
+    if found < low or found > high:
+        drawing.line([(middle, y), (found, y)], style.WARNING, 2)
+    drawing.line([(middle, y - 8), (middle, y + 8)], style.INK, 1.5)
+    if claim.own_terms is not None:
+        own = _place(_factor(claim, claim.own_terms), power)
+        drawing.boxes([(own - _OUTER / 2, y - _OUTER / 2, _OUTER, _OUTER)], style.WHITE)
+    drawing.boxes([(found - _INNER / 2, y - _INNER / 2, _INNER, _INNER)], style.THEORY)
+
+
+def _factor(claim: Claim, value: float) -> float:
+    """`value` over what is said; 0 over 0 is the same number."""
+    return value / claim.said if claim.said else float(value == claim.said)
+
+
+def _power(claims: Sequence[Claim]) -> float:
+    """The powers of ten on either side of "as said"; half a one for small gaps."""
+    values = [(claim, claim.found) for claim in claims]
+    values += [(claim, claim.own_terms) for claim in claims if claim.own_terms is not None]
+    factors = [_factor(claim, value) for claim, value in values]
+    widest = max((abs(math.log10(factor)) for factor in factors if factor > 0), default=0.0)
+    return min(max(0.5, 1.1 * widest), _MOST_POWER)
+
+
+def _ticks(power: float) -> list[float]:
+    """Powers of ten on both sides, or of two where there is no room for these."""
+    if power < 1:
+        return [0.5, 1.0, 2.0]
+    return [10.0**tick for tick in range(-int(power), int(power) + 1)]
+
+
+def _told(factor: float) -> str:
+    if factor > 1:
+        return f"× {factor:,.0f}"
+    return "as said" if factor > 0.99 else f"÷ {1 / factor:,.0f}"
+
+
+def _place(factor: float, power: float) -> float:
+    """Where a factor lies, in points from the left; what is too far lies at the end."""
+    part = math.log10(factor) / power if factor > 0 else -1.0
+    return (_LEFT + _RIGHT) / 2 + (_RIGHT - _LEFT) / 2 * min(max(part, -1.0), 1.0)
+
+
+def _numbers(claim: Claim) -> str:
+    own = "not told" if claim.own_terms is None else _text(claim.own_terms)
+    numbers = f"said {_text(claim.said)}, own {own}, found {_text(claim.found)} {claim.unit}"
+    return numbers.rstrip()
+
+
+def _text(value: float) -> str:
+    return format_count(value) if value >= 1_000_000 else format_number(value)
+
+
+def _sentence(audit: Audit, title: str) -> str:
+    claims = "; ".join(
+        f"{claim.words}: {_numbers(claim)}, {claim.verdict}" for claim in audit.claims
+    )
+    return f"{title}. {claims}."

@@ -1,0 +1,1 @@
+"""The course itself: its map, what you have built, how well you guessed."""

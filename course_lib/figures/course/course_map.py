@@ -1,0 +1,126 @@
+"""The map of the course: a box for each chapter, and lines from what it builds upon."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from textwrap import wrap
+from typing import Protocol
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.picture import Point
+from course_lib.figures.paper.sheet import Sheet
+
+# Column and row of each chapter, so that lines run downwards and cross as little as possible.
+_PLACES: Mapping[int, tuple[int, int]] = {
+    **{0: (0, 0), 1: (1, 0), 3: (2, 0)},
+    **{2: (0, 1), 5: (2, 1), 4: (3, 1)},
+    **{6: (2, 2)},
+    **{7: (0, 3), 11: (2, 3), 10: (3, 3)},
+    **{8: (0, 4), 14: (1, 4), 12: (3, 4)},
+    **{9: (0, 5), 13: (2, 5)},
+    **{15: (0, 6), 16: (1, 6), 17: (2, 6)},
+}
+_WIDTH, _HEIGHT, _COLUMN, _ROW, _LEFT, _TOP = 112.0, 50.0, 134.0, 74.0, 3.0, 30.0
+_SQUARE, _HEAD = 6.0, 4.0  # of a part, of an arrow
+_LETTERS = 16  # of a title, in a line
+_TOPICS = {
+    "one GPU": ((0, 1, 2, 3, 4, 5), style.WHITE),
+    "messages": ((6, 14), style.MESSAGES),
+    "copies of the model": ((7, 8, 9), style.SKY),
+    "pieces of the model": ((10, 11, 12), style.ORANGE),
+    "plans and clusters": ((13, 15, 16, 17), style.PALE),
+}
+
+
+class Chapter(Protocol):
+    """As `outline.Entry`."""
+
+    @property
+    def number(self) -> int: ...
+    @property
+    def title(self) -> str: ...
+
+
+class Part(Protocol):
+    """As `mine.parts.Part`: `build` is "6.11"."""
+
+    @property
+    def build(self) -> str: ...
+
+
+def course_map(
+    chapters: Iterable[Chapter], steps: Sequence[tuple[int, int]], parts: Iterable[Part]
+) -> Sheet:
+    """A box for each chapter, with a square for each part that is built in it.
+
+    `steps` are pairs (from, to). Raises ValueError for a chapter that has no place on the map.
+    """
+    titles = {one.number: one.title for one in chapters}
+    builds = Counter(int(part.build.split(".")[0]) for part in parts)
+    unknown = (set(titles) | {number for step in steps for number in step}) - set(_PLACES)
+    if unknown:
+        raise ValueError(f"chapter {min(unknown)} has no place: give it one in course_map._PLACES")
+    bottom = _TOP + _ROW * (1 + max(row for _, row in _PLACES.values())) - 14
+    sheet = Sheet(bottom + 40, sentence(titles, steps, builds))
+    title = "The chapters, with arrows from each of them to those that need it"
+    sheet.title(title)
+    for start, end in steps:
+        _arrow(sheet, start, end)
+    for number, name in titles.items():
+        _box(sheet, number, name, builds[number])
+    _key(sheet, bottom)
+    return sheet
+
+
+def sentence(
+    titles: Mapping[int, str], steps: Sequence[tuple[int, int]], builds: Mapping[int, int]
+) -> str:
+    """The map in words."""
+    words = []
+    for number, name in titles.items():
+        needs = " and ".join(str(start) for start, end in steps if end == number)
+        words.append(f"{number} {name}{f', after {needs}' if needs else ''}")
+    return f"{len(titles)} chapters with {sum(builds.values())} parts to build. {'; '.join(words)}."
+
+
+def _corner(number: int) -> Point:
+    column, row = _PLACES[number]
+    return _LEFT + column * _COLUMN, _TOP + row * _ROW
+
+
+def _arrow(sheet: Sheet, start: int, end: int) -> None:
+    """From box to box: sideways in a row, else from the foot of one to the head of the other."""
+    (x, y), (to_x, to_y) = _corner(start), _corner(end)
+    if y == to_y:
+        middle = y + _HEIGHT / 2
+        sheet.line([(x + _WIDTH, middle), (to_x - _HEAD, middle)], width=1.4)
+        back = to_x - 2 * _HEAD
+        head = [(to_x, middle), (back, middle - _HEAD), (back, middle + _HEAD)]
+    else:
+        shift = 18 * (to_x > x) - 18 * (to_x < x)  # arrows to one box end apart
+        tip = to_x + _WIDTH / 2 - shift
+        sheet.line([(x + _WIDTH / 2 + shift, y + _HEIGHT), (tip, to_y - _HEAD)], width=1.4)
+        back = to_y - 2 * _HEAD
+        head = [(tip, to_y), (tip - _HEAD, back), (tip + _HEAD, back)]
+    sheet.area(head, style.INK)
+
+
+def _box(sheet: Sheet, number: int, name: str, builds: int) -> None:
+    x, y = _corner(number)
+    fill = next(colour for chapters, colour in _TOPICS.values() if number in chapters)
+    sheet.boxes([(x, y, _WIDTH, _HEIGHT)], fill)
+    ink = style.on(fill)
+    sheet.write(x + 6, y + 17, str(number), colour=ink, bold=True)
+    for row, line in enumerate(wrap(name, _LETTERS)):
+        sheet.write(x + 25, y + 17 + 13 * row, line, size=9, colour=ink)
+    squares = [(x + 6 + 9 * place, y + _HEIGHT - 11, _SQUARE, _SQUARE) for place in range(builds)]
+    sheet.boxes(squares, style.BLUE)
+
+
+def _key(sheet: Sheet, y: float) -> None:
+    x = _LEFT
+    for name, (_, fill) in _TOPICS.items():
+        sheet.boxes([(x, y, 12, 12)], fill)
+        sheet.write(x + 17, y + 10, name, size=9)
+        x += 32 + 4.8 * len(name)
+    sheet.boxes([(_LEFT + 3, y + 24, _SQUARE, _SQUARE)], style.BLUE)
+    sheet.write(_LEFT + 17, y + 31, "one part of a training library that you build", size=9)

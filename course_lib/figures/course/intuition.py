@@ -1,0 +1,142 @@
+"""Where guesses lay beside what came: a row for each topic, a square for each guess."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.picture import Box
+from course_lib.figures.paper.sheet import Sheet
+from course_lib.theory.inputs.units import format_number
+
+_LEFT, _WIDTH, _TOP, _SQUARE = 74.0, 300.0, 62.0, 7.0
+_LEAST_ROW, _MOST_STACKED = 34.0, 64.0
+_BINS = 40  # of the whole width; squares that share one are stacked
+_RIGHT = 0.01  # a guess so near is right
+_LOOKS = {"too low": style.SKY, "right": style.GREEN, "too high": style.ORANGE}
+_MARKS = {-2: "1/100", -1: "1/10", 0: "1", 1: "10", 2: "100"}
+
+Factors = Mapping[str, Sequence[float]]
+
+
+def guesses(factors: Factors, title: str = "Where my intuition was off") -> Sheet:
+    """`factors`: your number over what came, by topic; all above 0.
+
+    Beyond 100 a square stands at the edge. Raises ValueError for a topic without a factor, for no
+    topics, and for a factor that is not above 0.
+    """
+    if not factors or not all(factors.values()):
+        raise ValueError(
+            "factors has no topic, or one without a guess: commit a prediction, and run the cell "
+            "that compares it"
+        )
+    if any(not factor > 0 for its in factors.values() for factor in its):
+        raise ValueError("factors must be above 0: leave out guesses without a factor")
+    heights = {topic: _row_height(its) for topic, its in factors.items()}
+    bottom = _TOP + sum(heights.values())
+    sheet = Sheet(bottom + 34, sentence(factors))
+    sheet.title(title)
+    _legend(sheet)
+    _scale(sheet, bottom)
+    y = _TOP
+    for topic, its in factors.items():
+        y += heights[topic]
+        _row(sheet, topic, its, y)
+    return sheet
+
+
+def sentence(factors: Factors) -> str:
+    """Each topic in words."""
+    words = [f"{topic}: {_guesses(its)}, {_typical(its)}" for topic, its in factors.items()]
+    return f"Your number over what came. {'; '.join(words)}."
+
+
+def _row(sheet: Sheet, topic: str, factors: Sequence[float], bottom: float) -> None:
+    """The squares of one topic upon their line, its median, and both in words."""
+    sheet.line([(_LEFT, bottom), (_LEFT + _WIDTH, bottom)], style.PALE)
+    sheet.write(0, bottom - 8, topic, bold=True)
+    for look, boxes in _squares(factors, bottom).items():
+        sheet.boxes(boxes, _LOOKS[look])
+    x = _place(statistics.median(factors))
+    sheet.line([(x, bottom + 4), (x, bottom - 20)], width=2)
+    sheet.write(_LEFT + _WIDTH + 12, bottom - 14, _typical(factors))
+    sheet.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
+
+
+def _squares(factors: Sequence[float], bottom: float) -> dict[str, list[Box]]:
+    """The squares by look, those of one bin upon each other."""
+    step, heights = _step(factors), dict[int, int]()
+    boxes: dict[str, list[Box]] = {look: [] for look in _LOOKS}
+    for factor in sorted(factors):
+        at = _bin(factor)
+        heights[at] = heights.get(at, -1) + 1
+        x, y = _LEFT + _WIDTH * at / _BINS - _SQUARE / 2, bottom - _SQUARE - step * heights[at]
+        boxes[_look(factor)].append((x, y, _SQUARE, _SQUARE))
+    return boxes
+
+
+def _row_height(factors: Sequence[float]) -> float:
+    return max(_LEAST_ROW, _step(factors) * _tallest(factors) + 12)
+
+
+def _step(factors: Sequence[float]) -> float:
+    """From one square of a stack to the next: less where a stack would be too high."""
+    return min(_SQUARE + 1, _MOST_STACKED / _tallest(factors))
+
+
+def _tallest(factors: Sequence[float]) -> int:
+    bins = [_bin(factor) for factor in factors]
+    return max(map(bins.count, set(bins)))
+
+
+def _bin(factor: float) -> int:
+    return round(_BINS * (_place(factor) - _LEFT) / _WIDTH)
+
+
+def _place(factor: float) -> float:
+    """Where a factor lies; what is beyond 1/100 or 100 lies on the edge."""
+    return _LEFT + _WIDTH * min(max((math.log10(factor) + 2) / 4, 0), 1)
+
+
+def _look(factor: float) -> str:
+    if abs(factor - 1) <= _RIGHT:
+        return "right"
+    return "too low" if factor < 1 else "too high"
+
+
+def _typical(factors: Sequence[float]) -> str:
+    """Median in words: "typically 2.3 × too low"."""
+    middle = statistics.median(factors)
+    if _look(middle) == "right":
+        return "mostly right" if 2 * _right(factors) > len(factors) else "low and high alike"
+    factor = max(middle, 1 / middle)
+    told = f"{format_number(factor)}" if factor < 1000 else ">999"
+    return f"typically {told} × {_look(middle)}"
+
+
+def _guesses(factors: Sequence[float]) -> str:
+    return f"{len(factors)} guess{'es' * (len(factors) != 1)}, {_right(factors)} right"
+
+
+def _right(factors: Sequence[float]) -> int:
+    return sum(_look(factor) == "right" for factor in factors)
+
+
+def _legend(sheet: Sheet) -> None:
+    for place, (look, fill) in enumerate(_LOOKS.items()):
+        x = _LEFT + 90 * place
+        sheet.boxes([(x, 24, _SQUARE, _SQUARE)], fill)
+        sheet.write(x + 12, 31, look)
+    x = _LEFT + 90 * len(_LOOKS)
+    sheet.line([(x, 22), (x, 34)], width=2)
+    sheet.write(x + 8, 31, "median of the topic")
+
+
+def _scale(sheet: Sheet, bottom: float) -> None:
+    for power, words in _MARKS.items():
+        x = _place(10.0**power)
+        colour = style.GREY if power == 0 else style.PALE
+        sheet.line([(x, _TOP - 8), (x, bottom)], colour)
+        sheet.write(x, bottom + 15, words, align="center", colour=style.GREY, size=9)
+    words = "your number over what came (logarithmic)"
+    sheet.write(_LEFT + _WIDTH / 2, bottom + 29, words, align="center", colour=style.GREY, size=9)

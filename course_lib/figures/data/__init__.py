@@ -1,0 +1,1 @@
+"""Samples, micro-batches, batches and epochs."""

@@ -1,0 +1,78 @@
+"""From an epoch down to a sample, one rung after the other: what each is made of."""
+
+from typing import NamedTuple
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import counted
+from course_lib.theory.step.batching import Batching
+
+_LEFT, _RIGHT, _TOP, _BAR, _ROW = 130.0, WIDTH_PT - 112.0, 30.0, 22.0, 46.0
+_SIZE = 9
+_MOST_CELLS = 100  # more pieces than this are drawn as one
+
+
+class _Rung(NamedTuple):
+    """One bar: its name, its pieces, what a piece is called, the samples in it, its colour."""
+
+    name: str
+    pieces: int
+    piece: str
+    samples: int
+    fill: str
+
+
+def batch_ladder(batching: Batching) -> Drawing:
+    """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
+    rungs = _rungs(batching)
+    drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
+    title = f"{batching.samples:,} samples on {counted(batching.dp, 'rank')}"
+    drawing.title(title)
+    for place, rung in enumerate(rungs):
+        y = _TOP + _ROW * place
+        _draw(drawing, rung, y)
+        if place + 1 < len(rungs):
+            width = (_RIGHT - _LEFT) / rung.pieces
+            below = y + _ROW
+            corners = [[(_LEFT, y + _BAR), (_LEFT, below)]]
+            corners += [[(_LEFT + width, y + _BAR), (_RIGHT, below)]]
+            drawing.lines(corners, style.GREY, 0.8, dashed=True)
+    return drawing
+
+
+def _rungs(batching: Batching) -> list[_Rung]:
+    epoch = batching.epoch()
+    each_step = batching.micro_batch * batching.dp
+    rungs = [
+        _Rung("one epoch", epoch.updates, "update", batching.samples, style.WHITE),
+        _Rung(
+            "one update", batching.accumulation, "micro-step", batching.global_batch, style.UPDATE
+        ),
+        _Rung("one micro-step", batching.dp, "micro-batch", each_step, style.COMPUTING),
+        _Rung("one micro-batch", batching.micro_batch, "sample", batching.micro_batch, style.PALE),
+    ]
+    if batching.dp == 1:  # the micro-step of the only rank is its micro-batch
+        del rungs[2]
+    return rungs
+
+
+def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
+    """A bar of equal pieces; how many they are on the right."""
+    cells = min(rung.pieces, _MOST_CELLS)
+    width = (_RIGHT - _LEFT) / cells
+    drawing.write(_LEFT - 8, y + 10, rung.name, size=_SIZE, align="right", bold=True)
+    samples = counted(rung.samples, "sample")
+    drawing.write(_LEFT - 8, y + 21, samples, size=_SIZE, align="right", colour=style.GREY)
+    first = (_LEFT, y, width, _BAR)
+    rest = [(_LEFT + cell * width, y, width, _BAR) for cell in range(1, cells)]
+    drawing.boxes(rest, rung.fill, edge=style.GREY)
+    drawing.boxes([first], rung.fill)
+    pieces = "micro-batches" if rung.piece == "micro-batch" and rung.pieces > 1 else None
+    text = f"{rung.pieces:,} {pieces}" if pieces else counted(rung.pieces, rung.piece)
+    drawing.write(_RIGHT + 8, y + 15, text, size=_SIZE)
+
+
+def _sentence(rungs: list[_Rung]) -> str:
+    parts = [f"{rung.name} has {counted(rung.pieces, rung.piece)}" for rung in rungs]
+    return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."

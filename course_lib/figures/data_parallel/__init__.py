@@ -1,0 +1,1 @@
+"""Copies of one model, whole (DDP) or in parts (ZeRO, FSDP)."""

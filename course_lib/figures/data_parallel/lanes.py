@@ -1,0 +1,104 @@
+"""Two lanes of a rank of FSDP, computing and messages: where a step's time goes."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT, Box
+from course_lib.figures.paper.text import width_pt
+from course_lib.theory.inputs.units import format_duration
+
+LEFT, RIGHT = 66.0, WIDTH_PT - 6
+LANE, GAP = 22.0, 5.0  # height of a lane, and space between two
+BOTH = 2 * LANE + GAP
+_TOP, _CHART = 4.0, BOTH + 48
+_LANES = ("computing", "messages")
+_LOOKS = {
+    "forward": (style.FORWARD, None),
+    "backward": (style.BACKWARD, None),
+    "gather": (style.MESSAGES, None),
+    "reduce": (style.MESSAGES, "/"),
+}
+
+
+class Task(Protocol):
+    """A pass or a message of a unit, as theory.memory.unit_life.UnitTask."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def unit(self) -> int: ...
+    @property
+    def lane(self) -> str: ...
+    @property
+    def start_s(self) -> float: ...
+    @property
+    def end_s(self) -> float: ...
+
+
+def two_lanes(charts: Mapping[str, Sequence[Task]]) -> Drawing:
+    """Charts below one another on one scale: {"predicted": tasks, "measured": tasks}.
+
+    The number in a bar is its unit; 0 is the root. Raises ValueError for a chart without tasks.
+    """
+    for name, tasks in charts.items():
+        if not tasks:
+            raise ValueError(f"chart {name!r} has no tasks: give at least one pass")
+    ends = {name: max(task.end_s for task in tasks) for name, tasks in charts.items()}
+    scale = (RIGHT - LEFT) / max(ends.values())
+    words = "; ".join(f"{name}: {format_duration(end)}" for name, end in ends.items())
+    drawing = Drawing(_TOP + _CHART * len(charts) + 18, f"One step of one rank: {words}.")
+    for place, (name, tasks) in enumerate(charts.items()):
+        top = _TOP + _CHART * place
+        drawing.write(0, top + 10, name, size=style.TITLE_PT, bold=True)
+        lanes(drawing, tasks, top + 18, scale)
+        end = LEFT + ends[name] * scale
+        bottom = top + 18 + BOTH
+        drawing.line([(end, top + 14), (end, bottom + 4)], style.INK, width=1.5)
+        drawing.write(end, bottom + 15, format_duration(ends[name]), size=9, align="right")
+    key(drawing, _TOP + _CHART * len(charts) + 2)
+    return drawing
+
+
+def lanes(
+    drawing: Drawing, tasks: Sequence[Task], top: float, scale: float, now_s: float | None = None
+) -> None:
+    """Both lanes from LEFT on, `scale` points a second; what begins after `now_s` is pale."""
+    for row, name in enumerate(_LANES):
+        y = top + row * (LANE + GAP)
+        drawing.write(LEFT - 6, y + 15, name, align="right", size=9)
+        drawing.line([(LEFT, y + LANE), (RIGHT, y + LANE)], style.PALE)
+    for what, (fill, hatch) in _LOOKS.items():
+        its = [task for task in tasks if task.what == what and task.end_s > task.start_s]
+        begun = [task for task in its if now_s is None or task.start_s <= now_s]
+        drawing.boxes([_box(task, top, scale) for task in begun], fill, hatch)
+        later = [_box(task, top, scale) for task in its if task not in begun]
+        drawing.boxes(later, style.PALE, edge=style.GREY)
+    numbers: dict[str, list[tuple[float, float, str]]] = {style.ON_FILL: [], style.INK: []}
+    for task in tasks:
+        x, y, width, _ = _box(task, top, scale)
+        text = str(task.unit)
+        pale = now_s is not None and task.start_s > now_s
+        if width >= width_pt(text, 9) + 1:
+            numbers[style.INK if pale else style.ON_FILL].append((x + width / 2, y + 15, text))
+    for colour, texts in numbers.items():
+        if texts:
+            drawing.write_all(texts, size=9, align="center", colour=colour)
+
+
+def key(drawing: Drawing, top: float, more: Mapping[str, str] | None = None) -> None:
+    """What the colours of the bars mean, in one line of 14 points; `more`: {words: colour}."""
+    looks = dict(
+        zip(("forward", "backward", "all-gather", "reduce-scatter"), _LOOKS.values(), strict=True)
+    )
+    looks |= {text: (colour, None) for text, colour in (more or {}).items()}
+    for place, (text, (fill, hatch)) in enumerate(looks.items()):
+        x = LEFT + place * 90
+        drawing.boxes([(x, top, 13, 10)], fill, hatch)
+        drawing.write(x + 18, top + 9, text, size=9)
+
+
+def _box(task: Task, top: float, scale: float) -> Box:
+    y = top + _LANES.index(task.lane) * (LANE + GAP)
+    return LEFT + task.start_s * scale, y, max(0.8, (task.end_s - task.start_s) * scale), LANE

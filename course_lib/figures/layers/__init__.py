@@ -1,0 +1,1 @@
+"""The inside of one layer, whole or shared by several GPUs; experts."""

@@ -1,0 +1,59 @@
+"""One token and its router: the probabilities, the chosen experts, and their weights."""
+
+from collections.abc import Sequence
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
+
+_TOP, _PITCH, _HEIGHT = 36.0, 40.0, 26.0
+_ROUTER, _EXPERT, _SUM = 96.0, 252.0, 446.0
+
+
+def routing(probabilities: Sequence[float], weights: Sequence[float]) -> Drawing:
+    """A token through its router to the chosen experts; `weights[i]` is 0 for one not chosen.
+
+    Raises ValueError for 0 or more than 8 experts, or unequal lengths.
+    """
+    if not 1 <= len(probabilities) <= 8 or len(weights) != len(probabilities):
+        raise ValueError("probabilities must hold 1 to 8 experts, each with a weight: give both")
+    count = len(probabilities)
+    drawing = Drawing(_TOP + _PITCH * count + 6, _sentence(probabilities, weights))
+    middle = _TOP + _PITCH * count / 2 - 7
+    for x, text in ((0.0, "token"), (_ROUTER - 2, "router"), (_EXPERT, "experts"), (_SUM, "sum")):
+        drawing.write(x, 14, text, 9, colour=style.GREY)
+    drawing.boxes([(0, middle - 13, 44, 26)], style.ACTIVATIONS)
+    drawing.write(22, middle + 4, "x", align="center", colour=style.ON_FILL)
+    arrow(drawing, (46, middle), (_ROUTER - 6, middle), width=1.5)
+    drawing.boxes([(_ROUTER - 4, _TOP - 6, 92, _PITCH * count)], "none", edge=style.GREY)
+    chosen = sorted((i for i in range(count) if weights[i]), key=lambda i: -probabilities[i])
+    for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True)):
+        y = _TOP + _PITCH * expert
+        wide = 46 * probability / max(probabilities)
+        look = style.FORWARD if weight else style.IDLE
+        drawing.boxes([(_ROUTER, y + 6, wide, 12)], look, edge=style.GREY)
+        drawing.write(_ROUTER + wide + 4, y + 16, f"{probability:.2f}", 9)
+        box = (_EXPERT, y, 92, _HEIGHT)
+        drawing.boxes([box], style.WEIGHTS if weight else style.WHITE, edge=style.GREY)
+        colour = style.ON_DARK_FILL if weight else style.GREY
+        drawing.write(_EXPERT + 46, y + 17, f"MLP {expert}", 9, "center", colour)
+        if weight:
+            place = f"{chosen.index(expert) + 1}."
+            arrow(drawing, (_ROUTER + 92, y + 13), (_EXPERT - 4, y + 13), width=1.5)
+            drawing.write(_ROUTER + 96, y + 8, f"{place} choice", 9)
+            arrow(drawing, (_EXPERT + 95, y + 13), (_SUM - 4, middle), width=1.5)
+            beside = y + 4 if y + 13 <= middle else y + 31  # off the arrow's slope
+            drawing.write(_EXPERT + 98, beside, f"× {weight:.2f}", 9)
+    drawing.boxes([(_SUM, middle - 13, WIDTH_PT - _SUM - 1, 26)], style.ACTIVATIONS)
+    drawing.write((_SUM + WIDTH_PT) / 2, middle + 4, "y", align="center", colour=style.ON_FILL)
+    return drawing
+
+
+def _sentence(probabilities: Sequence[float], weights: Sequence[float]) -> str:
+    words = [
+        f"expert {expert} has probability {probability:.2f}"
+        + (f" and weight {weight:.2f}" if weight else " and is not used")
+        for expert, (probability, weight) in enumerate(zip(probabilities, weights, strict=True))
+    ]
+    return f"One token: {', '.join(words)}."

@@ -1,0 +1,1 @@
+"""Which GPU does what: families of parallelism, meshes, plans."""

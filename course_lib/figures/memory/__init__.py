@@ -1,0 +1,1 @@
+"""What is in the memory of one GPU, and when."""

@@ -1,0 +1,1 @@
+"""What is sent between GPUs, over which wires, and how long it takes."""

@@ -1,0 +1,1 @@
+"""What figures are drawn with: two kinds of paper, colours, words, arrows."""

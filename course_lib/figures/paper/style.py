@@ -1,0 +1,106 @@
+"""Colours, hatches and text sizes that every figure shares.
+
+What each colour means, in every figure of the course:
+
+| colour    | what lies in memory                | what a processor does         | else           |
+|-----------|------------------------------------|-------------------------------|----------------|
+| blue      | weights                            |                               |                |
+| orange    | gradients                          | backward; input's gradient    |                |
+| pink      | moments and master copies          | the optimizer's step          |                |
+| sky       | activations                        | forward; computing in general |                |
+| yellow    | gathered weights, buffers          | weights' gradient             |                |
+| green     |                                    | messages and their time       | right, healthy |
+| pale grey |                                    | idle                          | not chosen     |
+| vermilion |                                    |                               | warnings       |
+
+Text is INK or GREY on WHITE, INK on PALE, WARNING_TEXT where it warns; on a filled box ON_FILL, on
+BLUE ON_DARK_FILL. These keep a contrast of 4.5 to 1 in the light and in the dark theme.
+"""
+
+from collections.abc import Mapping, Sequence
+
+# Okabe and Ito's palette, told apart by colour-blind readers (jfly.uni-koeln.de/color).
+BLUE = "#0072B2"
+SKY = "#56B4E9"
+GREEN = "#009E73"
+YELLOW = "#F0E442"
+ORANGE = "#E69F00"
+VERMILION = "#D55E00"
+PINK = "#CC79A7"
+
+# Of the page: in SVG the theme's own ink and ground take the place of exactly these.
+INK = "#222222"
+GREY = "#767676"  # the lightest grey that is still readable as text on white (contrast 4.5 to 1)
+PALE = "#EDEDED"
+WHITE = "#FFFFFF"
+WARNING_TEXT = "#A84F09"  # three parts of VERMILION and one of INK: readable on WHITE and PALE
+
+# One colour for each meaning, in every figure of the course. A figure that shows something else
+# takes INK, GREY and PALE, or SERIES where it needs colours that mean nothing by themselves.
+WEIGHTS = BLUE
+GRADIENTS = ORANGE
+STATES = PINK  # moments and master copies of the optimizer; all states of the model together
+ACTIVATIONS = SKY
+TEMPORARY = YELLOW  # gathered weights, buffers, workspaces
+MESSAGES = GREEN  # bytes under way and the time they take
+COMPUTING = SKY  # forward and backward together
+FORWARD = SKY  # computes activations
+BACKWARD = ORANGE  # computes gradients
+INPUT_GRADIENT = ORANGE  # the half of backward that the neighbour waits for
+WEIGHT_GRADIENT = YELLOW  # the half that nobody waits for
+UPDATE = PINK  # the optimizer's step
+IDLE = PALE
+WARNING = VERMILION  # over a limit, lost, late
+YOU = ORANGE  # on a number line: what the learner predicted
+THEORY = BLUE
+MEASURED = GREEN
+
+# The groups of a mesh, by what they share or send: parts of weights, activations, gradients.
+AXES = {"tp": WEIGHTS, "cp": PINK, "ep": YELLOW, "dp": GRADIENTS, "pp": ACTIVATIONS}
+
+# Text on a filled box keeps its colour in the dark theme; INK turns light there.
+ON_FILL = "#111111"  # on SKY, ORANGE, YELLOW, PINK, GREEN, VERMILION
+ON_DARK_FILL = "#FFFFFE"  # on BLUE
+
+
+def on(fill: str) -> str:
+    """The colour of text on a box filled with `fill`."""
+    if fill in (WHITE, PALE):
+        return INK
+    return ON_DARK_FILL if fill == BLUE else ON_FILL
+
+
+Look = tuple[str, str | None]  # colour, hatch
+
+# Hatches tell apart what is equally light, so that a grey print-out can be read as well.
+SERIES: tuple[Look, ...] = (
+    (SKY, None),
+    (ORANGE, "//"),
+    (GREEN, None),
+    (YELLOW, None),
+    (PINK, "\\\\"),
+    (BLUE, None),
+    (VERMILION, "xx"),
+)
+# Colour and dashes of lines that mean nothing by themselves; 3 to 1 against the page and more.
+LINES = ((INK, "-"), (BLUE, "--"), (GREEN, ":"), (PINK, "-."))
+
+
+def looks(names: Sequence[str], known: Mapping[str, Look]) -> dict[str, Look]:
+    """The look of each name: that of its first word in `known`, or the next one that is free."""
+    used = {known[word][0] for name in names if (word := name.split()[0]) in known}
+    free = iter([look for look in SERIES if look[0] not in used])
+    return {name: known.get(name.split()[0]) or next(free) for name in names}
+
+
+def lighter(colour: str) -> str:
+    """The colour with half white: for a second thing of the same meaning."""
+    parts = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return "#" + "".join(f"{(part + 255) // 2:02X}" for part in parts)
+
+
+# In points. A notebook's own text is 10.5 points.
+TEXT_PT = 10
+TITLE_PT = 11
+OUTLINE_PT = 0.5
+PADDING_PT = 9  # 12 pixels between a figure's edge and what is drawn

@@ -1,0 +1,1 @@
+"""The stages of a pipeline: what each does and keeps, and when."""

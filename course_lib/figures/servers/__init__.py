@@ -1,0 +1,1 @@
+"""Parameter servers: rows of a table, late gradients, the time of an update."""

@@ -1,0 +1,114 @@
+"""A block of GPUs, dp wide, pp high and tp deep, in which the groups of one GPU light up."""
+
+from collections.abc import Iterable
+
+from course_lib.figures.paper import style
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import Point
+from course_lib.theory.inputs.layout import Layout
+
+# Where the front's top left corner stands, how large the front is, and how the depth runs.
+_LEFT, _TOP, _WIDE, _HIGH = 61.0, 94.0, 345.0, 160.0
+_BACK = (-60.0, -60.0)
+LIT = ("one", "tp", "pp", "copy", "dp", "groups", "all")
+_EDGE = 10  # from the block to its labels
+
+
+def block_step(layout: Layout, lit: str, title: str, fact: tuple[str, str]) -> Drawing:
+    """All GPUs of `layout`, dp wide, pp high and tp deep; of GPU 0 a group is lit, one of LIT.
+
+    "one" lights the GPU itself, "copy" one replica, "groups" its three groups, "all" the block.
+    `fact`: a number and what it is, below the block. Raises ValueError for another name.
+    """
+    if lit not in LIT:
+        raise ValueError(f"lit {lit!r} is not one of {', '.join(LIT)}: choose one of them")
+    block = _Block(layout)
+    drawing = Drawing(_TOP + _HIGH + 74, _sentence(layout, lit, fact))
+    drawing.write(0, 15, title, size=15, bold=True)
+    faces = [block.front(), block.top(), block.left()]
+    lit_faces = _lit(block, lit)
+    for fill, sides in [(style.PALE, faces), *lit_faces]:
+        for corners in sides:
+            drawing.area(corners, fill)
+    drawing.lines(block.lattice(), style.WHITE, 0.6)
+    outlines = faces + [corners for _, sides in lit_faces for corners in sides]
+    drawing.lines([[*corners, corners[0]] for corners in outlines], style.INK, style.OUTLINE_PT)
+    if lit == "one":
+        drawing.area(block.front(2, 1), style.INK)  # wide enough to be seen
+    _labels(drawing, layout, lit)
+    number, what = fact
+    drawing.write(0, _TOP + _HIGH + 50, number, size=18, bold=True)
+    drawing.write(0, _TOP + _HIGH + 67, what, size=style.TITLE_PT)
+    return drawing
+
+
+def _sentence(layout: Layout, lit: str, fact: tuple[str, str]) -> str:
+    sizes = f"tp {layout.tp} × pp {layout.pp} × dp {layout.dp}"
+    return f"{layout.world:,} GPUs as a block of {sizes}; lit: {lit}. {' '.join(fact)}."
+
+
+class _Block:
+    """Corners and lines of the block; (dp, pp, tp) is counted from GPU 0, front top left."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.wide, self.high, self.deep = layout.dp * layout.cp, layout.pp, layout.tp
+
+    def point(self, right: float, down: float, back: float) -> Point:
+        """Where a corner of the lattice lies on the page."""
+        x = _LEFT + _WIDE * right / self.wide + _BACK[0] * back / self.deep
+        return x, _TOP + _HIGH * down / self.high + _BACK[1] * back / self.deep
+
+    def front(self, wide: float | None = None, high: float | None = None) -> list[Point]:
+        """The front, or a part of it from GPU 0 on."""
+        right, down = wide or self.wide, high or self.high
+        corners = ((0, 0), (right, 0), (right, down), (0, down))
+        return [self.point(x, y, 0) for x, y in corners]
+
+    def top(self, wide: float | None = None, deep: float | None = None) -> list[Point]:
+        """The top, or a part of it."""
+        right, back = wide or self.wide, deep or self.deep
+        return [self.point(x, 0, z) for x, z in ((0, 0), (right, 0), (right, back), (0, back))]
+
+    def left(self, high: float | None = None, deep: float | None = None) -> list[Point]:
+        """The left side, or a part of it."""
+        down, back = high or self.high, deep or self.deep
+        return [self.point(0, y, z) for y, z in ((0, 0), (down, 0), (down, back), (0, back))]
+
+    def lattice(self) -> Iterable[list[Point]]:
+        """The lines between GPUs on the three sides that are seen."""
+        for x in range(1, self.wide):
+            yield [self.point(x, self.high, 0), self.point(x, 0, 0), self.point(x, 0, self.deep)]
+        for y in range(1, self.high):
+            yield [self.point(self.wide, y, 0), self.point(0, y, 0), self.point(0, y, self.deep)]
+        for z in range(1, self.deep):
+            yield [self.point(self.wide, 0, z), self.point(0, 0, z), self.point(0, self.high, z)]
+
+
+def _lit(block: _Block, lit: str) -> list[tuple[str, list[list[Point]]]]:
+    """What is seen of each group that is lit: its colour, and parts of the three sides."""
+    sides = {
+        "tp": [block.front(1, 1), block.top(1), block.left(1)],
+        "pp": [block.front(1), block.top(1, 1), block.left(deep=1)],
+        "dp": [block.front(high=1), block.top(deep=1), block.left(1, 1)],
+        "copy": [block.front(1), block.top(1), block.left()],
+        "all": [block.front(), block.top(), block.left()],
+    }
+    fills = style.AXES | {"copy": style.WEIGHTS, "all": style.COMPUTING}
+    shown = {"one": (), "groups": ("dp", "pp", "tp")}.get(lit, (lit,))
+    return [(fills[name], sides[name]) for name in shown]
+
+
+def _labels(drawing: Drawing, layout: Layout, lit: str) -> None:
+    """The three lengths of the block, those that are lit in bold."""
+    lights = {"copy": ("tp", "pp"), "groups": ("tp", "pp", "dp"), "all": ("tp", "pp", "dp")}
+    bright = lights.get(lit, (lit,))
+    right, middle = _LEFT + _WIDE + _EDGE, _TOP + _HIGH / 2
+    copies = "copies of the model" if layout.cp == 1 else "(copies × cp)"
+    texts = [
+        ("tp", right, _TOP + _BACK[1] / 2, f"{layout.tp} GPUs in a node", "left"),
+        ("pp", right, middle, f"{layout.pp} stages", "left"),
+        ("dp", _LEFT + _WIDE / 2, _TOP + _HIGH + 18, f"{layout.dp} {copies}", "center"),
+    ]
+    for axis, x, y, text, align in texts:
+        colour = style.INK if axis in bright else style.GREY
+        drawing.write(x, y, text, align=align, colour=colour, bold=axis in bright)
