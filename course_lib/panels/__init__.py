@@ -1,31 +1,23 @@
 """Sliders → theory → figure. Each function returns a panel to be named last in a cell.
 
 `panels.memory` is the function `memory` of `memory_panel.py`: a panel is found by the name of its
-file when it is first used, and is listed nowhere.
+file when it is first used, and is listed nowhere. Stories of several steps are in
+`panels.steppers`.
 """
 
 from collections.abc import Callable
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import cast
 
+from course_lib.panels.finding import names, one
 from course_lib.panels.panel import Panel as Panel
 
 _ENDING = "_panel"
 
 
-def _names() -> list[str]:
-    files = [module.name for module in iter_modules(__path__)]
-    return [name.removesuffix(_ENDING) for name in files if name.endswith(_ENDING)]
-
-
 def __getattr__(name: str) -> Callable[..., Panel]:
     """The function that builds panel `name`."""
-    if name not in _names():
-        raise AttributeError(f"no panel {name!r}; the panels are {', '.join(_names())}")
-    module = import_module(f"{__name__}.{name}{_ENDING}")
-    return cast(Callable[..., Panel], getattr(module, name))
+    return cast(Callable[..., Panel], one(__name__, __path__, name, _ENDING))
 
 
 def __dir__() -> list[str]:
-    return ["Panel", *_names()]
+    return ["Panel", *names(__path__, _ENDING)]

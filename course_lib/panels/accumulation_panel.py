@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from course_lib.figures import accumulation as figure
+from course_lib.figures.data import accumulation as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.job import Job

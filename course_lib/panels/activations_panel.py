@@ -1,13 +1,13 @@
 """The panel of chapter 4: what the layers keep for the backward pass."""
 
-from course_lib.figures import activations as figure
+from course_lib.figures.memory import activations as figure
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.memory.activations import activation_terms
 
 
@@ -55,7 +55,10 @@ def _view(
     terms = activation_terms(Job(shape, recipe, layout, sequence=sequence))
     per_sbh = terms.total_bytes / (micro_batch * sequence * shape.hidden)
     rows = (
-        ("one layer", f"{format_bytes(terms.total_bytes)} = {per_sbh:.4g} bytes × s·b·h"),
+        (
+            "one layer",
+            f"{format_bytes(terms.total_bytes)} = {format_number(per_sbh, 4)} bytes × s·b·h",
+        ),
         (
             f"{shape.layers} layers",
             f"{format_bytes(shape.layers * terms.total_bytes)} for one micro-batch on one GPU",

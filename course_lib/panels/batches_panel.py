@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from course_lib.figures import batches as figure
+from course_lib.figures.data import batches as figure
 from course_lib.panels.controls import flag, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.step.batching import Batching
@@ -12,8 +12,8 @@ def batches(
     samples: int = 1000,
     micro_batch: int = 5,
     accumulation: int = 2,
-    nodes: int = 1,
-    gpus_per_node: int = 1,
+    nodes: int = 2,
+    gpus_per_node: int = 4,
     tp: int = 1,
     pp: int = 1,
     cp: int = 1,
@@ -34,7 +34,7 @@ def batches(
         "pp": powers_of_two("pipeline parallel", pp, 1, 16),
         "cp": powers_of_two("context parallel", cp, 1, 8),
         "sequence": powers_of_two("sequence", sequence, 128, 8192),
-        "drop_last": flag("drop_last", drop_last),
+        "drop_last": flag("drop last", drop_last),
     }
     return Panel(controls, _view)
 

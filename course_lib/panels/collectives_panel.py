@@ -1,12 +1,12 @@
 """The panel of chapter 6: a collective's time against its size, by ring and by tree."""
 
-from course_lib.figures import ring_or_tree as figure
-from course_lib.figures.text import counted
+from course_lib.figures.network import ring_or_tree as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, HDR, NDR, PCIE4, Link
-from course_lib.theory.inputs.units import KIB, format_seconds
-from course_lib.theory.network.collectives import OPERATIONS, TREES
+from course_lib.theory.inputs.units import KIB, format_number, format_seconds
+from course_lib.theory.network.collectives import OPERATIONS
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 LINKS = {
@@ -40,8 +40,8 @@ def collectives(
         "operation": choice("operation", operation, OPERATIONS),
         "link": choice("link", name, list(links)),
         "ranks": powers_of_two("ranks", ranks, 2, 1024),
-        "size_kib": powers_of_two("size in KiB", size_kib, 1, 4 * 2**20),
-        "tree": choice("tree", tree, TREES),
+        "size_kib": powers_of_two("size", size_kib, 1, 4 * 2**20, "KiB"),
+        "tree": choice("kind of tree", tree, {"one tree": "tree", "double tree": "double-tree"}),
     }
     return Panel(controls, lambda **values: _view(links, **values))
 
@@ -55,7 +55,7 @@ def _view(
         (
             "link",
             f"α {format_seconds(result.link.latency_s)}, "
-            f"β {result.link.bytes_per_s / 1e9:.3g} GB/s one way",
+            f"β {format_number(result.link.bytes_per_s / 1e9)} GB/s one way",
         ),
         (
             "ring, latency",
@@ -65,7 +65,7 @@ def _view(
         ("faster here", result.tree if result.faster == "tree" else "ring"),
         (
             "bus bandwidth of the ring",
-            f"{bus / 1e9:.3g} GB/s, {bus / result.link.bytes_per_s:.0%} of the link",
+            f"{format_number(bus / 1e9)} GB/s, {bus / result.link.bytes_per_s:.0%} of the link",
         ),
     )
     return View(result, rows, lambda: figure.collective_times(result))

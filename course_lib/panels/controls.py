@@ -1,59 +1,91 @@
-"""Named controls: ipywidgets' sliders have no accessible name, so each gets a box that has one."""
+"""What can be moved in a panel: a name, a value, and the values that are offered."""
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-
-import ipywidgets as widgets
-from traitlets import link
 
 from course_lib import validation
 
-_NAME_WIDTH = "105px"
-_BOX_WIDTH = "190px"
-_SLIDER = {"width": "138px", "margin": "2px 0 2px 10px"}  # the handle must not touch the box
-_ROW_WIDTH = "345px"  # two rows side by side in a JupyterLab window of 1200 pixels
+Options = Sequence[tuple[str, Any]]  # text, value
 
 
-@dataclass(frozen=True)
+@dataclass
 class Control:
-    """What holds the value, and the row that shows it."""
+    """One control; `control.value = …` moves it, as the learner's hand does on the screen.
 
-    widget: widgets.ValueWidget
-    row: widgets.Widget
+    `kind` says how it looks: "number" (a slider with a box to type in), "slider" (over texts),
+    "choice" (a list), "flag" (a box to tick) or "steps" (a slider with a play button).
+    """
+
+    kind: str
+    label: str
+    options: Options
+    index: int
+    unit: str = ""
+    moved: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    @property
+    def value(self) -> Any:
+        """The value that is chosen now."""
+        return self.options[self.index][1]
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        self.index = place(self.label, value, self.options)
+        self.moved()
+
+    @property
+    def text(self) -> str:
+        """The chosen value as it is shown, with its unit."""
+        return f"{self.options[self.index][0]} {self.unit}".rstrip()
+
+    def spec(self) -> dict[str, Any]:
+        """What the browser needs to draw it."""
+        spec = {"kind": self.kind, "label": self.label, "unit": self.unit}
+        if isinstance(self.options, Numbers):
+            return spec | {"least": self.options.least, "most": self.options.most}
+        return spec | {"texts": [text for text, _ in self.options]}
 
 
-def whole(name: str, value: int, least: int, most: int) -> Control:
+class Numbers(Sequence[tuple[str, int]]):
+    """The whole numbers least … most as options; 10,000 of them take no room."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
+
+    def __len__(self) -> int:
+        return self.most - self.least + 1
+
+    def __getitem__(self, index: Any) -> Any:
+        number = range(self.least, self.most + 1)[index]
+        return f"{number:,}", number
+
+
+def whole(name: str, value: int, least: int, most: int, unit: str = "") -> Control:
     """A slider over the whole numbers least … most with a number box.
 
-    Raises ValueError for a starting value out of range, which the slider would change silently.
+    Raises ValueError for a starting value out of range.
     """
-    validation.whole(name, value, least, most)
-    slider = widgets.IntSlider(value, least, most, readout=False, layout=widgets.Layout(**_SLIDER))
-    box = widgets.BoundedIntText(value, least, most, **_named(name))
-    return _linked(slider, box)
+    options = Numbers(least, most)
+    return Control("number", name, options, place(name, value, options), unit)
 
 
-def powers_of_two(name: str, value: int, least: int, most: int) -> Control:
-    """A slider over the powers of two least … most with a list to choose from.
+def powers_of_two(name: str, value: int, least: int, most: int, unit: str = "") -> Control:
+    """A slider over the powers of two least … most.
 
     Raises ValueError for a starting value that is not one of them.
     """
     options = [least << step for step in range((most // least).bit_length())]
-    return listed(name, value, {str(option): option for option in options})
+    return listed(name, value, {f"{option:,}": option for option in options}, unit)
 
 
-def listed(name: str, value: Hashable, options: Mapping[str, Any]) -> Control:
-    """A slider over the values of `options`, text: value, with a list to choose from.
+def listed(name: str, value: Hashable, options: Mapping[str, Any], unit: str = "") -> Control:
+    """A slider over the values of `options`, text: value.
 
     Raises ValueError for a starting value that is not in it.
     """
-    _must_be_one_of(name, value, options.values())
     pairs = list(options.items())
-    slider = widgets.SelectionSlider(
-        options=pairs, value=value, readout=False, layout=widgets.Layout(**_SLIDER)
-    )
-    return _linked(slider, widgets.Dropdown(options=pairs, value=value, **_named(name)))
+    return Control("slider", name, pairs, place(name, value, pairs), unit)
 
 
 def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any]) -> Control:
@@ -61,38 +93,30 @@ def choice(name: str, value: Hashable, options: Sequence[Any] | Mapping[str, Any
 
     Raises ValueError for a starting value that is not in it.
     """
-    _must_be_one_of(name, value, options.values() if isinstance(options, Mapping) else options)
-    pairs = options.items() if isinstance(options, Mapping) else options
-    box = widgets.Dropdown(options=list(pairs), value=value, **_named(name))
-    box.layout.width = _ROW_WIDTH
-    return Control(box, box)
+    pairs = (
+        list(options.items()) if isinstance(options, Mapping) else [(str(o), o) for o in options]
+    )
+    return Control("choice", name, pairs, place(name, value, pairs))
 
 
 def flag(name: str, value: bool) -> Control:
-    """A checkbox. Raises ValueError unless `value` is True or False."""
+    """A box to tick. Raises ValueError unless `value` is True or False."""
     validation.flag(name, value)
-    box = widgets.Checkbox(value, description=name, indent=False, layout=_width(_BOX_WIDTH))
-    return Control(box, box)
+    return Control("flag", name, [("no", False), ("yes", True)], int(value))
 
 
-def _linked(slider: widgets.ValueWidget, box: widgets.ValueWidget) -> Control:
-    link((slider, "value"), (box, "value"))
-    return Control(slider, widgets.HBox([box, slider], layout=_width(_ROW_WIDTH)))
+def steps(count: int = 1) -> Control:
+    """A slider over the steps of a story, from 0, with buttons to walk and to play."""
+    return Control("steps", "step", Numbers(0, count - 1), 0)
 
 
-def _named(name: str) -> dict[str, Any]:
-    return {
-        "description": name,
-        "style": {"description_width": _NAME_WIDTH},
-        "layout": _width(_BOX_WIDTH),
-    }
-
-
-def _width(width: str) -> widgets.Layout:
-    return widgets.Layout(width=width)
-
-
-def _must_be_one_of(name: str, value: object, options: Any) -> None:
-    if value not in list(options):
-        listed = ", ".join(map(str, options))
-        raise ValueError(f"{name} {value!r} is not one of {listed}: choose one of them")
+def place(name: str, value: object, options: Options) -> int:
+    """The index of `value` in `options`. Raises ValueError, naming what is offered."""
+    if isinstance(options, Numbers):
+        validation.whole(name, value, options.least, options.most)
+        return int(value) - options.least  # type: ignore[call-overload, no-any-return]
+    offered = [option for _, option in options]
+    if value in offered:
+        return offered.index(value)
+    listed = ", ".join(map(str, offered))
+    raise ValueError(f"{name} {value!r} is not one of {listed}: choose one of them")

@@ -1,8 +1,9 @@
 """The panel of chapter 2: what a batch size costs in steps and in samples."""
 
-from course_lib.figures import accumulation as figure
+from course_lib.figures.data import accumulation as figure
 from course_lib.panels.controls import powers_of_two
 from course_lib.panels.panel import Panel, View
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.step.batching import batch_cost
 
 
@@ -23,11 +24,11 @@ def _view(batch: int, critical: int) -> View:
     rows = (
         (
             "steps, times the fewest",
-            f"1 + critical batch {critical} / batch {batch} = {cost.steps:.4g}",
+            f"1 + critical batch {critical} / batch {batch} = {format_number(cost.steps, 4)}",
         ),
         (
             "samples, times the fewest",
-            f"1 + batch {batch} / critical batch {critical} = {cost.samples:.4g}",
+            f"1 + batch {batch} / critical batch {critical} = {format_number(cost.samples, 4)}",
         ),
     )
     return View(cost, rows, lambda: figure.batch_cost(cost, critical, batch))

@@ -1,11 +1,13 @@
 """The panel of chapter 12: how a skewed router loads experts and ranks."""
 
-from course_lib.figures import experts as figure
+from course_lib.figures.layers import experts as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import listed, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.network.experts import expert_load
 
+_HIDDEN = 4096  # of a token's row in the all-to-all, in bf16
 _SKEWS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.25, 1.5, 2.0)
 _FACTORS = {f"{factor:g}": factor for factor in (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0)}
 _FACTORS["no limit"] = 0.0
@@ -18,7 +20,6 @@ def experts(
     capacity_factor: float = 1.25,
     ep: int = 4,
     tokens: int = 8192,
-    hidden: int = 4096,
 ) -> Panel:
     """Controls for `expert_load`, whose `ExpertLoad` is the panel's result.
 
@@ -32,7 +33,6 @@ def experts(
         "capacity_factor": listed("capacity factor", capacity_factor, _FACTORS),
         "ep": powers_of_two("expert parallel", ep, 1, 64),
         "tokens": powers_of_two("tokens", tokens, 256, 131072),
-        "hidden": powers_of_two("hidden", hidden, 64, 16384),
     }
     return Panel(controls, _view)
 
@@ -44,7 +44,6 @@ def _view(
     capacity_factor: float,
     ep: int,
     tokens: int,
-    hidden: int,
 ) -> View:
     load = expert_load(
         tokens,
@@ -52,20 +51,23 @@ def _view(
         top_k,
         capacity_factor=capacity_factor or None,
         ranks=ep,
-        row_bytes=2 * hidden,
+        row_bytes=2 * _HIDDEN,
         skew=skew,
     )
     rows = (
-        ("each expert, mean", f"{load.mean:,.1f} choices; it accepts up to {load.capacity:,}"),
+        (
+            "each expert, mean",
+            f"{format_number(load.mean, 4)} choices; it accepts up to {load.capacity:,}",
+        ),
         ("busiest expert", f"{max(load.load):,} = {load.imbalance:.2f} × the mean"),
         ("dropped", f"{load.dropped:,} of {load.choices:,} = {load.dropped_fraction:.1%}"),
         ("busiest rank", f"{load.rank_imbalance:.2f} × the mean of {load.ranks}; others wait"),
         (
-            "one all-to-all, bf16",
+            f"one all-to-all, hidden {_HIDDEN}, bf16",
             f"{format_bytes(load.dispatch_bytes)} from each rank, of which "
             f"{format_bytes(load.travelling_bytes)} leave it; the busiest receives "
             f"{format_bytes(load.received_bytes)}",
         ),
     )
-    title = f"{tokens:,} tokens, each to {top_k} of {experts} experts"
+    title = f"{tokens:,} tokens, each to {top_k} of {counted(experts, 'expert')}"
     return View(load, rows, lambda: figure.expert_bars(load, title))

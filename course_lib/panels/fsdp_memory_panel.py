@@ -1,6 +1,7 @@
 """The panel of chapter 9: the memory of one GPU over a step of sharded data parallelism."""
 
-from course_lib.figures import gathering as figure
+from course_lib.figures.data_parallel import gathering as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.models import MODELS
@@ -46,6 +47,5 @@ def _view(model: str, gathering: str, ranks: int, reshard: bool, prefetch: bool)
         ("memory taken or given back", f"{result.changes} times"),
     )  # fmt: skip
     name = "YaFSDP" if gathering == "yafsdp" else "FSDP"
-    return View(
-        result, rows, lambda: figure.gather_memory(result, f"{name}, {model}, {ranks} GPUs")
-    )
+    title = f"{name}, {model}, {counted(ranks, 'GPU')}"
+    return View(result, rows, lambda: figure.gather_memory(result, title))

@@ -1,9 +1,9 @@
 """The panel of chapter 17: small kernels that give way, and what waits for them in the end."""
 
-from course_lib.figures import sharing as figure
+from course_lib.figures.compute import sharing as figure
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.inputs.units import format_seconds
+from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import SharedTimeline, Task, shared_timeline
 
@@ -26,9 +26,9 @@ def give_way(
     collective takes, of 132. Raises ValueError for starting values that are not offered.
     """
     controls = {
-        "backward_ms": whole("backward, ms", backward_ms, 10, 200),
-        "message_ms": whole("a message, ms", message_ms, 1, 100),
-        "prepare_ms": whole("kernels, ms", prepare_ms, 1, 20),
+        "backward_ms": whole("backward", backward_ms, 10, 200, "ms"),
+        "message_ms": whole("a message", message_ms, 1, 100, "ms"),
+        "prepare_ms": whole("small kernels", prepare_ms, 1, 20, "ms"),
         "weight": listed("their weight", weight, _WEIGHTS),
         "multiprocessors": whole("message SMs", multiprocessors, 0, 64),
     }
@@ -54,12 +54,13 @@ def _charts(run: SharedTimeline, without: SharedTimeline) -> dict[str, SharedTim
 
 
 def _rows(run: SharedTimeline, without: SharedTimeline) -> tuple[tuple[str, str], ...]:
-    middle = f"{_LAYERS // 2 + 1}"
+    middle = _LAYERS // 2 + 1
+    slower = {task: run.slowdown(f"{task} {middle}") for task in ("prepare", "backward")}
     return (
         ("all of it", f"{format_seconds(run.total_s)} for {_LAYERS} layers"),
         ("without small kernels", format_seconds(without.total_s)),
         ("if nothing were shared", format_seconds(run.ideal_s)),
-        ("a small kernel takes", f"{run.slowdown('prepare ' + middle):.3g} times as long as alone"),
-        ("a backward takes", f"{run.slowdown('backward ' + middle):.3g} times"),
+        ("a small kernel takes", f"{format_number(slower['prepare'])} times as long as alone"),
+        ("a backward takes", f"{format_number(slower['backward'])} times as long as alone"),
         ("computing waits", format_seconds(run.waits_s("computing"))),
     )

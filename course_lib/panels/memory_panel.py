@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from course_lib.figures import memory as figure
+from course_lib.figures.memory import memory as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.gpu_sizes import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Panel, View
@@ -29,10 +29,9 @@ def memory(
     """
     # Bytes with AdamW, which is what the names of the conventions mean.
     conventions = {
-        f"{name}: {recipe.bytes_per_parameter} B per parameter": name
-        for name, recipe in RECIPES.items()
+        f"{name}: {recipe.bytes_per_parameter} B/param": name for name, recipe in RECIPES.items()
     }
-    units = {"GB = 10^9 bytes": "GB", "GiB = 2^30 bytes": "GiB"}
+    units = {"GB = 10⁹ bytes": "GB", "GiB = 2³⁰ bytes": "GiB"}
     controls = {
         "model": choice("model", model, _models()),
         "convention": choice("convention", convention, conventions),
@@ -49,8 +48,7 @@ def memory(
 
 def _models() -> dict[str, str]:
     return {
-        f"{name} ({format_count(shape.parameters().total)} parameters)": name
-        for name, shape in MODELS.items()
+        f"{name} ({format_count(shape.parameters().total)})": name for name, shape in MODELS.items()
     }
 
 
@@ -70,13 +68,15 @@ def _view(
     title = f"{model}, {convention}, {optimizer}: {recipe.bytes_per_parameter} bytes per parameter"
     return View(
         breakdown,
-        (("counted", title), ("GPU", gpu), *_rows(breakdown, unit)),
+        _rows(breakdown, gpu, unit),
         lambda: figure.consumers(breakdown, unit, capacity, title),
     )
 
 
-def _rows(breakdown: MemoryBreakdown, unit: str) -> tuple[tuple[str, str], ...]:
-    sizes = {**breakdown.consumers, "total": breakdown.total_bytes}
-    return tuple(
-        (name, f"{format_bytes(size, unit)} ({size:,} bytes)") for name, size in sizes.items()
+def _rows(breakdown: MemoryBreakdown, gpu: str, unit: str) -> tuple[tuple[str, str], ...]:
+    """What the figure does not say: the exact total, and which part of it a GPU gives."""
+    total = breakdown.total_bytes
+    return (
+        ("total", f"{format_bytes(total, unit)} = {total:,} bytes"),
+        (f"of {gpu}", f"{total / GPU_MEMORY_BYTES[gpu]:.1%}"),
     )

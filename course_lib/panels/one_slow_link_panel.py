@@ -1,11 +1,11 @@
 """The panel of chapter 16: one slow link in a ring, and who pays for it."""
 
-from course_lib.figures import one_slow_link as figure
-from course_lib.figures.text import counted
+from course_lib.figures.network import one_slow_link as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import listed, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import HDR, Link
-from course_lib.theory.inputs.units import format_seconds
+from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.network.one_slow_link import OneSlowLink
 
 _GBITS = {f"{gbit}": gbit for gbit in (25, 50, 100, 200, 400, 800)}
@@ -27,9 +27,9 @@ def one_slow_link(
     controls = {
         "ranks": powers_of_two("ranks", ranks, 2, 1024),
         "rings": powers_of_two("rings (ports)", rings, 1, 16),
-        "size_mb": listed("size in MB", size_mb, _MB),
-        "link_gbit": listed("links, Gb/s", link_gbit, _GBITS),
-        "slow_gbit": listed("one link, Gb/s", slow_gbit, _SLOW_GBITS),
+        "size_mb": listed("size", size_mb, _MB, "MB"),
+        "link_gbit": listed("links", link_gbit, _GBITS, "Gb/s"),
+        "slow_gbit": listed("one link", slow_gbit, _SLOW_GBITS, "Gb/s"),
     }
     return Panel(controls, _view)
 
@@ -38,7 +38,7 @@ def _view(ranks: int, rings: int, size_mb: int, link_gbit: float, slow_gbit: flo
     link = Link(f"{link_gbit:g} Gb/s", link_gbit * 1e9 / 8, HDR.latency_s)
     result = OneSlowLink(size_mb * 1e6, ranks, link, slow_gbit * 1e9 / 8, rings)
     healthy, slow = (
-        f"{format_seconds(time_s)}, bus bandwidth {bus / 1e9:.3g} GB/s"
+        f"{format_seconds(time_s)}, bus bandwidth {format_number(bus / 1e9)} GB/s"
         for time_s, bus in (
             (result.healthy_s, result.healthy_bus_bytes_per_s),
             (result.slow_s, result.slow_bus_bytes_per_s),
@@ -48,12 +48,12 @@ def _view(ranks: int, rings: int, size_mb: int, link_gbit: float, slow_gbit: flo
     if result.without_s is not None:
         without = (
             f"{format_seconds(result.without_s)}, "
-            f"{result.without_s / result.healthy_s:.3g} times the time"
+            f"{format_number(result.without_s / result.healthy_s)} times the time"
         )
     rows = (
         ("all links alike", healthy),
         ("one link slow", slow),
-        ("for every rank", f"{result.factor:.3g} times the time"),
+        ("for every rank", f"{format_number(result.factor)} times the time"),
         ("its ring left out", without),
     )
     title = f"{size_mb:,} MB over {counted(rings, 'port')} of {link_gbit:g} Gb/s in each node"

@@ -2,53 +2,72 @@
 
 import base64
 import html
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
 
-import ipywidgets as widgets
+import anywidget
+import traitlets
 
-from course_lib.figures.picture import Picture
+from course_lib.figures.paper.picture import Picture
 from course_lib.panels.controls import Control
 
 Rows = tuple[tuple[str, str], ...]
+_SEARCH_S = 0.2  # for a value that mends a problem: longer, and the panel would feel slow
 
 
 @dataclass(frozen=True)
 class View:
-    """What a panel shows. Two views are equal when their result and numbers are: no redraw."""
+    """What a panel shows."""
 
     result: Any  # of course_lib.theory
     rows: Rows  # the table: what, and its value with units
-    draw: Callable[[], Picture] = field(compare=False)
+    draw: Callable[[], Picture]
+    caption: str = ""  # one sentence above the figure
 
 
-class Panel(widgets.VBox):
+class Panel(anywidget.AnyWidget):
     """Controls, a figure and a table of numbers; every control is an attribute by its name.
 
     `panel.micro_batch.value = 4` moves a control; `panel.result` is then the theory's result,
     `panel.sentence` the figure in words, `panel.text` that and the table. While the values do not
-    fit together, `panel.problem` says why and `panel.result` is None.
+    fit together, `panel.problem` says why, `panel.result` is None, and the last figure that was
+    possible stays, faded, below buttons that mend the values.
     Raises ValueError when the starting values do not fit together.
     """
+
+    # ipywidgets' own sliders have no accessible name and say the index for the value; anywidget
+    # lets the browser's controls be used, and a whole panel be one message.
+    _esm = (files(__package__) / "panel.js").read_text(encoding="utf-8")
+    _css = (files(__package__) / "panel.css").read_text(encoding="utf-8")
+    controls = traitlets.Dict().tag(sync=True)
+    values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
+    # One trait for all that is seen: one message, so that no two parts of it disagree.
+    shown = traitlets.Dict().tag(sync=True)
 
     def __init__(self, controls: Mapping[str, Control], view: Callable[..., View]) -> None:
         self._controls = dict(controls)
         self._make_view = view
         self._view = view(**self._values())
         self._sheet = self._view.draw()
+        self._possible = self._places()
+        self._page = ""
         self.problem: str | None = None
-        # One widget for figure and table: one message, so that they never disagree on the screen.
-        self.picture = widgets.HTML()
-        super().__init__([_grid(controls), self.picture])
+        super().__init__(
+            controls={name: control.spec() for name, control in self._controls.items()},
+            values=self._places(),
+        )
         self._show()
+        self.observe(self._moved_by_hand, "values")
         for control in self._controls.values():
-            control.widget.observe(self._refresh, "value")
+            control.moved = self._refresh
 
     def __getattr__(self, name: str) -> Any:
         controls = self.__dict__.get("_controls", {})
         if name in controls:
-            return controls[name].widget
+            return controls[name]
         raise AttributeError(f"this panel has no {name!r}; its controls are {', '.join(controls)}")
 
     @property
@@ -63,55 +82,105 @@ class Panel(widgets.VBox):
 
     @property
     def text(self) -> str:
-        """The sentence and the table as plain text."""
+        """The caption, the sentence and the table as plain text."""
         if self.problem:
             return self.problem
-        return "\n".join([self.sentence, *(f"{name}: {value}" for name, value in self._view.rows)])
+        lines = [f"{name}: {value}" for name, value in self._view.rows]
+        return "\n".join(filter(None, [self._view.caption, self.sentence, *lines]))
+
+    @property
+    def page(self) -> str:
+        """The figure and the table as HTML: what is drawn now, or the last that was possible."""
+        return self._page
 
     def _values(self) -> dict[str, Any]:
-        return {name: control.widget.value for name, control in self._controls.items()}
+        return {name: control.value for name, control in self._controls.items()}
 
-    def _refresh(self, _change: object) -> None:
+    def _places(self) -> dict[str, int]:
+        return {name: control.index for name, control in self._controls.items()}
+
+    def _moved_by_hand(self, _change: object) -> None:
+        if self.values != self._places():
+            for name, index in self.values.items():
+                self._controls[name].index = index
+            self._refresh()
+
+    def _refresh(self) -> None:
         try:
             view = self._make_view(**self._values())
         except ValueError as problem:
             self._complain(str(problem))
-            return
-        if self.problem or view != self._view:
-            self._view, self.problem = view, None
-            self._sheet = view.draw()
-            self._show()
+        else:
+            if self.problem or self._possible != self._places():
+                self._view, self.problem = view, None
+                self._sheet, self._possible = view.draw(), self._places()
+                self._show()
+        self.values = self._places()
 
     def _show(self) -> None:
-        self.picture.value = self._sheet.to_svg() + _table(self._view.rows)
+        self._page = self._sheet.to_svg() + _table(self._view.rows)
+        self.shown = {
+            "page": self._page,
+            "caption": self._view.caption,
+            "sentence": self.sentence,
+            "problem": "",
+            "mends": [],
+        }
 
     def _complain(self, problem: str) -> None:
         self.problem = problem
-        # As high as the figure, so that the page does not jump.
-        self.picture.value = (
-            f'<div role="alert" style="min-height: {self._sheet.height_px}px">'
-            f"<b>Not possible:</b> {html.escape(problem)}.</div>"
-        )
+        mends = [{"text": text, "values": places} for text, places in self._mends()]
+        said = {"problem": f"Not possible: {problem}.", "mends": mends, "sentence": problem}
+        self.shown = {**self.shown, **said}
 
-    def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _mends(self) -> list[tuple[str, dict[str, int]]]:
+        """Up to two ways out: another control's nearest value that fits, and the way back."""
+        now, found = self._places(), []
+        moved = {name for name, index in now.items() if self._possible[name] != index}
+        if another := self._nearest_that_fits(now, moved):
+            found.append(another)
+        back = ", ".join(self._told(name, self._possible[name]) for name in sorted(moved))
+        return [*found, (f"Back to {back}", dict(self._possible))]
+
+    def _nearest_that_fits(
+        self, now: dict[str, int], moved: set[str]
+    ) -> tuple[str, dict[str, int]] | None:
+        end = time.monotonic() + _SEARCH_S
+        for name, control in self._controls.items():
+            if name in moved:
+                continue
+            near = sorted(range(len(control.options)), key=lambda i: abs(i - control.index))
+            for index in near[1:50]:
+                if time.monotonic() > end:
+                    return None
+                if self._fits({**now, name: index}):
+                    return f"Set {self._told(name, index, ' to')}", {**now, name: index}
+        return None
+
+    def _fits(self, places: dict[str, int]) -> bool:
+        values = {name: self._controls[name].options[index][1] for name, index in places.items()}
+        try:
+            self._make_view(**values)
+        except ValueError:
+            return False
+        return True
+
+    def _told(self, name: str, index: int, to: str = "") -> str:
+        control = self._controls[name]
+        return f"{control.label}{to} {control.options[index][0]} {control.unit}".rstrip()
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         """The live panel; a picture and a sentence where no kernel runs."""
-        data = dict(super()._repr_mimebundle_(**kwargs))
-        data["text/plain"] = self.sentence
+        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
+        still = {"text/plain": self.sentence}
         if not self.problem:
-            data["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
-        return data, {"image/png": {"width": self._sheet.width_px}}
-
-
-def _grid(controls: Mapping[str, Control]) -> widgets.Box:
-    """All rows of controls, side by side where the page is wide enough."""
-    layout = widgets.Layout(flex_flow="row wrap", max_width="720px")
-    return widgets.Box([control.row for control in controls.values()], layout=layout)
+            still["image/png"] = base64.b64encode(self._sheet.to_png()).decode()
+        return {**data, **still}, {**metadata, "image/png": {"width": self._sheet.width_px}}
 
 
 def _table(rows: Rows) -> str:
     lines = "".join(
-        f'<tr><th scope="row" style="text-align: left; padding-right: 1em">{html.escape(name)}</th>'
-        f'<td style="text-align: left">{html.escape(value)}</td></tr>'
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
     )
-    return f'<table aria-label="The numbers" style="line-height: 1.5">{lines}</table>'
+    return f'<table aria-label="The numbers">{lines}</table>' if rows else ""

@@ -1,11 +1,11 @@
 """The panel of chapter 14: parameter servers, their links, and an all-reduced table beside them."""
 
-from course_lib.figures import servers as figure
-from course_lib.figures.text import counted
+from course_lib.figures.paper.text import counted
+from course_lib.figures.servers import servers as figure
 from course_lib.panels.controls import choice, listed, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import HDR, NDR, PCIE4, Link
-from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 from course_lib.theory.network.served import ServedTraining
 from course_lib.theory.network.sparse import RowExchange
 
@@ -19,7 +19,17 @@ _LINKS = {
         NDR,
     )
 }
-_TABLE_ROWS = {f"10^{power}": 10**power for power in range(5, 11)}
+_TABLE_ROWS = {
+    f"{rows / 10**scale:g} {word}": rows
+    for rows, scale, word in (
+        (10**5, 3, "thousand"),
+        (10**6, 6, "million"),
+        (10**7, 6, "million"),
+        (10**8, 6, "million"),
+        (10**9, 9, "billion"),
+        (10**10, 9, "billion"),
+    )
+}
 _ROWS = {f"{rows:,}": rows for rows in (100, 1000, 10_000, 20_000, 50_000, 100_000)}
 _COMPUTE_MS = {f"{ms}": ms for ms in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)}
 
@@ -44,7 +54,7 @@ def parameter_server(
         "width": powers_of_two("width of a row", width, 8, 1024),
         "trainers": powers_of_two("trainers", trainers, 1, 4096),
         "servers": powers_of_two("servers", servers, 1, 64),
-        "compute_ms": listed("computing, ms", compute_ms, _COMPUTE_MS),
+        "compute_ms": listed("computing", compute_ms, _COMPUTE_MS, "ms"),
         "link": choice("link", link, list(_LINKS)),
     }
     return Panel(controls, _view)
@@ -74,14 +84,15 @@ def _view(
         ("a server exchanges", f"{format_bytes(training.served_bytes)} in an update of all"),
         (
             "in step",
-            f"{compute_ms} ms + {crowd:,.4g} · {format_seconds(seconds)} = "
-            f"{format_seconds(training.in_step_s)}: {training.speed_up_in_step:,.3g} times as fast "
-            "as one trainer",
+            f"{compute_ms} ms + {format_number(crowd, 4)} · {format_seconds(seconds)} = "
+            f"{format_seconds(training.in_step_s)}: {format_number(training.speed_up_in_step)} "
+            "times as fast as one trainer",
         ),
         (
             "as they come",
-            f"{format_seconds(training.as_they_come_s)}: {training.speed_up:,.3g} times as fast, "
-            f"with any number of trainers at most {training.saturating_trainers:,.3g}",
+            f"{format_seconds(training.as_they_come_s)}: {format_number(training.speed_up)} times "
+            "as fast, with any number of trainers at most "
+            f"{format_number(training.saturating_trainers)}",
         ),
         (
             "all-reduced table",

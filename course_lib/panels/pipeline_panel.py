@@ -3,12 +3,20 @@
 from course_lib import figures
 from course_lib.panels.controls import choice, whole
 from course_lib.panels.panel import Panel, View
-from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.pipelines.bubble import bubble_fraction
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.pipelines.timeline import Timeline
 
+SCHEDULE_NAMES = {
+    "naive": "naive",
+    "GPipe": "gpipe",
+    "1F1B": "1f1b",
+    "interleaved": "interleaved",
+    "ZB1P": "zb1p",
+    "DualPipe": "dualpipe",
+}
 _FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for (p-1) passes, forward and backward
 _BACKWARD = {
     "as long as forward": 1.0,
@@ -36,7 +44,7 @@ def pipeline(
     not fit together.
     """
     controls = {
-        "schedule": choice("schedule", schedule, SCHEDULES),
+        "schedule": choice("schedule", schedule, SCHEDULE_NAMES),
         "backward": choice("backward", backward, _BACKWARD),
         "stages": whole("stages", stages, 2, 16),
         "micro_batches": whole("micro-batches", micro_batches, 1, 32),
@@ -59,7 +67,7 @@ def _view(
     forward = (1.0,) * (stages - 1) + (last_stage,)
     times = PassTimes(forward, tuple(backward * each for each in forward), transfer=transfer)
     result = timeline(schedule, stages, micro_batches, virtual_stages, times=times)
-    held = ", ".join(f"{result.in_flight(stage):.3g}" for stage in range(stages))
+    held = ", ".join(format_number(result.in_flight(stage)) for stage in range(stages))
     busy = result.makespan - result.bubble_time
     rows = (
         (
@@ -69,13 +77,14 @@ def _view(
         ),
         (
             "makespan",
-            f"{result.makespan:.5g} forward passes of a stage: "
-            f"{busy:.5g} busy + {result.bubble_time:.5g} idle",
+            f"{format_number(result.makespan, 5)} forward passes of a stage: "
+            f"{format_number(busy, 5)} busy + {format_number(result.bubble_time, 5)} idle",
         ),
-        ("in flight", f"{held} micro-batches, from the first stage to the last"),
+        ("micro-batches in flight", f"{held}, from the first stage to the last"),
         ("(p-1) / (vm + p-1)", _formula(result, transfer == 0 and last_stage == 1)),
     )
-    title = f"{schedule}, bubble {result.bubble_fraction:.1%}"
+    name = next(name for name, value in SCHEDULE_NAMES.items() if value == schedule)
+    title = f"{name}, bubble {result.bubble_fraction:.1%}"
     return View(result, rows, lambda: figures.timeline({title: result.tasks}, seconds=False))
 
 

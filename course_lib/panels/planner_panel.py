@@ -2,14 +2,15 @@
 
 from functools import lru_cache
 
-from course_lib.figures import plans as figure
+from course_lib.figures.layouts import plans as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, Rows, View
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.planner import Plan, fastest, plan, sturdy
+from course_lib.theory.inputs.units import format_bytes, format_number
+from course_lib.theory.planner import Plan, PlannedLayout, fastest, plan, sturdy
 from course_lib.theory.step.assumptions import CAUTIOUS
 
 # A redraw takes longer than in other panels, and most of that is the search. So there are few
@@ -49,7 +50,7 @@ def planner(
         "nodes": powers_of_two("nodes of 8", nodes, 1, 2048),
         "batch": powers_of_two("global batch", batch, 8, 16384),
         "sequence": powers_of_two("sequence", sequence, 512, 131072),
-        "cp": powers_of_two("cp", cp, 1, 16),
+        "cp": powers_of_two("context parallel", cp, 1, 16),
     }
     return Panel(controls, _view)
 
@@ -94,10 +95,16 @@ def _view(
         (best,), (sturdiest,) = fastest(both, 1), sturdy(both, 1)
         first, second = map(result.mfu, best.steps_s)
         mfu = f"{first:.1%}, under cautious assumptions {second:.1%} (predicted)"
-        rows += (("fastest", best.option.explain()), ("its MFU", mfu))
+        rows += (("fastest", _told(result, best.option)), ("its MFU", mfu))
         loss = f"at worst {sturdiest.loss:.1%} behind the best"
-        rows += (("sturdiest", f"{sturdiest.option.explain()}; {loss}"),)
+        rows += (("sturdiest", f"{_told(result, sturdiest.option)}; {loss}"),)
     else:
         option, reason = next(result.rejected())
-        rows += (("closest", option.explain()), ("why not", reason))
+        rows += (("closest", _told(result, option)), ("why not", reason))
     return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
+
+
+def _told(result: Plan, option: PlannedLayout) -> str:
+    """A layout, its memory and the time of its step."""
+    size = format_bytes(option.memory_bytes, digits=1)
+    return f"{figure.layout_words(result, option)}: {size}, {format_number(option.step_s, 4)} s"

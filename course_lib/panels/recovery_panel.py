@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from course_lib.figures import saving as figure
+from course_lib.figures.cluster import saving as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.models import MODELS
@@ -34,10 +35,10 @@ def recovery(
     controls = {
         "model": choice("model", model, list(MODELS)),
         "gpus": powers_of_two("GPUs", gpus, 8, 131_072),
-        "gpu_days": whole("MTBF, days", gpu_days, 100, 10_000),
-        "storage_gb_per_s": whole("storage, GB/s", storage_gb_per_s, 1, 2000),
-        "restart_min": whole("restart, min", restart_min, 0, 120),
-        "interval_min": whole("interval, min", interval_min, 1, 240),
+        "gpu_days": whole("MTBF of a GPU", gpu_days, 100, 10_000, "days"),
+        "storage_gb_per_s": whole("storage", storage_gb_per_s, 1, 2000, "GB/s"),
+        "restart_min": whole("restart", restart_min, 0, 120, "min"),
+        "interval_min": whole("interval", interval_min, 1, 240, "min"),
     }
     return Panel(controls, _view)
 
@@ -55,12 +56,13 @@ def _view(
     mtbf_s = machine_mtbf_s(gpu_days * _DAY_S, gpus)
     plan = Saving(60 * interval_min, save_s, mtbf_s, 60 * restart_min)
     best = replace(plan, interval_s=plan.best_interval_s)
+    many = counted(gpus, "GPU")
     rows = (
-        ("a failure every", f"{gpu_days:,} days / {gpus:,} GPUs = {format_duration(mtbf_s)}"),
+        ("a failure every", f"{gpu_days:,} days / {many} = {format_duration(mtbf_s)}"),
         ("one save", f"{format_bytes(size)} of {model} in {format_duration(save_s)}"),
         ("best interval, Young", format_duration(young_interval_s(save_s, mtbf_s))),
         ("best interval, Daly", format_duration(plan.best_interval_s)),
         ("new work, by the clock", f"{plan.progress:.1%}; at best {best.progress:.1%}"),
     )
-    title = f"{model} on {gpus:,} GPUs"
+    title = f"{model} on {many}"
     return View(plan, rows, lambda: figure.wasted_time(plan, title))

@@ -1,12 +1,13 @@
 """The panel of chapter 5: a model on the roofline of a chip."""
 
-from course_lib.figures import roofline as figure
+from course_lib.figures.compute import roofline as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import ACCELERATORS, Accelerator
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.units import format_flop
+from course_lib.theory.inputs.units import format_flop, format_number
 
 
 def roofline(
@@ -35,7 +36,10 @@ def _view(chips: dict[str, Accelerator], model: str, gpu: str, tokens: int) -> V
     rows = (
         ("model", f"{model}, {result.accelerator.number_format}"),
         ("ridge of the chip", f"{result.accelerator.ridge_flop_per_byte:.1f} FLOP/byte"),
-        ("forward pass", f"{format_flop(result.flop)} for {tokens:,} tokens"),
-        ("at least", f"{1000 * result.seconds:.3g} ms: {result.peak_fraction:.1%} of the peak"),
+        ("forward pass", f"{format_flop(result.flop)} for {counted(tokens, 'token')}"),
+        (
+            "at least",
+            f"{format_number(1000 * result.seconds)} ms: {result.peak_fraction:.1%} of the peak",
+        ),
     )
     return View(result, rows, lambda: figure.on_roofline(result, f"{model} on {gpu}"))

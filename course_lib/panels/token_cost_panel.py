@@ -1,11 +1,11 @@
 """The panel of chapter 17: what a million tokens cost, trained and generated, on one card."""
 
-from course_lib.figures import economics as figure
+from course_lib.figures.compute import economics as figure
 from course_lib.panels.controls import choice, listed, powers_of_two, whole
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.units import format_bytes, format_seconds
+from course_lib.theory.inputs.units import format_bytes, format_number, format_seconds
 from course_lib.theory.step.decoding import Decoding, most_sequences
 from course_lib.theory.step.token_cost import TokenCost
 
@@ -34,7 +34,7 @@ def token_cost(
         "cents": listed("USD an hour", cents, _CENTS),
         "batch": powers_of_two("sequences", batch, 1, 1024),
         "context": powers_of_two("tokens before", context, 128, 32768),
-        "mfu_percent": whole("MFU, %", mfu_percent, 1, 70),
+        "mfu_percent": whole("MFU", mfu_percent, 1, 70, "%"),
     }
     return Panel(controls, _view)
 
@@ -45,10 +45,13 @@ def _view(model: str, card: str, cents: int, batch: int, context: int, mfu_perce
     most = most_sequences(one)
     room = f"at most {most:,} sequences" if most else "not even the weights"
     rows = (
-        ("training", f"{cost.trained_per_s:,.0f} tokens/s, {cost.training_usd:.3g} USD a million"),
+        (
+            "training",
+            f"{cost.trained_per_s:,.0f} tokens/s, {format_number(cost.training_usd)} USD a million",
+        ),
         (
             "generating",
-            f"{one.tokens_per_s:,.0f} tokens/s, {cost.generating_usd:.3g} USD a million",
+            f"{one.tokens_per_s:,.0f} tokens/s, {format_number(cost.generating_usd)} USD a million",
         ),
         ("a token", f"{format_seconds(one.token_s)} for each sequence"),
         ("of that, reading", f"{format_seconds(one.read_s)}, {format_bytes(one.weight_bytes)}"),

@@ -1,10 +1,11 @@
 """The panel of chapter 10: how many GPUs can share a matrix on which link."""
 
-from course_lib.figures import reach as figure
+from course_lib.figures.layers import reach as figure
 from course_lib.panels.controls import choice, powers_of_two
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import ACCELERATORS, NDR, PCIE4
 from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.units import format_number
 from course_lib.theory.network.tensor_parallel import CutLayer
 
 _LINKS = {
@@ -42,10 +43,11 @@ def _view(model: str, gpu: str, link: str, tp: int) -> View:
     rows = (
         ("model", f"{model}: hidden {layer.hidden:,}"),
         ("link", layer.link.explain()),
-        ("compute, one layer", f"{1000 * layer.compute_s:.3g} ms at the peak of {gpu}"),
+        ("compute, one layer", f"{format_number(1000 * layer.compute_s)} ms at the peak of {gpu}"),
         (
             "communication",
-            f"{1000 * layer.communication_s:.3g} ms for {layer.sent_bytes / 1e6:.4g} MB: "
+            f"{format_number(1000 * layer.communication_s)} ms for "
+            f"{format_number(layer.sent_bytes / 1e6, 4)} MB: "
             f"{ratio:.2f} × the computation",
         ),
     )

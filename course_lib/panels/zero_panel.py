@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
-from course_lib.figures import zero as figure
+from course_lib.figures.data_parallel import zero as figure
+from course_lib.figures.paper.text import counted
 from course_lib.panels.controls import choice, flag, powers_of_two
 from course_lib.panels.gpu_sizes import GPU_MEMORY_BYTES
 from course_lib.panels.panel import Panel, View
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.inputs.units import format_bytes, format_count
+from course_lib.theory.inputs.units import format_bytes, format_count, format_number
 from course_lib.theory.network.zero import STAGES, StageBill, ZeroStages, zero_stages
 
 # The example of ZeRO's figure 1 (arXiv:1910.02054) beside the models that the course knows.
@@ -49,7 +50,7 @@ def zero(
 def _view(model: str, convention: str, gpu: str, stage: int, ranks: int, offload: bool) -> View:
     recipe = replace(RECIPES[convention], offload="optimizer" if offload else "none")
     result = zero_stages(PARAMETERS[model], ranks, recipe)
-    title = f"{model} on {ranks:,} GPUs, {recipe.bytes_per_parameter} bytes per parameter"
+    title = f"{model} on {counted(ranks, 'GPU')}, {recipe.bytes_per_parameter} bytes per parameter"
     bill = result.bills[stage]
     return View(
         bill,
@@ -67,5 +68,5 @@ def _rows(result: ZeroStages, bill: StageBill, gpu: str) -> tuple[tuple[str, str
     )
     if not bill.host_bytes:
         return rows
-    bus = f"{format_bytes(bill.bus_bytes)}, {bill.bus_seconds():.3g} s by {PCIE4.name}"
+    bus = f"{format_bytes(bill.bus_bytes)}, {format_number(bill.bus_seconds())} s by {PCIE4.name}"
     return (*rows, ("host, for one GPU", format_bytes(bill.host_bytes)), ("over the bus", bus))

@@ -1,0 +1,130 @@
+"""Steppers: every step of every story, at both ends of each control."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from course_lib.figures.paper.drawing import Drawing
+from course_lib.panels import steppers
+from course_lib.panels.controls import whole
+from course_lib.panels.panel import View
+from course_lib.panels.stepper import Stepper, Story
+
+ONE_LINE = 95  # letters of a caption, 760 pixels wide in a wide font
+STEPPERS = [getattr(steppers, name) for name in dir(steppers) if name != "Stepper"]
+
+
+def toy(count: int) -> Story:
+    def view(step: int) -> View:
+        def draw() -> Drawing:
+            drawing = Drawing(40, f"step {step} of {count}")
+            drawing.boxes([(10.0 * step, 5, 10, 10)])
+            return drawing
+
+        return View((count, step), (), draw, f"Box {step} is drawn.")
+
+    if count == 7:
+        raise ValueError("count must not be 7: take another")
+    return Story(count, view)
+
+
+def toy_stepper(count: int = 5) -> Stepper:
+    return Stepper({"count": whole("count", count, 2, 9)}, toy)
+
+
+def test_a_story_is_walked_through():
+    stepper = toy_stepper()
+    captions = []
+    for step in range(stepper.count):
+        stepper.step.value = step
+        assert stepper.result == (5, step)
+        captions.append(stepper.shown["caption"])
+    assert captions == [f"Box {step} is drawn." for step in range(5)]
+    assert "Box 4 is drawn." in stepper.text
+
+
+def test_a_shorter_story_shows_its_last_step():
+    stepper = toy_stepper()
+    stepper.step.value = 4
+    stepper.values = {"count": 0, "step": 4}  # two steps, chosen by hand
+    assert stepper.count == 2 and stepper.result == (2, 1)
+    assert stepper.controls["step"]["most"] == 1 and stepper.values["step"] == 1
+    stepper._controls["count"].value = 9
+    assert stepper.controls["step"]["most"] == 8 and stepper.step.value == 1
+
+
+def test_an_impossible_story_leaves_the_last_one():
+    stepper = toy_stepper()
+    stepper.step.value = 3
+    page = stepper.page
+    stepper._controls["count"].value = 7
+    assert stepper.problem == "count must not be 7: take another"
+    assert stepper.page == page
+    stepper.values = stepper.shown["mends"][-1]["values"]
+    assert stepper.problem is None and stepper.result == (5, 3)
+
+
+def test_a_stepper_is_found_more_than_once() -> None:
+    for name in dir(steppers):
+        assert callable(getattr(steppers, name)) and callable(getattr(steppers, name)), name
+
+
+def settings(build: Callable[..., Stepper]) -> list[tuple[str, object]]:
+    """As it starts, and each control at both its ends."""
+    found: list[tuple[str, object]] = [("", None)]
+    for name, control in build()._controls.items():
+        if name != "step":
+            found += [(name, control.options[place][1]) for place in (0, -1)]
+    return found
+
+
+@pytest.mark.parametrize("build", STEPPERS)
+def test_every_step_says_and_shows_something_new(build: Callable[..., Stepper]) -> None:
+    for name, value in settings(build):
+        stepper = build()
+        if name:
+            stepper._controls[name].value = value
+            assert stepper.problem is None, (name, value, stepper.problem)
+        assert stepper.count >= 2, "one step is a figure, not a story"
+        seen, heights = {}, set()
+        for step in range(stepper.count):
+            stepper.step.value = step
+            page, said = without_ids(stepper.page), stepper.text
+            assert page not in seen, f"{name} {value}: step {step} looks like {seen[page]}"
+            seen[page] = step
+            caption = stepper.shown["caption"]
+            assert caption and re.search(r"\d", stepper.sentence)
+            assert len(caption) <= ONE_LINE, f"the caption wraps, the picture jumps: {caption}"
+            assert not re.search(r"\de[+-]\d", said + page), "scientific notation"
+            heights.add(stepper._sheet.height_pt)
+        assert len(heights) == 1, f"{name} {value}: the page jumps between {heights}"
+
+
+@pytest.mark.parametrize("build", STEPPERS)
+def test_every_control_changes_the_story(build: Callable[..., Stepper]) -> None:
+    for name, control in build()._controls.items():
+        if name == "step":
+            continue
+        stories = set()
+        for place in (0, -1):
+            stepper = build()
+            stepper._controls[name].value = control.options[place][1]
+            pages = [_page(stepper, step) for step in range(stepper.count)]
+            stories.add("".join(pages))
+        assert len(stories) == 2, f"{name} changes nothing"
+
+
+def _page(stepper: Stepper, step: int) -> str:
+    stepper.step.value = step
+    return without_ids(stepper.page)
+
+
+def without_ids(svg: str) -> str:
+    return re.sub(r"\b[df]\d+-", "", svg)
+
+
+def test_a_stepper_can_be_asked_for_twice():
+    for name in dir(steppers):
+        assert getattr(steppers, name) is getattr(steppers, name)
+        assert callable(getattr(steppers, name)), name
