@@ -1,5 +1,6 @@
 """Amounts as people write them: "24.9 GB", "15 %", "1,024"."""
 
+import math
 import re
 
 _AMOUNT = re.compile(r"\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:e[-+]?\d+)?)\s*([^\d\s].*?)?\s*", re.I)
@@ -28,3 +29,13 @@ def amount(text: str) -> float | None:
     if unit and unit not in UNITS:
         return None
     return float(number) * UNITS.get(unit, 1.0)
+
+
+def plain_number(text: str, unit: str) -> float | None:
+    """The finite number in "1,024" or "3e9", with or without exactly this unit; None for others."""
+    number = text.strip().removesuffix(unit).replace(",", "").replace("−", "-")
+    try:
+        found = float(number)
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None

@@ -14,6 +14,7 @@ from course_lib.checking.helpers import (
     same,
     show,
 )
+from course_lib.checking.reasons import keep
 
 VERDICTS = {
     "holds": "holds",
@@ -75,6 +76,7 @@ class Audit:
             _chosen(answer[part], part, known)
             if said := known[answer[part]]:
                 raise Wrong(f"gave {answer[part]!r} for {part!r}, expected another: {said}")
+        keep(self.because)
 
     def _check_number(self, given: Any) -> None:
         number = self._number(given)

@@ -67,9 +67,8 @@ class Exercise:
 
     @property
     def heading(self) -> str:
-        """What stands above the exercise in a notebook: "5.1 Calculate: GPT-3."."""
-        end = "" if self.title.endswith("?") else "."
-        return f"{self.id} {self.kind.capitalize()}: {self.title}{end}"
+        """What stands above the exercise in a notebook: "5.1 Calculate: GPT-3"."""
+        return f"{self.id} {self.kind.capitalize()}: {self.title}"
 
 
 def exercise(

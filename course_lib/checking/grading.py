@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import mine
-from course_lib.checking import progress
+from course_lib.checking import progress, verdict_cards
 from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, find
 from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
+from course_lib.checking.reasons import kept
 from course_lib.checking.submissions.handing import hand_over, is_graded
+from course_lib.notebook import in_notebook, show
 from course_lib.problem import Problem
 
 # From worst to best: progress keeps the best one ever reached.
 STATUSES = ("todo", "fail", "pass")
 _LONGEST_LINE = 500
+_NOT_ANSWERED = "not answered yet"
 _next_hint: dict[str, int] = {}
 _reason_of_last: dict[str, str] = {}  # why the right answer is what it is, after a wrong one
 
@@ -28,6 +31,7 @@ class Verdict:
     status: str
     reason: str = ""
     because: str = ""  # told after the hints
+    why: tuple[str, ...] = ()  # of a right answer, as far as its check says so
 
     @property
     def line(self) -> str:
@@ -43,18 +47,19 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
     try:
         if answer is ... or answer is None:
             raise Unanswered
-        exercise.check(honest(answer))
+        with kept() as why:
+            exercise.check(honest(answer))
     except Unanswered as left:
-        return Verdict(exercise, "todo", str(left) or "not answered yet")
+        return Verdict(exercise, "todo", str(left) or _NOT_ANSWERED)
     except Wrong as wrong:
         return Verdict(exercise, "fail", str(wrong), wrong.because)
     except Exception as error:
         return Verdict(exercise, "fail", _explain(error))
-    return Verdict(exercise, "pass")
+    return Verdict(exercise, "pass", why=tuple(why))
 
 
 def check(exercise_id: str, answer: object = ...) -> None:
-    """Grade an answer, print one line and record it; under `course check`, hand it over instead.
+    """Grade an answer, say so and record it; under `course check`, hand it over instead.
 
     Raises CheckFailed when COURSE_STRICT=1 and the verdict is not a pass; nothing otherwise.
     """
@@ -68,22 +73,18 @@ def check(exercise_id: str, answer: object = ...) -> None:
         if _strict():
             raise CheckFailed(str(unknown)) from None
         return
-    print(verdict.line)
-    if verdict.status == "fail":
-        _reason_of_last[exercise_id] = verdict.because
-        print(f'       hint("{exercise_id}") tells more.')
-    if verdict.status != "todo" and not _shows_solutions():
-        progress.update("exercises", exercise_id, lambda record: _count(record, verdict.status))
-        if verdict.status == "pass" and verdict.exercise.verdict:
-            _keep_verdict(exercise_id, verdict.exercise.verdict(honest(answer)))
-        if verdict.status == "pass" and verdict.exercise.part:
-            print(f"       {_kept(verdict.exercise, answer)}")
+    record, notes = _recorded(verdict, answer)
+    text = "\n       ".join([verdict.line, *notes])
+    if in_notebook():
+        show(_card(verdict, record, notes), text)
+    else:
+        print(text)
     if verdict.status != "pass" and _strict():
         raise CheckFailed(verdict.line)
 
 
 def hint(exercise_id: str) -> None:
-    """Print the next hint of an exercise, then why the answer is what it is, then the first again.
+    """Show the next hint of an exercise, then why the answer is what it is, then the first again.
 
     The reason comes only after a wrong answer.
     """
@@ -92,15 +93,55 @@ def hint(exercise_id: str) -> None:
     except ValueError as unknown:
         print(f"[fail] {unknown}")
         return
-    hints = exercise.hints
-    if reason := _reason_of_last.get(exercise_id):
-        hints = (*hints, f"{reason[0].upper()}{reason[1:]}.")
+    hints = _hints(exercise)
     position = _next_hint.get(exercise_id, 0) % len(hints)
     _next_hint[exercise_id] = position + 1
-    print(f"Hint {position + 1} of {len(hints)} for {exercise_id}: {hints[position]}")
-    if position + 1 == len(hints):
-        print(f'That was the last one; solution("{exercise_id}") shows an answer.')
     progress.update("exercises", exercise_id, lambda record: _count_hint(record, position + 1))
+    lines = [hints[position]]
+    if position + 1 == len(hints):
+        lines.append(f'That was the last one; solution("{exercise_id}") shows an answer.')
+    head = f"Hint {position + 1} of {len(hints)} for {exercise_id}"
+    show(verdict_cards.hint(head, lines), f"{head}: " + "\n".join(lines))
+
+
+def _hints(exercise: Exercise) -> tuple[str, ...]:
+    """The hints, and after a wrong answer the reason for the right one."""
+    reason = _reason_of_last.get(exercise.id)
+    return (*exercise.hints, f"{reason[0].upper()}{reason[1:]}.") if reason else exercise.hints
+
+
+def _help(exercise: Exercise) -> str:
+    """What helps after a wrong answer: a hint as long as there are any, then the solution."""
+    if _next_hint.get(exercise.id, 0) < len(_hints(exercise)):
+        return f'hint("{exercise.id}") tells more.'
+    return f'You have seen all hints; solution("{exercise.id}") shows an answer.'
+
+
+def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]:
+    """The learner's record after this verdict, and what there is to say beside it."""
+    exercise, notes = verdict.exercise, []
+    if verdict.status == "fail":
+        _reason_of_last[exercise.id] = verdict.because
+        notes.append(_help(exercise))
+    if verdict.status == "todo" or _shows_solutions():
+        return {}, notes
+    record = progress.update("exercises", exercise.id, lambda kept: _count(kept, verdict.status))
+    if verdict.status == "pass" and exercise.verdict:
+        notes.append(_kept_verdict(exercise.id, exercise.verdict(honest(answer))))
+    if verdict.status == "pass" and exercise.part:
+        notes.append(_kept(exercise, answer))
+    return record, notes
+
+
+def _card(verdict: Verdict, record: dict[str, Any], notes: list[str]) -> str:
+    exercise = verdict.exercise
+    if verdict.status == "todo":
+        reason = "" if verdict.reason == _NOT_ANSWERED else verdict.reason
+        return verdict_cards.todo(exercise, reason)
+    if verdict.status == "fail":
+        return verdict_cards.wrong(exercise, verdict.reason, record.get("attempts", 0), *notes)
+    standing = "" if _shows_solutions() else verdict_cards.standing(exercise)
+    return verdict_cards.right(exercise, verdict.why, notes, standing)
 
 
 def _kept(exercise: Exercise, answer: Any) -> str:
@@ -121,10 +162,10 @@ def _kept(exercise: Exercise, answer: Any) -> str:
     return f"{kept} Can you make it faster? {stretch}."
 
 
-def _keep_verdict(exercise_id: str, sentence: str) -> None:
-    """Keep what an audit found, and print it: the report of chapter 17 has it again."""
+def _kept_verdict(exercise_id: str, sentence: str) -> str:
+    """Keep what an audit found, and say so: the report of chapter 17 has it again."""
     progress.update("exercises", exercise_id, lambda record: record.update(verdict=sentence))
-    print(f"       Your verdict is kept: {sentence}")
+    return f"Your verdict is kept: {sentence}"
 
 
 def _strict() -> bool:

@@ -11,6 +11,7 @@ from course_lib.checking.diagnosis import kind_of_wrong
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
+from course_lib.checking.reasons import keep, kept
 
 # Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
 _LARGEST = 10**300
@@ -152,6 +153,7 @@ def expect_number(
         raise Wrong(f"wants a number{f' in {unit}' if unit else ''}, got {described(answer)}")
     if not same(number, expected, rel):
         raise gave(number, expected, because, unit)
+    keep(because)
 
 
 def expect_equal(
@@ -176,6 +178,7 @@ def expect_equal(
         raise Wrong(f"wants {name}, got {described(answer)}")
     if not same(given, expected, rel):
         raise gave(given, expected, because, what=what)
+    keep(because)
 
 
 def expect_choice(answer: object, expected: str, because: str, choices: Sequence[str]) -> None:
@@ -187,6 +190,7 @@ def expect_choice(answer: object, expected: str, because: str, choices: Sequence
         raise Wrong(f"wants one of {listed}, got {described(answer)}")
     if chosen != expected.casefold():
         raise gave(answer, expected, because)
+    keep(because)
 
 
 def expect_entries(
@@ -210,7 +214,9 @@ def expect_entries(
         given = answer[key]
         if isinstance(right, bool) and is_number(given) and given in (0, 1):
             given = bool(given)
-        expect_equal(given, right, because, wants=each, rel=rel, what=f"for {key!r} it")
+        with kept():  # told with its key instead
+            expect_equal(given, right, because, wants=each, rel=rel, what=f"for {key!r} it")
+        keep(f"{key}: {because}")
 
 
 def expect_callable(answer: object, signature: str = "") -> None:
@@ -260,6 +266,7 @@ def expect_calls(
         if not same(given, expected, rel):
             why = reason[0] if reason else because
             raise gave(given, expected, why, what=_called(function, args))
+    keep(because)
 
 
 def expect_raises(

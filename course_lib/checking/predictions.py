@@ -1,15 +1,17 @@
 """Predict first, then measure: the learner's number is committed before the answer is computed."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any
 
 from course_lib import validation
-from course_lib.checking import progress
+from course_lib.checking import prediction_cards, progress
+from course_lib.checking.compared import Compared
+from course_lib.checking.gaps import gap_of, in_words, percent
 from course_lib.checking.helpers import is_number, plain
-
-_NEAR = 0.01  # a guess so near needs no factor
+from course_lib.notebook import Slot, in_notebook, show_widget
 
 
 @dataclass(frozen=True)
@@ -30,24 +32,19 @@ def predict(
 ) -> Prediction:
     """Commit `yours` before anything is computed; `expect` tells later how far off it was.
 
-    The first number stays, a later one is recorded as revised. With None or `...` nothing is
-    committed, and the notebook goes on. Raises ValueError when it is not a finite number.
+    The first number stays, a later one is recorded as revised. With None or `...` a notebook shows
+    a box to write the number in, unless one was committed before; nothing waits for it. Raises
+    ValueError when `yours` is not a finite number.
     """
     given = None if yours is ... else yours
     prediction = Prediction(key, given, unit)
-    print(question)
-    if given is None:
-        print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
-        return prediction
     asked = {"unit": unit, "question": question}
-    record = progress.update("predictions", key, lambda kept: _commit(kept, float(given), asked))
-    first = record["yours"]
-    print(f"  Your prediction: {in_words(first, unit)}, committed {record['at']}")
-    if first != given:
-        print(
-            f"  The change to {in_words(given, unit)} is recorded as revised; the first one counts."
-        )
-    return Prediction(key, first, unit)
+    if given is None and _number_of(prediction) is None:
+        _ask(key, asked)
+        return prediction
+    record = _recorded(key, asked, given)
+    _show_committed(asked, record, given, Slot())
+    return Prediction(key, record["yours"], unit)
 
 
 def expect(
@@ -59,7 +56,7 @@ def expect(
     *,
     yours: Prediction | None = None,
 ) -> None:
-    """Print three columns, you, theory and measured, and assert that the last two agree.
+    """Show you, theory and measured side by side, and assert that the last two agree.
 
     |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. The learner's
     number is never asserted; how far it was off what was found is kept. Without `measured` theory
@@ -71,54 +68,95 @@ def expect(
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
     if isinstance(measured, EllipsisType):
-        _tell(name, unit, guess, {"theory": (theory, "")})
+        _tell(Compared(name, unit, within, {"theory": float(theory)}), guess)
         return
     found = plain(measured)
     if not is_number(found) or not math.isfinite(found):
         raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
-    gap = _percent(gap_of(theory, found))
-    _tell(name, unit, guess, {"theory": (theory, ""), "measured": (found, f"gap {gap}")})
+    columns = {"theory": float(theory), "measured": float(found)}
+    _tell(Compared(name, unit, within, columns), guess)
     if abs(found - theory) > within * abs(theory):
         raise AssertionError(
             f"{name}: measured {in_words(found, unit)} against predicted "
-            f"{in_words(theory, unit)}, a gap of {gap}, where at most {100 * within:.3g} % is "
-            "allowed"
+            f"{in_words(theory, unit)}, a gap of {percent(gap_of(theory, found))}, where at most "
+            f"{100 * within:.3g} % is allowed"
         )
 
 
-def gap_of(predicted: float, measured: float) -> float:
-    """(measured - predicted) / |predicted|; around 0 it is 0 for an exact hit, else ± infinity."""
-    difference = float(measured - predicted)
-    if predicted == 0:
-        return math.copysign(math.inf, difference) if difference else 0.0
-    return difference / abs(predicted)
+# What was compared before the learner had predicted, by key: shown anew once the box is filled.
+_waiting: dict[str, list[Callable[[], None]]] = {}
 
 
-def how_far(guess: float, found: float) -> str:
-    """How far a guess is off, as a factor where there is one: "2.33 × too low"."""
-    if abs(guess - found) <= _NEAR * abs(found):
-        return "right"
-    if guess == 0 or found == 0 or (guess < 0) != (found < 0):
-        return f"off by {in_words(abs(guess - found), '')}"
-    factor = guess / found
-    return f"{factor:.3g} × too high" if factor > 1 else f"{1 / factor:.3g} × too low"
+def _tell(found: Compared, guess: Prediction) -> None:
+    """Show the comparison, and keep what was found for the learner's number."""
+    yours, slot = _number_of(guess), Slot()
+    _show_compared(found, guess, slot)
+    if yours is None and guess.key and in_notebook():
+        _waiting.setdefault(guess.key, []).append(lambda: _show_compared(found, guess, slot))
 
 
-def _tell(name: str, unit: str, guess: Prediction, columns: dict[str, tuple[float, str]]) -> None:
-    """Print the table, the learner's column first, and keep what was found for their number."""
-    values = {head: float(value) for head, (value, _) in columns.items()}
-    found = list(values.values())[-1]
-    mine = ("you", "–", "")
-    if guess.yours is not None:
-        mine = ("you", in_words(guess.yours, unit), how_far(guess.yours, found))
-        if guess.key:
-            progress.update("predictions", guess.key, lambda kept: _close(kept, found, values))
-    rows = [mine, *((head, in_words(value, unit), note) for head, (value, note) in columns.items())]
-    print(name)
-    for line in zip(*rows, strict=True):
-        words = [f"{word:>{max(map(len, row)) + 4}}" for word, row in zip(line, rows, strict=True)]
-        if any(line):
-            print("".join(words).rstrip())
+def _show_compared(found: Compared, guess: Prediction, slot: Slot) -> None:
+    yours = _number_of(guess)
+    if yours is not None and guess.key:
+        progress.update(
+            "predictions", guess.key, lambda kept: _close(kept, found.last, found.columns)
+        )
+    if not in_notebook():
+        print(found.text(yours))
+        return
+    slot.show(found.card(yours, asked_for=bool(guess.key)), found.text(yours))
+
+
+def _number_of(prediction: Prediction) -> float | None:
+    """The learner's number: the one given, or the one committed for this key."""
+    if prediction.yours is not None or not prediction.key:
+        return prediction.yours
+    yours: float | None = progress.read()["predictions"].get(prediction.key, {}).get("yours")
+    return yours
+
+
+def _ask(key: str, asked: dict[str, str]) -> None:
+    """Ask for a number: by a box in a notebook."""
+    unit, question = asked["unit"], asked["question"]
+    if not in_notebook():
+        print(question)
+        print(f"  Write your number{f' of {unit}' if unit else ''} for None, then run this again.")
+        return
+    from course_lib.checking.prediction_box import PredictionBox
+
+    slot = Slot()
+
+    def commit(yours: float) -> None:
+        _show_committed(asked, _recorded(key, asked, yours), None, slot)
+        for show in _waiting.pop(key, []):
+            show()
+
+    slot.show(prediction_cards.asked(question), question)
+    show_widget(PredictionBox(unit, commit))
+
+
+def _recorded(key: str, asked: dict[str, str], given: float | None) -> dict[str, Any]:
+    """The record of a prediction, after `given` is committed, if it is a number."""
+    if given is None:
+        record: dict[str, Any] = progress.read()["predictions"][key]
+        return record
+    number = float(given)
+    return progress.update("predictions", key, lambda kept: _commit(kept, number, asked))
+
+
+def _show_committed(
+    asked: dict[str, str], record: dict[str, Any], given: float | None, slot: Slot
+) -> None:
+    first, unit, question = record["yours"], asked["unit"], asked["question"]
+    change = None if given is None or first == given else float(given)
+    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {record['at']}"
+    if change is not None:
+        change_text = f"The change to {in_words(change, unit)} is recorded as revised"
+        text += f"\n  {change_text}; the first one counts."
+    if not in_notebook():
+        print(text)
+        return
+    slot.show(prediction_cards.committed(question, unit, first, record["at"], change), text)
 
 
 def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:
@@ -142,14 +180,3 @@ def _require_number(name: str, value: object, least: float | None = None) -> Non
     # Fractions and numpy's numbers are numbers, too.
     plain_value = float(value) if is_number(value) else value
     validation.number(name, plain_value, least=least, most=math.inf)
-
-
-def in_words(value: float, unit: str, digits: int = 6) -> str:
-    """A number with its unit, as a table has it: "1,024 B"; all digits of a whole number."""
-    whole = float(value).is_integer() and abs(value) < 10**15
-    number = f"{int(value):,}" if whole else f"{value:,.{digits}g}"
-    return f"{number} {unit}".rstrip()
-
-
-def _percent(gap: float) -> str:
-    return f"{100 * gap:+.3g} %" if gap else "0 %"

@@ -1,41 +1,65 @@
-"""The quiz on the screen: radio buttons, a button, a line that screen readers announce."""
+"""The quiz on the screen: groups of radio buttons, a button, a line that is announced."""
 
 from html import escape
+from pathlib import Path
 from typing import Any
 
-import ipywidgets as widgets
+import anywidget
+import traitlets
 
 from course_lib.checking.questions import Question, Score, feedback, record
 
+_HERE = Path(__file__).parent
 
-class QuizWidget(widgets.VBox):
-    """A quiz of one chapter; no output widget, reachable by keyboard, readable without a kernel."""
+
+class QuizWidget(anywidget.AnyWidget):
+    """A quiz of one chapter; reachable by keyboard, readable without a kernel.
+
+    The right answers stay in the kernel until they are asked for.
+    """
+
+    _esm = _HERE / "quiz.js"
+    _css = _HERE / "quiz.css"
+    title = traitlets.Unicode().tag(sync=True)
+    shown: Any = traitlets.List().tag(sync=True)  # text and choices of each question
+    answers: Any = traitlets.List().tag(sync=True)  # an index for each question, -1 for none
+    feedback: Any = traitlets.List().tag(
+        sync=True
+    )  # state ("right", "wrong", "open") and text of each
+    result = traitlets.Unicode().tag(sync=True)
+    checks = traitlets.Int().tag(sync=True)  # how often it was checked: the last to change
 
     def __init__(self, chapter: str, questions: tuple[Question, ...]) -> None:
         self.chapter, self.questions = chapter, questions
-        self.choices = [_radio(number, question) for number, question in enumerate(questions, 1)]
-        self.comments = [widgets.HTML() for _ in questions]
-        self.button = widgets.Button(description="Check", tooltip="Check the answers of this quiz")
-        self.button.on_click(self._check)
-        self.result = widgets.HTML(_status(""))
-        rows: list[widgets.Widget] = []
-        for number, question in enumerate(questions, 1):
-            text = widgets.HTML(f"<p><b>{number}.</b> {escape(question.text)}</p>")
-            rows += [text, self.choices[number - 1], self.comments[number - 1]]
-        super().__init__([*rows, self.button, self.result])
+        super().__init__(
+            title=f"Quiz of chapter {chapter}",
+            shown=[{"text": each.text, "choices": list(each.choices)} for each in questions],
+            answers=[-1 for _ in questions],
+        )
+        self.on_msg(self._on_message)
 
     @property
     def score(self) -> Score:
-        """What is chosen at this moment."""
-        return Score(self.questions, tuple(radio.index for radio in self.choices))
+        """What was chosen when it was last checked."""
+        return Score(
+            self.questions, tuple(None if answer < 0 else answer for answer in self.answers)
+        )
 
-    def _check(self, _button: widgets.Button) -> None:
+    def check(self, answers: list[int]) -> None:
+        """Judge the answers, one index for each question and -1 for none, and record the score.
+
+        Raises ValueError when there are more answers than questions, or fewer.
+        """
+        self.answers = answers
         score = self.score
         pairs = zip(self.questions, score.answers, strict=True)
-        for comment, (question, chosen) in zip(self.comments, pairs, strict=True):
-            comment.value = f"<p>{escape(feedback(question, chosen))}</p>"
-        self.result.value = _status(score.text)
+        self.feedback = [_judged(question, chosen) for question, chosen in pairs]
+        self.result = score.text
+        self.checks += 1
         record(self.chapter, score)
+
+    def _on_message(self, _widget: object, content: dict[str, Any], _buffers: object) -> None:
+        self.check(content["answers"])
 
     def as_text(self) -> str:
         """The questions and choices as plain text, for pages without a kernel."""
@@ -56,20 +80,19 @@ class QuizWidget(widgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        # Without a widget view the bundle is that of a plain object, or absent.
-        data = bundle if isinstance(bundle, dict) else {}
-        return {**data, "text/plain": self.as_text(), "text/html": self.as_html()}
+        # anywidget gives data and metadata, or nothing at all where no widget can be shown.
+        data, metadata = bundle if isinstance(bundle, tuple) else (bundle or {}, {})
+        texts = {"text/plain": self.as_text(), "text/html": self.as_html()}
+        return {**data, **texts}, metadata
 
 
-def _radio(number: int, question: Question) -> widgets.RadioButtons:
-    return widgets.RadioButtons(
-        options=list(question.choices),
-        value=None,
-        description=f"Answer {number}",
-        layout=widgets.Layout(width="max-content"),
-        style={"description_width": "initial"},
-    )
-
-
-def _status(text: str) -> str:
-    return f'<div role="status" aria-live="polite"><b>{escape(text)}</b></div>'
+def _judged(question: Question, chosen: int | None) -> dict[str, str]:
+    """How an answer looks: an icon and a word beside the colour."""
+    if chosen is None:
+        return {"state": "open", "text": f"○ {feedback(question, chosen)}"}
+    right = chosen == question.answer
+    icon = "✓" if right else "✗"
+    return {
+        "state": "right" if right else "wrong",
+        "text": f"{icon} {feedback(question, chosen)}",
+    }

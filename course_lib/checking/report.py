@@ -5,8 +5,8 @@ from typing import Any
 
 from course_lib.checking import progress
 from course_lib.checking.exercises import chapters, exercises_of
+from course_lib.checking.gaps import how_far
 from course_lib.checking.hunts import CAUSES
-from course_lib.checking.predictions import how_far
 
 _WIDTH = 41
 _SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
@@ -38,6 +38,16 @@ def summary() -> dict[str, Any]:
         "hunts": kept["hunts"],
         "quizzes": kept["quizzes"],
     }
+
+
+def in_brief() -> str:
+    """One line: how many exercises have passed, and the first open one behind the last of those."""
+    rows = summary()["exercises"]
+    passed = [place for place, row in enumerate(rows) if row["status"] == "pass"]
+    last = max(passed, default=-1)
+    todo = [row for row in rows[last + 1 :] + rows[:last] if row["status"] != "pass"]
+    tail = f", next: {todo[0]['id']} {todo[0]['title']}" if todo else ""
+    return f"{len(passed)} of {len(rows)} exercises passed{tail}"
 
 
 def as_text(data: dict[str, Any]) -> str:

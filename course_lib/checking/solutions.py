@@ -21,7 +21,7 @@ def solution(exercise_id: str) -> Source:
     exercise = find(exercise_id)
     cells = _cells_of(exercise.id)
     progress.update("exercises", exercise_id, _seen)
-    return Source("\n\n".join(cells))
+    return Source("\n\n".join(cells), f"Solution of {exercise.id}")
 
 
 def _seen(record: dict[str, Any]) -> None:
@@ -39,7 +39,7 @@ def _cells_of(exercise_id: str) -> list[str]:
     found, inside = [], False
     for cell in notebook["cells"]:
         source = "".join(cell["source"])
-        heading = re.match(r"\*\*(\d+\.\d+)", source) if cell["cell_type"] == "markdown" else None
+        heading = re.match(r"### (\d+\.\d+)", source) if cell["cell_type"] == "markdown" else None
         if heading:
             inside = heading[1] == exercise_id
         elif inside and cell["cell_type"] == "code":

@@ -3,7 +3,8 @@ import textwrap
 import pytest
 
 import course_lib.checking as checking
-from course_lib.checking import grading, progress
+from course_lib import notebook
+from course_lib.checking import grading, predictions, progress
 
 CHAPTER = textwrap.dedent(
     '''
@@ -57,3 +58,16 @@ def chapter(chapter_folder):
     from course_lib.checking.exercises import chapter_module
 
     return chapter_module(90)
+
+
+@pytest.fixture
+def in_a_notebook(monkeypatch):
+    """As in a cell of a notebook; [(slot, HTML, text)] of all that was shown."""
+    shown = []
+    monkeypatch.setattr(predictions, "_waiting", {})
+    for module in (notebook, grading, predictions):
+        monkeypatch.setattr(module, "in_notebook", lambda: True)
+    monkeypatch.setattr(
+        notebook.Slot, "show", lambda slot, html, text: shown.append((slot, html, text))
+    )
+    return shown

@@ -31,15 +31,15 @@ def test_a_malformed_exercise_is_refused():
                 pytest.fail(f"{name} {value!r} was taken")
 
 
-def test_a_heading_ends_as_its_title_does():
+def test_a_heading_says_number_kind_and_title():
     headings = [
         exercise("1.2", kind="debug", title=title, hints=("a hint",))(_pass).heading
         for title in ("two counts", "does it fit?", '"deprecated"')
     ]
     assert headings == [
-        "1.2 Debug: two counts.",
+        "1.2 Debug: two counts",
         "1.2 Debug: does it fit?",
-        '1.2 Debug: "deprecated".',
+        '1.2 Debug: "deprecated"',
     ]
 
 

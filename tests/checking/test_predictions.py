@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from course_lib.checking import Prediction, expect, predict, progress
-from course_lib.checking.predictions import how_far
+from course_lib.checking.gaps import how_far
 from course_lib.checking.report import predictions_lines
 
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from course_lib import cli
-from course_lib.checking import check, hint, predict, progress
+from course_lib.checking import check, hint, predict, progress, report
 from course_lib.checking.questions import Question, Score, record
 from course_lib.home import home
 
@@ -213,3 +213,26 @@ def test_a_reset_keeps_the_old_file(home):
     progress.update("exercises", "1.1", _add)
     assert progress.set_aside("reset") == home / "progress.reset-1.json"
     assert progress.read()["exercises"] == {}
+
+
+def test_progress_in_one_line():
+    everything = report.summary()["exercises"]
+    count = len(everything)
+    first, second = everything[0], everything[1]
+    assert report.in_brief() == (
+        f"0 of {count} exercises passed, next: {first['id']} {first['title']}"
+    )
+
+    def passed(record):
+        record["status"] = "pass"
+
+    progress.update("exercises", second["id"], passed)
+    third = everything[2]
+    assert report.in_brief() == (
+        f"1 of {count} exercises passed, next: {third['id']} {third['title']}"
+    )
+    progress.update("exercises", everything[-1]["id"], passed)  # what was skipped comes next
+    assert report.in_brief().startswith(f"2 of {count} exercises passed, next: {first['id']} ")
+    for row in everything:
+        progress.update("exercises", row["id"], passed)
+    assert report.in_brief() == f"{count} of {count} exercises passed"

@@ -1,0 +1,49 @@
+// One line to write a number in; what stands in it goes to the kernel when Enter is pressed.
+
+const tag = (name, properties, ...children) => {
+  const element = Object.assign(document.createElement(name), properties);
+  element.append(...children);
+  return element;
+};
+
+function render({ model, el }) {
+  const box = tag("input", { type: "text", inputMode: "decimal", autocomplete: "off", size: 14 });
+  const unit = model.get("unit");
+  const label = tag("label", {}, "Your number ", box, unit ? ` ${unit} ` : " ");
+  const form = tag("form", {}, label, tag("button", { textContent: "Commit" }));
+  const said = tag("p", { tabIndex: -1 });
+  said.setAttribute("role", "status");
+  const gone = tag("p", { className: "gone", textContent: "No kernel runs: run the cell again." });
+
+  const update = () => {
+    const inside = form.contains(document.activeElement);
+    form.hidden = model.get("committed");
+    said.textContent = model.get("said");
+    said.classList.toggle("heard", form.hidden); // the card above shows it
+    if (form.hidden && inside) said.focus(); // the keyboard goes on from here
+  };
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    model.send({ text: box.value });
+  });
+
+  // JupyterLab would take plain keys for itself. It listens at the document, so this must be said
+  // before. Keys like Ctrl+S stay JupyterLab's.
+  const keep = (event) => {
+    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
+    const runs = event.shiftKey && event.key === "Enter";
+    if (plain && !runs && el.contains(event.target)) event.stopPropagation();
+  };
+  window.addEventListener("keydown", keep, true);
+
+  el.classList.add("course-prediction");
+  el.append(gone, form, said);
+  update();
+  model.on("change:said", update);
+  return () => {
+    window.removeEventListener("keydown", keep, true);
+    model.off("change:said", update);
+  };
+}
+
+export default { render };

@@ -1,0 +1,47 @@
+"""Whether a notebook's cell shows what we say, and how it shows it there."""
+
+import itertools
+import os
+import sys
+from typing import Any
+
+_numbers = itertools.count()
+
+
+def in_notebook() -> bool:
+    """Whether stdout is a cell of a Jupyter kernel, and has not been redirected."""
+    return type(sys.stdout).__module__.startswith("ipykernel")
+
+
+class Slot:
+    """A place in the output of a cell, whose content can be replaced."""
+
+    def __init__(self) -> None:
+        self._id = f"course-{os.getpid()}-{next(_numbers)}"
+        self._used = False
+
+    def show(self, html: str, text: str) -> None:
+        """Show `html`, or `text` where there is no HTML, in place of what stands there."""
+        data = {"text/html": html, "text/plain": text}
+        _display(data, raw=True, display_id=self._id, update=self._used)
+        self._used = True
+
+
+def show_widget(widget: object) -> None:
+    """Show a widget, or whatever else a notebook knows how to show."""
+    _display(widget)
+
+
+def show(html: str, text: str) -> None:
+    """Show `html` in a notebook, and print `text` elsewhere."""
+    if in_notebook():
+        Slot().show(html, text)
+    else:
+        print(text)
+
+
+def _display(thing: object, **how: object) -> None:
+    import IPython.display
+
+    display: Any = IPython.display.display  # it has no types
+    display(thing, **how)
