@@ -9,25 +9,14 @@ import tempfile
 import webbrowser
 from pathlib import Path
 
-import course_lib
+from course_lib.lab.folder import FIRST, repository
 from course_lib.problem import Problem
 
-FIRST = "notebooks/00_start_here.ipynb"
 PROMPT = "course_lib.lab.websocket.PromptConnection"
-
-
-def repository() -> Path:
-    """The folder that holds notebooks/ beside this package.
-
-    Raises Problem when the package was installed without the repository.
-    """
-    root = Path(course_lib.__file__).resolve().parents[1]
-    if not (root / FIRST).is_file():
-        raise Problem(
-            f"the notebooks are not beside the package in {root}: clone the repository and run "
-            "`pip install -e .` in it"
-        )
-    return root
+# Each folder in STYLE is an extension for JupyterLab's pages; in SETTINGS are defaults of settings,
+# which give way to the learner's own.
+STYLE = Path(__file__).parent / "style"
+SETTINGS = Path(__file__).parent / "settings"
 
 
 def command(root: Path, port: int | None, browser: bool) -> list[str]:
@@ -35,6 +24,8 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
     arguments = [sys.executable, "-m", "jupyter", "lab"]
     arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
     arguments.append(f"--ServerApp.kernel_websocket_connection_class={PROMPT}")
+    arguments.append(f"--LabApp.extra_labextensions_path={STYLE}")
+    arguments.append(f"--LabApp.app_settings_dir={SETTINGS}")
     if port is not None:
         # A wanted port is the wanted one: Jupyter must not take the next free one silently.
         arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
@@ -103,8 +94,8 @@ def has_browser() -> bool:
 def open_lab(port: int | None = None, browser: bool = True) -> int:
     """Start JupyterLab and stay until it ends; returns its exit code.
 
-    Raises Problem: no repository beside the package, no JupyterLab, no folder that Jupyter can
-    write to, a busy port.
+    Raises Problem: no repository beside the package, another clone of the course around the working
+    folder, no JupyterLab, no folder that Jupyter can write to, a busy port.
     """
     root = repository()
     if importlib.util.find_spec("jupyterlab") is None:
@@ -115,6 +106,7 @@ def open_lab(port: int | None = None, browser: bool = True) -> int:
     if browser and not has_browser():
         browser = False
         print("No browser was found: open the address that Jupyter prints below in one.")
+    print(f"The course in {root}")
     arguments = command(root, port, browser)
     sys.stdout.flush()
     if os.name == "posix":

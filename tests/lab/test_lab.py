@@ -19,6 +19,7 @@ def root(tmp_path, monkeypatch):
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.delenv("JUPYTER_RUNTIME_DIR", raising=False)
+    monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
@@ -87,6 +88,48 @@ def test_without_the_repository_the_sentence_says_what_to_do(root, started):
     (root / "notebooks" / "00_start_here.ipynb").unlink()
     with pytest.raises(Problem, match="clone the repository"):
         lab.open_lab()
+
+
+def another_clone(folder):
+    (folder / "notebooks").mkdir(parents=True)
+    (folder / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    (folder / "course_lib").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("below", [".", "notebooks", "course_lib"])
+def test_in_another_clone_it_says_which_is_which_and_opens_nothing(
+    root, started, monkeypatch, tmp_path_factory, below
+):
+    other = another_clone(tmp_path_factory.mktemp("other") / "course")
+    monkeypatch.chdir(other / below)
+    with pytest.raises(Problem) as caught:
+        lab.open_lab()
+    assert str(caught.value) == (
+        f"{other} is a clone of the course, but its notebooks would run on the package in "
+        f"{root / 'course_lib'}: run `pip install -e .` in {other} to work there, "
+        f"or `cd {root}` first"
+    )
+    assert started == []
+
+
+def test_in_a_clone_with_the_package_elsewhere_without_notebooks(root, monkeypatch, tmp_path):
+    other = another_clone(tmp_path / "course")
+    (root / "notebooks" / "00_start_here.ipynb").unlink()
+    monkeypatch.chdir(other)
+    with pytest.raises(Problem, match=r"in .*course to work there$"):
+        lab.open_lab()
+
+
+def test_from_its_own_folders_and_from_elsewhere_it_opens_the_installed_clone_and_names_it(
+    root, started, a_browser, monkeypatch, tmp_path_factory, capsys
+):
+    (root / "course_lib").mkdir()
+    for folder in (root, root / "notebooks", tmp_path_factory.mktemp("elsewhere")):
+        monkeypatch.chdir(folder)
+        lab.open_lab()
+        assert capsys.readouterr().out == f"The course in {root}\n"
+        assert f"--ServerApp.root_dir={root}" in started.pop()
 
 
 def test_without_jupyterlab_the_sentence_says_what_to_do(started, monkeypatch):
