@@ -253,6 +253,7 @@ def _train(version: _Version, rank: launch.Rank, options: Options, one: OneProce
             check_gap(f"{version.name}: the gradient", difference, TOLERANCE)
         optimizer.step()
         optimizer.zero_grad()
+        launch.report_step(len(losses), options.steps)
     return Run(
         losses=losses,
         gradient_difference=difference,

@@ -21,6 +21,7 @@ WITHOUT_TRAINING = {
     "faults",
     "largest_batch",
     "pairwise",
+    "prefetch",
     "toy",
     "wrappers",
 }

@@ -137,7 +137,9 @@ def main(options: Options) -> Result:
     asleep = []
     if options.sleep_ms:
         forward_s = options.sleep_ms / 1000
-        asleep = [sleep(make, training, layout, forward_s) for layout, make in by_hand.items()]
+        for number, (layout, make) in enumerate(by_hand.items()):
+            launch.report_step(number, len(by_hand))
+            asleep.append(sleep(make, training, layout, forward_s))
     return Result(comparison, stages, asleep)
 
 

@@ -1,0 +1,243 @@
+"""FSDP's two lanes, predicted and measured: layers that sleep, and real messages between them.
+
+Each layer sleeps instead of computing, so that few cores disturb nobody; its weights are gathered
+and its gradients reduced for real. Both messages are timed alone, and theory predicts the step.
+Of messages and steps the quickest counts, since other programs only ever make them slower.
+Run it with `course demo prefetch --ranks 2`, or under torchrun.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+
+from course_lib import launch
+from course_lib.demos.shared.options import DemoOptions, option
+from course_lib.scratch.fsdp.flat_parameter import Reduction
+from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
+from course_lib.theory.memory.unit_life import UnitCosts, UnitTask, unit_life
+from course_lib.validation import number, whole
+
+_TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
+
+
+@dataclass(frozen=True)
+class Options(DemoOptions):
+    """What the demo can be asked for."""
+
+    layers: int = option(4, "layers beside the root, all equally large")
+    numbers: int = option(800_000, "parameters of each unit")
+    forward_ms: float = option(15.0, "sleep of a forward pass; a backward one is twice as long")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole("layers", self.layers, most=20)
+        whole("numbers", self.numbers, most=10**8)
+        number("forward_ms", self.forward_ms, above=0, most=1000)
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """One step of rank 0, in seconds from its first gather on."""
+
+    prefetch: bool
+    predicted: list[UnitTask]
+    measured: list[UnitTask]
+
+    @property
+    def predicted_s(self) -> float:
+        """The end of the last task by theory."""
+        return max(task.end_s for task in self.predicted)
+
+    @property
+    def measured_s(self) -> float:
+        """And on the clock."""
+        return max(task.end_s for task in self.measured)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A step without and with prefetch, and what each message took alone."""
+
+    ranks: int
+    unit_bytes: int
+    gather_s: float
+    reduce_s: float
+    lanes: list[Lanes]
+
+    def report(self) -> str:
+        """The messages alone, then one line a step."""
+        alone = (
+            f"alone, {self.unit_bytes / 1e6:.1f} MB take {1000 * self.gather_s:.1f} ms to gather "
+            f"and {1000 * self.reduce_s:.1f} ms to reduce on {self.ranks} ranks"
+        )
+        steps = [
+            f"prefetch {'on' if one.prefetch else 'off':<4} predicted {1000 * one.predicted_s:.0f} "
+            f"ms, measured {1000 * one.measured_s:.0f} ms"
+            for one in self.lanes
+        ]
+        return "\n".join([alone, *steps])
+
+
+def main(options: Options) -> Result:
+    """Time the messages, then two steps; every rank takes part and returns its own."""
+    rank = launch.init()
+    if rank.world == 1:
+        raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
+    forward_s = options.forward_ms / 1000
+    gather_s, reduce_s = _alone(options, rank.device)
+    size = 4 * options.numbers
+    layer = UnitCosts(forward_s, 2 * forward_s, gather_s, reduce_s, size, size)
+    root = UnitCosts(0.0, 0.0, gather_s, reduce_s, size, size)
+    lanes = []
+    for prefetch in (False, True):
+        predicted = unit_life([root, *[layer] * options.layers], prefetch=int(prefetch))
+        measured = _measured(options, prefetch, rank.device)
+        lanes.append(Lanes(prefetch, list(predicted.tasks), measured))
+    return Result(rank.world, size, gather_s, reduce_s, lanes)
+
+
+class Nap(Function):
+    """Sleeps where a layer would compute; its weights get a gradient of zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, layer: "Sleeper") -> Tensor:
+        ctx.layer, ctx.size = layer, weight.numel()
+        layer.sleep("forward")
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
+        ctx.layer.sleep("backward")
+        return gradient, gradient.new_zeros(1).expand(ctx.size), None
+
+
+class Sleeper(nn.Module):
+    """A layer of `numbers` weights; `blocks` of the root come after its own nap."""
+
+    def __init__(self, numbers: int, seconds: float, blocks: Sequence["Sleeper"] = ()) -> None:
+        super().__init__()
+        self.weight, self.seconds = nn.Parameter(torch.zeros(numbers)), seconds
+        self.blocks = nn.ModuleList(blocks)
+        self.note: Callable[[str, float], None] = lambda *_: None
+
+    def sleep(self, what: str) -> None:
+        """Twice as long backward; nothing is noted of a nap of no time."""
+        start = time.monotonic()
+        if self.seconds:
+            time.sleep(self.seconds * (2 if what == "backward" else 1))
+            self.note(what, start)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The same x, a while later."""
+        x = Nap.apply(x, self.weight, self)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Timed(FSDPUnit):
+    """A unit that notes when its messages begin, and when they have ended."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self.watchers: list[threading.Thread] = []
+        self.note: Callable[[str, float], None] = lambda *_: None
+        super().__init__(*args, **options)
+
+    def start_gather(self) -> None:
+        """A thread waits beside the program, which may come later."""
+        before = self.gathering
+        start = time.monotonic()
+        super().start_gather()
+        if self.gathering is not before:
+            self._watch("gather", start, self.gathering)
+
+    def start_reduction(self) -> None:
+        """The same for the gradients."""
+        start = time.monotonic()
+        super().start_reduction()
+        assert self.reduction is not None
+        self._watch("reduce", start, self.reduction.work)
+
+    def _watch(self, what: str, start: float, work: Any) -> None:
+        def wait(note: Callable[[str, float], None] = self.note) -> None:
+            work.wait()
+            note(what, start)
+
+        self.watchers.append(threading.Thread(target=wait, daemon=True))
+        self.watchers[-1].start()
+
+
+class TimedFSDP(FSDP):
+    """mini-FSDP of timed units."""
+
+    unit = Timed
+
+
+def _measured(options: Options, prefetch: bool, device: torch.device) -> list[UnitTask]:
+    """The quickest step of a model that sleeps; one before them warms up."""
+    forward_s = options.forward_ms / 1000
+    layers = [Sleeper(options.numbers, forward_s) for _ in range(options.layers)]
+    model = Sleeper(options.numbers, 0.0, layers)
+    fsdp = TimedFSDP(model, layers, device=device, prefetch=prefetch)
+    model(torch.zeros(1)).sum().backward()
+    return min(
+        (_step(fsdp, model, [model, *layers]) for _ in range(_STEPS)),
+        key=lambda tasks: tasks[-1].end_s,
+    )
+
+
+def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[UnitTask]:
+    diary: list[tuple[str, int, float, float]] = []
+    for place, (unit, module) in enumerate(zip(fsdp.units, modules, strict=True)):
+        # Bound now: each unit and each layer notes its own number.
+        def note(what: str, start: float, place: int = place) -> None:
+            diary.append((what, place, start, time.monotonic()))
+
+        unit.note = module.note = note
+    dist.barrier()
+    model(torch.zeros(1)).sum().backward()
+    for unit in fsdp.units:
+        for watcher in unit.watchers:
+            watcher.join()
+    return _tasks(diary)
+
+
+def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[UnitTask]:
+    """In theory's form: a message starts when it is asked for and the one before it has ended."""
+    entries = sorted(diary, key=lambda entry: entry[2])
+    zero, link_free = entries[0][2], 0.0
+    tasks = []
+    for what, place, asked, end in entries:
+        start = asked
+        if what in ("gather", "reduce"):
+            start = min(max(asked, link_free), end)
+            link_free = end
+        tasks.append(UnitTask(what, place, asked - zero, start - zero, end - zero))
+    return tasks
+
+
+def _alone(options: Options, device: torch.device) -> tuple[float, float]:
+    """The quickest of a gather and of a reduction while nothing else happens."""
+    unit = FSDPUnit({"weight": nn.Parameter(torch.zeros(options.numbers))}, device)
+    whole_ = torch.zeros(unit.flat.size, device=device)
+
+    def timed(start: Callable[[], dist.Work]) -> float:
+        times = []
+        for _ in range(_TRIES):
+            dist.barrier()
+            before = time.monotonic()
+            start().wait()
+            times.append(time.monotonic() - before)
+        return min(times)
+
+    return (
+        timed(lambda: unit.flat.start_gather(whole_)),
+        timed(lambda: Reduction(unit.flat, whole_).work),
+    )

@@ -1,0 +1,37 @@
+"""Memory over a step on real ranks: category by category against the theory."""
+
+import pytest
+
+from course_lib import demos
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_category_is_as_predicted(ranks):
+    result = demos.run("step_memory", ranks=ranks, stream=False, model="4x64x4", batch=16)
+    for name, found in result.measured.items():
+        theory = result.predicted[name]
+        # Theory counts a layer's whole gradients from the moment at which its backward begins.
+        least = 0.9 if name in ("ZeRO 2", "FSDP") else 0.98
+        assert least < found.peak_bytes / theory.peak_bytes < 1.02, name
+        for kind in ("weights", "gradients", "optimizer", "intermediate results"):
+            most = max(theory.sizes[kind])
+            assert max(found.sizes[kind]) == pytest.approx(most, rel=0.02), (name, kind)
+        assert max(found.sizes["left over"]) < 1000, name
+
+
+def test_what_is_cut_falls_with_the_stage():
+    result = demos.run("step_memory", ranks=2, stream=False, model="2x16x2", sequence=8)
+    most = {name: it.sizes for name, it in result.measured.items()}
+    for kind, first in (("optimizer", "ZeRO 1"), ("gradients", "ZeRO 2"), ("weights", "FSDP")):
+        cut = [max(most[name][kind]) < 0.6 * max(most["stage 0"][kind]) for name in most]
+        assert cut == [place >= list(most).index(first) for place in range(4)], kind
+    assert result.report().splitlines()[-1].startswith("FSDP     peak")
+
+
+def test_one_version_and_an_unknown_one():
+    result = demos.run(
+        "step_memory", ranks=1, stream=False, version="FSDP", model="2x16x2", sequence=8
+    )
+    assert list(result.measured) == list(result.predicted) == ["FSDP"]
+    with pytest.raises(ValueError, match="version 'FSDB'"):
+        demos.load("step_memory").Options(version="FSDB")
