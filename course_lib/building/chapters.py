@@ -53,6 +53,11 @@ class Chapter:
         return int(self.name[:2])
 
     @property
+    def has_exercises(self) -> bool:
+        """True when some cell is tagged `exercise`."""
+        return any("exercise" in cell.tags for cell in self.cells)
+
+    @property
     def title(self) -> str:
         """The first heading, else the name in words."""
         for cell in self.cells:

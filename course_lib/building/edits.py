@@ -23,7 +23,7 @@ def _is_cell(cell: object) -> bool:
 
 
 def about(notebook: dict[str, Any]) -> dict[str, Any]:
-    """What `course build` noted in the notebook: `chapter` and `sources_sha`; else empty."""
+    """What `course build` noted in the notebook: `chapter`, `folded`, `sources_sha`; else empty."""
     metadata = notebook.get("metadata", {})
     course = metadata.get("course", {}) if isinstance(metadata, dict) else {}
     return course if isinstance(course, dict) else {}

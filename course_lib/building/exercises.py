@@ -28,7 +28,7 @@ class _Part:
 
 
 def with_exercises(chapter: Chapter, root: Path) -> Chapter:
-    """The chapter with each heading `**5.1**` written out as `**5.1 Calculate: GPT-3.**`.
+    """The chapter with each `**5.1**` written out as a heading, `### 5.1 Calculate: GPT-3`.
 
     Raises Problem naming exercise and file when an exercise has no heading, no check or no check
     function, or its id is there twice.
@@ -109,5 +109,5 @@ def _require_check(part: _Part) -> None:
 def _written_out(cell: Cell, known: dict[str, Exercise]) -> Cell:
     if (heading := _heading(cell)) is None:
         return cell
-    rest = cell.source[heading.end() :]
-    return replace(cell, source=f"**{known[heading[1]].heading}**{rest}")
+    rest = cell.source[heading.end() :].strip()
+    return replace(cell, source=f"### {known[heading[1]].heading}\n\n{rest}".rstrip())

@@ -1,23 +1,29 @@
 """Turns a chapter into the text of its notebooks, the same bytes each time.
 
 Cells tagged `exercise` go to exercises/ and solutions/, cells tagged `both` to all three folders,
-the others to notebooks/ only.
+the others to notebooks/ only. Each notebook begins and ends with a line of links.
 """
 
+import ast
 import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from course_lib.building.chapters import BEGIN, END, GIVEN_BEGIN, GIVEN_END, Cell, Chapter
 from course_lib.building.edits import sources_sha
+from course_lib.building.links import bar, with_papers
 
 # `name = ...`, `a, b = ..., ...`, `x: int = ...` or a bare `...`: what a learner replaces.
 _PLACEHOLDER = re.compile(
     r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
 )
 _ROUTING_TAGS = {"exercise", "both"}
+# Calls that a chapter makes once, below its imports, and that show nothing.
+_SETS_UP = {"launch.warm_up", "torch.set_num_threads"}
 
 
 def unsolved(source: str) -> str:
@@ -28,7 +34,7 @@ def unsolved(source: str) -> str:
         mark = line.strip()
         if mark == BEGIN:
             cutting = True
-            if not given and not (kept and _PLACEHOLDER.match(kept[-1])):
+            if not given and not _asks(kept, line):
                 kept.append(line[: len(line) - len(line.lstrip())] + "...")
         elif mark == END:
             cutting = False
@@ -36,6 +42,13 @@ def unsolved(source: str) -> str:
             kept.append(line)
         given = mark == GIVEN_END
     return "\n".join(kept)
+
+
+def _asks(kept: list[str], mark: str) -> bool:
+    """Whether there is a `...` to replace already: just above, or in a list or dict of the cell."""
+    if mark.startswith("###") and any("..." in line for line in kept):
+        return True
+    return bool(kept and _PLACEHOLDER.match(kept[-1]))
 
 
 def solved(source: str) -> str:
@@ -54,17 +67,49 @@ def solved(source: str) -> str:
     return "\n".join(kept)
 
 
-def render(chapter: Chapter) -> dict[str, str]:
-    """Folder name → notebook text. A chapter without exercises has notebooks/ only."""
-    texts = {
-        "notebooks": _notebook(chapter, [c for c in chapter.cells if "exercise" not in c.tags])
-    }
-    if any("exercise" in cell.tags for cell in chapter.cells):
+def render(chapter: Chapter, chapters: Sequence[Chapter]) -> dict[str, str]:
+    """Folder name → notebook text, with links to its neighbours among `chapters`.
+
+    A chapter without exercises has notebooks/ only.
+    """
+    read = [_folded(cell) for cell in chapter.cells if "exercise" not in cell.tags]
+    made = {"notebooks": read}
+    if chapter.has_exercises:
         chosen = [cell for cell in chapter.cells if _ROUTING_TAGS & set(cell.tags)]
         for folder, change in (("exercises", unsolved), ("solutions", solved)):
-            cells = [Cell(c.kind, change(c.source), c.line, c.metadata) for c in chosen]
-            texts[folder] = _notebook(chapter, [_title_cell(chapter, folder), *cells])
+            cells = [replace(cell, source=change(cell.source)) for cell in chosen]
+            made[folder] = [_title_cell(chapter, folder), *cells]
+    texts = {}
+    for folder, cells in made.items():
+        links = [cell for cell in [bar(chapters, chapter, folder)] if cell.source]
+        texts[folder] = _notebook(chapter, [*links, *map(_with_papers, cells), *links])
     return texts
+
+
+def _with_papers(cell: Cell) -> Cell:
+    return replace(cell, source=with_papers(cell.source)) if cell.kind == "markdown" else cell
+
+
+def _folded(cell: Cell) -> Cell:
+    """A cell that only imports and sets up shows its first line, until the reader opens it."""
+    if cell.kind != "code" or not _only_prepares(cell.source):
+        return cell
+    return replace(cell, metadata={**cell.metadata, "jupyter": {"source_hidden": True}})
+
+
+def _only_prepares(source: str) -> bool:
+    try:
+        statements = ast.parse(source).body
+    except SyntaxError:  # such as a line that begins with % or !
+        return False
+    imports = [each for each in statements if isinstance(each, ast.Import | ast.ImportFrom)]
+    others = [each for each in statements if each not in imports]
+    return statements[:1] == imports[:1] != [] and all(map(_sets_up, others))
+
+
+def _sets_up(statement: ast.stmt) -> bool:
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and ast.unparse(call.func) in _SETS_UP
 
 
 def _title_cell(chapter: Chapter, folder: str) -> Cell:
@@ -77,8 +122,8 @@ def _title_cell(chapter: Chapter, folder: str) -> Cell:
         )
         return Cell("markdown", "\n".join(lines), 0)
     lines += [
-        "Replace each `...` by your answer and run the cell: `check` prints one line,",
-        "`[todo]`, `[fail]` with what it expected and why, or `[pass]`.",
+        "Replace each `...` with your answer and run the cell: `check` says whether it is right,",
+        "and why, or in which way it is wrong.",
         f'`hint("{chapter.number}.1")` tells a little more each time you call it.',
         "",
         f"In a terminal, `course check exercises/{name}` grades the whole notebook and",
@@ -99,7 +144,11 @@ def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
     data = {
         "cells": made,
         "metadata": {
-            "course": {"chapter": chapter.name, "sources_sha": sources_sha(made)},
+            "course": {
+                "chapter": chapter.name,
+                "folded": [cell["id"] for cell in made if "jupyter" in cell["metadata"]],
+                "sources_sha": sources_sha(made),
+            },
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
         },

@@ -7,10 +7,11 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.building import build, compare
+from course_lib.building import build, compare, notebooks
 from course_lib.building.chapters import read_chapters
 from course_lib.building.exercises import CHECKS as CHECKING
 from course_lib.building.folders import FOLDERS, expected
+from course_lib.building.links import with_papers
 from course_lib.building.notebooks import render, solved, unsolved
 from course_lib.problem import Problem
 
@@ -89,7 +90,7 @@ def edit(path, change):
 
 
 def answer_it(cells):
-    cells[-1]["source"] = ["my_own_work = 1"]
+    cells[-2]["source"] = ["my_own_work = 1"]
 
 
 def run_it(cells):
@@ -117,26 +118,26 @@ def test_cells_go_where_their_tags_say(root):
     chapter = sources(root / "notebooks" / "01_steps.ipynb")
     exercises = sources(root / "exercises" / "01_steps.ipynb")
     solutions = sources(root / "solutions" / "01_steps.ipynb")
-    assert chapter[0].startswith("# 1 Steps and batches")
-    assert chapter[1:] == ["from course_lib import check", *["only_in_the_chapter = 1"] * 2]
-    assert exercises[1:] == [
+    assert chapter[1].startswith("# 1 Steps and batches")
+    assert chapter[2:-1] == ["from course_lib import check", *["only_in_the_chapter = 1"] * 2]
+    assert exercises[2:-1] == [
         "from course_lib import check",
-        "**1.1 Calculate: count.** How many?",
+        "### 1.1 Calculate: count\n\nHow many?",
         'answer = ...\ncheck("1.1", answer)',
-        "**1.2 Implement: steps.**",
+        "### 1.2 Implement: steps",
         'def steps(samples: int) -> int:\n    """Steps."""\n    ...',
         'check("1.2", steps)',
     ]
-    assert solutions[3:6] == [
+    assert solutions[4:7] == [
         'answer = 125\ncheck("1.1", answer)',
-        "**1.2 Implement: steps.**",
+        "### 1.2 Implement: steps",
         'def steps(samples: int) -> int:\n    """Steps."""\n    return samples',
     ]
 
 
 def test_title_cells_say_how_to_work_and_link_to_the_chapter(root):
     build(root)
-    title = sources(root / "exercises" / "01_steps.ipynb")[0]
+    title = sources(root / "exercises" / "01_steps.ipynb")[1]
     assert title.startswith("# Exercises: 1 Steps and batches\n")
     for word in (
         "../notebooks/01_steps.ipynb",
@@ -145,7 +146,7 @@ def test_title_cells_say_how_to_work_and_link_to_the_chapter(root):
         "course check exercises/",
     ):
         assert word in title
-    assert sources(root / "solutions" / "01_steps.ipynb")[0].startswith("# Solutions: 1 Steps")
+    assert sources(root / "solutions" / "01_steps.ipynb")[1].startswith("# Solutions: 1 Steps")
 
 
 def test_a_chapter_without_exercises_writes_only_its_notebook(root):
@@ -164,7 +165,7 @@ def test_notebooks_are_valid_without_outputs_and_routing_tags(root):
         assert notebook.metadata.kernelspec.name == "python3"
         assert notebook.metadata.language_info == {"name": "python"}
         for cell in notebook.cells:
-            assert set(cell.metadata) <= {"tags"}
+            assert set(cell.metadata) <= {"tags", "jupyter"}
             assert cell.metadata.get("tags", ["kept-tag"]) == ["kept-tag"]
             if cell.cell_type == "code":
                 assert cell.outputs == [] and cell.execution_count is None
@@ -189,7 +190,7 @@ def test_equal_cells_have_ids_of_their_own_and_ids_follow_the_source(root):
     after = [cell["id"] for cell in json.loads(path.read_text())["cells"]]
     assert [old == new for old, new in zip(before, after, strict=True)].count(False) == 1
     cells = json.loads((root / "notebooks" / "01_steps.ipynb").read_text())["cells"]
-    assert cells[-1]["id"] == cells[-2]["id"] + "-2"
+    assert cells[-2]["id"] == cells[-3]["id"] + "-2" and cells[-1]["id"] == cells[0]["id"] + "-2"
 
 
 @pytest.mark.parametrize(
@@ -214,6 +215,76 @@ def test_what_is_given_stands_only_in_the_exercise():
     )
     assert unsolved(source) == "def f():\n    return 1\n\nf()"
     assert solved(source) == "def f():\n    return 2\n\nf()"
+
+
+def test_one_place_to_write_is_enough():
+    source = (
+        'found = {\n    "a": ...,\n}\n### BEGIN SOLUTION\nfound = {"a": 1}\n### END SOLUTION\ncheck'
+    )
+    assert unsolved(source) == 'found = {\n    "a": ...,\n}\ncheck'
+    source = "a = ...\ndef f():\n    ### BEGIN SOLUTION\n    return 1\n    ### END SOLUTION"
+    assert unsolved(source) == "a = ...\ndef f():\n    ..."
+
+
+# --- how it is walked through -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "folded"),
+    [
+        ("# what we need\nimport os", True),
+        ("import torch\n\nlaunch.warm_up()\ntorch.set_num_threads(1)  # one", True),
+        ("import torch\n\ntotal = predict('0.twice', 'How many?', yours=None)", False),
+        ("import re; re.compile('')", False),
+        ("torch.set_num_threads(1)", False),
+        ("# nothing", False),
+        ("%pip install", False),
+    ],
+)
+def test_cells_that_only_prepare_are_folded_where_nobody_types(root, source, folded):
+    chapter = f'{CHAPTER}\n# %% tags=["both"]\n{source}\n'
+    (root / "chapters" / "01_steps.py").write_text(chapter, encoding="utf-8")
+    build(root)
+    for folder in FOLDERS:
+        cells = json.loads((root / folder / "01_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+        assert ("jupyter" in cells[-2]["metadata"]) == (folded and folder == "notebooks")
+
+
+def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(root, monkeypatch):
+    build(root)
+    path = root / "notebooks" / "01_steps.ipynb"
+    edit(path, lambda cells: [cell["metadata"].clear() for cell in cells])
+    assert compare(root) == []
+    monkeypatch.setattr(notebooks, "_only_prepares", lambda source: False)
+    assert [o.line(root) for o in compare(root)] == [
+        "stale    notebooks/01_steps.ipynb: run `course build`"
+    ]
+
+
+def test_every_notebook_leads_to_its_neighbours(root):
+    (root / "chapters" / "02_last.py").write_text("# %% [markdown]\n# # 2 The last\n")
+    build(root)
+    lines = {path: sources(path)[0] for path in snapshot(root)}
+    assert all(sources(path)[-1] == line for path, line in lines.items())
+    assert lines[root / "notebooks" / "01_steps.ipynb"] == (
+        "[← Start here](00_start_here.ipynb) · **chapter** · "
+        "[exercises](../exercises/01_steps.ipynb) · [solutions](../solutions/01_steps.ipynb) · "
+        "[2 The last →](02_last.ipynb)"
+    )
+    assert lines[root / "solutions" / "01_steps.ipynb"] == (
+        "[← Start here](../notebooks/00_start_here.ipynb) · "
+        "[chapter](../notebooks/01_steps.ipynb) · [exercises](../exercises/01_steps.ipynb) · "
+        "**solutions** · [2 The last →](../notebooks/02_last.ipynb)"
+    )
+    assert lines[root / "notebooks" / "02_last.ipynb"] == "[← 1 Steps and batches](01_steps.ipynb)"
+
+
+def test_the_numbers_of_papers_become_links_and_code_stays():
+    paper = "[arXiv:1910.02054](https://arxiv.org/abs/1910.02054)"
+    fenced = "```\narXiv:1910.02054\n```"
+    kept = f"`arXiv:1910.02054`, ``a ` arXiv:1910.02054``, {paper}, arXiv:none\n{fenced}"
+    assert with_papers(f"(arXiv:1910.02054, section 3) {kept}") == f"({paper}, section 3) {kept}"
+    assert with_papers("a ` alone, arXiv:1910.02054.") == f"a ` alone, {paper}."
 
 
 # --- chapters that break a rule ---------------------------------------------------------------
@@ -283,7 +354,7 @@ def test_running_a_notebook_is_no_edit(root):
     assert path.read_bytes() == before, "outputs stay while the chapter is the same"
     change_chapter(root)
     build(root)
-    assert "How many, exactly?" in sources(path)[2]
+    assert "How many, exactly?" in sources(path)[3]
 
 
 def test_an_edit_is_left_alone_while_the_chapter_is_the_same(root):
@@ -306,12 +377,12 @@ def test_a_new_version_is_written_beside_an_edit(root):
     beside = root / "exercises" / "01_steps.new.ipynb"
     assert outcome.state == "kept" and beside.name in outcome.text
     assert path.read_bytes() == before
-    assert "How many, exactly?" in sources(beside)[2]
+    assert "How many, exactly?" in sources(beside)[3]
     edit(beside, answer_it)
     edited = beside.read_bytes()
     build(root)
     assert path.read_bytes() == before and beside.read_bytes() == edited
-    assert "How many, exactly?" in sources(root / "exercises" / "01_steps.2.new.ipynb")[2]
+    assert "How many, exactly?" in sources(root / "exercises" / "01_steps.2.new.ipynb")[3]
 
 
 @pytest.mark.parametrize(
@@ -360,7 +431,8 @@ def test_compare_names_each_fault_and_writes_nothing(root):
     change_chapter(root)
     (root / "chapters" / "02_gone.py").write_text(START)
     build_02 = root / "notebooks" / "02_gone.ipynb"
-    build_02.write_text(render(read_chapters(root)[2])["notebooks"])
+    gone = read_chapters(root)[2]
+    build_02.write_text(render(gone, [gone])["notebooks"])
     (root / "chapters" / "02_gone.py").unlink()
     before = snapshot(root)
     found = {o.path.relative_to(root).as_posix(): o.state for o in compare(root)}

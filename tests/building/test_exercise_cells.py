@@ -1,5 +1,7 @@
 """The build joins headings, checks and exercises, and refuses each of them without the others."""
 
+import json
+
 import pytest
 
 from course_lib.building import build
@@ -54,9 +56,10 @@ def build_with(root, chapter, checks):
 def test_headings_are_written_out(tmp_path):
     build_with(tmp_path, CHAPTER, CHECKS)
     for folder in ("exercises", "solutions"):
-        text = (tmp_path / folder / "01_steps.ipynb").read_text(encoding="utf-8")
-        assert "**1.1 Calculate: two counts.** (published mistake) How **many**?" in text
-        assert "**1.2 Debug: how often?** How often?" in text
+        notebook = json.loads((tmp_path / folder / "01_steps.ipynb").read_text(encoding="utf-8"))
+        text = ["".join(cell["source"]) for cell in notebook["cells"]]
+        assert "### 1.1 Calculate: two counts\n\n(published mistake) How **many**?" in text
+        assert "### 1.2 Debug: how often?\n\nHow often?" in text
 
 
 _CUT = CHAPTER.index("# %% [markdown] tags", 60)
