@@ -8,6 +8,8 @@ from importlib.util import find_spec
 from pkgutil import iter_modules
 from typing import Any
 
+from course_lib import short_errors
+
 __version__ = "0.1.0"
 
 # What every notebook uses, and the module that has it.
@@ -24,6 +26,8 @@ _FUNCTIONS = {
     "recorded": "show",
     "report": "reporting",
 }
+
+short_errors.install()
 
 
 def __getattr__(name: str) -> Any:

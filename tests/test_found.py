@@ -5,14 +5,14 @@ import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import iter_modules, walk_packages
 
 import pytest
 
 import course_lib
 from course_lib import figures, panels
 from course_lib.cli import commands
-from course_lib.figures.drawing import Drawing
+from course_lib.figures.paper.drawing import Drawing
 
 ROOT = Path(__file__).parents[1]
 
@@ -59,8 +59,8 @@ def test_a_panel_is_loaded_when_it_is_used():
 def test_every_figure_is_named_in_its_package_and_drawn_by_a_test():
     tests = "".join(path.read_text() for path in (ROOT / "tests" / "figures").glob("*.py"))
     made = set()
-    for found in iter_modules(figures.__path__):
-        module = import_module(f"course_lib.figures.{found.name}")
+    for found in walk_packages(figures.__path__, "course_lib.figures."):
+        module = import_module(found.name)
         for name, value in vars(module).items():
             ours = inspect.isfunction(value) and value.__module__ == module.__name__
             drawn = inspect.signature(value).return_annotation if ours else None

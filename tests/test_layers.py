@@ -10,7 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import course_lib
-from course_lib import theory
+from course_lib import figures, theory
 
 LIBRARY = Path(course_lib.__file__).parent
 MODULES = {
@@ -25,6 +25,8 @@ GROUND = {
     "validation": set(),
     "checked": {"validation"},
     "outline": set(),
+    "notebook": set(),
+    "short_errors": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
@@ -47,6 +49,7 @@ MAY_IMPORT = {
     "emitting": {"theory", "demos"},
     "checking": {
         "theory",
+        "figures",
         "scratch",
         "measure",
         "launch",
@@ -92,19 +95,32 @@ MAY_IMPORT = {
 # until a function needs it. Rooms that are not here need nothing but Python.
 MAY_LOAD = {
     "figures": {"matplotlib", "numpy"},
-    "panels": {"ipywidgets", "traitlets", "IPython"},
+    "panels": {"anywidget", "traitlets"},
     "measure": {"torch"},
     "comparing": {"torch"},
     "scratch": {"torch"},
     "rehearsal": {"torch"},
     "demos": {"torch"},
-    "checking": {"platformdirs", "filelock", "ipywidgets"},  # the last in one module only
+    # The last two in the modules of the quiz and of the box for predictions only.
+    "checking": {"platformdirs", "filelock", "anywidget", "traitlets"},
     "lab": {"jupyter_server"},  # in the module that runs inside JupyterLab
 }
 LIGHT = ("course_lib", "course_lib.cli", "course_lib.launch", "course_lib.checking")
-HEAVY = ("torch", "numpy", "matplotlib", "ipywidgets", "jupytext", "jupyter_server", "nbclient")
-# Rooms of theory from the first to the last, read from the table that explains them.
-THEORY_ROOMS = re.findall(r"^\| `(\w+)` \|", theory.__doc__ or "", re.M)
+HEAVY = (
+    "torch",
+    "numpy",
+    "matplotlib",
+    "ipywidgets",
+    "anywidget",
+    "jupytext",
+    "jupyter_server",
+    "nbclient",
+)
+# Rooms inside a room, from the first to the last, read from the table that explains them.
+INNER_ROOMS = {
+    room.__name__.split(".")[1]: re.findall(r"^\| `(\w+)` \|", room.__doc__ or "", re.M)
+    for room in (theory, figures)
+}
 # A new arrow needs a reason: there were 146 between modules before there were rooms.
 # The last six are those of audits, which asks every room but the planner and is asked by none.
 MOST_THEORY_ARROWS = 22
@@ -193,16 +209,16 @@ def test_no_modules_import_each_other_in_a_circle():
         raise AssertionError("a circle: " + " → ".join(reversed(circle.args[1]))) from None
 
 
-# --- inside theory ----------------------------------------------------------------------------
+# --- inside theory and figures ----------------------------------------------------------------
 
 
-def theory_arrows() -> Iterator[tuple[str, str, str]]:
-    """(room, imported room, where) for each import from one room of theory in another."""
+def inner_arrows(outer: str) -> Iterator[tuple[str, str, str]]:
+    """(room, imported room, where) for each import from one room inside `outer` in another."""
     for module in MODULES:
-        if room_of(module) == "theory" and module.count(".") > 1:
+        if room_of(module) == outer and module.count(".") > 1:
             room = module.split(".")[2]
             for name in ours(imported(module)):
-                if room_of(name) == "theory" and name.split(".")[2] != room:
+                if room_of(name) == outer and name.split(".")[2] != room:
                     yield room, name.split(".")[2], f"{module} imports {name}"
 
 
@@ -215,18 +231,29 @@ def test_theory_is_standard_library_only():
             assert used <= allowed, f"{module} imports {used - allowed}: theory needs only Python"
 
 
-def test_the_table_of_theory_names_its_rooms():
-    assert set(THEORY_ROOMS) == {path.parent.name for path in LIBRARY.glob("theory/*/__init__.py")}
+def test_a_table_names_the_inner_rooms_and_nothing_lies_beside_them():
+    for outer, rooms in INNER_ROOMS.items():
+        assert set(rooms) == {path.parent.name for path in LIBRARY.glob(f"{outer}/*/__init__.py")}
+        assert [path.name for path in LIBRARY.glob(f"{outer}/*.py")] == ["__init__.py"], outer
 
 
-def test_a_room_of_theory_imports_only_from_rooms_above_it():
-    for room, above, where in theory_arrows():
-        assert THEORY_ROOMS.index(above) < THEORY_ROOMS.index(room), f"{where}: against the table"
+def test_an_inner_room_imports_only_from_rooms_above_it():
+    for outer, rooms in INNER_ROOMS.items():
+        for room, above, where in inner_arrows(outer):
+            assert rooms.index(above) < rooms.index(room), f"{where}: against the table"
 
 
 def test_the_rooms_of_theory_know_few_others():
-    arrows = sorted({f"{room} → {above}" for room, above, _ in theory_arrows()})
+    arrows = sorted({f"{room} → {above}" for room, above, _ in inner_arrows("theory")})
     assert len(arrows) <= MOST_THEORY_ARROWS, f"{len(arrows)} arrows: {', '.join(arrows)}"
+
+
+def test_charts_know_no_subject():
+    """A chart takes any names and numbers; of theory it may know how to write units."""
+    for module in MODULES:
+        if module.startswith("course_lib.figures.charts."):
+            used = {name for name in ours(imported(module)) if room_of(name) == "theory"}
+            assert used <= {"course_lib.theory.inputs.units"}, f"{module} imports {used}"
 
 
 # --- how light it is --------------------------------------------------------------------------

@@ -34,9 +34,13 @@ def _safely(look: Callable[[], Finding]) -> Finding:
 
 
 def self_test() -> None:
-    """Start 2 and 4 ranks and print a small table. Raises Problem when some do not start."""
-    findings = [ranks(2), ranks(4)]
-    print("\n".join(finding.line for finding in findings))
+    """Start 2 and 4 ranks and print a small table. Raises Problem when some do not start.
+
+    A third line warns where the notebook belongs to another clone than the package.
+    """
+    findings, folder = [ranks(2), ranks(4)], notebooks()
+    shown = findings if folder.status == "ok" else [*findings, folder]
+    print("\n".join(finding.line for finding in shown))
     failed = [finding.name for finding in findings if finding.status == "missing"]
     if failed:
         names = " and ".join(failed)

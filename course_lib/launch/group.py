@@ -87,7 +87,10 @@ def finish() -> None:
 
 
 def report_step(step: int, steps: int) -> None:
-    """Tell whoever launched this rank that update `step` of `steps` is done."""
+    """Tell whoever launched this rank that update `step` of `steps` is done.
+
+    It takes some 20 µs. The line below the cell shows it five times a second.
+    """
     recorder.step(step, steps)
     if path := os.environ.get(STEPS_VARIABLE):
         with contextlib.suppress(OSError):

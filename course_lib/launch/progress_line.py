@@ -1,15 +1,19 @@
 """How far a launch is: after a second one line, which changes where the output can go back.
 
-In a terminal and in a notebook the line is rewritten in place, and is gone in the end. Elsewhere (a
-file, a pipe) it is printed again after 2 s, 4 s, 8 s and so on, on stderr.
+In a terminal and in a notebook the line changes in place. In the end it says how long the launch
+took, or is gone after an error. Elsewhere (a file, a pipe) it is printed again after 2 s, 4 s, 8 s
+and so on, on stderr.
 """
 
 import sys
 import time
-from typing import TextIO
+from html import escape
+
+from course_lib.notebook import Slot, in_notebook
 
 FIRST_S = 1.0
 _REWRITE_S = 0.2
+_LOOK = "color: var(--jp-content-font-color2, #616161); font-variant-numeric: tabular-nums"
 
 # A rank's own word: update `step` of `steps`; 0 of 0 for a rank that is ready.
 Steps = tuple[int, int] | None
@@ -25,41 +29,75 @@ def progress_text(states: list[Steps], seconds: float, limit_s: float) -> str:
 
 
 class ProgressLine:
-    """The line of one launch; silent unless `show`."""
+    """The line of one launch. What is not `chatty` is silent where it could not be taken back."""
 
-    def __init__(self, limit_s: float, show: bool) -> None:
-        self._limit_s, self._show = limit_s, show
+    def __init__(self, limit_s: float, chatty: bool) -> None:
+        self._limit_s = limit_s
         self._start_s = time.monotonic()
         self._next_s = FIRST_S
-        self._shown = 0  # characters of the line that stands there now
-        in_notebook = type(sys.stdout).__module__.startswith("ipykernel")
-        self._stream: TextIO = sys.stdout if in_notebook else sys.stderr
-        self._in_place = in_notebook or self._stream.isatty()
+        self._slot = Slot() if in_notebook() else None
+        self._shown = ""  # what stands there now
+        self._was_shown = False
+        self._in_place = self._slot is not None or sys.stderr.isatty()
+        self._show = chatty or self._in_place
 
     @property
     def due(self) -> bool:
         """Whether `update` would show anything."""
-        return self._show and time.monotonic() - self._start_s >= self._next_s
+        return self._show and self._seconds >= self._next_s
+
+    def warming_up(self) -> None:
+        """Say that the ranks cannot start yet, if it is time."""
+        if self._in_place and self.due:
+            self._rewrite(f"starting Python and torch, {self._seconds:.0f} s")
+
+    def begin(self) -> None:
+        """The ranks start now: what came before does not count."""
+        self._start_s = time.monotonic()
+        self._next_s = 0.0 if self._was_shown else FIRST_S
 
     def update(self, states: list[Steps]) -> None:
         """Show how far the ranks are, if it is time."""
         if not self.due:
             return
-        seconds = time.monotonic() - self._start_s
-        text = progress_text(states, seconds, self._limit_s)
+        text = progress_text(states, self._seconds, self._limit_s)
         if self._in_place:
-            self._write("\r" + text.ljust(self._shown))
-            self._shown, self._next_s = len(text), seconds + _REWRITE_S
+            self._rewrite(text)
         else:
-            self._write(text + "\n")
+            print(text, file=sys.stderr, flush=True)
             self._next_s *= 2
 
-    def clear(self) -> None:
-        """Make room for other output: the line comes again."""
-        if self._shown:
-            self._write("\r" + " " * self._shown + "\r")
-            self._shown = 0
+    def make_room(self) -> None:
+        """Before other output: a terminal's line goes, and comes again below it."""
+        if self._slot is None:
+            self.clear()
 
-    def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+    def clear(self) -> None:
+        """Leave nothing behind."""
+        if self._shown:
+            self._put("")
+
+    def done(self, ranks: int) -> None:
+        """Say how long the launch took, where the line has been seen."""
+        if self._was_shown:
+            self._put(f"{ranks} rank{'s' * (ranks != 1)}, {self._seconds:.1f} s")
+            if self._slot is None:
+                print(file=sys.stderr, flush=True)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._start_s
+
+    def _rewrite(self, text: str) -> None:
+        self._put(text)
+        self._next_s = self._seconds + _REWRITE_S
+
+    def _put(self, text: str) -> None:
+        if self._slot is not None:
+            self._slot.show(f'<span style="{_LOOK}">{escape(text)}</span>' * bool(text), text)
+        else:
+            back = "" if text else "\r"
+            padded = text.ljust(len(self._shown))
+            print(f"\r{padded}{back}", end="", file=sys.stderr, flush=True)
+        self._shown = text
+        self._was_shown = True

@@ -49,7 +49,8 @@ def run(
     then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
     `record` names a folder for the pages of the ranks, which `course diagnose` reads.
 
-    After a second a line says how far the ranks are, unless not `stream`. Whatever happens, no
+    After a second a line says how far the ranks are; without `stream` only where it can be taken
+    back, in a notebook and in a terminal. Whatever happens, no
     process of a rank is left. Raises RankFailed, with what happened first, if a rank raises, dies,
     or returns nothing within `timeout_s` seconds; Stopped, a KeyboardInterrupt, after an interrupt;
     TypeError or ValueError for bad arguments; MemoryError or OSError, with a remedy, where this
@@ -57,15 +58,16 @@ def run(
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
+    line = ProgressLine(timeout_s, chatty=stream)
     with held() as stop:
-        wait_until_warm(stop)
+        _warm_up(stop, line)
         with _folder() as folder:
             deadline_s = time.monotonic() + timeout_s
             _pack_call(function, args, folder)
             environment = _environment(check_collectives, record)
             folder.write_job(_job(ranks, timeout_s, deadline_s, environment))
-            line = ProgressLine(timeout_s, show=stream)
-            running = [RunningRank(folder, rank, stream, line.clear) for rank in range(ranks)]
+            running = [RunningRank(folder, rank, stream, line.make_room) for rank in range(ranks)]
+            line.begin()
             try:
                 _follow(folder, running, deadline_s, stop, line)
             finally:
@@ -73,7 +75,16 @@ def run(
                     recording.write_ends(Path(record), folder, running, timeout_s)
             results = _results(folder, running, timeout_s)
             stop.obey(ranks)
+            line.done(ranks)
             return results
+
+
+def _warm_up(stop: Stop, line: ProgressLine) -> None:
+    """Wait until a rank is only a fork away, and say so where that takes long."""
+    try:
+        wait_until_warm(stop, line.warming_up)
+    finally:
+        line.clear()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,11 +57,14 @@ def warm_up() -> None:
             _running()
 
 
-def wait_until_warm(stop: Stop) -> None:
-    """Return once a rank is only a fork away. Raises OSError if that cannot be, or Stopped."""
+def wait_until_warm(stop: Stop, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """Return once a rank is only a fork away; `meanwhile` is called 20 times a second until then.
+
+    Raises OSError if that cannot be, or Stopped.
+    """
     if FORKS:
         with _lock:
-            _wait_for_imports(_running(), stop)
+            _wait_for_imports(_running(), stop, meanwhile)
 
 
 def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
@@ -91,20 +95,25 @@ def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.sock
     return ours
 
 
-def _wait_for_imports(server: _Server, stop: Stop) -> None:
+def _wait_for_imports(
+    server: _Server, stop: Stop, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     if not server.ready:
-        server.ready = _answer(server, _IMPORT_S, stop) == READY
+        server.ready = _answer(server, _IMPORT_S, stop, meanwhile) == READY
         if not server.ready:
             said = _last_words(server)
             _forget()
             raise ServerFailed(f"the process that starts ranks ended while it imported torch{said}")
 
 
-def _answer(server: _Server, limit_s: float, stop: Stop) -> bytes:
+def _answer(
+    server: _Server, limit_s: float, stop: Stop, meanwhile: Callable[[], None] = lambda: None
+) -> bytes:
     """What the server says next; empty when it has ended. ServerFailed if it says nothing."""
     until_s = time.monotonic() + limit_s
     while not select.select([server.connection], [], [], _POLL_S)[0]:
         stop.obey()
+        meanwhile()
         if time.monotonic() > until_s:
             raise ServerFailed(f"the process that starts ranks said nothing for {limit_s:g} s")
     try:

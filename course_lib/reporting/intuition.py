@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.checking import progress
-from course_lib.checking.predictions import gap_of, how_far
+from course_lib.checking.gaps import gap_of, how_far
 from course_lib.reporting.topics import TOPICS, topic_of
 
 

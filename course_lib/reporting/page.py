@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from course_lib.figures.picture import Picture
+from course_lib.figures.paper.picture import Picture
 from course_lib.reporting import capstone_sections, learner_sections
 from course_lib.reporting.checks import checks
 from course_lib.reporting.facts import Facts

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from course_lib.checking import progress
-from course_lib.checking.predictions import gap_of
+from course_lib.checking.gaps import gap_of
 from course_lib.demos.shared.comparison import (
     GRADIENT_TOLERANCE,
     LOSS_TOLERANCE,

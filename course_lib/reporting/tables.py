@@ -4,8 +4,8 @@ import html
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from course_lib.checking.predictions import in_words
-from course_lib.figures.picture import Picture
+from course_lib.checking.gaps import in_words
+from course_lib.figures.paper.picture import Picture
 
 # Markdown, a figure, or ("html", a table).
 Part = str | Picture | tuple[str, str]

@@ -168,6 +168,7 @@ def test_no_browser_is_no_reason_to_stop(monkeypatch):
 
 
 def test_notebooks_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(course_lib, "__file__", str(tmp_path / "course_lib" / "__init__.py"))
     finding = desk.notebooks()
     assert finding.status == "missing" and "clone the repository" in finding.remedy
@@ -184,6 +185,21 @@ def test_ranks_really_start_and_the_table_says_so(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert [" ".join(line.split()[1:3]) for line in lines] == ["2 ranks", "4 ranks"]
     assert all("started, exchanged numbers and ended in" in line for line in lines)
+
+
+def test_a_notebook_of_another_clone_is_warned(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(doctor, "ranks", lambda n: Finding(f"{n} ranks", "ok", "started"))
+    doctor.self_test()
+    assert "notebooks" not in capsys.readouterr().out
+    (tmp_path / "course_lib").mkdir()
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "00_start_here.ipynb").write_text("{}")
+    monkeypatch.chdir(tmp_path / "notebooks")
+    doctor.self_test()
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("[missing]") and f"{tmp_path} is a clone of the course" in said
+    assert "pip install -e ." in said
+    assert desk.notebooks().status == "missing"
 
 
 def test_a_failed_self_test_raises_one_sentence(monkeypatch, capsys):

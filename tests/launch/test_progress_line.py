@@ -1,6 +1,7 @@
 """The line that says how far a launch is."""
 
 import io
+import re
 import sys
 import time
 
@@ -9,6 +10,7 @@ import pytest
 from course_lib import launch
 from course_lib.launch import progress_line
 from course_lib.launch.progress_line import ProgressLine, progress_text
+from course_lib.notebook import Slot
 
 
 class Terminal(io.StringIO):
@@ -46,7 +48,7 @@ def test_in_a_terminal_it_changes_in_place_and_goes(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = into_a_terminal(monkeypatch)
-    line = ProgressLine(60, show=True)
+    line = ProgressLine(60, chatty=True)
     line.update([(5, 10)])
     assert terminal.getvalue() == "" and not line.due  # not in the first second
     clock[0] += 1.0
@@ -64,7 +66,7 @@ def test_a_shorter_line_leaves_nothing_of_a_longer_one(
     clock: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = into_a_terminal(monkeypatch)
-    line = ProgressLine(60, show=True)
+    line = ProgressLine(60, chatty=True)
     clock[0] += 1.0
     line.update([(5, 10)])
     clock[0] += 1.0
@@ -78,7 +80,7 @@ def test_elsewhere_it_is_printed_ever_less_often(
 ) -> None:
     file = io.StringIO()
     monkeypatch.setattr(sys, "stderr", file)
-    line = ProgressLine(60, show=True)
+    line = ProgressLine(60, chatty=True)
     for _ in range(90):
         clock[0] += 0.1
         line.update([None])
@@ -89,10 +91,76 @@ def test_elsewhere_it_is_printed_ever_less_often(
 
 
 def test_it_can_be_silent(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
-    line = ProgressLine(60, show=False)
+    line = ProgressLine(60, chatty=False)
     clock[0] += 5
     line.update([None])
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_launch_that_was_seen_says_how_long_it_took(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = into_a_terminal(monkeypatch)
+    line = ProgressLine(60, chatty=False)  # in a terminal it can be taken back
+    line.done(4)
+    assert terminal.getvalue() == ""  # nobody has seen it
+    clock[0] += 3.2
+    line.update([None] * 4)
+    line.clear()
+    line.done(4)
+    assert terminal.getvalue().endswith("\r4 ranks, 3.2 s\n")
+
+
+def test_warming_up_is_told_where_it_can_be_taken_back(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", file)
+    line = ProgressLine(60, chatty=True)
+    clock[0] += 2
+    line.warming_up()
+    assert file.getvalue() == ""
+    terminal = into_a_terminal(monkeypatch)
+    line = ProgressLine(60, chatty=True)
+    clock[0] += 2
+    line.warming_up()
+    assert terminal.getvalue() == "\rstarting Python and torch, 2 s"
+    line.begin()
+    line.update([None])  # at once, since the reader has seen a line
+    assert "0 of 1 ranks ready, 0 s of" in terminal.getvalue()
+
+
+def test_in_a_notebook_one_display_changes(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[str, str]] = []
+    monkeypatch.setattr(progress_line, "in_notebook", lambda: True)
+    monkeypatch.setattr(Slot, "show", lambda slot, html, text: shown.append((html, text)))
+    line = ProgressLine(60, chatty=False)
+    clock[0] += 1
+    line.update([(1, 3)])
+    line.make_room()  # other output has its own place
+    assert [text for _, text in shown] == ["1 of 1 ranks ready, step 1 of 3, 1 s of at most 60 s"]
+    assert shown[0][1] in shown[0][0]
+    line.clear()
+    assert shown[-1] == ("", "")
+    line.done(1)
+    assert shown[-1][1] == "1 rank, 1.0 s"
+
+
+def test_an_error_leaves_no_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(progress_line, "FIRST_S", 0.1)
+
+    def fails() -> None:
+        time.sleep(1)
+        raise RuntimeError("on purpose")
+
+    terminal = into_a_terminal(monkeypatch)
+    with pytest.raises(launch.RankFailed):
+        launch.run(fails, stream=False)
+    assert "ready" in terminal.getvalue() and terminal.getvalue().endswith(" \r")
 
 
 def test_ranks_tell_their_steps(
@@ -107,6 +175,6 @@ def test_ranks_tell_their_steps(
 
     launch.run(train)
     printed = capsys.readouterr()
-    assert "2 of 2 ranks ready, step 3 of 5, 0 s of at most 120 s\n" in printed.err
+    assert re.search(r"2 of 2 ranks ready, step 3 of 5, \d s of at most 120 s\n", printed.err)
     assert "ready" not in printed.out
     launch.report_step(1, 2)  # outside a launch nothing happens
