@@ -28,8 +28,6 @@ BROWSER_FLAGS = (
 START_TIMEOUT_S = 60
 CELLS_TIMEOUT_MS = 120_000
 
-# No question about news and no look for updates, which need a network.
-_QUIET = {"fetchNews": "false", "checkForUpdates": False}
 # All cells are in the page at once, so that a test sees those that are scrolled away.
 _ALL_CELLS = {"windowingMode": "none"}
 
@@ -88,6 +86,16 @@ def run_all(page: Page) -> None:
     wait_idle(page)
 
 
+def use_theme(page: Page, name: str) -> None:
+    """Choose JupyterLab's theme, "Light" or "Dark", by the menu; it stays for the next page."""
+    page.get_by_role("menuitem", name="Settings", exact=True).click()
+    for label in ("Theme", f"JupyterLab {name}"):
+        page.locator(".lm-Menu-itemLabel").get_by_text(label, exact=True).click()
+    light = str(name == "Light").lower()
+    page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{light}'")
+    wait_idle(page)
+
+
 def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
     """Look again and again; AssertionError when it has not become true in time."""
     end = time.monotonic() + timeout_s
@@ -99,7 +107,7 @@ def wait_until(true: Callable[[], bool], timeout_s: float = 10) -> None:
 def notebook(*cells: str) -> nbformat.NotebookNode:
     """A notebook with `panels` imported and these code cells."""
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    sources = ("from course_lib import panels", *cells)
+    sources = ("from course_lib import panels\nfrom course_lib.panels import steppers", *cells)
     return nbformat.v4.new_notebook(
         cells=[nbformat.v4.new_code_cell(source) for source in sources],
         metadata={"kernelspec": kernel},
@@ -158,12 +166,12 @@ def _environment(home: Path) -> dict[str, str]:
     }
     for folder in folders.values():
         folder.mkdir(parents=True, exist_ok=True)
-    _setting(home, "apputils-extension/notification", _QUIET)
-    _setting(home, "notebook-extension/tracker", _ALL_CELLS)
+    setting(home, "notebook-extension/tracker", _ALL_CELLS)
     return {**os.environ, **{name: str(folder) for name, folder in folders.items()}}
 
 
-def _setting(home: Path, name: str, values: dict[str, object]) -> None:
+def setting(home: Path, name: str, values: dict[str, object]) -> None:
+    """Write a setting as a learner makes it, before the lab of `home` runs."""
     file = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(values))

@@ -1,0 +1,138 @@
+"""What `course lab` brings to JupyterLab: a page to read, folds, links, and the learner's own."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+import real_lab
+from playwright.sync_api import Browser, Page
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+FIRST, SECOND = "00_start_here.ipynb", "01_steps_and_batches.ipynb"
+# A table that is wider than its cell, in words and numbers that must stay whole.
+WIDE = "print('\\n'.join('  '.join(f'{row}{n:05} full batches' for n in range(9)) for row in 'ab'))"
+
+
+@pytest.fixture(scope="module")
+def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_lab.Lab]:
+    home = tmp_path_factory.mktemp("lab")
+    root = home / "root"
+    root.mkdir()
+    for name in (FIRST, SECOND):
+        shutil.copy(NOTEBOOKS / name, root)
+    made = real_lab.notebook(
+        WIDE, "from course_lib import show_source\nshow_source(panels.panel.Panel)"
+    )
+    made.cells.insert(0, nbformat.v4.new_markdown_cell("many words " * 100))
+    nbformat.write(made, root / "page.ipynb")
+    real_lab.setting(home, "apputils-extension/themes", {"theme": "JupyterLab Dark"})
+    with real_lab.running_lab(root, home) as running:
+        yield running
+
+
+def opened(lab: real_lab.Lab, browser: Browser, name: str, width: int = 1280) -> Page:
+    page = browser.new_page(viewport={"width": width, "height": 800})
+    lab.open(page, name)
+    return page
+
+
+@pytest.mark.parametrize("width", [640, 1280, 1920])
+def test_a_page_to_read_at_every_width(lab: real_lab.Lab, browser: Browser, width: int) -> None:
+    page = opened(lab, browser, "page.ipynb", width)
+    real_lab.run_all(page)
+    book = page.locator(".jp-WindowedPanel-viewport").bounding_box()
+    cell = page.locator(".jp-Cell").first.bounding_box()
+    assert cell["width"] <= 960 and (cell["width"] == 960 or width < 1920)
+    middle = cell["x"] + cell["width"] / 2 - (book["x"] + book["width"] / 2)
+    assert abs(middle) < 1, "the page stands in the middle"
+    prose = page.locator(".jp-RenderedMarkdown p").first
+    assert prose.bounding_box()["width"] <= 44 * 16
+    assert prose.evaluate("p => getComputedStyle(p).fontSize") == "16px"
+    cut = page.locator(".jp-RenderedText pre").first.evaluate(_CUT_WORDS)
+    assert cut == []
+    wide = page.locator(".jp-Notebook").evaluate("each => each.scrollWidth - each.clientWidth")
+    assert wide <= 0, "nothing makes the page scroll sideways"
+    page.close()
+
+
+# The words of an element that stand on two lines.
+_CUT_WORDS = """pre => {
+    const cut = [], range = document.createRange();
+    const texts = document.createTreeWalker(pre, NodeFilter.SHOW_TEXT);
+    for (let text; (text = texts.nextNode()); ) {
+        for (const word of text.data.matchAll(/\\S+/g)) {
+            range.setStart(text, word.index);
+            range.setEnd(text, word.index + word[0].length);
+            if (new Set([...range.getClientRects()].map(line => line.top)).size > 1)
+                cut.push(word[0]);
+        }
+    }
+    return cut;
+}"""
+
+
+def test_cut_words_are_noticed(lab: real_lab.Lab, browser: Browser) -> None:
+    """Without the style JupyterLab does cut words: the test above looks at something."""
+    page = opened(lab, browser, "page.ipynb")
+    real_lab.run_all(page)
+    page.evaluate("document.querySelector('link[href*=course-style]').remove()")
+    assert page.locator(".jp-RenderedText pre").first.evaluate(_CUT_WORDS) != []
+    page.close()
+
+
+def test_a_source_is_folded_and_coloured_even_where_the_notebook_is_not_trusted(
+    lab: real_lab.Lab, browser: Browser
+) -> None:
+    notebook = nbformat.read(lab.root / "page.ipynb", 4)
+    html = "<details><summary>Source: f, 99 lines</summary>" + (
+        '<div class="highlight"><pre><span class="k">def</span></pre></div></details>'
+    )
+    output = nbformat.v4.new_output("display_data", {"text/html": html, "text/plain": "def"})
+    notebook.cells = [nbformat.v4.new_code_cell("elsewhere", outputs=[output])]
+    nbformat.write(notebook, lab.root / "foreign.ipynb")
+    for name in ("page.ipynb", "foreign.ipynb"):
+        page = opened(lab, browser, name)
+        if name == "page.ipynb":
+            real_lab.run_all(page)
+        keyword = page.locator(".jp-OutputArea-output .highlight .k").first
+        assert not keyword.is_visible()
+        page.locator("summary", has_text=re.compile(r"Source: .*, \d+ lines")).click()
+        assert keyword.is_visible()
+        colours = [
+            each.evaluate("each => getComputedStyle(each).color")
+            for each in (keyword, page.locator("summary"), page.locator(".highlight pre").first)
+        ]
+        assert len(set(colours)) == 3, "the theme colours keywords and what can be opened"
+        page.close()
+
+
+def test_the_learners_theme_stays_and_no_news_is_fetched(
+    lab: real_lab.Lab, browser: Browser
+) -> None:
+    page = opened(lab, browser, FIRST)
+    assert page.evaluate("document.body.dataset.jpThemeName") == "JupyterLab Dark"
+    assert page.locator(".Toastify__toast").count() == 0
+    head = page.locator(".jp-DirListing-headerItem:visible").all_inner_texts()
+    assert [text.strip() for text in head if text.strip()] == ["Name"]
+    page.close()
+
+
+def test_widgets_are_saved_and_imports_are_folded(lab: real_lab.Lab, browser: Browser) -> None:
+    page = opened(lab, browser, FIRST)
+    assert page.locator(".jp-InputPlaceholder:visible").count() == 1
+    real_lab.run_all(page)
+    page.keyboard.press("Control+s")
+    state = '"application/vnd.jupyter.widget-state+json"'
+    real_lab.wait_until(lambda: state in (lab.root / FIRST).read_text(encoding="utf-8"))
+    page.close()
+
+
+def test_the_line_of_links_opens_the_next_chapter(lab: real_lab.Lab, browser: Browser) -> None:
+    page = opened(lab, browser, FIRST)
+    page.get_by_role("link", name="1 Steps and batches →").first.click()
+    page.locator(".jp-Notebook h1", has_text="1 Steps and batches").wait_for()
+    page.locator(".lm-TabBar-tab.lm-mod-current", has_text=SECOND).wait_for()
+    page.close()
