@@ -12,6 +12,24 @@
 # process, as chapters 3 and 5 do, stays on the CPU.
 
 # %% [markdown]
+# Here they are, one small box for each of the 16,384. **Press ▶ and watch one of them**, the one at
+# the corner: with whom does it talk, and how much does it have to say? The block is as the authors describe it, and each
+# number is computed by the course; you will compute them yourself in chapter 13.
+
+# %%
+from course_lib import doctor, expect, figures, launch, outline, panels, predict
+from course_lib.checking.report import in_brief
+from course_lib.mine.parts import PARTS
+from course_lib.panels import steppers
+
+# %%
+steppers.block()
+
+# %% [markdown]
+# **Remember** the three directions. Eight GPUs share each matrix (chapter 10), sixteen groups share the layers (chapter 11),
+# and 128 copies share the text (chapter 7). The rest of the course takes this block apart.
+
+# %% [markdown]
 # ## How each chapter works
 #
 # Every chapter repeats one loop:
@@ -25,13 +43,10 @@
 # chapter 2, and in most chapters from 6 on.
 #
 # **Predict.** They do it twice: what the first all-reduce leaves goes into a second one. What does each
-# process have in the end? Put your number in place of `None`. The first number that you commit stays. If
-# you leave `None`, the notebook goes on without you.
+# process have in the end? Run the cell with `predict`, write your number in its box and press Enter. (Outside
+# of a notebook, put it in place of `None`.) The first number that you commit stays. If you leave the box empty, the notebook goes on without you.
 
 # %%
-from course_lib import doctor, expect, figures, launch, outline, panels, predict
-from course_lib.mine.parts import PARTS
-
 total = predict("0.twice", "What does each process have in the end?", yours=None)
 
 # %% [markdown]
@@ -61,9 +76,9 @@ assert len(set(results)) == 1
 expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 
 # %% [markdown]
-# `expect` prints three columns. *You* is the number that you committed, with the factor by which it was off,
-# or a dash. *Theory* is what a formula says. *Measured* is what the run found, with its gap to theory. If the gap
-# is larger than the notebook allows, the cell stops with an error. Your own number may be as wrong as it likes:
+# `expect` shows three numbers on one line. *You* is the number that you committed, with the way from it to what came; without one,
+# the answer stays folded until you write it or open it. *Theory* is what a formula says. *Measured* is what the run found; above it
+# stands its gap to theory. If the gap is larger than the notebook allows, the cell stops with an error. Your own number may be as wrong as it likes:
 # nothing stops, and a wrong prediction is where you learn most.
 #
 # **Explain.** No gap: counting is exact. After the first all-reduce *every* process has 6, so the second
@@ -78,6 +93,9 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 #
 # The next cell starts 2 and then 4 processes, lets them exchange a number, and says how long
 # that took. In a terminal, `course doctor` looks at more and says what to do about it.
+#
+# Each notebook that you open has a process of its own, the **kernel** (内核), and it stays when you close the
+# notebook: 290 to 460 MB each. Before a large chapter, end those of earlier ones: *Kernel → Shut Down All Kernels*.
 
 # %%
 doctor.self_test()
@@ -109,12 +127,12 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # terminal, shows what you have built so far. A check answers at once:
 #
 # ```
-# check("1.1", answer)     # [pass], or [fail] with the kind of mistake, or [todo]
+# check("1.1", answer)     # right, or not right yet with the kind of mistake, or to do
 # hint("1.1")              # one hint more each time, from the direction to nearly the way
 # solution("1.1")          # an answer; from then on the exercise counts as seen
 # ```
 #
-# A [fail] says what kind of wrong it is ("too large: bits or bytes?") and not the right value. The hints lead towards it. Behind the last
+# A wrong answer is told what kind of wrong it is ("too large: bits or bytes?") and not the right value. The hints lead towards it. Behind the last
 # one, after a wrong answer, stands the reason. What you had passed before you looked at the solution stays passed.
 #
 # A number may be rounded to three digits. Where bytes, seconds or a fraction are asked for, a text with a unit will do: `"24.9 GB"` is
@@ -123,7 +141,10 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # The solved notebooks are in `solutions/`. In a terminal,
 # `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
 # shows what you have done. Your progress is kept in your own user folder, and nothing
-# that you write is ever overwritten.
+# that you write is ever overwritten. This is how far you are:
+
+# %%
+print(in_brief())
 
 # %% [markdown]
 # ## The notes
@@ -185,4 +206,4 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # - A number is either measured in the notebook or has its source beside it.
 # - Technical terms come with their Chinese name at first use.
 #
-# Now open `notebooks/01_steps_and_batches.ipynb`.
+# Now open [1 Steps and batches](01_steps_and_batches.ipynb).

@@ -22,6 +22,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 from course_lib import demos, expect, figures, launch, panels
 from course_lib import predict, quiz, scratch, show_source
+from course_lib.figures.paper import style
 from course_lib.theory.step.batching import Batching, rank_samples
 
 launch.warm_up()  # the processes for the end of the chapter get ready in the background
@@ -46,11 +47,20 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # Be careful with two neighbouring words. A *mini-batch* (小批次) is the whole batch behind one
 # update, as in "mini-batch gradient descent"; here 10 samples. A *micro-batch* is a piece
 # of it; here 5. Texts mix them up, and the numbers change by the accumulation factor when they do.
+#
+# From the top down: the epoch is cut into updates, an update into micro-steps, and each of these takes one
+# micro-batch of 5 samples. Where in the picture are the colleague's 200 steps, and where are the 100?
+
+# %%
+figures.batch_ladder(Batching(samples=1000, micro_batch=5, accumulation=2))
+
+# %% [markdown]
+# The first bar has 100 pieces, the updates. Each has 2 pieces of its own: that makes 200 micro-steps.
 
 # %% [markdown]
 # **Predict.** 1000 samples, micro-batch 8, accumulation 3, one process. How many micro-steps
-# and how many updates does an epoch have, if every sample counts? Put your numbers in place of `None`, then run the cell.
-# Your first answer is kept, so that you can compare later. Leave `None` and the notebook goes on without it.
+# and how many updates does an epoch have, if every sample counts? Run the cell and write your numbers in its boxes.
+# Your first answer is kept, so that you can compare later. Leave a box empty and the notebook goes on without it.
 
 # %%
 micro_steps = predict("1.count_micro_steps", "Micro-steps in an epoch?", yours=None)
@@ -173,10 +183,20 @@ two_nodes = Batching(
 )
 print(two_nodes.explain())
 assert two_nodes.global_batch == 80
+figures.batch_ladder(two_nodes)
 
 # %% [markdown]
-# Each line above is one formula. Two deserve a second look.
-#
+# Each line above is one formula. Two deserve a second look. The first is the number of updates:
+
+# %%
+by_ranks = {
+    f"world size {ranks}": Batching(1000, 5, 2, gpus_per_node=ranks).epoch().updates
+    for ranks in (1, 2, 4, 8, 16)
+}
+told = {name: f"{count} updates" for name, count in by_ranks.items()}
+figures.bars(by_ranks, told, "Updates in an epoch of 1000 samples", style.UPDATE)
+
+# %% [markdown]
 # **Updates fell from 100 to 13.** Eight ranks go through the data together, so an epoch has an
 # eighth of the updates. If you keep the learning rate, you train less. Chapter 2 says what
 # to do about it.
@@ -191,6 +211,9 @@ assert two_nodes.global_batch == 80
 #
 # Source: Megatron-LM, `arguments.py`. The formula of note 004, accumulation ×
 # nodes × processes per node × micro-batch, is this one with tp = pp = cp = 1.
+#
+# Take 64 GPUs in 8 nodes. Below, a box is a GPU, a row is a node, and the number says which part of the batch the GPU
+# works on. How many GPUs work on part 0, on the left and on the right?
 
 # %%
 pure = Batching(
@@ -202,8 +225,11 @@ split = Batching(
 print(f"64 GPUs, data parallel only: global batch {pure.global_batch}")
 print(f"64 GPUs, tp 8 × pp 4:        global batch {split.global_batch}")
 assert (pure.global_batch, split.global_batch) == (2048, 64)
+figures.same_samples({"data parallel only": pure, "tp 8 × pp 4": split})
 
 # %% [markdown]
+# One on the left. On the right 8 · 4 = 32 GPUs share one copy of the model, and see the same samples.
+#
 # For language models the batch is counted in **tokens** (词元), the pieces of text that a
 # model reads; about three quarters of an English word each. A sample is then a sequence of,
 # say, 4096 tokens. LLaMA-2 was trained with "4M" tokens per update (model card, and
@@ -267,8 +293,9 @@ assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 for rank in range(4):
     sampler = DistributedSampler(range(10), num_replicas=4, rank=rank, shuffle=False)
     mine = rank_samples(samples=10, dp=4, rank=rank)
-    print(f"rank {rank}: {mine}")
     assert mine == list(sampler)
+dealt = [rank_samples(samples=10, dp=4, rank=rank) for rank in range(4)]
+figures.samples_by_rank([dealt])
 
 # %% [markdown]
 # The rule: rank $r$ of $d$ takes samples $r, r+d, r+2d, \dots$ counted round and round, in all
@@ -294,9 +321,10 @@ forgotten = demos.run(
 seen = {sample for epoch in range(4) for sample in forgotten.by_rank(epoch)[0]}
 share = len(rank_samples(samples=10, dp=2, rank=0))
 expect(share, len(seen), label="samples seen by rank 0", yours=variety)
+figures.samples_by_rank([forgotten.by_rank(epoch) for epoch in range(4)])
 
 # %% [markdown]
-# **Explain.** Half of the data. Without the call every epoch has the very same order, so each rank works on its own share for
+# **Explain.** Half of the data. The four epochs in the picture are alike: without the call every epoch has the very same order, so each rank works on its own share for
 # ever. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing crashes, and no warning comes.
 #
 # That was your first program on two processes. Each line carries the label of the rank that
@@ -362,7 +390,7 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 quiz("1")
 
 # %% [markdown]
-# **Now you:** open `exercises/01_steps_and_batches.ipynb`.
+# **Now you:** open [the exercises](../exercises/01_steps_and_batches.ipynb).
 #
 # **Read on.** PyTorch documentation, `torch.utils.data.distributed.DistributedSampler`.
 # Goyal et al. 2017, *Accurate, Large Minibatch SGD*, section 2 (arXiv:1706.02677): what changes

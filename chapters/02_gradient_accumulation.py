@@ -23,9 +23,10 @@ import torch
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.scratch.accumulation import IGNORE, accumulate
 from course_lib.scratch.accumulation import accumulate_by_means, loss_sum
-from course_lib.theory.inputs import TransformerShape, models
+from course_lib.theory.inputs import TransformerShape, models, units
 from course_lib.theory.network.buckets import gradient_syncs
 from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.step import batching
@@ -45,7 +46,21 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # Why is the gradient the same? The loss (损失) of a batch is the mean over its tokens (词元), and the
 # gradient of a sum is the sum of the gradients. Take 4 tokens with losses 1, 2, 3, 6. Their mean
 # is $12/4 = 3$. In two pieces: $(1+2)/4 + (3+6)/4 = 0.75 + 2.25 = 3$. So if each piece is divided
-# by the number of tokens in the *whole* window, the pieces add up to the mean of the whole:
+# by the number of tokens in the *whole* window, the pieces add up to the mean of the whole.
+# Where in the picture is the loss of the last token?
+
+# %%
+losses = {"token 1": 1, "token 2": 2, "token 3": 3, "token 4": 6}
+shares = {name: loss / 4 for name, loss in losses.items()}
+rows = {
+    "whole batch": shares,
+    "piece 1": {name: shares[name] for name in ("token 1", "token 2")},
+    "piece 2": {name: shares[name] for name in ("token 3", "token 4")},
+}
+figures.stacked_bars(rows, "The mean of four losses, at once and in two pieces")
+
+# %% [markdown]
+# In half of the whole bar, and in two thirds of the second piece's: 6 / 4 = 1.5 in both. In general:
 #
 # $$\nabla \frac{1}{T}\sum_{t=1}^{T} \ell_t
 # = \sum_{\text{micro-batches}} \nabla \frac{1}{T} \sum_{t \in \text{micro-batch}} \ell_t .$$
@@ -138,6 +153,21 @@ assert 0.01 < in_bf16 < 0.05
 assert torch.equal(gradient_of(accumulate, pieces), in_pieces)
 
 # %% [markdown]
+# Where does the factor of 8 go? Look at what is blue and pink:
+
+# %%
+bars = {
+    f"batch {batch}": {
+        "activations": stored(batch),
+        "weights": states / 4,
+        "gradients": states / 4,
+        "states of AdamW": states / 2,
+    }
+    for batch in (32, 4)
+}
+figures.stacked_bars(bars, "Memory of one backward pass", units.format_bytes)
+
+# %% [markdown]
 # The intermediate results shrink by 8 to within a percent: they grow with the micro-batch. So do
 # the inputs and the logits. All together it is only a factor of 5, because weights, gradients and optimizer
 # states do *not* shrink. The smaller the micro-batch, the more they are of what is left. Chapter 3 counts all of them.
@@ -171,11 +201,15 @@ def means(model, window):
         (loss_sum(model(x), y) / y.numel()).backward()
 
 
+lengths = {"divided by all tokens": 1.0}
 for method, factor in ((sums, labels.numel()), (means, len(pieces))):
-    length = gradient_of(method, pieces).norm() / in_pieces.norm()
-    expect(
-        factor, float(length), within=1e-3, label=f"too long, adding {method.__name__}"
-    )
+    name = f"adding {method.__name__}"
+    lengths[name] = float(gradient_of(method, pieces).norm() / in_pieces.norm())
+    expect(factor, lengths[name], within=1e-3, label=f"too long, {name}")
+
+# %%
+told = {name: f"{length:,.0f} ×" for name, length in lengths.items()}
+figures.bars(lengths, told, "How long the gradient is", style.GRADIENTS, tens=True)
 
 # %% [markdown]
 # **Dividing by the number of micro-batches.** This is the popular recipe:
@@ -190,7 +224,17 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
 # | mean of the means | (2.0 + 4.0) / 2 | 3.0 |
 # | mean over tokens | (10 · 2.0 + 90 · 4.0) / 100 | 3.8 |
 #
-# A token in A counts nine times as much as a token in B. This was a real bug: the Hugging Face
+# How much does each micro-batch weigh in the two losses?
+
+# %%
+weights = {
+    "mean over tokens": {"A, 10 tokens": 10, "B, 90 tokens": 90},
+    "mean of the means": {"A, 10 tokens": 50, "B, 90 tokens": 50},
+}
+figures.stacked_bars(weights, "Weight in the loss", "{:.0f} %".format)
+
+# %% [markdown]
+# In the mean of the means a token in A counts nine times as much as a token in B. This was a real bug: the Hugging Face
 # trainer did it until October 2024 (transformers issue 34191, "gradient accumulation fix").
 #
 # **Predict.** In half of our samples we replace all but 8 of the 64 characters by padding. By how many
@@ -220,6 +264,15 @@ expect(
     label="off by, in percent",
     yours=off_by,
 )
+
+# %%
+off = {
+    "divided by tokens": by_tokens,
+    "mean of means": by_means,
+    "estimate": 1 / 2 - 1 / 9,
+}
+told = {name: f"{part:.1%}" for name, part in off.items()}
+figures.bars(off, told, "How far the gradient is off", style.GRADIENTS)
 
 # %% [markdown]
 # **Explain.** The first four micro-batches have 32 tokens each, the others 256. In the mean of
@@ -261,9 +314,13 @@ expect(
 
 # %%
 syncs = gradient_syncs
-print("without:", syncs(micro_steps=320, accumulation=32, no_sync=False))
-print("with:   ", syncs(micro_steps=320, accumulation=32, no_sync=True))
-assert syncs(320, 32, no_sync=False) == 32 * syncs(320, 32, no_sync=True)
+exchanges = {
+    "without no_sync": syncs(micro_steps=320, accumulation=32, no_sync=False),
+    "with no_sync": syncs(micro_steps=320, accumulation=32, no_sync=True),
+}
+assert exchanges["without no_sync"] == 32 * exchanges["with no_sync"]
+told = {name: f"{count} exchanges" for name, count in exchanges.items()}
+figures.bars(exchanges, told, "320 micro-steps with accumulation 32")
 
 # %% [markdown]
 # The scratch version has two subtleties. Read it for them (or write yours first: it is the second half of exercise 2.10):
@@ -315,13 +372,24 @@ panels.accumulation()
 # steps, only another factor of $\sqrt 8$ is missing, and the learning rate supplies it. The same
 # holds downward: a *smaller* batch needs a smaller learning rate.
 #
-# Both are rules of thumb with a limit. The next section says where it is.
+# Both are rules of thumb with a limit. The next section says where it is. Here are both, with doublings as equal steps:
 
 # %%
 rate = batching.scaled_learning_rate
-print("SGD: ", rate(0.1, base_batch=256, batch=2048, rule="linear"))
-print("Adam:", rate(3e-4, base_batch=256, batch=2048, rule="sqrt"))
-assert rate(0.1, 256, 2048, "linear") == 0.8
+assert rate(0.1, base_batch=256, batch=2048, rule="linear") == 0.8
+assert round(rate(3e-4, base_batch=256, batch=2048, rule="sqrt"), 5) == 0.00085
+batches = (64, 128, 256, 512, 1024, 2048)
+figures.lines(
+    {
+        "linear (SGD)": [(batch, rate(1.0, 256, batch, "linear")) for batch in batches],
+        "root (Adam)": [(batch, rate(1.0, 256, batch, "sqrt")) for batch in batches],
+    },
+    "batch",
+    "learning rate over that at batch 256",
+    "Two rules of thumb",
+    doubling=(True, True),
+    mark={"batch 256": 256},
+)
 
 # %% [markdown]
 # ## 2.5 How large is too large? Gradient noise
@@ -357,6 +425,11 @@ expect(
     label="variance ratio",
     yours=ratio,
 )
+
+# %%
+variances = {"batch 2": float(variance_small), "batch 8": float(variance_big)}
+told = {name: units.format_number(variance) for name, variance in variances.items()}
+figures.bars(variances, told, "Variance of the gradient", style.GRADIENTS)
 
 # %% [markdown]
 # **Explain.** Averaging over $B$ independent samples divides the variance by $B$:
@@ -450,6 +523,13 @@ expect(
 assert run.gradient_difference < demos.load("ddp").TOLERANCE
 
 # %%
+by_accumulation = {
+    f"accumulation {count}": 4 * parameters / (4 * count) for count in (1, 2, 4, 8)
+}
+told = {name: units.format_bytes(size) for name, size in by_accumulation.items()}
+figures.bars(by_accumulation, told, "Bytes that a rank hands over for each sample")
+
+# %%
 figures.loss(
     {f"DDP, {run.ranks} ranks": run.losses, "one process": run.losses_one_process}
 )
@@ -485,8 +565,12 @@ assert largest < 1e-2
 # %%
 gpt2_bytes = 4 * models.MODELS["gpt2-124m"].parameters().total
 all_reduce_s = sent_bytes("all-reduce", gpt2_bytes, ranks=16) / 25e9
-print(f"{1000 * all_reduce_s:.1f} ms once, {32 * all_reduce_s:.2f} s in 32 micro-steps")
 assert round(1000 * all_reduce_s) == 37
+waits = {
+    name: {"messages": syncs(32, 32, no_sync=with_it) * all_reduce_s}
+    for name, with_it in {"without no_sync": False, "with no_sync": True}.items()
+}
+figures.stacked_bars(waits, "One update of 32 micro-steps", units.format_seconds)
 
 # %% [markdown]
 # The demo outside the notebook. The second line trains with the accumulation that you build in exercise 2.10. The third is
@@ -512,7 +596,7 @@ assert round(1000 * all_reduce_s) == 37
 quiz("2")
 
 # %% [markdown]
-# **Now you:** open `exercises/02_gradient_accumulation.ipynb`.
+# **Now you:** open [the exercises](../exercises/02_gradient_accumulation.ipynb).
 #
 # **Read on.** McCandlish et al. 2018, *An Empirical Model of Large-Batch Training*, sections 2 and
 # 5. Li et al. 2020, *PyTorch Distributed*, section 3.2.4 on skipping synchronisation

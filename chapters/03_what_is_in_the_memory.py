@@ -15,7 +15,11 @@
 # GPUs share the load is the subject of chapters 8 to 13.
 
 # %%
+import json
+import pickle
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -23,6 +27,7 @@ from torch.nn.functional import cross_entropy
 from course_lib import demos, expect, figures, launch, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.panels import steppers
 from course_lib.theory.inputs import (
     RECIPES,
     Job,
@@ -33,8 +38,13 @@ from course_lib.theory.inputs import (
     units,
 )
 from course_lib.theory.memory import ends
+from course_lib.theory.memory.chrome_trace import chrome_trace
+from course_lib.theory.memory.layer_walk import layer_walk
 from course_lib.theory.memory.peak import memory_moments, training_memory
+from course_lib.theory.memory.snapshot import read_snapshot
+from course_lib.theory.memory.snapshot_file import snapshot_pickle, timeline_events
 from course_lib.theory.memory.states import model_states
+from course_lib.theory.memory.step_timeline import step_timeline
 
 launch.warm_up()
 torch.set_num_threads(1)  # small tensors: more threads would mostly wait for each other
@@ -123,6 +133,92 @@ figures.consumers(
 
 # %%
 assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_bytes
+
+# %% [markdown]
+# ### One update, moment by moment
+#
+# The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers with hidden size 64 has
+# 0.85 MB of weights in fp32. It trains with AdamW on 4 samples of 64 characters and has made one update. Now it makes the second.
+#
+# **Predict.** When is most in memory: at the beginning, in the middle or at the end of the update? And how many MB is it then? You have
+# no formula yet; guess how many times the weights.
+
+# %%
+most = predict("3.over_time", "MB at the fullest moment?", yours=None, unit="MB")
+
+# %% [markdown]
+# **Measure.** `one_step` follows the memory of every tensor from birth to death, and sorts it by what it was for: what becomes
+# a parameter's `.grad` is a gradient, what autograd keeps in the forward pass is an intermediate result.
+
+# %%
+show_source(measure.memory_over_time.one_step)
+
+# %%
+four = scratch.gpt.GPT(layers=4, hidden=64, heads=4, vocab=VOCAB, context=64)
+inputs, labels = Windows(sequence=64).batch(range(4))
+adamw = torch.optim.AdamW(four.parameters(), fused=True)
+
+
+def loss_of_batch():
+    """The mean loss of the 4 samples."""
+    return cross_entropy(four(inputs).flatten(0, 1), labels.flatten())
+
+
+first, second = [
+    measure.memory_over_time.one_step(four, adamw, loss_of_batch, [inputs, labels])
+    for _ in range(2)
+]
+
+# %%
+in_torch = replace(RECIPES["fp32-16"], loss="eager", gradient_life="backward")
+four_layers = Job(
+    TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64),
+    in_torch,
+    Layout(micro_batch=4),
+)
+run = step_timeline(four_layers, overhead_bytes=0)
+expect(
+    run.peak_bytes / 1e6,
+    second.peak_bytes / 1e6,
+    within=0.02,
+    label="fullest moment",
+    unit="MB",
+    yours=most,
+)
+figures.memory_over_time(
+    {"predicted": run, "measured": second}, "One update of a small GPT"
+)
+
+# %% [markdown]
+# **Explain.** In the middle, when the backward pass begins: 8.6 times the weights. Two things are there all the time, weights and
+# the optimizer's states. The intermediate results are a mountain: layer by layer they pile up in the forward pass, and layer by layer they
+# go in the backward pass, while the gradients come. The update has the lowland for itself.
+#
+# The measured mountain is rougher. The small yellow teeth are temporary buffers of single operations, which theory counts
+# at a few moments only.
+#
+# Walk over it yourself. At each moment, say what comes next and what goes before you move on. Then set `recompute` to full, which is
+# the subject of chapter 4: what becomes of the mountain?
+
+# %%
+steppers.memory_step()
+
+# %% [markdown]
+# One thing is different in the very *first* update: AdamW makes its two numbers when it first needs them. So a job may get
+# through its first forward and backward pass, and run out of memory in the update, or in the second step.
+
+# %%
+figures.memory_over_time({"first update": first, "second update": second})
+
+# %%
+assert first.sizes["optimizer"][0] == 0 < first.sizes["optimizer"][-1]
+expect(
+    step_timeline(four_layers, first_update=True, overhead_bytes=0).peak_bytes,
+    first.peak_bytes,
+    within=0.02,
+    label="peak of the first update",
+    unit="B",
+)
 
 # %% [markdown]
 # ## 3.3 Bytes per parameter
@@ -399,16 +495,18 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 #
 # **Intermediate results.** The backward pass needs what the forward pass computed: the input of
 # every matrix, of every norm, of the activation function (激活函数). Inside a model each token is a row
-# of $h$ numbers: $h$ is the hidden size (隐藏维度), which notes also call embedding size. For one layer of our GPT, with sequence $s$
-# and micro-batch $b$, let us list them in units of $s \cdot b \cdot h$ numbers:
-#
-# | kept | numbers / sbh |
-# |---|---|
-# | inputs of the two norms | 2 |
-# | input of the q-k-v matrix; q, k, v | 1 + 3 |
-# | input of the output matrix | 1 |
-# | input of the MLP (前馈网络); before GELU; after GELU | 1 + 4 + 4 |
-# | sum | 16 |
+# of $h$ numbers: $h$ is the hidden size (隐藏维度), which notes also call embedding size. With sequence $s$ and micro-batch $b$, one tensor of
+# $s \cdot b \cdot h$ numbers is $64 \cdot 8 \cdot 64 \cdot 4 = 131$ kB for our small GPT in fp32 and 8 samples. Here is one of its layers after the forward pass, with
+# everything that waits for the backward pass:
+
+# %%
+tiny = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
+walk = layer_walk(Job(tiny, RECIPES["fp32-16"], Layout(micro_batch=8)))
+figures.layer_step(walk, 10, "8 × 64 tokens, fp32")
+
+# %% [markdown]
+# The input of the MLP (前馈网络) is `norm 2's result`. Count in units of 131 kB, that is of $sbh$ numbers: the inputs of the two norms 2; the input of the q-k-v matrix, and q, k and v, 4; attention's
+# result 1; the input of the MLP 1, and the input and the result of GELU, each $4h$ wide, 8. Together 16. Chapter 4 walks through the layer step by step.
 #
 # In fp32 that is $64\,sbh$ bytes, in bf16 $32\,sbh$. Outside the layers come the inputs of the last norm and
 # of the head, and the log-probabilities in fp32: $4\,s\,b\,v$ bytes for vocabulary $v$.
@@ -548,11 +646,92 @@ assert max(moments, key=lambda name: moments[name].total_bytes) == "loss"
 # no tensor uses just then. In 16 published runs it held 1.15 times as much in the median, between 1.01 and 1.23.
 # `nvidia-smi` adds the CUDA context and NCCL's buffers. Say which meter you read.
 #
+# ### The allocator's diary
+#
+# On a GPU the allocator can write down what it does. `torch.cuda.memory._record_memory_history()` starts it, and
+# `torch.cuda.memory._dump_snapshot("file.pickle")` saves it: a **memory snapshot** (内存快照) has every block of memory, with the stack of calls that
+# asked for it. The page pytorch.org/memory_viz draws such a file. What it cannot say is what a block is *for*.
+#
+# `figures.snapshot("file.pickle")` says it, from two facts. The stack tells in which phase a block was born; the rest of the diary tells
+# in which phase it died. Born forward and dead forward: a temporary buffer. Born forward and dead backward: an intermediate result. Born backward and
+# alive in the update: a gradient. What neither tells is called "not known".
+#
+# For a machine without a GPU the course keeps the same diary of the CPU's tensors. Here is a training loop with a mistake:
+
+
+# %%
+def train(steps, seen):
+    """Train a small GPT, and keep the logits for statistics at the end."""
+    model = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(steps):
+        inputs, labels = text.batch(range(8 * step, 8 * step + 8))
+        logits = model(inputs).flatten(0, 1)
+        loss = cross_entropy(logits, labels.flatten())
+        loss.backward()
+        seen.append(logits.detach())
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+# %% [markdown]
+# **Predict.** After 5 steps of 8 samples of 64 characters with a vocabulary of 128: how many bytes are there that should not be?
+
+# %%
+too_much = predict("3.leak", "Bytes that leak?", yours=None, unit="B")
+
+# %%
+seen = []
+with measure.memory_history.record_history() as diary:
+    train(5, seen)
+path = Path(tempfile.mkdtemp()) / "leaking.pickle"
+path.write_bytes(snapshot_pickle(diary.events))  # the format of torch
+figures.snapshot(path)
+
+# %%
+(leak,) = read_snapshot(path.read_bytes()).leaks
+print(leak.explain())
+expect(
+    5 * (8 * 64 * 128) * 4,
+    leak.size_bytes,
+    label="the leak",
+    unit="B",
+    yours=too_much,
+)
+
+# %% [markdown]
+# **Explain.** Blocks that are born in every step by the same line, and never die: that is a **memory leak** (内存泄漏). Here it is the logits, $4\,s\,b\,v$ bytes a
+# step. The figure names the function and the line that made them: in a notebook the line counts from the top of its cell. The list `seen` is what keeps them.
+#
+# A pickle can run code when it is opened, so open none that you do not trust. `read_snapshot` builds plain lists, strings and numbers, and
+# refuses a file that asks for more:
+
+# %%
+try:
+    read_snapshot(pickle.dumps(print))
+except ValueError as refusal:
+    print(refusal)
+
+# %% [markdown]
+# It works in the other direction as well. A *predicted* step becomes a snapshot for torch's viewer, or a trace for
+# ui.perfetto.dev, before you have rented the GPU:
+
+# %%
+predicted_file = snapshot_pickle(timeline_events(run))
+sorted_again = read_snapshot(predicted_file)
+assert max(sorted_again.totals) == run.peak_bytes
+trace = chrome_trace(run.phases, run.sizes)
+print(
+    f"{len(predicted_file):,} B of snapshot, {len(json.loads(trace)['traceEvents'])} events"
+)
+
+# %% [markdown]
 # **Remember**
 # - Intermediate results grow with micro-batch × sequence × layers; model states do not.
 # - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
 # - The peak is the largest of four moments, not the sum of everything. Allocated, reserved and `nvidia-smi` are three meters.
 # - Overhead is a convention: 1 GiB here.
+# - A memory snapshot says who asked for each block. One line's blocks that stay from step to step are a leak.
 
 # %% [markdown]
 # ## 3.5 Your own bill
@@ -617,7 +796,7 @@ assert llama.model_states_bytes > 80 * units.GB
 quiz("3")
 
 # %% [markdown]
-# **Now you:** open `exercises/03_what_is_in_the_memory.ipynb`.
+# **Now you:** open [the exercises](../exercises/03_what_is_in_the_memory.ipynb).
 #
 # **Read on.** Rajbhandari et al. 2020, *ZeRO*, section 3 (arXiv:1910.02054): where the memory goes.
 # Korthikanti et al. 2022, section 4 (arXiv:2205.05198): activations, for chapter 4. Dettmers

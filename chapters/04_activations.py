@@ -24,10 +24,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
 
-from course_lib import demos, expect, launch, measure
+from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.measure.saved_tensors import saved_bytes
+from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Job,
@@ -38,9 +40,10 @@ from course_lib.theory.inputs import (
     units,
 )
 from course_lib.theory.inputs.frameworks import as_framework_does
-from course_lib.theory.memory import activations, ends
+from course_lib.theory.memory import activations, ends, segments
 from course_lib.theory.memory.meter import metered_bytes
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
+from course_lib.theory.memory.step_timeline import step_timeline
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -62,15 +65,18 @@ factor = predict("4.factor", "Operations with / without?", yours=None)
 # Take one layer of GPT-3: hidden size $h = 12288$, $a = 96$ heads, a sequence of $s = 2048$ tokens, micro-batch
 # $b = 1$, 16-bit numbers. One tensor of $s \cdot b \cdot h$ numbers is $2048 \cdot 12288 \cdot 2 = 50.3$ MB.
 #
-# | kept | size | in units of $sbh$ bytes |
-# |---|---|---|
-# | inputs of the two norms | 2 × 50.3 MB | 4 |
-# | inputs of attention's and of the MLP's first matrix | 2 × 50.3 MB | 4 |
-# | queries; keys and values | 3 × 50.3 MB | 6 |
-# | input of attention's output matrix | 50.3 MB | 2 |
-# | between the MLP's matrices: before and after GELU, each $4h$ wide | 8 × 50.3 MB | 16 |
-# | masks of two dropouts, one *byte* a number | 2 × 25.2 MB | 2 |
-# | sum | 856 MB | **34** |
+# Walk through the layer, first forward, then backward. Each operation says which tensors it must keep; they stay until its
+# own backward has used them. Before you start: which operation keeps most, and which keep nothing but a small mask?
+
+# %%
+steppers.layer()
+
+# %% [markdown]
+# Attention keeps most, because of its scores. The two additions keep only the masks of the dropout in front of them, one *byte* a number. What was kept first is used
+# last: so the pile is highest between the two passes, while all the other layers run.
+#
+# Without the scores the layer keeps 856 MB. In units of $sbh$ bytes: the inputs of the two norms 4; the inputs of attention's and of the MLP's first matrix 4; queries, keys and values 6;
+# attention's result 2; the input and the result of GELU, each $4h$ wide, 16; two masks 2. The sum is **34**.
 #
 # Then there are the attention scores: for each head a table of all pairs of tokens. $a \cdot s^2 \cdot b$ numbers, kept three times: the
 # softmax (2 bytes), its dropout mask (1), the result of the dropout (2). Together
@@ -93,7 +99,7 @@ assert terms.total_bytes == 2048 * 12288 * (34 + 80)
 # Our own GPT has no dropout, and in fp32 each number has 4 bytes.
 #
 # **Predict.** One block with hidden size 64 and 4 heads, 2 sequences of 128 tokens. First with PyTorch's fused
-# attention, which keeps no scores. Go through the table: what becomes of each row?
+# attention, which keeps no scores. Go through the operations of the layer: what becomes of each tensor?
 
 # %%
 kept = predict("4.block", "Bytes kept by the block?", yours=None, unit="B")
@@ -173,10 +179,18 @@ real = 80 * activations.layer_activation_bytes(
 unfused = 80 * activations.layer_activation_bytes(
     Job(llama, Recipe(attention="standard"), Layout(micro_batch=8), sequence=4096)
 )
-for name, size in {"note": notes, "flash": real, "standard": unfused}.items():
-    print(f"{name:<9}{units.format_bytes(size):>10}")
 assert round(notes / 1e9, 1) == 730.1
 assert (round(real / 1e9), round(unfused / 1e12, 2)) == (870, 2.24)
+figures.stacked_bars(
+    {
+        "note 004": {"activations": notes},
+        "flash attention": {"activations": real},
+        "standard attention": {"activations": unfused},
+    },
+    "80 layers of LLaMA-2 70B, 8 × 4096 tokens",
+    units.format_bytes,
+    limit=("sixteen GPUs", 16 * 80 * units.GB),
+)
 
 # %% [markdown]
 # With flash attention it is 870 GB, more than the note says: SwiGLU keeps $4 \cdot 3.5h$ where GELU keeps $2 \cdot 4h$. And it is 2.24 TB for those who let standard
@@ -240,6 +254,16 @@ assert shares[2048] < 0.5 < shares[4096]
 # activations live at a time. Where this is done for every layer it is called *full* recomputation (完全重计算).
 #
 # GPT-3 layer: 2 bytes × sbh instead of 114, so 50.3 MB instead of 2.87 GB.
+#
+# Walk through it once more. How much is held while the other layers run, and how much at the highest point? Then let only *attention* be
+# computed again: why is its highest point lower, although the same scores come back?
+
+# %%
+steppers.layer(recompute="full")
+
+# %% [markdown]
+# 50.3 MB are held meanwhile, and at the highest point all 2.87 GB, but for one layer at a time. With attention alone it is 856 MB meanwhile and 2.26 GB at the highest point: when the
+# scores come back, the backward pass has already used up everything that the MLP had kept.
 #
 # PyTorch lets us write this ourselves: a `Function` says what happens forward and backward. You build one in exercise 4.6; if you want to, do that
 # before you read the course's.
@@ -310,7 +334,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** One sixteenth, as the table says: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
+# **Explain.** One sixteenth, as the units say: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
 # the like, which are the same in both and weigh more in the small one.
 #
 # The *peak* is another matter. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
@@ -378,7 +402,29 @@ expect(
 # %% [markdown]
 # **Explain.** From 6.87 to 2.55 MB, to 37 % and not to a sixteenth, because the peak has moved. Without checkpointing it is at the loss, where all
 # activations are held. With it, it is at the end of the backward pass: one layer is recomputed and *all gradients* are there, 1.25 MB of them. Gradients
-# do not grow with the micro-batch. So with more samples the ratio falls at first:
+# do not grow with the micro-batch. Here is the whole update of both, weights included:
+
+# %%
+recorded = {
+    name: measure.memory_over_time.one_step(
+        gpt,
+        torch.optim.SGD(gpt.parameters(), lr=0.1),
+        lambda gpt=gpt: loss_of(gpt),
+        [inputs, labels],
+    )
+    for name, gpt in (("all kept", build()), ("recomputed", build(segment=1)))
+}
+for mode, found in zip(("none", "full"), recorded.values(), strict=True):
+    job = Job(six, replace(bare, recompute=mode), Layout(micro_batch=4), sequence=64)
+    in_theory = step_timeline(job, overhead_bytes=0).peak_bytes
+    expect(in_theory, found.peak_bytes, within=0.04, label=f"peak, {mode}", unit="B")
+figures.memory_over_time(recorded, "Measured: one update, 6 layers, SGD")
+
+# %% [markdown]
+# The mountain of intermediate results is gone. In the backward pass there is a tooth for each layer: what it recomputes comes and goes, and counts as a
+# temporary buffer. The teeth are equally high, but the gradients rise below them, so that the last tooth is the peak.
+#
+# With more samples the ratio of the peaks falls at first:
 
 # %%
 for samples in (4, 16, 64):
@@ -429,8 +475,21 @@ assert difference < 1e-6
 # ### Where 40× comes from
 #
 # Note 004 reasons: to come back through layer 80, compute layers 1 to 80 again; for layer 79, layers 1 to 79; in all $80 \cdot 81 / 2 = 3240$
-# layers instead of 80, "40 times". That would be so if *only the model's input* were kept. Nobody does that. One
-# input per layer is kept, and each layer is recomputed once. Measured on GPT-3-like layers it is 39 % more time (Korthikanti et al. 2022,
+# layers instead of 80, "40 times". That would be so if *only the model's input* were kept. With 12 layers, so that one can see it:
+
+# %%
+once = segments.runs_again(layers=80, segment=1)
+from_the_start = segments.runs_again(layers=80, segment=80)
+assert (sum(map(len, from_the_start)), sum(map(len, once))) == (3240, 80)
+figures.recomputed_layers(
+    {
+        "Only the model's input is kept": segments.runs_again(12, 12),
+        "The input of each layer is kept": segments.runs_again(12, 1),
+    }
+)
+
+# %% [markdown]
+# Nobody does the left one. One input per layer is kept, and each layer is recomputed once. Measured on GPT-3-like layers it is 39 % more time (Korthikanti et al. 2022,
 # table 4): a third of the operations, and some that are slow.
 #
 # ### Selective recomputation and segments
@@ -451,13 +510,18 @@ print(f"selective recomputation: {more:.1%} more, as the paper counts {3 * more:
 assert (round(100 * more, 1), round(300 * more, 1)) == (0.9, 2.7)
 
 # %%
-input_bytes, layer_bytes = (
-    activations.layer_activation_bytes(Job(llama, recipe, sequence=4096))
-    for recipe in (Recipe(recompute="full"), Recipe())
+in_full = Job(llama, Recipe(recompute="full"), sequence=4096)
+bills = {k: segments.segment_bill(in_full, k) for k in (1, 2, 4, 8, 16)}
+assert min(bills, key=lambda k: bills[k].total_bytes) == 2
+figures.stacked_bars(
+    {
+        f"segments of {k}": {"inputs": bill.inputs_bytes, "alive": bill.alive_bytes}
+        for k, bill in bills.items()
+    },
+    "LLaMA-2 70B, one sequence of 4096 tokens",
+    units.format_bytes,
+    colours={"inputs": style.ACTIVATIONS, "alive": style.TEMPORARY},
 )
-for k in (1, 2, 4, 8, 80):
-    peak = -(-80 // k) * input_bytes + k * layer_bytes
-    print(f"segments of {k:>2} layers: {units.format_bytes(peak)}")
 
 # %% [markdown]
 # For a real transformer a layer keeps 16 times or more what its input is, so segments of one or two layers are best.
@@ -509,13 +573,16 @@ expect(1 + 3 + 1 + 4, alive / x.nbytes, within=0.02, label="sbh kept", yours=uni
 
 # %%
 eight_b = models.MODELS["llama3.1-8b"]
+bars = {}
 for mode in ("none", "selective", "operators", "full"):
     long = Job(eight_b, Recipe(recompute=mode), sequence=8192)
-    gb = 32 * activations.layer_activation_bytes(long) / units.GB
     work = flops.training_flops(
         eight_b, 1, 8192, mask="causal", attention="flash", recompute=mode
     )
-    print(f"{mode:<10}{gb:5.1f} GB {work.hardware_flop / work.model_flop:.2f}")
+    times = work.hardware_flop / work.model_flop
+    kept = 32 * activations.layer_activation_bytes(long)
+    bars[f"{mode}: {times:.2f} × FLOP"] = kept
+figures.bars(bars, units.format_bytes, "Kept by 32 layers", style.ACTIVATIONS)
 
 # %% [markdown]
 # "None" and "selective" are the same: flash attention has made that selection. Operators keep 38 % for 10 % more operations, full recomputation
@@ -550,11 +617,25 @@ expect(on_eight_h100("operators"), 82.4, within=0.05, label="reserved", unit="Gi
 eight = Layout(micro_batch=8)
 recipe = Recipe(recompute="full", loss="eager")
 bills = memory_moments(Job(llama, recipe, eight, sequence=4096), overhead_bytes=0)
-for name, bill in bills.items():
-    print(f"{name:<12}{units.format_bytes(bill.total_bytes)}")
 needed = max(bill.total_bytes for bill in bills.values())
 states = bills["update"].model_states_bytes
 assert needed < 16 * 80 * units.GB < states + notes
+kinds = (
+    "weights",
+    "gradients",
+    "optimizer",
+    "intermediate results",
+    "temporary buffers",
+)
+figures.stacked_bars(
+    {
+        name: {kind: bill.consumers[kind] for kind in kinds}
+        for name, bill in bills.items()
+    },
+    "Sixteen GPUs together, at four moments of an update",
+    units.format_bytes,
+    limit=("sixteen GPUs", 16 * 80 * units.GB),
+)
 
 # %% [markdown]
 # 1161 of 1280 GB. The inputs of 80 layers are 43 GB of it. On top come, one after the other and never at once, three fp32 copies of the logits (13 GB) and
@@ -624,7 +705,7 @@ assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 quiz("4")
 
 # %% [markdown]
-# **Now you:** open `exercises/04_activations.ipynb`.
+# **Now you:** open [the exercises](../exercises/04_activations.ipynb).
 #
 # **Read on.** Korthikanti et al. 2022, *Reducing Activation Recomputation*, sections 4 and 5 (arXiv:2205.05198). Chen et al. 2016, *Sublinear Memory
 # Cost*, section 3 (arXiv:1604.06174). Dao et al. 2022, *FlashAttention*, section 3 (arXiv:2205.14135).

@@ -19,7 +19,16 @@
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from course_lib import expect, measure, panels, predict, quiz, scratch, show_source
+from course_lib import (
+    expect,
+    figures,
+    measure,
+    panels,
+    predict,
+    quiz,
+    scratch,
+    show_source,
+)
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import (
@@ -106,7 +115,19 @@ expect(
 # the tokens come from a layer that does want its gradient. In a language model the
 # first layer is an embedding: it looks rows up and multiplies nothing. Every matrix after
 # it costs the full 6.
-#
+
+# %%
+product = 2 * 2 * 3 * 4  # FLOP of one of the three products
+inside = {
+    "forward": product,
+    "gradient of the weights": product,
+    "gradient of the input": product,
+}
+first_layer = {part: inside[part] for part in list(inside)[:2]}
+bars = {"first layer": first_layer, "inside a model": inside}
+figures.stacked_bars(bars, "2 tokens through 3 × 4 weights", "{:.0f} FLOP".format)
+
+# %% [markdown]
 # **Remember**
 # - A matrix product is $2mkn$ FLOP. FLOP is an amount, FLOP/s a rate.
 # - Training costs 6 FLOP per token and weight of a matrix: 2 forward, 4 backward.
@@ -168,6 +189,22 @@ print(exact.explain())
 assert counted == exact.model_flop
 
 # %% [markdown]
+# Where do a model's FLOP go? Before you look: does the part of attention's scores grow or shrink from GPT-2 to GPT-3, whose
+# context is twice as long?
+
+# %%
+parts = ("projections", "scores", "mlp", "head")
+bars = {}
+for name in ("gpt2-124m", "llama2-7b", "llama2-70b", "gpt3-175b"):
+    leaves = flops.training_flops(models.MODELS[name]).leaves()
+    whole = sum(leaves.values())
+    bars[name] = {part: 100 * leaves[f"{part}_flop"] / whole for part in parts}
+figures.stacked_bars(bars, "Parts of the FLOP of training", "{:.0f} %".format)
+
+# %% [markdown]
+# It shrinks. Projections are attention's weight matrices; only the *scores* are work without weights, and they are a small part where
+# the hidden size is large.
+#
 # How wrong is $6ND$ for real models? It depends on sequence length over hidden size. The scores cost $12Lhs$ FLOP per token. The
 # matrices of a layer have $12h^2$ weights, so they cost $6 \cdot 12 L h^2 = 72 L h^2$. The ratio is
 #
@@ -541,6 +578,19 @@ assert 0.1 < efficiency < 2
 # | H100 PCIe: 756 TFLOP/s | another card with the same name |
 # | RTX 4090: 330 TFLOP/s | fp16 added up in fp16, which training does not do. With fp32 sums, and bf16: **165.2** |
 #
+# From the number in large print to what training gets out of an H100:
+
+# %%
+h100 = hardware.accelerator("H100-SXM").peak_flop_per_s / 1e12
+bars = {
+    "data sheet, large print": {"computing": h100, "zeros that are skipped": h100},
+    "dense": {"computing": h100},
+    "best matrix product": {"computing": 794.5, "idle or slow": h100 - 794.5},
+    "training at 40 % MFU": {"computing": 0.4 * h100, "idle or slow": 0.6 * h100},
+}
+figures.stacked_bars(bars, "H100, TFLOP/s", "{:,.0f}".format)
+
+# %% [markdown]
 # Large products are slower than the peak: the best that one benchmark found on an H100, over many sizes, reached 794.5 of 989.4 TFLOP/s,
 # 80 % (Bekman, *Machine Learning Engineering*). So an MFU of 40 to 50 % is good, and 100 % is out of reach. The dense peak can be computed
 # from the chip: clock × operations per clock.
@@ -570,7 +620,7 @@ assert round(ada / 1e12, 1) == 165.2
 quiz("5")
 
 # %% [markdown]
-# **Now you:** open `exercises/05_flops_roofline_mfu.ipynb`.
+# **Now you:** open [the exercises](../exercises/05_flops_roofline_mfu.ipynb).
 #
 # **Read on.** Kaplan et al. 2020, *Scaling Laws*, section 2.1 (arXiv:2001.08361). PaLM, appendix B
 # (arXiv:2204.02311), for MFU. Williams et al. 2009, *Roofline*. Narayanan et al. 2021, section 5.1 and

@@ -25,10 +25,14 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.figures.paper import style
 from course_lib.measure.collective_time import collective_seconds
+from course_lib.panels import steppers
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
+from course_lib.theory.network.all_reduce_steps import tree_steps
+from course_lib.theory.network.blocks import exchange
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 launch.warm_up()
@@ -45,23 +49,34 @@ least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 # ## 6.1 Seven operations
 #
 # A **collective** (集合通信) is an operation that all ranks of a group call together. Each rank gives a tensor, and
-# each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. For the first four
-# operations only the first number of each row is used:
+# each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. Some operations use only the first number of each row.
 #
-# | operation | before, on ranks 0, 1, 2 | after | chapter that needs it |
-# |---|---|---|---|
-# | **broadcast** (广播) from rank 0 | 1; 10; 100 | 1; 1; 1 | 7: all start with the same weights |
-# | **reduce** (规约) to rank 0 | 1; 10; 100 | 111; –; – | a loss that one rank prints |
-# | all-reduce | 1; 10; 100 | 111; 111; 111 | 7: gradients, 10: partial sums |
-# | **all-gather** (全收集) | 1; 10; 100 | 1 10 100 on each | 8, 9: weights that are spread over ranks |
-# | **reduce-scatter** (规约散播) | 1 2 3; 10 20 30; 100 200 300 | 111; 222; 333 | 8, 9: gradients that are spread |
-# | **all-to-all** (全交换) | 1 2 3; 10 20 30; 100 200 300 | 1 10 100; 2 20 200; 3 30 300 | 12: tokens to experts |
-# | **send/recv** (点对点通信) | 1 on rank 0 | 1 on rank 1 | 11: from stage to stage |
+# Here they are, each before and after. A colour stands for the rank whose numbers they are, and a bar of three colours for a sum. Before you read their names: which
+# of them add, and after which do all ranks have the same?
+
+# %%
+seven = (
+    "broadcast",
+    "reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-reduce",
+    "all-to-all",
+    "send-recv",
+)
+figures.collective_grid([exchange(operation, ranks=3) for operation in seven])
+
+# %% [markdown]
+# - **broadcast** (广播): rank 0 tells all. In chapter 7 all ranks start with the same weights.
+# - **reduce** (规约): rank 0 gets the sum of all, such as a loss that it prints.
+# - **all-gather** (全收集): everybody gets everything. Chapters 8 and 9 bring spread weights together.
+# - **reduce-scatter** (规约散播): rank 0 gets the first number of the sum, rank 1 the second. Chapters 8 and 9 do it with gradients.
+# - all-reduce: everybody gets the sum, of gradients in chapter 7 and of partial sums in chapter 10.
+# - **all-to-all** (全交换): number $i$ of each row goes to rank $i$. Chapter 12 sends tokens to experts.
+# - **send/recv** (点对点通信): a message from stage to stage in chapter 11. It is no collective: two ranks take part, the others do not notice. All the others can be built
+#   from it, and section 6.2 builds four of them.
 #
-# The last one is no collective: two ranks take part, the others do not notice. All the others can be built
-# from it, and section 6.2 builds four of them.
-#
-# Let us run the table. First the operations with one special rank. They write into the tensor they are given:
+# Let us run them. First the operations with one special rank. They write into the tensor they are given:
 
 
 # %%
@@ -151,20 +166,14 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 #
 # Now let everybody work. Put the ranks on a **ring** (环): each sends only to the next one and receives only from the one
 # before. Cut the tensor into as many parts as there are ranks. With our three rows, each number is a part. Part $i$ sets out
-# at rank $i + 1$, and each rank on the way adds its own number:
-#
-# | step | 0 sends to 1 | 1 sends to 2 | 2 sends to 0 | then |
-# |---|---|---|---|---|
-# | 1 | part 2: 3 | part 0: 10 | part 1: 200 | |
-# | 2 | part 1: 200 + 2 = 202 | part 2: 3 + 30 = 33 | part 0: 10 + 100 = 110 | rank 0 has 111, 1 has 222, 2 has 333 |
-#
-# That was the reduce-scatter, in $n - 1 = 2$ steps. Then each rank passes on its finished part, and after that the part
-# that it has just received, until everybody has everything. That is the all-gather:
-#
-# | step | 0 sends to 1 | 1 sends to 2 | 2 sends to 0 |
-# |---|---|---|---|
-# | 3 | part 0: 111 | part 1: 222 | part 2: 333 |
-# | 4 | part 2: 333 | part 0: 111 | part 1: 222 |
+# at rank $i + 1$, and each rank on the way adds its own number. Walk through it. After which step is the first part complete, and why is it then still not over?
+
+# %%
+steppers.ring(ranks=3)
+
+# %% [markdown]
+# After $n - 1 = 2$ steps each part is complete, each on another rank: that was the reduce-scatter. Then each rank passes on its finished part, and after that the part
+# that it has just received, until everybody has everything. That is the all-gather, in 2 more steps. In every step every rank sends one part and receives one.
 #
 # **Predict.** Now four ranks, and a tensor of a million fp32 numbers, 4 MB. How many messages does each rank send, and how many
 # bytes?
@@ -193,6 +202,23 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # all-reduce unless told otherwise. NCCL does it in two halves: each GPU lets the switch add up its own eighth of all tensors, then sends that sum to the switch, which copies it to all.
 # So $(n+1)/n \cdot S = 1.125\,S$ leave each of eight GPUs (nccl-tests, issue 212). Section 6.6 comes back to it. Until then everything goes from rank to rank.
 #
+# What the busiest of eight ranks sends in each of these ways, in units of $S$:
+
+# %%
+on_a_ring = collectives.sent_bytes("all-reduce", 1, 8)
+in_a_tree = tree_steps(8)  # section 6.4
+ways = {
+    "all to rank 0, and back": 7,
+    "a tree: rank 0": in_a_tree.sent_parts(0, in_a_tree.steps),
+    "a ring: each rank": on_a_ring,
+    "NVLS: each rank": 9 / 8,
+}
+assert ways["a tree: rank 0"] == 3 and on_a_ring == 1.75
+figures.bars(
+    ways, "{:g} S".format, "All-reduce on eight ranks: what the busiest one sends"
+)
+
+# %% [markdown]
 # ### In code
 #
 # The ring needs one kind of message: send to one rank and receive from another *at the same time*.
@@ -204,8 +230,8 @@ show_source(peers.Peers.swap)
 show_source(ring._add_around)
 
 # %% [markdown]
-# `parts` are views of one tensor, so `into += arrived` changes that tensor. The numbers of the parts are those of
-# the first table: in step 1, rank 0 sends part $(0 - 1) \bmod 3 = 2$. The second half has no addition:
+# `parts` are views of one tensor, so `into += arrived` changes that tensor. The numbers of the parts are those that you
+# walked through: in step 1, rank 0 of three sends part $(0 - 1) \bmod 3 = 2$. The second half has no addition:
 
 # %%
 show_source(ring._copy_around)
@@ -276,13 +302,23 @@ for name, (operation, numbers) in operations.items():
 # How long does a message take? Two things happen. It has to get going: a program starts a transfer, a chip wakes up, the first byte
 # travels. On NVLink, NVIDIA's library NCCL reckons with 3.4 µs for this in each step of a ring of large tensors (`hwLat` in `src/graph/tuning.cc`, commit 01afd20). Then bytes
 # flow, 450 GB a second.
-#
-# | message | getting going | flowing | together |
-# |---|---|---|---|
-# | 1 kB | 3.4 µs | 0.002 µs | 3.4 µs |
-# | 1.53 MB | 3.4 µs | 3.4 µs | 6.8 µs |
-# | 1 GB | 3.4 µs | 2222 µs | 2225 µs |
-#
+
+# %%
+nvlink = hardware.accelerator("H100-SXM").inside
+shares = {}
+for name, message in {"1 kB": 1e3, "1.53 MB": 1.53e6, "1 GB": 1e9}.items():
+    parts = {"going": nvlink.latency_s, "flowing": message / nvlink.bytes_per_s}
+    took = sum(parts.values())
+    row_name = f"{name}: {1e6 * took:,.1f} µs"
+    shares[row_name] = {part: 100 * each / took for part, each in parts.items()}
+figures.stacked_bars(
+    shares,
+    "What the time of one message is spent on, NVLink4",
+    "{:.0f} %".format,
+    colours={"going": style.IDLE, "flowing": style.MESSAGES},
+)
+
+# %% [markdown]
 # The first number is the **latency** (延迟) $\alpha$, in seconds per message. The second is the **bandwidth** (带宽) $\beta$, in bytes per second, *one way*. A small message is
 # all latency, a large one all bandwidth. For a collective with several steps, one after the other:
 #
@@ -297,7 +333,6 @@ for name, (operation, numbers) in operations.items():
 # 450 GB/s 52.4 ms. So 52.5 ms is the least for a ring.
 
 # %%
-nvlink = hardware.accelerator("H100-SXM").inside
 gradients = 2 * models.MODELS["llama2-7b"].parameters().total  # bytes in bf16
 result = ring_or_tree("all-reduce", gradients, 8, nvlink)
 print(result.explain().splitlines()[1])
@@ -354,6 +389,15 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # Eight ranks. Level 1: ranks 1, 3, 5, 7 send to 0, 2, 4, 6, which add. Level 2: 2 and 6 send to 0 and 4. Level 3: 4 sends to 0. Three steps, and
 # rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
 # $2 \lceil \log_2 n \rceil$ steps, where $\lceil\ \rceil$ rounds up.
+#
+# Walk through it, and watch the two strips of time below: every step of the tree carries the *whole* tensor, a step of the ring an eighth. Who is first with 64 kB? And with
+# 1 GB? How many ranks have nothing to do in the middle?
+
+# %%
+steppers.tree(ranks=8)
+
+# %% [markdown]
+# With 64 kB the tree is through after 21 µs, when the ring has made 6 of its 14 steps. With 1 GB the ring is more than three times as fast. In the middle only two ranks work.
 #
 # Exercise 6.12 builds this function. If you want to write it before you see ours, do that one now.
 
@@ -472,12 +516,15 @@ except ValueError as problem:
 # How good is the model? Compare it with each measured time:
 
 # %%
-for length, seconds in zip(sizes, measured, strict=True):
-    model = ring_or_tree("all-reduce", length, 2, here).ring_s
-    print(
-        f"{length:>9,} B: measured {1e6 * seconds:>7.0f} µs, model {1e6 * model:>7.0f} µs"
-    )
 expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
+times = list(zip(sizes, measured, strict=True))
+figures.collective_times(
+    ring_or_tree("all-reduce", 2**16, 2, here),
+    "your machine: the model's lines, and your measured times as dots",
+    2**10,
+    2**22,
+    {"ring": times},
+)
 
 # %% [markdown]
 # **Explain.** On a quiet machine expect errors of 10 to 50 % on single lines, for these reasons:
@@ -570,6 +617,11 @@ hdr = 200e9 / 8
 print(f"PCIe4 x16: {pcie / 1e9:.1f} GB/s, HDR: {hdr / 1e9:.1f} GB/s")
 assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9
 assert hdr == hardware.HDR.bytes_per_s < pcie
+figures.bars(
+    {"inside: NVLink4": nvlink.bytes_per_s, "PCIe slot": pcie, "network card": hdr},
+    lambda rate: f"{rate / 1e9:,.1f} GB/s",
+    "What a GPU can send in a second, one way",
+)
 
 # %% [markdown]
 # Notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
@@ -626,6 +678,28 @@ print(
     f"{on_the_wire / 1e9:.0f} GB/s, {on_the_wire / nvlink.bytes_per_s:.0%} of one way"
 )
 assert algbw < on_the_wire < carries.bytes_per_s < nvlink.bytes_per_s < busbw
+
+# %% [markdown]
+# Five numbers, and all of them are called "the bandwidth" of an H100's NVLink:
+
+# %%
+called = {
+    "data sheet": {"one way": nvlink.bytes_per_s, "other way": nvlink.bytes_per_s},
+    "wires, one way": {"one way": nvlink.bytes_per_s},
+    "data on them": {"one way": carries.bytes_per_s},
+    "busbw, default": {"computed": busbw},
+    "sent in that run": {"one way": on_the_wire},
+}
+figures.stacked_bars(
+    called,
+    "Bandwidths of one link",
+    lambda rate: f"{rate / 1e9:,.0f} GB/s",
+    colours={
+        "one way": style.MESSAGES,
+        "other way": style.IDLE,
+        "computed": style.WARNING,
+    },
+)
 
 # %% [markdown]
 # So neither column is a bandwidth of the wire. With in-network reduction the busbw answers another question: which link would a *ring* need to be as fast? (So the maintainer explains it, 5 July 2024.)
@@ -808,7 +882,7 @@ assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 quiz("6")
 
 # %% [markdown]
-# **Now you:** open `exercises/06_collectives.ipynb`.
+# **Now you:** open [the exercises](../exercises/06_collectives.ipynb).
 #
 # **Read on.** Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*, sections 3 and 4 (doi:10.1177/1094342005051521). Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce
 # Algorithms*, section 3. nccl-tests, `doc/PERFORMANCE.md`. Bekman, *Machine Learning Engineering*, network.

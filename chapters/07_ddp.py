@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -29,6 +30,7 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.measure.wire import log_wire
+from course_lib.panels import steppers
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import hardware, models, units
 from course_lib.theory.network import collectives
@@ -58,7 +60,11 @@ step_ms = predict("7.step", "Step in ms?", yours=None, unit="ms")
 # the gradient on replica $i$:
 #
 # $$g = \frac{1}{n} \sum_{i=1}^{n} g_i .$$
-#
+
+# %%
+figures.replicas([0.2, 0.6], samples=4, title="One update of one weight on two GPUs")
+
+# %% [markdown]
 # That is all of data parallelism. Test it: the two halves of a batch, one after the other, on one replica.
 
 
@@ -181,15 +187,30 @@ assert torch.equal(
 # device's link carries everything while the others wait, and it grows with $n$. (With NCCL the real class passes copies on from GPU to GPU, which
 # spreads the load. The bytes in all stay, and so does the waiting.)
 #
-# `DistributedDataParallel` (DDP) is not a faster version of the same thing but another idea:
-#
+# `DistributedDataParallel` (DDP) is not a faster version of the same thing but another idea: the gradients are all-reduced, so no device is in the middle.
+
+# %%
+sizes = range(2, 17)
+figures.lines(
+    {
+        "DataParallel": [(n, (n - 1) * 4 * parameters / 1e6) for n in sizes],
+        "DDP": [
+            (n, collectives.sent_bytes("all-reduce", 4 * parameters, n) / 1e6)
+            for n in sizes
+        ],
+    },
+    "devices",
+    "MB that the first device sends in a step",
+    "Our small GPT: 0.45 MB of weights, as many of gradients",
+)
+
+# %% [markdown]
 # | | `nn.DataParallel` | `DistributedDataParallel` |
 # |---|---|---|
 # | processes | one, with threads that share Python's global lock (GIL) | one per GPU, each with its own optimizer |
 # | weights | copied in every step | copied once, at the start |
 # | batch | scattered by the first GPU | each process reads its own |
 # | gradients | to the first GPU, after the backward pass | all-reduced in buckets, *during* it |
-# | bytes that the first GPU sends, copy by copy, $n = 8$ | $7 \cdot 4N$ | $2 \cdot \frac{7}{8} \cdot 4N$ |
 # | several nodes | no | yes |
 #
 # PyTorch's own documentation advises DDP even on one node. From here on the chapter is about DDP (Li et al. 2020, arXiv:2006.15704).
@@ -244,13 +265,19 @@ expect(28, 1 + ready.index("embedding.weight"), label="place", yours=place)
 # Three layers. Backward takes 5 ms for each, and each has 10 MB of gradients. Two ranks, 1 GB/s, no latency: 10 ms per
 # layer, since $2(n-1)/n = 1$.
 #
-# | | full at | sent from … to | step ends |
-# |---|---|---|---|
-# | one bucket of 30 MB | 15 ms | 15 … 45 ms | 45 ms |
-# | three of 10 MB: the 1st | 5 ms | 5 … 15 ms | |
-# | the 2nd | 10 ms | 15 … 25 ms | |
-# | the 3rd | 15 ms | 25 … 35 ms | 35 ms |
-#
+# Both ways, drawn by the library:
+
+# %%
+three = [Gradient(name, 10_000_000, 0.005) for name in "cba"]
+slow = hardware.Link("1 GB/s", bytes_per_s=1e9)
+together = ddp_timeline(three, 2, slow, cap_bytes=30_000_000, first_bytes=30_000_000)
+figures.bucket_timeline(together, "One bucket of 30 MB")
+
+# %%
+by_hand = ddp_timeline(three, ranks=2, link=slow, cap_bytes=10_000_000)
+figures.bucket_timeline(by_hand, "Three buckets of 10 MB")
+
+# %% [markdown]
 # The backward pass ends at 15 ms. What comes after is **exposed**, the part of the communication overhead (通信开销) that costs time: 30 ms with one bucket, 20 ms with three. The rest, 0 and 10 ms, is
 # hidden. In general bucket $i$ of $S_i$ bytes is full at $r_i$, and travels from $b_i$ to $e_i$:
 #
@@ -260,21 +287,56 @@ expect(28, 1 + ready.index("embedding.weight"), label="place", yours=place)
 # with $\beta$ the bytes per second, one way. The link carries one bucket at a time, in order.
 
 # %%
-three = [Gradient(name, 10_000_000, 0.005) for name in "cba"]
-slow = hardware.Link("1 GB/s", bytes_per_s=1e9)
-by_hand = ddp_timeline(three, ranks=2, link=slow, cap_bytes=10_000_000)
-print(by_hand.explain())
+assert round(together.exposed_s, 6) == 0.030
 assert round(by_hand.exposed_s, 6) == 0.020
+
+# %% [markdown]
+# ### Step by step
+#
+# Seven gradients, 5 ms of backward for each, on eight ranks with 4 GB/s and 0.1 ms a message. Layers hold 10 MB. The embedding is
+# the head as well and holds 20 MB. The stepper walks from event to event: a gradient is ready, a bucket leaves, a bucket is back. Hatched gradients are those of this rank's
+# own samples; plain ones are the mean.
+#
+# **Predict.** Buckets of 20 MB. All gradients are ready after 35 ms. Which part of the link's 40.6 ms is exposed?
+
+# %%
+tail_ms = predict("7.tail", "Exposed, 20 MB?", yours=None, unit="ms")
+
+# %%
+stepper = steppers.buckets(bucket_mb=20, ranks=8)
+stepper
+
+# %%
+stepper.step.value = stepper.count - 1
+walked, _ = stepper.result
+expect(1000 * walked.timeline.exposed_s, label="exposed", unit="ms", yours=tail_ms)
+stepper.step.value = 0
+
+# %% [markdown]
+# **Explain.** The link has its first bucket at 10 ms and never rests again: $10 + 40.6 - 35 = 15.6$ ms. Now try three settings, and look at the two bars at the bottom of the last step:
+#
+# 1. 80 MB: what is the link doing while layers 6 to 1 are computed?
+# 2. 64 ranks, 10 MB: every bucket is full in time. Why does the step take four times as long as backward?
+# 3. Overlap switched off: what has changed at the top of the picture, and what only at the bottom?
+#
+# Answers. (1) Nothing: the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms; with 80 MB it is one payment, and the step is shorter. (3) Gradients and buckets fill in
+# the same order. Only the moment at which they leave is later.
+#
+# **Remember**
+# - A bucket leaves when it is full *and* the link is free. The last one is full when backward ends, so its way is always exposed.
 
 # %% [markdown]
 # ### Measured, on a link that we control
 #
-# Is PyTorch's DDP really like this? On a laptop the network is memory and the times are noise. So we replace both ends by something that
-# we know: six layers whose backward pass *sleeps* 20 ms, and a link that *sleeps* 30 ms for each layer's bytes. DDP lets us
+# Is PyTorch's DDP really like this? On a laptop the network is memory and the times are noise. So we start two ranks and replace both ends by something that
+# we know: six layers whose backward pass *sleeps* 20 ms, and a link that makes the real all-reduce and then *sleeps*, until 30 ms have passed for each layer's bytes. Both times are set by us; nothing is fitted. DDP lets us
 # replace its all-reduce: a **communication hook** gets each full bucket and returns a promise for the result.
 
 
 # %%
+NAPS = []  # start and end of each
+
+
 class Nap(torch.autograd.Function):
     """Changes nothing; its backward pass takes 20 ms."""
 
@@ -284,7 +346,9 @@ class Nap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
+        start = time.perf_counter()
         time.sleep(0.020)
+        NAPS.append((start, time.perf_counter()))
         return gradient
 
 
@@ -301,25 +365,29 @@ wire_speed = hardware.Link("30 ms a layer", bytes_per_s=LAYER / 0.030)
 
 
 class SleepingLink:
-    """Carries one bucket at a time, in a thread of its own."""
+    """Carries one bucket at a time, in a thread of its own: a real message, then sleep."""
 
     def __init__(self):
-        self.thread, self.buckets = ThreadPoolExecutor(1), 0
+        self.thread, self.carried = ThreadPoolExecutor(1), []
+        self.group = dist.new_group()  # DDP has messages of its own
 
     def hook(self, _, bucket):
-        self.buckets += 1
         arrived = torch.futures.Future()
         self.thread.submit(self.carry, bucket.buffer(), arrived)
         return arrived
 
     def carry(self, flat, arrived):
-        time.sleep(flat.nbytes / wire_speed.bytes_per_s)
+        start = time.perf_counter()
+        dist.all_reduce(flat.div_(dist.get_world_size()), group=self.group)
+        lasts_s = flat.nbytes / wire_speed.bytes_per_s
+        time.sleep(max(0, start + lasts_s - time.perf_counter()))
+        self.carried.append((start, time.perf_counter()))
         arrived.set_result(flat)
 
 
 # %%
 def backward_passes(cap_mb, count=4, **options):
-    """Seconds of so many backward passes, and the buckets that travelled in each."""
+    """Of so many backward passes: seconds, and the intervals of naps and of the link."""
     layers = [Layer(256, 256, bias=False) for _ in range(6)]
     ddp = DistributedDataParallel(
         nn.Sequential(*layers), bucket_cap_mb=cap_mb, **options
@@ -327,10 +395,14 @@ def backward_passes(cap_mb, count=4, **options):
     link, passes = SleepingLink(), []
     ddp.register_comm_hook(None, link.hook)
     for _ in range(count):
-        loss, before = ddp(torch.ones(1, 256)).sum(), link.buckets
+        loss = ddp(torch.ones(1, 256)).sum()
+        NAPS.clear()
+        link.carried.clear()
         start = time.perf_counter()
         loss.backward()
-        passes.append((time.perf_counter() - start, link.buckets - before))
+        seconds = time.perf_counter() - start
+        lanes = [[(a - start, b - start) for a, b in it] for it in (NAPS, link.carried)]
+        passes.append((seconds, *lanes))
     return passes
 
 
@@ -346,12 +418,11 @@ ends = predict("7.end", "A bucket a layer?", yours=None, unit="s")
 
 # %%
 six = [Gradient("layer", LAYER, 0.020) for _ in range(6)]
-in_theory = {}
+plans = {}
 for mib in (0.25, 0.5, 2):  # one layer, two layers, everything
     cap = round(mib * units.MIB)
-    in_theory[mib] = ddp_timeline(
-        six, 2, wire_speed, cap_bytes=cap, first_bytes=cap
-    ).end_s
+    plans[mib] = ddp_timeline(six, 2, wire_speed, cap_bytes=cap, first_bytes=cap)
+in_theory = {mib: plan.end_s for mib, plan in plans.items()}
 
 
 # %%
@@ -362,8 +433,8 @@ def all_limits(count):
 
 
 def fastest(passes):
-    """Seconds of the fastest pass for each limit, the first pass left out."""
-    return {mib: min(s for s, _ in found[1:]) for mib, found in passes.items()}
+    """The fastest pass for each limit, the first pass left out."""
+    return {mib: min(found[1:]) for mib, found in passes.items()}
 
 
 # %% [markdown]
@@ -371,8 +442,8 @@ def fastest(passes):
 
 # %%
 for count in (4, 8, 16, 32):
-    passes = launch.run(all_limits, count, ranks=1)[0]
-    best_s = fastest(passes)
+    passes = launch.run(all_limits, count, ranks=2, stream=False)[0]
+    best_s = {mib: seconds for mib, (seconds, *_) in fastest(passes).items()}
     if all(best_s[mib] < 1.1 * in_theory[mib] for mib in in_theory):
         break
 for mib, predicted_s in in_theory.items():
@@ -391,16 +462,39 @@ expect(
 assert best_s[0.25] < best_s[2]  # something was hidden
 
 # %% [markdown]
+# The prediction and that pass, on one scale. Numbers are layers in backward's order, and buckets:
+
+
+# %%
+def predicted_lanes(plan):
+    """Intervals of backward and of the link."""
+    backward = [(0.020 * place, 0.020 * (place + 1)) for place in range(6)]
+    return backward, [(sent.start_s, sent.end_s) for sent in plan.exchanges]
+
+
+_, *measured_lanes = fastest(passes)[0.25]
+figures.beside(
+    {"predicted": predicted_lanes(plans[0.25]), "measured": measured_lanes},
+    "Six layers, a bucket for each, two ranks",
+)
+
+# %%
+gap_ms = 1000 * (best_s[0.25] - in_theory[0.25])
+first_ms = 1000 * (measured_lanes[1][0][0] - 0.020)
+late_ms = 1000 * sum(end - start - 0.030 for start, end in measured_lanes[1])
+print(f"{gap_ms:.1f} ms longer: {first_ms:.1f} ms until the first bucket leaves,")
+print(f"{late_ms:.1f} ms by which the six sleeps of the link overran")
+
+# %% [markdown]
 # **Explain.** 200 ms = 20 ms until the first bucket is full + 6 · 30 ms on the link. Two layers a bucket: 40 + 180 = 220. One bucket: 120 + 180
-# = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and the real computing comes on
-# top. The gap is never negative.
+# = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and before the first bucket leaves there is some real computing. The two pictures have the same order and the same gaps; the gap in time is never negative.
 #
 # We left the first pass out. Look at it:
 
 # %%
-for number, (seconds, buckets) in enumerate(passes[0.25][:4], start=1):
-    print(f"pass {number}: {buckets} buckets, {seconds:.3f} s")
-assert [buckets for _, buckets in passes[0.25][:4]] == [1, 6, 6, 6]
+for number, (seconds, _, sent) in enumerate(passes[0.25][:4], start=1):
+    print(f"pass {number}: {len(sent)} buckets, {seconds:.3f} s")
+assert [len(sent) for _, _, sent in passes[0.25][:4]] == [1, 6, 6, 6]
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
@@ -416,7 +510,7 @@ def from_the_first_on():
     """The buckets of each of three passes, with find_unused_parameters."""
     launch.init()
     passes = backward_passes(0.25, 3, find_unused_parameters=True)
-    return [buckets for _, buckets in passes]
+    return [len(sent) for _, _, sent in passes]
 
 
 assert launch.run(from_the_first_on, ranks=1) == [[6, 6, 6]]
@@ -483,6 +577,31 @@ assert exposed_s[25] < exposed_s[1] < exposed_s[512]
 # Answers. (1) 512 MiB is one bucket: nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency. (2) 32,768. The
 # last bucket holds the embedding and the positions, 158 MB, and what was left of the first layer. Nothing remains to hide its 13 ms behind. (3) The latency, 2046 steps
 # a bucket: 257 ms are exposed. Larger buckets help, 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
+#
+# All sizes at once, at 16,384 tokens: each curve has its lowest point where neither latency nor waiting rules.
+
+# %%
+gradients = model_gradients(models.MODELS["gpt2-124m"], a100, tokens=16384)
+
+
+def exposed_ms(ranks, mib):
+    """Exposed communication of GPT-2 on A100 with 25 GB/s."""
+    cap = mib * units.MIB
+    line = ddp_timeline(gradients, ranks, hardware.HDR, cap_bytes=cap, first_bytes=cap)
+    return 1000 * line.exposed_s
+
+
+caps = (1, 2, 4, 8, 16, 25, 50, 100, 200, 400, 512)
+figures.lines(
+    {
+        f"{n:,} ranks": [(mib, exposed_ms(n, mib)) for mib in caps]
+        for n in (8, 128, 1024)
+    },
+    "bucket, MiB",
+    "exposed, ms",
+    "Small buckets pay latency, large ones start late",
+    doubling=(True, True),
+)
 
 # %%
 panel.tokens.value = 32768
@@ -513,6 +632,32 @@ speed = chip.peak_flop_per_s * chip.matmul_efficiency
 tokens = hiding_tokens(speed, hardware.NDR.bytes_per_s, ranks=1024)
 print(f"{tokens:,.0f} tokens per GPU; a batch of 4M tokens: {2**22 / tokens:.0f} GPUs")
 assert round(2**22 / tokens) == 132
+
+# %% [markdown]
+# The same as a picture, for LLaMA-2 7B and a batch of 4M tokens. Backward is shared out among the GPUs, the all-reduce is not:
+
+# %%
+many = [8, 16, 32, 64, 132, 256, 512, 1024]
+count = models.MODELS["llama2-7b"].parameters().total
+figures.lines(
+    {
+        "backward": [(n, 4000 * count * 2**22 / n / speed) for n in many],
+        "all-reduce": [
+            (
+                n,
+                1000
+                * collectives.sent_bytes("all-reduce", 4 * count, n)
+                / hardware.NDR.bytes_per_s,
+            )
+            for n in many
+        ],
+    },
+    "GPUs",
+    "ms",
+    "A batch of 4M tokens on more and more H100",
+    doubling=(True, True),
+    mark={"132 GPUs": 132},
+)
 
 # %% [markdown]
 # So with LLaMA-2's batch of 4M tokens the exchange shows beyond some 130 GPUs, far fewer than the 1024 of section 7.1. Under strong scaling $T$ falls with each GPU that is
@@ -835,7 +980,7 @@ figures.loss(
 quiz("7")
 
 # %% [markdown]
-# **Now you:** open `exercises/07_ddp.ipynb`.
+# **Now you:** open [the exercises](../exercises/07_ddp.ipynb).
 #
 # **Read on.** Li et al. 2020, *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, sections 3 and 4 (arXiv:2006.15704). PyTorch's notes
 # *Distributed Data Parallel* (pytorch.org/docs, Developer Notes). *How to Scale Your Model*, chapter Training (jax-ml.github.io/scaling-book).

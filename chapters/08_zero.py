@@ -24,6 +24,7 @@ import torch
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.panels import steppers
 from course_lib.demos.launchers import deepspeed_config as deepspeed
 from course_lib.demos.zero.prediction import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
@@ -137,8 +138,66 @@ totals = [bill.total_bytes / 1e9 for bill in example.bills]
 assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
 
 # %% [markdown]
-# These are the four numbers of the paper's figure 1. Look at the limits, too. With ever more GPUs stage 1
-# approaches $4P$, a quarter of what it was. Stage 2 approaches $2P$, an eighth. Only stage 3 goes on falling. The
+# These are the four numbers of the paper's figure 1.
+#
+# ### One step, moment by moment
+#
+# Three layers of 600 million parameters, 28.8 GB of model states, on four ranks. A column is a rank, a height is bytes. White is what a rank does not hold. Start with stage 2, walk through the step, and look at the gradients.
+#
+# **Predict.** At rest a rank holds 9.0 GB in stage 2: 3.6 of weights and a quarter of 21.6. How many GB does it hold at most during the step? A layer has 1.2 GB of gradients.
+
+# %%
+at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
+
+# %%
+stepper = steppers.zero(stage=2, ranks=4)
+stepper
+
+# %%
+held = []
+for place in range(stepper.count):
+    stepper.step.value = place
+    held.append(stepper.result.total_bytes / 1e9)
+expect(10.8, max(held), within=1e-6, label="at most", unit="GB", yours=at_most)
+stepper.step.value = 0
+
+# %% [markdown]
+# **Explain.** $9.0 + 2 \cdot 0.3 + 1.2$: the last layer of the backward pass is there whole, of the two before it only the own quarter. Now look at the other stages:
+#
+# 1. Stage 1: after which step is the most held, and how much? When does the first message leave?
+# 2. Stage 3: how often is each layer gathered, and how long does it stay? What is the last step?
+# 3. Stage 0 and stage 2: compare the bytes sent at the end.
+#
+# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole, and only then does anything leave. (2) Twice, once for each pass, and only while it is at work. The update is the last step: nothing has to be handed round, since the next forward pass gathers. (3) Both 5.4 GB.
+# In stage 0 all of it is gradients, in stage 2 half of it is new weights.
+#
+# **Remember**
+# - Stage 1 works like DDP until the update. Stage 2 lets go of gradients during backward, stage 3 of weights after each layer.
+# - Whoever owns a part sums its gradient, keeps its optimizer states and updates it.
+
+# %% [markdown]
+# ### More GPUs
+#
+# LLaMA-2 7B on 1 to 1024 GPUs, the four formulas as curves:
+
+# %%
+llama = models.MODELS["llama2-7b"].parameters().total
+by_ranks = {f"stage {stage}": [] for stage in zero.STAGES}
+for ranks in [2**power for power in range(11)]:
+    for bill in zero.zero_stages(llama, ranks, RECIPES["mixed-16"]).bills:
+        point = ranks, bill.total_bytes / 1e9
+        by_ranks[f"stage {bill.zero_stage}"].append(point)
+figures.lines(
+    by_ranks,
+    "GPUs",
+    "GB of model states on each GPU",
+    "LLaMA-2 7B, 16 bytes per parameter",
+    doubling=(True, False),
+    level={"an 80-GB GPU": 80},
+)
+
+# %% [markdown]
+# With ever more GPUs stage 1 approaches $4P$, a quarter of what it was. Stage 2 approaches $2P$, an eighth. Only stage 3 goes on falling. The
 # activations of chapter 4 are not in here: ZeRO does not touch them. Nor are the buffers: stage 3 holds the layer
 # at work whole, and usually the next one.
 #
@@ -232,15 +291,16 @@ assert [round(size / 1e9, 1) for size in beside] == [13.5, 0, 1.3, 2.7]
 #
 # From chapter 6: an all-reduce *is* a reduce-scatter followed by an all-gather, and each of the halves lets a
 # rank send $(n-1)/n$ of the tensor on a ring. Let $W$ be the bytes of all weights in bf16, 15 GB in the example; the
-# gradients are as large. Write $q = (n-1)/n$, which is nearly 1 for many ranks.
-#
-# | | reduce-scatter | all-gather | sent by each GPU | 64 GPUs |
-# |---|---|---|---|---|
-# | plain | gradients | gradients | $2qW$ | 29.5 GB |
-# | stage 1 | gradients | new weights | $2qW$ | 29.5 GB |
-# | stage 2 | gradients, layer by layer | new weights | $2qW$ | 29.5 GB |
-# | stage 3 | gradients, layer by layer | weights, forward and backward | $3qW$ | 44.3 GB |
-#
+# gradients are as large. Write $q = (n-1)/n$, which is nearly 1 for many ranks. Then each box below is $qW$, 14.8 GB on 64 GPUs:
+
+# %%
+G, W = "gradients", "weights"
+figures.halves(
+    {"plain": [G, G], "stage 1": [G, W], "stage 2": [G, W], "stage 3": [W, W, G]},
+    "An update with one micro-batch",
+)
+
+# %% [markdown]
 # So stages 1 and 2 cost nothing extra. The second half of the all-reduce hands the summed *gradients* to
 # everybody, only for everybody to compute the same weights from them. ZeRO does the update between the two
 # halves, and hands round the *weights* instead. Same size, same bytes. Stage 3 needs the weights once more, for
@@ -273,6 +333,20 @@ for stage in zero.STAGES:
 assert round(sent / alone) == 12
 
 # %% [markdown]
+# In the order in which they are sent:
+
+# %%
+figures.halves(
+    {
+        "plain": [G, G],
+        "stage 1": [G, W],
+        "stage 2": [G, G, G, G, W],
+        "stage 3": 4 * [W, W, G],
+    },
+    "An update with four micro-batches",
+)
+
+# %% [markdown]
 # 2, 2, 5, 12. Whoever quotes "1×, 1×, 1.5×" means $m = 1$.
 #
 # **Remember**
@@ -297,6 +371,12 @@ tensors = [torch.arange(1.0, 7).view(2, 3), torch.arange(7.0, 11)]
 vector = scratch.zero.flat.flatten(tensors, ranks=4)  # (12,)
 print(vector.view(4, 3))
 assert [zero.shard(10, 4, rank).zeros for rank in range(4)] == [0, 0, 0, 2]
+
+# %% [markdown]
+# With their tensors, and one colour for each part:
+
+# %%
+figures.cut_unit({"matrix": 6, "bias": 4}, ranks=4)
 
 # %% [markdown]
 # The zeros never matter: their gradient is zero, and nobody reads them. They cost at most $n - 1$ elements per
@@ -546,7 +626,11 @@ print(f"{embedding:,} parameters outside the layers")
 # Its norm is $\sqrt{9 + 16} = 5$, so it becomes (0.6, 0.8). Now rank 0 has the 3 and rank 1 the 4. Each finds
 # *its* norm above 1, divides by it, and both keep 1: the gradient is (1, 1). Its norm is $\sqrt 2$, and it points
 # elsewhere.
-#
+
+# %%
+figures.clipped((3, 4), limit=1, right=(3 / 5, 4 / 5), wrong=(1, 1))
+
+# %% [markdown]
 # The remedy: a norm's *square* is a sum, so it can be summed over ranks. One all-reduce of one number:
 #
 # $$\lVert g \rVert = \sqrt{\sum_{r=0}^{n-1} \lVert g_r \rVert^2},$$
@@ -629,7 +713,26 @@ assert one.bus_bytes == 4 * 7_500_000_000
 assert round(one.bus_seconds(), 2) == 0.95
 
 # %% [markdown]
-# 0.95 s in each update. Against computing: 4096 tokens are $6 \cdot 7.5 \cdot 10^9 \cdot 4096$ = 184 TFLOP, or
+# As a time line, for 4096 tokens at 150 TFLOP/s on the GPU and 200 GB/s of the host's memory, with nothing hidden:
+
+# %%
+computing_s = 6 * 7.5e9 * 4096 / 150e12
+bus_s, update_s = one.bus_seconds() / 2, 28 * 7.5e9 / 200e9
+starts = [0, computing_s, computing_s + bus_s, computing_s + bus_s + update_s]
+figures.who_did_what(
+    {
+        "GPU": [("computing", 0, starts[1])],
+        "PCIe": [
+            ("copying", starts[1], starts[2]),
+            ("copying", starts[3], starts[3] + bus_s),
+        ],
+        "host": [("updating", starts[2], starts[3])],
+    },
+    "One update of 7.5 billion parameters on one GPU, optimizer on the host",
+)
+
+# %% [markdown]
+# 0.95 s in each update on the bus. Against computing: 4096 tokens are $6 \cdot 7.5 \cdot 10^9 \cdot 4096$ = 184 TFLOP, or
 # 1.2 s at 150 TFLOP/s. With ten micro-batches per update the bus is 7 % of the step. So offload goes with large
 # batches. With ZeRO each GPU sends only its own part over its own PCIe slot: 64 GPUs need 15 ms.
 #
@@ -827,6 +930,24 @@ figures.stored_by_version(
 # Two ranks halve what they cut: 1.77 MB become 1.32, 1.10 and 0.88. PyTorch's optimizer keeps 1.33, and sends
 # half as much again.
 #
+# That is what remains after an update. And during one? On each rank the demo `step_memory` follows every tensor through an update, as in chapter 3. Here is
+# rank 0 of two, with 4 layers and 16 samples:
+
+# %%
+updates = demos.run("step_memory", ranks=2, model="4x64x4", batch=16, stream=False)
+for name in ("stage 0", "ZeRO 1"):
+    peak = updates.measured[name].peak_bytes
+    expect(updates.predicted[name].peak_bytes, peak, within=0.02, label=name, unit="B")
+figures.memory_over_time(
+    {name: updates.measured[name] for name in ("stage 0", "ZeRO 1", "ZeRO 2")},
+    "Measured on rank 0 of 2",
+)
+
+# %% [markdown]
+# Stage 1 halves the optimizer's part, for the whole update. The yellow in the update is mostly the gradients once more, in one vector for each unit, as they are sent. Stage 2 halves the gradients as well, but they are not there when most is in memory: both peaks are
+# at the beginning of the backward pass, and nearly equal. In a small model with many samples sharding gradients saves nothing *at the peak*. It does where
+# the update is the fullest moment, as with large models and few samples.
+#
 # The milliseconds in the report say little. Run the cell twice: they change from run to run by as much as from
 # stage to stage. With layers of 50,000 parameters a message is mostly latency (chapter 6), and two processes
 # share your processor. The bytes carry over to GPUs, the times do not.
@@ -854,7 +975,7 @@ figures.stored_by_version(
 quiz("8")
 
 # %% [markdown]
-# **Now you:** open `exercises/08_zero.ipynb`.
+# **Now you:** open [the exercises](../exercises/08_zero.ipynb).
 #
 # **Read on.** Rajbhandari et al. 2020, *ZeRO*, sections 5 and 7 (arXiv:1910.02054). Ren et al. 2021,
 # *ZeRO-Offload*, sections 3 and 4 (arXiv:2101.06840). Rajbhandari et al. 2021, *ZeRO-Infinity*, section 3, for

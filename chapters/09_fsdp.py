@@ -30,9 +30,12 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
+from course_lib.figures.paper import style
+from course_lib.panels import steppers
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import RECIPES, Job, Layout, Recipe, models, units
+from course_lib.theory.memory.buffer_turns import buffer_turns
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory, memory_moments
 from course_lib.theory.memory.states import local_parameters
@@ -61,19 +64,44 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # The usual choice lies between: each layer is a unit, and all that is left is the **root unit** (根单元):
 # embedding, last norm, head.
 #
-# What happens to layer 5 in one step:
+# In one step a layer is gathered, used and freed, gathered again for its backward pass, and freed again; then its gradients are averaged over the
+# ranks, and each rank keeps its part. Each of these moves is one collective: an all-gather, or a reduce-scatter.
 #
-# | when | what | collective |
-# |---|---|---|
-# | before its forward pass | its parts are collected from all ranks | all-gather |
-# | forward | this rank computes with the whole layer, on its own samples | |
-# | after it | the whole weights are freed, the part stays | |
-# | before its backward pass | collected once more | all-gather |
-# | backward | whole gradients of this rank's samples | |
-# | after it | weights freed; gradients averaged, each rank keeps its part | reduce-scatter |
+# **Predict.** Four layers and their root, which stays whole from the beginning to the end of the step. How many all-gathers and how many
+# reduce-scatters has a step?
+
+# %%
+gathers = predict("9.gathers", "All-gathers?", yours=None)
+scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
+
+# %% [markdown]
+# Now watch it: four layers of LLaMA-2 7B on eight H100. Above are two lanes, what a GPU computes and what it sends; unit 0 is the root. In the middle is the
+# memory of all that is whole. Below are the units: blue is the shard, which always stays, yellow are whole weights, orange is a gradient. Follow layer 2.
+
+# %%
+life = steppers.fsdp()
+life
+
+# %% [markdown]
+# 1. Set `prefetch` to 0. When does the GPU wait? Set it to 2: what has become faster, and what does it cost?
+# 2. At the turn, between the last forward and the first backward pass, layer 4 is freed and gathered again at once. Which setting avoids that? At what price?
+
+# %%
+found = {}
+for ahead in (0, 1, 2):
+    life.prefetch.value = ahead
+    life.step.value = 0
+    found[ahead] = life.text.splitlines()[3]
+    print(ahead, found[ahead])
+life.prefetch.value = 1
+assert len(set(found.values())) == 2
+
+# %% [markdown]
+# 1: without prefetch it waits for every gather. One layer ahead hides nearly all of them. Two ahead win nothing: there is one link, and it cannot bring layers
+# sooner; they only lie in memory longer. 2: `reshard` off. Then all layers are whole at the turn (section 9.2).
 #
-# The optimizer then updates each part where it lies. It never sees a whole layer. The root stays whole from the beginning
-# to the end of the step (Zhao et al. 2023, arXiv:2304.11277, section 3).
+# **Remember.** A unit's life: shard, gathered, used, freed, gathered, used, freed, and its gradient reduced and scattered. The optimizer then updates each part where it lies,
+# and never sees a whole layer (Zhao et al. 2023, arXiv:2304.11277, section 3).
 #
 # ### The scratch version
 #
@@ -137,7 +165,7 @@ figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 # %% [markdown]
 # ### Count it
 #
-# A GPT of 4 layers, 2 ranks. In each layer we look at the whole weights that are in memory
+# The stepper is drawn from the order of calls that our scratch version really makes (the course's tests compare the two). Now count them in a run: a GPT of 4 layers, 2 ranks. In each layer we look at the whole weights that are in memory
 # while the MLP computes, forward and backward, and `log_wire` writes down the collectives.
 
 # %%
@@ -165,13 +193,6 @@ def look(reshard=True, prefetch=True, dtype=torch.float32):
         mean_loss(model, rows).backward()
     return whole, log.sent(), shapes[0]
 
-
-# %% [markdown]
-# **Predict.** How many all-gathers and how many reduce-scatters has a step of these four layers and their root?
-
-# %%
-gathers = predict("9.gathers", "All-gathers?", yours=None)
-scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 
 # %%
 whole, sent, weight_shape = launch.run(look, ranks=2)[0]
@@ -326,6 +347,22 @@ for ranks in (40, 41):
     )
     assert (found.states_bytes < whole_bytes) == (ranks == 41)
 
+# %%
+colours = {
+    "shards of all states": style.STATES,
+    "whole weights": style.TEMPORARY,
+    "whole gradients": style.GRADIENTS,
+}
+bars = {}
+for ranks in (8, 41, 64, 1024):
+    found = gather_timeline(seven, Recipe(), ranks)
+    parts = (found.states_bytes, found.peak_weights_bytes, found.peak_gradients_bytes)
+    bars[f"{ranks} GPUs"] = dict(zip(colours, parts, strict=True))
+limit = ("one card", 24 * units.GB)
+figures.stacked_bars(
+    bars, "The worst moment", units.format_bytes, colours=colours, limit=limit
+)
+
 # %% [markdown]
 # **Predict → measure.** Our four-layer GPT in all four settings: the theory's peak of whole
 # weights against what the hooks saw.
@@ -367,6 +404,13 @@ for on, peak in zip(settings, peaks, strict=True):
 # | `HYBRID_SHARD` | cut inside a node, copied between nodes | a device mesh of two dimensions | MiCS, ZeRO++ |
 # | `_HYBRID_SHARD_ZERO2` | the same, whole from forward to backward | both | |
 #
+# Here are three of them on two nodes of four GPUs. A square is a layer, blue is what that GPU stores of it:
+
+# %%
+strategies = {"NO_SHARD": 1, "HYBRID_SHARD": 4, "FULL_SHARD": 8}
+figures.shard_groups(strategies, nodes=2, per_node=4)
+
+# %% [markdown]
 # A **device mesh** (设备网格) is a grid of ranks. 64 ranks in nodes of 8 are a mesh of 8 × 8: a row is a node, and a
 # column has one rank of each node. With such a mesh `fully_shard` cuts a layer over the ranks of
 # a row, and the ranks of a column hold equal parts.
@@ -891,6 +935,18 @@ print("published   ", published)
 print("128 tokens  ", by_the_program)
 assert by_the_program == [8, 14, 17, 23, 0, 6, 14]
 
+# %%
+columns = ["DDP", "SHARD_GRAD_OP", "FULL_SHARD", "with offload"]
+columns += ["XL: DDP", "XL: FULL_SHARD", "XL: with offload"]
+series = {"published": published, "by theory alone": predicted(128)}
+series["with what the program keeps"] = by_the_program
+by_column = {
+    name: {key: values[place] for key, values in series.items()}
+    for place, name in enumerate(columns)
+}
+looks = dict(zip(series, (style.INK, style.PALE, style.SKY), strict=True))
+figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
+
 # %% [markdown]
 # **Explain.** 8, 14, 17, 23, and 0, 6, 14. Nothing was fitted: each number is from the program or measured here. The
 # largest gap is SHARD_GRAD_OP's 14 against 11. Still, nobody ran that program again for this chapter, so read it as
@@ -937,7 +993,17 @@ assert by_the_program == [8, 14, 17, 23, 0, 6, 14]
 show_source(scratch.fsdp.yafsdp_layers.Buffers)
 
 # %% [markdown]
-# Watch the buffers at work. `Noted` writes down what lies in them whenever a layer begins, forward and backward:
+# **Question.** Layer 5 of eight goes backward, in the odd buffer. Which layer's weights arrive meanwhile, and in which buffer? Whose gradients leave? Think of
+# an answer, then go to that step:
+
+# %%
+steppers.yafsdp()
+
+# %% [markdown]
+# Layer 4 arrives in the even buffer, and the gradients of layer 6 leave the even buffer of gradients. At the turn nothing arrives: the two last layers
+# are still there, so of $n$ layers only $2n - 2$ are gathered.
+#
+# Is it so in a real run? `Noted` writes down what lies in the buffers whenever a layer begins, forward and backward:
 
 
 # %%
@@ -984,6 +1050,12 @@ moments = launch.run(buffers_at_work, ranks=2)[0]
 figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
 
 # %%
+for seen, told in zip(moments, buffer_turns(8), strict=True):
+    assert seen[:2] == (told.phase, told.layer)
+    assert (tuple(seen.weights), tuple(seen.gradients)) == (
+        told.weights,
+        told.gradients,
+    )
 there, back = moments[5], moments[8 + 2]
 assert there == ("forward", 5, [6, 5], [None, None])
 assert back == ("backward", 5, [4, 5], [6, 5])
@@ -1181,13 +1253,83 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 #
 # `fully_shard` allocates most often: it makes small tensors for each parameter, where ours has one vector a unit.
 #
+# Both together are what a GPU holds. One whole update of FSDP with 16 samples, sorted by what the memory is for:
+
+# %%
+update = demos.run(
+    "step_memory", ranks=2, version="FSDP", model="4x64x4", batch=16, stream=False
+)
+runs = {"predicted": update.predicted["FSDP"], "measured": update.measured["FSDP"]}
+expect(
+    runs["predicted"].peak_bytes,
+    runs["measured"].peak_bytes,
+    within=0.06,
+    label="peak of FSDP",
+    unit="B",
+)
+figures.memory_over_time(runs, "FSDP, rank 0 of 2")
+
+# %% [markdown]
+# Weights, gradients and optimizer are halves. On the slope of the forward pass lies a seam of temporary buffers: two whole layers
+# and the root. It is thicker in the backward pass, where whole gradients join them. Theory's peak is 5 % too high: it counts all whole gradients of a layer from the
+# moment at which its backward pass begins, when the first of them is still to come.
+#
 # What a CPU cannot show: the caching allocator's overshoot and the give-way effect are properties of a GPU with
 # several streams. We have counted how often memory is asked for. What that costs in time, and what the small
 # kernels cost, only a GPU's profile shows; for that we have the authors' word.
 #
+# ### Two lanes, predicted and measured
+#
+# The stepper of section 9.1 was theory. Now the same on two real ranks: a root and four layers, which sleep instead of computing (15 ms forward, 30 ms backward), so that the
+# few cores of a laptop disturb nobody. Gathers and reductions are real, 3.2 MB each. The demo times a gather and a reduction alone. With these
+# two numbers and the two sleeps, theory predicts the whole step.
+#
+# **Predict.** A layer's two passes sleep 45 ms. How many ms do four layers take at least, whatever is sent?
+
+# %%
+asleep_ms = predict("9.asleep", "ms, without any message?", yours=None, unit="ms")
+
+# %%
+lanes = demos.run("prefetch", ranks=2, stream=False)
+print(lanes.report())
+without, ahead = lanes.lanes
+expect(4 * 45, label="four layers", unit="ms", yours=asleep_ms)
+assert ahead.predicted_s > 0.180
+
+# %%
+figures.two_lanes(
+    {"predicted, no prefetch": without.predicted, "measured": without.measured}
+)
+
+# %%
+figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.measured})
+
+# %%
+for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
+    expect(
+        1000 * run_.predicted_s,
+        1000 * run_.measured_s,
+        within=1.0,
+        label=name,
+        unit="ms",
+    )
+    slept_s = sum(
+        it.end_s - it.start_s for it in run_.measured if it.lane == "computing"
+    )
+    late_ms = 1000 * (slept_s - 0.180)
+    gap_ms = 1000 * (run_.measured_s - run_.predicted_s)
+    print(f"{name}: gap {gap_ms:+.0f} ms, naps that end late {late_ms:.0f} ms")
+
+# %% [markdown]
+# **Explain.** The order of the bars is the predicted one, in both lanes. With prefetch the gathers lie under the naps; without it each layer waits for its own. The measured step is
+# longer, and the picture shows where. *Naps end late*, as in chapter 11. *Between a nap and its reduction* there is a hole: there a rank makes a vector of zeros and adds the gradients up, which theory
+# takes for free. And *a message takes longer than alone* where two ranks and their threads share few cores. On a busy machine with two cores we saw gaps from nothing to 40 %, so the tolerance is
+# generous. What does not depend on the machine is the order.
+#
 # The demos outside the notebook, also by PyTorch's own launcher:
 #
 # ```
+# course demo prefetch --ranks 2 --layers 6
 # course demo fsdp --ranks 2 --no-reshard
 # course demo yafsdp --ranks 2 --precision bf16
 # python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos fsdp
@@ -1208,7 +1350,7 @@ figures.gather_memory(peaks[0], "FSDP, the demo's GPT, fp32, 2 ranks")
 quiz("9")
 
 # %% [markdown]
-# **Now you:** open `exercises/09_fsdp.ipynb`.
+# **Now you:** open [the exercises](../exercises/09_fsdp.ipynb).
 #
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, sections 3 and 4 (arXiv:2304.11277). Liang et al. 2024, *TorchTitan*,
 # section 2 (arXiv:2410.06511), for FSDP2 with all other axes. Rajbhandari et al. 2020, *ZeRO*, section 7 on

@@ -24,6 +24,8 @@ from torch.nn.functional import cross_entropy, linear
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB
+from course_lib.figures.paper import style
+from course_lib.panels import steppers
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -59,23 +61,19 @@ faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
 #
 # Two GPUs are to share the work. A matrix can be cut in two directions.
 #
-# **By columns** (列并行, column-parallel). GPU 0 holds the column $(1, 3)$, GPU 1 the column $(-2, 4)$.
-#
-# | | holds | needs | computes |
-# |---|---|---|---|
-# | GPU 0 | $(1, 3)$ | all of $X$ | 7 |
-# | GPU 1 | $(-2, 4)$ | all of $X$ | 6 |
-#
-# Each has a finished *part* of the result.
-#
-# **By rows** (行并行, row-parallel). GPU 0 holds the row $(1, -2)$, GPU 1 the row $(3, 4)$.
-#
-# | | holds | needs | computes |
-# |---|---|---|---|
-# | GPU 0 | $(1, -2)$ | the first feature, 1 | $1 \cdot (1, -2) = (1, -2)$ |
-# | GPU 1 | $(3, 4)$ | the second feature, 2 | $2 \cdot (3, 4) = (6, 8)$ |
-#
-# Each has an unfinished result of *full size*; the sum of both is $(7, 6)$.
+# **By columns** (列并行, column-parallel). GPU 0 holds the column $(1, 3)$, GPU 1 the column $(-2, 4)$. Each needs all of $X$, and has a finished *part* of the result:
+
+# %%
+figures.cut_product([1, 2], [[1, -2], [3, 4]], by="columns")
+
+# %% [markdown]
+# **By rows** (行并行, row-parallel). GPU 0 holds the row $(1, -2)$, GPU 1 the row $(3, 4)$. Each needs one feature of $X$ only, and has an unfinished result of *full size*:
+
+# %%
+figures.cut_product([1, 2], [[1, -2], [3, 4]], by="rows")
+
+# %% [markdown]
+# The same in PyTorch:
 
 # %%
 X = torch.tensor([[1.0, 2.0]])
@@ -154,6 +152,18 @@ assert too_early.tolist() == [[7, 8]]
 # |---|---|---|
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
+#
+# **Question.** In which of its steps, forward and backward, does the pair send something? And how large is it: $h$ or $4h$ wide? Answer, then walk through the MLP of LLaMA-2 70B with one
+# sequence of 4096 tokens. Each row is a rank. What it does not have is empty; hatched is what still has to be summed.
+
+# %%
+steppers.cut_pair()
+
+# %% [markdown]
+# Two steps send: g on the way there, f on the way back, each $h$ wide. Never in the middle, where it is $4h$ wide. Set `ranks` to 4: weights and work of a rank halve, and what it sends
+# *grows*, from 67 to 101 MB for each sum. (`attention` and `sequence parallel` belong to the next two sections; come back to them there.)
+#
+# **Remember.** Whatever is copied on one way is summed on the other. Nothing crosses between the two matrices.
 #
 # In PyTorch each is an autograd `Function` of a few lines. (Exercise 10.11 builds both, and the layers further below. You may want to try it first.)
 
@@ -272,7 +282,11 @@ assert library == ours
 # 4 heads of width 2, rank 0 of 2 needs these rows of 24:
 
 # %%
-print(tensor_parallel.qkv_rows(heads=4, kv_heads=4, width=2, tp=2, rank=0))
+rows_of = [tensor_parallel.qkv_rows(4, 4, 2, tp=2, rank=rank) for rank in range(2)]
+print(rows_of[0])
+in_half = [list(range(12)), list(range(12, 24))]
+strips = {"part by part": rows_of, "in one piece": in_half}
+figures.fused_rows(strips, parts=[8, 8, 8])
 
 # %% [markdown]
 # Does it work? On one process, for two ranks: each computes its heads, multiplies with its columns of the output matrix, and the sum of
@@ -359,13 +373,20 @@ for tp in (4, 8, 12, 16):
 # %%
 gpt3 = models.MODELS["gpt3-175b"]
 paper = Recipe(attention="standard", dropout=True)
-for layout in (Layout(), Layout(tp=8), Layout(tp=8, sequence_parallel=True)):
+layouts = {"one GPU": Layout(), "tp 8": Layout(tp=8)}
+layouts["by tokens as well"] = Layout(tp=8, sequence_parallel=True)
+kept_bytes = {}
+for name, layout in layouts.items():
     terms = activations.activation_terms(Job(gpt3, paper, layout, sequence=2048))
     units_of_sbh = terms.total_bytes / (2048 * 12288)
-    print(
-        f"tp {layout.tp}, {layout.sequence_parallel!s:>5}: {units_of_sbh} × sbh bytes"
-    )
+    between = 10 / 8 if layout.sequence_parallel else 10
+    kept_bytes[name] = {
+        "between the pairs": between,
+        "inside the pairs": units_of_sbh - between,
+    }
 assert units_of_sbh == 114 / 8
+looks = {"between the pairs": style.PALE, "inside the pairs": style.ACTIVATIONS}
+figures.stacked_bars(kept_bytes, "Bytes of a layer", "{:g} × sbh".format, colours=looks)
 
 # %% [markdown]
 # What must be sent? Before a pair, the matrices need all tokens: an **all-gather** along the sequence. After it, each rank wants the sum,
@@ -399,6 +420,12 @@ expect(
     label="bytes, with / without",
     yours=ratio,
 )
+
+# %% [markdown]
+# In the stepper there are four messages instead of two, each half as large. "Sent by a rank" ends where it ended before:
+
+# %%
+steppers.cut_pair(sequence_parallel=True)
 
 # %% [markdown]
 # **Explain.** A ring all-reduce *is* a reduce-scatter and an all-gather (chapter 6). Before, both stood at the end of a pair. Now one stands there and
@@ -726,6 +753,20 @@ scattered = layer(8, servers=8, stride=8)
 print(scattered.explain())
 assert round(scattered.seconds / eight.seconds, 1) == 3.3
 
+# %%
+groups = {"8 GPUs, one server": eight, "16, two servers": sixteen}
+groups["8, one per server"] = scattered
+times = {
+    name: {"computing": cut.compute_s, "all-reduces": cut.communication_s}
+    for name, cut in groups.items()
+}
+figures.stacked_bars(
+    times,
+    "One layer, forward and backward",
+    units.format_duration,
+    colours={"all-reduces": style.MESSAGES},
+)
+
 # %% [markdown]
 # The same GPUs, 3.3 times slower. This is what notes mean by "keep the heads in one server": a tensor-parallel group belongs inside one
 # NVLink island, so $t \le 8$ on most machines. A mesh of ranks is therefore laid out with tensor parallelism innermost (chapter 13).
@@ -847,7 +888,7 @@ assert 2 * sharded.stored["weights"] == copies.stored["weights"]
 quiz("10")
 
 # %% [markdown]
-# **Now you:** open `exercises/10_tensor_parallelism.ipynb`.
+# **Now you:** open [the exercises](../exercises/10_tensor_parallelism.ipynb).
 #
 # **Read on.** Shoeybi et al. 2019, *Megatron-LM*, section 3 (arXiv:1909.08053). Korthikanti et al. 2022, section 4.2
 # (arXiv:2205.05198), for sequence parallelism. Narayanan et al. 2021, section 3.2 (arXiv:2104.04473), for the bytes.

@@ -23,6 +23,7 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.pipeline import versions as pipeline_versions
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Cluster,
@@ -192,6 +193,17 @@ expect(
 # long the backward pass takes.
 
 # %%
+bars = {}
+for m in (4, 8, 16, 32, 64):
+    ran = simulation.timeline("gpipe", stages=4, micro_batches=m)
+    share = 100 * ran.bubble_fraction
+    bars[f"m = {m}"] = {"computing": 100 - share, "idle": share}
+idle_parts = {name: f"{parts['idle']:.1f} % idle" for name, parts in bars.items()}
+figures.stacked_bars(
+    bars, "4 stages: parts of the whole time", "{:.0f} %".format, idle_parts
+)
+
+# %%
 assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 
@@ -258,7 +270,16 @@ charts = {"GPipe": gpipe.tasks, "1F1B": in_turn.tasks}
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# Same width, same bubble.
+# Same width, same bubble. Where is the difference? Walk through 1F1B, moment by moment. Below the timeline stands what each
+# stage holds: a box for each micro-batch in flight. Look at stage 0. When does it take its fifth micro-batch, and what
+# has to happen first? Then choose gpipe, and watch the boxes pile up.
+
+# %%
+steppers.schedule("1f1b", stages=4, micro_batches=8)
+
+# %% [markdown]
+# Micro-batch 4 has to wait until micro-batch 0 has come back. From then on each backward pass frees the place that the next forward
+# pass takes: stage 0 never holds more than 4, stage 3 never more than 1.
 #
 # **Predict.** Now 8 stages and 64 micro-batches, with 1F1B. How many micro-batches are in flight on stage 2 at most? (The
 # first one is stage 0.)
@@ -354,12 +375,15 @@ assert ran.in_flight(0) == 2 * 8 - 1
 
 # %%
 layer = 34 * 4096 * 1 * 8192  # bytes: one sequence of 4096 tokens, hidden size 8192
+bars = {}
 for stages in (1, 8, 80):
     layers = 80 // stages
-    count = bubble.in_flight("1f1b", stages, micro_batches=80)
-    size = layers * count * layer
-    print(f"{stages:>2} stages: {layers} × {count} = {units.format_bytes(size)}")
-assert size == 80 * layer
+    for stage in sorted({0, stages - 1}):
+        count = bubble.in_flight("1f1b", stages, micro_batches=80, stage=stage)
+        name = f"stage {stage} of {stages}: layers × in flight = {layers} × {count:g}"
+        bars[name] = {"activations": layers * count * layer}
+assert bars["stage 0 of 80: layers × in flight = 1 × 80"]["activations"] == 80 * layer
+figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 
 # %% [markdown]
 # 91 GB with micro-batch 1, and the notes' 730 GB with micro-batch 8. Pipeline stages divide weights,
@@ -410,16 +434,20 @@ assert size == 80 * layer
 # weights, and $p+1$ in flight.
 
 # %% [markdown]
-# All six side by side, for 8 stages and 16 micro-batches. The last line compares the simulator with the
-# closed form of each schedule:
+# All six side by side, for 8 stages and 16 micro-batches. Which one idles least, and who pays for it with memory? The
+# `assert` compares the simulator with the closed form of each schedule:
 
 # %%
 rows = {"naive": 1, "gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1, "dualpipe": 1}
+bars, told = {}, {}
 for name, chunks in rows.items():
     ran = simulation.timeline(name, 8, 16, chunks)
-    held_by = f"{ran.in_flight(0):g} … {ran.in_flight(7):g}"
-    print(f"{name:<12}{ran.bubble_fraction:>7.1%} idle, in flight {held_by}")
+    idle_share = 100 * ran.bubble_fraction
+    bars[name] = {"computing": 100 - idle_share, "idle": idle_share}
+    told[name] = f"holds {ran.in_flight(0):g} … {ran.in_flight(7):g}"
     assert abs(ran.idle[3] - bubble.bubble_time(name, 8, 16, chunks)) < 1e-9
+title = "8 stages, 16 micro-batches: idle time, and micro-batches held"
+figures.stacked_bars(bars, title, "{:.1f} %".format, told)
 
 # %% [markdown]
 # ### Zero, and its price
@@ -468,7 +496,7 @@ assert hasattr(torch.distributed.pipelining, "ScheduleZBVZeroBubble")
 assert bubble.bubble_time("zb1p", 8, 32) == 7
 
 # %% [markdown]
-# Back to the table: this is DualPipe. The dark boxes belong to the micro-batches that came in at the last stage:
+# Back to the table: this is DualPipe. The light boxes belong to the micro-batches that came in at the last stage:
 
 # %%
 dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
@@ -881,7 +909,7 @@ assert again.sent["send-recv"] == (16, sent_bytes)
 quiz("11")
 
 # %% [markdown]
-# **Now you:** open `exercises/11_pipelines.ipynb`.
+# **Now you:** open [the exercises](../exercises/11_pipelines.ipynb).
 #
 # **Read on.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*,
 # section 2.2 (arXiv:2104.04473). Huang et al. 2018, *GPipe*, section 2 (arXiv:1811.06965). Qi et al. 2023,

@@ -21,15 +21,19 @@ import torch.distributed as dist
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.experts import versions as expert_versions
+from course_lib.figures.paper import style
+from course_lib.panels import steppers
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory import activations
 from course_lib.theory.network import context, experts
 from course_lib.theory.network.step_traffic import step_traffic
 
-CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
 launch.warm_up()
 torch.set_num_threads(1)
+
+# %%
+CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
 
 # %% [markdown]
 # **Predict.** Mixtral 8x7B sends each token through 2 of its 8 experts. How many billion parameters does one
@@ -42,13 +46,13 @@ active = predict("12.active", "Billion parameters met?", yours=None)
 # ## 12.1 Many MLPs, few of them used
 #
 # Take a transformer layer and replace its MLP by four MLPs of the same size, the **experts** (专家). A small matrix
-# in front of them, the **router** (路由器), gives each token a score for each expert. For one token, after a
-# softmax:
-#
-# | expert | 0 | 1 | 2 | 3 |
-# |---|---|---|---|---|
-# | probability $p_i$ | 0.50 | 0.20 | 0.25 | 0.05 |
-#
+# in front of them, the **router** (路由器), gives each token a score for each expert, and a softmax makes probabilities of them. For one token:
+
+# %%
+p = (0.50, 0.20, 0.25, 0.05)
+figures.routing(p, weights=(p[0] / (p[0] + p[2]), 0, p[2] / (p[0] + p[2]), 0))
+
+# %% [markdown]
 # The token goes to the best two: experts 0 and 2. Their results are added, with weights that sum to 1:
 # $0.50 / 0.75 = 0.67$ and $0.25 / 0.75 = 0.33$. Experts 1 and 3 never see this token. The next token may choose
 # others. This is a **mixture of experts** (混合专家), MoE for short.
@@ -179,10 +183,18 @@ print(units.format_count(deepseek.total), units.format_count(deepseek.active))
 # Compare Mixtral with LLaMA-2 13B, which multiplies each token with as many weights:
 
 # %%
+counts = {}
 for name in ("llama2-13b", "mixtral-8x7b", "deepseek-v3"):
     count = models.MODELS[name].parameters()
     states = units.format_bytes(16 * count.total)
     print(f"{name:<13}{6 * count.active / 1e9:>6.0f} GFLOP a token, {states} of states")
+    counts[name] = {"met": count.active, "stored only": count.total - count.active}
+figures.stacked_bars(
+    counts,
+    "Parameters that one token meets, and all that must be stored",
+    units.format_count,
+    colours={"met": style.COMPUTING, "stored only": style.IDLE},
+)
 
 # %% [markdown]
 # Same work per token, 3.6 times the memory. An MoE pays for more parameters with memory instead of with
@@ -213,8 +225,8 @@ for name in ("llama2-13b", "mixtral-8x7b", "deepseek-v3"):
 
 # %%
 load = experts.ExpertLoad((5, 1, 2, 0), top_k=1, capacity=2, ranks=2, row_bytes=128)
-print(load.explain())
 assert load.dropped == 3 and load.imbalance == 2.5
+figures.expert_bars(load, "eight tokens, four experts, capacity 2")
 
 # %% [markdown]
 # In code, these are two functions. The second one has to know who came first, also when tokens lie on several
@@ -307,10 +319,11 @@ def train(alpha):
 
 # %%
 without, with_loss = train(alpha=0.0), train(alpha=0.1)
-print([f"{value:.1f}" for value in without[::10]], "without")
-print([f"{value:.1f}" for value in with_loss[::10]], "with the balance loss")
 expect(3.8, without[-1], within=0.15, label="without", yours=alone)
 expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
+figures.loss(
+    {"without": without, "with the balance loss": with_loss}, "busiest expert / mean"
+)
 
 # %% [markdown]
 # **Explain.** Without the loss one expert ends up with almost everything, and the other three are dead weight
@@ -339,10 +352,44 @@ expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 #   $4096 \cdot 2$ choices of 4096 numbers, 2 bytes each: 67.1 MB there, and 67.1 MB back. A twentieth. Only with
 #   21 times as many tokens, 86,000 on each rank, would it be as much.
 #
+# For one layer of one rank, on one scale:
+
+# %%
+one_rank = experts.expert_load(8 * 4096, 8, 2, ranks=8, row_bytes=2 * 4096)
+one_layer = models.MODELS["mixtral-8x7b"].parameters().experts / 32
+by_rows = one_rank.dispatch_bytes
+assert by_rows == 4096 * 2 * 4096 * 2
+figures.stacked_bars(
+    {
+        "weights to the tokens": {"weights, gathered": 2 * one_layer},
+        "tokens to the weights": {"rows, there": by_rows, "rows, back": by_rows},
+    },
+    "What one rank gathers, or hands over and gets back",
+    units.format_bytes,
+    colours={
+        "weights, gathered": style.TEMPORARY,
+        "rows, there": style.MESSAGES,
+        "rows, back": style.ACTIVATIONS,
+    },
+)
+
+# %% [markdown]
 # The second is **expert parallelism** (专家并行), EP (Lepikhin et al. 2020, *GShard*, arXiv:2006.16668, section 3).
 # Every rank has something for every other rank: that is chapter 6's all-to-all, twice per layer. The first is
 # called **dispatch** (分发), the second **combine** (合并). The degree of EP is free: with 4 ranks each has two
 # experts, with 2 ranks four. It must divide the number of experts.
+#
+# Follow the tokens of four ranks, 64 on each, to eight experts and back. Before you walk: every rank sends nearly the same number of rows. Do all ranks get the
+# same number to work on? And whose tokens are dropped?
+
+# %%
+steppers.expert_exchange(ranks=4)
+
+# %% [markdown]
+# Rank 0 has the two favourites and computes 160 rows, rank 3 has 84: all wait for rank 0, in every layer. The choices of ranks 2 and 3 are dropped, since the first come first.
+# Set the skew to 0, then the capacity factor to "no limit": what becomes of the waiting, and what of the drops?
+#
+# **Remember**: what a rank sends depends on its tokens, what it receives on its experts' popularity.
 
 # %%
 show_source(scratch.experts.mixture.MoE.forward)
@@ -515,14 +562,23 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 
 # %%
 llama = models.MODELS["llama3.1-8b"]
+bars = {}
 for s in (8_192, 131_072):
     layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=s))
     inputs = activations.layer_activation_bytes(
         Job(llama, Recipe(recompute="full"), sequence=s)
     )
-    parts = {"kept": 32 * layer, "recomputed": 32 * inputs + layer}
-    parts["fp32 logits"] = 4 * s * llama.vocab
-    print(s, {name: units.format_bytes(size) for name, size in parts.items()})
+    kept = {"all kept": 32 * layer, "recomputed": 32 * inputs + layer}
+    for how, size in kept.items():
+        rest = {"states": 16 * llama.parameters().total, "logits": 4 * s * llama.vocab}
+        bars[f"{s:,}, {how}"] = {**rest, "activations": size}
+figures.stacked_bars(
+    bars,
+    "LLaMA-3.1 8B, one sequence on one GPU",
+    units.format_bytes,
+    colours={"logits": style.TEMPORARY},
+    limit=("one GPU", 80 * units.GB),
+)
 
 # %% [markdown]
 # 704 GB of activations. With full recomputation (chapter 4), the inputs of all layers and one layer alive still
@@ -650,7 +706,14 @@ assert round(needed) == 4947
 # ### Who has how much to do?
 #
 # A token sees only earlier ones. Cut 64 tokens into 4 slices of 16: rank 0's queries see one slice, rank 3's
-# queries see four.
+# queries see four. Walk round the ring. In which step does somebody wait for the first time, and who works in the last one?
+
+# %%
+steppers.ring_attention(ranks=4)
+
+# %% [markdown]
+# Each block of the lower triangle is computed exactly once. From the second step on rank 0 gets only keys that its
+# queries must not see; in the last step rank 3 works alone.
 
 # %%
 in_order = [context.rank_scores(64, rank, ranks=4) for rank in range(4)]
@@ -675,6 +738,12 @@ zigzag = [context.rank_scores(64, rank, 4, zigzag=True) for rank in range(4)]
 print(zigzag, [context.chunks(rank, 4, zigzag=True) for rank in range(4)])
 expect(9 * 8**2, zigzag[0], label="scores of a rank", yours=each)
 assert len(set(zigzag)) == 1
+
+# %% [markdown]
+# The same ring with zig-zag slices. Look for one rank's blocks in each step:
+
+# %%
+steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
 # Chunk $j$ sees $j + 1$ chunks, itself among them. So rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is
@@ -831,7 +900,7 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 quiz("12")
 
 # %% [markdown]
-# **Now you:** open `exercises/12_experts_and_long_sequences.ipynb`.
+# **Now you:** open [the exercises](../exercises/12_experts_and_long_sequences.ipynb).
 #
 # **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020,
 # *GShard*, sections 2 and 3 (arXiv:2006.16668). DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437). Liu et

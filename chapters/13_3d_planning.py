@@ -26,6 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import demos, expect, figures, launch
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.checking import races
+from course_lib.panels import steppers
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
@@ -148,6 +149,16 @@ for rank, (place, dp_group) in enumerate(ranks):
 # **Explain.** $5 = (1 \cdot 2 + 0) \cdot 2 + 1$, so rank 5 has $pp_i = 1$, $dp_i = 0$, $tp_i = 1$. Its partner has $dp_i = 1$ and the rest
 # the same: $(1 \cdot 2 + 1) \cdot 2 + 1 = 7$. Formula, our mesh and PyTorch's agree for all eight.
 #
+# What do they say to each other? Walk through one update of LLaMA-2 70B on 16 GPUs: each step is one kind of message. The group of the framed
+# rank is filled; solid lines stay inside a node, dashed ones cross the network. Which axis has sent most in the end? Then choose the
+# larger blocks: what changes if tp fills a node, and who are the partners where there is cp, or ep?
+
+# %%
+steppers.talks("tp 2 × dp 4 × pp 2")
+
+# %% [markdown]
+# **Remember** that tp talks in each layer, pp at each boundary, and dp at the end; and that all groups of an axis talk at the same time.
+#
 # The names in `mesh_dim_names` go from the outside in, so the *last* one is the innermost. Whoever writes `("tp", "dp", "pp")`
 # gets correct training on the wrong wires. The next section says what that costs.
 #
@@ -183,10 +194,15 @@ layout = Layout(
 sent = step_traffic.step_traffic(
     Job(llama, Recipe(), layout, cluster, sequence=4096), 1, policy=BUCKETS
 )
+bars, told = {}, {}
 for axis, size in sent.bytes_by_axis.items():
+    bars[axis] = {axis: size}
     nodes = mesh.nodes_of(layout, axis)
-    print(f"{axis}: {units.format_bytes(size)}, groups over {nodes} nodes")
+    told[axis] = (
+        f"{units.format_bytes(size)}, {nodes} {'node' if nodes == 1 else 'nodes'}"
+    )
 assert round(sent.bytes_by_axis["tp"] / sent.bytes_by_axis["dp"]) == 36
+figures.stacked_bars(bars, "Sent by one GPU in one update", units.format_bytes, told)
 
 # %% [markdown]
 # tp sends 36 times as much as dp and 280 times as much as pp. And it must *wait*: the next matrix product needs the
@@ -220,14 +236,19 @@ right, wrong = (
     step_time.step_time(Job(llama, Recipe(), layout, where, sequence=4096))
     for where in (cluster, apart)
 )
-for name in ("compute_s", "tp_s", "bubble_s", "total_s"):
-    print(f"{name:<10}{getattr(right, name):7.2f} {getattr(wrong, name):7.2f} s")
+bars = {}
+for name, step in {"tp innermost": right, "tp outermost": wrong}.items():
+    bars[name] = {"computing": step.compute_s, "tp": step.tp_s, "idle": step.bubble_s}
+    bars[name]["other"] = step.total_s - sum(bars[name].values())
 extra = sent.bytes_by_axis["tp"] * (1 / 50e9 - 1 / 360e9)
 by_hand = (right.total_s + extra * (1 + 7 / 32)) / right.total_s
 in_theory = wrong.total_s / right.total_s
 expect(
     by_hand, in_theory, within=0.05, label="factor, by hand and computed", yours=slower
 )
+
+# %%
+figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 
 # %% [markdown]
 # **Explain.** 150 GB take 0.42 s at 360 GB/s (collectives reach 80 % of NVLink's 450) and 3.0 s at 50 GB/s, and nothing hides them: 2.58 s more. Each micro-batch is longer now, so the bubble grows with
@@ -351,10 +372,15 @@ busy = micro_batches * flops.six_nd(1e9, tokens) / 330e12
 right_peak = busy * 330 / 165.2
 exact_layer = right_peak * exact / 1e9
 with_bubble = exact_layer * (1 + bubble.bubble_over_ideal(stages, micro_batches))
-print(f"notes {busy:.1f} s, right peak {right_peak:.1f} s")
-print(f"exact layer {exact_layer:.1f} s, with the bubble {with_bubble:.0f} s")
 found = (busy, right_peak, exact_layer, with_bubble)
 assert [round(x) for x in found] == [48, 95, 81, 162]
+bars = {
+    "the notes": {"computing": busy},
+    "at the right peak": {"computing": right_peak},
+    "with the exact layer": {"computing": exact_layer},
+    "with the bubble": {"computing": exact_layer, "idle": with_bubble - exact_layer},
+}
+figures.stacked_bars(bars, "One update of the published plan", "{:.0f} s".format)
 
 # %% [markdown]
 # The right peak doubles the notes' number, and the bubble doubles it once more: with as many micro-batches as stages half of the
@@ -510,7 +536,7 @@ assert sum(plan.remedies.values()) == plan.layouts - plan.fitting
 # 3. Take llama3.1-405b and recompute "none". From how many nodes on does anything fit?
 # 4. Take deepseek-v3, 64 nodes. What do the plans with ep pay for, and what those without? (For mixtures of experts the panel tries tp 1 and 4, pp 1, 4 and 16, ep 1, 8 and 64.)
 #
-# Each bar is the time under the usual assumptions, and the red line leads to that under the cautious ones.
+# Each bar is the time under the usual assumptions, and the thin line leads to that under the cautious ones.
 
 # %%
 panel = panels.planner()
@@ -728,16 +754,19 @@ fp8 = replace(
     peak_flop_per_s=2 * h800.peak_flop_per_s,
     attention_efficiency=h800.attention_efficiency / 2,
 )
+bars = {}
 for name, chip, assumed in (
+    ("bf16, waiting", h800, Assumptions()),
     ("bf16, 8 copies", h800, hides),
     ("fp8, 8 copies", fp8, hides),
     ("fp8, once per node", fp8, DEEPSEEK_V3),
 ):
     step = step_time.step_time(replace(v3_job, cluster=Cluster(chip, 256)), assumed)
-    print(
-        f"{name:<19}compute {step.compute_s:4.1f} ep {step.ep_s:3.1f} total {step.total_s:4.1f} s"
-    )
+    bars[name] = {"computing": step.compute_s, "ep": step.ep_s}
+    bars[name]["other"] = step.total_s - step.compute_s - step.ep_s
 assert round(step.total_s, 1) == 13.1 and step.ep_s == 0
+bars["published"] = {"published": published_s}
+figures.stacked_bars(bars, "DeepSeek-V3, one update", "{:.1f} s".format)
 
 # %% [markdown]
 # fp8 alone gains nothing. Computing takes 9.2 instead of 15.0 s, which is too short to hide 16.3 s of messages. With both, the theory arrives at 13.1 s, and the real update takes 1.5 times as long. So the agreement above was luck. The honest result is a lower bound, missed by a factor of 1.5.
@@ -918,7 +947,7 @@ figures.built(races.report()["parts"])
 quiz("13")
 
 # %% [markdown]
-# **Now you:** open `exercises/13_3d_planning.ipynb`.
+# **Now you:** open [the exercises](../exercises/13_3d_planning.ipynb).
 #
 # **Read on.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*, sections 3 and 5 (arXiv:2104.04473). *The Llama 3 Herd of Models*, section 3.3
 # (arXiv:2407.21783). *DeepSeek-V3 Technical Report*, section 3 (arXiv:2412.19437).

@@ -29,12 +29,15 @@ from torch.distributed import rpc
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.figures.paper import style
 from course_lib.launch import two_nodes
+from course_lib.panels import steppers
 from course_lib.scratch.parameter_server.messages import Messages
 from course_lib.scratch.parameter_server.server import ParameterServer
 from course_lib.scratch.parameter_server.stale import descend
 from course_lib.scratch.parameter_server.table import RemoteTable
 from course_lib.scratch.pipeline import stashing
+from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives, local_sgd, served, sparse
 from course_lib.theory.pipelines import versions
@@ -60,6 +63,9 @@ table = nn.Embedding(6, 2)
 table(torch.tensor([4, 1, 4])).sum().backward()
 print(table.weight.grad)
 assert table.weight.grad.any(dim=1).tolist() == [False, True, False, False, True, False]
+
+# %%
+figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 
 # %% [markdown]
 # Two rows of the gradient are not zero; row 4 was used twice and has the sum of both. All other rows are zeros, and we know that before
@@ -240,9 +246,13 @@ ways = {
     "sparse gradients gathered": exchange.gathered_bytes(ranks=8),
     "parameter server": exchange.total_bytes,
 }
-for name, size in ways.items():
-    print(f"{name:<26} {size / 1e6:>12,.0f} MB")
 assert [round(size / 1e6) for size in ways.values()] == [448_000, 185, 52]
+figures.bars(
+    ways,
+    lambda size: units.format_bytes(size, digits=0),
+    "What each of 8 GPUs moves in an update",
+    tens=True,
+)
 
 # %% [markdown]
 # | | a GPU stores | a GPU moves |
@@ -337,6 +347,14 @@ print("row mod 4 ", by_number.tolist())
 assert by_range.max() > 3 * by_range.min()
 assert by_number.max() < 1.1 * by_number.min()
 
+# %%
+loads = {"ranges": by_range, "row mod 4": by_number}
+rows = {
+    f"{cut}, server {s}": int(n) for cut, ns in loads.items() for s, n in enumerate(ns)
+}
+title = "Rows that one update uses, by server"
+figures.bars(rows, "{:,} rows".format, title, style.WEIGHTS)
+
 # %% [markdown]
 # By ranges the first server moves 1988 of 4378 rows, nearly half, and the slowest server decides. Row $i$ on server $i$ mod 4, or on server hash($i$) mod 4
 # where numbers have a pattern, gives each a quarter. (`pull` above does the first.) The trainers need no directory: everybody can compute
@@ -376,6 +394,16 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # %% [markdown]
 # The price: while a trainer computes, others change the table. Its gradient is right for a table that no longer exists. The number of updates by others in
 # between is its **staleness** (陈旧度).
+#
+# Walk through 160 ms of it. Three trainers compute for 30, 36 and 120 ms, and messages take no time. Each blue arrow is a pull and brings a version of the table. Each orange arrow is a push and makes a new version. When trainer 2 pushes its first gradient, of version 0:
+# which version is the table at?
+
+# %%
+stepper = steppers.served(rule="nobody waits", slow_ms=120)
+stepper
+
+# %% [markdown]
+# Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: look at how late the first gradient of trainer 2 is now, and who waits for it.
 #
 # **Predict.** One server and three trainers; the third computes four times as long as the others. By how many updates is a gradient late,
 # on average over *all* gradients?
@@ -462,6 +490,22 @@ figures.loss({f"{late} late": distance(late, rate=0.3)[:31] for late in (0, 1, 4
 rates = {late: served.largest_stable_rate(late) for late in (0, 1, 4, 5)}
 print({late: round(rate, 3) for late, rate in rates.items()})
 assert rates[5] < 0.3 < rates[4]
+
+# %%
+figures.lines(
+    {"largest rate": [(late, served.largest_stable_rate(late)) for late in range(21)]},
+    "updates late",
+    "learning rate",
+    "Below the curve descent converges",
+    level={"0.3, as above": 0.3},
+)
+
+# %% [markdown]
+# In the stepper, "at most 1 ahead" is $s = 1$.
+#
+# **Remember**
+# - Nobody waits: fast, and gradients late by as many updates as the others make meanwhile.
+# - Together: exact, and as slow as the slowest. A bound limits both.
 
 # %% [markdown]
 # ### The same choice in a pipeline
@@ -550,6 +594,36 @@ for every_h in (1, 4):
     theory = local_sgd.averaged_bytes(weight_bytes, ranks=2, every=every_h)
     sent = collectives.sent_bytes("all-reduce", reduced, ranks=2)
     expect(theory, sent, label=f"H = {every_h}, an update", unit="B")
+
+# %% [markdown]
+# Watch two ranks do it. Each has one weight and a minimum of its own, at 1 and at 3; the minimum of their mean loss is at 2. Every fourth update they average:
+
+
+# %%
+def walk(updates=16):
+    """This rank's weight before each update and after the last one."""
+    target = 1.0 + 2 * dist.get_rank()
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trainer = scratch.replicas.local_sgd.LocalSGD(model, optimizer, every=4)
+    found = [0.0]
+    for _ in range(updates):
+        (model(torch.ones(1)) - target).square().mean().backward()
+        trainer.step()
+        found.append(model.weight.item())
+    return found
+
+
+# %%
+walked = launch.run(walk, ranks=2, stream=False)
+assert walked[0][4] == walked[1][4] and walked[0][3] != walked[1][3]
+figures.lines(
+    {f"rank {rank}": list(enumerate(found)) for rank, found in enumerate(walked)},
+    "updates",
+    "weight",
+    "Local SGD with H = 4: apart, and together again",
+)
 
 # %% [markdown]
 # With $H = 1$ and plain SGD it *is* DDP: the mean of $w - \eta g_r$ is $w - \eta$ times the mean of $g_r$. With $H = 4$ it sends a quarter, and is another algorithm: ranks
@@ -890,7 +964,7 @@ else:
 quiz("14")
 
 # %% [markdown]
-# **Now you:** open `exercises/14_parameter_servers.ipynb`.
+# **Now you:** open [the exercises](../exercises/14_parameter_servers.ipynb).
 #
 # **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NeurIPS. Narayanan et al.
 # 2019, *PipeDream* (arXiv:1806.03377). Cui et al. 2016, *GeePS* (doi:10.1145/2901318.2901323). Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).

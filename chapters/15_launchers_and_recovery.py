@@ -35,6 +35,8 @@ from course_lib import measure, panels, predict, quiz, recorded, scratch, show_s
 from course_lib.demos.launchers import rank_order, settings
 from course_lib.demos.wrappers import orthogonal
 from course_lib.emitting import trainjob
+from course_lib.figures.paper import style
+from course_lib.panels import steppers
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.scratch.recovery import failures
@@ -50,6 +52,7 @@ from course_lib.theory.inputs import (
 )
 from course_lib.theory.network import mesh
 from course_lib.theory.step import recovery
+from course_lib.theory.step.failing_job import JobCosts, failing_job
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -391,6 +394,13 @@ for axis in ("tp", "dp", "pp"):
 replicas = next(group for group in mesh.groups(sixteen_ranks, "dp") if 13 in group)
 expect(13 - 4, replicas[0], label="partner", yours=partner)
 
+# %%
+groups = {
+    axis: next(group for group in mesh.groups(sixteen_ranks, axis) if 13 in group)
+    for axis in ("tp", "dp", "pp")
+}
+figures.rank_groups(groups, ranks=16, per_node=8)
+
 # %% [markdown]
 # **Explain.** A step of 1 goes through tp, a step of 4 through dp, a step of 8 through pp. Rank 13 is 8 + 4 + 1: the second of its tp group, the second replica, the second stage. The first replica's rank is 13 - 4 = 9. The assertion compares with PyTorch's `DeviceMesh`; where Megatron-core is installed, the tests compare with its
 # `RankGenerator` as well. So the notes' Megatron-DeepSpeed, DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
@@ -630,6 +640,7 @@ found = measure.largest_batch.largest_batch(lambda b: tried.append(b) or b <= 10
 print(tried)
 assert found == 100
 expect(8 + 6, len(tried), label="tries", yours=tries_needed)
+figures.tried_batches(tried, largest=found)
 
 # %%
 show_source(measure.largest_batch.largest_batch)
@@ -657,10 +668,19 @@ print(demos.run("largest_batch", stream=False, **small).report())
 # precision the weights are the fp32 master copy. That makes 4 + 4 + 4 bytes for each parameter:
 
 # %%
-for name in ("gpt2-124m", "llama2-70b", "llama3-405b"):
+checkpoints = {}
+for name in ("llama2-7b", "llama2-70b", "llama3-405b"):
     parameters = models.MODELS[name].parameters().total
-    size = recovery.checkpoint_bytes(parameters, Recipe())
-    print(f"{name}: {units.format_bytes(size)}")
+    whole_bytes = recovery.checkpoint_bytes(parameters, Recipe())
+    checkpoints[name] = {
+        "master copy of the weights": whole_bytes / 3,
+        "both moments of AdamW": 2 * whole_bytes / 3,
+    }
+looks = {
+    "master copy of the weights": style.WEIGHTS,
+    "both moments of AdamW": style.STATES,
+}
+figures.stacked_bars(checkpoints, "A checkpoint", units.format_bytes, colours=looks)
 
 # %% [markdown]
 # No rank has 828 GB, and none should have to. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into a file of its own. A last small file, the *manifest*, says which files there are and how long; it is
@@ -745,7 +765,66 @@ expect(lost_updates, len(run.repeated), label="done twice", yours=twice)
 # %% [markdown]
 # ## 15.8 How often to save
 #
-# Back to the beginning. Let $\tau$ be the work between two saves, $C$ the time of one save, $M$ the mean time between failures of the whole machine, and $R$ the time of a restart. For each second of new work you pay three things:
+# Back to the beginning. What does one failure cost? A job has two hours of work before it and saves after every 24 minutes of it; a save takes a minute. After 66 minutes of work a node dies. Nobody notices for
+# five minutes, the queue takes two, the start three.
+#
+# **Predict.** **Goodput** (有效吞吐) is the time spent on work that is still there in the end, over all the time. What is it when the job is done, in per cent?
+
+# %%
+goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%")
+
+# %% [markdown]
+# Step through it. The red work is lost at the moment when the node dies, and with it the goodput falls; the blue line below is what is done, the filled stairs are what is saved.
+
+# %%
+job = steppers.failing_job()
+job
+
+# %%
+job_costs = JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
+result = failing_job(20, every=4, fails_after=11, costs=job_costs)
+saves = sum(span.kind == "save" for span in result.spans)
+by_hand = 120 / (120 + 18 + saves * 1 + 10)  # minutes: work, done again, saves, restart
+expect(
+    100 * by_hand,
+    100 * result.goodput,
+    within=1e-9,
+    label="goodput",
+    unit="%",
+    yours=goodput,
+)
+
+# %% [markdown]
+# Three pieces, 18 minutes, are done twice. Ten minutes are waited, five go to saves: 120 of 153 minutes. Now move the controls:
+#
+# 1. Leave the interval and move the failure: at which moments does it cost most, at which least?
+# 2. Save every 6 minutes instead. What do the saves cost, and what do they win? And only once, at the end?
+#
+# One failure is luck. So take the mean over all moments at which the node may die:
+
+# %%
+means = {}
+for every in (1, 2, 3, 4, 5, 10, 20):
+    ends = [failing_job(20, every, after, job_costs).goodput for after in range(1, 20)]
+    means[f"{6 * every} min of work"] = sum(ends) / len(ends)
+title = "Goodput, saved after every …"
+figures.bars(means, "{:.1%}".format, title, style.FORWARD)
+
+# %%
+assert max(means, key=means.__getitem__) in (
+    "12 min of work",
+    "18 min of work",
+)
+
+# %% [markdown]
+# Right before a save a failure costs most, right after it least, on average half an interval. Saving all the time loses next to nothing and pays for twenty saves; saving at the end may lose all. Between
+# 12 and 18 minutes it hardly matters.
+#
+# **Remember.** A failure costs what was not saved, and then the restart. Saves cost all the time. The best interval lies between.
+#
+# ### The formula
+#
+# Let $\tau$ be the work between two saves, $C$ the time of one save, $M$ the mean time between failures of the whole machine, and $R$ the time of a restart. For each second of new work you pay three things:
 #
 # $$\underbrace{\frac{C}{\tau}}_{\text{saves}} \; + \; \underbrace{\frac{\tau}{2M}}_{\text{work done again}} \; + \; \underbrace{\frac{R}{M}}_{\text{restarts}}$$
 #
@@ -937,7 +1016,7 @@ print(recorded("rehearse_1024"))
 quiz("15")
 
 # %% [markdown]
-# **Now you:** open `exercises/15_launchers_and_recovery.ipynb`.
+# **Now you:** open [the exercises](../exercises/15_launchers_and_recovery.ipynb).
 #
 # **Read on.** *torchrun (Elastic Launch)*, docs.pytorch.org/docs/stable/elastic/run.html. Llama 3, section 3.3.4 (arXiv:2407.21783). Daly 2006, *A higher order estimate of the optimum checkpoint interval*. Wan et al. 2024, *ByteCheckpoint*
 # (arXiv:2407.20143). torchtitan (arXiv:2410.06511).

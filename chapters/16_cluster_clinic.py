@@ -55,6 +55,7 @@ from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.diagnosing import reading
 from course_lib.doctor import cluster as cluster_doctor
+from course_lib.figures.paper import style
 from course_lib.launch import small_shm
 from course_lib.scratch.collectives import ring
 from course_lib.scratch.collectives.peers import SlowPeers
@@ -194,13 +195,19 @@ print(output("nvidia-smi_topo_far").shown)
 near = predict("16.near", "GPUs with a port at PIX or PXB?", yours=None)
 
 # %%
-found = []
-for name in ("nvidia-smi_topo", "nvidia-smi_topo_far"):
-    topology = gpu_topology.topology(output(name).text)
-    found += [topology.nearest_port(gpu) for gpu in topology.gpus]
-print(found)
+first, second = (
+    gpu_topology.topology(output(name).text)
+    for name in ("nvidia-smi_topo", "nvidia-smi_topo_far")
+)
+found = [server.nearest_port(gpu) for server in (first, second) for gpu in server.gpus]
 by_switch = [port for port, way in found if way in ("PIX", "PXB")]
 expect(4, len(by_switch), label="GPUs", yours=near)
+
+# %% [markdown]
+# Both tables again, drawn. Follow the way from a GPU to the nearest port: green by a switch, red through the CPU.
+
+# %%
+figures.node_ways({"the first server": first.ways, "the second server": second.ways})
 
 # %% [markdown]
 # **Explain.** In the first server each GPU has a port of its own behind the same switch. In the second every byte for the network crosses the CPU. Both are healthy, and none of NVIDIA's commands will ever complain about the second. But its
@@ -301,7 +308,12 @@ one_sm = predict("16.one_sm", "Utilization of 1 multiprocessor of 132?", yours=N
 
 # %%
 expect(100, label="utilization", unit="%", yours=one_sm)
-print(f"multiprocessors at work: {1 / 132:.1%}")
+two_meters = {"utilization, %": 100, "multiprocessors, %": round(100 / 132, 1)}
+figures.meters(
+    {"one kernel": two_meters},
+    dict.fromkeys(two_meters, 100),
+    "One multiprocessor of 132 at work, on two meters",
+)
 
 # %% [markdown]
 # **Explain.** What is called **utilization** is the percentage of *time* in which at least one kernel ran (NVIDIA's NVML reference, `nvmlUtilization_t`). It is not the part of the GPU that worked. In that it is like the percentage of time in which the light is on in an office.
@@ -377,6 +389,13 @@ for sign in gpu_use.pmon_signs(rows):
     print(sign.sentence)
 still = [row.gpu for row in rows if row.pid and not row.sm_percent]
 expect(2, still[0], label="GPU", yours=suspect)
+
+# %%
+figures.meters(
+    {f"GPU {row.gpu}": {"sm, %": row.sm_percent or 0} for row in rows},
+    {"sm, %": 100},
+    "A hang: three kernels ask for a flag, and one GPU runs none",
+)
 
 # %% [markdown]
 # ### Better meters
@@ -486,14 +505,17 @@ expect(100 * 200 / 8 / 31.5, 100 * taken, 1e-6, "%", "share", yours=share)
 print("\n".join(output("ibstat_slow").shown.splitlines()[-19:]))
 
 # %% [markdown]
-# The four lines that count are `State`, `Physical state`, `Rate` and `Link layer`. `Rate` is in Gb/s, one way, of all lanes together. A parser takes what matters:
+# The four lines that count are `State`, `Physical state`, `Rate` and `Link layer`. `Rate` is in Gb/s, one way, of all lanes together. A parser takes them from all four ports:
 
 # %%
 found = ports.ibstat(output("ibstat_slow").text)
-for port in found:
-    print(port.name, port.state, port.physical, port.gbit_per_s, port.link_layer)
 for sign in ports.port_signs(found):
-    print("\n" + sign.sentence)
+    print(sign.sentence)
+figures.bars(
+    {port.name: port.gbit_per_s for port in found},
+    {port.name: f"{port.gbit_per_s:g} Gb/s" for port in found},
+    "One node, four ports: the rates that ibstat tells",
+)
 
 # %% [markdown]
 # A cable has four **lanes** (通道), and `ibstatus` counts them. `200 Gb/sec (4X HDR)` is four of 50. The bad port:
@@ -588,6 +610,19 @@ now = port_counters.rates(before, after, seconds=10)
 expect(4 * 15.25 / 10, now.sent_bytes_per_s / 1e9, 1e-6, label="sent", yours=rate)
 for sign in port_counters.rate_signs(now, link_bytes_per_s=50e9 / 8):
     print(sign.sentence)
+
+# %% [markdown]
+# The same counter read in two ways, beside what a port can send:
+
+# %%
+readings = {
+    "taken for bytes": now.sent_bytes_per_s / 4,
+    "words of 4 bytes": now.sent_bytes_per_s,
+    "a port of 50 Gb/s": 50e9 / 8,
+    "a port of 200 Gb/s": 200e9 / 8,
+}
+told = {name: f"{rate / 1e9:.2f} GB/s" for name, rate in readings.items()}
+figures.bars(readings, told, "What the port sends, and what a port can")
 
 # %% [markdown]
 # **Explain.** These two counters count *words of four bytes* (the kernel's documentation of sysfs for InfiniBand). Who takes them for bytes reads 1.5 GB/s, a port at a quarter of its load, and looks elsewhere. It is 6.1 GB/s, which is full for 50 Gb/s. And `symbol_error`, bits that arrived wrong, grew by 14: the cable once more.
@@ -737,6 +772,22 @@ expect((2 * 2 + 1) * batch_mb, measured_mb, within=0.25, label="2 workers", unit
 expect((4 * 2 + 1) * batch_mb, label="4 workers", unit="MB", yours=in_shm)
 assert "No space left on device" in said or "Bus error" in said
 
+# %%
+in_memory = {
+    f"{workers} workers": {
+        "prepared ahead": 2 * workers * batch_mb,
+        "trained on": batch_mb,
+    }
+    for workers in (2, 4, 8)
+}
+figures.stacked_bars(
+    in_memory,
+    "Batches in /dev/shm, and docker's 64 MiB",
+    "{:.1f} MB".format,
+    colours={"prepared ahead": style.TEMPORARY, "trained on": style.COMPUTING},
+    limit=("docker's /dev/shm", 64 * 2**20 / 1e6),
+)
+
 # %% [markdown]
 # **Explain.** $(4 \cdot 2 + 1) \cdot 9.63 = 86.7$ MB, and 64 MiB are 67.1 MB. Two workers fit. With four the program gets through some batches and dies in the middle, and where it dies changes from run to run. PyTorch's error begins with shared memory and ends with `No space left on device`, and who reads only the end looks at the disk, which has plenty of space. Other programs ask for the memory and get it only when they write; those die of a `Bus error`, without another word. NCCL says it like this:
 
@@ -765,13 +816,12 @@ for sign in container.memory_signs(shm, locked):
 print(POD)
 
 # %% [markdown]
-# | lines | docker's option | without them |
-# |---|---|---|
-# | `nvidia.com/gpu: 8` | `--gpus` | no GPU |
-# | `rdma/rdma_shared_device_a: 1` | `--device=/dev/infiniband` | NCCL falls back to TCP, in silence |
-# | `add: [IPC_LOCK]` | `--ulimit memlock=-1` | `ibv_create_cq failed … Cannot allocate memory` |
-# | `emptyDir: {medium: Memory}` at `/dev/shm` | `--shm-size` | 64 MB |
-#
+# The node has four things that a container lacks until you pass them in. Above each arrow stands docker's option, below it the pod's field:
+
+# %%
+figures.container_wall(tables.GATES, "What a container gets only if you say so")
+
+# %% [markdown]
 # `requests` is what the scheduler looks for on a node, `limits` what the container gets at most. For processors and memory they may differ. Devices can't be shared out twice, so for these the two must be the same, and **limits** (资源限额) alone are enough; `requests` alone are refused (Kubernetes, *Extended resources*). The name behind `rdma/` is
 # not a standard: whoever set up the device plug-in has chosen it. If it is misspelt, the pod waits for ever, and `kubectl describe pod` says why at its end:
 
@@ -833,9 +883,12 @@ chosen = predict("16.hca", "Ports?", yours=None)
 
 # %%
 twelve = [f"mlx5_{number}" for number in range(12)]
-for setting in ("mlx5_1", "=mlx5_1", "^=mlx5_3", "=mlx5_0,mlx5_2"):
-    print(f"NCCL_IB_HCA={setting}:", len(nccl_choice.chosen(setting, twelve)))
-expect(3, len(nccl_choice.chosen("mlx5_1", twelve)), label="ports", yours=chosen)
+settings = ("mlx5_1", "=mlx5_1", "^mlx5_1", "^=mlx5_3", "=mlx5_0,mlx5_2")
+choices = {setting: nccl_choice.chosen(setting, twelve) for setting in settings}
+expect(3, len(choices["mlx5_1"]), label="ports", yours=chosen)
+figures.chosen_ports(
+    choices, twelve, "NCCL_IB_HCA, and the ports mlx5_… that it chooses"
+)
 
 # %% [markdown]
 # **Explain.** Three: names are *prefixes*, and `mlx5_10` and `mlx5_11` begin so, too. A `=` before the names means exactly these, a `^` all others, `^=` all but exactly these. (NCCL's page of environment variables; the same rules hold for `NCCL_SOCKET_IFNAME`.) So the node of section 16.4 works on with `NCCL_IB_HCA=^=mlx5_3`, set on *all* nodes, since rings need
@@ -859,6 +912,17 @@ row = nccl_table.nccl_table(output("all_reduce_perf").text).rows[-1]
 by_hand = 2 * (2 - 1) / 2 * row.size_bytes / row.time_s
 busbw = row.bus_bytes_per_s
 expect(100 * by_hand / 50e9, 100 * busbw / 50e9, 1e-3, "%", "share", yours=of_port)
+
+# %%
+table = nccl_table.nccl_table(output("all_reduce_perf").text)
+figures.lines(
+    {"measured": [(r.size_bytes / 2**20, r.bus_bytes_per_s / 1e9) for r in table.rows]},
+    "size of the all-reduce, MiB",
+    "bus bandwidth, GB/s",
+    "The table as a curve",
+    doubling=(True, False),
+    level={"one port": 50, "four ports": 200},
+)
 
 # %% [markdown]
 # **Explain.** 83 %, and the user reports 50 GB/s at larger sizes. That is one port, however many there are, and the reason stands in the first line of their `topo -m`: this GPU has *one* port at `PIX`, and the others at `SYS`. Even if they were near, its slot of PCIe 5.0 takes 63 GB/s one way. Ports are for the other GPUs. So compare with what a GPU can
@@ -981,13 +1045,34 @@ print(diagnosis.report())
 expect(2, diagnosis.finding.ranks[0], label="rank", yours=named)
 
 # %%
-stack = reading.read(folder).records[0].stack
+stacks = [record.stack for record in reading.read(folder).records]
+shutil.rmtree(folder)
+stack = stacks[0]
 own = max(place for place, line in enumerate(stack) if line.own)
-for line in stack[own:]:
-    print(f"{line.place:28} {line.function}")
 expect(len(stack) - own - 1, label="lines", yours=depth)
 assert len(stack) - own - 1 >= 8
-shutil.rmtree(folder)
+
+# %% [markdown]
+# The three stacks side by side, from your first line at the bottom to where each rank stands at the top. Compare the tops.
+
+
+# %%
+def drawn(stack):
+    """Names of the functions from your first line on, and whose they are."""
+    first = next(place for place, line in enumerate(stack) if line.own)
+    return [
+        (
+            line.function,
+            "yours" if line.own else "communication" if line.torch else "torch",
+        )
+        for line in stack[first:]
+    ]
+
+
+figures.rank_stacks(
+    {f"rank {rank}": drawn(stack) for rank, stack in enumerate(stacks)},
+    "Three ranks hang: two wait, one is waited for",
+)
 
 # %% [markdown]
 # **Explain.** Note 001 says that FSDP, "deeply integrated", is harder to debug than plain data parallelism, and this is the measure of it. Your line does not speak of communication at all. Below it lie modules that call modules, the hook that FSDP2 has put before each unit, a wrapper that keeps the compiler out, the unshard, the gather: in torch 2.13 eighteen
@@ -1054,10 +1139,15 @@ print(compared.report())
 # %%
 assert compared.diverging.title == "gradient of the output of blocks.1.norm2"
 assert "an all-reduce is missing" in compared.diverging.looks_like
-assert comparing.compare(runs / "alone", runs / "right").verdict == "rounding"
+healthy = comparing.compare(runs / "alone", runs / "right")
+assert healthy.verdict == "rounding"
+figures.tensor_by_tensor(
+    {"the right run": healthy.tensors, "the broken run": compared.tensors},
+    "Two ranks against one process: all tensors of one update, in order",
+)
 
 # %% [markdown]
-# All tensors of the forward pass agree. On the way back they agree down to the MLP of layer 1; the gradient of what goes *into* that MLP does not. That is where f stands. And one line more: taken alone, each rank's gradient is wrong; their *sum* is right. So what is missing is an all-reduce.
+# Each mark is one tensor, and its height says how many times the typical rounding it is off. All tensors of the forward pass agree. On the way back they agree down to the MLP of layer 1; the gradient of what goes *into* that MLP does not. That is where f stands. And one line more: taken alone, each rank's gradient is wrong; their *sum* is right. So what is missing is an all-reduce.
 #
 # In a terminal it is three lines:
 #
@@ -1072,8 +1162,12 @@ assert comparing.compare(runs / "alone", runs / "right").verdict == "rounding"
 # The table has a column `rounding`. Where does it come from? A number in fp32 has 24 binary digits. Rounding it changes it by at most half of the last one, relative to its size by at most $u = 2^{-24}$, the **unit roundoff** (单位舍入误差). Other formats have fewer digits:
 
 # %%
-for dtype in ("fp32", "tf32", "fp16", "bf16", "fp8_e4m3"):
-    print(f"{dtype:<9} u = {rounding.unit_roundoff(dtype):.1e}")
+units = {
+    dtype: rounding.unit_roundoff(dtype)
+    for dtype in ("fp32", "fp16", "bf16", "fp8_e4m3")
+}
+told = {dtype: f"1 / {round(1 / unit):,}" for dtype, unit in units.items()}
+figures.bars(units, told, "Rounding one number: u", style.PALE, tens=True)
 
 # %% [markdown]
 # bf16 has 8: each number is off by up to 0.4 %. That is one rounding. A sum of $n$ numbers makes $n - 1$ of them. If all went the same way, they would add up to about $n \cdot u$, and no order of summation does worse than $\gamma_n = nu/(1-nu)$ (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1). But some
@@ -1105,8 +1199,15 @@ expect(
 # **Explain.** $\sqrt{4096} \cdot 2^{-24} = 3.8$ millionths. Measured it is a quarter of that, since not every rounding is as bad as $u$. The formula says how large, not exactly how much. The bound would be 244. And `sum` of PyTorch does much better than either:
 
 # %%
-print(f"one by one {1e6 * one_by_one:.2f}, torch.sum {1e6 * in_blocks:.3f} millionths")
 assert in_blocks < one_by_one / 10
+errors = {
+    "bound, whatever happens": rounding.sum_bound(4096, "fp32"),
+    "typical, √n · u": rounding.typical_sum_error(4096, "fp32"),
+    "measured, one by one": one_by_one,
+    "measured, torch.sum": in_blocks,
+}
+told = {name: f"{1e6 * error:,.2f} · 10⁻⁶" for name, error in errors.items()}
+figures.bars(errors, told, "A sum of 4,096 numbers in fp32 is off by", tens=True)
 
 # %% [markdown]
 # It adds up blocks, and then the blocks: each number passes through far fewer than 4,096 additions. A matrix product on a GPU does likewise. This is also why tensor parallelism *must* change the result: two ranks add up two halves and then the two sums. That is another order of the same additions, and mostly a
@@ -1132,21 +1233,20 @@ for precision in ("fp32", "bf16"):
     found[precision] = comparing.compare(
         runs / f"{precision} alone", runs / f"{precision} eps"
     )
-    norm = next(
-        tensor
-        for tensor in found[precision].tensors
-        if tensor.title == "output of blocks.1.norm1"
-    )
-    print(f"{precision}: off by {norm.measured:.0e}: {found[precision].verdict}")
+    print(f"{precision}: {found[precision].verdict}")
 
 # %%
 expect(16, label="hidden in", yours=hidden)
 assert found["fp32"].diverging.title == "output of blocks.1.norm1"
 assert found["bf16"].verdict == "rounding"
 shutil.rmtree(runs)
+figures.tensor_by_tensor(
+    {f"in {precision}": one.tensors for precision, one in found.items()},
+    "The same bug in two precisions",
+)
 
 # %% [markdown]
-# **Explain.** The bug changes the norm's output by 0.013 %. In fp32 that is forty times what rounding does there. In bf16 each single number is rounded by up to 0.4 %, and the bug drowns. No method can find it there, however clever. This is the most useful thing to know about the question, and it needs no program:
+# **Explain.** In both runs the bug is the same, and only the rounding that it is measured by differs. The bug changes the norm's output by 0.013 %. In fp32 that is forty times what rounding does there. In bf16 each single number is rounded by up to 0.4 %, and the bug drowns. No method can find it there, however clever. This is the most useful thing to know about the question, and it needs no program:
 #
 # > **Record both runs once more with more digits.** From bf16 to fp32 rounding becomes 65,536 times smaller. A bug stays as large as it is.
 #
@@ -1171,15 +1271,22 @@ tiny = {"model": "2x32x2", "sequence": 16, "batch": 4}
 long_run = Training(**tiny, steps=300, learning_rate=1e-2)
 whole = one_process(long_run).losses
 halves = one_process(long_run, loss_of=in_halves).losses
-for update in (1, 50, 100, 200, 300):
-    gap = abs(halves[update - 1] / whole[update - 1] - 1)
-    print(f"update {update:>3}: {100 * gap:.5f} %")
+gaps = [abs(b / a - 1) for a, b in zip(whole, halves, strict=True)]
+print(f"update 1: {100 * gaps[0]:.5f} %, update 300: {100 * gaps[-1]:.5f} %")
 
 # %%
-last = max(abs(b / a - 1) for a, b in zip(whole[250:], halves[250:], strict=True))
-first = max(abs(b / a - 1) for a, b in zip(whole[:50], halves[:50], strict=True))
-assert first < 1e-6 < last
+last = max(gaps[250:])
+assert max(gaps[:50]) < 1e-6 < last
 expect(100 * last, label="at most", unit="%", yours=apart)
+tenths = [(start + 10, max(gaps[start : start + 10])) for start in range(0, 300, 10)]
+figures.lines(
+    {"halves or whole": [(update, 1e6 * gap) for update, gap in tenths if gap]},
+    "update",
+    "the losses differ by, millionths (largest of ten updates)",
+    "Two right runs",
+    doubling=(False, True),
+    level={"one percent": 1e4},
+)
 
 # %% [markdown]
 # **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, to some percent. (Theory has no formula here: the number is the measured one, and your machine's differs.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
@@ -1270,6 +1377,29 @@ by_theory = 1000 * stragglers.expected_slowest_s(64, 0.1, 0.002)
 expect(by_theory, drawn, within=0.002, label="step", unit="ms", yours=average)
 
 # %% [markdown]
+# The more ranks, the later the last one:
+
+# %%
+
+
+def later_ms(ranks, noise_ms):
+    return 1000 * stragglers.expected_slowest_s(ranks, 0.1, noise_ms / 1000) - 100
+
+
+sizes = [2**power for power in range(13)]
+figures.lines(
+    {
+        f"± {noise_ms} ms": [(ranks, later_ms(ranks, noise_ms)) for ranks in sizes]
+        for noise_ms in (2, 4, 8)
+    },
+    "ranks",
+    "ms by which a step is longer than the 100 ms of one rank",
+    "Nothing is broken, and someone is always late",
+    doubling=(True, False),
+    mark={"64 ranks": 64},
+)
+
+# %% [markdown]
 # **Explain.** 104.7 ms: the largest of 64 normal values lies 2.34 deviations above their mean on average, and 3.24 of 1,024. So a large job is a little slower than a small one, with every part in order.
 #
 # ### Naming it
@@ -1286,8 +1416,19 @@ waited = [
     sum(end - start for what, start, end in did if what == "waiting")
     for _, did in lagging
 ]
-print([f"{1000 * seconds:.0f} ms" for seconds in waited])
 expect(2, waited.index(min(waited)), label="rank", yours=least)
+figures.stacked_bars(
+    {
+        f"rank {rank}": {
+            "computing": 6 * lagging[rank][0] - seconds,
+            "waiting": seconds,
+        }
+        for rank, seconds in enumerate(waited)
+    },
+    "Six updates: the sums are alike, their parts are not",
+    lambda seconds: f"{1000 * seconds:.0f} ms",
+    colours={"waiting": style.IDLE},
+)
 
 # %% [markdown]
 # **Explain.** The straggler comes last, so it waits least: section 16.3 once more. Log both times on each rank, computing and waiting, and look for the rank that never waits. A monitor of the whole step sees nothing.
@@ -1308,8 +1449,9 @@ print("all pairs:", len(pairwise.rounds(64, "all")))
 
 # %%
 tested = demos.run("pairwise", ranks=4, stream=False, slow="2", slow_ms=10.0, passes=2)
-print(tested.report())
+print(tested.found.explain())
 assert tested.found.groups == ((2,),)
+figures.pair_rates(tested.tests, tested.found, "Four ranks, two rounds")
 
 # %% [markdown]
 # **Explain.** Two rounds for four ranks. Pairs without rank 2 are fast, and all pairs with it are slow; so it is the rank, not a link. If only one pair were slow, it would be the way between the two, and if all pairs between two halves were slow, it would be what joins the halves, a switch for instance. Halving has a blind spot: two ranks that
@@ -1340,6 +1482,23 @@ sent_bytes = zero.sent_bytes(1_540_000_000, 3, 4, Recipe())
 extra_s = 8.68 - 2.46
 print(f"{sent_bytes / 1e9:.1f} GB in {extra_s:.2f} s")
 expect(8 * sent_bytes / extra_s / 1e9, unit="Gbit/s", label="carried", yours=carried)
+
+# %%
+figures.stacked_bars(
+    {
+        "1 node, measured": {"one node": 2.46},
+        "2 nodes, measured": {"one node": 2.46, "what came with the second": extra_s},
+        "over 10 Gbit/s": {"the bytes alone": 8 * sent_bytes / 10e9},
+        "over 200 Gbit/s": {"the bytes alone": 8 * sent_bytes / 200e9},
+    },
+    "One iteration, and what its bytes take on two networks",
+    "{:.2f} s".format,
+    colours={
+        "one node": style.COMPUTING,
+        "what came with the second": style.IDLE,
+        "the bytes alone": style.MESSAGES,
+    },
+)
 
 # %% [markdown]
 # **Explain.** 6.9 GB in 6.2 s are 8.9 Gbit/s: what an Ethernet port of 10 Gbit/s really carries. (We read "iteration" as one micro-batch. The issue doesn't name the port; only the arithmetic is ours.) So *nothing is broken there*. The network is as fast as it was sold, and still far too slow for this job. Keep the two
@@ -1379,8 +1538,24 @@ expect(
 # **Explain.** An all-reduce over two ranks sends $\frac{2(n-1)}{n} = 1$ times the gradients over the link, 3.3 MB at 6.25 MB/s: 0.53 s, whatever the processors do. What is left of the gap has other reasons: both "nodes" share one machine's memory, and the link counts headers, too. Over 200 Mbit/s the exchange takes a quarter:
 
 # %%
-for name in ("1 node", "1 node, 2 ranks", *(f"2 nodes, {m} Mbit/s" for m in (200, 50))):
-    print(f"{name:<22}{measured[name]:.3f} s an update")
+parts = {}
+for name, exchange in {
+    "1 node": 0,
+    "2 nodes, 200 Mbit/s": exchange_s / 4,
+    "2 nodes, 50 Mbit/s": exchange_s,
+}.items():
+    rest_s = measured[name] - measured["1 node"] - exchange
+    parts[name] = {
+        "computing": measured["1 node"],
+        "exchange, by theory": exchange,
+        "the rest": rest_s,
+    }
+figures.stacked_bars(
+    parts,
+    "One update, measured, and what theory explains of it",
+    "{:.3f} s".format,
+    colours={"exchange, by theory": style.MESSAGES, "the rest": style.IDLE},
+)
 
 # %% [markdown]
 # Each update on two nodes uses twice as many samples. So what counts are samples per second, and here two nodes do it slower than one:
@@ -1393,7 +1568,7 @@ assert speedup < 1
 # %% [markdown]
 # ### First: is a link slow?
 #
-# The step time doesn't say which link. Pairs of ranks do (section 16.9). Four ranks, two on each node: every pair is tested several times, the fastest time counts, and the matrix of rates shows where it is slow.
+# The step time doesn't say which link. Pairs of ranks do (section 16.9). Four ranks, two on each node: every pair is tested several times, the fastest time counts, and the grid of rates shows where it is slow.
 #
 # **Predict.** Four ranks make six pairs. How many of the six are slow?
 
@@ -1402,11 +1577,19 @@ slow_pairs = predict("16.slow_pairs", "Slow pairs?", yours=None)
 
 # %%
 matrix = recorded("two_nodes_pairs")
-print(matrix)
-rates = [float(cell) for row in matrix.splitlines()[3:6] for cell in row.split()[1:]]
-slow = sum(rate < 100 for rate in rates)
+tests = [
+    pairwise.PairTest(first, first + 1 + place, 1e6 * float(cell))
+    for first, row in enumerate(matrix.splitlines()[3:6])
+    for place, cell in enumerate(row.split()[1:])
+]
+slow = sum(test.bytes_per_s < 100e6 for test in tests)
 expect(2 * 2, slow, label="slow pairs", yours=slow_pairs)
-assert "between ranks 0, 1 and ranks 2, 3" in matrix
+
+# %%
+named_part = pairwise.name_slow(tests)
+print(named_part.explain())
+assert named_part.groups == ((0, 1), (2, 3))
+figures.pair_rates(tests, named_part, "Two nodes of two ranks, joined by 50 Mbit/s")
 
 # %% [markdown]
 # **Explain.** The four that cross. Fast pairs join ranks into groups, {0, 1} and {2, 3}; all slow ones lie between the groups; so what joins the groups is to blame, no rank and no port of a single one. In a cluster run the same with one rank on each port: `torchrun … -m course_lib.demos pairwise`. Compare the rate that it names with that of
@@ -1453,6 +1636,31 @@ expect(
 )
 
 # %% [markdown]
+# The same for any number of micro-batches. Above the dashed line the second node pays:
+
+# %%
+curves = {}
+for mbit, seconds in ((200, faster_s), (50, exchange_s)):
+    speedups = [
+        (n, MoreNodes(n * measured["1 node"], seconds, same_batch=False).speedup)
+        for n in (1, 2, 4, 8, 16, 32)
+    ]
+    both = [
+        2 * measured["1 node" + more] / measured[f"2 nodes, {mbit} Mbit/s" + more]
+        for more in ("", ", 8 micro-batches")
+    ]
+    curves[f"{mbit} Mbit/s, theory"] = speedups
+    curves[f"{mbit} Mbit/s, measured"] = [*zip((1, 8), both, strict=True)]
+figures.lines(
+    curves,
+    "micro-batches in an update",
+    "samples per second, times those of one node",
+    "The batch decides",
+    doubling=(True, False),
+    level={"one node": 1.0},
+)
+
+# %% [markdown]
 # **Explain.** From 0.43 to 1.2. The exchange is as long as before; what stands beside it is eight times as long. (Theory hoped for 1.5; the recording shared its two cores with other work.) Over 50 Mbit/s eight are not enough: the lines above ask for 12.
 #
 # What else moves the break-even? Everything that makes $x$ smaller, in the order in which to try it:
@@ -1475,24 +1683,12 @@ expect(
 # %% [markdown]
 # ## 16.11 The clinic's first page
 #
-# | symptom | ask first | then |
-# |---|---|---|
-# | `is_available()` is False | `nvidia-smi` inside the container; `--gpus`, `/dev/kfd` | 16.1, 16.5 |
-# | out of memory on an empty GPU | `nvidia-smi pmon -s um -c 1` | 16.2 |
-# | everything 100 %, nothing moves | who shows *less* in `pmon`; `py-spy dump`; `course diagnose` | 16.3, 16.7 |
-# | a GPU is gone, or "uncorrectable" | the lines with Xid in `dmesg -T` | 16.2 |
-# | all steps longer, on all ranks, since yesterday | `ibstat` on all nodes; symbol errors; `dmon` for clocks | 16.4, 16.2 |
-# | many times slower than planned | `NCCL_DEBUG=INFO`, the line `Using network` | 16.6 |
-# | `Bus error`, `No space left on device` | `df -h /dev/shm` | 16.5 |
-# | `ibv_create_cq failed`, `Cannot allocate memory` | `ulimit -l`; IPC_LOCK | 16.5 |
-# | the pod is Pending | `kubectl describe pod`, its last lines | 16.5 |
-# | the rendezvous times out | `--net=host`, the endpoint, `NCCL_SOCKET_IFNAME` | 15.2, 16.5 |
-# | it hangs in the first all-reduce | mismatch (DETAIL), interface, `monitored_barrier` | 16.7 |
-# | it hangs after hours | stacks of all ranks; the one that differs | 16.7 |
-# | every step some percent longer | time inside the collective, by rank; pairs | 16.9 |
-# | another loss than on one GPU | `course compare` | 16.8 |
-# | two nodes are slower than one | bytes of a step over the link | 16.10 |
-#
+# Begin with what you see, and ask one question. The section says how to read the answer.
+
+# %%
+figures.first_page(tables.SYMPTOMS, "From what you see to what to ask first")
+
+# %% [markdown]
 # ## What to remember
 #
 # 1. Every command looks at one part. Know which, and what it can't say.
@@ -1506,7 +1702,7 @@ expect(
 quiz("16")
 
 # %% [markdown]
-# **Now you:** open `exercises/16_cluster_clinic.ipynb`. Exercise 16.11 is a hunt: three real ranks, a fault that nobody tells you, and a clock.
+# **Now you:** open [the exercises](../exercises/16_cluster_clinic.ipynb). Exercise 16.11 is a hunt: three real ranks, a fault that nobody tells you, and a clock.
 #
 # **Read on.** NVIDIA, *GPU Deployment and Management* (docs.nvidia.com/deploy): nvidia-smi, Xid errors, memory errors. NCCL, *Environment Variables* and *Troubleshooting* (docs.nvidia.com/deeplearning/nccl). Bekman, *Machine Learning Engineering*, chapters on debugging and on accelerators. AMD SMI and ROCm in docker (rocm.docs.amd.com). PyTorch, *Flight
 # Recorder* (tutorials). Llama 3, section 3.3.4 (arXiv:2407.21783), on stragglers and what the recorder found.

@@ -25,6 +25,7 @@ from dataclasses import replace
 from course_lib import demos, emitting, expect, figures, launch, measure, panels
 from course_lib import predict, quiz, recorded, reporting, show_source
 from course_lib.emitting import course
+from course_lib.figures.paper import style
 from course_lib.scratch import opaque
 from course_lib.theory import planner
 from course_lib.theory.audits import gpt2_128, plan_2048, whole_run
@@ -42,6 +43,7 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.network import collectives, step_traffic
 from course_lib.theory.step.assumptions import CAUTIOUS
 from course_lib.theory.step.decoding import Decoding, most_sequences
@@ -171,10 +173,14 @@ plan_audit = plan_2048.plan_2048()
 told = [claim for claim in plan_audit.claims if claim.own_terms is not None]
 wrong_sums = [claim for claim in told if not claim.verdict.startswith("right")]
 expect(0, len(wrong_sums), label="wrong sums", yours=slips)
-print(plan_audit.explain())
+
+# %%
+figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %% [markdown]
-# **Explain.** None. Every sum that can be checked is right, and six of the nine still mislead, by factors from 1.7 to 160. The notes know how to multiply. What they assume is wrong: the schedule, the peak, who exchanges gradients with whom. Three lines deserve a word.
+# **Explain.** Each claim has its own line, and what is said stands in the middle. Is the hollow square there? Then the arithmetic is right. Is the blue one there as well? Then the claim is right.
+#
+# None of the nine sums is wrong. Every sum that can be checked is right, and six of the nine still mislead, by factors from 1.7 to 160. The notes know how to multiply. What they assume is wrong: the schedule, the peak, who exchanges gradients with whom. Three lines deserve a word.
 #
 # **"Still 16 times, with 8 groups of 10 layers."** The authors keep their rule, twice the number of stages, and take 8 stages. But 8 stages of 10 layers hold 8 micro-batches of 10 layers each, which is once more 80 layers. No grouping can reduce a factor that was never there:
 
@@ -194,14 +200,15 @@ for stages in (8, 80):
 
 # %%
 crossing = collectives.activation_bytes(8, 4096, 8192)
+crossed = {}
 for stages in (10, 80):
-    in_all = 2 * (stages - 1) * crossing
-    print(f"{stages} stages: {in_all / 1e9:.1f} GB in all, {2 * (stages - 1)} hops")
-    print(f"    a stage in the middle sends {2 * crossing / 1e9:.2f} GB")
-assert 2 * 79 / (2 * 9) > 8
+    crossed[f"{stages} stages, in all"] = 2 * (stages - 1) * crossing
+    crossed[f"{stages} stages, one of them"] = 2 * crossing
+told = {name: units.format_bytes(size) for name, size in crossed.items()}
+figures.bars(crossed, told, "What the stages send for one micro-batch")
 
 # %% [markdown]
-# True, and harmless: all of it together grows nearly nine times, and so does the latency of one micro-batch on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
+# True, and harmless: all of it together grows nearly nine times, and so do the hops of one micro-batch on its way through, from 18 to 158. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
 #
 # Second, on the H200: *faster memory raises the ratio of computing to communication.*
 
@@ -236,7 +243,9 @@ on_own_terms = sum(
     abs(claim.own_terms - claim.said) <= claim.within * claim.said for claim in results
 )
 expect(1, on_own_terms, label="confirmed", yours=confirmed)
-print(gpt2_audit.explain())
+
+# %%
+figures.audited(gpt2_audit, "GPT-2 on two cards of 24 GB")
 
 # %% [markdown]
 # **Explain.** Only the failure of XL. With 12 tokens, 197 samples would have fit where the table says 7. With 128 tokens, which a later version of the file has, and with all that the program keeps, the numbers come out within 30 %. This is the third verdict, *right number, other terms*: the measurement is sound and its description is not. Whoever repeats the command as printed gets
@@ -253,15 +262,25 @@ under_ddp = predict("17.xl", "Samples under DDP on 40 GB?", yours=None)
 
 # %%
 xl = models.MODELS["gpt2-1.5b"]
-for size_gb in (25.4, 32, 36, 40, 48, 80):
-    table = gpt2_128.Program(xl, card_bytes=size_gb * 1e9).table()
-    print(f"{size_gb:>5} GB:", table)
+tables = {
+    size_gb: gpt2_128.Program(xl, card_bytes=size_gb * 1e9).table()
+    for size_gb in (25.4, 28, 32, 36, 40, 48, 64, 80)
+}
 on_40 = gpt2_128.Program(xl, card_bytes=40e9).largest_batch("DDP")
 expect(on_40, label="samples", yours=under_ddp)
 assert gpt2_128.Program(xl, card_bytes=32e9).largest_batch("DDP") == 0 < on_40
 
+# %%
+figures.lines(
+    {way: [(size, table[way]) for size, table in tables.items()] for way in tables[40]},
+    "memory of each of the two cards, GB",
+    "samples of 128 tokens on a card",
+    "GPT-2 XL: the largest batch by the size of the card",
+    mark={"the article's": 25.4},
+)
+
 # %% [markdown]
-# **Explain.** DDP needs 16 bytes for each parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. A "cannot" is a statement about the distance to a limit, here less than one card's generation. The *order* of the four columns holds on every card, and that is the part of the claim to take home.
+# **Explain.** DDP needs 16 bytes for each parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. A "cannot" is a statement about the distance to a limit, here less than one card's generation. The *order* of the four curves holds on every card, and that is the part of the claim to take home.
 #
 # **Remember**
 # - Right number, other terms: trust the measurement, not its caption.
@@ -281,11 +300,24 @@ beside_ddp = predict("17.ddp", "Step of FSDP / step of DDP?", yours=None)
 
 # %%
 small = models.MODELS["gpt-1.7b"]
-print("tokens   8 GPUs  64 GPUs 512 GPUs")
-for tokens in (512, 1024, 2048, 4096):
-    row = [Weak(small, gpus, tokens).over_ddp for gpus in (8, 64, 512)]
-    print(f"{tokens:>6}" + "".join(f"{ratio:9.2f}" for ratio in row))
-expect(Weak(small, 512, 512).over_ddp, label="FSDP / DDP", yours=beside_ddp)
+ratios = {
+    f"{gpus} GPUs": [
+        (tokens, Weak(small, gpus, tokens).over_ddp)
+        for tokens in (512, 1024, 2048, 4096)
+    ]
+    for gpus in (8, 64, 512)
+}
+expect(ratios["512 GPUs"][0][1], label="FSDP / DDP", yours=beside_ddp)
+
+# %%
+figures.lines(
+    ratios,
+    "tokens on each GPU",
+    "step of FSDP over step of DDP",
+    "FSDP beside DDP, 1.7 billion parameters on A100",
+    doubling=(True, False),
+    level={"DDP": 1},
+)
 
 # %% [markdown]
 # **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens on each GPU all messages hide behind the computing, whether there are 8 GPUs or 512. With 512 tokens a GPU computes for 36 ms. Half as many bytes again don't hide behind that, and each message goes around a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition,
@@ -295,8 +327,8 @@ expect(Weak(small, 512, 512).over_ddp, label="FSDP / DDP", yours=beside_ddp)
 
 # %%
 fsdp_audit = fsdp_scaling(Weak(small), Weak(small, 512, 512))
-print(fsdp_audit.explain())
 assert [claim.verdict for claim in fsdp_audit.claims].count(VERDICTS[True, False]) == 3
+figures.audited(fsdp_audit, "What is said of the speed of FSDP and YaFSDP")
 
 # %% [markdown]
 # Near-linear is what the theory expects. A ring's bytes hardly grow with its members, $\frac{n-1}{n}$, so a GPU with the same work stays as fast. Latency does grow with $n$. The paper suspects the messages of T5's 7 %, which on a large cluster no longer hide.
@@ -307,8 +339,11 @@ assert [claim.verdict for claim in fsdp_audit.claims].count(VERDICTS[True, False
 
 # %%
 expected = Weak(models.MODELS["gpt3-175b"], 128, 2048, 2048).flop_per_s
-print(f"theory {expected / 1e12:.0f} TFLOP/s, paper: more than 173")
 assert 1.15 < expected / 173e12 < 1.25
+reached = {"the card's peak": 312, "theory": expected / 1e12}
+reached |= {"paper, 2 sequences": 186, "paper, 1 sequence": 173}
+told = {name: f"{rate:.0f} TFLOP/s" for name, rate in reached.items()}
+figures.bars(reached, told, "GPT-3 175B on 128 A100, one GPU", style.COMPUTING)
 
 # %% [markdown]
 # The paper has "more than 173" with one sequence, 186 with two. Up to a fifth is missing, although all messages should hide. What do messages cost that are hidden completely?
@@ -377,8 +412,18 @@ rate = a100.peak_flop_per_s * a100.matmul_efficiency * a100.layer_efficiency
 backward_s = 6 * layer * 4096 / rate  # 4 backward, 2 computed again
 message_s = 2 * layer / 50e9  # a gather of bf16 weights, or a scatter
 copies_s = 2 * 2 * 2 * layer / a100.memory_bytes_per_s  # copy, divide: read, write
-print([f"{1000 * part:.1f} ms" for part in (backward_s, message_s, copies_s)])
 assert 2 * message_s + copies_s < backward_s
+streams = {
+    "computing": {"backward": backward_s},
+    "messages": {
+        "messages: gather": message_s,
+        "copies": copies_s,
+        "messages: scatter": message_s,
+    },
+}
+figures.stacked_bars(
+    streams, "One layer, each part alone", lambda part_s: f"{1000 * part_s:.1f} ms"
+)
 
 # %% [markdown]
 # 34 ms for the gather, 34 for the scatter, 3.4 for the copies: 72 ms in all, beside 96 ms of computing. Everything should hide with ease. Now give the small kernels a twentieth of the weight of a matrix product. (This weight is our assumption. Nobody publishes one, and it depends on the kernels.)
@@ -471,29 +516,35 @@ kept_share = predict("17.kept", "Percent of the hours?", yours=None, unit="%")
 # %%
 bloom_audit = whole_run.RunAudit(bloom, step)
 expect(100 * bloom_audit.kept, label="hours", unit="%", yours=kept_share)
-print(bloom_audit.explain())
 assert abs(bloom_audit.hfu * bloom_audit.useful * bloom_audit.kept - bloom.mfu) < 1e-12
+
+# %%
+figures.paid_time(bloom_audit)
 
 # %% [markdown]
 # **Explain.** $0.478 \cdot 0.737 \cdot 0.904 = 0.318$. All three numbers are right, and each answers another question:
 #
-# | question | factor | who can change it |
-# |---|---|---|
-# | how busy is the hardware while it steps? | 48 % | kernels, layout, network |
-# | how much of that is needed? | 74 % | memory: with more of it, less is recomputed |
-# | how many hours were steps? | 90 % | checkpoints, restarts, spare nodes (chapter 15) |
+# - The grey band is speed that the hardware did not reach while it stepped. Better kernels, another layout or a faster network make it thinner.
+# - The yellow band is arithmetic that 6ND does not need. More memory makes it thinner: less is recomputed.
+# - The hatched column is hours without such steps. Checkpoints, restarts and spare nodes make it narrower (chapter 15).
 #
 # Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed in a week. The same product for others, whole trainings each:
 
 # %%
-for run in (bloom, *whole_run.OTHERS):
-    print(f"{run.name:<15}{run.flop_per_s / 1e12:6.0f} TFLOP/s {run.mfu:6.1%}")
-best_run = max((bloom, *whole_run.OTHERS), key=lambda run: run.mfu)
-assert best_run.name == "LLaMA 65B"
+runs = {
+    f"{run.name}, {run.flop_per_s / 1e12:.0f} TFLOP/s": run
+    for run in (bloom, *whole_run.OTHERS)
+}
+assert max(runs.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
+figures.bars(
+    {name: run.mfu for name, run in runs.items()},
+    {name: f"{run.mfu:.1%}" for name, run in runs.items()},
+    "MFU of whole trainings, and the speed of one GPU",
+    style.COMPUTING,
+)
 
 # %%
-report = whole_run.bloom()
-print(report.explain())
+figures.audited(whole_run.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
 # So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, used half as much again, with sequences of the same length and much less recomputation. It is near Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable, and the largest single reserve was the recomputation: 26 % of the arithmetic was done twice or was attention's.
@@ -533,36 +584,73 @@ token_ms = predict("17.token", "Milliseconds for a token?", yours=None, unit="ms
 
 # %%
 one = Decoding(llama, rtx, tp=8)
-print(one.explain())
 expect(1000 * one.token_s, label="a token", unit="ms", yours=token_ms)
 assert round(one.sent_bytes / 1e6, 1) == 4.6 and round(one.transfer_s * 1e3, 2) == 0.15
+assert round(one.compute_s * 1e3, 1) == 0.1  # beside the reading, so it does not show
+
+# %%
+waits = {
+    "training": {
+        "computing": compute_s,
+        "messages": travel_s,
+        "latency": 2 * one.latency_s,
+    },
+    "decoding": one.waits(),
+}
+total_s = {name: sum(its.values()) for name, its in waits.items()}
+figures.stacked_bars(
+    {
+        name: {part: size / total_s[name] for part, size in its.items() if size}
+        for name, its in waits.items()
+    },
+    "What eight RTX 4090 wait for: a sequence in training, a token in decoding",
+    "{:.0%}".format,
+    {name: units.format_seconds(total) for name, total in total_s.items()},
+)
 
 # %% [markdown]
 # **Explain.** 30 ms, and it is neither arithmetic (0.1 ms) nor bytes on the wire (0.15 ms).
 #
 # - 17 ms go into *reading the weights*: each card must read its 17 GB to make one token. That is 1 FLOP for each byte, where the card's ridge is at 164 (section 5.4).
-# - 13 ms go into *latency*: 160 sums, one after another, of 14 steps each. In training the same latency stood beside a second of computing, and nobody saw it. (Real engines use other algorithms than rings for such small sums, with fewer steps. The order of magnitude stays.)
+# - 13 ms go into *latency*: 160 sums, one after another, of 14 steps each. In training twice as many sums stood beside a second of computing, and nobody saw it. (Real engines use other algorithms than rings for such small sums, with fewer steps. The order of magnitude stays.)
 #
 # So training is limited by FLOP and by bytes between cards; decoding by the bandwidth of the memory and by latency. The same card is good at one and poor at the other.
 #
 # What helps is a batch. All sequences share one reading of the weights:
 
 # %%
-for sequences in (1, 8, 32, 128):
-    many = Decoding(llama, h100, tp=8, batch=sequences, context=4096)
-    print(
-        f"{sequences:>4} sequences: {1000 * many.token_s:5.1f} ms,"
-        f" {many.tokens_per_s:6,.0f} tokens/s"
-    )
-assert many.token_s < 2 * Decoding(llama, h100, tp=8, context=4096).token_s
+batches = {
+    f"{count} at once": Decoding(llama, h100, tp=8, batch=count, context=4096)
+    for count in (1, 8, 32, 128)
+}
+assert batches["128 at once"].token_s < 2 * batches["1 at once"].token_s
+figures.stacked_bars(
+    {name: many.waits() for name, many in batches.items()},
+    "One more token for each sequence, on eight H100",
+    units.format_seconds,
+    {name: f"{many.tokens_per_s:,.0f} tokens/s" for name, many in batches.items()},
+)
 
 # %% [markdown]
 # A token of 128 sequences takes 60 % longer than one of a single sequence. How many can there be? Each keeps keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB for a token of this model, 1.3 GB for 4096. So the *size* of the memory decides, beside its bandwidth:
 
 # %%
+held_bytes, totals = {}, {}
 for card in (h100, h200, rtx):
-    fit = most_sequences(Decoding(llama, card, tp=8, context=4096), reserve_bytes=1e9)
-    print(f"{card.name}: {fit} sequences of 4096 tokens fit on eight cards")
+    each = Decoding(llama, card, tp=8, context=4096)
+    fit = most_sequences(each, reserve_bytes=1e9)
+    totals[card.name] = f"{fit} sequences"
+    weights = llama.parameters().total * 2 / 8
+    held_bytes[card.name] = {
+        "weights": weights,
+        "keys and values": fit * each.cache_bytes,
+    }
+figures.stacked_bars(
+    held_bytes,
+    "The memory of one of eight cards, and the sequences that fit",
+    lambda size: units.format_bytes(size, digits=0),
+    totals,
+)
 
 # %% [markdown]
 # ### In money
@@ -613,23 +701,42 @@ assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
 same_memory = replace(h200, name="H200, 80 GB", memory_bytes=h100.memory_bytes)
 cards = {"H100-SXM": (h100, 4), "H200, 80 GB": (same_memory, 4), "H200-SXM": (h200, 4)}
 cards["RTX4090"] = (rtx, 16)
-steps = {}
+steps, layouts = {}, {}
 for name, (card, nodes) in cards.items():
     cluster = Cluster(card, nodes, between=hardware.HDR if card is rtx else None)
     plan = planner.plan(llama, Recipe(), cluster, 256, sequence=4096)
     choice = plan.best(1)[0]
-    steps[name] = plan.step(choice)
-    print(f"{name:<12}{choice.step_s:6.1f} s, MFU {steps[name].mfu:.0%}")
-    print(f"    {choice.explain().partition(' virtual')[0]}")
+    steps[name], layouts[name] = plan.step(choice), choice.layout
 
 # %%
-for name, where in {"H100-SXM": 32, "H200-SXM": 32, "RTX4090": 128}.items():
-    usd = budget.usd_per_million_tokens(
-        steps[name].tokens_per_s, where, PRICES[name].usd
+figures.stacked_bars(
+    {name: step.parts() for name, step in steps.items()},
+    "One update of 256 sequences: 32 of the large cards, 128 RTX 4090",
+    lambda part_s: f"{part_s:.1f} s",
+    {name: f"{step.total_s:.1f} s, MFU {step.mfu:.0%}" for name, step in steps.items()},
+)
+
+# %%
+for name, layout in layouts.items():
+    tp, pp, cp, dp = layout.tp, layout.pp, layout.cp, layout.dp
+    batches = f"{layout.accumulation} × {layout.micro_batch}"
+    print(f"{name:<12} tp {tp}, pp {pp}, cp {cp}, dp {dp}, micro-batches {batches}")
+
+# %%
+usd = {
+    name: budget.usd_per_million_tokens(
+        steps[name].tokens_per_s, count, PRICES[name].usd
     )
-    print(f"{name}: {usd:.2f} USD for a million tokens of training")
+    for name, count in {"H100-SXM": 32, "H200-SXM": 32, "RTX4090": 128}.items()
+}
 gain = steps["H100-SXM"].total_s / steps["H200-SXM"].total_s
 assert 1.05 < gain < 1.15 and steps["H200, 80 GB"].total_s > steps["H200-SXM"].total_s
+figures.bars(
+    usd,
+    {name: f"{price:.2f} USD" for name, price in usd.items()},
+    "A million tokens of training, as planned",
+    style.COMPUTING,
+)
 
 # %% [markdown]
 # The faster memory alone gains 2.5 %. The larger one gains 8 % more: no cut of matrices or layers is needed, so there are 16 replicas instead of 2, and each accumulates 16 micro-batches instead of 128. The notes are right that accumulation shrinks. The gain comes from the cuts that are gone, since accumulation itself costs next to nothing (section 13.3).
@@ -677,8 +784,7 @@ days = {}
 for name, both in plans.items():
     (fastest,) = planner.fastest(tuple(both.values()), 1)
     days[name] = [updates * seconds / 86_400 for seconds in fastest.steps_s]
-    print(f"{name}: {days[name][0]:.1f} or {days[name][1]:.1f} days")
-    print(f"  {fastest.option.explain()}")
+    print(f"{name}: {fastest.option.explain()}")
 
 # %%
 expect(
@@ -686,6 +792,21 @@ expect(
 )
 assert [round(size) for size in days["H100-SXM"]] == [38, 53]
 assert [round(size) for size in days["H200-SXM"]] == [36, 45]
+
+
+# %%
+at_peak_s = flops.six_nd(llama.parameters().total, 2e12) / 512 / h100.peak_flop_per_s
+spent_s = {"H100, all at the peak": {"computing": at_peak_s}}
+for name, both in plans.items():
+    (fastest,) = planner.fastest(tuple(both.values()), 1)
+    for what, plan in both.items():
+        parts = plan.step(fastest.option).parts()
+        spent_s[f"{name[:4]}, {what}"] = {part: updates * parts[part] for part in parts}
+figures.stacked_bars(
+    spent_s,
+    "Where the days go, the fastest layouts",
+    lambda part_s: f"{part_s / 86_400:.0f} days",
+)
 
 # %% [markdown]
 # **Explain.** 53 days, 41 % more than promised. The layout has ZeRO-3 and cp 2: it gathers all weights in each of eight micro-batches, and sends keys and values around in each layer. All of that is free if it hides, and only then.
@@ -711,7 +832,18 @@ figures.ranked_layouts(
 )
 
 # %% [markdown]
-# The first line takes 41 days at best and 47 at worst. Before you sign it, read its columns. 79.0 of 80.8 GB: one library that wants 2 GB more, and the job dies in its first minute. 20 virtual stages: every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
+# The first line takes 41 days at best and 47 at worst. Before you sign it, look at its memory, on each of its four stages:
+
+# %%
+sturdy_job = both["optimistic"].question.job(sturdiest.option.layout)
+figures.consumer_bars(
+    {f"stage {stage}": gpu_memory(sturdy_job, stage) for stage in range(4)},
+    "The sturdiest layout, by stage",
+    both["optimistic"].capacity_bytes,
+)
+
+# %% [markdown]
+# 79.0 of 80.8 GB: one library that wants 2 GB more, and the job dies in its first minute. And read the columns of the table. 20 virtual stages: every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
 # mind; you would have to debug it.
 #
 # ### Defend it
@@ -765,20 +897,20 @@ except ValueError as refusal:
 # | that training equals one process | the peak of the memory |
 # | that the formulas take each degree into account | kernels, links, failures |
 #
-# The left column is what the function `step_traffic` predicts. It does not know whether a model is small. Here is what rank 0 hands over in one update, by the same function, for both:
+# The left column is what the function `step_traffic` predicts. It does not know whether a model is small. Here is what rank 0 hands over in one update, by that function, for the 70B model:
 
 # %%
 tiny = TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=128, context=32)
 fp32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
 cube = Layout(dp=2, tp=2, pp=2, micro_batch=1, accumulation=4)
 small = Job(tiny, fp32, cube, sequence=32)
-for name, each in {"70B": job, "small": small}.items():
-    sent = step_traffic.step_traffic(each, 0)
-    sizes = {axis: units.format_bytes(b) for axis, b in sent.bytes_by_axis.items()}
-    print(f"{name}: {sizes}")
+handed = step_traffic.step_traffic(job, 0).bytes_by_axis
+handed = {f"70B, {axis}": size for axis, size in handed.items() if size}
+told = {name: units.format_bytes(size) for name, size in handed.items()}
+figures.bars(handed, told, "What rank 0 hands over in one update")
 
 # %% [markdown]
-# Look at the first line, if you took the sturdiest layout. dp sends more than tp there: 291 GB, because ZeRO-2 exchanges gradients with every one of 16 micro-batches (chapter 8). So that layout rests on an assumption as well, that half of it hides. A defence has to say so.
+# Look at the longest bar, if you took the sturdiest layout. dp sends more than tp there: 291 GB, because ZeRO-2 exchanges gradients with every one of 16 micro-batches (chapter 8). So that layout rests on an assumption as well, that half of it hides. A defence has to say so.
 #
 # The small one can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
 
@@ -823,8 +955,15 @@ kept = reporting.keep_run(eight)
 assert kept.bytes_equal and kept.equal
 figures.rank_mesh(eight.places, version.sent)
 
+# %%
+for what, total in version.sent.items():
+    axis = f"small, {what.split()[0]}"
+    handed[axis] = handed.get(axis, 0) + total.size_bytes
+told = {name: units.format_bytes(size) for name, size in handed.items()}
+figures.bars(handed, told, "70B by theory, the small model counted", tens=True)
+
 # %% [markdown]
-# **Explain.** Every row is exact, axis by axis, and the gradient is that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B, and biases and norms another 2 %.)
+# **Explain.** The same axes, and far fewer bytes. Every row of the report is exact, axis by axis, and the gradient is that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B, and biases and norms another 2 %.)
 #
 # Now the time. The best that eight ranks could do is to share the work among the cores:
 
@@ -833,6 +972,13 @@ alone = demos.run("three_d", ranks=1, stream=False, **settings).versions[0]
 ideal = 1 / min(8, os.cpu_count())
 ratio = version.seconds / alone.seconds
 expect(ideal, ratio, within=1000, label="update, 8 ranks / 1", yours=longer)
+times = {
+    "one process": alone.seconds,
+    "8 ranks, if only shared": alone.seconds * ideal,
+    "8 ranks, measured": version.seconds,
+}
+told = {name: units.format_duration(time_s) for name, time_s in times.items()}
+figures.bars(times, told, "One update", style.COMPUTING)
 
 # %% [markdown]
 # **Explain.** This is a gap that no formula of chapter 13 has, and it is yours to explain. Divide: how many calls does an update make, and how many milliseconds does that leave for each? How long is a message of 8 KB under way on this machine (you measured $\alpha$ in chapter 6)? How many processes share
@@ -868,7 +1014,7 @@ report()
 # %% [markdown]
 # Open `report.html` in a browser: it is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, where there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.
 #
-# Look at the picture first. Squares left of the line are guesses that were too low, and the red mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? That direction is what to correct in your next estimate; the size of a single miss matters
+# Look at the picture first. Squares left of the line are guesses that were too low, and the tall upright mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? That direction is what to correct in your next estimate; the size of a single miss matters
 # less.
 #
 # Then close it for today and run it again in a month, with new predictions. The first numbers stay.
@@ -894,7 +1040,7 @@ report()
 quiz("17")
 
 # %% [markdown]
-# **Now you:** open `exercises/17_capstone.ipynb`.
+# **Now you:** open [the exercises](../exercises/17_capstone.ipynb).
 #
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, section 5 (arXiv:2304.11277). BigScience 2022, *BLOOM*, section 3.4 (arXiv:2211.05100), and its chronicles, github.com/bigscience-workshop/bigscience, train/tr11-176B-ml. Pope et al. 2022, *Efficiently Scaling Transformer Inference*
 # (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, for the four families.
