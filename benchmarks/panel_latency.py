@@ -1,9 +1,10 @@
-"""From key press to new pixels: every panel beside plain `interact`, in one JupyterLab.
+"""From key press to new pixels: every panel and stepper beside plain `interact`, in one JupyterLab.
 
-    python benchmarks/panel_latency.py [--presses 60] [--screenshots FOLDER]
+    python benchmarks/panel_latency.py [NAME ...] [--presses 60]
 
 A time runs from the key event's own time stamp until the second animation frame after the figure
-changed, so it includes the round trip to the kernel and the painting of the frame.
+changed, so it includes the round trip to the kernel and the painting of the frame. All sliders of
+a panel are swept up and down; the slowest slider is named.
 """
 
 import argparse
@@ -11,16 +12,19 @@ import random
 import statistics
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import nbformat
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page
+
+from course_lib import panels
+from course_lib.panels import steppers
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "browser"))
 import real_lab as lab
 
-# Every notebook's last cell shows sliders; the number says which of them is moved.
 _INTERACT = """\
 %matplotlib inline
 import matplotlib.pyplot as plt
@@ -32,122 +36,126 @@ def draw(batch):
     plt.xlabel('GB')
     plt.title(f'batch {batch}')
     plt.show()"""
-_CASES = {
-    "batches": ("panels.batches()", 1),
-    "accumulation": ("panels.accumulation()", 0),
-    "critical_batch": ("panels.critical_batch()", 0),
-    "memory": ("panels.memory()", 0),
-    "interact": (_INTERACT, 0),
-}
-_KEYS = ("ArrowRight",) * 3 + ("ArrowLeft",) * 3
+_CASES = {name: f"panels.{name}()" for name in dir(panels) if name != "Panel"}
+_CASES |= {f"steppers.{name}": f"steppers.{name}()" for name in dir(steppers) if name != "Stepper"}
+_CASES["interact"] = _INTERACT
+_SLIDERS = "input[type=range], .noUi-handle"
 
-# Counts a press as answered when the figure has changed, and with it the table where there is one.
-_PROBE = """() => {
-    const root = document.querySelector('.jp-CodeCell .jp-OutputArea .widget-vbox, ' +
-                                        '.jp-CodeCell .jp-OutputArea .widget-interact');
-    const figure = () => root.querySelector('svg[role=img], img');
-    const probe = window.probe = {times: [], blank: 0, frames: 0, heights: []};
+# Counts a press as answered when what stands below the controls has changed.
+_PROBE = """root => {
+    const seen = () => root.querySelector('.course-stage, .widget-output');
+    const probe = window.probe = {times: [], heights: []};
     const twoFrames = () => new Promise(done =>
         requestAnimationFrame(() => requestAnimationFrame(done)));
-    let pressed = null, before = null;
-    document.addEventListener('keydown', event => {
-        [pressed, before] = [event.timeStamp, [figure()?.outerHTML,
-                                               root.querySelector('table')?.outerHTML]];
-    }, true);
+    let pressed = null;
+    document.addEventListener('keydown', event => { pressed = event.timeStamp; }, true);
+    window.addEventListener('keydown', event => { pressed = event.timeStamp; }, true);
     new MutationObserver(async () => {
-        const table = root.querySelector('table')?.outerHTML;
-        if (pressed === null || !figure() || figure().outerHTML === before[0]) return;
-        if (before[1] !== undefined && table === before[1]) return;
+        if (pressed === null || !seen().querySelector('svg, img')) return;
         const start = pressed;
         pressed = null;
-        if (figure().decode) await figure().decode().catch(() => 0);
         await twoFrames();
         probe.times.push(performance.now() - start);
-    }).observe(root, {childList: true, subtree: true, attributes: true});
-    const watch = () => {
-        const height = Math.round(figure()?.getBoundingClientRect().height ?? 0);
-        const loaded = figure()?.complete ?? true;
-        probe.frames += 1;
-        probe.blank += height === 0 || !loaded;
+        const height = Math.round(root.getBoundingClientRect().height);
         if (!probe.heights.includes(height)) probe.heights.push(height);
-        requestAnimationFrame(watch);
-    };
-    watch();
+    }).observe(seen(), {childList: true, subtree: true});
 }"""
+_VALUE = "slider => slider.value ?? slider.getAttribute('aria-valuenow')"
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Times of all presses of one panel, and what was seen between them."""
+    """Times of all answered presses, by slider, and the heights that the panel had."""
 
-    times_ms: list[float]
-    blank_frames: int
-    frames: int
+    times_ms: dict[str, list[float]]
     heights_px: list[int]
 
     @property
     def median_ms(self) -> float:
-        return statistics.median(self.times_ms)
+        return statistics.median(self._all())
 
     @property
     def p95_ms(self) -> float:
-        return statistics.quantiles(self.times_ms, n=20)[-1]
+        return statistics.quantiles(self._all(), n=20)[-1]
+
+    @property
+    def slowest(self) -> str:
+        return max(self.times_ms, key=lambda name: statistics.median(self.times_ms[name]))
+
+    def _all(self) -> list[float]:
+        return [time for times in self.times_ms.values() for time in times]
 
 
-def measure(page: Page, slider: int, presses: int, screenshots: Path | None) -> Latency:
-    """Press arrow keys on a slider, each after the answer to the one before."""
-    pauses = random.Random(0)  # the screen's frames must not fall into step with the presses
-    page.evaluate(_PROBE)
-    page.locator(".noUi-handle").nth(slider).focus()
-    for press in range(presses):
-        page.keyboard.press(_KEYS[press % len(_KEYS)])
-        page.wait_for_function("count => probe.times.length > count", arg=press, timeout=10_000)
-        page.wait_for_timeout(pauses.uniform(30, 80))
-        if screenshots and press < len(_KEYS):
-            page.screenshot(path=f"{screenshots}-{press}.png")
-    seen = page.evaluate("probe")
-    return Latency(seen["times"], seen["blank"], seen["frames"], seen["heights"])
+def measure(page: Page, root: Locator, presses: int) -> Latency:
+    """Sweep each slider, each press after the answer to the one before."""
+    root.evaluate(_PROBE)
+    sliders = root.locator(_SLIDERS).all()
+    each = max(6, presses // max(len(sliders), 1))
+    times = {}
+    for number, slider in enumerate(sliders):
+        start = len(page.evaluate("probe.times"))
+        for key in _keys(each):
+            _press(page, slider, key)
+        found = page.evaluate("probe.times")[start:]
+        if found:
+            times[slider.evaluate("s => s.labels?.[0]?.textContent") or str(number)] = found
+    return Latency(times, page.evaluate("probe.heights"))
+
+
+def _keys(presses: int) -> Iterator[str]:
+    """Up and down again in one sweep: few values are asked for twice."""
+    yield from ["ArrowRight"] * (presses // 2) + ["ArrowLeft"] * (presses - presses // 2)
+
+
+def _press(page: Page, slider: Locator, key: str) -> None:
+    pauses = random.Random(slider.evaluate(_VALUE))  # frames must not fall into step with presses
+    slider.focus()
+    before, count = slider.evaluate(_VALUE), len(page.evaluate("probe.times"))
+    page.keyboard.press(key)
+    if slider.evaluate(_VALUE) != before:
+        try:  # some moves change nothing that is drawn
+            page.wait_for_function("count => probe.times.length > count", arg=count, timeout=1500)
+        except Exception:
+            return
+    page.wait_for_timeout(pauses.uniform(30, 80))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--presses", type=int, default=60)
-    parser.add_argument("--screenshots", type=Path, help="a folder for pictures of all panels")
+    parser.add_argument("names", nargs="*", help="panels and steppers; all of them without")
+    parser.add_argument("--presses", type=int, default=48)
     options = parser.parse_args()
-    if options.screenshots:
-        options.screenshots.mkdir(parents=True, exist_ok=True)
+    cases = {name: _CASES[name] for name in options.names or _CASES}
     with tempfile.TemporaryDirectory() as home:
-        results = _measure_all(Path(home), options.presses, options.screenshots)
+        results = _measure_all(Path(home), cases | {"interact": _INTERACT}, options.presses)
     _print(results)
 
 
-def _measure_all(home: Path, presses: int, screenshots: Path | None) -> dict[str, Latency]:
+def _measure_all(home: Path, cases: dict[str, str], presses: int) -> dict[str, Latency]:
     root = home / "root"
     root.mkdir()
-    for name, (code, _) in _CASES.items():
-        nbformat.write(lab.notebook(code), root / f"{name}.ipynb")
     results = {}
     with lab.chromium() as browser, lab.running_lab(root, home) as running:
-        for name, (_, slider) in _CASES.items():
+        for name, code in cases.items():
+            nbformat.write(lab.notebook(code), root / f"{name}.ipynb")
             page = running.new_page(browser)
             running.open(page, f"{name}.ipynb")
             lab.run_all(page)
-            page.locator(".noUi-handle").first.wait_for()
-            where = screenshots / name if screenshots else None
-            results[name] = measure(page, slider, presses, where)
+            shown = page.locator(".course-panel, .widget-interact").first
+            shown.locator(_SLIDERS).first.wait_for()
+            results[name] = measure(page, shown, presses)
             page.close()
     return results
 
 
 def _print(results: dict[str, Latency]) -> None:
     base = results["interact"].median_ms
-    heads = f"{'panel':<16}{'presses':>8}{'median ms':>11}{'p95 ms':>8}{'of interact':>13}"
-    print(f"{heads}   blank frames")
+    print(f"{'panel':<28}{'presses':>8}{'p50 ms':>8}{'p95 ms':>8}{'of interact':>13}   slowest")
     for name, found in results.items():
+        presses = sum(map(len, found.times_ms.values()))
         print(
-            f"{name:<16}{len(found.times_ms):>8}{found.median_ms:>11.1f}{found.p95_ms:>8.1f}"
-            f"{found.median_ms / base:>12.0%}   {found.blank_frames} of {found.frames}"
-            f", heights {found.heights_px} px"
+            f"{name:<28}{presses:>8}{found.median_ms:>8.0f}{found.p95_ms:>8.0f}"
+            f"{found.median_ms / base:>12.0%}   {found.slowest}, heights {found.heights_px} px"
         )
 
 
