@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from course_lib.checked import checked
+from course_lib.validation import text, whole
 
 
 @checked
@@ -16,11 +17,15 @@ def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> s
     them. Moments are in order, not to scale in time. Raises ValueError for lists of other lengths.
     Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C" counts; times in µs.
     """
+    for phase in phases:
+        text("phases", phase)
     for name, its in sizes.items():
         if len(its) != len(phases):
             raise ValueError(
                 f"sizes {name!r} has {len(its)} moments and phases {len(phases)}: give one for each"
             )
+        for size_bytes in its:
+            whole(f"sizes {name!r}", size_bytes, least=0)
     process = {"pid": 0, "tid": 0}
     events: list[dict[str, Any]] = [
         {"name": "process_name", "ph": "M", **process, "args": {"name": "memory of one GPU"}}

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.memory.activations import needed_terms
 
@@ -63,6 +64,7 @@ class LayerWalk:
         return max(one.held_bytes for one in self.moments)
 
 
+@checked
 def layer_walk(job: Job) -> LayerWalk:
     """What one GELU layer holds for its backward pass after each operation, on one GPU.
 

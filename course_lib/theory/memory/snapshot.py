@@ -126,17 +126,18 @@ def read_snapshot(data: bytes, device: int = DERIVED) -> Snapshot:
     return _sorted(life, sum(_number(it, "total_size") for it in segments))
 
 
-@dataclass
 class _Block:
     """One block from birth to death."""
 
-    size: int
-    frames: tuple[Frame, ...]
-    phase: str  # in which it was born
-    run: int  # of one phase, in which it was born; -1 before the trace
-    round: int
-    died: int | None = None  # the run
-    kind: str = UNKNOWN
+    def __init__(
+        self, size: int, frames: tuple[Frame, ...], phase: str, run: int, round_: int
+    ) -> None:
+        self.size, self.frames = size, frames
+        self.phase = phase  # in which it was born
+        self.run = run  # of one phase, in which it was born; -1 before the trace
+        self.round = round_
+        self.died: int | None = None  # the run
+        self.kind = UNKNOWN
 
 
 class _Life:

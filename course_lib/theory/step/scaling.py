@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from course_lib.checked import checked
-from course_lib.validation import number, whole
+from course_lib.validation import flag, number, whole
 
 
 @checked
@@ -29,6 +29,7 @@ class MoreNodes:
         number("exchange_s", self.exchange_s, least=0)
         number("exchange_one_s", self.exchange_one_s, least=0)
         whole("nodes", self.nodes, least=2, most=10**6)
+        flag("same_batch", self.same_batch)
 
     @property
     def one_s(self) -> float:
