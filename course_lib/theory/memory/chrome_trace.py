@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 
 from course_lib.checked import checked
-from course_lib.validation import text, whole
+from course_lib.validation import text, told, whole
 
 
 @checked
@@ -20,9 +20,10 @@ def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> s
     for phase in phases:
         text("phases", phase)
     for name, its in sizes.items():
-        if len(its) != len(phases):
+        if not isinstance(its, Sequence) or len(its) != len(phases):
             raise ValueError(
-                f"sizes {name!r} has {len(its)} moments and phases {len(phases)}: give one for each"
+                f"sizes {name!r} is {told(its)} and phases has {len(phases)} moments: "
+                "give a list with the bytes of each"
             )
         for size_bytes in its:
             whole(f"sizes {name!r}", size_bytes, least=0)

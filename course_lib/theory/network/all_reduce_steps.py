@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from course_lib.validation import whole
 
-_MOST_RANKS = 64  # the states of all ranks after every step are kept
+_MOST_RANKS = 32  # the states of all ranks after every step are kept
 
 Summands = tuple[int, ...]  # the ranks whose numbers are in a sum, in order
 Held = tuple[tuple[Summands, ...], ...]  # by rank, then by part
@@ -63,7 +63,7 @@ def ring_steps(ranks: int) -> AllReduceSteps:
     """The ring: n-1 steps in which parts are added, n-1 in which sums are copied.
 
     Part i sets out at rank i+1 and is complete at rank i. Raises ValueError for fewer than 2 or
-    more than 64 ranks. Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, section 3.
+    more than 32 ranks. Source: Patarasuk and Yuan 2009, doi:10.1016/j.jpdc.2008.09.002, section 3.
     """
     whole("ranks", ranks, least=2, most=_MOST_RANKS)
     rounds = []
@@ -77,7 +77,7 @@ def ring_steps(ranks: int) -> AllReduceSteps:
 def tree_steps(ranks: int) -> AllReduceSteps:
     """The binomial tree: sums go up to rank 0 in ceil(log2 n) steps, and the same way down.
 
-    The whole tensor is one part. Raises ValueError for fewer than 2 or more than 64 ranks. Source:
+    The whole tensor is one part. Raises ValueError for fewer than 2 or more than 32 ranks. Source:
     Thakur, Rabenseifner and Gropp 2005, doi:10.1177/1094342005051521, sections 4.2 and 4.4.
     """
     whole("ranks", ranks, least=2, most=_MOST_RANKS)

@@ -9,6 +9,7 @@ from itertools import accumulate
 
 from course_lib.checked import checked
 from course_lib.theory.network.bucket_timeline import BucketTimeline
+from course_lib.validation import whole
 
 READY, LEAVES, ARRIVES = "ready", "leaves", "arrives"
 
@@ -36,6 +37,7 @@ class BucketSteps:
 
     def contents(self, bucket: int) -> tuple[str, ...]:
         """Names of a bucket's gradients, in the order in which they become ready."""
+        whole("bucket", bucket, least=0, most=max(self.bucket_of))
         gradients = self.timeline.gradients
         return tuple(
             gradient.name

@@ -115,6 +115,8 @@ def skewed_exchange(
     `factor` is the capacity factor; None: every choice is accepted.
     """
     whole("ranks", ranks)
+    whole("experts", experts)
+    divisible("experts", experts, "ranks", ranks)
     row = zipf_load(tokens, experts, top_k, skew)
     limit = capacity(ranks * tokens * top_k, experts, factor)
     return expert_exchange((row,) * ranks, limit)

@@ -27,8 +27,13 @@ def test_the_trace_has_the_fields_of_the_format():
 
 
 def test_lists_of_another_length_are_refused():
-    with pytest.raises(ValueError, match="'weights' has 4 moments and phases 1: give one"):
+    with pytest.raises(ValueError, match="'weights' is .* and phases has 1 moments: give a list"):
         chrome_trace(PHASES[:1], SIZES)
+
+
+def test_sizes_that_are_no_lists_are_refused():
+    with pytest.raises(ValueError, match="'weights' is 4 and phases has 4 moments"):
+        chrome_trace(PHASES, {"weights": 4})
 
 
 PROBES = {
