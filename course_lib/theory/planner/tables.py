@@ -8,6 +8,7 @@ compares. Each function returns its numbers by name.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import Recipe
@@ -137,6 +138,7 @@ def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> li
     return [times(once=whole), first, second, times(each=sharded)]
 
 
+@lru_cache(maxsize=64)  # every line of a table asks for the same few
 def toy(shape: TransformerShape, layers: int, kind: str) -> TransformerShape:
     """The model with `layers` layers, all dense or all with experts."""
     if kind == "experts":

@@ -27,7 +27,7 @@ def test_the_trace_has_the_fields_of_the_format():
 
 
 def test_lists_of_another_length_are_refused():
-    with pytest.raises(ValueError, match="'weights' is .* and phases has 1 moments: give a list"):
+    with pytest.raises(ValueError, match=r"'weights' is .* and phases has 1 moments: give a list"):
         chrome_trace(PHASES[:1], SIZES)
 
 

@@ -75,7 +75,7 @@ def test_the_messages_are_those_of_the_courses_ring_and_tree():
 
 
 @every("steps", [ring_steps, tree_steps])
-@every("ranks", [2, 3, 4, 5, 7, 8, 16, 64])
+@every("ranks", [2, 3, 4, 5, 7, 8, 16, 32])
 def test_everything_ends_complete_with_the_steps_and_bytes_of_the_formulas(steps, ranks):
     result = steps(ranks)
     everyone = tuple(range(ranks))
