@@ -3,6 +3,7 @@
 import itertools
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 _numbers = itertools.count()
@@ -25,6 +26,12 @@ class Slot:
         data = {"text/html": html, "text/plain": text}
         _display(data, raw=True, display_id=self._id, update=self._used)
         self._used = True
+
+
+def browser_code(path: Path) -> str:
+    """A widget's JavaScript, behind the lines that all widgets share."""
+    shared = Path(__file__).with_name("widget.js")
+    return "\n".join(part.read_text(encoding="utf-8") for part in (shared, path))
 
 
 def show_widget(widget: object) -> None:

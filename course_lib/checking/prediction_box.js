@@ -1,11 +1,5 @@
 // One line to write a number in; what stands in it goes to the kernel when Enter is pressed.
 
-const tag = (name, properties, ...children) => {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-};
-
 function render({ model, el }) {
   const box = tag("input", { type: "text", inputMode: "decimal", autocomplete: "off", size: 14 });
   const unit = model.get("unit");
@@ -27,21 +21,13 @@ function render({ model, el }) {
     model.send({ text: box.value });
   });
 
-  // JupyterLab would take plain keys for itself. It listens at the document, so this must be said
-  // before. Keys like Ctrl+S stay JupyterLab's.
-  const keep = (event) => {
-    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-    const runs = event.shiftKey && event.key === "Enter";
-    if (plain && !runs && el.contains(event.target)) event.stopPropagation();
-  };
-  window.addEventListener("keydown", keep, true);
-
+  const giveKeysBack = keepKeys(el);
   el.classList.add("course-prediction");
   el.append(gone, form, said);
   update();
   model.on("change:said", update);
   return () => {
-    window.removeEventListener("keydown", keep, true);
+    giveKeysBack();
     model.off("change:said", update);
   };
 }

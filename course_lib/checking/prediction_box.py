@@ -8,6 +8,7 @@ import anywidget
 import traitlets
 
 from course_lib.checking.amounts import plain_number
+from course_lib.notebook import browser_code
 from course_lib.validation import told
 
 _HERE = Path(__file__).parent
@@ -16,7 +17,7 @@ _HERE = Path(__file__).parent
 class PredictionBox(anywidget.AnyWidget):
     """A line to write in and a button; `commit` is called once, with the number."""
 
-    _esm = _HERE / "prediction_box.js"
+    _esm = browser_code(_HERE / "prediction_box.js")
     _css = _HERE / "prediction_box.css"
     unit = traitlets.Unicode().tag(sync=True)
     committed = traitlets.Bool(False).tag(sync=True)

@@ -52,15 +52,7 @@ function render({ model, el }) {
     status.textContent = model.get("result");
   }
 
-  // JupyterLab would take plain keys for itself, such as arrows. It listens at the document, so this
-  // must be said before. Keys like Ctrl+S stay JupyterLab's.
-  function keep(event) {
-    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-    const runs = event.shiftKey && event.key === "Enter";
-    if (plain && !runs && el.contains(event.target)) event.stopPropagation();
-  }
-  window.addEventListener("keydown", keep, true);
-
+  const giveKeysBack = keepKeys(el);
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const answers = groups.map(({ radios }) => radios.findIndex((radio) => radio.checked));
@@ -69,7 +61,7 @@ function render({ model, el }) {
   model.on("change:checks", update);
   update();
   return () => {
-    window.removeEventListener("keydown", keep, true);
+    giveKeysBack();
     model.off("change:checks", update);
   };
 }

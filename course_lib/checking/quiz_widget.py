@@ -8,6 +8,7 @@ import anywidget
 import traitlets
 
 from course_lib.checking.questions import Question, Score, feedback, record
+from course_lib.notebook import browser_code
 
 _HERE = Path(__file__).parent
 
@@ -18,7 +19,7 @@ class QuizWidget(anywidget.AnyWidget):
     The right answers stay in the kernel until they are asked for.
     """
 
-    _esm = _HERE / "quiz.js"
+    _esm = browser_code(_HERE / "quiz.js")
     _css = _HERE / "quiz.css"
     title = traitlets.Unicode().tag(sync=True)
     shown: Any = traitlets.List().tag(sync=True)  # text and choices of each question

@@ -1,11 +1,6 @@
 // A panel in the browser: its controls, a caption, the figure with its numbers, and where the
 // values do not fit together, why not and buttons that mend them. Nothing is computed here.
 
-const tag = (name, properties = {}, ...children) => {
-  const element = Object.assign(document.createElement(name), properties);
-  element.append(...children);
-  return element;
-};
 // Labels find their controls by ids. Each panel loads this file anew, and counts from 0.
 const family = `course-${Math.random().toString(36).slice(2)}`;
 let named = 0;
@@ -186,15 +181,7 @@ function render({ model, el }) {
     saying = setTimeout(() => (heard.textContent = `${shown.caption} ${shown.sentence}`), QUIET_MS);
   };
 
-  // JupyterLab would take plain keys for itself: arrows fold headings, "dd" deletes a cell. It
-  // listens at the document, so this must be said before. Keys like Ctrl+S stay JupyterLab's.
-  const keep = (event) => {
-    const plain = !event.ctrlKey && !event.metaKey && !event.altKey;
-    const runs = event.shiftKey && event.key === "Enter";
-    if (plain && !runs && el.contains(event.target)) event.stopPropagation();
-  };
-  window.addEventListener("keydown", keep, true);
-
+  const giveKeysBack = keepKeys(el);
   el.classList.add("course-panel");
   el.append(gone, rows, caption, tag("div", { className: "course-stage" }, figure, problem), heard);
   put();
@@ -206,7 +193,7 @@ function render({ model, el }) {
   resized.observe(rows);
   return () => {
     resized.disconnect();
-    window.removeEventListener("keydown", keep, true);
+    giveKeysBack();
   };
 }
 

@@ -5,14 +5,17 @@ import html
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import anywidget
 import traitlets
 
 from course_lib.figures.paper.picture import Picture
+from course_lib.notebook import browser_code
 from course_lib.panels.controls import Control
+
+_HERE = Path(__file__).parent
 
 Rows = tuple[tuple[str, str], ...]
 _SEARCH_S = 0.2  # for a value that mends a problem: longer, and the panel would feel slow
@@ -40,8 +43,8 @@ class Panel(anywidget.AnyWidget):
 
     # ipywidgets' own sliders have no accessible name and say the index for the value; anywidget
     # lets the browser's controls be used, and a whole panel be one message.
-    _esm = (files(__package__) / "panel.js").read_text(encoding="utf-8")
-    _css = (files(__package__) / "panel.css").read_text(encoding="utf-8")
+    _esm = browser_code(_HERE / "panel.js")
+    _css = _HERE / "panel.css"
     controls = traitlets.Dict().tag(sync=True)
     values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
     # One trait for all that is seen: one message, so that no two parts of it disagree.

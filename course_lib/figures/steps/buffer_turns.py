@@ -30,8 +30,8 @@ def buffer_turns_step(moments: Sequence[BufferMoment], step: int) -> Drawing:
     for odd, name in enumerate(("even layers", "odd layers")):
         x = _LEFT + odd * (_WIDE + _BETWEEN)
         drawing.write(x + _WIDE / 2, _FIRST - 8, name, align="center", bold=True)
-        _buffer(drawing, x, _FIRST, now.weights[odd], _weights_state(now, odd))
-        _buffer(drawing, x, _SECOND, now.gradients[odd], _gradients_state(now, odd))
+        _buffer(drawing, x, _FIRST, now.weights[odd], _state(now.weights[odd], now, "in use"))
+        _buffer(drawing, x, _SECOND, now.gradients[odd], _state(now.gradients[odd], now, "growing"))
     for y, text in ((_FIRST, "gathered"), (_SECOND, "gradients")):
         drawing.write(_LEFT - 10, y + _HIGH / 2 + 4, text, align="right")
     return drawing
@@ -51,22 +51,17 @@ def _layers(drawing: Drawing, now: BufferMoment, layers: int) -> None:
         drawing.write(x + wide / 2, y + 16, str(n), align="center", colour=colour, bold=here)
 
 
-def _weights_state(now: BufferMoment, odd: int) -> str:
-    held = now.weights[odd]
+def _state(held: int | None, now: BufferMoment, working: str) -> str:
+    """What a buffer that has layer `held` is doing; `working` says it of the layer that computes.
+
+    Weights only arrive and gradients only leave.
+    """
     if held is None:
         return "empty"
     if held == now.layer:
-        return "in use"
-    return "arriving" if held == now.arriving else "kept"
-
-
-def _gradients_state(now: BufferMoment, odd: int) -> str:
-    held = now.gradients[odd]
-    if held is None:
-        return "empty"
-    if held == now.layer:
-        return "growing"
-    return "leaving" if held == now.leaving else "kept"
+        return working
+    moves = {now.arriving: "arriving"} if working == "in use" else {now.leaving: "leaving"}
+    return moves.get(held, "kept")
 
 
 _WORDS = {

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.checked import checked
-from course_lib.theory.network.experts import capacity, zipf_load
+from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_load
 from course_lib.validation import divisible, whole
 
 Table = tuple[tuple[int, ...], ...]
@@ -86,21 +86,11 @@ def expert_exchange(counts: Sequence[Sequence[int]], limit: int) -> ExpertExchan
     different length and experts that do not divide by the ranks. Source: Lepikhin et al. 2020,
     arXiv:2006.16668, section 3.
     """
-    whole("ranks", len(counts))
     whole("limit", limit)
-    experts = len(counts[0])
-    whole("experts", experts)
-    divisible("experts", experts, "ranks", len(counts))
-    room = [limit] * experts
+    experts_per_rank(counts)
+    room = [limit] * len(counts[0])
     kept = []
-    for rank, row in enumerate(counts):
-        if len(row) != experts:
-            raise ValueError(
-                f"counts[{rank}] has {len(row)} experts and counts[0] {experts}: give one number "
-                "for each expert"
-            )
-        for expert, choices in enumerate(row):
-            whole(f"counts[{rank}][{expert}]", choices, least=0)
+    for row in counts:
         taken = [min(choices, free) for choices, free in zip(row, room, strict=True)]
         room = [free - one for free, one in zip(room, taken, strict=True)]
         kept.append(tuple(taken))

@@ -208,29 +208,41 @@ def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float
 
 
 @checked
-def routed_bytes(kept: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2) -> int:
+def experts_per_rank(counts: Sequence[Sequence[int]]) -> int:
+    """experts / ranks, if `counts[rank][expert]` is a table of counts for evenly placed experts.
+
+    Raises ValueError for rows of different length, counts below 0, and experts that do not divide
+    by the ranks.
+    """
+    whole("ranks", len(counts))
+    experts = len(counts[0])
+    whole("experts", experts, most=_MOST_EXPERTS)
+    divisible("experts", experts, "ranks", len(counts))
+    for rank, row in enumerate(counts):
+        if len(row) != experts:
+            raise ValueError(
+                f"counts[{rank}] has {len(row)} experts and counts[0] {experts}: give one number "
+                "for each expert"
+            )
+        for expert, count in enumerate(row):
+            whole(f"counts[{rank}][{expert}]", count, least=0)
+    return experts // len(counts)
+
+
+@checked
+def routed_bytes(
+    counts: Sequence[Sequence[int]], rank: int, row_bytes: int, passes: int = 2
+) -> int:
     """Bytes that `rank` hands over to one layer's all-to-alls in one step.
 
-    `kept[r][e]`: accepted choices of rank r for expert e; the experts lie on the ranks in order.
+    `counts[r][e]`: accepted choices of rank r for expert e; the experts lie on the ranks in order.
     Dispatch hands over the rows that the rank sends, combine those that it received; `passes` is 2
     for forward and backward, 3 with recomputation: passes · (sent + received) · row_bytes. Rows
     that stay are counted. Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3.
     """
-    whole("ranks", len(kept))
-    whole("rank", rank, least=0, most=len(kept) - 1)
+    own = experts_per_rank(counts)
+    whole("rank", rank, least=0, most=len(counts) - 1)
     whole("row_bytes", row_bytes)
     whole("passes", passes)
-    experts = len(kept[0])
-    whole("experts", experts, most=_MOST_EXPERTS)
-    divisible("experts", experts, "ranks", len(kept))
-    for number_of_rank, row in enumerate(kept):
-        if len(row) != experts:
-            raise ValueError(
-                f"kept[{number_of_rank}] has {len(row)} experts and kept[0] {experts}: give one "
-                "number for each expert"
-            )
-        for expert, rows in enumerate(row):
-            whole(f"kept[{number_of_rank}][{expert}]", rows, least=0)
-    own = experts // len(kept)
-    received = sum(sum(row[rank * own : (rank + 1) * own]) for row in kept)
-    return passes * (sum(kept[rank]) + received) * row_bytes
+    received = sum(sum(row[rank * own : (rank + 1) * own]) for row in counts)
+    return passes * (sum(counts[rank]) + received) * row_bytes

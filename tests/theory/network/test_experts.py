@@ -100,8 +100,8 @@ def test_routed_bytes_by_hand():
     ("kept", "message"),
     [
         ([[1, 2, 3], [1, 2, 3]], "experts 3 is not divisible by ranks 2"),
-        ([[1, 2], [1]], r"kept\[1\] has 1 experts and kept\[0\] 2: give one"),
-        ([[1, -2], [1, 2]], r"kept\[0\]\[1\] must be at least 0"),
+        ([[1, 2], [1]], r"counts\[1\] has 1 experts and counts\[0\] 2: give one"),
+        ([[1, -2], [1, 2]], r"counts\[0\]\[1\] must be at least 0"),
     ],
 )
 def test_a_bad_table_is_explained(kept, message):
@@ -155,6 +155,11 @@ def test_nodes_of_a_token_are_those_of_random_choices():
 
 
 PROBES = {
+    "experts_per_rank": Probe(
+        experts.experts_per_rank,
+        {"counts": ((1, 2), (3, 4))},
+        {"counts": ((1, 2, 3, 4), (3, 4, 5, 6))},
+    ),
     "capacity": Probe(
         experts.capacity,
         {"choices": 1024, "experts": 8, "factor": 1.25},
@@ -190,8 +195,8 @@ PROBES = {
     ),
     "routed_bytes": Probe(
         experts.routed_bytes,
-        {"kept": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
-        {"kept": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
+        {"counts": ((3, 1), (5, 2)), "rank": 0, "row_bytes": 4},
+        {"counts": ((4, 1), (5, 2)), "rank": 1, "row_bytes": 8, "passes": 3},
     ),
 }
 RECORDS = {
