@@ -16,7 +16,7 @@ GOOD, BAD, PLAIN = "#009E73", "#D55E00", "#767676"
 def card(label: str, parts: Iterable[str], edge: str = PLAIN) -> str:
     """A card of HTML parts; `label` is its name for screen readers, `edge` the colour at its left.
 
-    What is "" is left out.
+    What is "" is left out. Screen readers announce it when it comes, or changes.
     """
     look = (
         f"color: {_INK}; background: {_PAPER}; border: 1px solid {_EDGE}; border-left: 5px solid "
@@ -24,7 +24,7 @@ def card(label: str, parts: Iterable[str], edge: str = PLAIN) -> str:
         "box-sizing: border-box; overflow-wrap: break-word"
     )
     return (
-        f'<div role="group" class="course-card" aria-label="{escape(label)}" style="{look}">'
+        f'<div role="status" class="course-card" aria-label="{escape(label)}" style="{look}">'
         f"{''.join(parts)}</div>"
     )
 

@@ -7,8 +7,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from course_lib import diagnosing, launch
-from course_lib.checking import hunts
+from course_lib import diagnosing, launch, notebook
+from course_lib.checking import cards, hunts
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.hunting.disguise import disguised
 
@@ -52,7 +52,7 @@ class Case:
         try:
             hunts.judge(self.seed, rank, cause)
         except Unanswered:
-            print("[todo] name a rank and a cause: the clock runs")
+            _say("todo", "name a rank and a cause: the clock runs")
         except Wrong as wrong:
             self._refuse(str(wrong))
         else:
@@ -60,12 +60,13 @@ class Case:
 
     def _refuse(self, sentence: str) -> None:
         self._wrong += "wants" not in sentence
-        print(f"[fail] {sentence}")
+        help_ = ""
         if self._wrong >= _TELL_AFTER:
             self.over = True
-            print(f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}")
+            help_ = f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}"
         elif self._wrong >= _HINT_AFTER:
-            print(f"Hint: {self._look}")
+            help_ = f"Hint: {self._look}"
+        _say("fail", sentence, help_)
 
     @property
     def _look(self) -> str:
@@ -73,13 +74,12 @@ class Case:
         return look[0].upper() + look[1:]
 
     def _praise(self, seconds: float) -> None:
-        said = f"[pass] rank {self._fault.rank}: {self._fault.cause}"
-        if self.over:
-            print(said)
-            return
-        self.over = self.found = True
-        best_s = hunts.found(self._fault.kind, seconds)
-        print(f"{said}, found in {seconds:.0f} s (your best for this cause: {best_s:.0f} s)")
+        said = f"rank {self._fault.rank}: {self._fault.cause}"
+        if not self.over:
+            self.over = self.found = True
+            best_s = hunts.found(self._fault.kind, seconds)
+            said += f", found in {seconds:.0f} s (your best for this cause: {best_s:.0f} s)"
+        _say("pass", said)
 
     def doctor(self) -> None:
         """Run it again with a record, and print what `course diagnose` says, and how soon.
@@ -99,6 +99,21 @@ class Case:
             hunts.by_doctor(self._fault.kind, seconds)
         else:
             print("It reads who called what and where each rank stood: this needed somebody else.")
+
+
+_LOOKS = {
+    "todo": ("○", "To do", cards.PLAIN),
+    "fail": ("✗", "Not right yet", cards.BAD),
+    "pass": ("✓", "Right", cards.GOOD),
+}
+
+
+def _say(state: str, sentence: str, help_: str = "") -> None:
+    """A card in a notebook; elsewhere a line, and a second one for `help_`."""
+    icon, word, edge = _LOOKS[state]
+    parts = [cards.head(icon, word, ""), cards.line(sentence), cards.line(help_, quiet=True)]
+    text = "\n".join(filter(None, (f"[{state}] {sentence}", help_)))
+    notebook.show(cards.card(f"{word}: {sentence}", parts, edge), text)
 
 
 def _printed(fault: hunts.Fault, record: Path | None = None) -> str:

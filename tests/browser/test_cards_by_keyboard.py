@@ -69,7 +69,7 @@ def test_a_prediction_is_written_and_unfolds_what_came(page):
     box.focus()
     page.keyboard.type("many")
     page.keyboard.press("Enter")
-    said = output(page, "predict(").get_by_role("status")
+    said = output(page, "predict(").locator(".course-prediction").get_by_role("status")
     real_lab.wait_until(lambda: "write one number" in said.inner_text())
     assert focused(page, box)
     page.keyboard.press("Control+A")
