@@ -66,9 +66,11 @@ from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.replicas import replicas
 from course_lib.figures.data_parallel.shard_groups import shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.layers.cut_pair import cut_pair
 from course_lib.figures.layers.cut_product import cut_product
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.fused_rows import fused_rows
+from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
 from course_lib.figures.layouts.four_families import families
@@ -132,6 +134,7 @@ __all__ = [
     "consumers",
     "container_wall",
     "course_map",
+    "cut_pair",
     "cut_product",
     "cut_unit",
     "event_order",
@@ -145,6 +148,7 @@ __all__ = [
     "grouped_bars",
     "guesses",
     "halves",
+    "heads_by_gpu",
     "late_gradients",
     "layer_step",
     "lines",
