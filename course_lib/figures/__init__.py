@@ -59,6 +59,7 @@ from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
+from course_lib.figures.data_parallel.cut_rows import cut_rows
 from course_lib.figures.data_parallel.cut_unit import cut_unit
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
 from course_lib.figures.data_parallel.halves import halves
@@ -136,6 +137,7 @@ __all__ = [
     "course_map",
     "cut_pair",
     "cut_product",
+    "cut_rows",
     "cut_unit",
     "event_order",
     "expert_bars",

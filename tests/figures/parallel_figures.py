@@ -44,6 +44,8 @@ def buffered(layers: int) -> list[Moment]:
 SPLIT = Batching(10**5, 4, 8, 8, 8, tp=8, pp=4)
 
 PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+    "cut rows": lambda: figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
+    "cut rows, one rank": lambda: figures.cut_rows({"weight": (8, 4)}, 1),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
     "cut unit, one rank": lambda: figures.cut_unit({"weight": 1}, 1),
     "cut unit, mostly zeros": lambda: figures.cut_unit({"weight": 1, "bias": 1}, 8),
@@ -176,6 +178,8 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.measured_memory({}),
     lambda: figures.measured_memory({"a": []}),
     lambda: figures.stored_by_version({}, {}),
+    lambda: figures.cut_rows({}, 2),
+    lambda: figures.cut_rows({"a": (9, 1)}, 2),
     lambda: figures.cut_unit({}, 2),
     lambda: figures.cut_unit({"a": 0}, 2),
     lambda: figures.cut_unit({"a": 25}, 1),
