@@ -28,6 +28,7 @@ from course_lib.panels import steppers
 from course_lib.demos.launchers import deepspeed_config as deepspeed
 from course_lib.demos.zero.prediction import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.scratch.ledger import ledger, tensor_bytes
 from course_lib.scratch.zero.stages import clip, global_norm, own_norm
 from course_lib.theory.inputs import (
@@ -70,8 +71,31 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # ("Adam takes twice the weights", say some notes. Twice the *fp32* weights. Of bf16 weights its two numbers are
 # four times, and with the master copy six times.)
 #
-# Under plain data parallelism each GPU has all of it. On 64 GPUs that is 7680 GB, of which 120 are different. Why
-# so wasteful? Follow one update. Each rank computes gradients from its own samples: different work, nothing
+# The model of the question above is a little smaller. Under plain data parallelism each GPU keeps all of its states;
+# a fair share would be an eighth:
+
+# %%
+KINDS = "weights", "gradients", "optimizer"
+
+
+def in_gb(bill):
+    """The GB of model states that a GPU stores, by kind."""
+    return {kind: getattr(bill, f"{kind}_bytes") / 1e9 for kind in KINDS}
+
+
+# %%
+llama = models.MODELS["llama2-7b"].parameters().total
+ours = in_gb(zero.zero_stages(llama, 8, RECIPES["mixed-16"]).bills[0])
+share = {kind: size / 8 for kind, size in ours.items()}
+figures.stacked_bars(
+    {"DDP keeps": ours, "a fair share": share},
+    "LLaMA-2 7B on one of eight GPUs",
+    "{:.1f} GB".format,
+    limit=("what it has", 80),
+)
+
+# %% [markdown]
+# On 64 GPUs the example of the paper takes 7680 GB, of which 120 are different. Why so wasteful? Follow one update. Each rank computes gradients from its own samples: different work, nothing
 # wasted. The all-reduce gives all ranks the *same* sum. Then each rank runs the *same* optimizer on the same
 # gradient, the same states and the same weights, and gets the same new weights. From the all-reduce on,
 # everything is done 64 times, and everything for it is stored 64 times.
@@ -131,7 +155,9 @@ assert update / training < 0.001
 
 # %%
 example = zero.zero_stages(7_500_000_000, ranks=64, recipe=RECIPES["mixed-16"])
-print(example.explain())
+by_stage = {f"stage {bill.zero_stage}": in_gb(bill) for bill in example.bills}
+title = "7.5 billion parameters, on each of 64 GPUs"
+figures.stacked_bars(by_stage, title, "{:.1f} GB".format)
 
 # %%
 totals = [bill.total_bytes / 1e9 for bill in example.bills]
@@ -181,7 +207,6 @@ stepper.step.value = 0
 # LLaMA-2 7B on 1 to 1024 GPUs, the four formulas as curves:
 
 # %%
-llama = models.MODELS["llama2-7b"].parameters().total
 by_ranks = {f"stage {stage}": [] for stage in zero.STAGES}
 for ranks in [2**power for power in range(11)]:
     for bill in zero.zero_stages(llama, ranks, RECIPES["mixed-16"]).bills:
@@ -208,19 +233,19 @@ figures.lines(
 # 3. The 7.5B model, stage 1, from 64 to 1024 GPUs: how much does each GPU save? Why so little?
 
 # %%
-panel = panels.zero(model="zero-7.5b", stage=1, ranks=64)
+panel = panels.zero(model="llama2-7b", stage=0, ranks=8)
 panel
 
 # %%
+panel.model.value, panel.stage.value, panel.ranks.value = "zero-7.5b", 1, 64
 before = panel.result.total_bytes
 panel.ranks.value = 1024
 print(f"saved: {units.format_bytes(before - panel.result.total_bytes)}")
 assert panel.result.total_bytes > 4 * 7_500_000_000
-panel.ranks.value = 64
+panel.model.value, panel.stage.value, panel.ranks.value = "llama2-7b", 0, 8
 
 # %%
-ours = models.MODELS["llama2-7b"].parameters().total
-bills = zero.zero_stages(ours, 8, RECIPES["mixed-16"]).bills
+bills = zero.zero_stages(llama, 8, RECIPES["mixed-16"]).bills
 expect(bills[1].total_bytes / 1e9, label="stage 1", unit="GB", yours=kept)
 assert bills[1].total_bytes < 80e9 < bills[0].total_bytes
 
@@ -245,20 +270,20 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # %% [markdown]
 # ### Stored, and there for a moment
 #
-# Answer (1) once more: the 43 GB are not for activations alone. While it works, each stage holds more than it stores. LLaMA-2 7B on 8 GPUs, beside states and activations:
+# Answer (1) once more: the 43 GB are not for activations alone. While it works, each stage holds more than it stores. In the passes:
 #
-# | stage | for a moment | formula | GB |
-# |---|---|---|---|
-# | 0 | DDP's buckets, a second copy of the gradients (chapter 7) | $2P$ | 13.5 |
-# | 1 | nothing in the backward pass: the whole gradients are there anyway | | 0 |
-# | 2 | whole gradients of a layer and of what is outside the layers, until they are scattered | $2\,(2P_l + P_r)$ | 1.3 |
-# | 3 | the same, and whole weights of two layers and of what is outside | twice that | 2.7 |
+# | stage | for a moment | formula |
+# |---|---|---|
+# | 0 | DDP's buckets, a second copy of the gradients (chapter 7) | $2P$ |
+# | 1 | nothing: the whole gradients are there anyway | |
+# | 2 | whole gradients of a layer and of what is outside the layers, until they are scattered | $2\,(2P_l + P_r)$ |
+# | 3 | the same, and whole weights of two layers and of what is outside | twice that |
 #
-# $P_l$ are the parameters of a layer, $P_r$ those outside. These bytes do not shrink with $n$. DeepSpeed's update needs fp32 copies of the gradients that it updates with,
-# for a moment after the backward pass, $4P/n$ from stage 1 on: the recipe's `update="copied"`.
+# $P_l$ are the parameters of a layer, $P_r$ those outside. These bytes do not shrink with $n$. And DeepSpeed's update needs fp32 copies of the gradients that it updates with,
+# $4P$, and $4P/n$ from stage 1 on: the recipe's `update="copied"`. LLaMA-2 7B on 8 GPUs:
 
 # %%
-beside = []
+beside = {}
 for stage in zero.STAGES:
     job = Job(
         models.MODELS["llama2-7b"],
@@ -267,16 +292,19 @@ for stage in zero.STAGES:
     )
     moments = memory_moments(job)
     at_loss, at_update = moments["loss"], moments["update"]
-    beside.append(
-        at_loss.bucket_bytes
-        + at_loss.gathered_gradients_bytes
-        + at_loss.gathered_parameters_bytes
-    )
-    print(
-        f"stage {stage}: {beside[-1] / 1e9:5.2f} GB in the passes, "
-        f"{at_update.update_bytes / 1e9:5.2f} GB in the update"
-    )
-assert [round(size / 1e9, 1) for size in beside] == [13.5, 0, 1.3, 2.7]
+    in_passes = at_loss.gathered_gradients_bytes + at_loss.gathered_parameters_bytes
+    beside[f"stage {stage}"] = {
+        "in the passes": (at_loss.bucket_bytes + in_passes) / 1e9,
+        "in the update": at_update.update_bytes / 1e9,
+    }
+looks = {"in the passes": style.COMPUTING, "in the update": style.UPDATE}
+figures.grouped_bars(
+    beside, "Beside states and activations, for a moment", "{:.1f} GB".format, looks
+)
+
+# %%
+passes = [round(held["in the passes"], 1) for held in beside.values()]
+assert passes == [13.5, 0, 1.3, 2.7]
 
 # %% [markdown]
 # The two never meet: when the update begins, activations and gathered layers have gone.
@@ -322,18 +350,8 @@ print(f"over 50 GB/s: {29.5 / 50:.2f} s and {44.3 / 50:.2f} s")
 #
 # *One micro-batch per update.* With accumulation (chapter 2) over $m$ micro-batches, plain data parallelism and
 # stage 1 wait with `no_sync` and send once. Stage 2 cannot wait: it does not keep the whole gradient, so it
-# reduces every micro-batch, $m + 1$ halves. Stage 3 gathers twice and reduces once for each: $3m$.
-
-# %%
-recipe = RECIPES["mixed-16"]
-alone = zero.sent_bytes(7_500_000_000, 0, 64, recipe, accumulation=4) / 2
-for stage in zero.STAGES:
-    sent = zero.sent_bytes(7_500_000_000, stage, 64, recipe, accumulation=4)
-    print(f"stage {stage}, 4 micro-batches: {sent / alone:.0f} halves")
-assert round(sent / alone) == 12
-
-# %% [markdown]
-# In the order in which they are sent:
+# reduces every micro-batch, $m + 1$ halves. Stage 3 gathers twice and reduces once for each: $3m$. Four
+# micro-batches, in the order in which they are sent:
 
 # %%
 figures.halves(
@@ -345,6 +363,15 @@ figures.halves(
     },
     "An update with four micro-batches",
 )
+
+# %%
+recipe = RECIPES["mixed-16"]
+once = zero.sent_bytes(7_500_000_000, 0, 64, recipe) / 2
+sent = [
+    zero.sent_bytes(7_500_000_000, stage, 64, recipe, accumulation=4) / once
+    for stage in zero.STAGES
+]
+assert [round(count) for count in sent] == [2, 2, 5, 12]
 
 # %% [markdown]
 # 2, 2, 5, 12. Whoever quotes "1×, 1×, 1.5×" means $m = 1$.
@@ -369,7 +396,7 @@ show_source(scratch.zero.flat.flatten)
 # %%
 tensors = [torch.arange(1.0, 7).view(2, 3), torch.arange(7.0, 11)]
 vector = scratch.zero.flat.flatten(tensors, ranks=4)  # (12,)
-print(vector.view(4, 3))
+assert vector.tolist() == [*range(1, 11), 0, 0]
 assert [zero.shard(10, 4, rank).zeros for rank in range(4)] == [0, 0, 0, 2]
 
 # %% [markdown]
@@ -436,14 +463,18 @@ show_source(scratch.zero.stages.Zero)
 # thousand times:
 
 # %%
-total = torch.zeros((), dtype=torch.bfloat16)
-for _ in range(1000):
-    total += 1
-print(total.item())
-assert total == 256
+sums = {}
+for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+    total = torch.zeros((), dtype=dtype)
+    sums[name] = [(0, 0.0)]
+    for number in range(1, 1001):
+        total += 1
+        sums[name].append((number, total.item()))
+assert sums["bf16"][-1] == (1000, 256) and sums["fp32"][-1] == (1000, 1000)
+figures.lines(sums, "ones added", "the sum so far", "1 + 1 + 1 + …")
 
 # %% [markdown]
-# bf16 has 8 significant bits, so there is no 257: 256 + 1 is rounded back to 256, and the other 744 are lost. With
+# bf16 has 8 significant bits, so there is no 257: 256 + 1 is rounded back to 256, and the other 744 ones are lost. With
 # many ranks or micro-batches, add up in fp32. Megatron-LM keeps its gradients in fp32 for this reason, at 18 bytes
 # per parameter instead of 16, and FSDP can reduce in fp32 (section 9.3).
 #
@@ -660,8 +691,13 @@ def clipped(norm):
 # %%
 right = launch.run(clipped, global_norm, ranks=4, stream=False)
 wrong = launch.run(clipped, own_norm, ranks=4, stream=False)
-print("right", right)
-print("wrong", wrong)
+divisors = {
+    f"rank {rank}": {"global norm": right[rank][0], "own norm": wrong[rank][0]}
+    for rank in range(4)
+}
+looks = {"global norm": style.GREEN, "own norm": style.WARNING}
+title = "The norm that each rank finds"
+figures.grouped_bars(divisors, title, "{:.2f}".format, looks)
 
 # %%
 expect(0.05, right[0][1], within=1e-3, label="after clipping by the global norm")
@@ -700,12 +736,18 @@ assert wrong[0][0] != wrong[1][0]
 
 # %%
 away = Recipe(offload="optimizer")
+by_ranks, on_bus = {}, {}
 for ranks in (1, 8, 64):
     bill = zero.zero_stages(7_500_000_000, ranks, away).bills[2]
-    gpu, host = (units.format_bytes(b) for b in (bill.total_bytes, bill.host_bytes))
-    print(
-        f"{ranks:>2} GPUs: {gpu} on each, {host} beside it, {bill.bus_seconds():.3f} s"
-    )
+    name = f"{ranks} GPU" + "s" * (ranks > 1)
+    by_ranks[name] = {
+        "weights": bill.weights_bytes,
+        "gradients": bill.gradients_bytes,
+        "optimizer, on the host": bill.host_bytes,
+    }
+    on_bus[name] = f"{bill.bus_seconds():.3f} s on the bus"
+title = "One GPU of ZeRO 2, and what lies on the host for it"
+figures.stacked_bars(by_ranks, title, units.format_bytes, on_bus)
 
 # %%
 one = zero.zero_stages(7_500_000_000, 1, away).bills[2]
@@ -829,10 +871,17 @@ assert reduced == published == 4 * count
 # **Explain.** 442,368 and 440,320 bytes: 0.5 % of difference, since no tensor is cut. There are 28 broadcasts,
 # one for each tensor (`parameters_as_bucket_view=True` packs them into one for each rank).
 #
-# And the volume: $2qW$ for the all-reduce. A broadcast goes through a chain of ranks, and all but the last one
-# pass it on. $n$ ranks broadcast $W/n$ each, so a rank sends $qW$ for all of them, as in an all-gather. Together
-# $3qW$: the library's stage 1 sends 1.5 times what the paper's stage 1 sends. It saves the memory, and costs
-# messages.
+# And the volume? A broadcast goes through a chain of ranks, and all but the last one pass it on. $n$ ranks broadcast
+# $W/n$ each, so a rank sends $qW$ for all of them, as in an all-gather. That is a third half:
+
+# %%
+figures.halves(
+    {"DDP": [G, G], "stage 1": [G, W], "library": [G, G, W]},
+    "ZeroRedundancyOptimizer (library) beside the paper's stage 1",
+)
+
+# %% [markdown]
+# It saves the memory, and costs messages.
 #
 # ### DeepSpeed
 #
@@ -908,11 +957,12 @@ assert config["gradient_clipping"] == 0.0
 # ## 8.8 Demo: all stages on two ranks
 #
 # All of it at once: five updates in each stage and with PyTorch's optimizer; losses and gradients against one
-# process; bytes stored and sent against the theory.
+# process; bytes stored and sent against the theory. (The report's lines of bytes are left out here and drawn below.)
 
 # %%
 result = demos.run("zero", ranks=2, stream=False)
-print(result.report())
+report = result.report().splitlines()
+print(*(line for line in report if "predicted" not in line), sep="\n")
 
 # %%
 for version in result.versions:

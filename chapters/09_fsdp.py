@@ -248,18 +248,25 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 # and head together 262.1 million. In bf16, 2 bytes a number, a whole layer is 0.405 GB and the root
 # 0.524 GB.
 #
-# In the middle of the backward pass a card holds
-#
-# | what | GB |
-# |---|---|
-# | its eighth of all states | 13.477 |
-# | the root's weights, whole from beginning to end | 0.524 |
-# | the weights of the layer that computes | 0.405 |
-# | the weights of the next layer, which arrives meanwhile | 0.405 |
-# | the layer's gradients | 0.405 |
-# | the gradients of the layer before, on their way to being scattered | 0.405 |
-# | the root's gradients, which wait for those of the embedding | 0.524 |
-# | together | **16.14** |
+# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie the root's weights, whole from
+# beginning to end, a layer that computes and the next one, which arrives meanwhile; and the gradients of that layer, those of the
+# layer before, on their way to being scattered, and the root's, which wait for those of the embedding:
+
+# %%
+seven = models.MODELS["llama2-7b"]
+numbers = local_parameters(seven)
+layer_gb, root_gb = 2 * numbers.layer_dense / 1e9, 2 * numbers.ends_dense / 1e9
+weights = {"root": root_gb, "this layer": layer_gb, "the next": layer_gb}
+gradients = {"of the root": root_gb, "of this layer": layer_gb, "of the last": layer_gb}
+worst = {"whole weights": weights, "gradients": gradients}
+looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
+    gradients, style.GRADIENTS
+)
+title = "One of eight cards, beside its shards"
+figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
+
+# %% [markdown]
+# Together 16.14 GB.
 #
 # In symbols: $P_l$ parameters in the largest layer, $P_r$ in the root, $k$ whole layers at a time, $w$ bytes per
 # weight and $g$ per gradient while it is reduced. Beside the shards, FSDP holds at most
@@ -271,9 +278,8 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 # formula. It goes through the step event by event and takes the maximum:
 
 # %%
-seven = models.MODELS["llama2-7b"]
 step = gather_timeline(seven, Recipe(), ranks=8)
-print(step.explain())
+assert round(step.peak_bytes / 1e9, 2) == 16.14
 beside = (step.peak_bytes - step.states_bytes) / units.GB
 expect(2.67, beside, within=0.01, label="whole tensors", unit="GB", yours=extra)
 
@@ -293,12 +299,13 @@ assert round(beside_fp32 - beside, 3) == 0.405
 # own gigabyte. Is that enough for one sequence of 4096 tokens? The moments of an update (chapter 3), with the gathered weights and gradients in them:
 
 # %%
-for mode in ("none", "full"):
+bills = {}
+for mode, words in (("none", "all kept"), ("full", "recomputed")):
     job = Job(seven, Recipe(recompute=mode), Layout(dp=8, zero_stage=3), sequence=4096)
-    moments = memory_moments(job)
-    sizes = {name: f"{bill.total_bytes / 1e9:.1f}" for name, bill in moments.items()}
-    print(f"{mode:<5} GB:", sizes)
     assert (gpu_memory(job).total_bytes < 24 * units.GB) == (mode == "full")
+    for name, bill in memory_moments(job).items():
+        bills[f"{words}: {name}"] = bill
+figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * units.GB)
 
 # %% [markdown]
 # Not as it is: 38 GB at the moment of the loss. With activation checkpointing it is 19 GB, and it trains. FSDP cuts the states, and the
@@ -342,9 +349,6 @@ panel.reshard.value = True
 for ranks in (40, 41):
     found = gather_timeline(seven, Recipe(), ranks)
     whole_bytes = found.peak_bytes - found.states_bytes
-    print(
-        f"{ranks} ranks: {found.states_bytes / 1e9:.2f} and {whole_bytes / 1e9:.2f} GB"
-    )
     assert (found.states_bytes < whole_bytes) == (ranks == 41)
 
 # %%
@@ -374,8 +378,11 @@ peaks = [
     gather_timeline(training.shape(), fp32, 2, reshard=reshard, prefetch=prefetch)
     for reshard, prefetch in settings
 ]
-for (reshard, prefetch), peak in zip(settings, peaks, strict=True):
-    print(f"{reshard=!s:<6}{prefetch=!s:<6}{peak.peak_weights_bytes:>9,} B")
+words = ["as advised", "no prefetch", "no reshard", "neither"]
+most = dict(zip(words, (peak.peak_weights_bytes for peak in peaks), strict=True))
+figures.bars(
+    most, "{:,} B".format, "Whole weights at the peak, predicted", style.TEMPORARY
+)
 
 # %%
 for on, peak in zip(settings, peaks, strict=True):
@@ -431,16 +438,20 @@ figures.shard_groups(strategies, nodes=2, per_node=4)
 # all-reduce of an eighth of the gradients. In the words of the notes, the strategy matches the topology of the cluster (集群拓扑). `Layout` has a `shard_group` for it:
 
 # %%
+held = {}
 for name in ("llama2-70b", "llama2-7b"):
     shape = models.MODELS[name]
     for group in (64, 8):
         layout = Layout(dp=64, zero_stage=3, shard_group=group)
         bill = gpu_memory(Job(shape, Recipe(recompute="full"), layout))
-        states_gb = bill.model_states_bytes / units.GB
-        fits = bill.total_bytes < 80 * units.GB
-        print(f"{name} cut over {group}: {states_gb:.1f} GB of states, {fits=}")
-        assert fits == ((name, group) != ("llama2-70b", 8))
-        assert abs(states_gb - 16 * shape.parameters().total / group / 1e9) < 0.01
+        states = bill.model_states_bytes / units.GB
+        all_else = bill.total_bytes / units.GB - states
+        held[f"{name}, over {group}"] = {"states": states, "all else": all_else}
+        assert (states + all_else < 80) == ((name, group) != ("llama2-70b", 8))
+        assert abs(states - 16 * shape.parameters().total / group / 1e9) < 0.01
+looks = {"all else": style.PALE}
+title, limit = "One of 64 GPUs", ("what it has", 80)
+figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit)
 
 # %% [markdown]
 # **Remember**
@@ -495,6 +506,14 @@ with measure.peak.log_memory() as replay:
         del values  # here each rank would keep its part
 sizes = (128 + 32 + 256) * 64
 expect(4 * sizes, replay.peak_bytes, label="replayed", unit="B", yours=replayed)
+
+# %%
+built = {"as usual": usual.timeline, "replayed": replay.timeline}
+curves = {
+    name: [(100 * k / (len(held) - 1), size / 1e6) for k, size in enumerate(held)]
+    for name, held in built.items()
+}
+figures.lines(curves, "part of the building, in % of all changes", "MB in tensors")
 
 # %% [markdown]
 # **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest
@@ -593,6 +612,12 @@ assert "blocks.0.norm1.weight is frozen" in refused
 # | freeing memory | `record_stream`, peak varies | waits for the stream, peak is deterministic |
 # | with tensor and pipeline parallelism | hard | one more dimension of the mesh |
 #
+# The layer of section 9.1 once more, as FSDP2 cuts it. Rank 3 has nothing of it but padding; a real matrix has thousands of rows:
+
+# %%
+figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, ranks=4)
+
+# %% [markdown]
 # Here is FSDP2 on our GPT. The calls go from the inside out: blocks first, then the model, which takes what is
 # left as its root.
 
@@ -634,17 +659,29 @@ assert library_sent == sent
 # `model.set_requires_gradient_sync(False)` for all micro-batches but the last, DDP's `no_sync` under another name. In `Layout` it is `reduce`:
 
 # %%
+held = {}
 for reduce in ("micro-batch", "update"):
     layout = Layout(dp=8, zero_stage=3, accumulation=4, reduce=reduce)
     job = Job(seven, Recipe(gradients="fp32", recompute="full"), layout)
     bill = gpu_memory(job)
-    whole_gb = bill.gathered_gradients_bytes / units.GB
-    print(
-        f"{reduce:<12}{whole_gb:5.2f} GB whole, {bill.total_bytes / units.GB:.1f} in all"
+    states, whole_gb = (
+        bill.model_states_bytes / 1e9,
+        bill.gathered_gradients_bytes / 1e9,
     )
+    all_else = bill.total_bytes / 1e9 - states - whole_gb
+    held[f"each {reduce}"] = {
+        "states": states,
+        "gradients, whole": whole_gb,
+        "all else": all_else,
+    }
 assert round(whole_gb, 1) == 27.0
+looks, limit = {"all else": style.PALE}, ("one card", 24)
+title = "Reduced after each micro-batch, or each update"
+figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit)
 
 # %% [markdown]
+# On this card only the first way fits.
+#
 # **Predict.** Our GPT on 2 ranks, two micro-batches. With an exchange each time, they make 18 all-gathers and 10 reduce-scatters. How many all-gathers are
 # left, if a rank waits with the exchange of gradients?
 
@@ -796,8 +833,17 @@ gpt2_large, gpt2_xl = models.MODELS["gpt2-774m"], models.MODELS["gpt2-1.5b"]
 card = 23.65 * units.GIB
 assert gpt2_large.parameters().total == 774_030_080
 xl_states = 16 * gpt2_xl.parameters().total
-print(f"XL: {units.format_bytes(xl_states)} of states, {card / 1e9:.2f} GB of card")
 assert xl_states == 24_921_779_200
+
+# %%
+kinds = {"weights": 4, "gradients": 4, "optimizer": 8}  # bytes for each parameter
+models_by_name = {"GPT-2 Large": gpt2_large, "GPT-2 XL": gpt2_xl}
+states_of = {
+    name: {kind: size * shape.parameters().total for kind, size in kinds.items()}
+    for name, shape in models_by_name.items()
+}
+title, limit = "Under DDP, in fp32", ("one card", card)
+figures.stacked_bars(states_of, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
 # XL's states leave 0.47 GB of the card. One sample's activations and the CUDA context do not fit
@@ -1101,10 +1147,20 @@ show_source(
 
 # %%
 seventy = models.MODELS["llama2-70b"]
-for gathering in ("fsdp", "yafsdp"):
+buffers, told = {}, {}
+for name, gathering in (("FSDP", "fsdp"), ("YaFSDP", "yafsdp")):
     found = gather_timeline(seventy, Recipe(gathering=gathering), 64)
-    gathered_gb = (found.peak_bytes - found.states_bytes) / units.GB
-    print(f"{gathering:<7}{gathered_gb:.2f} GB, memory changes {found.changes} times")
+    whole = {
+        "whole weights": found.peak_weights_bytes / 1e9,
+        "gradients, whole": (found.peak_bytes - found.states_bytes) / 1e9
+        - found.peak_weights_bytes / 1e9,
+    }
+    buffers[name] = whole
+    times = "once" if found.changes == 1 else f"{found.changes} times"
+    told[name] = f"{sum(whole.values()):.2f} GB, changes {times}"
+looks = {"whole weights": style.TEMPORARY}
+title = "LLaMA-2 70B on 64 GPUs, beside the shards"
+figures.stacked_bars(buffers, title, "{:.2f} GB".format, told, colours=looks)
 
 # %% [markdown]
 # 6.85 instead of 8.94 GB, because embedding and head take their turn in the buffers as well, instead of being
@@ -1128,15 +1184,25 @@ assert flops.six_nd(1, 1, recompute="full") / flops.six_nd(1, 1) == 8 / 6
 #
 # From the README (github.com/yandex/YaFSDP), one sequence per GPU; six of its 16 rows:
 #
-# | model | GPUs | tokens | checkpointed | "speedup" |
-# |---|---|---|---|---|
-# | Llama 2 7B | 64 | 2048 | 0 | 9.92 % |
-# | Llama 2 7B | 128 | 8192 | 0 | 2.32 % |
-# | Llama 2 34B | 256 | 2048 | 0 | 21.99 % |
-# | Llama 2 70B | 256 | 2048 | 10 | 21.48 % |
-# | Llama 2 70B | 256 | 4096 | 50 | 7.17 % |
-# | Llama 3 70B | 256 | 2048 | 20 | **26.60 %** |
-#
+
+# %%
+speedup = {  # percent; github.com/yandex/YaFSDP, README
+    "Llama 2 7B, 64 × 2048": 9.92,
+    "Llama 2 7B, 128 × 8192": 2.32,
+    "Llama 2 34B, 256 × 2048": 21.99,
+    "Llama 2 70B, 256 × 2048": 21.48,
+    "Llama 2 70B, 256 × 4096": 7.17,
+    "Llama 3 70B, 256 × 2048": 26.60,
+}
+checkpointed = [0, 0, 0, 10, 50, 20]
+told = {
+    name: f"{value:.2f} %, {layers_} layers"
+    for (name, value), layers_ in zip(speedup.items(), checkpointed, strict=True)
+}
+title = "GPUs × tokens, the README's speedup, layers checkpointed"
+figures.bars(speedup, told, title, style.BLUE)
+
+# %% [markdown]
 # "26 % faster" is the best of 16 rows; the README's headline says "up to 20 %", notes say 25 or 26. And what is 26.6 %
 # of? The last row took 9.76 s a step with FSDP and 7.17 s with YaFSDP:
 
@@ -1206,6 +1272,11 @@ expect(4 * layers + 3, ya.allocations("mini-FSDP"), label="mini-FSDP", yours=oft
 expect(layers + 3, ya.allocations("YaFSDP"), label="YaFSDP", yours=rarely)
 found = {one.name: one for one in ya.memory}
 assert found["fully_shard"].allocations > found["mini-FSDP"].allocations
+
+# %%
+asked = {name: ya.allocations(name) for name in ("YaFSDP", "mini-FSDP", "fully_shard")}
+title = "Allocations of a pass, beyond the unsharded model's"
+figures.bars(asked, "{:.0f}".format, title, style.TEMPORARY)
 
 # %% [markdown]
 # **Explain.** FSDP: one for each all-gather, and two for each reduce-scatter, $2L + 1 + 2(L + 1) = 4L + 3$. YaFSDP: one for each of its $L + 4$ units, less

@@ -106,26 +106,38 @@ assert torch.cat(columns, dim=1).tolist() == sum(rows).tolist() == [[7, 6]]
 #
 # $$B = \begin{pmatrix} 1 & 0 \\ 2 & 1 \end{pmatrix}, \qquad
 # Z = (7,\ 6)\, B = (7 \cdot 1 + 6 \cdot 2,\ \ 6 \cdot 1) = (19,\ 6).$$
-#
-# | | column of $A$ | after ReLU | row of $B$ | contributes |
-# |---|---|---|---|---|
-# | GPU 0 | $(1, 3)$ | 7 | $(1, 0)$ | $(7, 0)$ |
-# | GPU 1 | $(-2, 4)$ | 6 | $(2, 1)$ | $(12, 6)$ |
-#
-# $(7, 0) + (12, 6) = (19, 6)$. Between the two matrices nobody sends anything; at the end there is one sum.
+
+# %%
+figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]])
+
+# %% [markdown]
+# Between the two matrices nobody sends anything; at the end there is one sum.
 #
 # Could row, then column do the same? After the cut by rows GPU 0 has $(1, -2)$ and GPU 1 has $(6, 8)$. ReLU of these gives $(1, 0)$
 # and $(6, 8)$, and their sum is $(7, 8)$ instead of $(7, 6)$. A nonlinearity needs the finished sum, so there must be a message in
-# the middle. The middle of an MLP is also four times as wide:
-#
-# | first, second | in the middle, $4h$ wide | at the end, $h$ wide |
-# |---|---|---|
-# | **column, row** | **nothing** | **all-reduce** |
-# | column, column | all-gather | all-gather |
-# | row, row | all-reduce | all-reduce |
-# | row, column | all-reduce | all-gather |
-#
-# Here $h$ is the hidden size. Column then row is the idea of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
+# the middle. And the middle of an MLP is four times as wide as its ends. These are the four orders, for 4096 tokens with hidden
+# size $h = 8192$ in bf16 on eight GPUs:
+
+# %%
+sent = collectives.sent_bytes
+ends_bytes = 2 * 4096 * 8192
+orders = {
+    "column, row": ("nothing", "all-reduce"),
+    "column, column": ("all-gather", "all-gather"),
+    "row, row": ("all-reduce", "all-reduce"),
+    "row, column": ("all-reduce", "all-gather"),
+}
+by_order, told = {}, {}
+for order, (middle, end) in orders.items():
+    wide = 0 if middle == "nothing" else sent(middle, 4 * ends_bytes, 8)
+    by_order[order] = {"in the middle": wide, "at the end": sent(end, ends_bytes, 8)}
+    told[order] = f"{middle}, {end}"
+looks = {"in the middle": style.MESSAGES, "at the end": style.PALE}
+title = "What each GPU sends for an MLP, forward"
+figures.stacked_bars(by_order, title, units.format_bytes, told, colours=looks)
+
+# %% [markdown]
+# Column then row is the idea of Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053, section 3).
 
 # %%
 B = torch.tensor([[1.0, 0.0], [2.0, 1.0]])
@@ -137,13 +149,12 @@ assert too_early.tolist() == [[7, 8]]
 # ### The way back: f and g
 #
 # Now the backward pass. Let the loss be the sum of $Z$'s two numbers, so its gradient is $(1, 1)$. Both GPUs know it, since both
-# know $Z$. Each can go back through its own row of $B$, the ReLU, and its own column of $A$:
-#
-# | | gradient of its middle number | gradient of $X$ |
-# |---|---|---|
-# | GPU 0 | $1 \cdot 1 + 0 \cdot 1 = 1$ | $1 \cdot (1, 3) = (1, 3)$ |
-# | GPU 1 | $2 \cdot 1 + 1 \cdot 1 = 3$ | $3 \cdot (-2, 4) = (-6, 12)$ |
-#
+# know $Z$. Each can go back through its own row of $B$, the ReLU, and its own column of $A$. Read from right to left; ∂ is the gradient:
+
+# %%
+figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]], gradient=[1, 1])
+
+# %% [markdown]
 # Each knows only how the loss depends on $X$ *through its own half*. The true gradient is the sum, $(-5, 15)$. What was copied on the
 # way in must be summed on the way back. What was summed on the way out is copied on the way back. Megatron-LM calls the two ends
 # **f** and **g**:
@@ -335,17 +346,32 @@ show_source(scratch.tensor.layers.ParallelAttention)
 #
 # Notes on LLaMA-2 70B divide its matrices by its 64 heads, as if 64 GPUs could share a layer. But 70B has grouped-query attention: 64 query heads
 # share 8 heads of keys and values. Up to $t = 8$ each GPU has its own. At $t = 16$ there are not enough:
-# two GPUs must hold a *copy* of the same key-value head, each for its 4 query heads. The copies are computed twice, stored twice, and their
+
+
+# %%
+def heads_of(rank, tp):
+    """Query heads and key-value heads of one GPU: each head is one row here."""
+    rows = tensor_parallel.qkv_rows(64, 8, 1, tp=tp, rank=rank)
+    return [row for row in rows if row < 64], [
+        row - 64 for row in rows if 64 <= row < 72
+    ]
+
+
+cuts = {f"t = {tp}": [heads_of(rank, tp) for rank in range(tp)] for tp in (4, 8, 16)}
+figures.heads_by_gpu(cuts)
+
+# %% [markdown]
+# Two GPUs hold a *copy* of the same key-value head, each for its 4 query heads. The copies are computed twice, stored twice, and their
 # gradients must be summed over the two. So with $k$ key-value heads: $t \le k$, or each key-value head is held by $t/k$ GPUs.
 
 # %%
 llama = models.MODELS["llama2-70b"]
-for tp in (4, 8, 12, 16):
-    try:
-        Layout(tp=tp).check(llama)
-        print(tp, "copies:", tensor_parallel.kv_copies(llama.kv_heads, tp))
-    except ValueError as problem:
-        print(tp, problem)
+assert (llama.heads, llama.kv_heads) == (64, 8)
+assert [tensor_parallel.kv_copies(llama.kv_heads, tp) for tp in (4, 8, 16)] == [1, 1, 2]
+try:
+    Layout(tp=12).check(llama)
+except ValueError as problem:
+    print(problem)
 
 # %% [markdown]
 # **Remember**
@@ -412,7 +438,6 @@ show_source(scratch.tensor.sequence.Gather, scratch.tensor.sequence.SumScatter)
 ratio = predict("10.sp", "Bytes with / without sequence parallel?", yours=None)
 
 # %%
-sent = collectives.sent_bytes
 halves_sent = sent("all-gather", 1e6, 8) + sent("reduce-scatter", 1e6, 8)
 expect(
     1,
@@ -470,9 +495,27 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** In fp32 the two norms' inputs are 8 of the 64, the two matrix inputs are 8 more, and 48 lie inside the pairs. Tensor parallelism
-# halves the 48, and sequence parallelism the norms' 8 as well. The rest is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
-# Gathering again would bring the last 8 to 4, and everything to $64/2 = 32$.
+# **Explain.** In fp32 the two norms' inputs are 8 of the 64, the two matrix inputs are 8 more, and 48 lie inside the pairs:
+
+# %%
+kinds = "inputs of norms", "inputs of matrices", "inside the pairs"
+kept_by = {
+    "one GPU": (8, 8, 48),
+    "tp 2": (8, 8, 48 / 2),
+    "by tokens as well": (8 / 2, 8, 48 / 2),
+    "gathered twice": (8 / 2, 8 / 2, 48 / 2),
+}
+rows = {name: dict(zip(kinds, parts, strict=True)) for name, parts in kept_by.items()}
+told = {
+    "tp 2": f"{whole[0]:.1f} measured",
+    "by tokens as well": f"{by_tokens[0]:.1f} measured",
+}
+looks = dict(zip(kinds, (style.PALE, style.TEMPORARY, style.ACTIVATIONS), strict=True))
+title = "A rank's bytes × sbh of one block"
+figures.stacked_bars(rows, title, "{:g}".format, told, colours=looks)
+
+# %% [markdown]
+# What is measured beside 40 and 36 is chapter 4's, to the byte: each norm keeps two numbers a token, and fused attention one for each token and head.
 
 # %%
 norms, heads = 2 * 2 * 4 / 64, 2 * 4 / 64  # numbers of 4 bytes, in units of sbh
@@ -538,12 +581,12 @@ show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
 # How much is saved?
 
 # %%
-logits = 8192 * 128_256 * 4
-messages = 3 * 8192 * 4
-print(
-    f"all scores {units.format_bytes(logits)}, three sums {units.format_bytes(messages)}"
-)
-assert logits / messages == 128_256 / 3
+sizes = {"all scores": 8192 * 128_256 * 4, "three sums": 3 * 8192 * 4}
+title = "What a rank would hand over for the loss of 8192 tokens"
+figures.bars(sizes, units.format_bytes, title, tens=True)
+
+# %%
+assert sizes["all scores"] / sizes["three sums"] == 128_256 / 3
 
 # %% [markdown]
 # **Remember**
@@ -571,7 +614,28 @@ assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
 # %% [markdown]
 # 470 MB for a layer, 37.6 GB for 80 layers: for *one sequence*, and all of it on the **critical path** (关键路径), the chain of steps of which each waits
 # for the one before. Data parallelism sends gradients once an update, and can do it while the backward pass goes on. Here the next matrix waits for the sum.
-#
+# Theory's time of one layer on eight H100, attention a third of it and the MLP two, backward twice as long as forward:
+
+# %%
+h100 = hardware.accelerator("H100-SXM")
+nvlink = links.group_link(Cluster(h100), "all-reduce", 8, 1)
+eight = CutLayer(8192, 8, h100.peak_flop_per_s, nvlink)
+passes = 1, 2, 4, 2  # ninths: attention, MLP; backward MLP, attention
+now, computing, summing = 0.0, [], []
+for ninths in passes:
+    done = now + 1000 * eight.compute_s * ninths / 9
+    summed = done + 1000 * eight.communication_s / 4
+    computing.append((now, done))
+    summing.append((done, summed))
+    now = summed
+names = ("computing", "all-reduce")
+title = f"forward attention, MLP; backward MLP, attention: {now:.2f} ms"
+figures.overlap({title: (computing, summing)}, "One layer, t = 8", names)
+
+# %%
+assert abs(now / 1000 / eight.seconds - 1) < 1e-9
+
+# %% [markdown]
 # Now a model that you can run. The demo's tiny GPT: 2 layers, hidden size 64, 4 sequences of 32 tokens, two ranks.
 #
 # **Predict.** How many all-reduces in one training step? Count layers, embedding, head and loss. And how many bytes, in fp32?
@@ -587,10 +651,14 @@ one_server = Cluster(hardware.accelerator("H100-SXM"))
 traffic = step_traffic(
     Job(tiny, fp32, Layout(tp=2, micro_batch=4), one_server, sequence=32)
 )
-for entry in traffic.collectives:
-    print(
-        f"{entry.what:<10}{entry.count} × {entry.operation} of {entry.size_bytes:,} B"
-    )
+traffic_bytes = {it.what: it.count * it.size_bytes for it in traffic.collectives}
+told = {
+    it.what: f"{it.count} × {it.operation}, {it.count * it.size_bytes:,} B"
+    for it in traffic.collectives
+}
+figures.bars(traffic_bytes, told, "One training step of the tiny GPT")
+
+# %%
 assert sum(entry.count for entry in traffic.collectives) == 13
 
 # %% [markdown]
@@ -648,9 +716,7 @@ print(f"  t <= {collectives.matrix_tp_reach(8192, 330e12, 32e9):.2f}")
 # took 32 GB/s, which is one way. This course always counts one way.
 
 # %%
-for bandwidth in (900e9, 450e9):
-    reach = collectives.matrix_tp_reach(8192, 989e12, bandwidth)
-    print(f"{bandwidth / 1e9:.0f} GB/s: t <= {reach:.1f}")
+assert round(collectives.matrix_tp_reach(8192, 989e12, 900e9), 1) == 22.4
 assert round(collectives.matrix_tp_reach(8192, 989e12, 450e9), 1) == 11.2
 
 # %% [markdown]
@@ -687,7 +753,15 @@ for name, (peak, bandwidth) in cases.items():
 notes_reach = collectives.matrix_tp_reach(8192, 330e12, 32e9)
 a_layer = 12 / 8 * notes_reach
 true_peak = 1 + a_layer * ridge(330e12, 32e9) / ridge(165.2e12, 31.5e9)
-print(f"{notes_reach:.1f}, {a_layer:.1f}, {1 + a_layer:.1f}, {true_peak:.1f}")
+steps = {
+    "the notes": notes_reach,
+    "1. a layer": a_layer,
+    "2. t - 1": 1 + a_layer,
+    "3. the true peak": true_peak,
+}
+figures.bars(steps, "t ≤ {:.1f}".format, "One 4090, step by step", style.BLUE)
+
+# %%
 assert int(1 + a_layer) == collectives.layer_tp_reach(8192, 330e12, 32e9)
 assert int(true_peak) == collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
 
@@ -719,10 +793,8 @@ panel.link.value, panel.tp.value = "NVLink4", 8
 # Back to the first question. In a group of sixteen over two servers the ring crosses from one server to the other. NCCL lets it cross through
 # all eight network ports at once, $8 \times 50 = 400$ GB/s, nearly as fast as NVLink.
 
+
 # %%
-h100 = hardware.accelerator("H100-SXM")
-
-
 def layer(tp, servers=2, stride=1):
     """A layer of 70B on `tp` GPUs, every `stride`-th one."""
     cluster = Cluster(h100, nodes=servers)
@@ -730,8 +802,23 @@ def layer(tp, servers=2, stride=1):
     return CutLayer(8192, tp, h100.peak_flop_per_s, link)
 
 
-eight, sixteen = layer(8), layer(16)
-print(eight.explain(), sixteen.explain(), sep="\n\n")
+degrees = [2**power for power in range(7)]
+groups = {t: layer(t, servers=max(1, t // 8)) for t in degrees}
+one_gpu_ms = 1000 * groups[1].seconds
+curves = {
+    "with messages": [(t, 1000 * groups[t].seconds) for t in degrees],
+    "perfect": [(t, one_gpu_ms / t) for t in degrees],
+}
+figures.lines(
+    curves,
+    "GPUs that share each matrix, t",
+    "ms for a layer of 70B, forward and backward",
+    doubling=(True, True),
+    mark={"one server": 8},
+)
+
+# %%
+eight, sixteen = groups[8], groups[16]
 expect(
     1.26,
     eight.seconds / sixteen.seconds,
@@ -750,7 +837,6 @@ expect(
 
 # %%
 scattered = layer(8, servers=8, stride=8)
-print(scattered.explain())
 assert round(scattered.seconds / eight.seconds, 1) == 3.3
 
 # %%
@@ -817,7 +903,16 @@ assert theirs.sent["all-reduce"][1] == counted_bytes + 4 * 32_768
 alone = 4 * tiny.parameters().total
 whole_on_both = 4 * (32 * 64 + 5 * 2 * 64 + 4 * 64)  # positions, norms, biases
 part = mine.stored["weights"] / alone
-print(f"{mine.stored['weights']:,} of {alone:,} bytes: {part:.1%}")
+rows = {
+    "one process": {"cut": alone - whole_on_both, "whole on both": whole_on_both},
+    "each of two": {"cut": (alone - whole_on_both) / 2, "whole on both": whole_on_both},
+}
+told = {"each of two": f"{mine.stored['weights']:,} B: {part:.1%}"}
+looks = {"cut": style.WEIGHTS, "whole on both": style.PALE}
+title = "Weights of the tiny GPT"
+figures.stacked_bars(rows, title, "{:,.0f} B".format, told, colours=looks)
+
+# %%
 assert mine.stored["weights"] == (alone + whole_on_both) / 2
 
 # %% [markdown]
@@ -858,8 +953,25 @@ figures.loss(
 # model; the copies see different samples, and FSDP (chapter 9) shards the weights over them once more.
 
 # %%
+places = [{"pp": 0, "dp": rank // 2, "tp": rank % 2} for rank in range(4)]
+figures.rank_mesh(places)
+
+# %%
 grid = demos.run("fsdp_tp", ranks=4, steps=4, stream=False)
-print(grid.report())
+report = grid.report().splitlines()
+print(*(line for line in report if "predicted" not in line), sep="\n")
+
+# %%
+figures.stored_by_version(
+    {it.name: it.stored for it in grid.versions},
+    {
+        it.name: sum(
+            sent(operation, total.size_bytes, 2) for operation, total in it.sent.items()
+        )
+        for it in grid.versions
+    },
+    "One rank of four: what it stores, and sends in groups of two",
+)
 
 # %%
 copies, sharded, _ = grid.versions

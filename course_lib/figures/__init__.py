@@ -59,6 +59,7 @@ from course_lib.figures.data_parallel.beside import beside
 from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
+from course_lib.figures.data_parallel.cut_rows import cut_rows
 from course_lib.figures.data_parallel.cut_unit import cut_unit
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
 from course_lib.figures.data_parallel.halves import halves
@@ -66,9 +67,11 @@ from course_lib.figures.data_parallel.lanes import two_lanes
 from course_lib.figures.data_parallel.replicas import replicas
 from course_lib.figures.data_parallel.shard_groups import shard_groups
 from course_lib.figures.data_parallel.zero import stored_by_version, who_stores_what
+from course_lib.figures.layers.cut_pair import cut_pair
 from course_lib.figures.layers.cut_product import cut_product
 from course_lib.figures.layers.experts import expert_bars
 from course_lib.figures.layers.fused_rows import fused_rows
+from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
 from course_lib.figures.layouts.four_families import families
@@ -132,7 +135,9 @@ __all__ = [
     "consumers",
     "container_wall",
     "course_map",
+    "cut_pair",
     "cut_product",
+    "cut_rows",
     "cut_unit",
     "event_order",
     "expert_bars",
@@ -145,6 +150,7 @@ __all__ = [
     "grouped_bars",
     "guesses",
     "halves",
+    "heads_by_gpu",
     "late_gradients",
     "layer_step",
     "lines",

@@ -44,6 +44,8 @@ def buffered(layers: int) -> list[Moment]:
 SPLIT = Batching(10**5, 4, 8, 8, 8, tp=8, pp=4)
 
 PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
+    "cut rows": lambda: figures.cut_rows({"norm": (3, 1), "matrix": (3, 3), "biases": (3, 1)}, 4),
+    "cut rows, one rank": lambda: figures.cut_rows({"weight": (8, 4)}, 1),
     "cut unit": lambda: figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, 4),
     "cut unit, one rank": lambda: figures.cut_unit({"weight": 1}, 1),
     "cut unit, mostly zeros": lambda: figures.cut_unit({"weight": 1, "bias": 1}, 8),
@@ -127,6 +129,17 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "two lanes, long": lambda: figures.two_lanes({"predicted": LONG_LIFE.tasks}),
     "cut by columns": lambda: figures.cut_product([1, 2], [[1, -2], [3, 4]], "columns"),
     "cut by rows": lambda: figures.cut_product([1, 2, 3], [[10, -20, 30]] * 3, "rows"),
+    "cut pair": lambda: figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]]),
+    "cut pair, back": lambda: figures.cut_pair(
+        [10, 20], [[10, -20], [30, -40]], [[100, 0], [-200, 1]], [1, 1]
+    ),
+    "heads": lambda: figures.heads_by_gpu(
+        {
+            "t = 4": [(range(8), (2 * gpu, 2 * gpu + 1)) for gpu in range(4)],
+            "t = 16": [(range(2), (gpu // 2,)) for gpu in range(16)],
+        }
+    ),
+    "heads, one": lambda: figures.heads_by_gpu({"one GPU": [(range(64), range(8))]}),
     "fused rows": lambda: figures.fused_rows(
         {"part by part": [[0, 1, 4, 5], [2, 3, 6, 7]], "in one piece": [[0, 1, 2], [3, 4, 5]]},
         [4, 2, 2],
@@ -152,6 +165,10 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.same_samples({"large": Batching(10**5, 1, 1, 32, 8)}),
     lambda: figures.cut_product([1], [[1, 2], [3, 4]], "rows"),
     lambda: figures.cut_product([1], [[1]], "tiles"),
+    lambda: figures.cut_pair([1], [[1]], [[1]]),
+    lambda: figures.heads_by_gpu({}),
+    lambda: figures.heads_by_gpu({"t = 1": [((), (0,))]}),
+    lambda: figures.heads_by_gpu({"t = 17": [((0,), (0,))] * 17}),
     lambda: figures.fused_rows({}, [99]),
     lambda: figures.shard_groups({"a": 3}, 2, 4),
     lambda: figures.shard_groups({}, 5, 8),
@@ -161,6 +178,8 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.measured_memory({}),
     lambda: figures.measured_memory({"a": []}),
     lambda: figures.stored_by_version({}, {}),
+    lambda: figures.cut_rows({}, 2),
+    lambda: figures.cut_rows({"a": (9, 1)}, 2),
     lambda: figures.cut_unit({}, 2),
     lambda: figures.cut_unit({"a": 0}, 2),
     lambda: figures.cut_unit({"a": 25}, 1),

@@ -40,26 +40,26 @@ def cut_product(x: Sequence[float], a: Matrix, by: str) -> Drawing:
         middle = _TOP + row * rank + row / 2 - 8
         drawing.write(60, middle + 4, f"rank {rank}", align="right", bold=True)
         mine_of_x = {(0, i) for i in range(rows) if by == "columns" or i == rank}
-        _matrix(drawing, _X, middle, [x], mine_of_x, style.ACTIVATIONS)
+        matrix(drawing, _X, middle, [x], mine_of_x, style.ACTIVATIONS)
         mine = {(i, j) for i in range(rows) for j in range(columns)}
         mine = {(i, j) for i, j in mine if rank == (j if by == "columns" else i)}
-        _matrix(drawing, _A, middle, a, mine, style.WEIGHTS)
+        matrix(drawing, _A, middle, a, mine, style.WEIGHTS)
         shown = [0.0] * rank + parts[rank] if by == "columns" else parts[rank]
         cells = {(0, rank)} if by == "columns" else {(0, j) for j in range(columns)}
         shown = [*shown, *[0.0] * (columns - len(shown))]
         hatch = "/" if by == "rows" else None
-        _matrix(drawing, _RESULT, middle, [shown], cells, style.ACTIVATIONS, hatch)
+        matrix(drawing, _RESULT, middle, [shown], cells, style.ACTIVATIONS, hatch)
         told = "a finished part" if by == "columns" else "full size, unfinished"
         drawing.write(_RESULT + columns * _CELL + 12, middle + 4, told, size=9)
     middle = _TOP + row * ranks + 18
     how = "all-gather: put them side by side" if by == "columns" else "all-reduce: add them up"
     drawing.write(_RESULT - 14, middle + 4, how, align="right")
     cells = {(0, j) for j in range(columns)}
-    _matrix(drawing, _RESULT, middle, [whole], cells, style.ACTIVATIONS)
+    matrix(drawing, _RESULT, middle, [whole], cells, style.ACTIVATIONS)
     return drawing
 
 
-def _matrix(
+def matrix(
     drawing: Drawing,
     left: float,
     middle: float,
