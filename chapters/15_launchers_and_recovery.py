@@ -348,11 +348,11 @@ ways = {}
 for line in recorded("launchers").splitlines():
     if found := re.match(r"(.+): 2 of 2 ranks.* losses off by (\S+)", line):
         ways[found[1]] = float(found[2])
-    elif "1 of 2 ranks" in line:
+    elif line.startswith("# 22") or "1 of 2 ranks" in line:
         print(line)
 assert len(ways) == 7
 title = "Losses on two ranks, off from those of one process by"
-figures.bars(ways, "{:.0e}".format, title, style.PALE, tens=True)
+figures.bars(ways, lambda off: f"{1e6 * off:,.1f} · 10⁻⁶", title, style.PALE, tens=True)
 
 # %%
 found = json.loads(recorded("launchers_worlds"))
@@ -514,7 +514,7 @@ def whole_and_pieces():
 assert together < 1e-5
 off = {"of its own rows": own, "of a DTensor": together}
 title = "Each rank's update, off from that of the whole matrix by"
-figures.bars(off, "{:.1e}".format, title, style.GRADIENTS, tens=True)
+figures.bars(off, lambda part: f"{100 * part:.2g} %", title, style.GRADIENTS, tens=True)
 
 # %%
 torch.manual_seed(0)
@@ -545,6 +545,7 @@ assert sent["all-reduce"] == (1, 4)
 
 # %%
 said = recorded("bitsandbytes")
+print(said.splitlines()[0])
 codes, scales, small = (
     int(size.replace(",", "")) for size in re.findall(r"^ *([\d,]+) B ", said, re.M)
 )
@@ -1170,10 +1171,12 @@ figures.bars(rows, "{:g}".format, title, style.WEIGHTS)
 # `course rehearse` does this for whole models, in about a minute. Here is one that Llama 3 8B would be trained with, all 32 layers, with sequence parallelism:
 
 # %%
+said = recorded("rehearse_1024")
+print("\n".join(said.splitlines()[:2]))
 calls = {
     operation: {"theory": int(theory), "rehearsed": int(rehearsed)}
     for operation, theory, rehearsed in re.findall(
-        r"^(\S+ \S+), calls +(\d+) +(\d+)", recorded("rehearse_1024"), re.M
+        r"^(\S+ \S+), calls +(\d+) +(\d+)", said, re.M
     )
 }
 assert calls["tp all-reduce"] == {"theory": 3, "rehearsed": 68}
