@@ -40,7 +40,7 @@ from course_lib.scratch.pipeline import stashing
 from course_lib.theory.inputs import units
 from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.network import collectives, local_sgd, served, sparse
-from course_lib.theory.pipelines import versions
+from course_lib.theory.pipelines import simulation, versions
 from course_lib.theory.step.swapping import Swapping
 
 launch.warm_up()
@@ -61,15 +61,13 @@ factor = predict("14.factor", "All-reduced / exchanged?", yours=None)
 # %%
 table = nn.Embedding(6, 2)
 table(torch.tensor([4, 1, 4])).sum().backward()
-print(table.weight.grad)
 assert table.weight.grad.any(dim=1).tolist() == [False, True, False, False, True, False]
 
 # %%
 figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 
 # %% [markdown]
-# Two rows of the gradient are not zero; row 4 was used twice and has the sum of both. All other rows are zeros, and we know that before
-# we compute anything. This is the **sparse part** (稀疏部分) of a model: large, and hardly used. What follows the table, some matrices, is
+# Row 4 was used twice and has the sum of both. That all other rows are zeros we know before we compute anything. This is the **sparse part** (稀疏部分) of a model: large, and hardly used. What follows the table, some matrices, is
 # its **dense part** (稠密部分): each sample uses every weight of it. Language models are dense. Their embedding has 100,000 rows, and a batch
 # of a million tokens meets most of them. Recommenders, search and advertising have tables of terabytes.
 #
@@ -159,14 +157,31 @@ expect(two_rows.total_bytes, both_ways, label="both ways", unit="B", yours=bytes
 
 # %% [markdown]
 # **Explain.** Two different rows: $2 \cdot 256$ bytes there, as many back, two numbers of 8 bytes and two headers. Without `unique` it would be four rows and
-# twice the bytes. And the table? Each trainer's gradient was 1 wherever it looked:
+# twice the bytes. Both trainers, with the bytes that were counted:
 
 # %%
-print({row: -2 * served_table[row, 0].item() for row in (3, 7, 9)})
-assert [-2 * served_table[row, 0].item() for row in (3, 7, 9)] == [2, 3, 1]
+sent = [log["send-recv"].size_bytes for _, log in trainers]
+back = [
+    sparse.RowExchange(len(set(ids)), 64).pulled_bytes for ids in LOOKED_UP.values()
+]
+looking = {f"trainer {n}": f"looks up {LOOKED_UP[n + 1]}" for n in range(2)}
+calls = []
+for trainer, there, here in zip(looking, sent, back, strict=True):
+    calls.append((trainer, "server", f"numbers, gradients: {there} B"))
+    calls.append(("server", trainer, f"rows: {here} B"))
+assert sum(back) == from_server["send-recv"].size_bytes
+figures.who_asks_whom([looking, {"server": "a table of 10 rows"}], calls, "One update")
 
 # %% [markdown]
-# (The learning rate was 0.5, hence the -2.) Row 7 was used three times by one trainer, row 3 once by each: the server *adds*. This is the gradient of the sum of all losses, as one process
+# And the table? Each trainer's gradient was 1 wherever it looked. The learning rate was 0.5, so the table has changed by half of what the server summed up:
+
+# %%
+summed = (0 - 2 * served_table[:, :2]).tolist()
+assert [summed[row][0] for row in (3, 7, 9)] == [2, 3, 1]
+figures.used_rows(LOOKED_UP[1] + LOOKED_UP[2], summed, "What the server summed up")
+
+# %% [markdown]
+# Row 7 was used three times by one trainer, row 3 once by each: the server *adds*. This is the gradient of the sum of all losses, as one process
 # would have it.
 #
 # ### A third way: a gradient that knows its rows
@@ -235,8 +250,20 @@ expect(
 
 # %% [markdown]
 # **Explain.** A rank sends its rows to each of the $n-1$ others, once; with a server it moves them twice, there and back. So gathering costs
-# $(n-1)/2$ times as much: half with 2 ranks, 1.5 times with 4, 3.5 times with 8. (The little that was measured more: each rank also says how many
-# rows it has.) And what each rank stores does not shrink: `sparse=True` saves bytes on the wire, not one byte of the table.
+# about $(n-1)/2$ times as much. (The little that was measured more: each rank also says how many rows it has.)
+
+# %%
+sizes = range(2, 17)
+moves = {
+    "gathered": [(n, hundred.gathered_bytes(n) / 1e3) for n in sizes],
+    "with a server": [(n, hundred.total_bytes / 1e3) for n in sizes],
+}
+figures.lines(
+    moves, "ranks", "kB that a rank moves in an update", "100 rows for each rank"
+)
+
+# %% [markdown]
+# What each rank stores does not shrink: `sparse=True` saves bytes on the wire, not one byte of the table.
 #
 # All four ways for the shop's table, and for each of 8 GPUs:
 
@@ -245,8 +272,9 @@ ways = {
     "DDP, dense gradient": all_reduced,
     "sparse gradients gathered": exchange.gathered_bytes(ranks=8),
     "parameter server": exchange.total_bytes,
+    "table cut over the GPUs": 7 / 8 * exchange.total_bytes,
 }
-assert [round(size / 1e6) for size in ways.values()] == [448_000, 185, 52]
+assert [round(size / 1e6) for size in ways.values()] == [448_000, 185, 52, 46]
 figures.bars(
     ways,
     lambda size: units.format_bytes(size, digits=0),
@@ -254,16 +282,20 @@ figures.bars(
     tens=True,
 )
 
+# %%
+table_bytes = 10**9 * 64 * 4
+stored = (2 * table_bytes, table_bytes, exchange.pulled_bytes, table_bytes / 8)
+figures.bars(
+    dict(zip(ways, stored, strict=True)),
+    lambda size: units.format_bytes(size, digits=0),
+    "What each of 8 GPUs stores: table, gradient of the table, or rows",
+    style.WEIGHTS,
+    tens=True,
+)
+
 # %% [markdown]
-# | | a GPU stores | a GPU moves |
-# |---|---|---|
-# | DDP, dense gradient | the table, its gradient | 448 GB |
-# | sparse gradients gathered | the table | 185 MB |
-# | parameter server | its rows | 52 MB |
-# | table cut over the GPUs by rows | an eighth | $7/8$ of 52 MB: all-to-all, there and back |
-#
-# The last line is what recommenders do today: the GPUs themselves hold the table, each an eighth of the rows, and ask each other, by the all-to-all of chapter
-# 12. Each GPU is a server for the others. TorchRec, PyTorch's library for recommenders, does this (row-wise sharding); where the table doesn't fit into the
+# The last bar is what recommenders do today: the GPUs themselves hold the table, each an eighth of the rows, and ask each other, by the all-to-all of chapter
+# 12. Each GPU is a server for the others, and of its own rows, one in eight, it need not ask anybody. TorchRec, PyTorch's library for recommenders, does this (row-wise sharding); where the table doesn't fit into the
 # GPUs, parts of it stay in the hosts' memory.
 #
 # **Remember**
@@ -298,12 +330,32 @@ expect(busy.saturating_trainers, label="trainers", yours=most)
 # **Explain.** An update takes a trainer $20 + 2.08$ ms. In this time the server must take in 26.4 MB from each of them, 1.06 ms. What it
 # sends travels the other way at the same time and is a little less. So 20.9 trainers fill its link, and the 22nd makes nothing faster.
 #
-# That is where nobody waits. If all pull together and all push together, the server's link is idle while they compute, and the trainers are idle
-# while it works: in step, 8 trainers are 4.8 times as fast as one, not 8 times.
+# That is where nobody waits. What if all pull together and all push together?
 
 # %%
-print(f"8 trainers in step: {busy.speed_up_in_step:.2f} times one trainer")
+pulled_s = 8 * exchange.pulled_bytes / busy.bytes_per_s
+computed_s, end_s = pulled_s + busy.compute_s, busy.in_step_s
+assert abs(computed_s + 8 * pushed_s - end_s) < 1e-9
+figures.who_did_what(
+    {
+        "8 trainers": [
+            ("waiting for the link", 0, pulled_s),
+            ("computing", pulled_s, computed_s),
+            ("waiting for the link", computed_s, end_s),
+        ],
+        "server's link": [
+            ("rows go out", 0, pulled_s),
+            ("gradients come in", computed_s, end_s),
+        ],
+    },
+    f"8 trainers in step: {busy.speed_up_in_step:.1f} times as fast as one",
+)
+
+# %%
 assert round(busy.speed_up_in_step, 2) == 4.82
+
+# %% [markdown]
+# The link is idle while they compute, and they wait while it works: 8 trainers are not 8 times as fast as one.
 
 # %% [markdown]
 # Move the controls:
@@ -342,8 +394,6 @@ use = 1 / torch.arange(1, 10_001.0)
 looked_up = torch.multinomial(use, 20_000, replacement=True).unique()
 by_range = (looked_up // 2500).bincount(minlength=4)
 by_number = (looked_up % 4).bincount(minlength=4)
-print("by ranges ", by_range.tolist())
-print("row mod 4 ", by_number.tolist())
 assert by_range.max() > 3 * by_range.min()
 assert by_number.max() < 1.1 * by_number.min()
 
@@ -356,7 +406,7 @@ title = "Rows that one update uses, by server"
 figures.bars(rows, "{:,} rows".format, title, style.WEIGHTS)
 
 # %% [markdown]
-# By ranges the first server moves 1988 of 4378 rows, nearly half, and the slowest server decides. Row $i$ on server $i$ mod 4, or on server hash($i$) mod 4
+# By ranges the first server moves nearly half of the rows, and the slowest server decides. Row $i$ on server $i$ mod 4, or on server hash($i$) mod 4
 # where numbers have a pattern, gives each a quarter. (`pull` above does the first.) The trainers need no directory: everybody can compute
 # where a row lies.
 #
@@ -366,17 +416,22 @@ figures.bars(rows, "{:,} rows".format, title, style.WEIGHTS)
 six = {"batch": 6, "steps": 10, "stream": False}
 one = demos.run("parameter_server", ranks=4, **six)
 two = demos.run("parameter_server", ranks=5, servers=2, **six)
-for result in (one, two):
-    print(f"{len(result.served_bytes)} server(s): {result.served_bytes} B each")
+print("\n".join(one.report().splitlines()[1:3]))
 assert sum(two.served_bytes) - sum(one.served_bytes) == 3 * 2 * 8  # more headers
 assert max(two.served_bytes) < 0.6 * max(one.served_bytes)
 
 # %%
-print(one.report())
+linked = {
+    "one server": one.served_bytes[0],
+    "the first of two": two.served_bytes[0],
+    "the second of two": two.served_bytes[1],
+    "no server, each rank": one.all_reduced_bytes,
+}
+figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The same losses and gradients as in one process, to the last digits, and the bytes as predicted. The table has 8192 rows and a trainer uses about a
-# hundred; the all-reduce sends some fifty times as much.
+# The losses are those of one process, to the last digits. The table has 8192 rows and a trainer uses about a hundred of them, so the all-reduce, below, sends some fifty times as much
+# as a trainer exchanges.
 #
 # **Remember**
 # - $n$ trainers send $n$ times their bytes through one link; it is full at (time of an update) / (time of one push) trainers.
@@ -487,11 +542,7 @@ figures.loss({f"{late} late": distance(late, rate=0.3)[:31] for late in (0, 1, 4
 # asynchronous. `scratch.parameter_server.bounded` has it.
 
 # %%
-rates = {late: served.largest_stable_rate(late) for late in (0, 1, 4, 5)}
-print({late: round(rate, 3) for late, rate in rates.items()})
-assert rates[5] < 0.3 < rates[4]
-
-# %%
+assert served.largest_stable_rate(5) < 0.3 < served.largest_stable_rate(4)
 figures.lines(
     {"largest rate": [(late, served.largest_stable_rate(late)) for late in range(21)]},
     "updates late",
@@ -511,8 +562,25 @@ figures.lines(
 # ### The same choice in a pipeline
 #
 # The schedules of chapter 11 wait, too: GPipe and 1F1B **flush** (清空) the pipeline before each update, and the bubble is the price. PipeDream (Narayanan et
-# al. 2019, arXiv:1806.03377) doesn't. A stage updates after every backward pass and never stops. But then the weights
-# change between the forward and the backward pass of a micro-batch. Stage 0 of 4 makes three updates for others in between: its backward pass would
+# al. 2019, arXiv:1806.03377) doesn't. A stage updates after every backward pass and never stops:
+
+# %%
+batch = simulation.timeline("1f1b", stages=4, micro_batches=4)
+flushed = [
+    task._replace(
+        micro_batch=task.micro_batch + 4 * turn,
+        start=task.start + turn * batch.makespan,
+        end=task.end + turn * batch.makespan,
+    )
+    for turn in range(3)
+    for task in batch.tasks
+]
+flowing = simulation.timeline("1f1b", stages=4, micro_batches=12).tasks
+charts = {"1F1B: an update and a flush after every 4": flushed, "PipeDream": flowing}
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# But look at stage 0 of PipeDream. Between the forward and the backward pass of a micro-batch lie three backward passes of others, and after each of them the weights change. Its backward pass would
 # use weights that its forward pass has never seen. That is not a stale gradient; it is the gradient of nothing.
 #
 # So PipeDream keeps the old weights for the backward pass: **weight stashing** (权重暂存). Then each gradient is true, for weights that are a few updates old.
@@ -759,16 +827,23 @@ figures.overlap(
 
 # %%
 enough = 150e12 / PCIE4.bytes_per_s
-print(f"{enough:,.0f} tokens in a batch")
 layer_parameters = 202_383_360  # of LLaMA-2 7B
-for tokens in (2048, 4096, 8192):
-    swap_s = 2 * layer_parameters / PCIE4.bytes_per_s
-    compute_s = 2 * layer_parameters * tokens / 150e12
-    run = Swapping([compute_s] * 32, [swap_s] * 32)
-    print(
-        f"{tokens} tokens: {1000 * run.overlapped_s:.0f} ms, exposed {sum(run.exposed_s) / run.overlapped_s:.0%}"
-    )
+swap_s = 2 * layer_parameters / PCIE4.bytes_per_s
+sizes = [2 ** (10 + step / 4) for step in range(13)]
+compute_s = {tokens: 2 * layer_parameters * tokens / 150e12 for tokens in sizes}
+run = Swapping([compute_s[8192]] * 32, [swap_s] * 32)
 assert run.exposed_s[1:] == [0] * 31
+
+# %%
+figures.lines(
+    {"computing": [(tokens, 1000 * seconds) for tokens, seconds in compute_s.items()]},
+    "tokens in a batch",
+    "ms for one layer of LLaMA-2 7B",
+    "Right of the upright line the copy hides",
+    doubling=(True, False),
+    level={"its copy": 1000 * swap_s},
+    mark={f"{enough:,.0f} tokens": enough},
+)
 
 # %% [markdown]
 # So whole models can be trained from the host's memory, if the batch is large: ZeRO-Infinity does it, down to disks. Section 8.6 of this course added the bus time of the
@@ -830,13 +905,29 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 # %% [markdown]
 # ## 14.7 Demo: all of it in one model
 #
-# Note 002 describes a model in two parts, and four processes:
-#
-# - a **master** (主进程) makes the table on the server and tells the trainers to train,
-# - a **server** holds the table,
-# - two trainers each have a dense part, equal by DDP, and look rows up on the server by RPC. The note's dense part is a single fully connected layer
-#   (全连接层), `nn.Linear`.
-#
+# Note 002 describes a model in two parts, and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part, and the note's is a single fully connected layer
+# (全连接层), `nn.Linear`. Level arrows are RPC; the upright one is DDP:
+
+# %%
+figures.who_asks_whom(
+    [
+        {"master": "control"},
+        {"trainer0": "a dense part", "trainer1": "a dense part"},
+        {"server": "the table"},
+    ],
+    [
+        ("master", "trainer0", "train"),
+        ("master", "trainer1", "train"),
+        ("trainer0", "server", "numbers, gradients"),
+        ("server", "trainer0", "rows"),
+        ("trainer1", "server", "numbers, gradients"),
+        ("server", "trainer1", "rows"),
+        ("trainer0", "trainer1", "all-reduce"),
+    ],
+    "Two trainers, one server, and a master",
+)
+
+# %% [markdown]
 # The whole model:
 
 # %%

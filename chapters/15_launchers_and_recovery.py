@@ -19,6 +19,8 @@
 
 # %%
 import json
+import math
+import re
 import subprocess
 import sys
 import time
@@ -124,8 +126,22 @@ show_source(scratch.launcher.launch_ranks, scratch.launcher.end_ranks)
 # ### How ranks find each other
 #
 # `MASTER_ADDR` and `MASTER_PORT` are no secret protocol either. Rank 0 opens a **store** (键值存储) there, a dictionary that all ranks can read and
-# write. Each rank writes down at which address it can be reached, waits for those of the others, and connects. Here is such a store, with a single
-# process:
+# write. Each rank writes down at which address it can be reached, waits for those of the others, and connects:
+
+# %%
+figures.who_asks_whom(
+    [{"rank 1": "at 10.0.0.7", "rank 2": "at 10.0.0.8"}, {"rank 0": "keeps the store"}],
+    [
+        ("rank 1", "rank 0", "set: rank 1 is at 10.0.0.7"),
+        ("rank 0", "rank 1", "get: rank 2 is at 10.0.0.8"),
+        ("rank 2", "rank 0", "set: rank 2 is at 10.0.0.8"),
+        ("rank 0", "rank 2", "get: rank 1 is at 10.0.0.7"),
+    ],
+    "Before the first collective",
+)
+
+# %% [markdown]
+# Here is such a store, with a single process:
 
 # %%
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
@@ -150,7 +166,7 @@ show_source(scratch.launcher.setup, scratch.launcher.cleanup)
 show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 
 # %% [markdown]
-# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On the second node of two with 8 GPUs each, the first rank is rank 4 and asks for
+# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On a second one with 8 GPUs, the first rank is rank 4 and asks for
 # GPU 8, which does not exist. Devices are counted on each node anew, and so is `LOCAL_RANK`.
 #
 # Start it by the thirty lines above, on two ranks; a small program calls `launch_ranks`, so that we can read what rank 0 prints. One process learns the same from all rows:
@@ -244,7 +260,21 @@ in_all = predict("15.slurm", "Updates in all?", yours=None)
 
 # %%
 lost_node = cluster.recorded()
-print(lost_node.report())
+print(lost_node.report().splitlines()[0])
+times = lost_node.times
+before = [(times["training"], 1), (times["killed"], lost_node.lost_after)]
+after = [
+    (times["resumed"], lost_node.resumed_after + 1),
+    (times["done"], len(lost_node.losses)),
+]
+figures.lines(
+    {"first start": before, "second start": after},
+    "seconds since the job was submitted",
+    "updates that are done",
+    "A node is lost, and the job starts again",
+    level={"last save": lost_node.resumed_after},
+    mark={"n2 dies": times["killed"]},
+)
 
 # %%
 computed = len(lost_node.losses) + lost_node.repeated
@@ -252,7 +282,7 @@ by_theory = 24 + recovery.lost_steps(lost_node.lost_after, lost_node.every)
 expect(by_theory, computed, label="updates", yours=in_all)
 
 # %% [markdown]
-# **Explain.** The last save was after update 10, so 11, 12 and 13 are done twice. The losses are those of an undisturbed job, to the last bit: a checkpoint holds weights, both
+# **Explain.** The last save was after update 10, so 11, 12 and 13 are done twice. The 24 losses are those of an undisturbed job, to the last bit: a checkpoint holds weights, both
 # moments and the number of updates, and from that number the program knows which samples come next.
 #
 # And where did the time go?
@@ -261,17 +291,12 @@ expect(by_theory, computed, label="updates", yours=in_all)
 figures.requeue_timeline(lost_node.times)
 
 # %% [markdown]
-# Between the last update before the failure and the first new one behind it lie four kinds of time.
-#
-# - *Until somebody notices.* A node cannot say that it is dead. Slurm waits until it has been silent for its `SlurmdTimeout` (5 s here, 300 s by default), and then some more until it has made sure.
-# - *The queue.* Slurm holds a requeued job back for two minutes, unless somebody releases it, as here; on a full cluster it also waits for a node.
-# - *Starting* Python, torch and the process group on every rank.
-# - *The updates that are done again.*
+# Until *somebody notices*: a node cannot say that it is dead. Slurm waits until it has been silent for its `SlurmdTimeout` (5 s here, 300 s by default), and then some more. Then the *queue*: Slurm holds a requeued job back for two minutes, unless somebody releases it, as here. Then
+# the *start* of Python, torch and the process group on every rank, and at last the *updates that are done again*.
 #
 # The first three are the restart time $R$ of section 15.8. The last depends on how often you save.
 
 # %%
-times = lost_node.times
 print(f"{times['resumed'] - times['killed']:.0f} s until the first new update")
 
 # %% [markdown]
@@ -319,7 +344,15 @@ print(recorded("ray"))
 ranks_found = predict("15.accelerate", "Ranks?", yours=None)
 
 # %%
-print(recorded("launchers"))
+ways = {}
+for line in recorded("launchers").splitlines():
+    if found := re.match(r"(.+): 2 of 2 ranks.* losses off by (\S+)", line):
+        ways[found[1]] = float(found[2])
+    elif line.startswith("# 22") or "1 of 2 ranks" in line:
+        print(line)
+assert len(ways) == 7
+title = "Losses on two ranks, off from those of one process by"
+figures.bars(ways, lambda off: f"{1e6 * off:,.1f} · 10⁻⁶", title, style.PALE, tens=True)
 
 # %%
 found = json.loads(recorded("launchers_worlds"))
@@ -327,7 +360,7 @@ expect(1, found["accelerate launch"], label="ranks", yours=ranks_found)
 assert found["torchrun, accelerate inside"] == 2
 
 # %% [markdown]
-# **Explain.** One. Six other lines agree with one process up to rounding, whoever started the ranks; the one in bf16 is off by 0.4 %, as bf16 must be. But on CPUs accelerate starts several processes only through MPI, and otherwise one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
+# **Explain.** One. Six of the bars are rounding, whoever started the ranks; the one in bf16 is off by 0.4 %, as bf16 must be. But on CPUs accelerate starts several processes only through MPI, and otherwise one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
 # Under torchrun the same program finds both ranks, for what accelerate does *inside* is right. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
 # your plan.** The notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only; the backends that it has are DDP, FSDP, DeepSpeed and Megatron.
 #
@@ -370,10 +403,11 @@ expect(1, label="micro-batches", yours=micro_batches)
 # More disagreements, each tried in the course's tests where the packages are installed:
 
 # %%
-print(settings.table())
+for one in settings.SETTINGS:
+    print(f"{one.what}, {one.tool}: {one.in_force}")
 
 # %% [markdown]
-# Read them as a habit rather than as a list. Behind each "nothing says so" there is a line of your own program that could have said it: `print(num_processes, gradient_accumulation_steps, mixed_precision)`.
+# (`print(settings.table())` has what each of the two places said, and what to do.) Read them as a habit rather than as a list. Behind each "nothing says so" there is a line of your own program that could have said it: `print(num_processes, gradient_accumulation_steps, mixed_precision)`.
 
 # %% [markdown]
 # ### Megatron's way of dividing
@@ -390,7 +424,6 @@ sixteen_ranks = Layout(tp=4, dp=2, pp=2)
 for axis in ("tp", "dp", "pp"):
     mine = next(group for group in mesh.groups(sixteen_ranks, axis) if 13 in group)
     assert mine in rank_order.by_device_mesh(sixteen_ranks, axis)
-    print(f"{axis}: {mine}")
 replicas = next(group for group in mesh.groups(sixteen_ranks, "dp") if 13 in group)
 expect(13 - 4, replicas[0], label="partner", yours=partner)
 
@@ -425,15 +458,25 @@ frozen = predict("15.frozen", "Of the four wrappers?", yours=None)
 
 # %%
 wraps = demos.run("wrappers", ranks=2, stream=False)
-print("\n".join(wraps.report().splitlines()[:12]))
+held, learned = {}, {}
+for one in wraps.wrappers:
+    print(f"{one.name}: {', '.join(one.parameters)}")
+    held[one.name] = {
+        "flat" if "_flat" in name else ".".join(name.split(".")[-2:]): math.prod(shape)
+        for name, (_, shape) in one.parameters.items()
+    }
+    learned[one.name] = "learns" if one.learns_if_built_before else "learns nothing"
+
+# %%
+title = "Numbers on rank 0; with an optimizer built before the wrapping it …"
+figures.stacked_bars(held, title, totals=learned)
 
 # %%
 stuck = [one.name for one in wraps.wrappers if not one.learns_if_built_before]
 expect(2, len(stuck), label="learn nothing", yours=frozen)
 
 # %% [markdown]
-# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, FSDP2 puts DTensors in their place; the optimizer holds tensors that get no gradient any more, and an optimizer skips those. No error. With `use_orig_params` FSDP1 keeps the tensors and changes what is in them: one rank has 22 numbers of the
-# first weight and none of its bias. Look at the names, too: `module.0.weight`, `_fsdp_wrapped_module.…`, `0.weight`. A checkpoint is made of names. DDP's has the prefix, so its file does not fit the bare model; FSDP2 leaves the names as they were. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.) Such orders are what is left of the notes' limit that FSDP is "complex to set up".
+# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, FSDP2 puts DTensors in their place; the optimizer holds tensors that get no gradient any more, and an optimizer skips those. No error. With `use_orig_params` FSDP1 keeps the tensors and changes what is in them. Look at the names, too. A checkpoint is made of names. DDP's has the prefix, so its file does not fit the bare model; FSDP2 leaves the names as they were. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.)
 #
 # **2. Optimizers that need the whole matrix.** SGD and AdamW treat each number by itself, so they can work on any piece. **Muon** does not: it takes the gradient of a matrix and makes its rows nearly orthogonal, by some rounds of
 # matrix products (Jordan et al. 2024, kellerjordan.github.io/posts/muon):
@@ -468,8 +511,10 @@ def whole_and_pieces():
 
 # %%
 (own, together, sent), _ = launch.run(whole_and_pieces, ranks=2)
-print(f"own rows: {own:.1%} off, DTensor: {together:.0e} off")
 assert together < 1e-5
+off = {"of its own rows": own, "of a DTensor": together}
+title = "Each rank's update, off from that of the whole matrix by"
+figures.bars(off, lambda part: f"{100 * part:.2g} %", title, style.GRADIENTS, tens=True)
 
 # %%
 torch.manual_seed(0)
@@ -499,16 +544,33 @@ assert sent["all-reduce"] == (1, 4)
 # **4. Optimizers with 8 bits.** Note 000 says that bitsandbytes' AdamW takes 2 bytes for each parameter. Measured on a GPT with 1.6 million parameters:
 
 # %%
-print(recorded("bitsandbytes"))
+said = recorded("bitsandbytes")
+print(said.splitlines()[0])
+codes, scales, small = (
+    int(size.replace(",", "")) for size in re.findall(r"^ *([\d,]+) B ", said, re.M)
+)
+parameters = int(re.search(r"([\d,]+) parameters", said)[1].replace(",", ""))
+assert round((codes + scales + small) / parameters, 3) == 2.058
+rows = {
+    "AdamW, fp32": {"two moments": 2 * 4},
+    "AdamW8bit": {
+        "codes of 8 bits": codes / parameters,
+        "scales": scales / parameters,
+        "small tensors": small / parameters,
+    },
+}
+title = "Bytes of optimizer states for a parameter"
+colours = {"two moments": style.STATES, "codes of 8 bits": style.STATES}
+figures.stacked_bars(rows, title, "{:.2f}".format, colours=colours)
 
 # %% [markdown]
-# 2.06 bytes, in two parts that the note leaves out: one scale of 4 bytes for 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that hands the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is left of the
+# 2.06 bytes, with two parts that the note leaves out: one scale of 4 bytes for 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that hands the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is left of the
 # saving. (For weights in fp32 two bytes are half of the weights, as the note says; for bf16 weights they are as much.)
 #
 # ### YaFSDP in Hugging Face, and patches
 #
-# The notes say that YaFSDP "can be used with Hugging Face workflows". That is true in a certain way. Its repository contains patches, 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3, and a container that builds all three
-# (github.com/yandex/YaFSDP, folders `patches` and `docker`). A patch fits one version. Before you take up such an offer, ask: which of my versions would it take away?
+# The notes say that YaFSDP "can be used with Hugging Face workflows": by patches, 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3
+# (github.com/yandex/YaFSDP). A patch fits one version. Before you take up such an offer, ask: which of my versions would it take away?
 #
 # ### From FSDP1 to FSDP2
 #
@@ -572,8 +634,8 @@ for function in (asks, branches, decides):
         graphs[function.__name__] = log.new_graphs(
             lambda f=compiled: f(torch.ones(8, 8))
         )
-print(graphs)
 expect(2 + 1 + 2, sum(graphs.values()), label="graphs", yours=all_graphs)
+figures.bars(graphs, "{:.0f}".format, "Graphs of one call", style.FORWARD)
 
 # %% [markdown]
 # **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and what stands on its two sides cannot be fused. The usual culprits in
@@ -591,27 +653,55 @@ for broken in measure.graphs.breaks(decides, torch.ones(8, 8)):
 # %%
 five_calls = predict("15.recompiled", "Graphs after five calls?", yours=None)
 
+
 # %%
-layer = torch.nn.Linear(8, 8)
-with measure.graphs.log_graphs() as log:
-    compiled = torch.compile(layer, backend=log.backend)
-    new = [
-        log.new_graphs(lambda n=n: compiled(torch.ones(n, 8))) for n in (8, 8, 6, 5, 8)
-    ]
-print(new)
+def new_graphs(dynamic):
+    """The graphs that each of the five calls adds."""
+    with measure.graphs.log_graphs() as log:
+        layer = torch.nn.Linear(8, 8)
+        compiled = torch.compile(layer, backend=log.backend, dynamic=dynamic)
+        return [
+            log.new_graphs(lambda n=n: compiled(torch.ones(n, 8)))
+            for n in (8, 8, 6, 5, 8)
+        ]
+
+
+# %%
+new = new_graphs(None)  # None: the default
 expect(graphs_made([8, 8, 6, 5, 8]), sum(new), label="graphs", yours=five_calls)
 
+# %%
+counts = {"as it is": new, "dynamic=False": new_graphs(False)}
+figures.lines(
+    {
+        name: [(0, 0), *((n, sum(added[:n])) for n in range(1, 6))]
+        for name, added in counts.items()
+    },
+    "calls, with 8, 8, 6, 5 and 8 samples",
+    "graphs made",
+    "When training stands still",
+)
+
 # %% [markdown]
-# **Explain.** The first graph is for 8. At the first other size the compiler learns that the number changes, and makes one graph for all sizes; 5 fits into it, and for 8 the first one is still there. With `dynamic=False` each size would get a graph of its own. A size of 1 always gets its own, since operators behave
+# **Explain.** The first graph is for 8. At the first other size the compiler learns that the number changes, and makes one graph for all sizes. With `dynamic=False` each size gets a graph of its own. A size of 1 always gets its own, since operators behave
 # differently there. So the ragged last batch of an epoch (chapter 1) costs one more compilation: `drop_last=True`, or pad.
 #
 # And in a wrapper? DDP wants to send a bucket while the backward pass goes on (chapter 7). A backward pass in *one* graph would be over before the first bucket could be sent. So the compiler cuts the graph of a DDP model at the borders of the buckets:
 
 # %%
-print(demos.run("compile", ranks=2, stream=False).report())
+compiled = demos.run("compile", ranks=2, stream=False)
+assert len(compiled.ddp_graphs) == compiled.all_reduces
+cut = {"the GPT alone": compiled.model_graphs, "in DDP": compiled.ddp_graphs}
+figures.stacked_bars(
+    {
+        name: {f"graph {n}": operators for n, operators in enumerate(graphs, 1)}
+        for name, graphs in cut.items()
+    },
+    "Operators in each graph of one model",
+)
 
 # %% [markdown]
-# Breaks are bad, except those that somebody has put there to hide the communication.
+# As many graphs as all-reduces. Breaks are bad, except those that somebody has put there to hide the communication.
 #
 # **Remember**
 # - A value breaks a graph, a shape does not. No `.item()` in the middle of a step.
@@ -652,10 +742,19 @@ show_source(measure.largest_batch.largest_batch)
 
 # %%
 small = {"ranks": 1, "model": "tiny", "limit_mb": 8}
-print(demos.run("largest_batch", stream=False, **small).report())
+searched = demos.run("largest_batch", stream=False, **small)
+assert searched.found == searched.predicted
+figures.lines(
+    {"counted": sorted((batch, size / 1e6) for batch, size, _ in searched.tries)},
+    "samples in a batch",
+    "MB of all tensors, at most",
+    "What each try found",
+    level={"the limit": searched.limit_bytes / 1e6},
+    mark={f"{searched.found} samples": searched.found},
+)
 
 # %% [markdown]
-# The last line says why you should try less: the theory of chapters 3 and 4 gives the same number without a single try. The benchmark found that FSDP trains GPT-2 XL on those two cards, and DDP does not. Chapter 9 computed the same: 24.9 GB of states alone.
+# A straight line: each sample adds the same bytes to those that are there anyway. So try less. The theory of chapters 3 and 4 gives the same number without a single try. The benchmark found that FSDP trains GPT-2 XL on those two cards, and DDP does not. Chapter 9 computed the same: 24.9 GB of states alone.
 #
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update with the longest sequences.
@@ -720,7 +819,7 @@ expect(2, len(touched), label="files", yours=files_read)
 
 # %%
 moved = demos.run("checkpoint", ranks=4, save_ranks=4, load_ranks=3, stream=False)
-print(moved.report())
+print("\n".join(moved.report().splitlines()[-2:]))
 
 # %% [markdown]
 # The loss is that of one process that was never interrupted. By hand a parameter takes 12 bytes on the disk. The library's metadata and its files' headers come on top, which looks like much for a small model and is nothing for
@@ -746,14 +845,24 @@ run = demos.run(
     model="1x16x2",
     stream=False,
 )
-print(run.report())
+print("\n".join(run.report().splitlines()[1:]))
 
 # %%
 lost_updates = recovery.lost_steps(17, every=6)
 expect(lost_updates, len(run.repeated), label="done twice", yours=twice)
 
+# %%
+figures.lines(
+    {"done twice": [(done, recovery.lost_steps(done, every=6)) for done in range(25)]},
+    "updates that are done when a rank dies",
+    "updates that are done twice",
+    "Saved after every 6",
+    level={"on average": (6 - 1) / 2},
+    mark={"here": 17},
+)
+
 # %% [markdown]
-# **Explain.** The last save was after update 12, so 13 to 17 are done again: $17 \bmod 6 = 5$. A failure comes at any moment, so on average $(6-1)/2$ updates are lost.
+# **Explain.** The last save was after update 12, so 13 to 17 are done again: $17 \bmod 6 = 5$, the worst case. On average it is $(6-1)/2$.
 # The loss of the second attempt is the same in each of them, since the same weights meet the same samples. If your loss *jumps* after a restart, something that belongs to the state was not saved; mostly it is the optimizer's moments or the place in the data.
 #
 # **Remember**
@@ -841,7 +950,27 @@ print(f"a failure every {mtbf_s / 3600:.2f} h")
 expect(young_s / 60, label="interval", unit="min", yours=interval)
 
 # %% [markdown]
-# About 19 minutes. On one GPU such a failure would come every $16{,}384 \cdot 3.1$ hours, once in 5.8 years; nobody would save more than once a day for its sake. It is the number of GPUs that makes it every three hours.
+# About 19 minutes. On one GPU such a failure would come every $16{,}384 \cdot 3.1$ hours, once in 5.8 years. It is the number of GPUs that makes it every three hours:
+
+# %%
+of_one_s = 16_384 * mtbf_s
+sizes = [2**power for power in range(6, 18)]
+figures.lines(
+    {
+        "between failures": [(n, of_one_s / n / 60) for n in sizes],
+        "between saves": [
+            (n, recovery.young_interval_s(60, of_one_s / n) / 60) for n in sizes
+        ],
+    },
+    "GPUs",
+    "minutes",
+    "The more GPUs, the shorter",
+    doubling=(True, True),
+    mark={"Llama 3": 16_384},
+)
+
+# %% [markdown]
+# Four times as many GPUs fail four times as often, and save twice as often.
 #
 # **Predict.** And what is lost, with this best interval? Guess the sum of the three terms, in per cent of the time spent on new work.
 
@@ -890,7 +1019,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** 5.2 % for saving, 5.2 % for work done again, 5.4 % for restarts make 15.8 %, and the simulated machine loses about one point and a half more. Is that chance? No: the three terms count each failure as if everything else went well. But a failure may also come during a save or
+# **Explain.** The three terms make 15.8 %, and the simulated machine loses about one point and a half more. Is that chance? No: the three terms count each failure as if everything else went well. But a failure may also come during a save or
 # during a restart, and then more than half an interval is lost, or the restart begins anew. Daly's complete model has that in it:
 #
 # $$\frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + C)/M} - 1\right) - 1$$
@@ -899,7 +1028,26 @@ expect(
 
 # %%
 complete = recovery.expected_waste(young_s, **machine)
-expect(100 * complete, 100 * simulated(young_s), within=0.04, label="lost", unit="%")
+lost = simulated(young_s)
+expect(100 * complete, 100 * lost, within=0.04, label="lost", unit="%")
+
+# %%
+terms = {
+    "saves": 60 / young_s,
+    "done again": young_s / 2 / mtbf_s,
+    "restarts": 600 / mtbf_s,
+}
+assert abs(sum(terms.values()) - first_order) < 1e-9
+figures.stacked_bars(
+    {
+        "three terms": terms,
+        "Daly's model": {"lost": complete},
+        "simulated": {"lost": lost},
+    },
+    "Time lost for each second of new work",
+    "{:.1%}".format,
+    colours={"lost": style.WARNING},
+)
 
 # %% [markdown]
 # And over other intervals, from a minute to two hours. Dots are simulated, the thick line is Daly's model, the dashed lines are the three terms:
@@ -932,7 +1080,32 @@ assert max(parts, key=parts.get) == "restarting"
 panel.storage_gb_per_s.value, panel.interval_min.value = 81, 60
 
 # %% [markdown]
-# To question 3: not even a restart in no time reaches more than 90.0 %. Saves and repeated work are 10 % by themselves. What helps there is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, which takes
+# To question 3: not even a restart in no time reaches more than 90.0 %. Saves and repeated work are 10 % by themselves:
+
+
+# %%
+def least_lost(save_s, restart_s):
+    """Daly's model at Daly's interval, for the machine of Llama 3."""
+    best = recovery.daly_interval_s(save_s, mtbf_s)
+    return recovery.expected_waste(best, save_s, mtbf_s, restart_s)
+
+
+seconds = [2**power for power in range(9)]
+figures.lines(
+    {
+        f"restart: {minutes} min": [
+            (c, 100 * least_lost(c, 60 * minutes)) for c in seconds
+        ]
+        for minutes in (0, 5, 10)
+    },
+    "seconds of a save",
+    "% lost, at the best interval",
+    "What a shorter save wins",
+    doubling=(True, False),
+)
+
+# %% [markdown]
+# What helps there is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, which takes
 # seconds, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write takes.
 #
 # **Remember**
@@ -957,7 +1130,7 @@ two_nodes = Cluster(hardware.accelerator("H100-SXM"), nodes=2)
 llama = models.MODELS["llama3-8b"]
 planned = Job(llama, Recipe(), sixteen, two_nodes, sequence=8192)
 for text in emitting.files("deepspeed", planned, "llama3-8b").values():
-    print(text)
+    print("\n".join(text.splitlines()[:10]), "\n…")
 
 # %% [markdown]
 # Its first lines say what the plan predicts, and what the file has no words for. The same plan as `slurm`, `trainjob`, `torchtitan`, `megatron` or `accelerate`. In the course's tests each of these files is read by the engine's own parser.
@@ -977,24 +1150,41 @@ two_layers = replace(models.MODELS["llama3-8b"], layers=2)
 fp32 = Recipe(parameters="fp32", gradients="fp32", compute="bf16", master_copy=False)
 layout = Layout(dp=128, tp=8, zero_stage=3)
 result = rehearse(Job(two_layers, fp32, layout, sequence=1024), rank=1023)
-print(result.report())
+print("\n".join(result.report().splitlines()[:9]))
 assert result.explained
 
 # %%
 block = torch.zeros(16_032, 1).chunk(128)
 expect(16_032 - 127 * 126, len(block[-1]), label="rows", yours=rows_left)
+rows = {
+    "ranks 0 to 126, each": len(block[0]),
+    "rank 127": len(block[-1]),
+    "the mean": 16_032 / 128,
+}
+title = "Rows of the embedding on a rank of the group"
+figures.bars(rows, "{:g}".format, title, style.WEIGHTS)
 
 # %% [markdown]
-# **Explain.** A block has 126 rows, the next whole number. 127 ranks hold that many, and 30 are left for the last. It reserves room for 126 all the same (that is the *padding* in the table), but the optimizer keeps moments for what is there: less than half of the mean. All calls are the theory's: two for each layer and one for the
+# **Explain.** A block has 126 rows, the next whole number. 127 ranks hold that many, and 30 are left for the last. It reserves room for 126 all the same (that is the *padding* in the table), but the optimizer keeps moments for what is there: less than half of the mean. The rest of the report is about what is sent, and all calls are the theory's: two for each layer and one for the
 # root, and thirteen of tensor parallelism.
 #
 # `course rehearse` does this for whole models, in about a minute. Here is one that Llama 3 8B would be trained with, all 32 layers, with sequence parallelism:
 
 # %%
-print(recorded("rehearse_1024"))
+said = recorded("rehearse_1024")
+print("\n".join(said.splitlines()[:2]))
+calls = {
+    operation: {"theory": int(theory), "rehearsed": int(rehearsed)}
+    for operation, theory, rehearsed in re.findall(
+        r"^(\S+ \S+), calls +(\d+) +(\d+)", said, re.M
+    )
+}
+assert calls["tp all-reduce"] == {"theory": 3, "rehearsed": 68}
+colours = {"theory": style.THEORY, "rehearsed": style.MEASURED}
+figures.grouped_bars(calls, "Calls in an update", "{:.0f}".format, colours)
 
 # %% [markdown]
-# Look at `tp all-reduce`. The theory had 3 calls, and the rehearsal has 65 more: with sequence parallelism every norm sees only its part of the tokens, so the gradients of its weights must be added up, and PyTorch does that tensor by tensor. In bytes it is nothing. In latency it is
+# Only `tp all-reduce` differs. The rehearsal has 65 calls more: with sequence parallelism every norm sees only its part of the tokens, so the gradients of its weights must be added up, and PyTorch does that tensor by tensor. In bytes it is nothing. In latency it is
 # 65 messages that wait. This is what a rehearsal is for.
 #
 # **Remember**

@@ -165,7 +165,18 @@ print(output("nvidia-smi_pmon_shared").shown)
 
 # %% [markdown]
 # `sm` is the percentage of time in which kernels of that process ran, `mem` the time in which it read or wrote memory, `fb` the megabytes that it holds. Type C computes, G draws. Five programs share GPU 0 here. These are video encoders,
-# and there it is meant to be so. In training, two processes on one GPU are mostly a job of yesterday that never ended, and the first sign of it is an out-of-memory error on a GPU that should be empty. The course's parser turns such an output into records, and records into signs:
+# and there it is meant to be so:
+
+# %%
+shared_gpu = gpu_use.pmon(output("nvidia-smi_pmon_shared").text)
+figures.stacked_bars(
+    {"GPU 0": {f"{row.pid}": row.framebuffer_mb or 0 for row in shared_gpu}},
+    "Memory by process",
+    "{:,.0f} MB".format,
+)
+
+# %% [markdown]
+# In training, two processes on one GPU are mostly a job of yesterday that never ended, and the first sign of it is an out-of-memory error on a GPU that should be empty. The course's parser turns such an output into records, and records into signs:
 
 # %%
 text = output("nvidia-smi_pmon_shared").text
@@ -223,13 +234,30 @@ for sign in gpu_state.nvlink_signs(gpu_state.nvlink(output("nvidia-smi_nvlink").
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# A rate here is one link in *one* direction. The "900 GB/s" in an H100's data sheet is 18 links of 25 GB/s, times two directions. Note 004 sets that number beside the 32 GB/s of a PCIe slot, which is one direction, so one of the two is twice too large. Before you compare two rates, ask of each: one
+# A rate here is one link in *one* direction. An H100 has 18 of them:
+
+# %%
+nvlinks = hardware.accelerator("H100-SXM").inside.bytes_per_s
+slot = hardware.PCIE4.bytes_per_s
+to_compare = {
+    "one NVLink of an H100, one way": nvlinks / 18,
+    "all 18, one way": nvlinks,
+    "all 18, both ways": 2 * nvlinks,
+    "a PCIe 4.0 x16 slot, one way": slot,
+    "a PCIe 4.0 x16 slot, both ways": 2 * slot,
+}
+told = {name: f"{rate / 1e9:g} GB/s" for name, rate in to_compare.items()}
+figures.bars(to_compare, told, "Which of them do you compare?")
+
+# %% [markdown]
+# The data sheet says "900 GB/s". Note 004 sets that number beside the 32 GB/s of a PCIe slot, so one of the two is twice too large. Before you compare two rates, ask of each: one
 # way or both, one link or all, bits or bytes?
 #
 # Next the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) mends those of one bit. A row that makes more is replaced by a spare one at the next reset, which is called **row remapping** (行重映射).
 
 # %%
-print(output("nvidia-smi_q_ecc").shown)
+lines = output("nvidia-smi_q_ecc").shown.splitlines()
+print(*lines[:16], "    …", *lines[-2:], sep="\n")
 for sign in gpu_state.state_signs(gpu_state.query(output("nvidia-smi_q_ecc").text)):
     print("\n" + sign.sentence)
 
@@ -434,8 +462,19 @@ expect(1, len(at_work), label="GPUs at full speed", yours=computing)
 print(output("amd-smi_monitor").shown)
 
 # %% [markdown]
-# 97 % busy, with 1 % of memory traffic and 305 W, on a GPU that may draw more than twice as much. The memory, 191.7 GB, tells that it is an MI300X, and its data sheet says 750 W.
-#
+# The memory, 191.7 GB, tells that it is an MI300X, and its data sheet says 750 W:
+
+# %%
+for one in gpu_use.amd_smi(output("amd-smi_monitor").text):
+    seen = {
+        "busy, %": one.sm_percent,
+        "memory, %": one.memory_percent,
+        "power, W": one.power_w,
+    }
+title = "amd-smi monitor: busy, but with little power"
+figures.meters({"MI300X": seen}, full | {"power, W": 750}, title)
+
+# %% [markdown]
 # From rough to fine, what to believe:
 #
 # | meter | says | with |
@@ -549,8 +588,9 @@ def ring_seconds(slow_rank):
 # %%
 healthy = max(launch.run(ring_seconds, None, ranks=4, stream=False))
 one_slow = max(launch.run(ring_seconds, 2, ranks=4, stream=False))
-print(f"{healthy:.2f} s, with one slow link {one_slow:.2f} s")
 expect(4, one_slow / healthy, within=0.4, label="times as long")
+took = {"four links of 10 MB/s": healthy, "one of them at 2.5 MB/s": one_slow}
+figures.bars(took, "{:.2f} s".format, "An all-reduce of 1 MB by four ranks")
 
 # %% [markdown]
 # Now the numbers of the beginning: 4 GB, 64 ranks, HDR, one link of 50 Gb/s:
@@ -584,7 +624,23 @@ assert panel.result.factor < 1.5
 panel.size_mb.value = 4000
 
 # %% [markdown]
-# To question 2: in this model each ring carries an eighth of the bytes however slow it is, and all must be ready before the next step begins. Leaving it out costs 8/7, so 14 % in place of 290. To question 3: at 1 MB nearly all of the time is latency, which a slow link does not change. So a test with small messages finds no slow link.
+# To question 2: in this model each ring carries an eighth of the bytes however slow it is, and all must be ready before the next step begins. Leaving it out costs 8/7, so 14 % in place of 290. To question 3: at 1 MB nearly all of the time is latency, which a slow link does not change:
+
+# %%
+sizes_mb = [2**power for power in range(-3, 13)]
+factors = [
+    (mb, OneSlowLink(mb * 1e6, 64, hardware.HDR, 50e9 / 8).factor) for mb in sizes_mb
+]
+figures.lines(
+    {"one slow link of 64": factors},
+    "MB that are all-reduced",
+    "times as long as without the slow link",
+    "Small messages find no slow link",
+    doubling=(True, False),
+)
+
+# %% [markdown]
+# So test with large messages.
 #
 # ### Words of four bytes
 #
@@ -1159,7 +1215,7 @@ figures.tensor_by_tensor(
 #
 # ### How large is rounding?
 #
-# The table has a column `rounding`. Where does it come from? A number in fp32 has 24 binary digits. Rounding it changes it by at most half of the last one, relative to its size by at most $u = 2^{-24}$, the **unit roundoff** (单位舍入误差). Other formats have fewer digits:
+# Where does the column `rounding` of the table come from? A number in fp32 has 24 binary digits. Rounding it changes it by at most half of the last one, relative to its size by at most $u = 2^{-24}$, the **unit roundoff** (单位舍入误差). Other formats have fewer digits:
 
 # %%
 units = {
@@ -1181,12 +1237,21 @@ typical = predict("16.sum", "Millionths?", yours=None)
 # %%
 torch.manual_seed(0)
 numbers = torch.rand(4096, 1000)  # 1,000 sums
-total = torch.zeros(1000)
-for row in numbers:
+total, so_far = torch.zeros(1000), {}
+for count, row in enumerate(numbers, 1):
     total += row
-exact = numbers.double().sum(0)
-one_by_one = ((total - exact) / exact).square().mean().sqrt().item()
-in_blocks = ((numbers.T.contiguous().sum(1) - exact) / exact).abs().mean().item()
+    if count.bit_count() == 1:  # 1, 2, 4, …
+        so_far[count] = total.clone()
+
+
+def off(sums, count):
+    """How far the sums of the first numbers are off, relative to their size."""
+    exact = numbers[:count].double().sum(0)
+    return ((sums - exact) / exact).square().mean().sqrt().item()
+
+
+# %%
+one_by_one = off(total, 4096)
 expect(
     1e6 * rounding.typical_sum_error(4096, "fp32"),
     1e6 * one_by_one,
@@ -1196,22 +1261,31 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** $\sqrt{4096} \cdot 2^{-24} = 3.8$ millionths. Measured it is a quarter of that, since not every rounding is as bad as $u$. The formula says how large, not exactly how much. The bound would be 244. And `sum` of PyTorch does much better than either:
+# **Explain.** $\sqrt{4096} \cdot 2^{-24} = 3.8$ millionths. Measured it is a quarter of that, since not every rounding is as bad as $u$. The formula says how large, not exactly how much.
 
 # %%
-assert in_blocks < one_by_one / 10
+counts = [2**power for power in range(4, 13)]
+by_torch = [off(numbers[:n].T.contiguous().sum(1), n) for n in counts]
+assert by_torch[-1] < one_by_one / 10
 errors = {
-    "bound, whatever happens": rounding.sum_bound(4096, "fp32"),
-    "typical, √n · u": rounding.typical_sum_error(4096, "fp32"),
-    "measured, one by one": one_by_one,
-    "measured, torch.sum": in_blocks,
+    "the bound": [rounding.sum_bound(n, "fp32") for n in counts],
+    "typical, √n · u": [rounding.typical_sum_error(n, "fp32") for n in counts],
+    "one by one": [off(so_far[n], n) for n in counts],
+    "torch.sum": by_torch,
 }
-told = {name: f"{1e6 * error:,.2f} · 10⁻⁶" for name, error in errors.items()}
-figures.bars(errors, told, "A sum of 4,096 numbers in fp32 is off by", tens=True)
+figures.lines(
+    {
+        name: [(n, 1e6 * error) for n, error in zip(counts, found, strict=True)]
+        for name, found in errors.items()
+    },
+    "numbers in a sum",
+    "millionths by which it is off",
+    "Sums in fp32: two formulas, and two that were measured",
+    doubling=(True, True),
+)
 
 # %% [markdown]
-# It adds up blocks, and then the blocks: each number passes through far fewer than 4,096 additions. A matrix product on a GPU does likewise. This is also why tensor parallelism *must* change the result: two ranks add up two halves and then the two sums. That is another order of the same additions, and mostly a
-# slightly better one. There is no right order of which the other would be a faulty copy.
+# `torch.sum` adds up blocks, and then the blocks. A matrix product on a GPU does likewise. This is also why tensor parallelism *must* change the result: two ranks add up two halves and then the two sums. That is another order of the same additions, and none of the two is the right one.
 #
 # One rounding more comes at each step of a network. So `course compare` expects $\sqrt{k}$ times as much after $k$ tensors as after one. Up to 4 times the expected size it says "rounding", above 16 times "more than rounding", and between the two "don't know". These two factors are conventions. The benchmark of the course
 # (benchmarks/README.md) has the price: of 120 right runs on 2 and 4 ranks none was accused, of 360 runs with 14 kinds of bugs it named the right tensor in 340. And the other 20?
@@ -1272,7 +1346,10 @@ long_run = Training(**tiny, steps=300, learning_rate=1e-2)
 whole = one_process(long_run).losses
 halves = one_process(long_run, loss_of=in_halves).losses
 gaps = [abs(b / a - 1) for a, b in zip(whole, halves, strict=True)]
-print(f"update 1: {100 * gaps[0]:.5f} %, update 300: {100 * gaps[-1]:.5f} %")
+figures.loss({"the whole batch": whole, "in halves": halves})
+
+# %% [markdown]
+# By eye that is one curve. How far are the two apart?
 
 # %%
 last = max(gaps[250:])
@@ -1325,9 +1402,20 @@ longer = predict("16.straggler", "Percent longer?", yours=None, unit="%")
 
 # %%
 shared = stragglers.shared_work_factor(64, 0.1)
-print(f"if work were divided by speed: {100 * (shared - 1):.2f} %")
 factor = stragglers.straggler_factor(0.1)
 expect(100 * (factor - 1), label="longer", unit="%", yours=longer)
+
+# %%
+ranks = [2**power for power in range(11)]
+divided = [(n, 100 * (stragglers.shared_work_factor(n, 0.1) - 1)) for n in ranks]
+figures.lines(
+    {"equal work": [(n, 100 * (factor - 1)) for n in ranks], "work by speed": divided},
+    "ranks, of which one is 10 % slower",
+    "% by which a step gets longer",
+    "One of them is enough",
+    doubling=(True, False),
+    mark={"64 ranks": 64},
+)
 
 # %% [markdown]
 # **Explain.** Ten. All ranks get equal work and wait for the last one, who is called a **straggler** (掉队者). A step takes the *maximum* over the ranks and not their mean. In small, with four ranks that compute for 50 ms, and one of them half as long again:
@@ -1372,9 +1460,27 @@ average = predict("16.noise", "Milliseconds?", yours=None, unit="ms")
 
 # %%
 torch.manual_seed(0)
-drawn = (100 + 2 * torch.randn(20_000, 64)).max(dim=1).values.mean().item()
+times_ms = 100 + 2 * torch.randn(20_000, 64)  # steps, ranks
+last_ms = times_ms.max(dim=1).values
+drawn = last_ms.mean().item()
 by_theory = 1000 * stragglers.expected_slowest_s(64, 0.1, 0.002)
 expect(by_theory, drawn, within=0.002, label="step", unit="ms", yours=average)
+
+
+# %%
+def shares(values):
+    """In how many percent of the steps a value lay in each half of a millisecond."""
+    counts = torch.histc(values, bins=40, min=91.75, max=111.75).tolist()
+    return [(92 + n / 2, 100 * many / 20_000) for n, many in enumerate(counts)]
+
+
+figures.lines(
+    {"one rank": shares(times_ms[:, 0]), "the last of 64": shares(last_ms)},
+    "ms for a step",
+    "% of 20,000 steps",
+    "The last one is never early",
+    mark={f"{drawn:.1f} ms": drawn},
+)
 
 # %% [markdown]
 # The more ranks, the later the last one:
@@ -1442,7 +1548,17 @@ enough = predict("16.rounds", "Rounds?", yours=None)
 
 # %%
 expect(6, len(pairwise.rounds(64)), label="rounds", yours=enough)
-print("all pairs:", len(pairwise.rounds(64, "all")))
+sizes = [2**power for power in range(2, 7)]
+figures.lines(
+    {
+        "all pairs": [(n, len(pairwise.rounds(n, "all"))) for n in sizes],
+        "halving": [(n, len(pairwise.rounds(n))) for n in sizes],
+    },
+    "ranks",
+    "rounds",
+    "Rounds until a slow rank has a name",
+    doubling=(True, True),
+)
 
 # %% [markdown]
 # The demo does it on real ranks, four of them. Rank 2 sends 10 ms late:
@@ -1561,9 +1677,13 @@ figures.stacked_bars(
 # Each update on two nodes uses twice as many samples. So what counts are samples per second, and here two nodes do it slower than one:
 
 # %%
-speedup = 2 * measured["1 node"] / measured["2 nodes, 50 Mbit/s"]
-print(f"{speedup:.2f} times the samples per second of one node")
-assert speedup < 1
+speedups = {
+    name: (1 if name == "1 node" else 2) * measured["1 node"] / measured[name]
+    for name in parts
+}
+assert speedups["2 nodes, 50 Mbit/s"] < 1
+title = "Samples per second, times those of one node"
+figures.bars(speedups, "{:.2f}".format, title, style.COMPUTING)
 
 # %% [markdown]
 # ### First: is a link slow?

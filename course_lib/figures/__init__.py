@@ -95,6 +95,7 @@ from course_lib.figures.pipelines.timeline import timeline
 from course_lib.figures.servers.late import late_gradients
 from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
+from course_lib.figures.servers.who_asks_whom import who_asks_whom
 from course_lib.figures.steps.block_step import block_step
 from course_lib.figures.steps.bucket_step import bucket_step
 from course_lib.figures.steps.buffer_turns import buffer_turns_step
@@ -204,6 +205,7 @@ __all__ = [
     "unit_life_step",
     "used_rows",
     "wasted_time",
+    "who_asks_whom",
     "who_did_what",
     "who_stores_what",
     "window",

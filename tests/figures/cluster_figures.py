@@ -26,6 +26,21 @@ LATE = {"done": 3600.0, "resumed": 3599.9}
 CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "used rows": lambda: figures.used_rows([4, 1, 4], [[0, 0]] * 4 + [[2, 2], [0, 0]], TITLE),
     "used rows, one": lambda: figures.used_rows([0] * 16, [[16.0]]),
+    "who asks whom": lambda: figures.who_asks_whom(
+        [{"master": "control"}, {"a": "dense", "b": "dense"}, {"server": "rows"}],
+        [
+            ("master", "a", "train"),
+            ("a", "server", "row 1"),
+            ("server", "a", "2 B"),
+            ("a", "b", "sums"),
+        ],
+        TITLE,
+    ),
+    "who asks whom, nobody": lambda: figures.who_asks_whom([{"alone": "all of it"}], []),
+    "who asks whom, many": lambda: figures.who_asks_whom(
+        [{f"trainer {n}": "looks up 7, 3, 7, 7" for n in range(4)}, {"server": "1 table"}],
+        [(f"trainer {n}", "server", "2 row numbers, 2 gradients: 544 B") for n in range(4)],
+    ),
     "requeue": lambda: figures.requeue_timeline(dict(zip(MOMENTS, range(0, 80, 10), strict=True))),
     "requeue, at once": lambda: figures.requeue_timeline(dict.fromkeys(MOMENTS, 0.0)),
     "requeue, at the end": lambda: figures.requeue_timeline(dict.fromkeys(MOMENTS, 0.0) | LATE),
@@ -85,4 +100,8 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
 }
 BAD_CLUSTER: list[Callable[[], object]] = [
     lambda: figures.used_rows([0], []),
+    lambda: figures.who_asks_whom([], []),
+    lambda: figures.who_asks_whom([{"a": ""}] * 4, []),
+    lambda: figures.who_asks_whom([{"a": ""}], [("a", "nobody", "rows")]),
+    lambda: figures.who_asks_whom([{"a": "", "b": "", "c": ""}], [("a", "c", "rows")]),
 ]
