@@ -87,6 +87,7 @@ from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.paper.picture import Picture
 from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
 from course_lib.figures.servers.late import late_gradients
@@ -146,6 +147,7 @@ __all__ = [
     "guesses",
     "halves",
     "late_gradients",
+    "layer_paths",
     "layer_step",
     "lines",
     "loss",
