@@ -74,6 +74,7 @@ from course_lib.figures.layers.routing import routing
 from course_lib.figures.layouts.four_families import families
 from course_lib.figures.layouts.meshes import rank_mesh
 from course_lib.figures.layouts.plans import ranked_layouts
+from course_lib.figures.layouts.rank_block import rank_block
 from course_lib.figures.layouts.rank_groups import rank_groups
 from course_lib.figures.layouts.same_samples import same_samples
 from course_lib.figures.memory.activations import activation_terms
@@ -167,6 +168,7 @@ __all__ = [
     "pair_rates",
     "pair_step",
     "pipeline_step",
+    "rank_block",
     "rank_groups",
     "rank_mesh",
     "rank_stacks",

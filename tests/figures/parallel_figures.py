@@ -142,6 +142,13 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     ),
     "shard groups": lambda: figures.shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
     "shard groups, one": lambda: figures.shard_groups({"DDP": 1}, 1, 1),
+    "rank block": lambda: figures.rank_block(
+        [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(2) for c in range(2)]
+    ),
+    "rank block, flat": lambda: figures.rank_block(
+        [{"pp": a, "dp": b, "tp": 0} for a in range(2) for b in range(2)]
+    ),
+    "rank block, one": lambda: figures.rank_block([{"pp": 0, "dp": 0, "tp": 0}]),
     "rank groups": lambda: figures.rank_groups({"tp": [12, 13], "dp": [9, 13]}, 32, 8),
     "rank groups, one": lambda: figures.rank_groups({"tp": [0]}, 1, 1),
     "experts, all alike": lambda: figures.expert_bars(
@@ -164,6 +171,8 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.fused_rows({}, [99]),
     lambda: figures.shard_groups({"a": 3}, 2, 4),
     lambda: figures.shard_groups({}, 5, 8),
+    lambda: figures.rank_block([]),
+    lambda: figures.rank_block(MESH),
     lambda: figures.rank_groups({"tp": [1], "dp": [2]}, 4, 2),
     lambda: figures.layer_paths({}),
     lambda: figures.layer_paths({"a": 13 * [0]}),
