@@ -23,6 +23,7 @@ from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.pipeline import versions as pipeline_versions
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
@@ -193,27 +194,13 @@ expect(
 # long the backward pass takes.
 
 # %%
-bars = {}
-for m in (4, 8, 16, 32, 64):
-    ran = simulation.timeline("gpipe", stages=4, micro_batches=m)
-    share = 100 * ran.bubble_fraction
-    bars[f"m = {m}"] = {"computing": 100 - share, "idle": share}
-idle_parts = {name: f"{parts['idle']:.1f} % idle" for name, parts in bars.items()}
-figures.stacked_bars(
-    bars, "4 stages: parts of the whole time", "{:.0f} %".format, idle_parts
-)
-
-# %%
 assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 
 # %% [markdown]
-# GPipe's authors call the
-# bubble negligible from $m \ge 4p$ on (section 2.3). They give a reason why it is smaller than the formula:
-# their pipeline keeps only the input of each stage and recomputes the rest (chapter 4), and a stage that waits
-# for a gradient can recompute meanwhile, since that needs no gradient. Without recomputation nothing fills
-# the wait. At $m = 4p$ the bubble is then 16 % of the whole time for 4 stages and nearly 20 % for many, so
-# today's runs look for more.
+# GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). Their pipeline recomputes
+# activations (chapter 4), and a stage that waits for a gradient can recompute meanwhile. Without recomputation
+# nothing fills the wait: at $m = 4p$ 16 % of the whole time for 4 stages, and nearly 20 % for many.
 
 # %%
 assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
@@ -224,22 +211,32 @@ assert 0.19 < bubble.bubble_fraction(80, 320) < 0.2
 # ### "As many batches as layers"
 #
 # Notes say: with 80 layers on 80 stages "the batch size must equal the number of layers" for the pipeline
-# to be filled. Take $p = m = 80$:
+# to be filled. Each curve below begins at $m = p$. How much is idle there, and how far is it to 10 %?
+
+# %%
+curves = {}
+for p in (4, 16, 80):
+    counts = [p * 2**power for power in range(10) if p * 2**power <= 4096]
+    curves[f"{p} stages"] = [(m, 100 * bubble.bubble_fraction(p, m)) for m in counts]
+figures.lines(
+    curves,
+    "micro-batches",
+    "idle, % of the whole time",
+    "The bubble, from one micro-batch for each stage on",
+    doubling=(True, False),
+    level={"10 %": 10},
+    mark={"m = 711": 711},
+)
 
 # %%
 eighty = simulation.timeline("1f1b", stages=80, micro_batches=80)
-print(
-    f"over ideal {eighty.bubble_over_ideal:.2%}, busy {1 - eighty.bubble_fraction:.1%}"
-)
 assert eighty.bubble_over_ideal == 79 / 80
+assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 
 # %% [markdown]
-# There is one moment at which every stage has work, and then the pipeline begins to empty. It takes nearly twice as long
-# as it should. $m = p$ is the least that lets all stages work at once. What you want is $m \gg p$: a bubble
-# of at most 10 % of the whole time needs 711 micro-batches for 80 stages.
-
-# %%
-assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
+# Half. With $m = p = 80$ there is one moment at which every stage has work, and then the pipeline begins to empty.
+# $m = p$ is the least that lets all stages work at once. What you want is $m \gg p$: for 10 %, 80 stages need 711
+# micro-batches.
 
 # %% [markdown]
 # **Remember**
@@ -266,13 +263,12 @@ show_source(schedules.one_f_one_b_order, schedules._one_in_turn)
 
 # %%
 in_turn = simulation.timeline("1f1b", stages=4, micro_batches=8)
-charts = {"GPipe": gpipe.tasks, "1F1B": in_turn.tasks}
-figures.timeline(charts, seconds=False)
+assert in_turn.makespan == gpipe.makespan
 
 # %% [markdown]
-# Same width, same bubble. Where is the difference? Walk through 1F1B, moment by moment. Below the timeline stands what each
-# stage holds: a box for each micro-batch in flight. Look at stage 0. When does it take its fifth micro-batch, and what
-# has to happen first? Then choose gpipe, and watch the boxes pile up.
+# The update takes 33 units, as with GPipe, and the bubble is the same. What is different? Walk through 1F1B, moment by
+# moment. Below the timeline stands what each stage holds: a box for each micro-batch in flight. Look at stage 0. When
+# does it take its fifth micro-batch, and what has to happen first? Then choose gpipe, and watch the boxes pile up.
 
 # %%
 steppers.schedule("1f1b", stages=4, micro_batches=8)
@@ -292,7 +288,6 @@ eight = simulation.timeline("1f1b", stages=8, micro_batches=64)
 expect(8 - 2, eight.in_flight(2), label="in flight on stage 2", yours=held)
 assert [in_turn.in_flight(stage) for stage in range(4)] == [4, 3, 2, 1]
 assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
-assert in_turn.makespan == gpipe.makespan
 
 # %% [markdown]
 # **Explain.** Stage 2 warms up with 5 forward passes, one for each stage behind it. Then it runs a sixth, and from there on each forward pass
@@ -325,13 +320,11 @@ except simulation.Deadlock as error:
 # %% [markdown]
 # ### "2N - 1 live activations"
 #
-# Notes say that stage 0 of $N$ stages must hold $2N-1$ micro-batches. The thought is this: count time in
-# ticks, one pass a tick. Micro-batch 0 comes back to stage 0 after $2N-1$ ticks, and in each of them stage
-# 0 starts a new one. But 1F1B does not start a new one in each tick. After $N$ it waits for a backward
-# pass.
+# Notes say that stage 0 of $N$ stages must hold $2N-1$ micro-batches: micro-batch 0 comes back after $2N-1$
+# passes, and in each of them stage 0 starts a new one. But 1F1B does not. After $N$ it waits for a backward pass.
 #
-# Does the wait cost time? Let us give stage $k$ twice the warm-up, $2(N-1-k)$ instead of $N-1-k$, and
-# compare. 8 stages, 32 micro-batches:
+# Does the wait cost time? Let us give stage $k$ twice the warm-up, $2(N-1-k)$ instead of $N-1-k$. 8 stages, 32
+# micro-batches, first with a free wire:
 
 
 # %%
@@ -345,21 +338,25 @@ def ahead(factor):
 
 
 # %%
-for factor in (1, 2):
-    for transfer in (0, 0.25):
-        ran = simulation.simulate(ahead(factor), PassTimes(transfer=transfer))
-        print(
-            f"{ran.schedule.name}, transfer {transfer}: "
-            f"{ran.in_flight(0):g} in flight, {ran.makespan:g} units"
-        )
-assert ran.in_flight(0) == 2 * 8 - 1
+once, twice_ahead = (simulation.simulate(ahead(n), PassTimes()) for n in (1, 2))
+assert once.makespan == twice_ahead.makespan == 117
+assert (once.in_flight(0), twice_ahead.in_flight(0)) == (8, 2 * 8 - 1)
 
 # %% [markdown]
-# Twice the warm-up holds exactly $2N-1 = 15$, and with a free wire it is not one unit faster: 117 in both
-# cases. Only if each message takes a quarter of a forward pass does it help, 120.5 against 134 units,
-# because stages do not wait for messages in the steady part. So $2N-1$ is a price that can be paid for a
-# slow wire. It is no law of pipelines. Section 11.4 has a second use for it, in which the same price buys the
-# whole bubble.
+# $2N-1 = 15$ in flight instead of 8, and not one unit faster. Now let each message take a quarter of a forward pass:
+
+# %%
+charts = {}
+for factor in (1, 2):
+    ran = simulation.simulate(ahead(factor), PassTimes(transfer=0.25))
+    held_by_0 = f"stage 0 holds {ran.in_flight(0):g}"
+    charts[f"{ran.schedule.name}: {held_by_0}, {ran.makespan:g} units"] = ran.tasks
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# In 1F1B every round waits for a message: the grey stripes. With the doubled warm-up there is always another
+# micro-batch at hand. So $2N-1$ is a price that can be paid for a slow wire. It is no law of pipelines.
+# Section 11.4 has a second use for it, in which the same price buys the whole bubble.
 #
 # ### "160 times the activations"
 #
@@ -403,17 +400,27 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 #
 # **Interleaved** (交错调度). Give each device several short pieces instead of one long one. With 8 layers on 4
 # devices, device 0 gets layers 0 and 4, device 1 layers 1 and 5. Each piece is a **virtual stage** (虚拟阶段),
-# or chunk; a micro-batch goes round twice. A pass takes $1/v$ of the time for $v$ chunks. Filling the
-# pipeline still takes $p-1$ passes, but short ones:
+# or chunk, and a micro-batch goes round twice. (The V comes later in this section.)
+
+# %%
+figures.layer_paths(
+    {
+        "one stage each": [layer // 2 for layer in range(8)],
+        "interleaved": [layer % 4 for layer in range(8)],
+        "as a V": [min(layer, 7 - layer) for layer in range(8)],
+    }
+)
+
+# %% [markdown]
+# A pass takes $1/v$ of the time for $v$ chunks. Filling the pipeline still takes $p-1$ passes, but short ones:
 #
 # $$\text{idle} = \frac{(p-1)(f+b)}{v}, \qquad \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{v\,m + p-1}.$$
 #
 # With 4 stages, 8 micro-batches and $v = 2$ the 9 idle units of section 11.2 become 4.5, and 27.3 % become
-# 15.8 %. Price: every micro-batch crosses $v$ times as many cuts; some more are in flight, $p + (p-1)/v$ on
-# stage 0. Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$. That is how
-# Narayanan et al. (section 2.2.2) and Megatron-LM order the passes, and it is no law either: Llama 3's
-# schedule lets the size of the group be any number (arXiv:2407.21783, section 3.3.2). Larger groups give a
-# message more time to arrive, and keep more in flight; the largest group, all $m$, is GPipe's order on chunks.
+# 15.8 %. Price: every micro-batch crosses about $v$ times as many cuts; some more are in flight, $p + (p-1)/v$ on
+# stage 0. Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$ (Narayanan et al.,
+# section 2.2.2). Llama 3's schedule lets the group be of any size (arXiv:2407.21783, section 3.3.2): larger
+# groups give a message more time to arrive, and keep more in flight.
 #
 # **Zero bubble** (零气泡). A backward pass makes two things: the gradient of the input, which the stage before
 # waits for, and the gradients of the weights, for which nobody waits until the update. Split them, and call
@@ -424,8 +431,18 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 #
 # as long as $w$ is at most $f$ and at most half of $b$ (Qi et al. 2023, arXiv:2401.10241, section 2). With
 # $b = 2$ and $w = 1$ that is 3 units instead of 9, or 11.1 % of the whole time. Price: activations are kept
-# until W, so all stages hold $p$. ZB-H1 is the cautious member of its family. It stays within the memory of
-# 1F1B's first stage, and keeps a third of the bubble. The two that earn the name come below.
+# until W, so all stages hold $p$.
+
+# %%
+charts = {"1F1B": in_turn.tasks}
+for name, schedule, chunks in (("interleaved", "interleaved", 2), ("ZB-H1", "zb1p", 1)):
+    ran = simulation.timeline(schedule, 4, 8, chunks)
+    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle"] = ran.tasks
+figures.timeline(charts, seconds=False)
+
+# %% [markdown]
+# ZB-H1 is the cautious member of its family: the memory of 1F1B's first stage, and a third of the bubble. The two
+# that earn the name come below.
 #
 # **DualPipe** (DeepSeek-V3, arXiv:2412.19437, section 3.2.1). Feed micro-batches in from both ends. Every
 # device holds a stage of each direction, and runs a forward pass of one together with a backward pass of
@@ -468,11 +485,10 @@ for stage, tasks in enumerate(parallelogram.by_stage):
 figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 
 # %% [markdown]
-# No stage waits between its first pass and its last one. Stage $k$ starts $k$ units late and ends $k$ units
-# late; the picture is a parallelogram, and the next update's picture fits against it. The price is
-# activations of $2N-1$ micro-batches, on *every* stage. (They count until W. I lets go of some of them before
-# that, most of all on the last stages.) So here the notes' number is right: not for 1F1B, where it helps
-# against slow wires only, but for a schedule without a bubble (Qi et al., section 2.2).
+# No stage waits between its first pass and its last one. The picture is a parallelogram, and the next update's
+# fits against it. The price is activations of $2N-1$ micro-batches, on *every* stage. (They count until W. I lets
+# go of some of them before that.) So here the notes' number is right: not for 1F1B, but for a schedule without a
+# bubble (Qi et al., section 2.2).
 #
 # One condition hides in "the next update fits against it". Many programs clip gradients by their norm over
 # *all* stages, or look for infinities in all of them, before anyone updates. Then all stages wait for the
@@ -480,8 +496,7 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 # afterwards, and roll back in the rare case that the check fails (section 4).
 #
 # **ZB-V** has no bubble with the memory of 1F1B, $p$ micro-batches. Each device holds two chunks, laid out as
-# a V: the first device has the first and the last chunk, so a micro-batch ends where it began and its
-# activations are freed soon. Price: twice the messages, and it needs F, I and W that take equally long (same
+# the V at the beginning of this section: a micro-batch ends where it began, and its activations are freed soon. Price: twice the messages, and it needs F, I and W that take equally long (same
 # paper, section 6). In PyTorch it is `ScheduleZBVZeroBubble`. With $p$ stages and $b = 2$, $w = 1$:
 #
 # | | idle | micro-batches held, first stage | messages |
@@ -496,7 +511,7 @@ assert hasattr(torch.distributed.pipelining, "ScheduleZBVZeroBubble")
 assert bubble.bubble_time("zb1p", 8, 32) == 7
 
 # %% [markdown]
-# Back to the table: this is DualPipe. The light boxes belong to the micro-batches that came in at the last stage:
+# Back to the bars: this is DualPipe. The light boxes belong to the micro-batches that came in at the last stage:
 
 # %%
 dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
@@ -543,32 +558,40 @@ panel.virtual_stages.value = 1
 #
 # $$1 \cdot 4096 \cdot 8192 \cdot 2 \text{ bytes} = 67.1 \text{ MB}.$$
 #
-# Is this much? Compare it with the computation in between. 8 stages have 10 layers each:
+# Is this much? Compare it with the computation in between: 10 layers on each of 8 stages, one layer on each of 80.
 
 # %%
 llama = models.MODELS["llama2-70b"]
 message = 1 * 4096 * 8192 * 2
 wire = hardware.HDR  # InfiniBand, 200 Gb/s
 send = collectives.seconds("send-recv", message, 2, wire)
-forward = 10 * flops.layer_flops(llama, 0, 1, 4096).model_flop / 3  # a third is forward
-compute = forward / (0.4 * 989.4e12)  # an H100 at 40 % of its peak
-print(f"send {1000 * send:.1f} ms, compute {1000 * compute:.0f} ms")
-assert send / compute < 0.02
-
-# %% [markdown]
-# Between one and two per cent, over a network. Notes warn that more stages mean more bytes and more latency
-# in total. True: $p$ stages have $p-1$ cuts. A single GPU does not send more, two messages for each
-# micro-batch, however many stages there are. But it has less to compute in between, and a micro-batch has
-# more hops on its way. With a layer for each of 80 stages the same message stands beside a tenth of the work:
+one_layer = flops.layer_flops(llama, 0, 1, 4096).model_flop
+forward = one_layer / 3 / (0.4 * 989.4e12)  # a third is forward; H100 at 40 % of peak
 
 # %%
-cut_bytes = {p: 64 * 2 * (p - 1) * message for p in (8, 80)}  # 64 micro-batches
-for p, total in cut_bytes.items():
-    part = send / (compute * 8 / p)  # `compute` was for 8 stages
-    print(f"{p} stages: {units.format_bytes(total)} in all, {part:.1%} of computing")
-assert cut_bytes[80] > 11 * cut_bytes[8] and part > 0.1
+bars = {
+    f"{80 // n} stages of {n}": {
+        "computing": 1000 * n * forward,
+        "message": 1000 * send,
+    }
+    for n in (10, 1)
+}
+parts = {
+    name: f"message: {one['message'] / one['computing']:.1%} of computing"
+    for name, one in bars.items()
+}
+title = "One micro-batch on one stage, forward, and its message"
+colours = {"message": style.MESSAGES}
+figures.stacked_bars(bars, title, "{:.1f} ms".format, parts, colours=colours)
+
+# %%
+assert send / (10 * forward) < 0.02 and send / forward > 0.1
 
 # %% [markdown]
+# Between one and two per cent with 8 stages, over a network, and more than a tenth with 80. Notes warn that more
+# stages mean more bytes and more latency in total. True: $p$ stages have $p-1$ cuts. A single GPU does not send
+# more, but it has less to compute in between.
+#
 # Now the same model under tensor parallelism: 4 all-reduces
 # of the same $b \cdot s \cdot h$ numbers in *every layer* (chapter 10). Bytes that one GPU sends in an
 # update of 64 micro-batches:
@@ -585,9 +608,9 @@ sent = {
     )
     for name, layout in layouts.items()
 }
-for name, wires in sent.items():
-    print(f"{name}: {units.format_bytes(wires.total_bytes)}")
 assert sent["tensor 8"].total_bytes > 250 * sent["8 stages"].total_bytes
+totals = {name: wires.total_bytes for name, wires in sent.items()}
+figures.bars(totals, units.format_bytes, "Sent by one GPU in one update")
 
 # %% [markdown]
 # Nearly 300 times. That settles which wire is for whom: **tensor parallelism inside the server, over
@@ -611,7 +634,6 @@ assert wires.collectives[-1].size_bytes == 50257 * 768 * 2
 # The last stage also has the head. For LLaMA-2 70B that is as much work as 0.28 layers:
 
 # %%
-one_layer = flops.layer_flops(llama, 0, 1, 4096).model_flop
 head = flops.head_flops(llama, 1, 4096).model_flop
 print(f"the head is {head / one_layer:.2f} layers")
 
@@ -635,17 +657,21 @@ expect(3 * 3 + 4.5 + 7 * 4.5, slow.makespan, label="makespan", unit="units")
 # come off: $(p-1-k)\,f_k$.
 
 # %%
+charts = {}
 for place in range(4):
     pace = [1.5 if stage == place else 1 for stage in range(4)]
     times = PassTimes(forward=tuple(pace), backward=tuple(2 * x for x in pace))
     ran = simulation.timeline("1f1b", 4, 8, times=times)
-    print(f"slow stage {place}: {ran.makespan} units")
+    charts[f"stage {place} is slow"] = ran.tasks
     assert ran.makespan == 45 - (3 - place) * 1.5
+ends = ("stage 0 is slow", "stage 3 is slow")
+figures.timeline({name: charts[name] for name in ends}, seconds=False)
 
 # %% [markdown]
 # Wherever it is, the slow stage sets the pace: one more micro-batch costs 4.5 units. So more micro-batches do
-# not help here: for large $m$ the three others are idle for a third of the time. What helps is to move layers. For Llama 3 405B with its 126 layers the first and the last stage got one layer less
-# each, because of embedding and head (arXiv:2407.21783, section 3.3.2).
+# not help here: for large $m$ the three others are idle for a third of the time. What helps is to move layers.
+# For Llama 3 405B with its 126 layers the first and the last stage got one layer less each, because of embedding
+# and head (arXiv:2407.21783, section 3.3.2).
 #
 # ### Choosing
 #
@@ -715,8 +741,12 @@ def backward_flop(*wanted):
 weights = list(middle.parameters())
 whole_b = backward_flop(in_1, *weights)
 only_i, only_w = backward_flop(in_1), backward_flop(*weights)
-print(f"B {whole_b:,}, I {only_i:,}, W {only_w:,} FLOP")
 assert only_w == whole_b and only_i > 0.5 * whole_b
+halves = {"gradient of the input": only_i, "gradient of the weights": only_w}
+bars = {"B, in one": {"backward": whole_b}, "I, then W": halves}
+figures.stacked_bars(
+    bars, "FLOP of a backward pass of the middle stage", units.format_flop
+)
 
 # %% [markdown]
 # W alone costs as much as all of B, and I comes on top.
@@ -823,13 +853,17 @@ ours = asleep["1f1b"]
 figures.timeline({"1F1B, predicted": ours.predicted, "measured": ours.measured})
 
 # %%
+rows = {}
 for name, ran in asleep.items():
-    print(
-        f"{name:<12} predicted {ran.predicted_bubble_fraction:.1%} idle, "
-        f"measured {ran.bubble_fraction:.1%}"
-    )
+    shares = {
+        "predicted": ran.predicted_bubble_fraction,
+        "measured": ran.bubble_fraction,
+    }
+    rows[name] = {which: 100 * share for which, share in shares.items()}
     assert ran.makespan > ran.predicted_makespan - 0.001
 assert abs(ours.formula - 3 / 11) < 1e-9
+colours = {"predicted": style.THEORY, "measured": style.MEASURED}
+figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours)
 
 # %% [markdown]
 # **Explain.** Each measured bubble is larger than predicted, never smaller: a stage cannot start before

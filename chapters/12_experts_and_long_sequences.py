@@ -23,6 +23,7 @@ from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.experts import versions as expert_versions
 from course_lib.figures.paper import style
 from course_lib.panels import steppers
+from course_lib.theory.compute import flops
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.memory import activations
@@ -111,17 +112,28 @@ expect(flop_64 / flop, of_64 / counted[2], label="64 experts / 8", yours=work)
 
 # %%
 expect(flop, counted[2], label="FLOP, 2 of 8 experts", unit="FLOP")
-print({k: f"{count / counted[1]:.2f} times" for k, count in counted.items()})
-sizes = {k: sum(p.numel() for p in mixture(k).parameters()) for k in (1, 2, 8)}
-assert len(set(sizes.values())) == 1  # top_k changes the work, not the parameters
+
+
+def weights_of(top_k, experts):
+    """All parameters of a mixture, whether they are used or not."""
+    return sum(p.numel() for p in mixture(top_k, experts).parameters())
+
+
+runs = {(k, 8): flop for k, flop in counted.items()} | {(2, 64): of_64}
+rows = {}
+for (k, count), flop in runs.items():
+    stored = weights_of(k, count) / weights_of(1, 8)
+    rows[f"{k} of {count} experts"] = {"work": flop / counted[1], "memory": stored}
+assert [row["memory"] for row in rows.values()][:3] == [1, 1, 1]  # whatever top_k is
+colours = {"work": style.COMPUTING, "memory": style.WEIGHTS}
+title = "FLOP and parameters, relative to 1 of 8 experts"
+figures.grouped_bars(rows, title, "{:.2f} ×".format, colours)
 
 # %% [markdown]
 # **Explain.** Eight times as many experts, and 5 % more work. A token multiplies with its $k$ experts and with the
-# router, at 2 FLOP per weight; the experts that it does *not* use cost nothing. Only the router grows, since it has a row for each
-# expert. The numbers are exact: the counter sees each matrix product, and each choice is one row in two products. The biases
-# are additions, which chapter 5 does not count. All 8 experts cost 7.89 times as much as one, not 8 times,
-# because the router's part is always the same. And all of this ran in *one* process. There was nothing parallel
-# about it.
+# router, at 2 FLOP per weight; the experts that it does *not* use cost nothing. Only the router grows, since it has a
+# row for each expert. It is also why all 8 experts cost 7.89 times as much as one, and not 8 times. And all of this ran
+# in *one* process. There was nothing parallel about it.
 #
 # **Remember**
 # - Work grows with top-k, memory with the number of experts.
@@ -132,25 +144,32 @@ assert len(set(sizes.values())) == 1  # top_k changes the work, not the paramete
 # ## 12.2 Total and active parameters
 #
 # Mixtral 8x7B has 32 layers, $h = 4096$, and SwiGLU experts (chapter 4) with three matrices of
-# $4096 \times 14336$:
-#
-# | | in one layer | in 32 layers |
-# |---|---|---|
-# | one expert | 3 · 4096 · 14336 = 176.2 M | 5.64 B |
-# | all 8 experts | 1.409 B | 45.10 B |
-# | the 2 chosen ones | 352.3 M | 11.27 B |
-# | attention | 41.9 M | 1.34 B |
-# | router, norms | 0.04 M | 0.001 B |
-# | embedding and head | | 0.26 B |
-#
+# $4096 \times 14336$. One expert of one layer has $3 \cdot 4096 \cdot 14336 = 176.2$ million parameters; over 32 layers
+# that is 5.64 billion. All parameters together:
+
+# %%
+mixtral = models.MODELS["mixtral-8x7b"].parameters()
+assert mixtral.chosen_experts == 32 * 2 * 3 * 4096 * 14336
+met = {"2 experts": mixtral.chosen_experts, "attention": mixtral.attention}
+met["rest"] = mixtral.active - sum(met.values())  # embedding, head, routers, norms
+colours = {"2 experts": style.WEIGHTS, "attention": style.SKY, "rest": style.YELLOW}
+figures.stacked_bars(
+    {
+        "met by one token": met,
+        "stored": {**met, "the 6 other experts": mixtral.idle_experts},
+    },
+    "Mixtral 8x7B, parameters",
+    units.format_count,
+    colours={**colours, "the 6 other experts": style.IDLE},
+)
+
+# %% [markdown]
 # **Total parameters** (总参数量) are what must be stored: 46.7 B. **Active parameters** (激活参数量) are what one token
 # meets: 12.9 B. Not $8 \cdot 7 = 56$, because only the MLPs exist eight times; attention and embedding are there
 # once. And not $2 \cdot 7 = 14$, for the same reason. The paper says 47 B and 13 B (Jiang et al. 2024,
 # arXiv:2401.04088).
 
 # %%
-mixtral = models.MODELS["mixtral-8x7b"].parameters()
-print(mixtral.explain())
 assert mixtral.total == 46_702_792_704
 expect(
     12.9,
@@ -260,13 +279,28 @@ assert round(panel.result.imbalance, 2) == 1.83
 panel.capacity_factor.value = 2.0
 assert panel.result.dropped == 0
 panel.capacity_factor.value = 1.25
-print(panel.sentence)
+
+
+# %%
+def dropped(count, factor):
+    """Dropped choices in %, of 8192 tokens at skew 0.5."""
+    load = experts.expert_load(8192, count, 2, capacity_factor=factor, skew=0.5)
+    return 100 * load.dropped_fraction
+
+
+factors = [1 + step / 8 for step in range(9)]
+curves = {
+    f"{count} experts": [(factor, dropped(count, factor)) for factor in factors]
+    for count in (8, 16, 64)
+}
+title = "How much a capacity factor drops, at skew 0.5"
+mark = {"imbalance of 8": panel.result.imbalance}
+figures.lines(curves, "capacity factor", "choices dropped, %", title, mark=mark)
 
 # %% [markdown]
-# So: the factor must reach the imbalance, 1.83 (1). With more experts the mean falls faster than the favourite's
-# share: 7.8 % dropped become 15 % (2). Without a limit the busiest *rank* sets the pace. With 2 ranks of 4
-# experts it has 1.27 times the mean, with 8 ranks of one expert 1.83 times: fewer experts on a rank even each
-# other out less (3).
+# So: the factor must reach the imbalance, 1.83 with 8 experts (1). With more experts the mean falls faster than the
+# favourite's share, and more is dropped (2). Without a limit the busiest *rank* sets the pace: 1.27 times the mean
+# with 2 ranks of 4 experts, 1.83 times with 8 ranks of one. Fewer experts on a rank even each other out less (3).
 #
 # ### Why routers become skewed, and what helps
 #
@@ -277,13 +311,11 @@ print(panel.sentence)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# All alike: $4 \cdot 4 \cdot \frac14 \cdot \frac14 = 1$. Everything on one expert: $4 \cdot 1 \cdot 1 = 4$. Our
-# eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
+# All alike it is 1, all on one expert $E = 4$. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
 # $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
 
 # %%
 uneven = experts.balance_loss(load=(5, 1, 2, 0), probabilities=(0.5, 0.2, 0.2, 0.1))
-print(f"{uneven:.2f}")
 assert abs(uneven - 1.55) < 1e-9
 show_source(scratch.experts.router.balance_loss)
 
@@ -327,9 +359,8 @@ figures.loss(
 
 # %% [markdown]
 # **Explain.** Without the loss one expert ends up with almost everything, and the other three are dead weight
-# that you pay memory for. With it the load evens out. How much of this is chance? Of the seeds 0 to 5, five end
-# between 3.8 and 4 without the loss, and one at 2.5, with two experts in use. With the loss all six end between
-# 1.05 and 1.3. And a loss that is too weak does not help: try `alpha=0.001`.
+# that you pay memory for. With it the load evens out. (Other seeds: five of 0 to 5 end between 3.8 and 4 without the
+# loss, one at 2.5; with it all six between 1.05 and 1.3.) A loss that is too weak does not help: try `alpha=0.001`.
 #
 # The loss has a price: it pulls tokens away from the expert that suits them best. DeepSeek-V3 therefore adds a
 # bias to the scores *for the choice only*, raised for experts with too little to do and lowered for others
@@ -475,10 +506,8 @@ expect(
 #
 # $$\text{bytes} = 2 \cdot (\text{sent} + \text{received}) \cdot h \cdot \text{bytes per number}.$$
 #
-# Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*,
-# for a reason: every row that is sent is received by somebody, so $\text{sent} + \text{received}$ over all ranks
-# is always $2\,n\,t\,k$. A single rank is off by as much as its experts are more or less popular. In the demo at
-# the end this is far more.
+# Computed from the counts, each rank agrees to the byte. The balanced formula is right *on average*, since every row
+# that is sent is received by somebody. A single rank is off by as much as its experts are more or less popular.
 #
 # Mixtral on 8 ranks, 4096 tokens each: $4 \cdot 67.1$ MB in each of 32 layers, so 8.6 GB a step, of which 7.5 GB
 # leave the rank. Over NVLink (450 GB/s) that is 17 ms; over one 50 GB/s network port 150 ms. Therefore
@@ -505,7 +534,8 @@ assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 # The batch is still cut over all ranks, so EP ranks *are* data-parallel ranks. The dense part is the same on all
 # of them, and its gradients are all-reduced. An expert is on one rank only; it has seen the tokens of all ranks,
 # so its gradient is already complete, and stays where it is. With $n$ data-parallel ranks and EP of degree $e$,
-# each expert exists $n/e$ times, and its gradients are summed over those only.
+# each expert exists $n/e$ times, and its gradients are summed over those only. With 8 ranks and
+# EP 4, ranks 0 and 4 have the same experts.
 #
 # ### The library
 #
@@ -545,9 +575,9 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 # DP alone. EP is the parallelism, and MoE is what makes it possible. PP does not contain DP either: chapter 11's
 # pipelines had one copy of the model. The two are *often used together*, which is another thing.
 #
-# The same note says that model and pipeline parallelism cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). Imagine the layers in a
-# row, the input on the left and the output on the right. A vertical cut falls between two layers. A horizontal one goes through all of them, and every GPU has a
-# slice of each. Whoever draws the layers from the bottom to the top says it the other way round. So ask *what* is cut, not in which direction.
+# The same note says that pipelines cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). With the
+# layers in a row from left to right that is so: a vertical cut falls between two layers, a horizontal one goes through
+# all of them. Whoever draws the layers from the bottom to the top says it the other way round. So ask *what* is cut.
 #
 # **Remember**
 # - EP moves tokens to experts: two all-to-alls per layer and direction.
@@ -588,9 +618,28 @@ figures.stacked_bars(
 # - *Tensor parallelism* cuts the inside of a layer, but stays in a node (chapter 10): 8 ways at most.
 # - *Pipeline parallelism* cuts layers, but keeps as many micro-batches in flight as it has stages (chapter 11).
 #
-# What grows with the sequence $s$: activations and logits as $s$; the work of all matrices as $s$; the work of
-# attention's scores as $s^2$. Weights, gradients and optimizer states do not grow at all.
-#
+# And what grows with the sequence $s$? Weights, gradients and optimizer states not at all, activations and logits as
+# $s$. The work of all matrices grows as $s$, that of attention's scores as $s^2$. Here for one layer, forward and
+# backward, without a mask:
+
+# %%
+lengths = [2**power for power in range(11, 21)]
+works = [flops.layer_flops(llama, 0, 1, s) for s in lengths]
+curves = {
+    "scores": [(it.tokens, it.scores_flop / 1e12) for it in works],
+    "matrices": [
+        (it.tokens, (it.projections_flop + it.mlp_flop) / 1e12) for it in works
+    ],
+}
+figures.lines(
+    curves,
+    "tokens in the sequence",
+    "TFLOP of one layer",
+    "LLaMA-3.1 8B: what a longer sequence costs",
+    doubling=(True, True),
+)
+
+# %% [markdown]
 # So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs, router and logits look at one token at a
 # time; they do not notice. Only in attention a token looks at others. This is context parallelism, CP: chapter 1
 # named it, now we build it. (Chapter 10's sequence parallelism cuts the sequence only *between* the
@@ -613,8 +662,8 @@ figures.stacked_bars(
 # | keys 1, 2 | (27.2 + 147.8) / 10.11 = 17.31 | 10.11 | 2.313 |
 # | key 3 | 40 | 54.60 | 4 |
 #
-# The whole is the mean of the means, each with its share of the whole denominator: $10.11 / 64.7 = 0.156$ and
-# $54.60 / 64.7 = 0.844$: $0.156 \cdot 17.31 + 0.844 \cdot 40 = 36.46$. The same. For two blocks $a$ and $b$:
+# The whole is the mean of the means, each with its share of the whole denominator, $10.11 / 64.7 = 0.156$ and
+# $54.60 / 64.7 = 0.844$. So $0.156 \cdot 17.31 + 0.844 \cdot 40 = 36.46$. For two blocks $a$ and $b$:
 #
 # $$\ell = \log(e^{\ell_a} + e^{\ell_b}), \qquad o = e^{\ell_a - \ell}\, o_a + e^{\ell_b - \ell}\, o_b .$$
 #
@@ -636,6 +685,20 @@ both = torch.logaddexp(l_a, l_b)
 merged = (l_a - both).exp() * o_a + (l_b - both).exp() * o_b
 expect(36.46, float(merged), within=1e-3, label="merged")
 assert torch.isclose(merged, scores.softmax(0) @ values)
+
+
+# %%
+keys = ("key 1", "key 2", "key 3")
+rows = {
+    "all at once": dict(zip(keys, scores.softmax(0).tolist(), strict=True)),
+    "first rank": dict(zip(keys, scores[:2].softmax(0).tolist(), strict=False)),
+    "second rank": {"key 3": 1.0},
+    "merged": {"first rank": float((l_a - both).exp())},
+}
+rows["merged"]["second rank"] = 1 - rows["merged"]["first rank"]
+means = zip(rows, (merged, o_a, o_b, merged), strict=True)
+told = {name: f"mean {mean:.2f}" for name, mean in means}
+figures.stacked_bars(rows, "Shares of the softmax", "{:.3f}".format, told)
 
 # %% [markdown]
 # In the library it is two functions, for all queries of a block at once. Exercise 12.11 builds both, and the ring of
@@ -690,18 +753,37 @@ assert traffic.bytes_by_axis["cp"] == 32 * 45 * 8192 * 2 * 1024 * 2
 # %% [markdown]
 # Is the hop hidden behind the computation? Computing a block of $c$ queries with $c$ keys takes $4c^2h$ FLOP
 # (queries with keys, weights with values, 2 for each multiply-add). The next block has $4cw$ bytes (keys and
-# values, 2 bytes a number). Computing grows with $c^2$, sending with $c$. So there is a $c$ from which on the
-# ring is hidden. For an H100 (989 TFLOP/s) and a 50 GB/s network:
+# values, 2 bytes a number). Computing grows with $c^2$, sending with $c$, so somewhere the two lines cross. For an
+# H100 (989 TFLOP/s) and a 50 GB/s network:
 
 # %%
-for name, width in (("as many key heads as heads", 4096), ("LLaMA-3.1 8B", 1024)):
-    needed = context.hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=width)
-    print(f"{name}: {needed:,.0f} tokens on a rank")
-assert round(needed) == 4947
+needed = {
+    width: context.hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=width)
+    for width in (4096, 1024)
+}
+slices = [2**power for power in range(10, 17)]
+curves = {"computing": [(c, 1e6 * 4 * c**2 * 4096 / 989.4e12) for c in slices]}
+for width in needed:
+    curves[f"sending, w = {width:,}"] = [
+        (c, 1e6 * 4 * c * width / 50e9) for c in slices
+    ]
+
+# %%
+assert round(needed[1024]) == 4947
+marks = {f"{tokens:,.0f}": tokens for tokens in needed.values()}
+figures.lines(
+    curves,
+    "tokens on a rank, c",
+    "µs for one block",
+    "Right of the crossing the hop is hidden",
+    doubling=(True, True),
+    mark=marks,
+)
 
 # %% [markdown]
-# With a causal mask half of the scores fall away, and it takes twice as many tokens: about 9900. Real kernels do
-# not reach the peak, which makes hiding easier.
+# LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank; with as many key heads as heads it would need four times as
+# many. With a causal mask half of the scores fall away, and it takes twice as many tokens: about 9900. Real kernels
+# do not reach the peak, which makes hiding easier.
 #
 # ### Who has how much to do?
 #
@@ -717,7 +799,6 @@ steppers.ring_attention(ranks=4)
 
 # %%
 in_order = [context.rank_scores(64, rank, ranks=4) for rank in range(4)]
-print(in_order, f"busiest over mean {4 * max(in_order) / sum(in_order):.2f}")
 assert in_order == [256, 512, 768, 1024]
 
 # %% [markdown]
@@ -735,9 +816,16 @@ each = predict("12.zigzag", "Scores of a rank?", yours=None)
 
 # %%
 zigzag = [context.rank_scores(64, rank, 4, zigzag=True) for rank in range(4)]
-print(zigzag, [context.chunks(rank, 4, zigzag=True) for rank in range(4)])
 expect(9 * 8**2, zigzag[0], label="scores of a rank", yours=each)
 assert len(set(zigzag)) == 1
+
+# %%
+rows = {
+    f"rank {rank}": {"in order": in_order[rank], "zig-zag": zigzag[rank]}
+    for rank in range(4)
+}
+colours = {"in order": style.PALE, "zig-zag": style.COMPUTING}
+figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colours)
 
 # %% [markdown]
 # The same ring with zig-zag slices. Look for one rank's blocks in each step:
@@ -747,9 +835,8 @@ steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
 # Chunk $j$ sees $j + 1$ chunks, itself among them. So rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is
-# $2n + 1 = 9$ for every $r$: the early chunk's little and the late chunk's much add up to the same. And 576
-# instead of 1024 for the busiest. (Those hidden by the mask inside a chunk are counted in both. Smaller chunks
-# waste fewer of them, so the sum fell too, from 2560 to 2304.)
+# $2n + 1 = 9$ for every $r$: the early chunk's little and the late chunk's much add up to the same. (Scores hidden by
+# the mask inside a chunk are counted. Smaller chunks waste fewer of them, so the sum fell too.)
 #
 # ### Two other ways
 #
@@ -805,19 +892,16 @@ expect(50, label="a rank that receives nothing", yours=least)
 assert balanced / 2 <= size < balanced
 
 # %% [markdown]
-# **Explain.** A rank always sends its own choices on their way, forward and (as gradients) backward. That is half of the balanced
-# bytes. The other half is what it gives back, which may be nothing, or far more. Read the load (for each layer, for each expert): almost nobody wants expert 0, which lives on
-# rank 0. So rank 0 receives nearly nothing, and hands over about half of the balanced bytes: its own tokens' way
-# out, and hardly anything to give back. The ranks of the favourites pay for it. The prediction is still exact,
-# because it uses the counts. And both versions train as one process does: where an expert lives changes nothing
-# in the result.
+# **Explain.** A rank always sends its own choices on their way, forward and (as gradients) backward. That is half of
+# the balanced bytes. The other half is what it gives back, which may be nothing, or far more. Read the load (for each
+# layer, for each expert): almost nobody wants expert 0, which lives on rank 0, so rank 0 has hardly anything to give
+# back. The prediction is still exact, because it uses the counts. And both versions train as one process does: where
+# an expert lives changes nothing in the result.
 #
-# Why so skewed? In an untrained model all tokens look alike: embeddings begin small (0.02), and what attention's
-# biases add is larger and the same for all. The mean cosine between two tokens in front of the first router is
-# 0.7. So they all ask the same experts. The balance loss (0.05 here) works against that slowly: we found that
-# after 60 updates the busiest expert has 1.70 times the mean, and without the loss 2.00, which is the worst
-# possible for $k = 2$ of 4. What would a capacity do meanwhile? The first layer of the last update, with capacity
-# factor 1.25:
+# Why so skewed? In an untrained model all tokens look alike, so they all ask the same experts. The balance loss
+# works against that slowly: we found that after 60 updates the busiest expert has 1.70 times the mean, and without
+# the loss 2.00, the worst possible for $k = 2$ of 4. What would a capacity do meanwhile? The first layer of the last
+# update, with capacity factor 1.25:
 
 # %%
 seen = tuple(run.load[-1][0])
@@ -875,8 +959,7 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 # travel, 393,216 B. Two thirds of the ring's 589,824, because it *keeps* the gathered keys and values for the
 # backward pass. That is the memory the ring saves. On this machine the ring is usually the slower one, for reasons
 # that a GPU does not have: tiny blocks, many messages, and a loop in Python around each of them. Which of the two
-# rings is faster here is mostly chance: zig-zag shares the scores out evenly, but in more and smaller blocks. Balance
-# pays when computing takes longer than starting.
+# rings is faster here is mostly chance.
 #
 # The demos in a terminal; the second line is PyTorch's own launcher:
 #

@@ -77,6 +77,7 @@ from course_lib.figures.layers.routing import routing
 from course_lib.figures.layouts.four_families import families
 from course_lib.figures.layouts.meshes import rank_mesh
 from course_lib.figures.layouts.plans import ranked_layouts
+from course_lib.figures.layouts.rank_block import rank_block
 from course_lib.figures.layouts.rank_groups import rank_groups
 from course_lib.figures.layouts.same_samples import same_samples
 from course_lib.figures.memory.activations import activation_terms
@@ -90,6 +91,7 @@ from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
 from course_lib.figures.paper.picture import Picture
 from course_lib.figures.paper.sheet import Sheet
+from course_lib.figures.pipelines.layer_paths import layer_paths
 from course_lib.figures.pipelines.passes import memory_of_passes
 from course_lib.figures.pipelines.timeline import timeline
 from course_lib.figures.servers.late import late_gradients
@@ -153,6 +155,7 @@ __all__ = [
     "halves",
     "heads_by_gpu",
     "late_gradients",
+    "layer_paths",
     "layer_step",
     "lines",
     "loss",
@@ -172,6 +175,7 @@ __all__ = [
     "pair_rates",
     "pair_step",
     "pipeline_step",
+    "rank_block",
     "rank_groups",
     "rank_mesh",
     "rank_stacks",

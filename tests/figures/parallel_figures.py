@@ -125,6 +125,15 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "experts, far too skewed": lambda: figures.expert_bars(
         expert_load(131072, 64, 8, capacity_factor=0.5, ranks=64, row_bytes=8192, skew=2.0), TITLE
     ),
+    "layer paths": lambda: figures.layer_paths(
+        {
+            "one stage each": [n // 2 for n in range(8)],
+            "interleaved": [n % 4 for n in range(8)],
+            "a V": [min(n, 7 - n) for n in range(8)],
+        }
+    ),
+    "layer paths, one": lambda: figures.layer_paths({"one device": [0]}),
+    "layer paths, many": lambda: figures.layer_paths({"a": [*range(12)], "b": 12 * [0], "c": [1]}),
     "two lanes": lambda: figures.two_lanes({"predicted": LIFE.tasks, "measured": LIFE.tasks[:9]}),
     "two lanes, long": lambda: figures.two_lanes({"predicted": LONG_LIFE.tasks}),
     "cut by columns": lambda: figures.cut_product([1, 2], [[1, -2], [3, 4]], "columns"),
@@ -146,6 +155,13 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     ),
     "shard groups": lambda: figures.shard_groups({"FULL_SHARD": 16, "NO_SHARD": 1}, 2, 8),
     "shard groups, one": lambda: figures.shard_groups({"DDP": 1}, 1, 1),
+    "rank block": lambda: figures.rank_block(
+        [{"pp": a, "dp": b, "tp": c} for a in range(2) for b in range(2) for c in range(2)]
+    ),
+    "rank block, flat": lambda: figures.rank_block(
+        [{"pp": a, "dp": b, "tp": 0} for a in range(2) for b in range(2)]
+    ),
+    "rank block, one": lambda: figures.rank_block([{"pp": 0, "dp": 0, "tp": 0}]),
     "rank groups": lambda: figures.rank_groups({"tp": [12, 13], "dp": [9, 13]}, 32, 8),
     "rank groups, one": lambda: figures.rank_groups({"tp": [0]}, 1, 1),
     "experts, all alike": lambda: figures.expert_bars(
@@ -172,7 +188,11 @@ BAD_PARALLEL: list[Callable[[], object]] = [
     lambda: figures.fused_rows({}, [99]),
     lambda: figures.shard_groups({"a": 3}, 2, 4),
     lambda: figures.shard_groups({}, 5, 8),
+    lambda: figures.rank_block([]),
+    lambda: figures.rank_block(MESH),
     lambda: figures.rank_groups({"tp": [1], "dp": [2]}, 4, 2),
+    lambda: figures.layer_paths({}),
+    lambda: figures.layer_paths({"a": 13 * [0]}),
     lambda: figures.two_lanes({}),
     lambda: figures.two_lanes({"a": []}),
     lambda: figures.measured_memory({}),

@@ -91,8 +91,9 @@ def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Draw
     ]
     drawing = Drawing(sum(heights) + _LEGEND + 6, _sentence(charts, seconds))
     top, scale = 0.0, (_RIGHT - _LEFT) / end
+    whole = any(kind == "B" for kind, _ in _found(charts))
     for (name, tasks), row, height in zip(charts.items(), rows, heights, strict=True):
-        _chart(drawing, name, tasks, top, row, scale)
+        _chart(drawing, name, tasks, (top, row, scale), whole)
         top += height
         text = _time(_end(tasks), seconds)
         _axis(drawing, top - _FOOT, _end(tasks) * scale, text)
@@ -114,8 +115,14 @@ def _sentence(charts: Mapping[str, Sequence[Task]], seconds: bool) -> str:
 
 
 def _chart(
-    drawing: Drawing, name: str, tasks: Sequence[Task], top: float, row: float, scale: float
+    drawing: Drawing,
+    name: str,
+    tasks: Sequence[Task],
+    place: tuple[float, float, float],
+    whole: bool,
 ) -> None:
+    """`place`: top, height of a row, points a unit; `whole`: some chart has whole backwards."""
+    top, row, scale = place
     stages, groups = _stages(tasks), dict[tuple[str, bool], list[_Bar]]()
     drawing.write(0, top + 14, name, size=style.TITLE_PT, bold=True)
     top += _HEAD
@@ -129,7 +136,7 @@ def _chart(
     length = _end(tasks) * scale
     drawing.boxes([(_LEFT, top, length, stages * row)], style.IDLE, edge=style.GREY)
     for (kind, later), bars in groups.items():
-        fill, hatch = _look(kind, any(other == "B" for other, _ in groups))
+        fill, hatch = _look(kind, whole)
         fill = style.lighter(fill) if later else fill
         edge = fill if _width(bars) < _OUTLINED else style.INK
         drawing.boxes([bar.box for bar in bars], fill, hatch, edge)
@@ -195,7 +202,7 @@ def _look(kind: str, beside_backward: bool) -> Look:
 
 
 def _legend(drawing: Drawing, charts: Mapping[str, Sequence[Task]], top: float) -> None:
-    found = {(bar.kind, bar.later) for tasks in charts.values() for bar in _bars(tasks, 0, 1, 1)}
+    found = _found(charts)
     kinds = {kind for kind, _ in found}
     for place, kind in enumerate(kind for kind in _NAMES if kind in kinds):
         x = _LEFT + place * _COLUMN
@@ -203,6 +210,11 @@ def _legend(drawing: Drawing, charts: Mapping[str, Sequence[Task]], top: float) 
         drawing.write(x + 19, top + 9, _NAMES[kind], size=9)
     notes = "numbers: micro-batches" + "; lighter: a later chunk" * any(later for _, later in found)
     drawing.write(_LEFT, top + 26, notes, size=9, colour=style.GREY)
+
+
+def _found(charts: Mapping[str, Sequence[Task]]) -> set[tuple[str, bool]]:
+    """Each kind of pass in the charts, and whether it is of a later chunk."""
+    return {(bar.kind, bar.later) for tasks in charts.values() for bar in _bars(tasks, 0, 1, 1)}
 
 
 def _other(task: Task) -> Task | None:
