@@ -45,6 +45,7 @@ from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
 from course_lib.figures.compute.audited import audited
 from course_lib.figures.compute.economics import token_costs
 from course_lib.figures.compute.paid_time import paid_time
+from course_lib.figures.compute.products import matrix_products
 from course_lib.figures.compute.roofline import on_roofline
 from course_lib.figures.compute.sharing import shared_rates
 from course_lib.figures.course.built import built
@@ -149,6 +150,7 @@ __all__ = [
     "layer_step",
     "lines",
     "loss",
+    "matrix_products",
     "measured_memory",
     "memory_of_passes",
     "memory_over_time",
