@@ -86,6 +86,7 @@ from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
 from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
+from course_lib.figures.network.who_sends import who_sends
 from course_lib.figures.paper.picture import Picture
 from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.pipelines.passes import memory_of_passes
@@ -201,6 +202,7 @@ __all__ = [
     "used_rows",
     "wasted_time",
     "who_did_what",
+    "who_sends",
     "who_stores_what",
     "window",
     "zero_step",
