@@ -61,6 +61,7 @@ from course_lib.figures.data_parallel.buckets import bucket_timeline
 from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
 from course_lib.figures.data_parallel.cut_unit import cut_unit
+from course_lib.figures.data_parallel.full_buckets import full_buckets
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
 from course_lib.figures.data_parallel.halves import halves
 from course_lib.figures.data_parallel.lanes import two_lanes
@@ -142,6 +143,7 @@ __all__ = [
     "failing_job_step",
     "families",
     "first_page",
+    "full_buckets",
     "fused_rows",
     "gather_memory",
     "grouped_bars",
