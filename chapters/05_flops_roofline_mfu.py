@@ -30,7 +30,10 @@ from course_lib import (
     show_source,
 )
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.theory.compute import budget, flops
+from course_lib.theory.compute.products import linear_products
+from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -64,13 +67,17 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 # **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often
 # written "FLOPS", and notes mix them up; this course always writes the "/s". T means $10^{12}$, P $10^{15}$.
 #
-# In a linear layer each token is multiplied with each weight once: 2 FLOP per token and weight. In
-# the backward pass two products of the same size are needed, one for the gradient of the
-# weights and one for the gradient of the input:
+# A linear layer multiplies each token with each weight once: 2 FLOP per token and weight. Its backward pass is
+# two more products:
 #
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
-#
-# So backward costs 4, and training costs 6 FLOP per token and weight.
+
+# %%
+three = linear_products(tokens=2, inputs=3, outputs=4)
+figures.matrix_products(three)
+
+# %% [markdown]
+# Three products of the same three sizes. So backward costs 4, and training 6 FLOP per token and weight.
 #
 # **Predict.** A layer of 3 × 4 weights reads 2 tokens of the data; there is nothing before it. How many FLOP will
 # PyTorch do, forward and backward?
@@ -117,12 +124,7 @@ expect(
 # it costs the full 6.
 
 # %%
-product = 2 * 2 * 3 * 4  # FLOP of one of the three products
-inside = {
-    "forward": product,
-    "gradient of the weights": product,
-    "gradient of the input": product,
-}
+inside = {product.what: product.flop for product in three}
 first_layer = {part: inside[part] for part in list(inside)[:2]}
 bars = {"first layer": first_layer, "inside a model": inside}
 figures.stacked_bars(bars, "2 tokens through 3 × 4 weights", "{:.0f} FLOP".format)
@@ -185,7 +187,6 @@ expect(1.093, counted / thumb, within=0.01, label="counted / 6ND", yours=factor)
 
 # %%
 exact = flops.training_flops(shape, sequences=4, sequence=64)
-print(exact.explain())
 assert counted == exact.model_flop
 
 # %% [markdown]
@@ -193,12 +194,13 @@ assert counted == exact.model_flop
 # context is twice as long?
 
 # %%
-parts = ("projections", "scores", "mlp", "head")
+names = ("gpt2-124m", "llama2-7b", "llama2-70b", "gpt3-175b")
+full = {name: flops.training_flops(models.MODELS[name]) for name in names}
 bars = {}
-for name in ("gpt2-124m", "llama2-7b", "llama2-70b", "gpt3-175b"):
-    leaves = flops.training_flops(models.MODELS[name]).leaves()
-    whole = sum(leaves.values())
-    bars[name] = {part: 100 * leaves[f"{part}_flop"] / whole for part in parts}
+for name, one in {"our small GPT": exact, **full}.items():
+    leaves = {part.removesuffix("_flop"): flop for part, flop in one.leaves().items()}
+    shown = ("projections", "scores", "mlp", "head")
+    bars[name] = {part: 100 * leaves[part] / one.model_flop for part in shown}
 figures.stacked_bars(bars, "Parts of the FLOP of training", "{:.0f} %".format)
 
 # %% [markdown]
@@ -211,26 +213,28 @@ figures.stacked_bars(bars, "Parts of the FLOP of training", "{:.0f} %".format)
 # $$\frac{12\,L\,h\,s}{72\,L\,h^2} = \frac{s}{6h}.$$
 
 # %%
-gpt3 = flops.training_flops(models.MODELS["gpt3-175b"])
+gpt3 = full["gpt3-175b"]
 weights = gpt3.projections_flop + gpt3.mlp_flop
-print(
-    f"GPT-3: scores / weights = {gpt3.scores_flop / weights:.3%}, s/6h = {2048 / 6 / 12288:.3%}"
-)
 assert abs(gpt3.scores_flop / weights / (2048 / 6 / 12288) - 1) < 1e-9
 
-# %%
-for name in ("gpt2-124m", "llama2-7b", "llama2-70b"):
+bars = {}
+for name in names:
     model = models.MODELS[name]
-    full = flops.training_flops(model).model_flop_per_token
-    half = flops.training_flops(model, mask="causal").model_flop_per_token
-    n = model.parameters().total
-    print(
-        f"{name:<11} s={model.context}: {full / (6 * n):.3f} × 6N, causal {half / (6 * n):.3f}"
-    )
-    assert 1.07 < full / (6 * n) < 1 + model.context / (6 * model.hidden)
+    six_n = 6 * model.parameters().total
+    half = flops.training_flops(model, mask="causal")
+    bars[name] = {
+        "s / 6h": 100 * model.context / (6 * model.hidden),
+        "all pairs": 100 * (full[name].model_flop_per_token / six_n - 1),
+        "causal half": 100 * (half.model_flop_per_token / six_n - 1),
+    }
+    assert bars[name]["causal half"] < bars[name]["all pairs"] < bars[name]["s / 6h"]
+colours = {"s / 6h": style.BLUE, "all pairs": style.SKY, "causal half": style.YELLOW}
+figures.grouped_bars(
+    bars, "What 6ND leaves out, in % of 6ND", "{:.1f} %".format, colours
+)
 
 # %% [markdown]
-# The second number is a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
+# Sky and yellow differ by a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
 # not needed; a good kernel skips them. PaLM and the papers on Megatron-LM count all pairs; Megatron-LM's own `training.py` of 2025 and
 # others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation (利用率).
 #
@@ -259,26 +263,33 @@ assert round(flops.six_nd(174.6e9, 300e9) / 1e23, 2) == 3.14  # GPT-3, table D.1
 # %%
 total = flops.six_nd(models.MODELS["llama2-7b"].parameters().total, 2e12)
 rent = budget.training_run(total, gpus=64, flop_per_s_per_gpu=0.40 * 989.4e12)
-print(rent.explain())
 expect(37, rent.days, within=0.02, label="days", yours=days)
 
 # %% [markdown]
-# 37 days and about 57,000 GPU-hours. A week is not enough: it buys 379 billion tokens. Meta reports
-# 184,320 GPU-hours for LLaMA-2 7B, on A100 with a third of the speed (arXiv:2307.09288, table 2).
-#
-# The same arithmetic for a published bill. DeepSeek-V3 took 2.788 million H800 GPU-hours; at 2 USD per
-# hour (the authors' own assumption, arXiv:2412.19437, table 1):
+# 37 days: a week buys only 379 billion tokens. How many GPUs would a week take, and what if they reach more or less of their peak?
 
 # %%
-print(f"{budget.cost(2_788_000, gpu_hour_usd=2):,.0f} USD")
-assert budget.cost(2_788_000, 2) == 5_576_000
+curves = {
+    f"{percent} % of the peak": [
+        (gpus, budget.training_run(total, gpus, percent / 100 * 989.4e12).days)
+        for gpus in (64, 128, 256, 512, 1024)
+    ]
+    for percent in (30, 40, 50)
+}
+figures.lines(curves, "H100", "days", doubling=(True, True), level={"a week": 7})
+
+# %%
+in_a_week = 64 * rent.days / 7
+assert round(in_a_week) == 338 and round(rent.gpu_hours / 1000) == 57
 assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
+assert budget.cost(2_788_000, 2) == 5_576_000
 
 # %% [markdown]
-# The final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
+# At 40 % it takes 338 GPUs. The GPU-hours are 57,000 on every point of that curve. Meta reports
+# 184,320 for LLaMA-2 7B, on A100 with a third of the speed (arXiv:2307.09288, table 2).
 #
-# At the same price the 64 GPUs of the beginning cost 114,000 USD, for a model that is small by now. Note 001 says that such sums leave large models to a few
-# companies. That is true of the runs that fill the news. It is also why each percent in the rest of this course is worth money.
+# At 2 USD for a GPU-hour, 57,000 cost 114,000 USD. DeepSeek-V3 took 2.788 million H800 GPU-hours, at the same price (the authors' own
+# assumption, arXiv:2412.19437, table 1) 5,576,000 USD. That is the final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
 #
 # **Remember**
 # - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on how many GPUs share the work.
@@ -305,8 +316,7 @@ assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 # $2 \cdot 4096^3$ FLOP for three matrices of 33.6 MB, so 1365 FLOP per byte. Well above.
 
 # %%
-print(hardware.matmul_intensity(4096, 4096, 4096))
-print(hardware.accelerator("H100-SXM").ridge_flop_per_byte)
+assert round(hardware.accelerator("H100-SXM").ridge_flop_per_byte) == 295
 assert round(hardware.matmul_intensity(4096, 4096, 4096)) == 1365
 
 # %% [markdown]
@@ -328,20 +338,33 @@ panel.tokens.value = 4096
 assert panel.result.peak_fraction > 0.9
 panel.tokens.value = 64
 
+# %% [markdown]
+# The first two answers are where a curve meets the chips' ridges:
+
+
 # %%
-for gpu, least in (("H100-SXM", 512), ("H200-SXM", 256)):
-    panel.gpu.value = gpu
-    for tokens in (least // 2, least):
-        panel.tokens.value = tokens
-        mlp = next(op for op in panel.result.operations if op.name == "MLP")
-        ridge = panel.result.accelerator.ridge_flop_per_byte
-        print(
-            f"{gpu}, {tokens} tokens: {mlp.flop_per_byte:.0f} of {ridge:.0f} FLOP per byte"
-        )
-        assert (mlp.flop_per_byte > ridge) == (tokens == least)
+def mlp_intensity(tokens):
+    """FLOP per byte of LLaMA-2 7B's MLP."""
+    chip = hardware.accelerator("H100-SXM")
+    found = model_roofline(models.MODELS["llama2-7b"], chip, tokens).operations
+    return next(each.flop_per_byte for each in found if each.name == "MLP")
+
+
+ridges = {
+    f"ridge, {gpu}": hardware.accelerator(gpu).ridge_flop_per_byte
+    for gpu in ("H100-SXM", "H200-SXM")
+}
+curve = [(2**power, mlp_intensity(2**power)) for power in range(5, 13)]
+curves = {"MLP of LLaMA-2 7B": curve}
+figures.lines(curves, "tokens", "FLOP per byte", doubling=(True, True), level=ridges)
+
+# %%
+h100_ridge, h200_ridge = ridges.values()
+assert mlp_intensity(128) < h200_ridge < mlp_intensity(256)
+assert mlp_intensity(256) < h100_ridge < mlp_intensity(512)
 
 # %% [markdown]
-# So the answers are: from 512 tokens on, among powers of two (one by one it is 346 for the last of them); fewer, 256; and less than one percent.
+# So the answers are: from 512 tokens on, among powers of two (one by one it is 346 for the last of the matrices); fewer, 256; and less than one percent.
 #
 # Question 2 is a published mistake (note 004). The H200 has the same 989 TFLOP/s and the same NVLink as the H100; its
 # memory delivers 4.8 instead of 3.35 TB/s. That *lowers* the ridge from 295 to 206 FLOP per byte. The ratio
@@ -380,23 +403,35 @@ print(f"{peak / 1e9:.0f} GFLOP/s, {bandwidth / 1e9:.1f} GB/s")
 gain = predict("5.gain", "Rate at 256 / at 1?", yours=None)
 
 # %%
-rates = [
-    mine.attainable_flop_per_s(hardware.matmul_intensity(t, 2048, 2048, 4))
-    for t in (1, 256)
-]
-one, many = (measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in (1, 256))
-print(f"1 token: {one / 1e9:.1f} GFLOP/s, 256 tokens: {many / 1e9:.1f} GFLOP/s")
+sizes = (1, 4, 16, 64, 256)
+allowed = {
+    t: mine.attainable_flop_per_s(hardware.matmul_intensity(t, 2048, 2048, 4))
+    for t in sizes
+}
+reached = {t: measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
+# at most twice
 expect(
-    rates[1] / rates[0], many / one, within=1.0, label="gain by batching", yours=gain
-)  # at most twice
-assert many > 1.5 * one
+    allowed[256] / allowed[1],
+    reached[256] / reached[1],
+    within=1.0,
+    label="gain by batching",
+    yours=gain,
+)
+assert reached[256] > 1.5 * reached[1]
+
+# %%
+curves = {
+    name: [(t, rate / 1e9) for t, rate in rates.items()]
+    for name, rates in (("roofline", allowed), ("measured", reached))
+}
+figures.lines(curves, "tokens", "GFLOP/s", doubling=(True, True))
 
 # %% [markdown]
-# **Explain.** The direction is right, the factor is rough, and mostly smaller, for four reasons. A product of 256 rows does not
-# reach the peak of a large square one. The matrix of 16 MB may partly stay in the
-# processor's cache, which is faster than memory: then one token does better than the roofline says.
-# The addition that measured the bandwidth also writes, the product mostly reads. And a laptop
-# changes its clock, and does other things meanwhile. The roofline is a limit, not a forecast.
+# **Explain.** The direction is right, the height is rough. Below the roofline: a product of few rows does not
+# reach the peak of a large square one, and other programs run meanwhile. Above it: a part of the 16 MB of weights may stay in the
+# processor's cache, which is faster than memory, and the addition that measured the bandwidth also writes, while the product mostly reads.
+#
+# A whole model on your machine:
 
 # %%
 panels.roofline(model="gpt2-124m", tokens=256, machine=mine)
@@ -436,11 +471,9 @@ expect(0.462, palm, within=0.002, label="PaLM's MFU")
 # training no faster:
 
 # %%
-plain = flops.training_flops(models.MODELS["llama2-7b"])
-again = flops.training_flops(models.MODELS["llama2-7b"], recompute="full")
-print(
-    f"model {plain.model_flop:.3g}, hardware {again.hardware_flop:.3g} FLOP a sequence"
-)
+llama = models.MODELS["llama2-7b"]
+plain = flops.training_flops(llama)
+again = flops.training_flops(llama, recompute="full")
 assert again.model_flop == plain.model_flop
 assert 1.32 < again.hardware_flop / again.model_flop < 4 / 3
 
@@ -462,14 +495,28 @@ assert chosen == flash.hardware_flop > flash.model_flop == exact.model_flop
 # recomputation, than MFU charges when it counts all pairs:
 
 # %%
-skipping = flops.training_flops(
-    models.MODELS["llama2-7b"], mask="causal", attention="flash"
-)
-print(f"hardware / model, all pairs: {skipping.hardware_flop / plain.model_flop:.3f}")
-print(
-    f"hardware / model, half of them: {skipping.hardware_flop / skipping.model_flop:.3f}"
-)
+skipping = flops.training_flops(llama, mask="causal", attention="flash")
 assert skipping.model_flop < skipping.hardware_flop < plain.model_flop
+runs = {
+    "everything kept": plain,
+    "full recomputation": again,
+    "flash attention": flops.training_flops(llama, attention="flash"),
+    "flash, half of the pairs": skipping,
+}
+bars = {
+    name: {
+        "forward": one.forward_flop / one.tokens / 1e9,
+        "backward": 2 * one.forward_flop / one.tokens / 1e9,
+        "again": one.recompute_flop / one.tokens / 1e9,
+    }
+    for name, one in runs.items()
+}
+figures.stacked_bars(
+    bars,
+    "LLaMA-2 7B: GFLOP for each token",
+    "{:.1f}".format,
+    colours={"again": style.TEMPORARY},
+)
 
 # %% [markdown]
 # **Predict.** Your own MFU: the small GPT on one core, with your measured peak as the denominator.
@@ -534,17 +581,31 @@ def real_update(layers, hidden):
 slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
 
 # %%
-for size in ((2, 64), (4, 256)):
-    update = real_update(*size)
+bars = {}
+for name, size in {"small": (2, 64), "wide": (4, 256)}.items():
+    update, predicted = real_update(*size), predicted_update(*size)
     times = sorted(measure.machine.seconds(update, repeats=1) for _ in range(9))
-    predicted_s = predicted_update(*size).total_s
-    ratio = times[4] / predicted_s
-    print(
-        f"{size}: {1e3 * times[4]:.1f} ms, {ratio:.2f} times the {1e3 * predicted_s:.1f} predicted"
-    )
-    print(f"  fastest {1e3 * times[0]:.1f} ms, slowest {1e3 * times[8]:.1f}")
+    percent = 100 / predicted.total_s
+    bars[f"{name}, predicted"] = {
+        "matrix products": percent * predicted.compute_s,
+        "between them": percent * predicted.elementwise_s,
+        "optimizer": percent * predicted.optimizer_s,
+    }
+    for what, place in {"fastest": 0, "median": 4}.items():
+        bars[f"{name}, {what}"] = {"measured": percent * times[place]}
+    ratio = times[4] / predicted.total_s
     assert 0.2 < ratio < 10  # other programs may be running
 expect(1, ratio, within=9, label="measured / predicted, wide", yours=slower)
+
+# %%
+colours = {
+    "matrix products": style.COMPUTING,
+    "between them": style.TEMPORARY,
+    "measured": style.MEASURED,
+}
+figures.stacked_bars(
+    bars, "An update, in % of its prediction", "{:.0f} %".format, colours=colours
+)
 
 # %% [markdown]
 # **Explain.** On a quiet core the small update takes about 1.4 times, the wide one 1.1 times as long as predicted. Which of the three parts is to
@@ -597,7 +658,6 @@ figures.stacked_bars(bars, "H100, TFLOP/s", "{:,.0f}".format)
 
 # %%
 ada = hardware.tensor_core_peak(clock_hz=2.52e9, fma_per_clock=64, tensor_cores=512)
-print(f"RTX 4090: {ada / 1e12:.1f} TFLOP/s")
 assert round(ada / 1e12, 1) == 165.2
 
 # %% [markdown]

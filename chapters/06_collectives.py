@@ -31,7 +31,7 @@ from course_lib.panels import steppers
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
-from course_lib.theory.network.all_reduce_steps import tree_steps
+from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.blocks import exchange
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 
@@ -197,26 +197,16 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 #
 # The proof has a gap, and hardware uses it: it takes for granted that only *ranks* add. With **in-network reduction** (网内规约) the
-# switch (交换机) between them adds as well. At the least a GPU sends its tensor once and receives the sum once: $S$ instead of
-# $1.75\,S$ leave it. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in NCCL's settings *NVLS*), and there NCCL uses it for
-# all-reduce unless told otherwise. NCCL does it in two halves: each GPU lets the switch add up its own eighth of all tensors, then sends that sum to the switch, which copies it to all.
-# So $(n+1)/n \cdot S = 1.125\,S$ leave each of eight GPUs (nccl-tests, issue 212). Section 6.6 comes back to it. Until then everything goes from rank to rank.
+# switch (交换机) between them adds as well. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in NCCL's settings *NVLS*), and there NCCL uses it for
+# all-reduce unless told otherwise. Each GPU lets the switch add up its own eighth of all tensors, then sends that sum to the switch, which copies it to all:
+# $(n+1)/n \cdot S = 1.125\,S$ leave each of eight GPUs (nccl-tests, issue 212). Section 6.6 comes back to it. Until then everything goes from rank to rank.
 #
-# What the busiest of eight ranks sends in each of these ways, in units of $S$:
+# Four ways for eight ranks (section 6.4 is about the tree). Green are those that send the most:
 
 # %%
-on_a_ring = collectives.sent_bytes("all-reduce", 1, 8)
-in_a_tree = tree_steps(8)  # section 6.4
-ways = {
-    "all to rank 0, and back": 7,
-    "a tree: rank 0": in_a_tree.sent_parts(0, in_a_tree.steps),
-    "a ring: each rank": on_a_ring,
-    "NVLS: each rank": 9 / 8,
-}
-assert ways["a tree: rank 0"] == 3 and on_a_ring == 1.75
-figures.bars(
-    ways, "{:g} S".format, "All-reduce on eight ranks: what the busiest one sends"
-)
+ways = all_reduce_ways(ranks=8)
+assert [way.most for way in ways.values()] == [7, 3, 1.75, 1.125]
+figures.who_sends(ways, "× S")
 
 # %% [markdown]
 # ### In code
@@ -282,10 +272,14 @@ def sent_by(operation, numbers):
     return log.sent()["send-recv"]
 
 
+sent_of_4800 = {"all-reduce": sent_bytes * 4800 / size}  # measured above
 for name, (operation, numbers) in operations.items():
     sent = launch.run(sent_by, operation, numbers, ranks=4)
     assert sent == [(3, collectives.sent_bytes(name, 4800, 4))] * 4
-    print(f"{name}: {sent[0][0]} messages, {sent[0][1]} of 4800 bytes from each rank")
+    sent_of_4800[name] = sent[0][1]
+figures.bars(
+    sent_of_4800, "{:,.0f} B".format, "A tensor of 4800 B: sent by each of 4 ranks"
+)
 
 # %% [markdown]
 # What is "the tensor"? This course counts as NVIDIA's benchmark nccl-tests does: always the *whole* one. For all-gather that is the result, for
@@ -335,22 +329,27 @@ figures.stacked_bars(
 # %%
 gradients = 2 * models.MODELS["llama2-7b"].parameters().total  # bytes in bf16
 result = ring_or_tree("all-reduce", gradients, 8, nvlink)
-print(result.explain().splitlines()[1])
 expect(52.5, 1000 * result.ring_s, within=2e-3, unit="ms", yours=least)
 
 # %% [markdown]
 # The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
-# Together $2 \cdot 1.75 = 3.5$, and $3.5 \cdot 15 = 52.4$.
 #
 # And the stopwatch's 64 ms? 450 GB/s is what the wires carry. NVLink's own protocol takes about a fifth of it, and some 370 GB/s of data are left: so
 # says a maintainer of NCCL, and `NCCL_ALGO=RING` shows it on a healthy server (github.com/NVIDIA/nccl-tests, issue 212; a user measured 365 to 370 on 2 to 8 GPUs in issue
-# 1455 of NVIDIA/nccl). With this $\beta$:
+# 1455 of NVIDIA/nccl). Step by step from the guess to the stopwatch:
 
 # %%
 carries = replace(nvlink, bytes_per_s=370e9)
 healthy_s = collectives.seconds("all-reduce", gradients, 8, carries)
-print(f"{1000 * healthy_s:.0f} ms")
 assert round(1000 * healthy_s) == 64
+times = {
+    "once, at 900 GB/s": gradients / 900e9,
+    "once, at 450 GB/s": gradients / nvlink.bytes_per_s,
+    "round a ring": result.ring_s,
+    "370 GB/s of data": healthy_s,
+    "stopwatch, NCCL's choice": 0.049,
+}
+figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight H100")
 
 # %% [markdown]
 # No cable is broken. The 49 ms are below the least of a ring, so they were not a ring. Section 6.6 explains them.
@@ -359,22 +358,42 @@ assert round(1000 * healthy_s) == 64
 # that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB: three decades below. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
 
 # %%
-print(f"{result.half_bytes / 1e6:.2f} MB")
 assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
 
 # %% [markdown]
 # The model is simple on purpose. It knows no traffic jam of several groups on one cable, no time for the additions themselves, no second path. It is
 # good to some 10 or 20 % for large tensors on a quiet network, with a $\beta$ that was measured; a data sheet's is a fifth too high. Section 6.5 shows how far the model is off on your machine.
 #
-# Nor is $\alpha$ one number. NCCL has three ways of sending, *protocols*, and picks one by the size (numbers from the same file, for a ring on NVLink):
-#
-# | protocol | α of a step | share of the bandwidth | how the receiver learns that data are there |
-# |---|---|---|---|
-# | LL, low latency | 0.47 µs | a quarter | a flag beside every few bytes |
-# | LL128 | 1.9 µs | at most 92 % | a flag in every 128 bytes |
-# | Simple | 3.4 µs | all | a signal after a whole piece |
-#
-# The numbers of this chapter are those of Simple. Later releases of NCCL differ in the digits, not in the order.
+# Nor is $\alpha$ one number. NCCL has three *protocols* and picks one by the size. They differ in how the receiver learns that data are there: LL (low latency) puts a flag beside every few bytes,
+# LL128 in every 128 bytes, Simple signals after a whole piece. The numbers are from the same file, for a ring on NVLink:
+
+# %%
+protocols = {"LL": (0.47e-6, 0.25), "LL128": (1.9e-6, 0.92), "Simple": (3.4e-6, 1.0)}
+
+
+def protocol_us(name, kib):
+    """Microseconds of an all-reduce of eight H100 by one protocol."""
+    alpha, share = protocols[name]
+    wire = replace(nvlink, latency_s=alpha, bytes_per_s=share * nvlink.bytes_per_s)
+    return 1e6 * collectives.seconds("all-reduce", kib * 1024, 8, wire)
+
+
+kib_sizes = [2**power for power in range(3, 19)]
+figures.lines(
+    {name: [(kib, protocol_us(name, kib)) for kib in kib_sizes] for name in protocols},
+    "KiB",
+    "µs",
+    "An all-reduce on eight H100, by protocol",
+    doubling=(True, True),
+)
+
+# %%
+assert protocol_us("LL", 64) < protocol_us("LL128", 64) < protocol_us("Simple", 64)
+assert protocol_us("LL128", 4096) < min(protocol_us(p, 4096) for p in ("LL", "Simple"))
+assert protocol_us("Simple", 2**18) < protocol_us("LL128", 2**18)
+
+# %% [markdown]
+# By these numbers LL is first up to about 2 MB, LL128 up to about 60 MB, and Simple beyond. The numbers of this chapter are those of Simple. Later releases of NCCL differ in the digits, not in the order.
 #
 # **Remember**
 # - $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$. Small tensors pay for steps, large ones for bytes.
@@ -416,10 +435,18 @@ average = predict("6.tree", "Average bytes a rank / S?", yours=None)
 
 # %%
 by_rank = launch.run(counted, tree.tree_all_reduce, 1000, ranks=4)
-print([sent / 4000 for (_, sent), _ in by_rank])
 total = sum(sent for (_, sent), _ in by_rank)
 expect(1.5, total / 4 / 4000, label="average bytes a rank / S", yours=average)
-assert total / 4 == collectives.sent_bytes("all-reduce", 4000, 4)
+each = collectives.sent_bytes("all-reduce", 4000, 4)
+assert total / 4 == each
+
+# %%
+rows = {
+    f"rank {rank}": {"tree": sent / 4000, "ring": each / 4000}
+    for rank, ((_, sent), _) in enumerate(by_rank)
+}
+colours = {"tree": style.BLUE, "ring": style.MESSAGES}
+figures.grouped_bars(rows, "Sent by each rank", "{:g} S".format, colours)
 
 # %% [markdown]
 # **Explain.** The tree sends no more bytes than the ring: three edges, each used twice, are $6\,S$ over four ranks. But it sends them one after
@@ -453,13 +480,25 @@ panel
 assert panel.result.faster == "tree"
 panel.size_kib.value = 64 * 1024
 assert panel.result.faster == "ring"
-panel.ranks.value = 1024
-print(panel.sentence)
-panel.ranks.value, panel.size_kib.value = 8, 64
+panel.size_kib.value = 64
 
 # %% [markdown]
-# Answers. (1) 21 against 48 µs; the ring. (2) Upward: more ranks cost the ring steps in proportion, the tree only a logarithm; with the double tree it moves much further. (3) At about
-# nine times $n\alpha\beta$: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
+# Answers. (1) 21 against 48 µs; the ring. (2) Upward: more ranks cost the ring steps in proportion, the tree only a logarithm. With the double tree it moves much further:
+
+# %%
+curves = {
+    kind: [
+        (n, collectives.crossover_bytes("all-reduce", n, nvlink, tree=kind) / 1e6)
+        for n in (8, 16, 32, 64, 128, 256, 512, 1024)
+    ]
+    for kind in ("tree", "double-tree")
+}
+figures.lines(
+    curves, "ranks", "MB", "Below the curve the tree is faster", doubling=(True, True)
+)
+
+# %% [markdown]
+# (3) At about nine times $n\alpha\beta$: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
 #
 # **Remember**
 # - Tree: $2\lceil\log_2 n\rceil$ steps with the whole tensor each. Ring: $2(n-1)$ steps with $1/n$ each.
@@ -593,16 +632,32 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## 6.6 Reading data sheets and benchmarks
 #
-# | link | the data sheet says | one way, for one GPU |
-# |---|---|---|
-# | PCIe 4.0 x16 | 32 GB/s one way, or 64 both | 31.5 GB/s |
-# | NVLink3 (A100) | 600 GB/s, both ways | 300 GB/s |
-# | NVLink4 (H100, H200) | 900 GB/s, both ways | 450 GB/s |
-# | NVLink5 (B200) | 1800 GB/s, both ways | 900 GB/s |
-# | InfiniBand HDR (ConnectX-6 card) | 200 Gb/s | 25 GB/s |
-# | InfiniBand NDR (ConnectX-7 card) | 400 Gb/s | 50 GB/s |
-#
-# Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this table.
+# On the left what the data sheet says; behind each bar, what one GPU can send, one way:
+
+# %%
+a100, b200 = hardware.accelerator("A100-SXM-80GB"), hardware.accelerator("B200-SXM")
+sheets = {
+    "NVLink5 (B200): 1800 GB/s": b200.inside,
+    "NVLink4 (H100): 900 GB/s": nvlink,
+    "NVLink3 (A100): 600 GB/s": a100.inside,
+    "PCIe 4.0 x16: 32 or 64 GB/s": hardware.PCIE4,
+    "InfiniBand NDR: 400 Gb/s": hardware.NDR,
+    "InfiniBand HDR: 200 Gb/s": hardware.HDR,
+}
+rows = {
+    row: {"one way": wire.bytes_per_s, "other way": wire.bytes_per_s}
+    for row, wire in sheets.items()
+}
+figures.stacked_bars(
+    rows,
+    "Data sheets, and one way",
+    totals={row: f"{wire.bytes_per_s / 1e9:g} GB/s" for row, wire in sheets.items()},
+    told=lambda rate: f"{rate / 1e9:g} GB/s",
+    colours={"one way": style.MESSAGES, "other way": style.IDLE},
+)
+
+# %% [markdown]
+# Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this picture.
 #
 # **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A ring uses both directions, but a GPU that must *send* 23.6 GB has 450 GB/s for it. Notes divide the
 # H100's compute by 900 and the 4090's by 32, which is one way: two conventions in one table. To avoid it, this course counts one way, always.
@@ -614,14 +669,8 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %%
 pcie = 16 * 16e9 * 128 / 130 / 8
 hdr = 200e9 / 8
-print(f"PCIe4 x16: {pcie / 1e9:.1f} GB/s, HDR: {hdr / 1e9:.1f} GB/s")
-assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9
+assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9 == 31.5
 assert hdr == hardware.HDR.bytes_per_s < pcie
-figures.bars(
-    {"inside: NVLink4": nvlink.bytes_per_s, "PCIe slot": pcie, "network card": hdr},
-    lambda rate: f"{rate / 1e9:,.1f} GB/s",
-    "What a GPU can send in a second, one way",
-)
 
 # %% [markdown]
 # Notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
@@ -639,10 +688,16 @@ figures.bars(
 
 # %%
 per_byte = collectives.matrix_intensity(hidden=8192, tp=64)
-for peak in (330e12, 165.2e12):
-    needed = collectives.needed_bytes_per_s(peak, per_byte)
-    print(f"{per_byte:.0f} FLOP/byte, {peak / 1e12:g} TFLOP/s: {needed / 1e9:.0f} GB/s")
-assert per_byte == 384 and round(needed / 1e9) == 430
+needed = {
+    f"needed at {peak / 1e12:g} TFLOP/s": collectives.needed_bytes_per_s(peak, per_byte)
+    for peak in (330e12, 165.2e12)
+}
+assert per_byte == 384
+assert [round(rate / 1e9) for rate in needed.values()] == [859, 430]
+has = {"there is: NVLink4": nvlink.bytes_per_s, "there is: PCIe 4.0 x16": pcie}
+figures.bars(
+    needed | has, lambda rate: f"{rate / 1e9:,.0f} GB/s", "Received by a GPU, one way"
+)
 
 # %% [markdown]
 # The arithmetic holds. The peak does not: 165.2 is what an RTX 4090 reaches in bf16 (chapter 5), so 430 GB/s would do. Its PCIe slot has 31.5. NVLink has 450. Hence the rule that the heads of one layer stay *inside a
@@ -661,22 +716,17 @@ for milliseconds in (64, 49):
     algbw = collectives.algorithm_bandwidth(gradients, milliseconds / 1000)
     busbw = collectives.bus_bandwidth("all-reduce", gradients, 8, milliseconds / 1000)
     share = busbw / nvlink.bytes_per_s
-    print(
-        f"{milliseconds} ms: algbw {algbw / 1e9:.0f}, busbw {busbw / 1e9:.0f} GB/s, {share:.0%} of one way"
-    )
+    print(f"{milliseconds} ms: busbw {busbw / 1e9:.0f} GB/s, {share:.0%} of one way")
     assert (share > 1) == (milliseconds == 49)
 
 # %% [markdown]
 # The first line is a healthy ring: 82 % of the wires' 450 GB/s, which is what NVLink's protocol leaves.
 #
 # The second line claims 107 % of the link, and no ring can do that. It is the default on eight H100 behind NVLink switches: in-network reduction, with an algbw of about 275 and a busbw of about 480
-# GB/s at large sizes (the same issue 212). nccl-tests cannot see which way NCCL took. It multiplies by 1.75 in any case, although each GPU sent only $1.125\,S$. What really went over each wire:
+# GB/s at large sizes (the same issue 212). nccl-tests cannot see which way NCCL took. It multiplies by 1.75 in any case, although each GPU sent only $1.125\,S$.
 
 # %%
-on_the_wire = 9 / 8 * gradients / 0.049
-print(
-    f"{on_the_wire / 1e9:.0f} GB/s, {on_the_wire / nvlink.bytes_per_s:.0%} of one way"
-)
+on_the_wire = ways["a switch adds"].most * gradients / 0.049
 assert algbw < on_the_wire < carries.bytes_per_s < nvlink.bytes_per_s < busbw
 
 # %% [markdown]
@@ -704,7 +754,7 @@ figures.stacked_bars(
 # %% [markdown]
 # So neither column is a bandwidth of the wire. With in-network reduction the busbw answers another question: which link would a *ring* need to be as fast? (So the maintainer explains it, 5 July 2024.)
 #
-# So ask for the algorithm before you judge a number. 429 GB/s, 95 % of the link, sounds like a good busbw. It is too much for a ring, and too little for NVLS. `NCCL_ALGO=RING` makes the number comparable with
+# Ask for the algorithm before you judge a number. 429 GB/s, 95 % of the link, sounds like a good busbw. It is too much for a ring, and too little for NVLS. `NCCL_ALGO=RING` makes the number comparable with
 # the link, and `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` prints what NCCL chose.
 #
 # **Remember**
@@ -833,12 +883,6 @@ slow = demos.run(
     link_latency_us=10_000,
     stream=False,
 )
-print(slow.report())
-
-# %% [markdown]
-# The demo's own rows, as dots on the lines of the model:
-
-# %%
 dots = {
     kind: [(one.size_bytes, one.seconds) for one in slow.of(f"{kind}-all-reduce")]
     for kind in ("ring", "tree")
@@ -847,14 +891,12 @@ at_64_kib = ring_or_tree("all-reduce", 2**16, 4, link)
 figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
 
 # %%
-for (length, ring_s), (_, tree_s) in zip(dots["ring"], dots["tree"], strict=True):
-    print(f"{length:>7,} B: {'tree' if tree_s < ring_s else 'ring'} is faster")
 assert dots["tree"][0][1] < dots["ring"][0][1]  # 1 KiB
 assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 
 # %% [markdown]
 # **Explain.** The winner changes between 8 and 512 KiB, around the predicted 40 kB. The dots lie on the lines or a little above: the real $\alpha$ of your machine, with Python in it, adds some 0.1 ms to
-# each 10 ms, and on a busy machine a few ms. Never below, since nobody wakes up early. (The fit's $\alpha$ and $\beta$ in the report absorb these additions.)
+# each 10 ms, and on a busy machine a few ms. Never below, since nobody wakes up early.
 #
 # Outside the notebook, with your machine's own times, and by PyTorch's own launcher:
 #

@@ -29,11 +29,13 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
 from course_lib.measure.wire import log_wire
 from course_lib.panels import steppers
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import hardware, models, units
 from course_lib.theory.network import collectives
+from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.bucket_timeline import (
     Gradient,
     ddp_timeline,
@@ -106,14 +108,18 @@ assert difference < 1e-5
 #
 # ### The first limit: the model must fit
 #
-# Every GPU holds *all* weights, gradients and optimizer states. With the 16 bytes per parameter of chapter 3, LLaMA-2 7B needs more
-# than an H100 has:
+# Every GPU holds *all* weights, gradients and optimizer states: the 16 bytes per parameter of chapter 3. On each GPU, whether there are 2 or 2000:
 
 # %%
-llama = models.MODELS["llama2-7b"]
-states = 16 * llama.parameters().total
-print(units.format_bytes(states), "on each GPU, whether there are 2 or 2000")
-assert states > hardware.accelerator("H100-SXM").memory_bytes
+bars = {}
+for name in ("gpt2-1.5b", "llama2-7b", "llama2-13b"):
+    gb = 4 * models.MODELS[name].parameters().total / 1e9
+    bars[name] = {"weights": gb, "gradients": gb, "optimizer": 2 * gb}
+room = hardware.accelerator("H100-SXM").memory_bytes / 1e9
+figures.stacked_bars(bars, "", "{:.0f} GB".format, limit=("one H100", room))
+
+# %%
+assert sum(bars["llama2-7b"].values()) > room
 
 # %% [markdown]
 # A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit. Note 000 names the way out: cut the
@@ -173,7 +179,6 @@ copied = {}
 for devices in (2, 4, 8):
     parallel = scratch.replicas.data_parallel.DataParallel(model, ["cpu"] * devices)
     copied[devices] = measure.copies.copied_bytes(parallel.replicate)
-    print(f"{devices} devices: {copied[devices]:,} bytes of weights")
     assert copied[devices] == (devices - 1) * 4 * parameters
 expect(7 / 1, copied[8] / copied[2], label="bytes with 8 / with 2", yours=more)
 assert torch.allclose(parallel(inputs), model(inputs), atol=1e-5)
@@ -183,11 +188,20 @@ assert torch.equal(
 
 # %% [markdown]
 # **Explain.** The first device keeps its own copy, so 7 copies leave it instead of 1. In general $(n-1) \cdot 4N$ bytes of weights go out of *one* device, with $N$ parameters (112,384 in our small
-# GPT), and as many of gradients come back to it. That
-# device's link carries everything while the others wait, and it grows with $n$. (With NCCL the real class passes copies on from GPU to GPU, which
+# GPT), and as many of gradients come back to it. (With NCCL the real class passes copies on from GPU to GPU, which
 # spreads the load. The bytes in all stay, and so does the waiting.)
 #
 # `DistributedDataParallel` (DDP) is not a faster version of the same thing but another idea: the gradients are all-reduced, so no device is in the middle.
+# On eight devices:
+
+# %%
+ways = all_reduce_ways(ranks=8)
+assert ways["one rank adds"].most == copied[8] / (4 * parameters) == 7
+both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
+figures.who_sends(both, "× 4N")
+
+# %% [markdown]
+# And the more devices there are, the further the two drift apart:
 
 # %%
 sizes = range(2, 17)
@@ -234,14 +248,28 @@ figures.lines(
 place = predict("7.place", "Place of embedding.weight?", yours=None)
 
 # %%
-model, ready = build(), []
+model, ready = build(), []  # names and times
 for name, parameter in model.named_parameters():
     parameter.register_post_accumulate_grad_hook(
-        lambda _, name=name: ready.append(name)
+        lambda _, name=name: ready.append((name, time.perf_counter()))
     )
-model(inputs).sum().backward()
-print(*ready[:3], "…", *ready[-2:], sep="\n")
-expect(28, 1 + ready.index("embedding.weight"), label="place", yours=place)
+loss = model(inputs).sum()
+start = time.perf_counter()
+loss.backward()
+names = [name for name, _ in ready]
+expect(28, 1 + names.index("embedding.weight"), label="place", yours=place)
+
+# %% [markdown]
+# When it was, on the clock of this run. A bar ends when the last gradient of its part is ready:
+
+# %%
+last = {}
+for name, at in ready:
+    part = name.rpartition(".")[0].split(".")
+    last[" ".join(part[:2]) if part[0] == "blocks" else part[0]] = at
+begins = dict(zip(last, [start, *last.values()], strict=False))
+rows = {part: [("computing", begins[part], at)] for part, at in last.items()}
+figures.who_did_what(rows, "Backward, from the loss to the input")
 
 # %% [markdown]
 # **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may change
@@ -447,7 +475,6 @@ for count in (4, 8, 16, 32):
     if all(best_s[mib] < 1.1 * in_theory[mib] for mib in in_theory):
         break
 for mib, predicted_s in in_theory.items():
-    print(f"{mib:>4} MiB: predicted {predicted_s:.3f} s, measured {best_s[mib]:.3f} s")
     assert best_s[mib] > 0.98 * predicted_s  # nobody wakes up early
 
 # %%
@@ -461,8 +488,16 @@ expect(
 )
 assert best_s[0.25] < best_s[2]  # something was hidden
 
+# %%
+rows = {
+    f"buckets of {mib} MiB": {"predicted": in_theory[mib], "measured": best_s[mib]}
+    for mib in in_theory
+}
+colours = {"predicted": style.THEORY, "measured": style.MEASURED}
+figures.grouped_bars(rows, "A backward pass", lambda s: f"{1000 * s:.0f} ms", colours)
+
 # %% [markdown]
-# The prediction and that pass, on one scale. Numbers are layers in backward's order, and buckets:
+# The pass with a bucket for each layer, on one scale. Numbers are layers in backward's order, and buckets:
 
 
 # %%
@@ -478,23 +513,16 @@ figures.beside(
     "Six layers, a bucket for each, two ranks",
 )
 
-# %%
-gap_ms = 1000 * (best_s[0.25] - in_theory[0.25])
-first_ms = 1000 * (measured_lanes[1][0][0] - 0.020)
-late_ms = 1000 * sum(end - start - 0.030 for start, end in measured_lanes[1])
-print(f"{gap_ms:.1f} ms longer: {first_ms:.1f} ms until the first bucket leaves,")
-print(f"{late_ms:.1f} ms by which the six sleeps of the link overran")
-
 # %% [markdown]
 # **Explain.** 200 ms = 20 ms until the first bucket is full + 6 · 30 ms on the link. Two layers a bucket: 40 + 180 = 220. One bucket: 120 + 180
-# = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and before the first bucket leaves there is some real computing. The two pictures have the same order and the same gaps; the gap in time is never negative.
+# = 300, nothing hidden. On an idle computer the measured times lie 1 to 3 % above: sleeps last a little longer than asked, and before the first bucket leaves there is some real computing.
 #
 # We left the first pass out. Look at it:
 
 # %%
-for number, (seconds, _, sent) in enumerate(passes[0.25][:4], start=1):
-    print(f"pass {number}: {len(sent)} buckets, {seconds:.3f} s")
 assert [len(sent) for _, _, sent in passes[0.25][:4]] == [1, 6, 6, 6]
+first_two = {f"pass {number}": passes[0.25][number - 1][1:] for number in (1, 2)}
+figures.beside(first_two, "The first two passes, measured")
 
 # %% [markdown]
 # The first pass has one bucket, whatever the limit, and takes as long as one. DDP does not know yet in which order the gradients come. It watches the first
@@ -556,11 +584,18 @@ def worth(share_of_peak, link):
 
 a100 = hardware.accelerator("A100-SXM-80GB")
 best = a100.matmul_efficiency
-print(f"{best:.0%}, 25 GB/s: {worth(best, hardware.HDR)} GPUs of 8")
-print(f"45%, 25 GB/s: {worth(0.45, hardware.HDR)}")
-print(f"{best:.0%}, NVLink: {worth(best, a100.inside)}")
-assert worth(best, hardware.HDR) == round(8 * result.efficiency, 1) == 5.7
-assert (worth(0.45, hardware.HDR), worth(best, a100.inside)) == (6.9, 7.8)
+gpus = {
+    f"{best:.0%} of the peak, 25 GB/s": worth(best, hardware.HDR),
+    "45% of the peak, 25 GB/s": worth(0.45, hardware.HDR),
+    f"{best:.0%} of the peak, NVLink": worth(best, a100.inside),
+}
+assert round(8 * result.efficiency, 1) == 5.7
+assert list(gpus.values()) == [5.7, 6.9, 7.8]
+figures.stacked_bars(
+    {row: {"computing": each, "idle": 8 - each} for row, each in gpus.items()},
+    "What eight A100 are worth, in GPUs",
+    "{:.1f}".format,
+)
 
 # %% [markdown]
 # A fast GPU on a slow network is the worst case. Now the first question:
@@ -570,7 +605,6 @@ exposed_s = {}
 for mib in (512, 1, 25):
     panel.bucket_mib.value = mib
     exposed_s[mib] = panel.result.exposed_s
-print({mib: f"{1000 * s:.1f} ms" for mib, s in exposed_s.items()})
 assert exposed_s[25] < exposed_s[1] < exposed_s[512]
 
 # %% [markdown]
@@ -752,7 +786,6 @@ def three_passes(ddp):
 
 # %%
 theirs, ours = launch.run(all_reduced, library, from_hooks)[0]
-print("library:", *theirs, "by hand:", *ours, sep="\n")
 expect(
     ddp_all_reduces(syncs=3, buckets=len(buckets)),
     sum(len(one_pass) for one_pass in theirs),
@@ -761,6 +794,19 @@ expect(
 )
 assert ours == [buckets] * 3
 assert theirs == [[4 * parameters], buckets, buckets]
+
+# %%
+rows, colours = {}, (style.MESSAGES, style.SKY)
+for who, three_of_them in {"library": theirs, "by hand": ours}.items():
+    for number, one_pass in enumerate(three_of_them, start=1):
+        parts = {str(place): size for place, size in enumerate(one_pass, start=1)}
+        rows[f"{who}, pass {number}"] = parts
+figures.stacked_bars(
+    rows,
+    "All-reduces of each pass, by their bytes",
+    "{:,} B".format,
+    colours={str(place): colours[(place - 1) % 2] for place in range(1, 5)},
+)
 
 # %% [markdown]
 # **Explain.** Not 12 but 9: the library's first pass is one bucket, as before. Ours trusts that `parameters()` turned round is about the right order, and has
@@ -771,14 +817,11 @@ assert theirs == [[4 * parameters], buckets, buckets]
 
 # %%
 assert all(sum(one_pass) == 4 * parameters for one_pass in theirs + ours)
-for ranks in (2, 8, 1024):
-    sent = collectives.sent_bytes("all-reduce", 4 * parameters, ranks)
-    print(
-        f"{ranks:>5} ranks: each sends {sent:>9,.0f} B = {sent / (4 * parameters):.3f} × 4N"
-    )
+factors = [collectives.sent_bytes("all-reduce", 1, ranks) for ranks in (2, 8, 1024)]
+assert [round(factor, 3) for factor in factors] == [1, 1.75, 1.998]
 
 # %% [markdown]
-# The factor goes from 1 to nearly 2 and stays there. That is why DDP scales weakly so well: from 8 ranks to 1024, each sends only 14 % more. What
+# The factor is 1 for 2 ranks, 1.75 for 8 and 1.998 for 1024. That is why DDP scales weakly so well: from 8 ranks to 1024, each sends only 14 % more. What
 # does grow are the latencies, and the chance that one of 1024 is late.
 #
 # $4N$ is a convention too. Under autocast the weights stay fp32, so the gradients have 4 bytes. A model held in bf16 sends $2N$.
@@ -827,7 +870,27 @@ def what_happens(*arguments, timeout_s=20):
 
 
 # %% [markdown]
-# First case: *no* rank uses the second layer. The bucket is not full when the backward pass ends, so nobody sends anything, and `backward()` returns
+# Which gradients come, if no rank uses the second layer, and if only rank 0 does? Without DDP nobody waits, so we can look:
+
+
+# %%
+def which_came(users):
+    """By name, whether this rank's backward pass made the gradient."""
+    branches = Branches()
+    branches(torch.ones(1, 3), both=dist.get_rank() in users).sum().backward()
+    return {name: p.grad is not None for name, p in branches.named_parameters()}
+
+
+rows = {}
+for case, users in {"no rank": [], "only rank 0": [0]}.items():
+    for number, came in enumerate(launch.run(which_came, users, ranks=2)):
+        rows[f"{case}, on rank {number}"] = {
+            name.replace("sometimes", "some"): there for name, there in came.items()
+        }
+figures.full_buckets(rows, "Who uses the second layer, and the bucket on each rank")
+
+# %% [markdown]
+# First case: *no* rank uses the second layer. Nobody sends anything, and `backward()` returns
 # as if all were well. PyTorch notices in the *next forward pass*. Its message is one to know by heart:
 
 # %%
@@ -842,7 +905,7 @@ assert "did not receive grad for rank" in message
 # Note what is *missing*: the first update was made with gradients that had not been averaged. The last line has the names because
 # the course's launcher sets the environment variable `TORCH_DISTRIBUTED_DEBUG=INFO`. Without it PyTorch prints only their numbers: set it, or `DETAIL`.
 #
-# Second case: only rank 0 uses the layer. Its bucket is full, it sends, and waits for rank 1. Rank 1 has nothing to send. As long as rank 1 does something
+# Second case: only rank 0 uses the layer. It sends its bucket, and waits for rank 1, which has nothing to send. As long as rank 1 does something
 # else, here a long pause as for an evaluation, rank 0 **hangs** inside `backward()`:
 
 # %%
@@ -896,12 +959,13 @@ show_source(scratch.replicas.spread.Spread)
 
 # %%
 several = demos.run("multi_device", ranks=2, steps=3, stream=False)
-print(several.report())
+print(several.notes[1])
 assert all(v.sent == v.predicted_sent for v in several.versions)
 assert "device_ids" in several.notes[1]
 
 # %% [markdown]
-# On this machine both devices are the CPU, so it proves the mechanics, not the memory. The message in the last lines is what PyTorch says when you do pass `device_ids`. While one
+# The sums and bytes are right; on this machine both devices are the CPU, so it proves the mechanics, not the memory. The message is what PyTorch says when you do pass `device_ids`.
+# While one
 # device works the other one waits: room is gained, not speed. Chapter 11 fills the gaps with micro-batches.
 #
 # **Remember**
@@ -915,7 +979,6 @@ assert "device_ids" in several.notes[1]
 
 # %%
 traces = demos.run("overlap", ranks=2, stream=False)
-print(traces.report())
 figures.overlap({t.title: (t.computation, t.communication) for t in traces.lanes})
 
 # %%
@@ -935,9 +998,6 @@ assert all(lanes.communication[0][0] < lanes.computation[-1][1] for lanes in man
 run = demos.run(
     "ddp", ranks=2, steps=20, accumulation=1, bucket_cap_mb=0.1, stream=False
 )
-print(run.report())
-
-# %%
 expected = ddp_all_reduces(syncs=20, buckets=len(buckets))
 expect(expected, run.all_reduces, label="all-reduces")
 expect(20 * 4 * parameters, run.all_reduced_bytes, label="bytes", unit="B")

@@ -45,6 +45,7 @@ from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
 from course_lib.figures.compute.audited import audited
 from course_lib.figures.compute.economics import token_costs
 from course_lib.figures.compute.paid_time import paid_time
+from course_lib.figures.compute.products import matrix_products
 from course_lib.figures.compute.roofline import on_roofline
 from course_lib.figures.compute.sharing import shared_rates
 from course_lib.figures.course.built import built
@@ -61,6 +62,7 @@ from course_lib.figures.data_parallel.buffers import two_buffers
 from course_lib.figures.data_parallel.clipped import clipped
 from course_lib.figures.data_parallel.cut_rows import cut_rows
 from course_lib.figures.data_parallel.cut_unit import cut_unit
+from course_lib.figures.data_parallel.full_buckets import full_buckets
 from course_lib.figures.data_parallel.gathering import gather_memory, measured_memory
 from course_lib.figures.data_parallel.halves import halves
 from course_lib.figures.data_parallel.lanes import two_lanes
@@ -89,6 +91,7 @@ from course_lib.figures.network.collective_grid import collective_grid
 from course_lib.figures.network.one_slow_link import slow_ring
 from course_lib.figures.network.rdma_paths import rdma_paths
 from course_lib.figures.network.ring_or_tree import collective_times
+from course_lib.figures.network.who_sends import who_sends
 from course_lib.figures.paper.picture import Picture
 from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.pipelines.layer_paths import layer_paths
@@ -148,6 +151,7 @@ __all__ = [
     "failing_job_step",
     "families",
     "first_page",
+    "full_buckets",
     "fused_rows",
     "gather_memory",
     "grouped_bars",
@@ -159,6 +163,7 @@ __all__ = [
     "layer_step",
     "lines",
     "loss",
+    "matrix_products",
     "measured_memory",
     "memory_of_passes",
     "memory_over_time",
@@ -211,6 +216,7 @@ __all__ = [
     "wasted_time",
     "who_asks_whom",
     "who_did_what",
+    "who_sends",
     "who_stores_what",
     "window",
     "zero_step",

@@ -7,6 +7,7 @@ from course_lib import figures
 from course_lib.clinic.tables import PARTS as LAYERS
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.theory.inputs.hardware import HDR, PCIE4, Link, accelerator
+from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.blocks import OPERATIONS, exchange
 from course_lib.theory.network.one_slow_link import OneSlowLink
 from course_lib.theory.network.ring_or_tree import ring_or_tree
@@ -56,6 +57,11 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         largest=2**20,
         measured={"ring": [(2**10, 0.03), (2**19, 0.1)], "tree": [(2**10, 0.02)]},
     ),
+    "who sends": lambda: figures.who_sends(all_reduce_ways(8), "× S"),
+    "who sends, many": lambda: figures.who_sends(all_reduce_ways(12), "× S"),
+    "who sends, two": lambda: figures.who_sends(
+        {name: way for name, way in all_reduce_ways(2).items() if name != "tree"}, "MB"
+    ),
     "slow ring": lambda: figures.slow_ring(OneSlowLink(4e9, 64, HDR, 6.25e9, 8)),
     "slow ring, nothing slow": lambda: figures.slow_ring(OneSlowLink(1e3, 2, HDR, 25e9)),
     "rdma paths": lambda: figures.rdma_paths(0.33),
@@ -99,6 +105,8 @@ CLUSTER: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     ),
 }
 BAD_CLUSTER: list[Callable[[], object]] = [
+    lambda: figures.who_sends({}, "MB"),
+    lambda: figures.who_sends(all_reduce_ways(13), "MB"),
     lambda: figures.used_rows([0], []),
     lambda: figures.who_asks_whom([], []),
     lambda: figures.who_asks_whom([{"a": ""}] * 4, []),

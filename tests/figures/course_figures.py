@@ -11,6 +11,7 @@ from course_lib.theory.audits.claim import Audit, Claim
 from course_lib.theory.audits.gpt2_128 import gpt2_128
 from course_lib.theory.audits.plan_2048 import plan_2048
 from course_lib.theory.audits.whole_run import LoggedStep, Run, RunAudit
+from course_lib.theory.compute.products import linear_products
 from course_lib.theory.compute.roofline import model_roofline
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.models import MODELS
@@ -105,6 +106,9 @@ COURSE: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "audited, nothing is left": lambda: figures.audited(
         Audit("a source", (Claim("much", 5e8, 4e11, 0, "none is found", "tokens"),)), TITLE
     ),
+    "products": lambda: figures.matrix_products(linear_products(2, 3, 4)),
+    "products, large": lambda: figures.matrix_products(linear_products(4, 4, 4)),
+    "products, small": lambda: figures.matrix_products(linear_products(1, 1, 1)[:1]),
     "paid time": lambda: figures.paid_time(PAID),
     "paid time, all of it": lambda: figures.paid_time(USED_UP),
     "paid time, little of it": lambda: figures.paid_time(LOST),
@@ -113,6 +117,8 @@ COURSE: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "ladder, large": lambda: figures.batch_ladder(Batching(10**9, 256, 256, 128, 8)),
 }
 BAD_COURSE: list[Callable[[], object]] = [
+    lambda: figures.matrix_products([]),
+    lambda: figures.matrix_products(linear_products(2, 3, 5)),
     lambda: figures.samples_by_rank([]),
     lambda: figures.samples_by_rank([[]]),
     lambda: figures.tried_batches([], 1),

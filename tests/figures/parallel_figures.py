@@ -61,6 +61,15 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "clipped, large": lambda: figures.clipped((30, 40), 5, (3, 4), (5, 5)),
     "halves": lambda: figures.halves({"plain": 2 * ["gradients"], "stage 1": ["gradients"]}, "m"),
     "halves, many": lambda: figures.halves({"stage 3": 12 * ["weights", "weights", "gradients"]}),
+    "full buckets": lambda: figures.full_buckets(
+        {
+            "no rank uses it, rank 0": {f"sometimes.{n}": n > 1 for n in range(4)},
+            "rank 1": {"weight": True, "bias": True},
+        },
+        TITLE,
+    ),
+    "full buckets, one": lambda: figures.full_buckets({"rank 0": {"a": False}}),
+    "full buckets, six": lambda: figures.full_buckets({"0": {f"bias {n}": True for n in range(6)}}),
     "replicas": lambda: figures.replicas([0.2, 0.6], 4, TITLE),
     "replicas, six": lambda: figures.replicas([0.123456, -2 / 3, 1, 2, 3, 400], 100),
     "zero": lambda: figures.who_stores_what(
@@ -177,6 +186,8 @@ PARALLEL: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "same samples, one": lambda: figures.same_samples({"dp 128": Batching(10**5, 4, 8, 16, 8)}),
 }
 BAD_PARALLEL: list[Callable[[], object]] = [
+    lambda: figures.full_buckets({}),
+    lambda: figures.full_buckets({"rank 0": {str(n): True for n in range(7)}}),
     lambda: figures.same_samples({}),
     lambda: figures.same_samples({"large": Batching(10**5, 1, 1, 32, 8)}),
     lambda: figures.cut_product([1], [[1, 2], [3, 4]], "rows"),

@@ -1,0 +1,37 @@
+"""The three products of a linear layer, by torch's own counter."""
+
+import pytest
+import torch
+from probes import Probe
+
+from course_lib.measure.flops import matmul_flops
+from course_lib.theory.compute.products import linear_products
+
+
+def test_the_products_add_up_to_what_torch_counts():
+    layer = torch.nn.Linear(3, 4, bias=False)
+    tokens = torch.ones(2, 3, requires_grad=True)
+    counted = matmul_flops(lambda: layer(tokens).sum().backward())
+    assert sum(one.flop for one in linear_products(2, 3, 4)) == counted == 144
+
+
+def test_the_sizes_are_those_of_the_tensors():
+    x, w, dy = torch.ones(2, 3), torch.ones(3, 4), torch.ones(2, 4)
+    made = (x @ w, x.T @ dy, dy @ w.T)
+    sizes = [(one.rows, one.columns) for one in linear_products(2, 3, 4)]
+    assert sizes == [tuple(each.shape) for each in made]
+
+
+def test_no_tokens_are_refused():
+    with pytest.raises(ValueError, match="tokens must be at least 1"):
+        linear_products(0, 3, 4)
+
+
+PROBES = {
+    "linear_products": Probe(
+        linear_products,
+        {"tokens": 2, "inputs": 3, "outputs": 4},
+        {"tokens": 3, "inputs": 4, "outputs": 5},
+    )
+}
+RECORDS = {"Product": list(linear_products(2, 3, 4))}
