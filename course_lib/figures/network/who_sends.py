@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from course_lib.figures.paper import style
-from course_lib.figures.paper.arrow import arrow
+from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Point
 from course_lib.theory.network.all_reduce_ways import Way
@@ -50,14 +50,19 @@ def _circle(drawing: Drawing, way: Way, middle: Point) -> None:
         for rank, turn in enumerate(turns)
     }
     switched = any(rank not in places for pair in way.sent for rank in pair)
-    for sender, receiver in way.sent:
-        start, end = places.get(sender, middle), places.get(receiver, middle)
-        arrow(drawing, *_shortened(start, end), style.MESSAGES, 1.2)
+    arrows = [
+        _shortened(places.get(sender, middle), places.get(receiver, middle))
+        for sender, receiver in way.sent
+    ]
+    drawing.lines([line for ends in arrows for line in arrow_lines(*ends)], style.MESSAGES, 1.2)
     half = _BOX / 2
-    for rank, (x, y) in places.items():
-        fill = style.MESSAGES if rank in way.busiest else style.WHITE
-        drawing.boxes([(x - half, y - half, _BOX, _BOX)], fill)
-        drawing.write(x, y + 3.2, str(rank), 9, "center", style.on(fill))
+    for fill in (style.MESSAGES, style.WHITE):
+        chosen = [rank for rank in places if (rank in way.busiest) == (fill == style.MESSAGES)]
+        boxes = [(places[r][0] - half, places[r][1] - half, _BOX, _BOX) for r in chosen]
+        drawing.boxes(boxes, fill)
+        texts = [(places[r][0], places[r][1] + 3.2, str(r)) for r in chosen]
+        if texts:
+            drawing.write_all(texts, size=9, align="center", colour=style.on(fill))
     if switched:
         x, y = middle
         drawing.boxes([(x - 12, y - half, 24, _BOX)], style.PALE)

@@ -12,10 +12,15 @@ def arrow(
     picture: Picture, start: Point, end: Point, colour: str = style.INK, width: float = 1
 ) -> None:
     """Draw a straight line with a head at `end`."""
-    picture.line([start, end], colour, width)
+    for points in arrow_lines(start, end):
+        picture.line(points, colour, width)
+
+
+def arrow_lines(start: Point, end: Point) -> list[list[Point]]:
+    """Shaft and head: what several arrows of one look draw at once."""
     back = math.atan2(start[1] - end[1], start[0] - end[0])
     sides = [
         (end[0] + _HEAD * math.cos(back + turn), end[1] + _HEAD * math.sin(back + turn))
         for turn in (_SPREAD, -_SPREAD)
     ]
-    picture.line([sides[0], end, sides[1]], colour, width)
+    return [[start, end], [sides[0], end, sides[1]]]
