@@ -624,7 +624,7 @@ figures.lines(
 # left differs from text to text. McCandlish et al. see the same in larger models: the noise scale grows as the loss falls (section 3).
 # So a batch that is too large on the first day may be right a week later. Llama 3 405B began with 4M tokens per batch and ended
 # with 16M. Its authors name two reasons: a small batch at first for stability, larger ones
-# later for efficiency (arXiv:2407.21783, section 3.4.1).
+# later for efficiency (arXiv:2407.21783, section 3.4.1). DeepSeek-V3 went from 3072 to 15,360 sequences (arXiv:2412.19437, section 4.2).
 #
 # ### Where the rule of 2.4 ends
 #
@@ -958,15 +958,18 @@ check("2.7", [squared_length, critical_batch, samples_ratio])
 # %% [markdown] tags=["exercise"]
 # **2.8** Note 004 says: "usually a smaller batch needs a smaller learning rate". Right, but how much
 # smaller? At batch 2048 SGD used 0.8 and Adam 0.0006. Which rates do the two rules of section 2.4 give
-# at batch 128?
+# at batch 128? And in the other direction: let the critical batch be 4096. Which rate does the formula of section 2.5 give SGD at
+# batch 32,768?
 
 # %% tags=["exercise"]
-sgd, adam = ..., ...
+sgd, adam, sgd_large = ..., ..., ...
 ### BEGIN SOLUTION
 sgd = 0.8 * 128 / 2048
 adam = 0.0006 * (128 / 2048) ** 0.5
+largest = 0.8 * (1 + 4096 / 2048)  # 2.4, however large the batch
+sgd_large = largest / (1 + 4096 / 32_768)  # the linear rule would say 12.8
 ### END SOLUTION
-check("2.8", [sgd, adam])
+check("2.8", [sgd, adam, sgd_large])
 
 # %% [markdown] tags=["exercise"]
 # **2.9** (published mistake, note 004) A very large batch "affects the speed of convergence, or

@@ -1,6 +1,6 @@
 """A sweep of learning rates on a model small enough to train many of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 
 def final_losses(
-    optimizer: type[Optimizer],
+    optimizer: Callable[..., Optimizer],
     rates: Sequence[float],
     batch: int,
     text: Tensor,
