@@ -263,6 +263,11 @@ llama2 = Batching(
 )
 assert llama2.global_batch == 1024
 assert llama2.tokens_per_batch == 4_194_304
+assert round(2e12 / llama2.tokens_per_batch, -3) == 477_000
+
+# %% [markdown]
+# At this scale the length of a run is given in tokens or updates rather than epochs. LLaMA-2 was trained on 2 trillion tokens (same
+# table), which makes about 477,000 updates.
 
 # %% [markdown]
 # **Try it.** Move the sliders, by mouse or with the arrow keys. Three things to look for:

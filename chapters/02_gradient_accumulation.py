@@ -240,7 +240,7 @@ figures.stacked_bars(weights, "Weight in the loss", "{:.0f} %".format)
 
 # %% [markdown]
 # In the mean of the means a token in A counts nine times as much as a token in B. This was a real bug: the Hugging Face
-# trainer did it until October 2024 (transformers issue 34191, "gradient accumulation fix").
+# trainer did it until October 2024 (transformers pull request 34191).
 #
 # **Predict.** In half of our samples we replace all but 8 of the 64 characters by padding. By how many
 # percent is the popular recipe's gradient off, relative to the right one?
@@ -357,7 +357,8 @@ panels.accumulation()
 #
 # `accumulate_ddp` counts tokens before its first forward pass, and it must: the first micro-batch is already divided by the tokens of
 # the whole window, on all ranks. So the labels of the whole window have to be there before the first backward pass. The Hugging Face
-# trainer fetches all micro-batches of an update ahead (`get_batch_samples`), and so does torchtitan (`train_step`). That is cheap. For 32
+# trainer fetches all micro-batches of an update ahead (`get_batch_samples`) and adds the counts up over the ranks
+# (`average_tokens_across_devices`, now on by default). torchtitan does the same (`train_step`). Waiting is cheap. For 32
 # micro-batches of 8 sequences of 4096 tokens, inputs and labels in int64:
 
 # %%
@@ -610,7 +611,7 @@ readings = train(learner, adamw, text, updates=160, micro_batches=8, samples=2)
 stretches = [(0, 5), (5, 10), (10, 20), (20, 40), (40, 80), (80, 160)]
 noise = {last: critical_batch(readings[first:last], 2, 16) for first, last in stretches}
 assert noise[5] < 1 and 30 < noise[160] / noise[5] < 60
-assert (round(readings[0].loss, 1), round(readings[-1].loss, 1)) == (4.8, 2.4)
+assert readings[0].loss > 4.7 and 2.2 < readings[-1].loss < 2.6
 figures.lines(
     {"critical batch": list(noise.items())},
     "updates",
@@ -620,7 +621,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# From 0.3 to 14 samples, about forty times as much, while the loss fell from 4.8 to 2.4. What all batches agree on has been learned; what is
+# From 0.3 to 14 samples, about forty times as much, while the loss fell from 4.8 to about 2.4. What all batches agree on has been learned; what is
 # left differs from text to text. McCandlish et al. see the same in larger models: the noise scale grows as the loss falls (section 3).
 # So a batch that is too large on the first day may be right a week later. Llama 3 405B began with 4M tokens per batch and ended
 # with 16M. Its authors name two reasons: a small batch at first for stability, larger ones
