@@ -8,13 +8,15 @@
 # This course teaches how large models are trained on many accelerators (加速器). You need a
 # laptop, Python and a little PyTorch. You do not need a GPU: programs that run on many GPUs
 # run here on several processes (进程) of your computer, and what they send, store and compute is counted
-# exactly. On a machine with GPUs these programs use them; what a notebook measures in its own
+# exactly. On a machine with GPUs these programs use them. What a notebook measures in its own
 # process, as chapters 3 and 5 do, stays on the CPU.
+#
+# Time: about 20 minutes.
 
 # %% [markdown]
-# Here they are, one small box for each of the 16,384. **Press ▶ and watch one of them**, the one at
-# the corner: with whom does it talk, and how much does it have to say? The block is as the authors describe it, and each
-# number is computed by the course; you will compute them yourself in chapter 13.
+# Here are all 16,384, one small box each. **Press ▶ and watch the one in
+# the corner**: with whom does it talk, and how much does it send? The layout is the one that the authors describe. The
+# numbers are computed by the course, and you will compute them yourself in chapter 13.
 
 # %%
 from course_lib import doctor, expect, figures, launch, outline, panels, predict
@@ -26,25 +28,26 @@ from course_lib.panels import steppers
 steppers.block()
 
 # %% [markdown]
-# **Remember** the three directions. Eight GPUs share each matrix (chapter 10), sixteen groups share the layers (chapter 11),
-# and 128 copies share the text (chapter 7). The rest of the course takes this block apart.
+# **Remember** the three directions. Eight GPUs share each matrix (chapter 10): most of the bytes go to these seven neighbours, inside one
+# computer. Sixteen groups share the layers (chapter 11): that takes the fewest bytes. And 128 copies share the text (chapter 7). The rest
+# of the course takes this block apart.
 
 # %% [markdown]
 # ## How each chapter works
 #
 # Every chapter repeats one loop:
 #
-# 1. **Predict** (预测). You commit a number before anything runs.
+# 1. **Predict** (预测). You commit to a number before anything runs.
 # 2. **Measure** (测量). Code runs and counts: bytes, operations, messages, seconds.
-# 3. **Explain the gap** (解释差距). Where the two differ, we say why, and by how much they may.
+# 3. **Explain the gap** (解释差距). Where the two differ, we say why, and how large the difference may be.
 #
-# Here is the loop once, in small. Four processes each hold one number: 0, 1, 2 and 3. They add
-# them up so that each has the sum. This is called an **all-reduce** (全规约). You meet it again in
+# Here is the loop once, on a small scale. Four processes each hold one number: 0, 1, 2 and 3. They add
+# them up so that each has the sum. This is called an **all-reduce** (全规约). You will meet it again in
 # chapter 2, and in most chapters from 6 on.
 #
-# **Predict.** They do it twice: what the first all-reduce leaves goes into a second one. What does each
+# **Predict.** They do it twice: the result of the first all-reduce goes into a second one. What does each
 # process have in the end? Run the cell with `predict`, write your number in its box and press Enter. (Outside
-# of a notebook, put it in place of `None`.) The first number that you commit stays. If you leave the box empty, the notebook goes on without you.
+# a notebook, put it in place of `None`.) Your first number is the one that counts. If you leave the box empty, the notebook carries on without it.
 
 # %%
 total = predict("0.twice", "What does each process have in the end?", yours=None)
@@ -76,9 +79,9 @@ assert len(set(results)) == 1
 expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 
 # %% [markdown]
-# `expect` shows three numbers on one line. *You* is the number that you committed, with the way from it to what came; without one,
-# the answer stays folded until you write it or open it. *Theory* is what a formula says. *Measured* is what the run found; above it
-# stands its gap to theory. If the gap is larger than the notebook allows, the cell stops with an error. Your own number may be as wrong as it likes:
+# `expect` shows three numbers on one line. *You* is the number that you committed to, and how far it was from the result. If you
+# wrote none, the answer stays folded until you write one or open it. *Theory* is what a formula says. *Measured* is what the run found, and above it
+# stands the gap to theory. If that gap is larger than the notebook allows, the cell stops with an error. Your own number may be as wrong as it likes:
 # nothing stops, and a wrong prediction is where you learn most.
 #
 # **Explain.** No gap: counting is exact. After the first all-reduce *every* process has 6, so the second
@@ -94,8 +97,8 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 # The next cell starts 2 and then 4 processes, lets them exchange a number, and says how long
 # that took. In a terminal, `course doctor` looks at more and says what to do about it.
 #
-# Each notebook that you open has a process of its own, the **kernel** (内核), and it stays when you close the
-# notebook: 290 to 460 MB each. Before a large chapter, end those of earlier ones: *Kernel → Shut Down All Kernels*.
+# Each notebook that you open runs in its own process, its **kernel** (内核). It keeps running when you close the
+# notebook, and holds 290 to 460 MB. Before you open a large chapter, end the kernels of earlier ones: *Kernel → Shut Down All Kernels*.
 
 # %%
 doctor.self_test()
@@ -103,9 +106,9 @@ doctor.self_test()
 # %% [markdown]
 # ## Sliders
 #
-# Most chapters have a panel like this one. Move a slider with the mouse or the arrow keys; the
-# number box beside it takes exact values. The numbers come from the same functions that the text and
-# the tests use.
+# Most chapters have a panel like this one. Move a slider with the mouse or the arrow keys, or type an exact value into the
+# box beside it. The results come from the same functions that the text and
+# the tests use. What the words mean is the subject of chapter 1.
 
 # %%
 panels.batches(samples=1000, micro_batch=5, accumulation=2)
@@ -132,10 +135,10 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # solution("1.1")          # an answer; from then on the exercise counts as seen
 # ```
 #
-# A wrong answer is told what kind of wrong it is ("too large: bits or bytes?") and not the right value. The hints lead towards it. Behind the last
-# one, after a wrong answer, stands the reason. What you had passed before you looked at the solution stays passed.
+# For a wrong answer, the check says what kind of wrong it is ("too large: bits or bytes?"), but not the right value. The hints lead towards it. After the last
+# one comes the reason, if you have tried an answer by then. What you passed before you looked at the solution stays passed.
 #
-# A number may be rounded to three digits. Where bytes, seconds or a fraction are asked for, a text with a unit will do: `"24.9 GB"` is
+# You may round a number to three digits. Where bytes, seconds or a fraction are asked for, you may also write a text with a unit: `"24.9 GB"` is
 # read as 24.9e9 bytes, `"15 %"` as 0.15.
 #
 # The solved notebooks are in `solutions/`. In a terminal,
@@ -161,14 +164,14 @@ print(in_brief())
 # | 003 | "How to train large models", lryc.cn/news/422711 | the kinds of parallelism, after two English articles |
 # | 004 | "Estimating the compute of GPUs", on CSDN | bandwidth, 3D parallelism on 2048 GPUs, the batch |
 #
-# Where a note is wrong, or leaves out a condition, an exercise is made of it: "published mistake, note
-# 004" stands above it. A published number deserves to be checked, and you will be able to.
+# Where a note is wrong, or leaves out a condition, it becomes an exercise, marked "published mistake, note
+# 004". A published number deserves to be checked, and you will be able to.
 
 # %% [markdown]
 # ## The map
 #
-# Seventeen chapters follow this one. You can read them in the order of their numbers, or go along the arrows to the one that
-# you are here for: FSDP, for example, needs chapters 1, 2, 3 and 5 to 8 first.
+# Seventeen chapters follow this one. You can read them in order, or follow the arrows to the one that
+# you came for: FSDP, for example, needs chapters 1, 2, 3 and 5 to 8 first.
 
 # %%
 figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
@@ -194,14 +197,14 @@ figures.course_map(outline.CHAPTERS, outline.steps(), PARTS)
 # | 16 | [The cluster clinic](16_cluster_clinic.ipynb) | Which cable is broken? | a parser of `ibstat`, the first call on which ranks differ |
 # | 17 | [Capstone](17_capstone.ipynb) | Can you defend a plan for a 70B model? | streams that share a GPU, an audit of any claim, and a report |
 #
-# All terms with their Chinese names stand in [the glossary](glossary.ipynb).
+# [The glossary](glossary.ipynb) has all terms with their Chinese names.
 
 # %% [markdown]
 # ## Conventions
 #
 # - **GB** is $10^9$ bytes, **GiB** is $2^{30}$ bytes. Never mixed, always written out.
 # - **FLOP** is an operation, **FLOP/s** a speed.
-# - Bandwidth is counted one way. Peak rates are those for dense matrices.
+# - Bandwidth is per direction: a link that sends 50 GB/s and receives 50 GB/s at once has 50 GB/s. Peak rates are those for dense matrices.
 # - Where published tools disagree, the convention is named and is a parameter.
 # - A number is either measured in the notebook or has its source beside it.
 # - Technical terms come with their Chinese name at first use.

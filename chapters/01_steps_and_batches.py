@@ -11,7 +11,7 @@
 # - how large the batch behind one update really is, in samples and in tokens,
 # - which samples each process sees, which it sees twice, and which nobody sees.
 #
-# Time: about 40 minutes. You need PyTorch's training loop, nothing about clusters.
+# Time: about an hour with the exercises. You need PyTorch's training loop, nothing about clusters.
 
 # %%
 from dataclasses import replace
@@ -44,12 +44,12 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # the gradients of several micro-batches first and update once. That is **gradient accumulation**
 # (梯度累积), the subject of chapter 2. With accumulation 2, two micro-steps make one update.
 #
-# Be careful with two neighbouring words. A *mini-batch* (小批次) is the whole batch behind one
-# update, as in "mini-batch gradient descent"; here 10 samples. A *micro-batch* is a piece
-# of it; here 5. Texts mix them up, and the numbers change by the accumulation factor when they do.
+# Two similar words are easily confused. A *mini-batch* (小批次) is the whole batch behind one
+# update, as in "mini-batch gradient descent": here 10 samples. A *micro-batch* is a piece
+# of it: here 5. Some texts mix them up, and then their numbers are off by the accumulation factor.
 #
-# From the top down: the epoch is cut into updates, an update into micro-steps, and each of these takes one
-# micro-batch of 5 samples. Where in the picture are the colleague's 200 steps, and where are the 100?
+# Read the picture from the top down: the epoch is cut into updates, an update into micro-steps, and each of these takes one
+# micro-batch of 5 samples. Where are the log's 200 steps, and where are the 100 updates?
 
 # %%
 figures.batch_ladder(Batching(samples=1000, micro_batch=5, accumulation=2))
@@ -93,17 +93,32 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 #
 # $$\text{micro-steps} = \frac{1000}{8} = 125, \qquad \text{updates} = \frac{125}{3} = 41.7.$$
 #
-# The last micro-steps have no third one to wait for, but their gradients count: there is a 42nd update, with two micro-steps.
+# The last two micro-steps have no third one to wait for, but their gradients count: they make a 42nd update.
 # The next section is about such tails.
 #
 # And our colleague? $1000 / 5 = 200$ micro-steps and $200 / 2 = 100$ updates. The log counts the former, our colleague the latter.
-# The learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
+#
+# Which one do the tools count? Most "steps" and "iterations" are updates:
+#
+# | | counts updates | counts micro-steps |
+# |---|---|---|
+# | Hugging Face Trainer | `global_step`, and with it `max_steps`, `logging_steps`, `save_steps` | – |
+# | Megatron-LM | `iteration`, `--train-iters` | `num_microbatches`, within an iteration |
+# | DeepSpeed | `global_steps` | `micro_steps` |
+# | Lightning | `trainer.global_step` | `batch_idx` |
+# | torchtitan | `step` | – |
+# | your own `for step, batch in enumerate(loader)` | – | `step` |
+#
+# Source: where each counts up, in `trainer.py`, `training.py`, `engine.py`, `training_epoch_loop.py` and `trainer.py`. Our colleague's
+# trainer was of the last kind.
+#
+# The difference matters because the learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
 # A schedule set to 200 when there are 100 updates never gets past its middle.
 #
 # One more word is often misused. The **gradient** (梯度) is not "the change of the weights". It is
-# what the optimizer starts from. Plain SGD changes the weights by −(learning rate) × gradient;
-# Adam divides by a running size of the gradient, so that the change is about the learning rate
-# whatever the gradient's size.
+# what the optimizer starts from. Plain SGD changes the weights by −(learning rate) × gradient.
+# Adam divides by a running size of the gradient, so the change is about as large as the learning rate,
+# whatever the size of the gradient.
 
 # %% [markdown]
 # **Remember**
@@ -116,8 +131,8 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # Take 1003 samples and a batch of 10, without accumulation. The first 100 steps use 1000
 # samples. Three are left. What happens to them is a choice:
 #
-# - keep them: a 101st step with a micro-batch of 3 (`drop_last=False`, PyTorch's default);
-# - drop them: 100 steps, and in this epoch nobody sees these 3 samples (`drop_last=True`).
+# - keep them: there is a 101st step, with a micro-batch of 3 (`drop_last=False`, PyTorch's default);
+# - drop them: there are 100 steps, and nobody sees these 3 samples in this epoch (`drop_last=True`).
 #
 # With $N$ samples and batch $B$:
 #
@@ -142,9 +157,9 @@ for drop_last, ours in ((False, keep), (True, drop)):
 
 # %% [markdown]
 # Which one is right? Keeping is natural for evaluation, where every sample must count once.
-# For training people usually drop: a batch of 3 gives a noisier gradient than one of 10, yet
-# it moves the weights as far, and a batch of another size makes compiled code compile again.
-# With shuffling, other samples are dropped in each epoch, so nothing is lost for good.
+# For training people usually drop. A batch of 3 gives a noisier gradient than one of 10, yet
+# it moves the weights as far. And a batch of another size makes compiled code compile again.
+# With shuffling, different samples are dropped in each epoch, so nothing is lost for good.
 #
 # Accumulation has a tail too. 1003 samples in micro-batches of 5 are 201 micro-steps; with
 # accumulation 2, the last update has only one of them. If your loop waits for the second one,
@@ -186,7 +201,7 @@ assert two_nodes.global_batch == 80
 figures.batch_ladder(two_nodes)
 
 # %% [markdown]
-# Each line above is one formula. Two deserve a second look. The first is the number of updates:
+# Each line above is one formula. Two of them deserve a second look. The first is the number of updates:
 
 # %%
 by_ranks = {
@@ -201,7 +216,7 @@ figures.bars(by_ranks, told, "Updates in an epoch of 1000 samples", style.UPDATE
 # eighth of the updates. If you keep the learning rate, you train less. Chapter 2 says what
 # to do about it.
 #
-# **World is not data parallelism.** Larger models are themselves split over GPUs: by tensor
+# **The world size is not the number of copies.** That is the second formula, dp. Larger models are themselves split over GPUs: by tensor
 # parallelism (张量并行, TP), pipeline parallelism (流水线并行, PP) and context parallelism
 # (上下文并行, CP), chapters 10 to 12. The GPUs that share one copy of the model work on the *same*
 # samples. They count once:
@@ -213,7 +228,7 @@ figures.bars(by_ranks, told, "Updates in an epoch of 1000 samples", style.UPDATE
 # nodes × processes per node × micro-batch, is this one with tp = pp = cp = 1.
 #
 # Take 64 GPUs in 8 nodes. Below, a box is a GPU, a row is a node, and the number says which part of the batch the GPU
-# works on. How many GPUs work on part 0, on the left and on the right?
+# works on. How many GPUs work on part 0 with data parallelism only, and how many with tp 8 × pp 4?
 
 # %%
 pure = Batching(
@@ -228,12 +243,12 @@ assert (pure.global_batch, split.global_batch) == (2048, 64)
 figures.same_samples({"data parallel only": pure, "tp 8 × pp 4": split})
 
 # %% [markdown]
-# One on the left. On the right 8 · 4 = 32 GPUs share one copy of the model, and see the same samples.
+# One with data parallelism only. With tp 8 × pp 4, 8 · 4 = 32 GPUs share one copy of the model and see the same samples.
 #
 # For language models the batch is counted in **tokens** (词元), the pieces of text that a
-# model reads; about three quarters of an English word each. A sample is then a sequence of,
+# model reads, each about three quarters of an English word. A sample is then a sequence of,
 # say, 4096 tokens. LLaMA-2 was trained with "4M" tokens per update (model card, and
-# arXiv:2307.09288, table 1). How many that is exactly, neither says. 4 million tokens are about 1000 sequences;
+# arXiv:2307.09288, table 1). Neither source says exactly how many that is. 4 million tokens are about 1000 sequences,
 # the nearest power of two is 1024, and $1024 \times 4096 = 4{,}194{,}304$. That is how this course reads the
 # 4M. On 128 GPUs, for example:
 
@@ -248,6 +263,11 @@ llama2 = Batching(
 )
 assert llama2.global_batch == 1024
 assert llama2.tokens_per_batch == 4_194_304
+assert round(2e12 / llama2.tokens_per_batch, -3) == 477_000
+
+# %% [markdown]
+# At this scale the length of a run is given in tokens or updates rather than epochs. LLaMA-2 was trained on 2 trillion tokens (same
+# table), which makes about 477,000 updates.
 
 # %% [markdown]
 # **Try it.** Move the sliders, by mouse or with the arrow keys. Three things to look for:
@@ -260,9 +280,10 @@ assert llama2.tokens_per_batch == 4_194_304
 panels.batches()
 
 # %% [markdown]
-# Answers to the first two. Twice the GPUs and half the accumulation leave the global batch and the number of updates as they are; each
-# rank makes about half as many micro-steps. And 1003 samples on 4 ranks repeat one sample; with "drop last" nobody gets
-# a sample twice, and 3 samples are not seen by anybody in this epoch.
+# Answers. 1: the global batch and the number of updates stay as they are, and each
+# rank makes about half as many micro-steps. 2: 1003 samples on 4 ranks repeat one sample. With "drop last" nobody gets
+# a sample twice, but some samples are seen by nobody in this epoch: here 3. 3: for example 8 × 8 × 8, 16 × 4 × 8 and 4 × 16 × 8 (micro-batch ×
+# accumulation × ranks).
 
 # %%
 doubled = replace(two_nodes, gpus_per_node=8, accumulation=1)
@@ -286,8 +307,8 @@ assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 # 10 samples, 4 ranks. PyTorch's `DistributedSampler` deals them out like cards: rank 0 takes
 # samples 0, 4, 8; rank 1 takes 1, 5, 9; and so on. Ranks 2 and 3 would have only two samples.
 # But all ranks must take equally many steps: they meet at every update to average gradients, and a
-# rank that comes once more than the others waits for ever. So the sampler starts over
-# and gives sample 0 and sample 1 again. Two samples are seen twice.
+# rank that takes one step more than the others waits forever. So the sampler starts over
+# and deals sample 0 and sample 1 again. Two samples are seen twice.
 
 # %%
 for rank in range(4):
@@ -298,8 +319,8 @@ dealt = [rank_samples(samples=10, dp=4, rank=rank) for rank in range(4)]
 figures.samples_by_rank([dealt])
 
 # %% [markdown]
-# The rule: rank $r$ of $d$ takes samples $r, r+d, r+2d, \dots$ counted round and round, in all
-# $\lceil N/d \rceil$ of them. With `drop_last=True` it takes $\lfloor N/d \rfloor$ and the
+# The rule: rank $r$ of $d$ takes samples $r, r+d, r+2d, \dots$ and starts over at the end, until it has
+# $\lceil N/d \rceil$ of them. With `drop_last=True` it takes $\lfloor N/d \rfloor$, and the
 # last few samples are left out.
 #
 # With `shuffle=True`, the default, the samples are first mixed in an order that depends on
@@ -324,11 +345,11 @@ expect(share, len(seen), label="samples seen by rank 0", yours=variety)
 figures.samples_by_rank([forgotten.by_rank(epoch) for epoch in range(4)])
 
 # %% [markdown]
-# **Explain.** Half of the data. The four epochs in the picture are alike: without the call every epoch has the very same order, so each rank works on its own share for
-# ever. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing crashes, and no warning comes.
+# **Explain.** Half of the data. The four epochs in the picture are alike: without the call every epoch has the very same order, so each rank
+# sees only its own half, however long it trains. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing
+# crashes, and there is no warning.
 #
-# That was your first program on two processes. Each line carries the label of the rank that
-# printed it. The ranks are real operating-system processes, and the same program runs under
+# The two ranks are real operating-system processes, as in chapter 0, and the same program runs under
 # `torchrun` on any number of machines.
 
 # %% [markdown]
@@ -364,8 +385,8 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 
 # %% [markdown]
 # **Explain.** Each row is a rank in one epoch, and each number a sample. They change places from epoch
-# to epoch: `set_epoch` works. The number in brackets is the sample that is given a second time; it
-# is another one in each epoch. In that epoch it counts twice, and the epoch is longer than the data:
+# to epoch: `set_epoch` works. The number in brackets is the sample that is dealt a second time, a different
+# one in each epoch. It counts twice, and the epoch is longer than the data:
 # 12 samples instead of 11, 9 % more. With a million samples nobody notices.
 #
 # The same run outside the notebook, with the course's command and with PyTorch's own launcher:
@@ -414,9 +435,9 @@ check("1.1", [iterations, last_batch])
 
 # %% [markdown] tags=["exercise"]
 # **1.2** A configuration was tuned on one GPU: 120,000 samples, micro-batch 8, accumulation 4, 3 epochs. Its scheduler is called once per
-# update; it warms up for 500 of them and then lowers the learning rate until it is zero at the very end, after 11,250. Somebody starts it
-# on 2 nodes with 8 GPUs each and changes nothing. The loss curve looks tired, and you look for the reason. How many updates does the run
-# make, in all three epochs? Which fraction of them is warm-up? And how far along its way, as a fraction, is the scheduler when the run ends?
+# update. It warms up for 500 updates and then lowers the learning rate until it is zero at the very end, after 11,250. Somebody starts it
+# on 2 nodes with 8 GPUs each and changes nothing else. The loss falls slowly, and you look for the reason. How many updates does the run
+# make in all three epochs? What fraction of them is warm-up? And how far through its schedule, as a fraction, is the scheduler when the run ends?
 
 # %% tags=["exercise"]
 updates, warm_up, reached = ..., ..., ...
@@ -430,7 +451,7 @@ check("1.2", [updates, warm_up, reached])
 
 # %% [markdown] tags=["exercise"]
 # **1.3** (published mistake, note 004) The function below is the note's formula. It is
-# right for pure data parallelism only. Mend it. It must refuse a world that tp·pp·cp does not
+# right for pure data parallelism only. Fix it. It must refuse a world that tp·pp·cp does not
 # divide, with a `ValueError`.
 
 
@@ -475,8 +496,8 @@ def my_samples(samples: int, world: int, rank: int) -> list[int]:
 check("1.4", my_samples)
 
 # %% [markdown] tags=["exercise"]
-# **1.5** This loop forgets something. Mend it: each epoch must
-# have another order, and all ranks together must still see every sample.
+# **1.5** This loop forgets something. Fix it: each epoch must
+# have a different order, and all ranks together must still see every sample.
 
 # %% tags=["exercise"]
 from torch.utils.data.distributed import DistributedSampler
@@ -497,8 +518,7 @@ def orders(samples: int, world: int, rank: int, epochs: int) -> list[list[int]]:
 check("1.5", orders)
 
 # %% [markdown] tags=["exercise"]
-# **1.6** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. Predict for
-# one epoch `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
+# **1.6** 1003 samples, 4 ranks, micro-batch 8, accumulation 4. For one epoch, predict `[micro_steps, updates, repeated]` when nothing is dropped, and `[micro_steps, updates,
 # dropped]` when every ragged tail is dropped: of the samples, of the micro-batches, and of the
 # accumulation. (PyTorch's `drop_last` in sampler and loader does the first two; leaving out the last, short
 # window is up to your loop.) Then compare with `Batching(...)`, whose `drop_last` does all three.
@@ -540,7 +560,7 @@ check("1.7", as_llama2)
 
 # %% [markdown] tags=["exercise"]
 # **1.8** Four runs on two ranks, shuffled, no `drop_last`, print which samples each rank worked on. The data set of A, B and C has 8 samples,
-# that of D has 7. What is the matter with each? Choose among "set_epoch is missing", "every rank has all samples", "the ranks shuffle
+# that of D has 7. What is wrong with each? Choose among "set_epoch is missing", "every rank has all samples", "the ranks shuffle
 # with different seeds" and "nothing".
 
 # %% tags=["exercise"]

@@ -313,19 +313,24 @@ def _noise(answer: Any) -> None:
     hints=(
         "By which factor is the batch smaller? Which rule is for which optimizer?",
         "SGD's rate follows the ratio of the batches, Adam's its square root.",
+        "Section 2.5: 0.8 is the largest rate over 1 + 4096/2048. Divide it by 1 + 4096/32,768.",
     ),
 )
 def _learning_rates(answer: Any) -> None:
     expected = [
         scaled_learning_rate(0.8, base_batch=2048, batch=128, rule="linear"),
         scaled_learning_rate(0.0006, base_batch=2048, batch=128, rule="sqrt"),
+        scaled_learning_rate(
+            0.8, base_batch=2048, batch=32_768, rule="linear", critical_batch=4096
+        ),
     ]
     expect_equal(
         answer,
         expected,
-        "the batch is 16 times smaller: divide by 16 for SGD and by √16 for Adam",
-        wants="two learning rates",
-        rel=1e-6,
+        "the batch is 16 times smaller: divide by 16 for SGD and by √16 for Adam. In the other "
+        "direction SGD comes close to its largest rate, 2.4, and cannot pass it",
+        wants="three learning rates",
+        rel=5e-3,
     )
 
 
@@ -385,6 +390,14 @@ QUIZ = (
         ),
         answer=2,
         why="DDP decides in forward; it exchanges each time, and nobody notices.",
+    ),
+    Question(
+        "FSDP is told to exchange gradients only in the last of four micro-batches. What does a "
+        "rank keep until then?",
+        ("its part of the gradients", "the whole gradients", "no gradients"),
+        answer=1,
+        why="What is not exchanged yet must be kept whole: 27 GB instead of 3.4 for LLaMA-2 7B on "
+        "8 GPUs.",
     ),
     Question(
         "The batch is a tenth of the critical batch. Doubling it …",

@@ -92,8 +92,10 @@ MISTAKES = [
     ("2.7", "all of it is noise", (0.5, 69.8, 15.67)),
     ("2.7", "critical batch upside down", (1.679, 1 / 69.82, 15.67)),
     ("2.7", "updates in place of samples", (1.679, 69.82, 1.068)),
-    ("2.8", "linear for both", (0.05, 0.0000375)),
-    ("2.8", "the wrong direction", (12.8, 0.0024)),
+    ("2.8", "linear for both", (0.05, 0.0000375, 2.1333)),
+    ("2.8", "the wrong direction", (12.8, 0.0024, 2.1333)),
+    ("2.8", "no limit", (0.05, 0.00015, 12.8)),
+    ("2.8", "takes 0.8 for the largest rate", (0.05, 0.00015, 0.711)),
     ("2.9", "samples and updates exchanged", ([9.0, 1.125], [1.125, 9.0])),
     ("2.9", "one batch only", [1.125, 9.0]),
 ]
@@ -102,4 +104,5 @@ MISTAKES = [
 OTHER_FORMS = [
     ("2.2", "in percent", {**_FACTORS, "updates of an epoch": "25 %"}),
     ("2.7", "rounded", (1.68, 69.8, 15.7)),
+    ("2.8", "rounded", (0.05, 0.00015, 2.13)),
 ]

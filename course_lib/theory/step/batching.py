@@ -139,18 +139,27 @@ def rank_samples(samples: int, dp: int, rank: int, drop_last: bool = False) -> l
     return [(rank + dp * i) % samples for i in range(per_rank)]
 
 
-def scaled_learning_rate(base: float, base_batch: int, batch: int, rule: str) -> float:
+def scaled_learning_rate(
+    base: float, base_batch: int, batch: int, rule: str, critical_batch: float | None = None
+) -> float:
     """The learning rate for another batch size.
 
     rule "linear": base * batch / base_batch, for SGD (Goyal et al. 2017, arXiv:1706.02677).
     rule "sqrt": base * sqrt(batch / base_batch), for Adam and LAMB (You et al. 2019,
     arXiv:1904.00962). Both are rules of thumb, not laws.
+
+    With a `critical_batch` c both level off beyond it: the ratio of the batches becomes
+    (1 + c / base_batch) / (1 + c / batch). Source: McCandlish et al. 2018, arXiv:1812.06162,
+    section 2.2, which has it for SGD.
     """
     number("base", base, above=0)
     whole("base_batch", base_batch)
     whole("batch", batch)
     choice("rule", rule, ("linear", "sqrt"))
     ratio = batch / base_batch
+    if critical_batch is not None:
+        number("critical_batch", critical_batch, above=0)
+        ratio *= (base_batch + critical_batch) / (batch + critical_batch)
     return base * (ratio if rule == "linear" else math.sqrt(ratio))
 
 

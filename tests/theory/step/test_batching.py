@@ -85,6 +85,22 @@ def test_learning_rate_rules():
         batching.scaled_learning_rate(0.1, 256, 1024, "liner")
 
 
+@given(critical=st.floats(1, 1e6), batch=st.integers(1, 10**6))
+def test_learning_rates_level_off_at_the_critical_batch(critical, batch):
+    # Half of the largest rate at the critical batch itself, by 1 / (1 + c / B).
+    largest = 3.0
+    here = largest / (1 + critical / batch)
+    found = batching.scaled_learning_rate(here, batch, 7, "linear", critical)
+    assert found == pytest.approx(largest / (1 + critical / 7), rel=1e-6)
+
+
+def test_far_below_the_critical_batch_the_rules_are_the_plain_ones():
+    for rule in ("linear", "sqrt"):
+        plain = batching.scaled_learning_rate(0.1, 256, 1024, rule)
+        limited = batching.scaled_learning_rate(0.1, 256, 1024, rule, critical_batch=1e9)
+        assert limited == pytest.approx(plain, rel=1e-5)
+
+
 def test_batch_cost_at_the_critical_batch_is_two_of_each():
     cost = batching.batch_cost(5.0, critical_batch=5.0)
     assert (cost.steps, cost.samples) == (2.0, 2.0)
@@ -136,7 +152,7 @@ PROBES = {
     "scaled_learning_rate": Probe(
         batching.scaled_learning_rate,
         {"base": 0.1, "base_batch": 256, "batch": 512, "rule": "linear"},
-        {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt"},
+        {"base": 0.2, "base_batch": 128, "batch": 64, "rule": "sqrt", "critical_batch": 300.0},
     ),
     "batch_cost": Probe(
         batching.batch_cost,
