@@ -27,7 +27,10 @@ from torch.nn.functional import cross_entropy
 from course_lib import demos, expect, figures, launch, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
+from course_lib.measure.operators import Listener
 from course_lib.panels import steppers
+from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import (
     RECIPES,
     Job,
@@ -592,7 +595,7 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
 #
 # **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
 # 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
-# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them.
+# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them, and see below when that is not enough.
 #
 # ### The peak is one moment
 #
@@ -641,10 +644,45 @@ for name, bill in moments.items():
 assert max(moments, key=lambda name: moments[name].total_bytes) == "loss"
 
 # %% [markdown]
-# **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations. On a
-# GPU you would ask `torch.cuda.max_memory_allocated()`. `torch.cuda.max_memory_reserved()` says more: the allocator holds blocks that
-# no tensor uses just then. In 16 published runs it held 1.15 times as much in the median, between 1.01 and 1.23.
-# `nvidia-smi` adds the CUDA context and NCCL's buffers. Say which meter you read.
+# **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations.
+#
+# ### Allocated, reserved, and what nvidia-smi shows
+#
+# On a GPU you have three meters, and they differ:
+#
+# | meter | counts |
+# |---|---|
+# | `torch.cuda.max_memory_allocated()` | tensors |
+# | `torch.cuda.max_memory_reserved()` | all that PyTorch's **caching allocator** (缓存分配器) holds: tensors, and blocks that no tensor uses just then |
+# | `nvidia-smi` | that, the CUDA context, and NCCL's buffers |
+#
+# The allocator asks the driver for large segments, cuts blocks out of them, and keeps what is freed for the next tensor, since asking the driver is slow. Gaps arise where a free block is a little too small.
+# A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
+# message says so: "… GiB is reserved by PyTorch but unallocated".
+#
+# How much is it? In 16 published runs of torchtitan, with sequences of one length, reserved was 1.15 times allocated in the median, and between 1.01 and 1.23. With changing lengths it can be far more.
+# With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
+# `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
+#
+# This needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
+
+# %%
+# GB on one GPU after three updates: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
+published = {
+    "as installed": {"allocated": 60.93, "reserved": 126.97},
+    "expandable segments": {"allocated": 60.81, "reserved": 96.61},
+}
+for sizes in published.values():
+    print(f"reserved / allocated: {sizes['reserved'] / sizes['allocated']:.2f}")
+figures.grouped_bars(
+    published,
+    "Qwen2.5 7B, one GPU of two",
+    lambda size: f"{size:.0f} GB",
+    {"allocated": style.WEIGHTS, "reserved": style.IDLE},
+)
+
+# %% [markdown]
+# The tensors are the same, and 30 GB of gaps are gone. So say which meter you read, and look at reserved over allocated before you buy a larger card.
 #
 # ### The allocator's diary
 #
@@ -729,12 +767,344 @@ print(
 # **Remember**
 # - Intermediate results grow with micro-batch × sequence × layers; model states do not.
 # - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
-# - The peak is the largest of four moments, not the sum of everything. Allocated, reserved and `nvidia-smi` are three meters.
+# - The peak is the largest of four moments, not the sum of everything.
+# - Allocated, reserved and `nvidia-smi` are three meters. Expandable segments close gaps where sizes change.
 # - Overhead is a convention: 1 GiB here.
 # - A memory snapshot says who asked for each block. One line's blocks that stay from step to step are a leak.
 
 # %% [markdown]
-# ## 3.5 Your own bill
+# ## 3.5 Mixed precision in practice
+#
+# In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three other ways, and
+# each depends on what a format can hold:
+#
+# | format | bits of exponent, fraction | rounds by at most | largest | smallest with all digits | smallest above 0 |
+# |---|---|---|---|---|---|
+# | fp32 | 8, 23 | 0.000006 % | $3.4 \cdot 10^{38}$ | $1.2 \cdot 10^{-38}$ | $1.4 \cdot 10^{-45}$ |
+# | bf16 | 8, 7 | 0.4 % | $3.4 \cdot 10^{38}$ | $1.2 \cdot 10^{-38}$ | $9.2 \cdot 10^{-41}$ |
+# | fp16 | 5, 10 | 0.05 % | 65,504 | $6.1 \cdot 10^{-5}$ | $6.0 \cdot 10^{-8}$ |
+# | fp8, E5M2 | 5, 2 | 12.5 % | 57,344 | $6.1 \cdot 10^{-5}$ | $1.5 \cdot 10^{-5}$ |
+# | fp8, E4M3 | 4, 3 | 6.3 % | 448 | 0.016 | 0.0020 |
+#
+# The exponent decides how far the numbers reach, the fraction how close together they are. bf16 reaches as far as fp32; fp16 does not. Between the last two
+# columns a number loses digits one by one. Below half of the last it becomes 0: that is **underflow** (下溢). Above the largest it becomes infinite:
+# **overflow** (上溢).
+
+# %%
+for dtype, name in ((torch.float16, "fp16"), (torch.float8_e4m3fn, "fp8_e4m3")):
+    limits = torch.finfo(dtype)
+    smallest = limits.smallest_normal * limits.eps
+    print(f"{name}: {smallest:.2g}, {limits.smallest_normal:.2g} to {limits.max:,.0f}")
+    assert limits.eps / 2 == rounding.unit_roundoff(name)
+
+# %% [markdown]
+# ### autocast: the weights stay in fp32
+#
+# PyTorch's own way leaves the model as it is. Inside **autocast** (自动混合精度) each operation gets its own format. Listen to the operators of one
+# forward pass:
+
+# %%
+results = {}
+
+
+def hear(operator, arguments, options, result):
+    """Note which operators give results in which format; views and copies left out."""
+    result = result[0] if isinstance(result, tuple) else result
+    name = operator.overloadpacket.__name__
+    if name in ("addmm", "mm", "gelu", "native_layer_norm", "add", "_log_softmax"):
+        results.setdefault(str(result.dtype), set()).add(name)
+
+
+with torch.autocast("cpu", torch.bfloat16), Listener(hear):
+    loss = cross_entropy(small(inputs).flatten(0, 1), labels.flatten())
+loss.backward()
+assert {p.grad.dtype for p in small.parameters()} == {torch.float32}
+results
+
+# %% [markdown]
+# Matrix products (`addmm`, `mm`) run in bf16, and so does what follows them directly. Norms, the loss, and the additions around each layer stay in fp32.
+# The weights are cast on the way in, and their gradients are cast back to fp32. On a GPU the lists are much the same
+# (docs.pytorch.org/docs/stable/amp.html, "Op-Specific Behavior").
+#
+# **Predict.** In fp32 the small GPT kept 4.76 MB for the backward pass. How much does it keep under autocast? Go through the inventory of section 3.4: which tensors have 2
+# bytes a number now? And one thing is new: the bf16 copies of the matrices are kept until the backward pass has used them.
+
+# %%
+under = predict("3.autocast", "MB kept under autocast?", yours=None, unit="MB")
+
+
+# %%
+def forward_in_bf16():
+    """The loss of the 8 samples, under autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return scratch.accumulation.loss_sum(small(inputs), labels)
+
+
+numbers = tokens * 64  # sbh
+in_layers = layers * (2 * 4 + 14 * 2) * numbers  # inputs of the norms; all the rest
+in_head = (4 + 2) * numbers + 4 * tokens * VOCAB
+copies = 2 * (layers * 12 * 64**2 + 64 * VOCAB)
+expect(
+    (in_layers + in_head + copies) / 1e6,
+    measure.saved_tensors.saved_bytes(forward_in_bf16, small) / 1e6,
+    within=0.02,
+    label="kept under autocast",
+    unit="MB",
+    yours=under,
+)
+
+# %% [markdown]
+# **Explain.** 3.08 MB, which is 65 % and not half. In each layer the inputs of the two norms still have 4 bytes a number: $2 \cdot 4 + 14 \cdot 2 = 36$ bytes × $sbh$ in place of 64.
+# The log-probabilities stay in fp32 as well. The copies of the matrices take 2 bytes per parameter, however small the batch is.
+#
+# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**, and 2 more from the forward to the backward pass. The fp32
+# weights *are* the master copy. So autocast saves activations and time, and no model states.
+#
+# ### fp16 needs a loss scale
+#
+# V100 and T4 multiply matrices fast in fp16, and not in bf16. fp16 has three more binary digits than bf16, but look at its smallest numbers. Our loss is a mean over $8 \cdot 64 = 512$
+# tokens, and an untrained model gives each of the 128 characters the probability $p = 1/128$. For all characters but the right one, the gradient of the logit is $p / 512$.
+#
+# **Predict.** How large is that? And does it fit into fp16 with all its digits?
+
+# %%
+typical = predict("3.logit_gradient", "Gradient of a typical logit?", yours=None)
+
+# %%
+torch.manual_seed(0)
+gpt = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+
+
+def loss_of_gpt():
+    """The mean loss of the 8 samples."""
+    return cross_entropy(gpt(inputs).flatten(0, 1), labels.flatten())
+
+
+flowing = measure.gradients.flowing_gradients(gpt, loss_of_gpt)
+of_logits = flowing[: tokens * VOCAB]  # the head comes first in the backward pass
+fp16 = torch.finfo(torch.float16)
+expect(
+    1 / 128 / 512,
+    of_logits.abs().median(),
+    within=0.05,
+    label="gradient of a logit",
+    yours=typical,
+)
+assert of_logits.abs().median() < fp16.smallest_normal / 4
+
+# %% [markdown]
+# **Explain.** $1.5 \cdot 10^{-5}$: it has lost two of its eleven digits. And this is the beginning. The gradients shrink on their way
+# back through the layers, they shrink as the model learns, and a real micro-batch has 16 times as many tokens.
+#
+# The remedy is **loss scaling** (损失缩放). Multiply the loss by 65,536 before the backward pass. By the chain rule every gradient is multiplied by 65,536, and
+# moves up by 16 binary places into fp16's range. Divide by it before the update. Which scale is right? As large as possible, so try: double it from time to time, and when a
+# gradient overflows, halve it and leave out that update (arXiv:1710.03740).
+
+# %%
+show_source(scratch.loss_scale.LossScaler)
+
+# %% [markdown]
+# `torch.amp.GradScaler` has the same rules. It starts at 65,536, and doubles after 2000 updates in a row. Here the scale doubles after 6, so that we can see it at work:
+
+# %%
+torchs = torch.amp.GradScaler("cpu")
+assert (torchs.get_scale(), torchs.get_growth_interval()) == (65_536, 2000)
+assert (torchs.get_growth_factor(), torchs.get_backoff_factor()) == (2, 0.5)
+
+scaler = scratch.loss_scale.LossScaler(growth_interval=6)
+adamw = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
+scales, done = [], []
+for update in range(60):
+    few_inputs, few_labels = text.batch(range(2 * update, 2 * update + 2))
+    adamw.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        logits = gpt(few_inputs).flatten(0, 1)
+    loss = cross_entropy(logits.float(), few_labels.flatten())
+    scales.append(scaler.scale)
+    scaler.scaled(loss).backward()
+    done.append(scaler.step(adamw))
+figures.lines(
+    {"scale": list(enumerate(scales))}, "update", "loss scale", doubling=(False, True)
+)
+
+# %%
+print(f"{done.count(False)} of {len(done)} updates left out; loss now {loss:.2f}")
+assert max(scales) > 65_536 and 0 < done.count(False) < 12
+assert loss < 3.5 < 4.8  # 4.8 = ln 128, an untrained model
+
+# %% [markdown]
+# The scale climbs until a gradient overflows, is halved, and climbs again. With 2000 in place of 6, one update in some two thousand is lost; a "loss scale
+# reduced" in a log is no alarm, but several in a row are.
+#
+# What did the scale save? Here are the gradients of the trained model, computed in fp32, and which part of them fp16 would spoil:
+
+# %%
+flowing = measure.gradients.flowing_gradients(gpt, loss_of_gpt).abs()
+flowing = flowing[flowing > 0]
+
+
+def share_below(border, scale):
+    """Percent of the gradients that are below the border when they are scaled."""
+    return 100 * (flowing * scale < border).float().mean().item()
+
+
+half_of_smallest = fp16.smallest_normal * fp16.eps / 2
+spoiled = {"digits lost": fp16.smallest_normal, "becomes 0": half_of_smallest}
+figures.lines(
+    {
+        name: [(power, share_below(border, 2**power)) for power in range(0, 21, 2)]
+        for name, border in spoiled.items()
+    },
+    "loss scale, as a power of two",
+    "% of the gradients",
+    mark={"65,536": 16},
+)
+
+# %%
+for scale in (1, 65_536):
+    lost = [
+        share_below(border, scale)
+        for border in (half_of_smallest, fp16.smallest_normal)
+    ]
+    print(f"scale {scale:>6,}: {lost[0]:.1f} % become 0, {lost[1]:.1f} % lose digits")
+assert (
+    share_below(half_of_smallest, 1) > 5 > 0.5 > share_below(half_of_smallest, 65_536)
+)
+assert share_below(fp16.smallest_normal, 1) > 95
+bf16 = torch.finfo(torch.bfloat16)
+assert share_below(bf16.smallest_normal, 1) == 0
+
+# %% [markdown]
+# Without a scale 99 % of the gradients lose digits, and one in nine becomes 0. With 65,536 it is 1.5 % and 0.1 %. In bf16 nothing is lost with no scale at all, which is
+# why bf16 took fp16's place as soon as GPUs had it. Two traps remain for those who must use fp16: clip gradients after dividing (`scaler.unscale_(optimizer)` first), and keep one
+# scale for all micro-batches of an update.
+#
+# ### fp8: a scale for every tensor, or for every block
+#
+# An H100 multiplies matrices in fp8 twice as fast as in bf16. The smallest E4M3 number with all its digits is 0.016, so now every tensor needs a scale of its own.
+# You have everything for it: fp8 is another set of levels for the blocks of section 3.3.
+
+# %%
+show_source(scratch.eight_bit.fp8_levels)
+
+# %% [markdown]
+# **Predict.** E4M3 has three bits of fraction, so rounding is off by at most 1/16 = 6.25 %. One weight matrix of our GPT, with one scale for all of it: how
+# many percent is it off as a whole (the length of the error over the length of the matrix)?
+
+# %%
+off = predict("3.fp8", "Percent off?", yours=None, unit="%")
+
+
+# %%
+def rounded(values, levels, block=None):
+    """The values as `levels` has them; one scale for each block, or for all."""
+    block = block or values.numel()
+    codes, scales = scratch.eight_bit.quantise(values, levels, block)
+    return scratch.eight_bit.dequantise(codes, scales, levels, block)
+
+
+weights = gpt.blocks[0].mlp[0].weight.detach()
+e4m3 = scratch.eight_bit.fp8_levels(torch.float8_e4m3fn)
+expect(
+    100 * rounding.typical_rounding("fp8_e4m3"),
+    100 * measure.gradients.relative_difference(rounded(weights, e4m3), weights),
+    within=0.05,
+    label="off in E4M3",
+    unit="%",
+    yours=off,
+)
+
+# %% [markdown]
+# **Explain.** Just below 2.7 %, less than half of the worst case: most numbers lie nearer to a level, and those just below a power of two are rounded by less of their size. E5M2 has a
+# bit less of fraction: twice the error. Blocks of 128 with a scale each change almost nothing here:
+
+# %%
+e5m2 = scratch.eight_bit.fp8_levels(torch.float8_e5m2)
+for name, levels in (("E4M3", e4m3), ("E5M2", e5m2)):
+    errors = [
+        100
+        * measure.gradients.relative_difference(
+            rounded(weights, levels, block), weights
+        )
+        for block in (None, 128)
+    ]
+    print(f"{name}: one scale {errors[0]:.1f} %, blocks of 128 {errors[1]:.1f} %")
+    assert abs(errors[0] - errors[1]) < 0.1 * errors[0]
+
+# %% [markdown]
+# What are blocks good for, then? For tensors in which a few numbers are far larger than the rest. In large language models single features of the activations are (Dettmers et
+# al. 2022, arXiv:2208.07339). Multiply one feature of 64 by a factor, and see how far the *other* 63 are off:
+
+# %%
+torch.manual_seed(0)
+activations = torch.randn(512, 64)
+others = torch.arange(64) != 7
+
+
+def error_of_others(factor, levels, block=None):
+    """Percent by which the other features are off when feature 7 is so much larger."""
+    larger = activations.clone()
+    larger[:, 7] *= factor
+    found = rounded(larger, levels, block)[:, others]
+    return 100 * measure.gradients.relative_difference(found, larger[:, others])
+
+
+int8 = scratch.eight_bit.linear_levels(signed=True)
+ways = {
+    "int8, one scale": (int8, None),
+    "E4M3, one scale": (e4m3, None),
+    "E4M3, blocks of 16": (e4m3, 16),
+}
+factors = [4.0**power for power in range(11)]
+errors = {
+    name: [(factor, error_of_others(factor, *way)) for factor in factors]
+    for name, way in ways.items()
+}
+figures.lines(
+    errors, "factor of one feature", "other features off, %", doubling=(True, False)
+)
+
+# %%
+last = {name: curve[-1][1] for name, curve in errors.items()}
+assert errors["int8, one scale"][4][1] > 40  # 256 times as large
+assert errors["E4M3, one scale"][6][1] < 3  # 4096 times
+assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
+
+# %% [markdown]
+# int8 has equal distances: at 256 times as large, the others are lost. E4M3 has an exponent in each number and does not notice until the
+# factor is some ten thousand. Beyond that the others underflow. Blocks keep the damage in the block where it happens: here 15 of the 63 others.
+#
+# DeepSeek-V3 was trained in this way (arXiv:2412.19437, section 3.3):
+#
+# | | in |
+# |---|---|
+# | the three products of each linear layer (forward, and two backward) | E4M3; a scale for each 1 × 128 activations and each 128 × 128 weights |
+# | embedding, head, router, norms, attention | bf16 or fp32 |
+# | master weights, gradients | fp32 |
+# | Adam's two numbers | bf16 |
+#
+# Its loss stayed within 0.25 % of that in bf16. The products could be twice as fast; a whole update gains less. That needs a GPU with fp8 and is not measured here:
+# torchtitan trained Llama 3.1 8B on eight H100s with 6,667 tokens a second per GPU in bf16, and 8,532 with linear layers in fp8. It took 77.0 and 76.8 GiB
+# (benchmarks/llama3_h100_202412_torchtitan.md, table 1, compiled). **28 % faster, and no memory saved**: the weights that are kept, and most activations, are not in fp8.
+#
+# ### Where to find it in libraries
+#
+# | here | elsewhere |
+# |---|---|
+# | `MasterAdamW` | Megatron-LM `--bf16`, DeepSpeed `"bf16": {"enabled": true}`; FSDP keeps fp32 shards and casts what it gathers (chapter 9) |
+# | autocast | `torch.autocast("cuda", torch.bfloat16)`; Hugging Face's Trainer `--bf16` |
+# | `LossScaler` | `torch.amp.GradScaler`; DeepSpeed `"fp16"` with `initial_scale_power` and `loss_scale_window` |
+# | `AdamW8bit` | `bitsandbytes.optim.AdamW8bit`, `torchao.optim.AdamW8bit` |
+# | fp8 levels and scales | Transformer Engine's recipes (`Float8CurrentScaling`, `Float8BlockScaling`), torchao's `convert_to_float8_training` |
+# | `log_memory`, `record_history` | `torch.cuda.max_memory_allocated`, `torch.cuda.memory._record_memory_history` |
+#
+# **Remember**
+# - bf16 with a master copy and autocast both take 16 bytes per parameter: they save activations and time. fp8 products save time.
+# - fp16 reaches down to $6 \cdot 10^{-8}$, so the loss is scaled: up while nothing overflows, down and one update left out when something does. bf16 needs no scale.
+# - fp8 E4M3 rounds by 2.7 %. It is for the inputs of matrix products, with a scale for each tensor or block.
+
+# %% [markdown]
+# ## 3.6 Your own bill
 #
 # Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
 # chapter has just measured. Find out:
@@ -1144,3 +1514,17 @@ from course_lib.scratch.eight_bit import AdamW8bit, dequantise, quantise
 ### END SOLUTION
 
 check("3.12", [quantise, dequantise, AdamW8bit])
+
+# %% [markdown] tags=["exercise"]
+# **3.13** A run in fp16 uses torch's `GradScaler` as it comes. Its first three batches overflow, the next 6,000 do not, then one does, then 1,999 do not. "The scale was reduced four times," says a
+# colleague, "and with 2,000 batches between two doublings it must be 65,536 / 16 = 4,096 by now." Which scale will the next batch have, and how many updates has the optimizer made?
+
+# %% tags=["exercise"]
+scale, updates = ..., ...
+### BEGIN SOLUTION
+scale = (
+    65_536 / 2**3 * 2**3 / 2
+)  # three down, three up, one down; 1,999 are one too few
+updates = 6_000 + 1_999
+### END SOLUTION
+check("3.13", [scale, updates])

@@ -2,6 +2,7 @@
 
 import torch
 
+from course_lib.checking.ch03 import loss_scale
 from course_lib.scratch.loss_scale import LossScaler
 
 # Times which the gradient overflows: at once, after growth, and never again.
@@ -60,3 +61,16 @@ def test_a_small_gradient_survives_fp16():
         scaler = LossScaler(scale)
         scaler.scaled((weight.float() * 1e-8).sum()).backward()
         assert bool(weight.grad) == arrived
+
+
+def test_the_exercise_counts_as_torch_does():
+    overflows = [True, False, False, True, *[False] * 4100, True, False]
+    theirs = torch.amp.GradScaler("cpu")
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for overflow in overflows:
+        theirs.scale(torch.zeros(()))  # the scale is made at the first call
+        weight.grad = torch.full((1,), float("inf") if overflow else theirs.get_scale())
+        theirs.step(optimizer)
+        theirs.update()
+    assert loss_scale(overflows) == (theirs.get_scale(), -weight.item())
