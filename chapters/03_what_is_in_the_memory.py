@@ -9,9 +9,10 @@
 # - name the seven consumers of a GPU's memory (显存) and compute each in bytes,
 # - say why one tool counts 16 bytes per parameter, another 18, a third 20, and which is right,
 # - tell GB from GiB before it costs you 7 %,
+# - say what bf16, autocast, fp16 and fp8 save, and what they do not,
 # - decide whether a model fits, before renting the GPU.
 #
-# Time: about 50 minutes. You need chapter 1. Everything here is for one GPU; how several
+# Time: about 80 minutes, and as long again for the exercises, two of which are optimizers that you write. You need chapter 1. Everything here is for one GPU; how several
 # GPUs share the load is the subject of chapters 8 to 13.
 
 # %%
@@ -55,8 +56,8 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # %% [markdown]
 # ## 3.1 Billions, GB and GiB
 #
-# A **parameter** (参数) is one number that training changes. Nearly all of them are *weights*: how strongly one number of a
-# layer's input acts on one of its output. Some models add a *bias* (偏置) to each output. Of GPT-2's 124 million parameters
+# A **parameter** (参数) is one number that training changes. Nearly all of them are *weights*, each of which says how strongly one number of a
+# layer's input affects one number of its output. Some models add a *bias* (偏置) to each output. Of GPT-2's 124 million parameters
 # 102,144 are biases, less than a thousandth, and LLaMA has none.
 #
 # Names of models say how many parameters they have. **B** is billion, $10^9$ (十亿);
@@ -108,11 +109,11 @@ assert round(units.gib(states_bytes), 2) == 23.21
 # |---|---|---|---|
 # | 1 | weights (权重) | parameters | always |
 # | 2 | gradients (梯度) | parameters | backward to update |
-# | 3 | optimizer states (优化器状态), with the fp32 master copy | parameters | always |
+# | 3 | optimizer states (优化器状态), and a master copy where there is one (section 3.3) | parameters | always |
 # | 4 | inputs and labels (标签) | batch × sequence | one micro-step |
 # | 5 | intermediate results, or activations (激活值) | batch × sequence × width × layers | forward to backward |
 # | 6 | temporary buffers (临时缓冲区) | the largest single operation | moments |
-# | 7 | framework overhead: CUDA context, NCCL, workspaces | hardly at all | always |
+# | 7 | framework overhead: what CUDA and NCCL, the library for messages between GPUs, need for themselves | hardly at all | always |
 #
 # The first three are called the **model states**. They depend only on the number of parameters and
 # on a few choices, so they are computed exactly. Gradients and optimizer states are sometimes
@@ -130,8 +131,8 @@ figures.consumers(
 
 # %% [markdown]
 # It does not fit into 24 GB, and no trick with the batch can help: the model states alone are
-# 24.92 GB. This is a published case. The authors of a Hugging Face article on FSDP could train
-# GPT-2 1.5B on two cards with 23.65 GiB usable memory each only after dividing the states
+# 24.92 GB. This is a published case. The authors of an article (huggingface.co/blog/pytorch-fsdp) could train
+# GPT-2 1.5B on two cards with 23.65 GiB of usable memory each only after dividing the states
 # between the cards.
 
 # %%
@@ -140,8 +141,8 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # %% [markdown]
 # ### One update, moment by moment
 #
-# The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers with hidden size 64 has
-# 0.85 MB of weights in fp32. It trains with AdamW on 4 samples of 64 characters and has made one update. Now it makes the second.
+# The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers, in which 64 numbers stand for each token, has
+# 0.85 MB of weights in fp32. It trains with the optimizer AdamW on 4 samples of 64 characters. It has made one update, and now it makes the second.
 #
 # **Predict.** When is most in memory: at the beginning, in the middle or at the end of the update? And how many MB is it then? You have
 # no formula yet; guess how many times the weights.
@@ -195,19 +196,21 @@ figures.memory_over_time(
 # %% [markdown]
 # **Explain.** In the middle, when the backward pass begins: 8.6 times the weights. Two things are there all the time, weights and
 # the optimizer's states. The intermediate results are a mountain: layer by layer they pile up in the forward pass, and layer by layer they
-# go in the backward pass, while the gradients come. The update has the lowland for itself.
+# go in the backward pass, while the gradients come. When the update begins, they are gone.
 #
 # The measured mountain is rougher. The small yellow teeth are temporary buffers of single operations, which theory counts
 # at a few moments only.
 #
-# Walk over it yourself. At each moment, say what comes next and what goes before you move on. Then set `recompute` to full, which is
+# Walk over it yourself. At each moment, before you move on, say what comes next and what goes. Then set `recompute` to full, which is
 # the subject of chapter 4: what becomes of the mountain?
 
 # %%
 steppers.memory_step()
 
 # %% [markdown]
-# One thing is different in the very *first* update: AdamW makes its two numbers when it first needs them. So a job may get
+# Answer: with `recompute` the layers keep only their inputs, and most of the mountain is gone. In the backward pass one layer at a time comes back.
+#
+# The very *first* update is different: AdamW creates its state when it first needs it. So a job may get
 # through its first forward and backward pass, and run out of memory in the update, or in the second step.
 
 # %%
@@ -241,7 +244,7 @@ expect(
 # | AdamW | 8 B | two fp32 numbers |
 # | 8-bit AdamW (bitsandbytes) | 2 B | two one-byte numbers, and a little more: see below |
 #
-# Is that so? Take a small GPT in fp32, and let it make one update. A ledger goes through the tensors that training keeps and
+# Check it: take a small GPT in fp32 and make one update. A ledger goes through the tensors that training keeps and
 # adds up their bytes:
 
 # %%
@@ -358,7 +361,7 @@ expect((4 + 8) / 2, mixed["optimizer"] / mixed["weights"], label="optimizer / we
 #
 # ### Sixteen bytes remain, but the update needs more
 #
-# The ledger looks after the update. What is there *during* the update? `log_memory` follows each tensor
+# The ledger counts what is there when the update is over. What is there *during* the update? `log_memory` follows each tensor
 # from its birth to its death:
 
 
@@ -389,21 +392,21 @@ for way in ("foreach", "fused"):
     assert round(peak) == {"foreach": 20, "fused": 16}[way]
 
 # %% [markdown]
-# **Explain.** Our `MasterAdamW` goes from tensor to tensor. For one it needs three fp32 temporaries (the gradient, the
+# **Explain.** Our `MasterAdamW` goes from tensor to tensor. For each it needs three fp32 temporaries (the gradient, the
 # corrected mean and the root), 12 bytes for each of its numbers. The largest tensor has 14.6 % of this small model's weights: $0.146 \cdot 12 = 1.75$.
 # PyTorch's own AdamW has several ways to do the same arithmetic. On a GPU it takes `foreach` by default: all tensors
 # in a few large operations, with a temporary as large as all weights. `fused=True` needs none.
 #
 # So "16 bytes per parameter" is what an update leaves behind. For 70 billion parameters, 4 bytes more are 276 GB.
-# They come when the intermediate results are gone, so the two never add up; but the larger one must fit.
+# They come when the intermediate results are gone, so the two never add up, but the larger of them must fit.
 #
 # ### Two bytes in place of eight
 #
-# **8-bit AdamW** keeps each of the two moments as a number from 0 to 255, one byte. How does that stand for a gradient of $10^{-6}$ in one
-# tensor and of 10 in another? Two things help:
+# **8-bit AdamW** keeps each of its two numbers, which are also called *moments*, in one byte: as a code from 0 to 255. How can a byte stand for $10^{-6}$ in one
+# tensor and for 10 in another? Two things help:
 #
-# - **Blocks.** 256 numbers in a row share one fp32 *scale*, their largest absolute value. Divided by it, all of them lie between −1 and 1. One number
-#   that is far out spoils its own block only.
+# - **Blocks.** 256 numbers in a row share one fp32 *scale*, their largest absolute value. Divided by it, all of them lie between −1 and 1. An outlier
+#   spoils only its own block.
 # - **Levels.** Each code from 0 to 255 stands for a level between −1 and 1, or 0 and 1 for the variance, which has no sign. The nearest level is taken. This is
 #   **quantisation** (量化).
 #
@@ -441,7 +444,7 @@ expect(
 
 # %% [markdown]
 # **Explain.** Two codes, and two scales of 4 bytes for 256 parameters: 1.6 % more than the codes. (Blocks are that short since bitsandbytes 0.44; with the 2048 of the paper it is 0.2 %.) The
-# gap, 4 parts in 10,000, are blocks that are not full: 64 numbers of a norm have a scale of their own. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
+# gap, 4 parts in 10,000, comes from blocks that are not full: the 64 numbers of a norm have a scale to themselves. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
 # bf16 weights, once without and once with a master copy; and with 8-bit moments on both maps.
 
 # %%
@@ -453,8 +456,8 @@ by_name = {version.name: version for version in trained.versions}
 assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 
 # %% [markdown]
-# The last column says how far the weights end from those of fp32 AdamW, relative to the way that these have gone: 3 % with 8 bits. Without a master copy small updates are lost, and it is a third.
-# With linear maps single weights are thrown very far away, and the loss stays above that of all others. You build the 8-bit optimizer in exercise 3.12.
+# The last column says how far from fp32 AdamW's weights each version ends, relative to how far those have moved. With 8 bits it is 3 %. Without a master copy small updates are lost, and it is a third.
+# With linear maps single weights are thrown very far away, and the loss stays above all others. You build the 8-bit optimizer in exercise 3.12.
 #
 # ### Why tools disagree
 #
@@ -464,8 +467,8 @@ assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 # | 18 | Megatron-LM | the gradients are kept in fp32: 2 + 4 + 4 + 8 |
 # | 20 | DeepSpeed's estimator, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
 #
-# None is wrong: they describe different programs. The dtype of the gradients is a choice
-# of its own; it does not follow from the optimizer's. When you quote a number, say which convention.
+# None is wrong: they describe different programs. The dtype of the gradients is a separate
+# choice, which does not follow from the optimizer's. When you quote a number, say which convention.
 
 # %%
 for name, recipe in RECIPES.items():
@@ -498,7 +501,7 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 #
 # **Intermediate results.** The backward pass needs what the forward pass computed: the input of
 # every matrix, of every norm, of the activation function (激活函数). Inside a model each token is a row
-# of $h$ numbers: $h$ is the hidden size (隐藏维度), which notes also call embedding size. With sequence $s$ and micro-batch $b$, one tensor of
+# of $h$ numbers; $h$ is the hidden size (隐藏维度), also called embedding size. With sequence $s$ and micro-batch $b$, one tensor of
 # $s \cdot b \cdot h$ numbers is $64 \cdot 8 \cdot 64 \cdot 4 = 131$ kB for our small GPT in fp32 and 8 samples. Here is one of its layers after the forward pass, with
 # everything that waits for the backward pass:
 
@@ -602,7 +605,7 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
 # A bill that adds up everything is too high, since not everything is there at once. An update has four moments at
 # which most memory may be needed. The intermediate results go while the gradients come, layer by layer:
 #
-# | moment | weights, optimizer | intermediate results | gradients | for a moment |
+# | moment | weights, optimizer | intermediate results | gradients | temporary |
 # |---|---|---|---|---|
 # | loss | all | all | none yet | copies of the logits |
 # | layer: the backward pass enters the last one | all | all but the loss's | none yet | gradients inside the layer |
@@ -981,7 +984,7 @@ assert share_below(bf16.smallest_normal, 1) == 0
 #
 # ### fp8: a scale for every tensor, or for every block
 #
-# An H100 multiplies matrices in fp8 twice as fast as in bf16. The smallest E4M3 number with all its digits is 0.016, so now every tensor needs a scale of its own.
+# An H100 multiplies matrices in fp8 twice as fast as in bf16 (data sheet: 1,979 against 989 TFLOP/s). The smallest E4M3 number with all its digits is 0.016, so now every tensor needs a scale of its own.
 # You have everything for it: fp8 is another set of levels for the blocks of section 3.3.
 
 # %%
@@ -1161,6 +1164,7 @@ assert llama.model_states_bytes > 80 * units.GB
 # 4. Model states do not depend on the batch; intermediate results do.
 # 5. GB is $10^9$, GiB is $2^{30}$.
 # 6. A ledger of real tensors agrees with the formula to the byte.
+# 7. autocast and fp8 save time and activations, hardly ever model states. fp16 needs a loss scale, fp8 a scale for each tensor or block.
 
 # %%
 quiz("3")
@@ -1170,7 +1174,7 @@ quiz("3")
 #
 # **Read on.** Rajbhandari et al. 2020, *ZeRO*, section 3 (arXiv:1910.02054): where the memory goes.
 # Korthikanti et al. 2022, section 4 (arXiv:2205.05198): activations, for chapter 4. Dettmers
-# et al. 2022, *8-bit Optimizers* (arXiv:2110.02861).
+# et al. 2022, *8-bit Optimizers* (arXiv:2110.02861). Micikevicius et al., *Mixed Precision Training* (arXiv:1710.03740) and *FP8 Formats* (arXiv:2209.05433).
 
 # %% tags=["exercise"]
 import torch
