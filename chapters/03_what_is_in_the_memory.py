@@ -681,7 +681,7 @@ figures.grouped_bars(
     published,
     "Qwen2.5 7B, one GPU of two",
     lambda size: f"{size:.0f} GB",
-    {"allocated": style.WEIGHTS, "reserved": style.IDLE},
+    {"allocated": style.GREEN, "reserved": style.IDLE},
 )
 
 # %% [markdown]
@@ -781,26 +781,41 @@ print(
 # In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three other ways, and
 # each depends on what a format can hold:
 #
-# | format | bits of exponent, fraction | rounds by at most | largest | smallest with all digits | smallest above 0 |
-# |---|---|---|---|---|---|
-# | fp32 | 8, 23 | 0.000006 % | $3.4 \cdot 10^{38}$ | $1.2 \cdot 10^{-38}$ | $1.4 \cdot 10^{-45}$ |
-# | bf16 | 8, 7 | 0.4 % | $3.4 \cdot 10^{38}$ | $1.2 \cdot 10^{-38}$ | $9.2 \cdot 10^{-41}$ |
-# | fp16 | 5, 10 | 0.05 % | 65,504 | $6.1 \cdot 10^{-5}$ | $6.0 \cdot 10^{-8}$ |
-# | fp8, E5M2 | 5, 2 | 12.5 % | 57,344 | $6.1 \cdot 10^{-5}$ | $1.5 \cdot 10^{-5}$ |
-# | fp8, E4M3 | 4, 3 | 6.3 % | 448 | 0.016 | 0.0020 |
+# | format | bits of exponent | bits of fraction | rounds by at most |
+# |---|---|---|---|
+# | fp32 | 8 | 23 | 0.000006 % |
+# | bf16 | 8 | 7 | 0.4 % |
+# | fp16 | 5 | 10 | 0.05 % |
+# | fp8, E5M2 | 5 | 2 | 12.5 % |
+# | fp8, E4M3 | 4 | 3 | 6.3 % |
 #
-# The exponent decides how far the numbers reach, the fraction how close together they are. bf16 reaches as far as fp32; fp16 does not. Between the last two
-# columns a number loses digits one by one. Below half of the last it becomes 0: that is **underflow** (下溢). Above the largest it becomes infinite:
-# **overflow** (上溢).
+# The fraction decides how close together the numbers are, and the exponent how far they reach:
 
 # %%
-for dtype, name in ((torch.float16, "fp16"), (torch.float8_e4m3fn, "fp8_e4m3")):
-    limits = torch.finfo(dtype)
-    smallest = limits.smallest_normal * limits.eps
-    print(f"{name}: {smallest:.2g}, {limits.smallest_normal:.2g} to {limits.max:,.0f}")
-    assert limits.eps / 2 == rounding.unit_roundoff(name)
+formats = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8, E5M2": torch.float8_e5m2,
+    "fp8, E4M3": torch.float8_e4m3fn,
+}
+limits = {name: torch.finfo(dtype) for name, dtype in formats.items()}
+reach = {
+    name: (its.smallest_normal * its.eps, its.smallest_normal, its.max)
+    for name, its in limits.items()
+}
+figures.number_ranges(reach)
+
+# %%
+fp16 = limits["fp16"]
+print(f"fp16 from {fp16.smallest_normal * fp16.eps:.1g} to {fp16.max:,.0f}")
+for name in ("fp32", "bf16", "fp16"):
+    assert limits[name].eps / 2 == rounding.unit_roundoff(name)
 
 # %% [markdown]
+# bf16 reaches as far as fp32; fp16 does not. In the yellow part a number loses digits one by one, and below its left end
+# it becomes 0: that is **underflow** (下溢). Beyond the right end it becomes infinite: **overflow** (上溢). (E4M3 has no infinity; there it is cut to 448, or becomes NaN.)
+#
 # ### autocast: the weights stay in fp32
 #
 # PyTorch's own way leaves the model as it is. Inside **autocast** (自动混合精度) each operation gets its own format. Listen to the operators of one
@@ -847,14 +862,32 @@ numbers = tokens * 64  # sbh
 in_layers = layers * (2 * 4 + 14 * 2) * numbers  # inputs of the norms; all the rest
 in_head = (4 + 2) * numbers + 4 * tokens * VOCAB
 copies = 2 * (layers * 12 * 64**2 + 64 * VOCAB)
+kept_then = measure.saved_tensors.saved_bytes(forward_in_bf16, small)
 expect(
     (in_layers + in_head + copies) / 1e6,
-    measure.saved_tensors.saved_bytes(forward_in_bf16, small) / 1e6,
+    kept_then / 1e6,
     within=0.02,
     label="kept under autocast",
     unit="MB",
     yours=under,
 )
+
+# %%
+parts = {
+    "fp32": {
+        "norms' inputs": layers * 8 * numbers,
+        "rest of the layers": layers * 56 * numbers,
+        "head": 8 * numbers + 4 * tokens * VOCAB,
+    },
+    "autocast": {
+        "norms' inputs": layers * 8 * numbers,
+        "rest of the layers": layers * 28 * numbers,
+        "head": in_head,
+        "bf16 copies of the matrices": copies,
+    },
+}
+assert sum(parts["fp32"].values()) == in_theory
+figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
 
 # %% [markdown]
 # **Explain.** 3.08 MB, which is 65 % and not half. In each layer the inputs of the two norms still have 4 bytes a number: $2 \cdot 4 + 14 \cdot 2 = 36$ bytes × $sbh$ in place of 64.
@@ -885,7 +918,6 @@ def loss_of_gpt():
 
 flowing = measure.gradients.flowing_gradients(gpt, loss_of_gpt)
 of_logits = flowing[: tokens * VOCAB]  # the head comes first in the backward pass
-fp16 = torch.finfo(torch.float16)
 expect(
     1 / 128 / 512,
     of_logits.abs().median(),
@@ -895,9 +927,15 @@ expect(
 )
 assert of_logits.abs().median() < fp16.smallest_normal / 4
 
+# %%
+figures.number_ranges(
+    {name: reach[name] for name in ("bf16", "fp16", "fp8, E4M3")},
+    {"gradient of a logit": of_logits.abs().median().item()},
+)
+
 # %% [markdown]
-# **Explain.** $1.5 \cdot 10^{-5}$: it has lost two of its eleven digits. And this is the beginning. The gradients shrink on their way
-# back through the layers, they shrink as the model learns, and a real micro-batch has 16 times as many tokens.
+# **Explain.** $1.5 \cdot 10^{-5}$: in fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
+# back through the layers, they shrink as the model learns, and a real micro-batch of 8,192 tokens divides by 16 times as much.
 #
 # The remedy is **loss scaling** (损失缩放). Multiply the loss by 65,536 before the backward pass. By the chain rule every gradient is multiplied by 65,536, and
 # moves up by 16 binary places into fp16's range. Divide by it before the update. Which scale is right? As large as possible, so try: double it from time to time, and when a
@@ -914,6 +952,7 @@ torchs = torch.amp.GradScaler("cpu")
 assert (torchs.get_scale(), torchs.get_growth_interval()) == (65_536, 2000)
 assert (torchs.get_growth_factor(), torchs.get_backoff_factor()) == (2, 0.5)
 
+# %%
 scaler = scratch.loss_scale.LossScaler(growth_interval=6)
 adamw = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
 scales, done = [], []
@@ -926,6 +965,8 @@ for update in range(60):
     scales.append(scaler.scale)
     scaler.scaled(loss).backward()
     done.append(scaler.step(adamw))
+
+# %%
 figures.lines(
     {"scale": list(enumerate(scales))}, "update", "loss scale", doubling=(False, True)
 )
@@ -1023,16 +1064,23 @@ expect(
 
 # %%
 e5m2 = scratch.eight_bit.fp8_levels(torch.float8_e5m2)
-for name, levels in (("E4M3", e4m3), ("E5M2", e5m2)):
-    errors = [
-        100
+off_by = {
+    name: {
+        way: 100
         * measure.gradients.relative_difference(
             rounded(weights, levels, block), weights
         )
-        for block in (None, 128)
-    ]
-    print(f"{name}: one scale {errors[0]:.1f} %, blocks of 128 {errors[1]:.1f} %")
-    assert abs(errors[0] - errors[1]) < 0.1 * errors[0]
+        for way, block in (("one scale", None), ("blocks of 128", 128))
+    }
+    for name, levels in (("E4M3", e4m3), ("E5M2", e5m2))
+}
+assert all(its["one scale"] < 1.1 * its["blocks of 128"] for its in off_by.values())
+figures.grouped_bars(
+    off_by,
+    "One weight matrix: percent off",
+    lambda percent: f"{percent:.1f} %",
+    {"one scale": style.BLUE, "blocks of 128": style.GREEN},
+)
 
 # %% [markdown]
 # What are blocks good for, then? For tensors in which a few numbers are far larger than the rest. In large language models single features of the activations are (Dettmers et
@@ -1077,7 +1125,8 @@ assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
 # int8 has equal distances: at 256 times as large, the others are lost. E4M3 has an exponent in each number and does not notice until the
 # factor is some ten thousand. Beyond that the others underflow. Blocks keep the damage in the block where it happens: here 15 of the 63 others.
 #
-# DeepSeek-V3 was trained in this way (arXiv:2412.19437, section 3.3):
+# So there are two schools. NVIDIA's Transformer Engine began with one scale per tensor, E4M3 in the forward pass, and E5M2 for gradients, since it reaches further (its recipe's `Format.HYBRID`). DeepSeek-V3 was trained
+# with a scale for each block, and E4M3 everywhere (arXiv:2412.19437, section 3.3):
 #
 # | | in |
 # |---|---|
