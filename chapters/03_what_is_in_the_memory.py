@@ -471,8 +471,23 @@ assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 # choice, which does not follow from the optimizer's. When you quote a number, say which convention.
 
 # %%
-for name, recipe in RECIPES.items():
-    print(f"{name:<14}{recipe.bytes_per_parameter:>3} bytes per parameter")
+one = {name: model_states(1, recipe) for name, recipe in RECIPES.items()}
+figures.stacked_bars(
+    {
+        name: {
+            "weights": its.parameters_bytes,
+            "gradients": its.gradients_bytes,
+            "gradient buffer, fp32": its.gradient_buffer_bytes,
+            "master copy": its.master_copy_bytes,
+            "optimizer": its.optimizer_state_bytes,
+        }
+        for name, its in one.items()
+    },
+    "Bytes per parameter",
+    colours={"gradient buffer, fp32": style.TEMPORARY, "master copy": style.STATES},
+)
+
+# %%
 assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
 
 # %% [markdown]
