@@ -9,9 +9,10 @@
 # - name the seven consumers of a GPU's memory (显存) and compute each in bytes,
 # - say why one tool counts 16 bytes per parameter, another 18, a third 20, and which is right,
 # - tell GB from GiB before it costs you 7 %,
+# - say what bf16, autocast, fp16 and fp8 save, and what they do not,
 # - decide whether a model fits, before renting the GPU.
 #
-# Time: about 50 minutes. You need chapter 1. Everything here is for one GPU; how several
+# Time: about 80 minutes, and as long again for the exercises, two of which are optimizers that you write. You need chapter 1. Everything here is for one GPU; how several
 # GPUs share the load is the subject of chapters 8 to 13.
 
 # %%
@@ -27,7 +28,10 @@ from torch.nn.functional import cross_entropy
 from course_lib import demos, expect, figures, launch, measure, panels
 from course_lib import predict, quiz, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
+from course_lib.figures.paper import style
+from course_lib.measure.operators import Listener
 from course_lib.panels import steppers
+from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import (
     RECIPES,
     Job,
@@ -52,8 +56,8 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # %% [markdown]
 # ## 3.1 Billions, GB and GiB
 #
-# A **parameter** (参数) is one number that training changes. Nearly all of them are *weights*: how strongly one number of a
-# layer's input acts on one of its output. Some models add a *bias* (偏置) to each output. Of GPT-2's 124 million parameters
+# A **parameter** (参数) is one number that training changes. Nearly all of them are *weights*, each of which says how strongly one number of a
+# layer's input affects one number of its output. Some models add a *bias* (偏置) to each output. Of GPT-2's 124 million parameters
 # 102,144 are biases, less than a thousandth, and LLaMA has none.
 #
 # Names of models say how many parameters they have. **B** is billion, $10^9$ (十亿);
@@ -105,11 +109,11 @@ assert round(units.gib(states_bytes), 2) == 23.21
 # |---|---|---|---|
 # | 1 | weights (权重) | parameters | always |
 # | 2 | gradients (梯度) | parameters | backward to update |
-# | 3 | optimizer states (优化器状态), with the fp32 master copy | parameters | always |
+# | 3 | optimizer states (优化器状态), and a master copy where there is one (section 3.3) | parameters | always |
 # | 4 | inputs and labels (标签) | batch × sequence | one micro-step |
 # | 5 | intermediate results, or activations (激活值) | batch × sequence × width × layers | forward to backward |
 # | 6 | temporary buffers (临时缓冲区) | the largest single operation | moments |
-# | 7 | framework overhead: CUDA context, NCCL, workspaces | hardly at all | always |
+# | 7 | framework overhead: what CUDA and NCCL, the library for messages between GPUs, need for themselves | hardly at all | always |
 #
 # The first three are called the **model states**. They depend only on the number of parameters and
 # on a few choices, so they are computed exactly. Gradients and optimizer states are sometimes
@@ -127,8 +131,8 @@ figures.consumers(
 
 # %% [markdown]
 # It does not fit into 24 GB, and no trick with the batch can help: the model states alone are
-# 24.92 GB. This is a published case. The authors of a Hugging Face article on FSDP could train
-# GPT-2 1.5B on two cards with 23.65 GiB usable memory each only after dividing the states
+# 24.92 GB. This is a published case. The authors of an article (huggingface.co/blog/pytorch-fsdp) could train
+# GPT-2 1.5B on two cards with 23.65 GiB of usable memory each only after dividing the states
 # between the cards.
 
 # %%
@@ -137,8 +141,8 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # %% [markdown]
 # ### One update, moment by moment
 #
-# The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers with hidden size 64 has
-# 0.85 MB of weights in fp32. It trains with AdamW on 4 samples of 64 characters and has made one update. Now it makes the second.
+# The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers, in which 64 numbers stand for each token, has
+# 0.85 MB of weights in fp32. It trains with the optimizer AdamW on 4 samples of 64 characters. It has made one update, and now it makes the second.
 #
 # **Predict.** When is most in memory: at the beginning, in the middle or at the end of the update? And how many MB is it then? You have
 # no formula yet; guess how many times the weights.
@@ -192,19 +196,21 @@ figures.memory_over_time(
 # %% [markdown]
 # **Explain.** In the middle, when the backward pass begins: 8.6 times the weights. Two things are there all the time, weights and
 # the optimizer's states. The intermediate results are a mountain: layer by layer they pile up in the forward pass, and layer by layer they
-# go in the backward pass, while the gradients come. The update has the lowland for itself.
+# go in the backward pass, while the gradients come. When the update begins, they are gone.
 #
 # The measured mountain is rougher. The small yellow teeth are temporary buffers of single operations, which theory counts
 # at a few moments only.
 #
-# Walk over it yourself. At each moment, say what comes next and what goes before you move on. Then set `recompute` to full, which is
+# Walk over it yourself. At each moment, before you move on, say what comes next and what goes. Then set `recompute` to full, which is
 # the subject of chapter 4: what becomes of the mountain?
 
 # %%
 steppers.memory_step()
 
 # %% [markdown]
-# One thing is different in the very *first* update: AdamW makes its two numbers when it first needs them. So a job may get
+# Answer: with `recompute` the layers keep only their inputs, and most of the mountain is gone. In the backward pass one layer at a time comes back.
+#
+# The very *first* update is different: AdamW creates its state when it first needs it. So a job may get
 # through its first forward and backward pass, and run out of memory in the update, or in the second step.
 
 # %%
@@ -238,7 +244,7 @@ expect(
 # | AdamW | 8 B | two fp32 numbers |
 # | 8-bit AdamW (bitsandbytes) | 2 B | two one-byte numbers, and a little more: see below |
 #
-# Is that so? Take a small GPT in fp32, and let it make one update. A ledger goes through the tensors that training keeps and
+# Check it: take a small GPT in fp32 and make one update. A ledger goes through the tensors that training keeps and
 # adds up their bytes:
 
 # %%
@@ -355,7 +361,7 @@ expect((4 + 8) / 2, mixed["optimizer"] / mixed["weights"], label="optimizer / we
 #
 # ### Sixteen bytes remain, but the update needs more
 #
-# The ledger looks after the update. What is there *during* the update? `log_memory` follows each tensor
+# The ledger counts what is there when the update is over. What is there *during* the update? `log_memory` follows each tensor
 # from its birth to its death:
 
 
@@ -386,21 +392,21 @@ for way in ("foreach", "fused"):
     assert round(peak) == {"foreach": 20, "fused": 16}[way]
 
 # %% [markdown]
-# **Explain.** Our `MasterAdamW` goes from tensor to tensor. For one it needs three fp32 temporaries (the gradient, the
+# **Explain.** Our `MasterAdamW` goes from tensor to tensor. For each it needs three fp32 temporaries (the gradient, the
 # corrected mean and the root), 12 bytes for each of its numbers. The largest tensor has 14.6 % of this small model's weights: $0.146 \cdot 12 = 1.75$.
 # PyTorch's own AdamW has several ways to do the same arithmetic. On a GPU it takes `foreach` by default: all tensors
 # in a few large operations, with a temporary as large as all weights. `fused=True` needs none.
 #
 # So "16 bytes per parameter" is what an update leaves behind. For 70 billion parameters, 4 bytes more are 276 GB.
-# They come when the intermediate results are gone, so the two never add up; but the larger one must fit.
+# They come when the intermediate results are gone, so the two never add up, but the larger of them must fit.
 #
 # ### Two bytes in place of eight
 #
-# **8-bit AdamW** keeps each of the two moments as a number from 0 to 255, one byte. How does that stand for a gradient of $10^{-6}$ in one
-# tensor and of 10 in another? Two things help:
+# **8-bit AdamW** keeps each of its two numbers, which are also called *moments*, in one byte: as a code from 0 to 255. How can a byte stand for $10^{-6}$ in one
+# tensor and for 10 in another? Two things help:
 #
-# - **Blocks.** 256 numbers in a row share one fp32 *scale*, their largest absolute value. Divided by it, all of them lie between −1 and 1. One number
-#   that is far out spoils its own block only.
+# - **Blocks.** 256 numbers in a row share one fp32 *scale*, their largest absolute value. Divided by it, all of them lie between −1 and 1. An outlier
+#   spoils only its own block.
 # - **Levels.** Each code from 0 to 255 stands for a level between −1 and 1, or 0 and 1 for the variance, which has no sign. The nearest level is taken. This is
 #   **quantisation** (量化).
 #
@@ -438,7 +444,7 @@ expect(
 
 # %% [markdown]
 # **Explain.** Two codes, and two scales of 4 bytes for 256 parameters: 1.6 % more than the codes. (Blocks are that short since bitsandbytes 0.44; with the 2048 of the paper it is 0.2 %.) The
-# gap, 4 parts in 10,000, are blocks that are not full: 64 numbers of a norm have a scale of their own. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
+# gap, 4 parts in 10,000, comes from blocks that are not full: the 64 numbers of a norm have a scale to themselves. Does it train as well? The demo trains one small GPT five times: with fp32 AdamW; with
 # bf16 weights, once without and once with a master copy; and with 8-bit moments on both maps.
 
 # %%
@@ -450,8 +456,8 @@ by_name = {version.name: version for version in trained.versions}
 assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 
 # %% [markdown]
-# The last column says how far the weights end from those of fp32 AdamW, relative to the way that these have gone: 3 % with 8 bits. Without a master copy small updates are lost, and it is a third.
-# With linear maps single weights are thrown very far away, and the loss stays above that of all others. You build the 8-bit optimizer in exercise 3.12.
+# The last column says how far from fp32 AdamW's weights each version ends, relative to how far those have moved. With 8 bits it is 3 %. Without a master copy small updates are lost, and it is a third.
+# With linear maps single weights are thrown very far away, and the loss stays above all others. You build the 8-bit optimizer in exercise 3.12.
 #
 # ### Why tools disagree
 #
@@ -461,12 +467,27 @@ assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 # | 18 | Megatron-LM | the gradients are kept in fp32: 2 + 4 + 4 + 8 |
 # | 20 | DeepSpeed's estimator, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
 #
-# None is wrong: they describe different programs. The dtype of the gradients is a choice
-# of its own; it does not follow from the optimizer's. When you quote a number, say which convention.
+# None is wrong: they describe different programs. The dtype of the gradients is a separate
+# choice, which does not follow from the optimizer's. When you quote a number, say which convention.
 
 # %%
-for name, recipe in RECIPES.items():
-    print(f"{name:<14}{recipe.bytes_per_parameter:>3} bytes per parameter")
+one = {name: model_states(1, recipe) for name, recipe in RECIPES.items()}
+figures.stacked_bars(
+    {
+        name: {
+            "weights": its.parameters_bytes,
+            "gradients": its.gradients_bytes,
+            "gradient buffer, fp32": its.gradient_buffer_bytes,
+            "master copy": its.master_copy_bytes,
+            "optimizer": its.optimizer_state_bytes,
+        }
+        for name, its in one.items()
+    },
+    "Bytes per parameter",
+    colours={"gradient buffer, fp32": style.TEMPORARY, "master copy": style.STATES},
+)
+
+# %%
 assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
 
 # %% [markdown]
@@ -495,7 +516,7 @@ assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 #
 # **Intermediate results.** The backward pass needs what the forward pass computed: the input of
 # every matrix, of every norm, of the activation function (激活函数). Inside a model each token is a row
-# of $h$ numbers: $h$ is the hidden size (隐藏维度), which notes also call embedding size. With sequence $s$ and micro-batch $b$, one tensor of
+# of $h$ numbers; $h$ is the hidden size (隐藏维度), also called embedding size. With sequence $s$ and micro-batch $b$, one tensor of
 # $s \cdot b \cdot h$ numbers is $64 \cdot 8 \cdot 64 \cdot 4 = 131$ kB for our small GPT in fp32 and 8 samples. Here is one of its layers after the forward pass, with
 # everything that waits for the backward pass:
 
@@ -592,14 +613,14 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
 #
 # **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
 # 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
-# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them.
+# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them, and see below when that is not enough.
 #
 # ### The peak is one moment
 #
 # A bill that adds up everything is too high, since not everything is there at once. An update has four moments at
 # which most memory may be needed. The intermediate results go while the gradients come, layer by layer:
 #
-# | moment | weights, optimizer | intermediate results | gradients | for a moment |
+# | moment | weights, optimizer | intermediate results | gradients | temporary |
 # |---|---|---|---|---|
 # | loss | all | all | none yet | copies of the logits |
 # | layer: the backward pass enters the last one | all | all but the loss's | none yet | gradients inside the layer |
@@ -641,10 +662,45 @@ for name, bill in moments.items():
 assert max(moments, key=lambda name: moments[name].total_bytes) == "loss"
 
 # %% [markdown]
-# **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations. On a
-# GPU you would ask `torch.cuda.max_memory_allocated()`. `torch.cuda.max_memory_reserved()` says more: the allocator holds blocks that
-# no tensor uses just then. In 16 published runs it held 1.15 times as much in the median, between 1.01 and 1.23.
-# `nvidia-smi` adds the CUDA context and NCCL's buffers. Say which meter you read.
+# **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations.
+#
+# ### Allocated, reserved, and what nvidia-smi shows
+#
+# On a GPU you have three meters, and they differ:
+#
+# | meter | counts |
+# |---|---|
+# | `torch.cuda.max_memory_allocated()` | tensors |
+# | `torch.cuda.max_memory_reserved()` | all that PyTorch's **caching allocator** (缓存分配器) holds: tensors, and blocks that no tensor uses just then |
+# | `nvidia-smi` | that, the CUDA context, and NCCL's buffers |
+#
+# The allocator asks the driver for large segments, cuts blocks out of them, and keeps what is freed for the next tensor, since asking the driver is slow. Gaps arise where a free block is a little too small.
+# A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
+# message says so: "… GiB is reserved by PyTorch but unallocated".
+#
+# How much is it? In 16 published runs of torchtitan, with sequences of one length, reserved was 1.15 times allocated in the median, and between 1.01 and 1.23. With changing lengths it can be far more.
+# With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
+# `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
+#
+# This needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
+
+# %%
+# GB on one GPU after three updates: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
+published = {
+    "as installed": {"allocated": 60.93, "reserved": 126.97},
+    "expandable segments": {"allocated": 60.81, "reserved": 96.61},
+}
+for sizes in published.values():
+    print(f"reserved / allocated: {sizes['reserved'] / sizes['allocated']:.2f}")
+figures.grouped_bars(
+    published,
+    "Qwen2.5 7B, one GPU of two",
+    lambda size: f"{size:.0f} GB",
+    {"allocated": style.GREEN, "reserved": style.IDLE},
+)
+
+# %% [markdown]
+# The tensors are the same, and 30 GB of gaps are gone. So say which meter you read, and look at reserved over allocated before you buy a larger card.
 #
 # ### The allocator's diary
 #
@@ -729,12 +785,393 @@ print(
 # **Remember**
 # - Intermediate results grow with micro-batch × sequence × layers; model states do not.
 # - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
-# - The peak is the largest of four moments, not the sum of everything. Allocated, reserved and `nvidia-smi` are three meters.
+# - The peak is the largest of four moments, not the sum of everything.
+# - Allocated, reserved and `nvidia-smi` are three meters. Expandable segments close gaps where sizes change.
 # - Overhead is a convention: 1 GiB here.
 # - A memory snapshot says who asked for each block. One line's blocks that stay from step to step are a leak.
 
 # %% [markdown]
-# ## 3.5 Your own bill
+# ## 3.5 Mixed precision in practice
+#
+# In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three other ways, and
+# each depends on what a format can hold:
+#
+# | format | bits of exponent | bits of fraction | rounds by at most |
+# |---|---|---|---|
+# | fp32 | 8 | 23 | 0.000006 % |
+# | bf16 | 8 | 7 | 0.4 % |
+# | fp16 | 5 | 10 | 0.05 % |
+# | fp8, E5M2 | 5 | 2 | 12.5 % |
+# | fp8, E4M3 | 4 | 3 | 6.3 % |
+#
+# The fraction decides how close together the numbers are, and the exponent how far they reach:
+
+# %%
+formats = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8, E5M2": torch.float8_e5m2,
+    "fp8, E4M3": torch.float8_e4m3fn,
+}
+limits = {name: torch.finfo(dtype) for name, dtype in formats.items()}
+reach = {
+    name: (its.smallest_normal * its.eps, its.smallest_normal, its.max)
+    for name, its in limits.items()
+}
+figures.number_ranges(reach)
+
+# %%
+fp16 = limits["fp16"]
+print(f"fp16 from {fp16.smallest_normal * fp16.eps:.1g} to {fp16.max:,.0f}")
+for name in ("fp32", "bf16", "fp16"):
+    assert limits[name].eps / 2 == rounding.unit_roundoff(name)
+
+# %% [markdown]
+# bf16 reaches as far as fp32; fp16 does not. In the yellow part a number loses digits one by one, and below its left end
+# it becomes 0: that is **underflow** (下溢). Beyond the right end it becomes infinite: **overflow** (上溢). (E4M3 has no infinity; there it is cut to 448, or becomes NaN.)
+#
+# ### autocast: the weights stay in fp32
+#
+# PyTorch's own way leaves the model as it is. Inside **autocast** (自动混合精度) each operation gets its own format. Listen to the operators of one
+# forward pass:
+
+# %%
+results = {}
+
+
+def hear(operator, arguments, options, result):
+    """Note which operators give results in which format; views and copies left out."""
+    result = result[0] if isinstance(result, tuple) else result
+    name = operator.overloadpacket.__name__
+    if name in ("addmm", "mm", "gelu", "native_layer_norm", "add", "_log_softmax"):
+        results.setdefault(str(result.dtype), set()).add(name)
+
+
+with torch.autocast("cpu", torch.bfloat16), Listener(hear):
+    loss = cross_entropy(small(inputs).flatten(0, 1), labels.flatten())
+loss.backward()
+assert {p.grad.dtype for p in small.parameters()} == {torch.float32}
+results
+
+# %% [markdown]
+# Matrix products (`addmm`, `mm`) run in bf16, and so does what follows them directly. Norms, the loss, and the additions around each layer stay in fp32.
+# The weights are cast on the way in, and their gradients are cast back to fp32. On a GPU the lists are much the same
+# (docs.pytorch.org/docs/stable/amp.html, "Op-Specific Behavior").
+#
+# **Predict.** In fp32 the small GPT kept 4.76 MB for the backward pass. How much does it keep under autocast? Go through the inventory of section 3.4: which tensors have 2
+# bytes a number now? And one thing is new: the bf16 copies of the matrices are kept until the backward pass has used them.
+
+# %%
+under = predict("3.autocast", "MB kept under autocast?", yours=None, unit="MB")
+
+
+# %%
+def forward_in_bf16():
+    """The loss of the 8 samples, under autocast."""
+    with torch.autocast("cpu", torch.bfloat16):
+        return scratch.accumulation.loss_sum(small(inputs), labels)
+
+
+numbers = tokens * 64  # sbh
+in_layers = layers * (2 * 4 + 14 * 2) * numbers  # inputs of the norms; all the rest
+in_head = (4 + 2) * numbers + 4 * tokens * VOCAB
+copies = 2 * (layers * 12 * 64**2 + 64 * VOCAB)
+kept_then = measure.saved_tensors.saved_bytes(forward_in_bf16, small)
+expect(
+    (in_layers + in_head + copies) / 1e6,
+    kept_then / 1e6,
+    within=0.02,
+    label="kept under autocast",
+    unit="MB",
+    yours=under,
+)
+
+# %%
+parts = {
+    "fp32": {
+        "norms' inputs": layers * 8 * numbers,
+        "rest of the layers": layers * 56 * numbers,
+        "head": 8 * numbers + 4 * tokens * VOCAB,
+    },
+    "autocast": {
+        "norms' inputs": layers * 8 * numbers,
+        "rest of the layers": layers * 28 * numbers,
+        "head": in_head,
+        "bf16 copies of the matrices": copies,
+    },
+}
+assert sum(parts["fp32"].values()) == in_theory
+figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
+
+# %% [markdown]
+# **Explain.** 3.08 MB, which is 65 % and not half. In each layer the inputs of the two norms still have 4 bytes a number: $2 \cdot 4 + 14 \cdot 2 = 36$ bytes × $sbh$ in place of 64.
+# The log-probabilities stay in fp32 as well. The copies of the matrices take 2 bytes per parameter, however small the batch is.
+#
+# And the model states? Weights 4, gradients 4, AdamW 8: again **16 bytes per parameter**, and 2 more from the forward to the backward pass. The fp32
+# weights *are* the master copy. So autocast saves activations and time, and no model states.
+#
+# ### fp16 needs a loss scale
+#
+# V100 and T4 multiply matrices fast in fp16, and not in bf16. fp16 has three more binary digits than bf16, but look at its smallest numbers. Our loss is a mean over $8 \cdot 64 = 512$
+# tokens, and an untrained model gives each of the 128 characters the probability $p = 1/128$. For all characters but the right one, the gradient of the logit is $p / 512$.
+#
+# **Predict.** How large is that? And does it fit into fp16 with all its digits?
+
+# %%
+typical = predict("3.logit_gradient", "Gradient of a typical logit?", yours=None)
+
+# %%
+torch.manual_seed(0)
+gpt = scratch.gpt.GPT(layers=2, hidden=64, heads=4, vocab=VOCAB, context=64)
+
+
+def loss_of_gpt():
+    """The mean loss of the 8 samples."""
+    return cross_entropy(gpt(inputs).flatten(0, 1), labels.flatten())
+
+
+flowing = measure.gradients.flowing_gradients(gpt, loss_of_gpt)
+of_logits = flowing[: tokens * VOCAB]  # the head comes first in the backward pass
+expect(
+    1 / 128 / 512,
+    of_logits.abs().median(),
+    within=0.05,
+    label="gradient of a logit",
+    yours=typical,
+)
+assert of_logits.abs().median() < fp16.smallest_normal / 4
+
+# %%
+figures.number_ranges(
+    {name: reach[name] for name in ("bf16", "fp16", "fp8, E4M3")},
+    {"gradient of a logit": of_logits.abs().median().item()},
+)
+
+# %% [markdown]
+# **Explain.** $1.5 \cdot 10^{-5}$: in fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
+# back through the layers, they shrink as the model learns, and a real micro-batch of 8,192 tokens divides by 16 times as much.
+#
+# The remedy is **loss scaling** (损失缩放). Multiply the loss by 65,536 before the backward pass. By the chain rule every gradient is multiplied by 65,536, and
+# moves up by 16 binary places into fp16's range. Divide by it before the update. Which scale is right? As large as possible, so try: double it from time to time, and when a
+# gradient overflows, halve it and leave out that update (arXiv:1710.03740).
+
+# %%
+show_source(scratch.loss_scale.LossScaler)
+
+# %% [markdown]
+# `torch.amp.GradScaler` has the same rules. It starts at 65,536, and doubles after 2000 updates in a row. Here the scale doubles after 6, so that we can see it at work:
+
+# %%
+torchs = torch.amp.GradScaler("cpu")
+assert (torchs.get_scale(), torchs.get_growth_interval()) == (65_536, 2000)
+assert (torchs.get_growth_factor(), torchs.get_backoff_factor()) == (2, 0.5)
+
+# %%
+scaler = scratch.loss_scale.LossScaler(growth_interval=6)
+adamw = torch.optim.AdamW(gpt.parameters(), lr=1e-3)
+scales, done = [], []
+for update in range(60):
+    few_inputs, few_labels = text.batch(range(2 * update, 2 * update + 2))
+    adamw.zero_grad()
+    with torch.autocast("cpu", torch.float16):
+        logits = gpt(few_inputs).flatten(0, 1)
+    loss = cross_entropy(logits.float(), few_labels.flatten())
+    scales.append(scaler.scale)
+    scaler.scaled(loss).backward()
+    done.append(scaler.step(adamw))
+
+# %%
+figures.lines(
+    {"scale": list(enumerate(scales))}, "update", "loss scale", doubling=(False, True)
+)
+
+# %%
+print(f"{done.count(False)} of {len(done)} updates left out; loss now {loss:.2f}")
+assert max(scales) > 65_536 and 0 < done.count(False) < 12
+assert loss < 3.5 < 4.8  # 4.8 = ln 128, an untrained model
+
+# %% [markdown]
+# The scale climbs until a gradient overflows, is halved, and climbs again. With 2000 in place of 6, one update in some two thousand is lost; a "loss scale
+# reduced" in a log is no alarm, but several in a row are.
+#
+# What did the scale save? Here are the gradients of the trained model, computed in fp32, and which part of them fp16 would spoil:
+
+# %%
+flowing = measure.gradients.flowing_gradients(gpt, loss_of_gpt).abs()
+flowing = flowing[flowing > 0]
+
+
+def share_below(border, scale):
+    """Percent of the gradients that are below the border when they are scaled."""
+    return 100 * (flowing * scale < border).float().mean().item()
+
+
+half_of_smallest = fp16.smallest_normal * fp16.eps / 2
+spoiled = {"digits lost": fp16.smallest_normal, "becomes 0": half_of_smallest}
+figures.lines(
+    {
+        name: [(power, share_below(border, 2**power)) for power in range(0, 21, 2)]
+        for name, border in spoiled.items()
+    },
+    "loss scale, as a power of two",
+    "% of the gradients",
+    mark={"65,536": 16},
+)
+
+# %%
+for scale in (1, 65_536):
+    lost = [
+        share_below(border, scale)
+        for border in (half_of_smallest, fp16.smallest_normal)
+    ]
+    print(f"scale {scale:>6,}: {lost[0]:.1f} % become 0, {lost[1]:.1f} % lose digits")
+assert (
+    share_below(half_of_smallest, 1) > 5 > 0.5 > share_below(half_of_smallest, 65_536)
+)
+assert share_below(fp16.smallest_normal, 1) > 95
+bf16 = torch.finfo(torch.bfloat16)
+assert share_below(bf16.smallest_normal, 1) == 0
+
+# %% [markdown]
+# Without a scale 99 % of the gradients lose digits, and one in nine becomes 0. With 65,536 it is 1.5 % and 0.1 %. In bf16 nothing is lost with no scale at all, which is
+# why bf16 took fp16's place as soon as GPUs had it. Two traps remain for those who must use fp16: clip gradients after dividing (`scaler.unscale_(optimizer)` first), and keep one
+# scale for all micro-batches of an update.
+#
+# ### fp8: a scale for every tensor, or for every block
+#
+# An H100 multiplies matrices in fp8 twice as fast as in bf16 (data sheet: 1,979 against 989 TFLOP/s). The smallest E4M3 number with all its digits is 0.016, so now every tensor needs a scale of its own.
+# You have everything for it: fp8 is another set of levels for the blocks of section 3.3.
+
+# %%
+show_source(scratch.eight_bit.fp8_levels)
+
+# %% [markdown]
+# **Predict.** E4M3 has three bits of fraction, so rounding is off by at most 1/16 = 6.25 %. One weight matrix of our GPT, with one scale for all of it: how
+# many percent is it off as a whole (the length of the error over the length of the matrix)?
+
+# %%
+off = predict("3.fp8", "Percent off?", yours=None, unit="%")
+
+
+# %%
+def rounded(values, levels, block=None):
+    """The values as `levels` has them; one scale for each block, or for all."""
+    block = block or values.numel()
+    codes, scales = scratch.eight_bit.quantise(values, levels, block)
+    return scratch.eight_bit.dequantise(codes, scales, levels, block)
+
+
+weights = gpt.blocks[0].mlp[0].weight.detach()
+e4m3 = scratch.eight_bit.fp8_levels(torch.float8_e4m3fn)
+expect(
+    100 * rounding.typical_rounding("fp8_e4m3"),
+    100 * measure.gradients.relative_difference(rounded(weights, e4m3), weights),
+    within=0.05,
+    label="off in E4M3",
+    unit="%",
+    yours=off,
+)
+
+# %% [markdown]
+# **Explain.** Just below 2.7 %, less than half of the worst case: most numbers lie nearer to a level, and those just below a power of two are rounded by less of their size. E5M2 has a
+# bit less of fraction: twice the error. Blocks of 128 with a scale each change almost nothing here:
+
+# %%
+e5m2 = scratch.eight_bit.fp8_levels(torch.float8_e5m2)
+off_by = {
+    name: {
+        way: 100
+        * measure.gradients.relative_difference(
+            rounded(weights, levels, block), weights
+        )
+        for way, block in (("one scale", None), ("blocks of 128", 128))
+    }
+    for name, levels in (("E4M3", e4m3), ("E5M2", e5m2))
+}
+assert all(its["one scale"] < 1.1 * its["blocks of 128"] for its in off_by.values())
+figures.grouped_bars(
+    off_by,
+    "One weight matrix: percent off",
+    lambda percent: f"{percent:.1f} %",
+    {"one scale": style.BLUE, "blocks of 128": style.GREEN},
+)
+
+# %% [markdown]
+# What are blocks good for, then? For tensors in which a few numbers are far larger than the rest. In large language models single features of the activations are (Dettmers et
+# al. 2022, arXiv:2208.07339). Multiply one feature of 64 by a factor, and see how far the *other* 63 are off:
+
+# %%
+torch.manual_seed(0)
+activations = torch.randn(512, 64)
+others = torch.arange(64) != 7
+
+
+def error_of_others(factor, levels, block=None):
+    """Percent by which the other features are off when feature 7 is so much larger."""
+    larger = activations.clone()
+    larger[:, 7] *= factor
+    found = rounded(larger, levels, block)[:, others]
+    return 100 * measure.gradients.relative_difference(found, larger[:, others])
+
+
+int8 = scratch.eight_bit.linear_levels(signed=True)
+ways = {
+    "int8, one scale": (int8, None),
+    "E4M3, one scale": (e4m3, None),
+    "E4M3, blocks of 16": (e4m3, 16),
+}
+factors = [4.0**power for power in range(11)]
+errors = {
+    name: [(factor, error_of_others(factor, *way)) for factor in factors]
+    for name, way in ways.items()
+}
+figures.lines(
+    errors, "factor of one feature", "other features off, %", doubling=(True, False)
+)
+
+# %%
+last = {name: curve[-1][1] for name, curve in errors.items()}
+assert errors["int8, one scale"][4][1] > 40  # 256 times as large
+assert errors["E4M3, one scale"][6][1] < 3  # 4096 times
+assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
+
+# %% [markdown]
+# int8 has equal distances: at 256 times as large, the others are lost. E4M3 has an exponent in each number and does not notice until the
+# factor is some ten thousand. Beyond that the others underflow. Blocks keep the damage in the block where it happens: here 15 of the 63 others.
+#
+# So there are two schools. NVIDIA's Transformer Engine began with one scale per tensor, E4M3 in the forward pass, and E5M2 for gradients, since it reaches further (its recipe's `Format.HYBRID`). DeepSeek-V3 was trained
+# with a scale for each block, and E4M3 everywhere (arXiv:2412.19437, section 3.3):
+#
+# | | in |
+# |---|---|
+# | the three products of each linear layer (forward, and two backward) | E4M3; a scale for each 1 × 128 activations and each 128 × 128 weights |
+# | embedding, head, router, norms, attention | bf16 or fp32 |
+# | master weights, gradients | fp32 |
+# | Adam's two numbers | bf16 |
+#
+# Its loss stayed within 0.25 % of that in bf16. The products could be twice as fast; a whole update gains less. That needs a GPU with fp8 and is not measured here:
+# torchtitan trained Llama 3.1 8B on eight H100s with 6,667 tokens a second per GPU in bf16, and 8,532 with linear layers in fp8. It took 77.0 and 76.8 GiB
+# (benchmarks/llama3_h100_202412_torchtitan.md, table 1, compiled). **28 % faster, and no memory saved**: the weights that are kept, and most activations, are not in fp8.
+#
+# ### Where to find it in libraries
+#
+# | here | elsewhere |
+# |---|---|
+# | `MasterAdamW` | Megatron-LM `--bf16`, DeepSpeed `"bf16": {"enabled": true}`; FSDP keeps fp32 shards and casts what it gathers (chapter 9) |
+# | autocast | `torch.autocast("cuda", torch.bfloat16)`; Hugging Face's Trainer `--bf16` |
+# | `LossScaler` | `torch.amp.GradScaler`; DeepSpeed `"fp16"` with `initial_scale_power` and `loss_scale_window` |
+# | `AdamW8bit` | `bitsandbytes.optim.AdamW8bit`, `torchao.optim.AdamW8bit` |
+# | fp8 levels and scales | Transformer Engine's recipes (`Float8CurrentScaling`, `Float8BlockScaling`), torchao's `convert_to_float8_training` |
+# | `log_memory`, `record_history` | `torch.cuda.max_memory_allocated`, `torch.cuda.memory._record_memory_history` |
+#
+# **Remember**
+# - bf16 with a master copy and autocast both take 16 bytes per parameter: they save activations and time. fp8 products save time.
+# - fp16 reaches down to $6 \cdot 10^{-8}$, so the loss is scaled: up while nothing overflows, down and one update left out when something does. bf16 needs no scale.
+# - fp8 E4M3 rounds by 2.7 %. It is for the inputs of matrix products, with a scale for each tensor or block.
+
+# %% [markdown]
+# ## 3.6 Your own bill
 #
 # Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
 # chapter has just measured. Find out:
@@ -791,6 +1228,7 @@ assert llama.model_states_bytes > 80 * units.GB
 # 4. Model states do not depend on the batch; intermediate results do.
 # 5. GB is $10^9$, GiB is $2^{30}$.
 # 6. A ledger of real tensors agrees with the formula to the byte.
+# 7. autocast and fp8 save time and activations, hardly ever model states. fp16 needs a loss scale, fp8 a scale for each tensor or block.
 
 # %%
 quiz("3")
@@ -800,7 +1238,7 @@ quiz("3")
 #
 # **Read on.** Rajbhandari et al. 2020, *ZeRO*, section 3 (arXiv:1910.02054): where the memory goes.
 # Korthikanti et al. 2022, section 4 (arXiv:2205.05198): activations, for chapter 4. Dettmers
-# et al. 2022, *8-bit Optimizers* (arXiv:2110.02861).
+# et al. 2022, *8-bit Optimizers* (arXiv:2110.02861). Micikevicius et al., *Mixed Precision Training* (arXiv:1710.03740) and *FP8 Formats* (arXiv:2209.05433).
 
 # %% tags=["exercise"]
 import torch
@@ -1144,3 +1582,17 @@ from course_lib.scratch.eight_bit import AdamW8bit, dequantise, quantise
 ### END SOLUTION
 
 check("3.12", [quantise, dequantise, AdamW8bit])
+
+# %% [markdown] tags=["exercise"]
+# **3.13** A run in fp16 uses torch's `GradScaler` as it comes. Its first three batches overflow, the next 6,000 do not, then one does, then 1,999 do not. "The scale was reduced four times," says a
+# colleague, "and with 2,000 batches between two doublings it must be 65,536 / 16 = 4,096 by now." Which scale will the next batch have, and how many updates has the optimizer made?
+
+# %% tags=["exercise"]
+scale, updates = ..., ...
+### BEGIN SOLUTION
+scale = (
+    65_536 / 2**3 * 2**3 / 2
+)  # three down, three up, one down; 1,999 are one too few
+updates = 6_000 + 1_999
+### END SOLUTION
+check("3.13", [scale, updates])

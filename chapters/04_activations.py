@@ -4,16 +4,17 @@
 # LLaMA-2 70B, 8 sequences of 4096 tokens, sixteen GPUs with 80 GB: 1280 GB in all. The model states take 1104 GB
 # (chapter 3); suppose that they are spread evenly. The *intermediate results* of one forward pass are another 730 GB,
 # says note 004, which counts at least 24 GPUs for all of it. You could throw the intermediate results away and compute them again
-# when needed. "That costs 40 times the computation", says the same note. Do you buy 8 more GPUs, or throw away?
+# when needed. "That costs 40 times the computation", says the same note. Do you buy 8 more GPUs, or throw activations away?
 #
 # By the end of this chapter you can
 #
 # - list what a transformer layer keeps for the backward pass, and derive 34 bytes × sbh,
 # - say which of the published formulas fits your model, and why 730 GB fits almost nobody's,
 # - throw activations away with forty lines of code, and predict what that saves and costs,
+# - say when it is better to move them to the host's memory,
 # - explain why 40× is a myth.
 #
-# Time: about 60 minutes. You need chapter 3.
+# Time: about 60 minutes, and 45 for the exercises. You need chapter 3.
 
 # %%
 from dataclasses import replace
@@ -58,9 +59,9 @@ factor = predict("4.factor", "Operations with / without?", yours=None)
 # %% [markdown]
 # ## 4.1 Why anything is kept
 #
-# $y = w \cdot x$. The gradient of $w$ is $\nabla y \cdot x$: without $x$ there is no gradient. So whoever
-# multiplies keeps its input until the backward pass comes back. These are the **activations** (激活值).
-# An addition, by contrast, keeps nothing: its gradient is 1, whatever was added.
+# $y = w \cdot x$. The gradient of $w$ is $\nabla y \cdot x$: without $x$ there is no gradient. So an operation that
+# multiplies keeps its input until the backward pass comes back. What is kept are the **activations** (激活值).
+# An addition keeps nothing: its gradient is 1, whatever was added.
 #
 # Take one layer of GPT-3: hidden size $h = 12288$, $a = 96$ heads, a sequence of $s = 2048$ tokens, micro-batch
 # $b = 1$, 16-bit numbers. One tensor of $s \cdot b \cdot h$ numbers is $2048 \cdot 12288 \cdot 2 = 50.3$ MB.
@@ -73,7 +74,7 @@ steppers.layer()
 
 # %% [markdown]
 # Attention keeps most, because of its scores. The two additions keep only the masks of the dropout in front of them, one *byte* a number. What was kept first is used
-# last: so the pile is highest between the two passes, while all the other layers run.
+# last, so the pile is highest between the two passes, while all the other layers run.
 #
 # Without the scores the layer keeps 856 MB. In units of $sbh$ bytes: the inputs of the two norms 4; the inputs of attention's and of the MLP's first matrix 4; queries, keys and values 6;
 # attention's result 2; the input and the result of GELU, each $4h$ wide, 16; two masks 2. The sum is **34**.
@@ -119,8 +120,8 @@ fused = saved_bytes(lambda: block(x).sum(), block)
 expect(per_layer, fused, within=0.01, label="kept by the block", unit="B", yours=kept)
 
 # %% [markdown]
-# **Explain.** The two masks go, and 32 units of 16-bit numbers are left: 64 units in fp32. Measured are 0.8 % more, and to the byte: each norm keeps a mean and a scale per token, and fused
-# attention one number per head and token, with which it can redo the softmax.
+# **Explain.** Without the two masks it is 32 bytes × $sbh$ in 16 bits, and 64 in fp32. The measurement is 0.8 % higher, and we can say why, to the byte: each norm keeps a mean and a scale per token, and fused
+# attention keeps one number per head and token, with which it can redo the softmax.
 
 # %%
 tokens = 2 * 128
@@ -156,7 +157,7 @@ assert scores - (plain - fused) == 4 * tokens * 4 == 4096
 # small fast memory (Dao et al. 2022, arXiv:2205.14135).
 #
 # **Remember**
-# - Who multiplies keeps its input. Who adds keeps nothing.
+# - A multiplication keeps its input. An addition keeps nothing.
 # - 34 bytes × sbh per layer: 16 bits, GELU with $4h$, dropout. Plus $5as^2b$ with standard attention.
 # - Check the assumptions before you use the number.
 
@@ -165,10 +166,10 @@ assert scores - (plain - fused) == 4 * tokens * 4 == 4096
 #
 # Modern models are not GPT-3. LLaMA has no dropout, so no masks. It uses SwiGLU (门控线性单元), an MLP with three
 # matrices, which keeps four tensors instead of two, each $2.7h$ to $3.5h$ wide. LLaMA-2 70B has 8 key-value heads for 64 query
-# heads, **grouped-query attention** (分组查询注意力): its keys and values are small. And everybody uses flash attention.
+# heads, **grouped-query attention** (分组查询注意力): its keys and values are small. And nearly everyone uses flash attention.
 #
-# The 730 GB of note 004 are $4096 \cdot 8 \cdot 8192 \cdot 80 \cdot 34$ bytes. The arithmetic is right. But 34 belongs to GELU, dropout, and
-# scores that are recomputed. Ask the function, which has each of these as a parameter:
+# The 730 GB of note 004 are $4096 \cdot 8 \cdot 8192 \cdot 80 \cdot 34$ bytes. The arithmetic is right. But the 34 is for a model with GELU and dropout, whose
+# scores are recomputed. Ask the function, which has each of these as a parameter:
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -193,15 +194,15 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# With flash attention it is 870 GB, more than the note says: SwiGLU keeps $4 \cdot 3.5h$ where GELU keeps $2 \cdot 4h$. And it is 2.24 TB for those who let standard
-# attention keep its scores. Micro-batch 8 is a choice as well: with 1 it is an eighth, and accumulation (chapter 2) makes up for it.
+# With flash attention it is 870 GB, more than the note says: SwiGLU keeps $4 \cdot 3.5h$ where GELU keeps $2 \cdot 4h$. With standard attention, which keeps its scores, it is
+# 2.24 TB. Micro-batch 8 is a choice as well: with 1 it is an eighth, and accumulation (chapter 2) makes up for it.
 #
 # Move the sliders:
 #
 # 1. GPT-3: which single setting saves most? And which saves most without computing a layer twice?
 # 2. From which sequence on are the scores of LLaMA-2 70B, with standard attention, half of the layer? (Choose
 #    `attention` standard, `dropout` off.)
-# 3. What do 8 tensor-parallel GPUs (`tensor parallel`) leave on each of them, an eighth or more?
+# 3. `tensor parallel` cuts the matrices of a layer over several GPUs (chapter 10). With 8 of them, is an eighth of the activations left on each, or more?
 
 # %%
 panel = panels.activations(model="gpt3-175b")
@@ -224,9 +225,17 @@ def kept_with(**settings):
 flash = kept_with(attention="flash")
 full = kept_with(attention="standard", recompute="full")
 cut = kept_with(recompute="none", tp=8)
-print(f"kept: flash {flash:.0%}, full {full:.1%}, tensor parallel 8 {cut:.0%}")
 assert (round(flash, 2), round(full, 3)) == (0.30, 0.018)
 assert cut > 1 / 8
+settings = {
+    "as it is": 1,
+    "flash attention": flash,
+    "8 tensor-parallel GPUs": cut,
+    "full recomputation": full,
+}
+figures.bars(
+    settings, "{:.1%}".format, "A layer of GPT-3: still kept", style.ACTIVATIONS
+)
 
 # %%
 kept_with(model="llama2-70b", dropout=False, tp=1)
@@ -253,19 +262,19 @@ assert shares[2048] < 0.5 < shares[4096]
 # backward pass, run the layer once more from its input, with everything kept, and go on from there. One layer's
 # activations live at a time. Where this is done for every layer it is called *full* recomputation (完全重计算).
 #
-# GPT-3 layer: 2 bytes × sbh instead of 114, so 50.3 MB instead of 2.87 GB.
+# For a layer of GPT-3 that is 2 bytes × $sbh$ instead of 114: 50.3 MB instead of 2.87 GB.
 #
-# Walk through it once more. How much is held while the other layers run, and how much at the highest point? Then let only *attention* be
-# computed again: why is its highest point lower, although the same scores come back?
+# Walk through it once more. How much is held while the other layers run, and how much at the highest point? Then set `recompute` so that only *attention* is
+# computed again. Why is the highest point lower, although the same scores come back?
 
 # %%
 steppers.layer(recompute="full")
 
 # %% [markdown]
-# 50.3 MB are held meanwhile, and at the highest point all 2.87 GB, but for one layer at a time. With attention alone it is 856 MB meanwhile and 2.26 GB at the highest point: when the
+# 50.3 MB are held while the other layers run, and 2.87 GB at the highest point, but for one layer at a time. With attention alone it is 856 MB, and 2.26 GB at the highest point: when the
 # scores come back, the backward pass has already used up everything that the MLP had kept.
 #
-# PyTorch lets us write this ourselves: a `Function` says what happens forward and backward. You build one in exercise 4.6; if you want to, do that
+# PyTorch lets us write this ourselves: a `Function` says what happens in the forward pass and in the backward pass. You build one in exercise 4.6, and may want to do so
 # before you read the course's.
 
 # %%
@@ -281,8 +290,8 @@ show_source(scratch.checkpointing.Checkpoint)
 show_source(scratch.checkpointing.same_random_numbers)
 
 # %% [markdown]
-# PyTorch's own version is one call, `torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)`. It does the same and
-# looks after mixed precision and nested structures as well.
+# PyTorch's own version is one call, `torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)`. It does the same, and
+# also restores autocast (chapter 3) and takes inputs that are lists and dicts.
 #
 # **Predict.** A GPT with 6 layers, hidden size 64, 4 sequences of 64 tokens, fp32. Of the bytes that are kept inside the
 # layers, which part is still kept with checkpointing?
@@ -334,11 +343,11 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** One sixteenth, as the units say: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
-# the like, which are the same in both and weigh more in the small one.
+# **Explain.** One sixteenth, as the formula says: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
+# the like: they are the same in both, and weigh more where little else is kept.
 #
 # The *peak* is another matter. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
-# weights and the inputs, so that there is what a forward and a backward pass add: intermediate results, and gradients as they come.
+# weights and the inputs. What is left is what the two passes add: intermediate results, and gradients as they come.
 
 # %%
 print(f"weights {4 * sum(p.numel() for p in normal.parameters()) / 1e6:.2f} MB")
@@ -489,7 +498,7 @@ figures.recomputed_layers(
 )
 
 # %% [markdown]
-# Nobody does the left one. One input per layer is kept, and each layer is recomputed once. Measured on GPT-3-like layers it is 39 % more time (Korthikanti et al. 2022,
+# Nobody does what the first picture shows. One input per layer is kept, and each layer is recomputed once. Measured on GPT-3-like layers it is 39 % more time (Korthikanti et al. 2022,
 # table 4): a third of the operations, and some that are slow.
 #
 # ### Selective recomputation and segments
@@ -498,7 +507,7 @@ figures.recomputed_layers(
 #
 # - **Selective** (选择性重计算): recompute only the attention scores, which are large and cheap. In GPT-3 that removes 80 of 114 units for 0.9 % more
 #   operations. (The paper, section 5, says 2.7 %: it charges a second forward *and* backward pass of the scores, three times what is really repeated.) With flash
-#   attention there is nothing left to select: it does that by itself. (Note 004 calls "8 groups of 10 layers" selective; that is full recomputation with
+#   attention there is nothing left to select: it recomputes the scores anyway. (Note 004 calls "8 groups of 10 layers" selective; that is full recomputation with
 #   segments, the next point.)
 # - **Segments**: keep one input per $k$ layers. Then $L/k$ inputs are kept, and while one segment is recomputed, its $k$ layers are alive. The sum $L/k \cdot i + k \cdot a$, with $i$ bytes
 #   per input and $a$ per layer, is smallest near $k = \sqrt{L \cdot i / a}$. With $a = i$ that is the famous $\sqrt{L}$ (Chen et al. 2016, arXiv:1604.06174).
@@ -588,7 +597,7 @@ figures.bars(bars, units.format_bytes, "Kept by 32 layers", style.ACTIVATIONS)
 # "None" and "selective" are the same: flash attention has made that selection. Operators keep 38 % for 10 % more operations, full recomputation
 # keeps 5 % for 31 % more. Of seven products the fourth, the sixth and the second, small one (keys) are repeated.
 #
-# **Theory beside a published number.** Now torchtitan's. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
+# **Theory beside a published number.** Back to torchtitan's 82.4 GiB. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
 # PyTorch's loss with its copies, gradients that are thrown away after each update. The allocator's blocks are 1.15 times the tensors (chapter 3):
 
 
@@ -601,9 +610,13 @@ def on_eight_h100(mode):
     return metered_bytes(gpu_memory(job), "reserved", layout) / units.GIB
 
 
-for mode in ("none", "operators", "full"):
-    print(f"{mode:<10}{on_eight_h100(mode):6.1f} GiB")
 expect(on_eight_h100("operators"), 82.4, within=0.05, label="reserved", unit="GiB")
+figures.bars(
+    {mode: on_eight_h100(mode) for mode in ("none", "operators", "full")},
+    "{:.1f} GiB".format,
+    "Predicted: reserved on each of eight GPUs",
+    style.ACTIVATIONS,
+)
 
 # %% [markdown]
 # 82.7 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
@@ -611,7 +624,7 @@ expect(on_eight_h100("operators"), 82.4, within=0.05, label="reserved", unit="Gi
 #
 # ### Buy, or throw away?
 #
-# The opening question. The moments of an update, all sixteen GPUs together, with full recomputation and PyTorch's loss:
+# Back to the opening question. Here are the moments of an update, all sixteen GPUs together, with full recomputation and PyTorch's loss:
 
 # %%
 eight = Layout(micro_batch=8)
@@ -638,11 +651,32 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# 1161 of 1280 GB. The inputs of 80 layers are 43 GB of it. On top come, one after the other and never at once, three fp32 copies of the logits (13 GB) and
+# 1161 of 1280 GB. The inputs of 80 layers are 43 GB of it. On top come three fp32 copies of the logits (13 GB) and, later,
 # one layer that is being recomputed, with its gradients.
 #
-# Throw away. It fits, if all of it is spread evenly, and the price is a third more operations, not forty times as many. Chapters 8 to 11 are about the
-# spreading.
+# So throw them away. It fits, if all of it is spread evenly, and the price is a third more operations, not forty times as many. How to spread it is the subject of chapters 8 to 11.
+#
+# ### Or move them?
+#
+# There is a third way: copy activations to the host's memory in the forward pass, and bring them back for the backward pass. In PyTorch this is `torch.autograd.graph.save_on_cpu`. The copy can run beside the
+# computing, if it is no slower. One layer of LLaMA-2 70B, one sequence of 4096 tokens, on an H100 that does 400 TFLOP/s, with PCIe 5.0 to the host (63 GB/s each way):
+
+# %%
+layer_flop = flops.training_flops(llama, 1, 4096, mask="causal").forward_flop / 80
+milliseconds = {"forward pass, or recomputing it": 1e3 * layer_flop / 400e12}
+for what, mode in (("copying all it keeps", "none"), ("copying its input", "full")):
+    size = activations.layer_activation_bytes(
+        Job(llama, Recipe(recompute=mode), sequence=4096)
+    )
+    milliseconds[what] = 1e3 * size / 63e9
+everything, inputs_only = (milliseconds[name] for name in list(milliseconds)[1:])
+assert everything > milliseconds["forward pass, or recomputing it"] > 10 * inputs_only
+figures.bars(milliseconds, lambda ms: f"{ms:.1f} ms", "One layer", style.COMPUTING)
+
+# %% [markdown]
+# Copying everything takes longer than the forward pass in which it should hide, and several GPUs often share one bus. Recomputing takes the GPU as long as the forward pass, but waits for nothing.
+# The *inputs* are another matter: their copies hide easily. Full recomputation, with the inputs on the host (DeepSpeed's `cpu_checkpointing`), keeps next to nothing
+# on the GPU, for the same third of operations. These are counts: a real copy needs pinned memory and a GPU to measure on.
 #
 # ### Another published number
 #
@@ -650,27 +684,34 @@ figures.stacked_bars(
 # formula beside it, for a few numbers of tokens: everything kept, and only the inputs of 80 layers, $2 \cdot 8192 \cdot 80$ bytes for each token:
 
 # %%
-for sequence in (2048, 4096, 8192):
-    everything, inputs_only = (
-        80 * activations.layer_activation_bytes(Job(llama, recipe, sequence=sequence))
-        for recipe in (Recipe(), Recipe(recompute="full"))
-    )
-    print(
-        f"{sequence} tokens: {everything / 1e9:5.1f} GB kept, {inputs_only / 1e9:4.1f} GB of inputs"
-    )
-assert (round(everything / 1e9), round(inputs_only / 1e9, 1)) == (217, 10.7)
+ways = {"everything": Recipe(), "inputs only": Recipe(recompute="full")}
+formula = {
+    f"{sequence} tokens": {
+        name: 80
+        * activations.layer_activation_bytes(Job(llama, recipe, sequence=sequence))
+        for name, recipe in ways.items()
+    }
+    for sequence in (2048, 4096, 8192)
+}
+longest = [size / 1e9 for size in formula["8192 tokens"].values()]
+assert (round(longest[0]), round(longest[1], 1)) == (217, 10.7)
+figures.grouped_bars(  # published: note 001
+    {**formula, "published": {"everything": 110e9, "inputs only": 5e9}},
+    "80 layers of LLaMA-2 70B keep",
+    units.format_bytes,
+    {"everything": style.ACTIVATIONS, "inputs only": style.GREEN},
+)
 
 # %% [markdown]
 # At 8192 tokens both published numbers are half of what the formula says: 217 and 10.7 GB. At 4096 tokens both fit: 109 and 5.4 GB. So the two numbers
-# agree with each other and with the formula; it is the token count that does not fit them. We cannot know why, and there are other
-# explanations: exercise 4.4. But two numbers that are off by the same factor point to
-# what they have in common.
+# agree with each other and with the formula, and the token count does not fit them. We cannot know why, and exercise 4.4 has other
+# explanations. But when two numbers are off by the same factor, look at what they have in common.
 #
 # **Remember**
 # - Full recomputation keeps one input per layer, for 4/3 of the operations. Not 40×.
 # - The second run must draw the same random numbers.
-# - Selective recomputation drops the scores; flash attention includes it. Selection by operators keeps attention and every second matrix product.
-# - The peak is one moment. Whoever makes it smaller meets the next one: here that of the gradients.
+# - Selective recomputation drops the scores, and flash attention does that by itself. Selection by operators keeps attention and every second matrix product.
+# - The peak is one moment. Make it smaller, and another moment becomes the peak: here that of the gradients.
 
 # %% [markdown]
 # ## 4.4 Demo: three versions, one training
@@ -690,11 +731,23 @@ assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 
 # %% [markdown]
 # In a terminal: `course demo checkpointing --ranks 2 --segment 1`; with `--parts mine` it runs on the `Checkpoint` that you build in exercise 4.6.
+#
+# ### Where to find it in libraries
+#
+# | here | PyTorch | Megatron-LM | others |
+# |---|---|---|---|
+# | each layer | `torch.utils.checkpoint.checkpoint` | `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` | Hugging Face: `model.gradient_checkpointing_enable()` |
+# | segments of $k$ layers | `torch.utils.checkpoint.checkpoint_sequential` | the same, with `--recompute-num-layers` $k$ | |
+# | only the first $k$ layers | | `--recompute-method block` | |
+# | the scores | fused attention does it | `--recompute-granularity selective --recompute-modules core_attn` | |
+# | by operators | `create_selective_checkpoint_contexts` | | torchtitan's selective mode |
+# | by a budget | `torch._functorch.config.activation_memory_budget`, under `torch.compile` | | |
+# | to the host | `torch.autograd.graph.save_on_cpu` | | DeepSpeed: `cpu_checkpointing` |
 
 # %% [markdown]
 # ## What to remember
 #
-# 1. Who multiplies keeps its input until the backward pass.
+# 1. A multiplication keeps its input until the backward pass.
 # 2. 34 bytes × sbh per layer, plus $5as^2b$: for 16 bits, GELU, dropout, standard attention. Yours may differ.
 # 3. Flash attention removes the term with $s^2$.
 # 4. Full recomputation: one input per layer, 4/3 of the operations.

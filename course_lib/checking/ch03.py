@@ -1,6 +1,6 @@
 """Exercises and quiz of chapter 3, what is in the memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -300,6 +300,42 @@ def _peak(model: str, recipe: Recipe, micro_batch: int) -> tuple[str, float]:
     return moment, sizes[moment]
 
 
+def loss_scale(overflows: Iterable[bool]) -> tuple[float, int]:
+    """The scale after these batches by the rules of torch.amp.GradScaler, and the updates made."""
+    scale, in_a_row, updates = 65_536.0, 0, 0
+    for overflow in overflows:
+        updates += not overflow
+        in_a_row = 0 if overflow else in_a_row + 1
+        if overflow:
+            scale /= 2
+        elif in_a_row == 2000:
+            scale, in_a_row = 2 * scale, 0
+    return scale, updates
+
+
+_BATCHES = [True] * 3 + [False] * 6000 + [True] + [False] * 1999
+
+
+@exercise(
+    "3.13",
+    kind="calculate",
+    title="a scale that went up and down",
+    hints=(
+        "Start at 65,536 and go from one stretch of batches to the next. How many doublings do "
+        "6,000 good batches bring?",
+        "2,000 good batches in a row double the scale; an overflow sets the count back to 0, and "
+        "that batch makes no update.",
+    ),
+)
+def _loss_scale(answer: Any) -> None:
+    expect_equal(
+        answer,
+        list(loss_scale(_BATCHES)),
+        "halved three times, doubled three times, halved once; the four batches made no update",
+        wants="the scale and a number of updates",
+    )
+
+
 BUILDS = (master_adamw.MASTER_ADAMW, eight_bit.EIGHT_BIT)
 
 QUIZ = (
@@ -340,5 +376,21 @@ QUIZ = (
         ),
         answer=0,
         why="bf16 has 8 binary digits: 1.0 + 0.001 stays 1.0.",
+    ),
+    Question(
+        "Why is the loss multiplied by 65,536 in fp16, and not in bf16?",
+        (
+            "fp16 has fewer binary digits than bf16",
+            "fp16 ends at 6e-8, where many gradients lie; bf16 reaches as far down as fp32",
+            "fp16 gradients are too large",
+        ),
+        answer=1,
+        why="fp16 has more digits and less range: small gradients would become 0.",
+    ),
+    Question(
+        "Your fp32 model trains under autocast in bf16, with AdamW. Model states per parameter?",
+        ("8 bytes", "12 bytes", "16 bytes"),
+        answer=2,
+        why="4 + 4 + 8, as without autocast: it saves activations and time.",
     ),
 )

@@ -44,6 +44,7 @@ from course_lib.figures.cluster.saving import wasted_time
 from course_lib.figures.cluster.tensor_by_tensor import tensor_by_tensor
 from course_lib.figures.compute.audited import audited
 from course_lib.figures.compute.economics import token_costs
+from course_lib.figures.compute.number_ranges import number_ranges
 from course_lib.figures.compute.paid_time import paid_time
 from course_lib.figures.compute.products import matrix_products
 from course_lib.figures.compute.roofline import on_roofline
@@ -173,6 +174,7 @@ __all__ = [
     "node_ways",
     "nodes_and_ranks",
     "number_line",
+    "number_ranges",
     "on_roofline",
     "one_batch",
     "overlap",

@@ -1,5 +1,8 @@
 """Flattens a model's gradients and compares two sets of them."""
 
+from collections.abc import Callable
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor, nn
 
@@ -18,3 +21,23 @@ def relative_difference(a: Tensor, b: Tensor) -> float:
 def mean_square_norm(gradients: list[Tensor]) -> float:
     """Mean of |g|² over several gradients of the same batch size."""
     return float(torch.stack([g.square().sum() for g in gradients]).mean())
+
+
+def flowing_gradients(model: nn.Module, loss: Callable[[], Tensor]) -> Tensor:
+    """What `loss().backward()` sends back through the matrices, as one vector.
+
+    The gradients of the outputs of all nn.Linear, as precise as they were; the
+    gradients of the weights are in `.grad` as usual.
+    """
+    found: list[Tensor] = []
+
+    def keep(_layer: nn.Module, _before: object, after: tuple[Tensor]) -> None:
+        found.append(after[0].detach().flatten())
+
+    with ExitStack() as stack:
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                hook = layer.register_full_backward_hook(keep)
+                stack.callback(hook.remove)
+        loss().backward()
+    return torch.cat(found)

@@ -41,6 +41,19 @@ def dynamic_levels(signed: bool) -> Tensor:
     return levels.sort().values
 
 
+def fp8_levels(dtype: torch.dtype) -> Tensor:
+    """All numbers of an fp8 format, over the largest: from -1 to 1.
+
+    `dtype` is torch.float8_e4m3fn or torch.float8_e5m2. Micikevicius et al.
+    2022, arXiv:2209.05433, table 1.
+    """
+    codes = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+    numbers = codes[codes.isfinite()]
+    return (
+        numbers / torch.finfo(dtype).max
+    ).unique()  # sorted; 0 and -0 are one
+
+
 def quantise(
     values: Tensor, levels: Tensor, block: int = 256
 ) -> tuple[Tensor, Tensor]:

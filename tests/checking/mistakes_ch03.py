@@ -90,10 +90,14 @@ MISTAKES = [
     ("3.10", "the loss always helps", {**_HELPS, _LOSS_OF_B: True}),
     ("3.10", "fused always helps", {**_HELPS, "A: fused=True in AdamW": True}),
     ("3.10", "states count at the update only", {**_HELPS, "A: 8-bit AdamW": False}),
+    ("3.13", "the colleague", (4096, 7999)),
+    ("3.13", "1,999 are enough to double", (65_536, 7999)),
+    ("3.13", "counts the batches without update", (32_768, 8003)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
     ("3.6", "1 and 0", {key: int(value) for key, value in _FITS.items()}),
     ("3.7", "rounded", (1.2, "Yes")),
+    ("3.13", "a power", (2**15, 7_999)),
 ]

@@ -7,6 +7,7 @@ from course_lib.scratch.eight_bit import (
     AdamW8bit,
     dequantise,
     dynamic_levels,
+    fp8_levels,
     linear_levels,
     quantise,
 )
@@ -46,6 +47,16 @@ def test_a_value_comes_back_as_the_nearest_level():
     widest = levels.diff().max() / 2
     assert bool((gap <= widest * scales.repeat_interleave(64)[:385] * 1.0001).all())
     assert back.abs().amax() <= values.abs().amax()
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_the_levels_of_fp8_round_as_torch_does(dtype):
+    values = torch.randn(6, 100, generator=torch.Generator().manual_seed(0))
+    levels = fp8_levels(dtype)
+    assert {torch.float8_e4m3fn: 253, torch.float8_e5m2: 247}[dtype] == len(levels)
+    back = dequantise(*quantise(values, levels, block=100), levels, block=100)
+    scale = values.abs().amax(dim=1, keepdim=True) / torch.finfo(dtype).max
+    torch.testing.assert_close(back, (values / scale).to(dtype).float() * scale)
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (300,)])

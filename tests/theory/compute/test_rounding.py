@@ -12,6 +12,7 @@ from course_lib.theory.compute.rounding import (
     ROUNDING_UP_TO,
     grown,
     sum_bound,
+    typical_rounding,
     typical_sum_error,
     unit_roundoff,
     verdict,
@@ -85,6 +86,18 @@ def test_a_product_in_bf16_is_rounded_once():
     assert typical / 4 < off < typical
 
 
+FP8 = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp16", *FP8])
+def test_typical_rounding_is_what_torch_rounds(dtype):
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(100_000, generator=generator, dtype=torch.float64).mul(3).exp()
+    rounded = values.to((TORCH | FP8)[dtype]).double()
+    off = (rounded / values - 1).square().mean().sqrt()
+    assert float(off) == pytest.approx(typical_rounding(dtype), rel=0.02)
+
+
 def test_verdicts_at_their_borders():
     words = [verdict(times, 1.0) for times in (ROUNDING_UP_TO, MORE_FROM, 1.01 * MORE_FROM)]
     assert words == ["rounding", "don't know", "more than rounding"]
@@ -106,6 +119,7 @@ def test_bad_input_is_explained():
 
 PROBES = {
     "unit_roundoff": Probe(unit_roundoff, {"dtype": "fp32"}, {"dtype": "fp16"}),
+    "typical_rounding": Probe(typical_rounding, {"dtype": "fp32"}, {"dtype": "fp16"}),
     "sum_bound": Probe(sum_bound, {"terms": 10, "dtype": "fp32"}, {"terms": 11, "dtype": "fp16"}),
     "typical_sum_error": Probe(
         typical_sum_error,
