@@ -6,6 +6,7 @@ from importlib.resources import files
 from playwright.sync_api import Page
 
 GRAVE = ("serious", "critical")
+OURS = (".jp-OutputArea-output", ".jp-MarkdownOutput")  # the rest of a page is JupyterLab's
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 import real_lab
+from accessibility import OURS, faults
 from playwright.sync_api import Browser, Locator, Page
 
 from course_lib import panels
@@ -95,6 +96,9 @@ def test_chapter_runs_and_its_slider_moves_by_key(opened: Opened) -> None:
     assert first.get_by_role("spinbutton", name="micro-batch").input_value() == str(value + 1)
     assert slider.evaluate("slider => slider === document.activeElement"), "the focus was lost"
     assert opened.errors == []
+    for theme in ("Dark", "Light"):  # the last one stays
+        real_lab.use_theme(page, theme)
+        assert not faults(page, *OURS), theme
 
 
 # Controls that change nothing until another one is moved; tests/panels gives them that company.

@@ -24,14 +24,12 @@ CELLS = (
 GROUPS, RIGHT = 5, (1, 2)  # questions, and the right choices of the first two
 
 
-@pytest.fixture(scope="module", params=["Light", "Dark"])
-def page(request, tmp_path_factory) -> Iterator[Page]:
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Iterator[Page]:
     home = tmp_path_factory.mktemp("lab")
     root = home / "root"
     root.mkdir()
     nbformat.write(real_lab.notebook(*CELLS), root / "cards.ipynb")
-    theme = {"theme": f"JupyterLab {request.param}", "adaptive-theme": False}
-    real_lab.setting(home, "apputils-extension/themes", theme)
     with (
         pytest.MonkeyPatch.context() as learners,
         real_lab.chromium() as browser,
@@ -135,5 +133,7 @@ def test_a_launch_ends_with_its_time(page):
 
 
 def test_nothing_is_in_the_way_of_those_who_see_little_or_listen(page):
-    found = faults(page, ".course-card", ".course-quiz", ".course-prediction")
-    assert not found, "\n".join(map(str, found))
+    for theme in ("Light", "Dark"):
+        real_lab.use_theme(page, theme)
+        found = faults(page, ".course-card", ".course-quiz", ".course-prediction")
+        assert not found, "\n".join(map(str, [theme, *found]))

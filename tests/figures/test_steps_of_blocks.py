@@ -35,8 +35,8 @@ SETTINGS = {
 
 
 def frames(stepper: Stepper) -> Iterator[tuple[int, figures.Picture]]:
-    """A dozen steps with the first and the last; all of them in a short story."""
-    for step in sorted({round(part * (stepper.count - 1) / 11) for part in range(12)}):
+    """Six steps with the first and the last; all of them in a short story."""
+    for step in sorted({round(part * (stepper.count - 1) / 5) for part in range(6)}):
         stepper.step.value = step
         yield step, stepper._sheet
 
