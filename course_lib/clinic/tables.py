@@ -59,6 +59,7 @@ SYMPTOMS = {
         ("all show 100 %, nothing moves", "who shows less in pmon; py-spy dump", "16.3, 16.7"),
         ("in the first all-reduce", "DETAIL; monitored_barrier; interface", "16.7"),
         ("after hours", "course diagnose: the stack that differs", "16.7"),
+        ("“Watchdog caught collective …”", "SeqNum, OpType, NumelIn of all ranks", "16.7"),
     ),
     "is slow": (
         ("all ranks, since yesterday", "ibstat everywhere; symbol errors; dmon", "16.4, 16.2"),
