@@ -1444,7 +1444,7 @@ figures.lines(
 
 # %% [markdown]
 # **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, up to some percent. (Theory has no formula here: your machine's number is its own.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
-# neither is *the* right one. So two loss curves that part after 2,000 updates prove nothing, and two that stay together prove little. (Issue 1754 trains with Adam at a learning rate of 0.3, a hundred times what is usual.) Compare the first update, before anything has been amplified.
+# neither is *the* right one. So two loss curves that part after 2,000 updates prove nothing, and two that stay together prove little. (Issue 1754 trains with Adam at a learning rate of 0.3, far above what is usual.) Compare the first update, before anything has been amplified.
 #
 # ### Your own model
 #

@@ -51,7 +51,7 @@ SYMPTOMS = {
         ("the pod is Pending", "kubectl describe pod, its last lines", "16.5"),
         ("the rendezvous times out", "--net=host, NCCL_SOCKET_IFNAME", "15.2, 16.5"),
     ),
-    "breaks off": (
+    "dies": (
         ("a GPU is gone, “uncorrectable”", "the lines with Xid in dmesg -T", "16.2"),
         ("Bus error, No space left on device", "df -h /dev/shm", "16.5"),
     ),
