@@ -1,24 +1,24 @@
 # %% [markdown]
 # # 16 The cluster clinic
 #
-# 64 GPUs train, and all of them show 100 %. Yesterday an all-reduce of 4 GB took 0.32 s, today it takes 1.26 s, on every rank. Nobody has changed the program. You log in on one node after another and type
+# 64 GPUs are training, and every one of them shows 100 %. Yesterday an all-reduce of 4 GB took 0.32 s; today it takes 1.26 s, on every rank. Nobody has changed the program. You log in to one node after another and type
 # `ibstat`. 63 ports say `Rate: 200`. One says `Rate: 50`.
 #
-# Is that it? One port of 64 has lost three quarters of its speed. How much slower does that make *everybody*?
+# Is that the cause? One port of 64 has lost three quarters of its speed. How much slower does that make *everybody*?
 #
 # By the end of this chapter you can
 #
-# - ask a node about its GPUs, its ports and its container, and say of each answer what it leaves open,
-# - say why 100 % means less than you think,
+# - ask a node about its GPUs, ports and container, and say what each answer leaves open,
+# - say why 100 % means less than it seems,
 # - turn counters into bytes per second, and a rate in `ibstat` into seconds of a training step,
 # - put together a container, or a pod, in which NCCL finds its network and its memory,
-# - name the rank that a hanging job waits for, and the rank or link that makes a job slow,
-# - say whether two runs differ by a bug or by rounding, and whether a second node is worth it.
+# - read the message of NCCL's watchdog, and name the rank that a hanging job waits for,
+# - find the rank or the link that makes a job slow,
+# - decide whether two runs differ by a bug or by rounding, and whether a second node is worth it.
 #
-# Time: about 150 minutes. You need chapters 6, 9 and 15.
+# Time: two sittings without the exercises, sections 16.1 to 16.6 in about 75 minutes and 16.7 to 16.11 in about 75 more. The exercises take about two hours. You need chapters 6, 9 and 15.
 #
-# A laptop has none of these devices. So most outputs here are *recorded*: real machines printed them, their owners published them, and the address stands below each. A few are *built* from the documented format, for
-# what nobody has published, and they say so. What a laptop can do for real, it does: ranks that wait, hang and lag behind, a container's memory that is too small, a slow link in a ring.
+# A laptop has none of these devices, so most outputs here are *recorded*: real machines printed them, their owners published them, and the address stands below each. A few, which nobody has published, are *built* from the documented format, and they say so. What a laptop can do, it does for real: ranks that wait, hang and fall behind, a container with too little memory, a ring with a slow link.
 
 # %%
 import json
@@ -47,6 +47,7 @@ from course_lib.clinic import (
     port_counters,
     ports,
     tables,
+    watchdog,
     xid,
 )
 from course_lib.clinic.commands import FLAGS, POD
@@ -54,6 +55,7 @@ from course_lib.clinic.recorded import output
 from course_lib.demos.shared.batch import mean_loss, rows_of
 from course_lib.demos.shared.training import Training, one_process
 from course_lib.diagnosing import reading
+from course_lib.diagnosing.divergence import first_divergence
 from course_lib.doctor import cluster as cluster_doctor
 from course_lib.figures.paper import style
 from course_lib.launch import small_shm
@@ -71,13 +73,13 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** One port of 64 runs at a quarter of its rate. By which factor does the all-reduce of all 64 ranks get longer? Section 16.4 has the answer.
+# **Predict.** One port of 64 runs at a quarter of its rate. How many times as long does the all-reduce take on all 64 ranks? Section 16.4 has the answer.
 
 # %%
 slower = predict("16.factor", "Times as long?", yours=None)
 
 # %% [markdown]
-# A cluster has many parts, and each command looks at one of them. Before you type anything, ask which part you suspect. This is the map of the chapter; we begin with PyTorch and go down.
+# A cluster has many parts, and each command looks at one of them. Before you type anything, ask which part you suspect. This is the map of the chapter. We start with PyTorch and work our way down.
 
 # %%
 figures.command_map(tables.PARTS)
@@ -85,14 +87,14 @@ figures.command_map(tables.PARTS)
 # %% [markdown]
 # ## 16.1 Three lines to begin with
 #
-# Three questions come before all others, and each takes one line. They stand in the notes:
+# Three questions come before all others, and each takes one line. They are in the notes:
 #
 # ```
 # python -c "import torch; print(torch.cuda.is_available()); print(torch.cuda.device_count())"
 # python -c "import torch.distributed as dist; print(dist.is_nccl_available())"
 # ```
 #
-# **Predict.** A server with eight AMD GPUs and a PyTorch for ROCm, AMD's counterpart of CUDA. What does `torch.cuda.device_count()` print there?
+# **Predict.** A server has eight AMD GPUs and a PyTorch for ROCm, AMD's counterpart of CUDA. What does `torch.cuda.device_count()` print there?
 
 # %%
 counted = predict("16.count", "GPUs that torch.cuda counts?", yours=None)
@@ -101,7 +103,7 @@ counted = predict("16.count", "GPUs that torch.cuda counts?", yours=None)
 expect(8, label="GPUs", yours=counted)
 
 # %% [markdown]
-# **Explain.** Eight. PyTorch for ROCm keeps the name `torch.cuda`, so that programs need no change (docs.pytorch.org, *HIP (ROCm) semantics*). Hygon's DCUs follow AMD here. In the same way `is_nccl_available()` is True there: the library is called RCCL and
+# **Explain.** Eight. PyTorch for ROCm keeps the name `torch.cuda`, so that programs need no change (docs.pytorch.org, *HIP (ROCm) semantics*). Hygon's DCUs follow AMD here. In the same way `is_nccl_available()` is True: the library is called RCCL and
 # answers to the name NCCL. So none of the three lines says whose GPU it is. `torch.version` does:
 
 # %%
@@ -112,16 +114,16 @@ print("CUDA", torch.version.cuda, "ROCm", torch.version.hip)
 # %% [markdown]
 # How to read all of it:
 #
-# | line | says | can't say |
+# | line | it says | it can't say |
 # |---|---|---|
-# | `torch.cuda.is_available()` | PyTorch was built for GPUs, the driver answers, and there is at least one GPU | that a kernel runs on it, or that nobody else does |
-# | `torch.cuda.device_count()` | GPUs that *this process* sees: `CUDA_VISIBLE_DEVICES`, a container or Slurm may hide some | how many the server has |
+# | `torch.cuda.is_available()` | PyTorch was built for GPUs, the driver answers, and there is at least one GPU | that a kernel runs on it, or that nobody else uses it |
+# | `torch.cuda.device_count()` | how many GPUs *this process* sees: `CUDA_VISIBLE_DEVICES`, a container or Slurm may hide some | how many the server has |
 # | `dist.is_available()` | PyTorch was built with `USE_DISTRIBUTED=1` | that another machine can be reached |
 # | `dist.is_nccl_available()` | NCCL, or RCCL, was compiled in | that there is a GPU, or a network |
-# | `torch.version.cuda`, `.hip` | for which GPUs PyTorch was built; one of them is None | which driver is installed |
+# | `torch.version.cuda`, `.hip` | for which GPUs PyTorch was built; one of the two is None | which driver is installed |
 #
-# Note 002 wants PyTorch to be compiled from source with `USE_DISTRIBUTED=1`. That was for those who compile it anyway: by default the switch is on for Linux and Windows and off for macOS (documentation of `torch.distributed.is_available`). The packages that `pip` brings
-# have it on all three. What differs is the backend. Gloo is on all three; NCCL is on Linux only. That is one reason why the ranks of this course talk through Gloo. The switches of your own build:
+# Note 002 says that PyTorch must be compiled from source with `USE_DISTRIBUTED=1`. That only concerns people who compile it anyway: what `pip` installs has the switch on (documentation of `torch.distributed.is_available`).
+# What differs is the backend. Gloo works on Linux, Windows and macOS; NCCL exists on Linux only. That is one reason why the ranks of this course talk through Gloo. These are the switches of your own build:
 
 # %%
 build = torch.__config__.show().replace(",", "").split()
@@ -129,7 +131,7 @@ wanted = ("USE_CUDA=", "USE_ROCM=", "USE_NCCL=", "USE_GLOO=", "USE_MPI=")
 print([switch for switch in build if switch.startswith(wanted)])
 
 # %% [markdown]
-# `course doctor` asks these questions, and then runs what else this machine has:
+# `course doctor` asks these questions, and then runs whatever else this machine has:
 
 # %%
 programs = {look.command[0] for look in cluster_doctor.LOOKS}
@@ -139,17 +141,17 @@ for finding in cluster_doctor.examine_cluster():
     print(finding)
 
 # %% [markdown]
-# On a laptop that is little. On a node of a cluster it is one line for each sign of trouble. It only looks: it resets nothing, loads nothing, configures nothing.
+# On a laptop that is not much. On a cluster node it prints one line for each sign of trouble. It only looks: it resets nothing, loads nothing and configures nothing.
 #
 # **Remember**
-# - `torch.cuda` means AMD and Hygon as well; `torch.version.hip` tells them apart.
+# - `torch.cuda` stands for AMD and Hygon as well; `torch.version.hip` tells them apart.
 # - `device_count()` counts what this process may see.
 # - Three times True means: go on asking. It says nothing about speed.
 
 # %% [markdown]
 # ## 16.2 Asking a GPU
 #
-# Eight questions to a GPU. NVIDIA and AMD have a command for each of them, Hygon for four, as far as we found them documented:
+# There are eight questions to ask a GPU. NVIDIA and AMD have a command for each of them; for Hygon we found four documented:
 
 # %%
 gpu_commands = ("pmon", "dmon", "topo", "nvlink", "-q -d", "dmesg", "dcgmi", "smi -r")
@@ -158,14 +160,14 @@ tables.by_vendor(*gpu_commands)
 # %% [markdown]
 # ### Who uses it: pmon
 #
-# `nvidia-smi pmon` lists processes. `-s um` asks for use and memory, `-c 1` for one sample; without it the command runs until you stop it. A recorded one:
+# `nvidia-smi pmon` lists processes. `-s um` asks for use and memory, `-c 1` for one sample; without it the command runs until you stop it. Here is a recorded one:
 
 # %%
 print(output("nvidia-smi_pmon_shared").shown)
 
 # %% [markdown]
-# `sm` is the percentage of time in which kernels of that process ran, `mem` the time in which it read or wrote memory, `fb` the megabytes that it holds. Type C computes, G draws. Five programs share GPU 0 here. These are video encoders,
-# and there it is meant to be so:
+# `sm` is the percentage of the time during which kernels of that process ran, `mem` the percentage during which it read or wrote memory, and `fb` the megabytes that it holds. Type C computes, G draws. Five programs share GPU 0. They are video encoders,
+# so here it is intended:
 
 # %%
 shared_gpu = gpu_use.pmon(output("nvidia-smi_pmon_shared").text)
@@ -176,7 +178,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# In training, two processes on one GPU are mostly a job of yesterday that never ended, and the first sign of it is an out-of-memory error on a GPU that should be empty. The course's parser turns such an output into records, and records into signs:
+# In training, a second process on a GPU is usually yesterday's job that never ended. The first sign of it is an out-of-memory error on a GPU that should be empty. The course's parser turns such an output into records, and records into signs:
 
 # %%
 text = output("nvidia-smi_pmon_shared").text
@@ -184,12 +186,12 @@ for sign in gpu_use.pmon_signs(gpu_use.pmon(text)):
     print(sign.sentence)
 
 # %% [markdown]
-# Every sign has three parts: what is wrong, what to do, and what the command can't say. The third part is the one that saves time.
+# Every sign has three parts: what is wrong, what to do, and what the command can't say. The third part saves the most time.
 #
-# ### How do they reach each other: topo -m
+# ### How they reach each other: topo -m
 #
-# Two servers with four GPUs and four network ports (NIC) each. What stands in a cell is the way between two devices. From near to far: `NV6` is six NVLinks, `PIX` one PCIe switch, `PXB` several, `PHB` the CPU, `NODE` two
-# bridges of one CPU, `SYS` the link between two CPUs.
+# Here are two servers with four GPUs and four network ports each (NIC, network interface card). A cell names the path between two devices. From near to far: `NV6` is six NVLinks, `PIX` one PCIe switch, `PXB` several switches, `PHB` the CPU, `NODE` two
+# bridges of one CPU, and `SYS` the link between two CPUs.
 
 # %%
 print(output("nvidia-smi_topo").shown)
@@ -198,9 +200,9 @@ print(output("nvidia-smi_topo").shown)
 print(output("nvidia-smi_topo_far").shown)
 
 # %% [markdown]
-# A GPU sends straight through a port, without the CPU, if the way to that port is `PIX` or `PXB`. (This is NCCL's rule for GPUDirect, section 16.4.)
+# A GPU can send through a port without going through the CPU if the path to that port is `PIX` or `PXB`. (This is NCCL's rule for GPUDirect, section 16.4.)
 #
-# **Predict.** In how many of the *eight* GPUs does that work?
+# **Predict.** For how many of the *eight* GPUs is that so?
 
 # %%
 near = predict("16.near", "GPUs with a port at PIX or PXB?", yours=None)
@@ -215,18 +217,18 @@ by_switch = [port for port, way in found if way in ("PIX", "PXB")]
 expect(4, len(by_switch), label="GPUs", yours=near)
 
 # %% [markdown]
-# Both tables again, drawn. Follow the way from a GPU to the nearest port: green by a switch, red through the CPU.
+# Both tables again, as a picture. Follow the path from a GPU to its nearest port: green goes through a switch, red through the CPU.
 
 # %%
 figures.node_ways({"the first server": first.ways, "the second server": second.ways})
 
 # %% [markdown]
-# **Explain.** In the first server each GPU has a port of its own behind the same switch. In the second every byte for the network crosses the CPU. Both are healthy, and none of NVIDIA's commands will ever complain about the second. But its
+# **Explain.** Four: in the first server each GPU has a port behind the same switch. In the second, every byte for the network crosses the CPU. Both servers are healthy, and no NVIDIA command will ever complain about the second. But its
 # network will never be as fast as that of the first. `course doctor` has a sign for it.
 #
-# ### Is it well: nvlink -s, -q -d, dmesg, dcgmi
+# ### Is it healthy: nvlink -s, -q -d, dmesg, dcgmi
 #
-# Links first. This GPU has six; it is one of several in its server:
+# Links first. This GPU has six, and is one of several in its server:
 
 # %%
 print(output("nvidia-smi_nvlink").shown)
@@ -234,7 +236,7 @@ for sign in gpu_state.nvlink_signs(gpu_state.nvlink(output("nvidia-smi_nvlink").
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# A rate here is one link in *one* direction. An H100 has 18 of them:
+# Each rate here is one link in *one* direction. An H100 has 18 such links:
 
 # %%
 nvlinks = hardware.accelerator("H100-SXM").inside.bytes_per_s
@@ -250,10 +252,10 @@ told = {name: f"{rate / 1e9:g} GB/s" for name, rate in to_compare.items()}
 figures.bars(to_compare, told, "Which of them do you compare?")
 
 # %% [markdown]
-# The data sheet says "900 GB/s". Note 004 sets that number beside the 32 GB/s of a PCIe slot, so one of the two is twice too large. Before you compare two rates, ask of each: one
-# way or both, one link or all, bits or bytes?
+# The data sheet says "900 GB/s". Note 004 compares that with the 32 GB/s of a PCIe slot, but the first counts both directions and the second only one. Before you compare two rates, ask of each: one
+# direction or both, one link or all, bits or bytes?
 #
-# Next the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) mends those of one bit. A row that makes more is replaced by a spare one at the next reset, which is called **row remapping** (行重映射).
+# Next, the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) corrects those of a single bit. A row with worse errors is replaced by a spare one at the next reset, which is called **row remapping** (行重映射).
 
 # %%
 lines = output("nvidia-smi_q_ecc").shown.splitlines()
@@ -262,16 +264,16 @@ for sign in gpu_state.state_signs(gpu_state.query(output("nvidia-smi_q_ecc").tex
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# 177 corrected errors are no reason to worry. The line that matters is `Pending: Yes`. `Volatile` counts since the last reset, `Aggregate` since ever. The section PERFORMANCE of the same command says what holds the clock down, which is called **throttling** (降频). At full load `SW Power Cap: Active` is usual. `HW Slowdown`
+# 177 corrected errors are no reason to worry. The line that matters is `Pending: Yes`: a row waits for its replacement. `Volatile` counts since the last reset, `Aggregate` over the GPU's life. The PERFORMANCE section of the same command says what holds the clock down, which is called **throttling** (降频). At full load `SW Power Cap: Active` is normal. `HW Slowdown`
 # never is.
 #
-# What goes really wrong stands in the kernel's log, as a number that NVIDIA calls **Xid**. Three lines, from one machine:
+# Serious faults appear in the kernel's log, with a number that NVIDIA calls an **Xid**. Three lines from one machine:
 
 # %%
 print(output("dmesg_xid").shown)
 
 # %% [markdown]
-# **Predict.** Three GPUs reported an Xid: 43, 31, 94. For how many of them do you call the people who own the hardware?
+# **Predict.** Three GPUs reported an Xid: 43, 31 and 94. For how many of them do you call the people who own the hardware?
 
 # %%
 calls = predict("16.xid", "GPUs with a fault of their own?", yours=None)
@@ -285,51 +287,51 @@ machines = [line for line in log if xid.MEANINGS[line.number].whose == "machine"
 expect(1, len(machines), label="GPUs", yours=calls)
 
 # %% [markdown]
-# **Explain.** One. 31 is what a program gets that computes a wrong address, and 43 is left of a program that was ended for its mistake. The next program runs on the same GPUs without any trouble. 94 is the memory. Two more are worth knowing by heart: 79, *the GPU has fallen off the bus*, where nothing but a restart helps, and 45, which only cleans up after another Xid
-# or after a killed program: look at the line before it. (NVIDIA's Xid catalog has them all.)
+# **Explain.** One. Xid 31 is what a program gets when it uses a wrong address, and 43 is what remains when a program was stopped for its own mistake. The next program runs on the same GPUs without trouble. Xid 94 is the memory. Two more are worth knowing by heart: 79, *the GPU has fallen off the bus*, after which only a restart helps, and 45, which merely cleans up after another Xid
+# or after a killed program, so look at the line before it. (NVIDIA's Xid catalog has them all.)
 #
-# The last is a test under load. `dcgmi diag -r 2` takes minutes and wants the GPUs for itself; `-r 3` takes longer. Here it found a GPU that gets too hot:
+# The last question is a test under load. `dcgmi diag -r 2` takes minutes and needs the GPUs for itself; `-r 3` takes longer. Here it found a GPU that gets too hot:
 
 # %%
 print(output("dcgmi_diag").shown)
 
 # %% [markdown]
-# And here its verdict is not what it seems. Every test passed, while all NVLinks of that machine were down:
+# But here its verdict misleads. Every test passed while all NVLinks of that machine were down:
 
 # %%
 print(output("dcgmi_diag_pass").shown)
 
 # %% [markdown]
-# A test can only fail in what it tests. "Pass" stands for "none of these".
+# A test can only fail at what it tests. "Pass" means "none of these".
 #
-# ### The one that is dangerous: -r
+# ### The dangerous one: -r
 #
-# The notes list `nvidia-smi -r` beside `nvidia-smi pmon`, as if both looked at something. `-r` *resets* GPUs, all of them if you give no `-i`. What runs there is lost, and where GPUs are joined by switches the neighbours are reset with them. It needs root, and it refuses as long as anything uses
+# The notes list `nvidia-smi -r` beside `nvidia-smi pmon`, as if both only looked. `-r` *resets* GPUs, all of them unless you name one with `-i`. Whatever runs there is lost, and where switches join the GPUs the neighbours are reset too. It needs root, and it refuses while anything uses
 # the GPU, even a monitor:
 
 # %%
 print(output("nvidia-smi_r").shown)
 
 # %% [markdown]
-# Nothing in this course runs it. On a shared node it is for the administrator, after the job was drained.
+# Nothing in this course runs it. On a shared node it belongs to the administrator, once no job runs there.
 #
-# How to read each, and what none of them says:
+# Here is how to read each command, and what none of them says:
 
 # %%
 tables.how_to_read(*gpu_commands)
 
 # %% [markdown]
 # **Remember**
-# - Two processes on one GPU: a job that never ended. No process where others have one: a rank that died.
-# - Pending rows, `HW Slowdown`, Xid 48, 63, 64, 74, 79, 94, 95: the machine. Xid 13, 31, 43: mostly the program.
-# - `-r` is not a look. It destroys what runs.
+# - Two processes on one GPU: a job that never ended. No process where the others have one: a rank that died.
+# - Pending rows, `HW Slowdown`, Xid 48, 63, 64, 74, 79, 94, 95: the machine. Xid 13, 31, 43: usually the program.
+# - `-r` does not look. It destroys what runs.
 
 # %% [markdown]
 # ## 16.3 What 100 % means
 #
-# An H100 has 132 streaming multiprocessors. Start a kernel that occupies one of them, and let it run.
+# An H100 has 132 streaming multiprocessors. Start a kernel that occupies just one of them, and let it run.
 #
-# **Predict.** What does the column `sm` of `nvidia-smi` show, in percent?
+# **Predict.** What does the `sm` column of `nvidia-smi` show, in percent?
 
 # %%
 one_sm = predict("16.one_sm", "Utilization of 1 multiprocessor of 132?", yours=None)
@@ -344,14 +346,14 @@ figures.meters(
 )
 
 # %% [markdown]
-# **Explain.** What is called **utilization** is the percentage of *time* in which at least one kernel ran (NVIDIA's NVML reference, `nvmlUtilization_t`). It is not the part of the GPU that worked. In that it is like the percentage of time in which the light is on in an office.
+# **Explain.** What is called **utilization** is the percentage of *time* during which at least one kernel ran (NVIDIA's NVML reference, `nvmlUtilization_t`). It is not the share of the GPU that worked. It tells you that the light in the office is on, not how many people are working.
 #
-# For training it is worse, since waiting is a kernel as well. An all-reduce of NCCL runs on the GPU, and where it has to wait for another rank, it asks a flag in memory again and again until the flag changes (`waitPeer` in NCCL's `src/device/prims_simple.h`). This is **busy-waiting** (忙等待).
+# In training it gets worse, because waiting is a kernel too. An all-reduce of NCCL runs on the GPU. While it waits for another rank, it reads a flag in memory over and over until the flag changes (`waitPeer` in NCCL's `src/device/prims_simple.h`). This is **busy-waiting** (忙等待).
 #
-# We can do the same here with a processor in place of a GPU. Two ranks. Rank 1 reads its samples from a slow disk, 0.3 s for each update, and computes for 0.1 s. Rank 0 has its samples at once, computes for 0.1 s, and waits in the all-reduce. The wait is written in two ways: as NCCL's kernel does it, and as Gloo
-# does it, which sleeps until the operating system wakes it up. The meter is built like a GPU's: 200 times a second it looks whether the rank runs.
+# We can do the same here with a processor in place of a GPU. There are two ranks. For each update, rank 1 reads its samples from a slow disk for 0.3 s and computes for 0.1 s. Rank 0 has its samples at once, computes for 0.1 s, and then waits in the all-reduce. The wait is written in two ways: like NCCL's kernel, and like Gloo,
+# which sleeps until the operating system wakes it. The meter works like a GPU's: 200 times a second it checks whether the rank is running.
 #
-# **Predict.** Rank 0 computes in 0.1 s of every 0.4 s. If it waits as NCCL does, for how many percent of the time does it run, by that meter?
+# **Predict.** Rank 0 computes for 0.1 s of every 0.4 s. If it waits as NCCL does, for what percentage of the time does the meter say that it runs?
 
 # %%
 busy_guess = predict("16.busy", "Rank 0 runs, says the meter?", yours=None, unit="%")
@@ -397,10 +399,10 @@ figures.who_did_what(
 )
 
 # %% [markdown]
-# **Explain.** The same work, the same waiting, and one meter says 100 and the other 25. The second is how much rank 0 had to do. A GPU has only the first kind of meter: it cannot tell a kernel that computes from one that asks for a flag. So the *slow*
-# rank is the one whose meter shows less than 100, because it is the only one that waits for something else, a disk, and not for a flag.
+# **Explain.** The work and the waiting are the same, but one meter says 100 and the other 25. The second shows how much rank 0 really had to do. A GPU only has the first kind of meter: it cannot tell a kernel that computes from one that reads a flag. So the *slow*
+# rank is the one whose meter shows less than 100: it alone waits for something else, a disk, instead of a flag.
 #
-# That turns the reading of `pmon` around. A job hangs on four GPUs. (This output is built. It shows what users tell: 100 % on every GPU but one.)
+# That turns the reading of `pmon` around. A job hangs on four GPUs. (This output is built. It shows what users report: 100 % on every GPU but one.)
 
 # %%
 print(output("nvidia-smi_pmon_hang").shown)
@@ -428,7 +430,7 @@ figures.meters(
 # %% [markdown]
 # ### Better meters
 #
-# What does a GPU do that waits? It draws little power, and it reads no memory. `dmon` has both beside the utilization. Four H100s of 700 W at one moment (built as well):
+# What gives a waiting GPU away? It draws little power and reads almost no memory. `dmon` shows both beside the utilization. Four H100s of 700 W at one moment (also built):
 
 # %%
 samples = gpu_use.dmon(output("nvidia-smi_dmon").text)
@@ -456,13 +458,13 @@ at_work = [s for s in samples if s.power_w > 0.8 * 700]
 expect(1, len(at_work), label="GPUs at full speed", yours=computing)
 
 # %% [markdown]
-# **Explain.** GPU 0. GPU 1 waits at 118 W. GPU 2 has nothing to do. GPU 3 computes, at 86 °C and with half the clock of its neighbours, so it is the one that GPU 1 may be waiting for. AMD's monitor has the same columns under other names:
+# **Explain.** One, GPU 0. GPU 1 waits, at 118 W. GPU 2 has nothing to do. GPU 3 computes at 86 °C with half its neighbours' clock, so it may be the one that GPU 1 waits for. AMD's monitor has the same columns under other names:
 
 # %%
 print(output("amd-smi_monitor").shown)
 
 # %% [markdown]
-# The memory, 191.7 GB, tells that it is an MI300X, and its data sheet says 750 W:
+# From 191.7 GB of memory you can tell that it is an MI300X. Its data sheet allows 750 W:
 
 # %%
 for one in gpu_use.amd_smi(output("amd-smi_monitor").text):
@@ -475,34 +477,34 @@ title = "amd-smi monitor: busy, but with little power"
 figures.meters({"MI300X": seen}, full | {"power, W": 750}, title)
 
 # %% [markdown]
-# From rough to fine, what to believe:
+# From rough to fine, this is what each meter is worth:
 #
 # | meter | says | with |
 # |---|---|---|
 # | utilization | some kernel ran | `nvidia-smi`, `pmon`, `dmon` |
-# | power, memory traffic | whether it was a large kernel or a waiting one | `dmon`, `amd-smi monitor` |
+# | power, memory traffic | whether that kernel worked or waited | `dmon`, `amd-smi monitor` |
 # | SM active, tensor active, DRAM active | which *part* of the GPU worked, averaged over time | `dcgmi dmon -e 1002,1004,1005` (NVIDIA DCGM, *profiling metrics*) |
-# | MFU | how much of the work was *yours* | chapter 5: FLOPs of the model over time and peak |
+# | MFU | how much of the peak went into *your* model | chapter 5: the model's FLOPs over time and peak |
 #
 # Only the last cannot be raised by waiting.
 #
 # **Remember**
-# - Utilization is the time in which some kernel ran. Waiting for other ranks is a kernel.
+# - Utilization is the share of time in which some kernel ran. Waiting for other ranks is a kernel.
 # - In a hang, the odd one out is the GPU that shows *less*.
 # - Power and memory traffic tell waiting from working. MFU tells what you get.
 
 # %% [markdown]
 # ## 16.4 Ports, cables, RDMA
 #
-# A tensor of 1 GB goes from one server to another over TCP. Each byte passes the program's buffer and the buffer of the operating system's kernel, at both ends.
+# A tensor of 1 GB goes from one server to another over TCP. At both ends, each byte passes through the program's buffer and through a buffer of the operating system's kernel.
 #
-# **Predict.** Follow a byte from one GPU's memory to the other's. How many moves from one place to the next does it make? (The buffers are places, and the two network cards are, too.)
+# **Predict.** Follow a byte from one GPU's memory to the other's. How many moves from one place to the next does it make? (Each buffer is a place, and so is each of the two network cards.)
 
 # %%
 moved = predict("16.moves", "Moves over TCP?", yours=None)
 
 # %% [markdown]
-# Two of these moves are copies that a processor makes. What do they cost? Measured on your machine, over TCP to itself:
+# At each end one of these moves is a copy that a processor makes, between the program's buffer and the kernel's. What does it cost? Measured on your machine, over TCP to itself:
 
 # %%
 per_gb = min(measure.tcp.processor_s_per_byte() for _ in range(3)) * 1e9
@@ -515,16 +517,16 @@ expect(3 + 1 + 3, label="moves", yours=moved)
 figures.rdma_paths(per_gb)
 
 # %% [markdown]
-# **Explain.** At 25 GB/s, which is one port of 200 Gb/s, several cores would do nothing but copy, and eight ports would take eight times as many. (A real network costs more: your machine had no card to serve.) With **RDMA** (chapter 13) the program registers its buffer with the network card once. From then on the card reads and writes
-# that memory itself, and the kernel sees nothing of it; this is also called **zero copy** (零拷贝). With GPUDirect RDMA the registered memory is the GPU's own. It needs three things, and each is one of the faults that you will look for:
+# **Explain.** Seven: three on each side and the wire. At 25 GB/s, one port of 200 Gb/s, several cores would do nothing but copy, and eight ports would take eight times as many. (A real network costs more: your machine had no card to serve.) With **RDMA** (chapter 13) the program registers its buffer with the network card once. From then on the card reads and writes
+# that memory itself, and the kernel takes no part in it. This is also called **zero copy** (零拷贝). With GPUDirect RDMA the registered memory is the GPU's own. RDMA has three requirements, and each of them is a fault to look for:
 #
-# - a card that can do it, whose port is up: `ibstat`,
-# - memory that stays where it is. The system may not move it to another place or to the disk, so it must be **locked** (锁定内存): `ulimit -l`,
-# - for GPUDirect, a short way from GPU to card: `topo -m`.
+# - a card that can do it, with a port that is up: `ibstat`,
+# - memory that stays where it is. The system must not move it elsewhere or to the disk, so it is **locked** (锁定内存): `ulimit -l`,
+# - for GPUDirect, a short path from GPU to card: `topo -m`.
 #
-# InfiniBand is a network made for this. RoCE does the same over Ethernet. Note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
+# InfiniBand is a network made for this; RoCE does the same over Ethernet. Note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
 #
-# **Predict.** How many percent of a PCIe 4.0 ×16 slot (31.5 GB/s one way) does a port of 200 Gb/s take?
+# **Predict.** What percentage of a PCIe 4.0 ×16 slot (31.5 GB/s one way) does a port of 200 Gb/s use?
 
 # %%
 share = predict("16.share", "Percent of the slot?", yours=None, unit="%")
@@ -534,17 +536,17 @@ taken = hardware.HDR.bytes_per_s / hardware.PCIE4.bytes_per_s
 expect(100 * 200 / 8 / 31.5, 100 * taken, 1e-6, "%", "share", yours=share)
 
 # %% [markdown]
-# **Explain.** 200 Gb/s are 25 GB/s: 79 %. So the note's eight cards let four fifths of it out, which is enough for its argument.
+# **Explain.** 200 Gb/s are 25 GB/s, so 79 %. The note's eight cards let four fifths of the bandwidth out, which is enough for its argument.
 #
 # ### Which port is slow
 #
-# Now the cluster of the beginning. One of its nodes has four ports. `ibstat` prints 17 lines for each; here is the last:
+# Now to the cluster of the opening. One of its nodes has four ports. `ibstat` prints 17 lines for each; here is the last one:
 
 # %%
 print("\n".join(output("ibstat_slow").shown.splitlines()[-19:]))
 
 # %% [markdown]
-# The four lines that count are `State`, `Physical state`, `Rate` and `Link layer`. `Rate` is in Gb/s, one way, of all lanes together. A parser takes them from all four ports:
+# `mlx5_3` is the card's name, after NVIDIA's driver for these cards. The four lines that count are `State`, `Physical state`, `Rate` and `Link layer`. `Rate` is in Gb/s, one way, over all lanes. A parser reads them from all four ports:
 
 # %%
 found = ports.ibstat(output("ibstat_slow").text)
@@ -557,17 +559,17 @@ figures.bars(
 )
 
 # %% [markdown]
-# A cable has four **lanes** (通道), and `ibstatus` counts them. `200 Gb/sec (4X HDR)` is four of 50. The bad port:
+# A cable has four **lanes** (通道), and `ibstatus` counts them. A lane carries 25 Gb/s in the InfiniBand generation called EDR, 50 in HDR and 100 in NDR. So a healthy HDR port says `200 Gb/sec (4X HDR)`. Here is the bad one:
 
 # %%
 print("\n".join(output("ibstatus_slow").shown.splitlines()[-9:]))
 
 # %% [markdown]
-# `1X HDR`: three of four lanes are gone. That is a plug or a cable, and no command can tell which of its two ends.
+# `1X HDR`: three of the four lanes are gone. That is a plug or a cable, and no command can tell which end of it.
 #
 # ### What it costs
 #
-# In a ring every piece of the tensor passes over every link (chapter 6). So the ring is as fast as its slowest link, and everybody waits. First for real, in small: four ranks on your machine, a ring whose links sleep as long as 10 MB/s would take, and then with one link of 2.5 MB/s.
+# In a ring every piece of the tensor crosses every link (chapter 6). So the ring is as fast as its slowest link, and everybody waits. First for real, on a small scale: four ranks on your machine form a ring in which each link sleeps for as long as 10 MB/s would take. Then one link drops to 2.5 MB/s.
 
 
 # %%
@@ -593,7 +595,7 @@ took = {"four links of 10 MB/s": healthy, "one of them at 2.5 MB/s": one_slow}
 figures.bars(took, "{:.2f} s".format, "An all-reduce of 1 MB by four ranks")
 
 # %% [markdown]
-# Now the numbers of the beginning: 4 GB, 64 ranks, HDR, one link of 50 Gb/s:
+# Now the numbers of the opening: 4 GB, 64 ranks, HDR, one link of 50 Gb/s:
 
 # %%
 today = OneSlowLink(4e9, 64, hardware.HDR, slow_bytes_per_s=50e9 / 8)
@@ -602,12 +604,12 @@ expect(today.factor, label="times as long", yours=slower)
 figures.slow_ring(today)
 
 # %% [markdown]
-# **Explain.** The factor is the port's own, four, and not a 64th of it. It does not depend on how many other ranks there are. The bus bandwidth (chapter 6) has become 6.24 GB/s, and that is 50 Gb/s: nccl-tests prints the rate of the worst link, and does not say where it is.
+# **Explain.** Four: everybody is slowed down by the port's own factor, not by a 64th of it. How many other ranks there are does not matter. The bus bandwidth (chapter 6) has fallen to 6.24 GB/s, which is 50 Gb/s. So nccl-tests prints the rate of the worst link, but not where it is.
 #
-# This was one ring, through one port of each rank. A server with eight GPUs has eight ports, and NCCL builds a ring through each. Try that in the panel:
+# This was one ring, through one port of each rank. A server with eight GPUs has eight ports, and NCCL builds a ring through each. Try it in the panel:
 #
-# 1. Eight rings, and one bad port in one of them. What is the factor?
-# 2. Why doesn't the number of rings help? Read "its ring left out": NCCL can be told to do without that port (section 16.6). What does it cost to lose one of eight ports on purpose?
+# 1. Eight rings, with one bad port in one of them. What is the factor?
+# 2. Why doesn't the number of rings help? Read "its ring left out": NCCL can be told not to use that port (section 16.6). What does it cost to give up one of eight ports on purpose?
 # 3. One ring, 1 MB. Why does the slow link hurt so little now?
 
 # %%
@@ -624,7 +626,7 @@ assert panel.result.factor < 1.5
 panel.size_mb.value = 4000
 
 # %% [markdown]
-# To question 2: in this model each ring carries an eighth of the bytes however slow it is, and all must be ready before the next step begins. Leaving it out costs 8/7, so 14 % in place of 290. To question 3: at 1 MB nearly all of the time is latency, which a slow link does not change:
+# Answers: 1. Still nearly four. 2. In this model each ring carries an eighth of the bytes however slow it is, and all rings must finish before the next step begins. Leaving the bad one out costs 8/7: 14 % longer instead of 290 %. 3. At 1 MB nearly all the time is latency, which a slow link does not change:
 
 # %%
 sizes_mb = [2**power for power in range(-3, 13)]
@@ -640,11 +642,11 @@ figures.lines(
 )
 
 # %% [markdown]
-# So test with large messages.
+# So test links with large messages.
 #
 # ### Words of four bytes
 #
-# How full is a port? The driver counts, in `/sys/class/infiniband/DEVICE/ports/1/counters/`. Read twice, ten seconds apart:
+# How busy is a port? The driver counts, in `/sys/class/infiniband/DEVICE/ports/1/counters/`. Here are two readings, ten seconds apart:
 
 # %%
 before, after = (
@@ -681,58 +683,40 @@ told = {name: f"{rate / 1e9:.2f} GB/s" for name, rate in readings.items()}
 figures.bars(readings, told, "What the port sends, and what a port can")
 
 # %% [markdown]
-# **Explain.** These two counters count *words of four bytes* (the kernel's documentation of sysfs for InfiniBand). Who takes them for bytes reads 1.5 GB/s, a port at a quarter of its load, and looks elsewhere. It is 6.1 GB/s, which is full for 50 Gb/s. And `symbol_error`, bits that arrived wrong, grew by 14: the cable once more.
+# **Explain.** These two counters count *words of four bytes* (the kernel's documentation of sysfs for InfiniBand). If you take them for bytes, you read 1.5 GB/s, a port at a quarter of its load, and look elsewhere. It is 6.1 GB/s, all that 50 Gb/s can carry. And `symbol_error`, which counts bits that arrived wrong, grew by 14: the cable again.
 #
-# Three counters stand at numbers that never change: 255, 65,535 and 4,294,967,295. They are full. Old counters have 8, 16 or 32 bits, stop at their end, and say nothing from then on:
+# Three counters stand at 255, 65,535 and 4,294,967,295, and stay there. They are full. Old counters have 8, 16 or 32 bits, stop at their end, and tell nothing from then on:
 
 # %%
 for sign in port_counters.counter_signs(before):
     print(sign.sentence)
 
 # %% [markdown]
-# `mlnx_perf -i ib0 | grep rdma`, from the notes, reads the counters of the *network interface* once a second and converts them, to bytes and to bits:
-
-# %%
-print(output("mlnx_perf").shown)
-
-# %% [markdown]
-# The other commands of the notes, each with what it adds. `ibv_devices` and `ibv_devinfo` ask by the same library that NCCL uses, so what they can open NCCL can open too. In a container this is the test.
+# Here are the other commands of the notes. `ibv_devices` and `ibv_devinfo` use the same library as NCCL, so what they can open NCCL can open too. In a container this is the test. `mlnx_perf` reads the counters of the network interface once a second and converts them for you.
 
 # %%
 rdma_commands = ("ibstat", "ibv_", "rdma link", "mlnx_perf")
 tables.how_to_read(*rdma_commands)
 
 # %% [markdown]
-# Three outputs, so that you have seen them. A port over Ethernet with packets of 1024 bytes where 4096 are possible:
-
-# %%
-print("\n".join(output("ibv_devinfo_small_mtu").shown.splitlines()[-11:]))
-
-# %% [markdown]
-# A container without a device, which is the most frequent of all:
+# The most frequent fault of all is a container without a device. It looks like this:
 
 # %%
 print(output("ibv_devices_none").shown)
 
 # %% [markdown]
-# And a healthy pair, with the names of their network interfaces:
-
-# %%
-print(output("rdma_link").shown)
-
-# %% [markdown]
-# On Linux with network namespaces you can try it with a real slow link: `course demo pairwise --ranks 4 --two-nodes 50`, and again with 200.
+# On Linux with network namespaces you can try a link that really is slow: `course demo pairwise --ranks 4 --two-nodes 50`, and again with 200.
 #
 # **Remember**
-# - RDMA: the card reads registered, locked memory. No copies by a processor, no kernel.
-# - One slow link of a ring makes everybody as slow as itself. The bus bandwidth tells its rate, not its place.
+# - RDMA: the card reads registered, locked memory. No processor copies, and the kernel takes no part.
+# - One slow link makes the whole ring as slow as itself. The bus bandwidth tells its rate, not its place.
 # - `ibstat` for the rate, `ibstatus` for the lanes. Compare with the neighbours.
-# - `port_xmit_data` times four are bytes.
+# - `port_xmit_data` times four gives bytes.
 
 # %% [markdown]
 # ## 16.5 Containers and pods
 #
-# A container begins with 64 MB of shared memory, and without a GPU and without a port, whatever the node has. A **container** (容器) is an ordinary process that sees only a part of its machine: its own files, its own network, its own `/dev`. So everything above can be healthy on the node and missing inside. The notes start one like this:
+# A container starts with 64 MB of shared memory, no GPU and no network card, whatever the node has. A **container** (容器) is an ordinary process that sees only part of its machine: it has its own files, its own network and its own `/dev`. So everything above can be healthy on the node and missing inside. The notes start one like this:
 
 # %%
 notes_line = """docker run -it --rm \\
@@ -745,7 +729,7 @@ print(notes_line)
 # %% [markdown]
 # On the same page the notes use `nvidia-smi` and NCCL.
 #
-# **Predict.** How many of its options have no use on a server with NVIDIA's GPUs?
+# **Predict.** How many of these options are useless on a server with NVIDIA's GPUs?
 
 # %%
 useless = predict("16.flags", "Options of no use with NVIDIA?", yours=None)
@@ -758,13 +742,13 @@ for vendor in container.VENDORS:
     print(vendor, len(container.docker_signs(notes_line, vendor)), "remarks")
 
 # %% [markdown]
-# **Explain.** The line was written for Hygon's DCUs, whose driver follows AMD's: `/dev/kfd` and `/dev/dri` are its devices, and `/opt/hyhal` is the part of it that lies on the host. Those are three. The fourth is `seccomp=unconfined`, which AMD recommends for HPC and NVIDIA does not ask for. On a machine with NVIDIA's GPUs docker refuses the line, since there is no `/dev/kfd`. You mend it in exercise 16.4. The three vendors, side by side:
+# **Explain.** Four. The line was written for Hygon's DCUs, whose driver follows AMD's: `/dev/kfd` and `/dev/dri` are its devices, and `/opt/hyhal` is the part of it that lies on the host. The fourth is `seccomp=unconfined`, which AMD recommends for HPC and NVIDIA does not ask for. On a machine with NVIDIA's GPUs docker refuses the line, since there is no `/dev/kfd`. You will correct it in exercise 16.4. Here are the three vendors side by side:
 
 # %%
 tables.flags()
 
 # %% [markdown]
-# Two of them open a door. `seccomp=unconfined` takes away docker's filter of system calls, and `SYS_PTRACE` lets a process look into others of the container. Take them to debug, on machines where you trust all who work there. And the outputs that you see when a device is missing:
+# Two of these options weaken the container's walls. `seccomp=unconfined` removes docker's filter of system calls, and `SYS_PTRACE` lets a process look into the others in the container. Use them for debugging, on machines where you trust everyone. This is what you see when a device is missing:
 
 # %%
 print(output("docker_no_kfd").shown)
@@ -772,21 +756,21 @@ print()
 print(output("docker_no_gpus").shown)
 
 # %% [markdown]
-# The second says that the NVIDIA Container Toolkit is not installed on the host: without it docker does not know what `--gpus` is.
+# The second message means that the NVIDIA Container Toolkit is not installed on the host. Without it docker does not know what `--gpus` is.
 #
 # ### 64 MB
 #
-# `/dev/shm` is a folder that lies in memory, so processes of one machine use it to hand over data: **shared memory** (共享内存). Data loaders put whole batches there, and NCCL the messages between GPUs that have no better way. Docker gives 64 MB (Docker's reference of `--shm-size`; the size is 64 MiB). Is that little?
+# `/dev/shm` is a folder that lies in memory. Processes on one machine use it to share data, so it is called **shared memory** (共享内存). Data loaders put whole batches there; NCCL uses it for messages between GPUs that have no better path. Docker's default is 64 MB (Docker's reference of `--shm-size`; exactly, 64 MiB). Is that little?
 #
-# Batches of 16 pictures, 3 × 224 × 224 numbers of fp32 each. The data loader has 4 workers, and each prepares 2 batches ahead (`prefetch_factor`, the default).
+# A batch has 16 pictures, 3 × 224 × 224 numbers of fp32 each. The data loader has 4 workers, and each prepares 2 batches ahead (`prefetch_factor`, the default).
 #
-# **Predict.** How many MB lie in `/dev/shm` while one more batch is being trained on?
+# **Predict.** How many MB lie in `/dev/shm` while the model trains on one more batch?
 
 # %%
 in_shm = predict("16.shm", "MB in /dev/shm?", yours=None, unit="MB")
 
 # %% [markdown]
-# Here is a program with this data loader. On Linux it can run where `/dev/shm` has exactly 64 MiB, without docker: a namespace of its own is what docker uses, too. (Elsewhere the cell shows what was recorded.)
+# Here is a program with this data loader. On Linux it can run with a `/dev/shm` of exactly 64 MiB, without docker, in a namespace of its own, which is what docker uses too. (Elsewhere the cell shows what was recorded.)
 
 # %%
 program = """
@@ -845,7 +829,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** $(4 \cdot 2 + 1) \cdot 9.63 = 86.7$ MB, and 64 MiB are 67.1 MB. Two workers fit. With four the program gets through some batches and dies in the middle, and where it dies changes from run to run. PyTorch's error begins with shared memory and ends with `No space left on device`, and who reads only the end looks at the disk, which has plenty of space. Other programs ask for the memory and get it only when they write; those die of a `Bus error`, without another word. NCCL says it like this:
+# **Explain.** $(4 \cdot 2 + 1) \cdot 9.63 = 86.7$ MB, but 64 MiB are 67.1 MB. Two workers fit. With four, the program gets through a few batches and dies, at a different one each time. PyTorch's error begins with shared memory and ends with `No space left on device`; if you read only the end, you check the disk, which has plenty of space. Other programs reserve the memory and only fail when they write to it; they die of a bare `Bus error`. NCCL puts it like this:
 
 # %%
 print(output("nccl_shm").shown)
@@ -853,7 +837,7 @@ for sign in nccl_log.nccl_signs(nccl_log.nccl_log(output("nccl_shm").text)):
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# So `--shm-size=16G`, which is a limit and not a reservation, or `--ipc=host`. To look inside a running container: `df -h /dev/shm; ulimit -l`.
+# The remedy is `--shm-size=16G`, which is a limit and not a reservation, or `--ipc=host`. To look inside a running container: `df -h /dev/shm; ulimit -l`.
 
 # %%
 shm = container.shared_memory(output("df_shm").text)
@@ -862,24 +846,24 @@ for sign in container.memory_signs(shm, locked):
     print(sign.sentence)
 
 # %% [markdown]
-# The second sign is the other limit. A process may lock 64 kB, by old habit of Linux, and RDMA locks all that it sends. In docker: `--ulimit memlock=-1`.
+# The second sign is the other limit. A process may lock 64 kB (8 MB since Linux 5.16), while RDMA locks everything that it sends. In docker: `--ulimit memlock=-1`.
 #
 # ### A pod
 #
-# Kubernetes runs containers in **pods** (容器组). What docker takes as options, a pod has as fields. The notes have the middle part of this one:
+# Kubernetes runs containers in **pods** (容器组). What docker takes as options, a pod has as fields. The notes show the middle part of this one:
 
 # %%
 print(POD)
 
 # %% [markdown]
-# The node has four things that a container lacks until you pass them in. Above each arrow stands docker's option, below it the pod's field:
+# The node has four things that a container lacks until you pass them in. Docker's option stands above each arrow, the pod's field below it:
 
 # %%
 figures.container_wall(tables.GATES, "What a container gets only if you say so")
 
 # %% [markdown]
-# `requests` is what the scheduler looks for on a node, `limits` what the container gets at most. For processors and memory they may differ. Devices can't be shared out twice, so for these the two must be the same, and **limits** (资源限额) alone are enough; `requests` alone are refused (Kubernetes, *Extended resources*). The name behind `rdma/` is
-# not a standard: whoever set up the device plug-in has chosen it. If it is misspelt, the pod waits for ever, and `kubectl describe pod` says why at its end:
+# `requests` is what the scheduler looks for on a node; `limits` is the most that the container gets. For processors and memory the two may differ. A device cannot be promised twice, so for devices they must be equal: **limits** (资源限额) alone are enough, and `requests` alone are refused (Kubernetes, *Extended resources*). The name after `rdma/` is
+# not standard; whoever set up the device plug-in chose it. If you misspell it, the pod waits indefinitely, and the end of `kubectl describe pod` says why:
 
 # %%
 print(output("kubectl_describe_pod_rdma").shown)
@@ -888,7 +872,7 @@ for sign in container.event_signs(output("kubectl_describe_pod_rdma").text):
 
 # %% [markdown]
 # **Remember**
-# - Devices, `/dev/shm`, locked memory, network: a container lacks all four until you give them.
+# - A container lacks devices, `/dev/shm`, locked memory and the network until you pass them in.
 # - `/dev/kfd`, `/dev/dri`: AMD and Hygon. `/opt/hyhal`: Hygon. `--gpus`: NVIDIA.
 # - Shared memory: (workers × prefetch + 1) × batch. 64 MB are not enough.
 # - In a pod: limits for GPU and RDMA, `IPC_LOCK`, an `emptyDir` in memory.
@@ -896,13 +880,13 @@ for sign in container.event_signs(output("kubectl_describe_pod_rdma").text):
 # %% [markdown]
 # ## 16.6 What NCCL says
 #
-# NCCL chooses its network by itself, and tells nobody. If it finds no InfiniBand, it takes TCP over whatever Ethernet there is. From the 25 GB/s of HDR to the 3 GB/s of 25-gigabit Ethernet, that is a factor of eight, and no error. So let it talk once at the start of every large job:
+# NCCL chooses its network by itself and tells nobody. If it finds no InfiniBand, it takes TCP over whatever Ethernet there is. HDR carries 25 GB/s and 25-gigabit Ethernet 3.125: a factor of eight, and no error. So let it talk at the start of every large job:
 #
 # ```
 # NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH torchrun …
 # ```
 #
-# `INIT` is what it found, `NET` the network, `GRAPH` the rings and trees that it builds. (`TUNING` was in chapter 6.) Two logs:
+# `INIT` is what it found, `NET` the network, `GRAPH` the rings and trees that it builds. (`TUNING` was in chapter 6.) Here are two logs:
 
 # %%
 print(output("nccl_socket").shown)
@@ -911,7 +895,7 @@ print(output("nccl_socket").shown)
 print(output("nccl_ib").shown)
 
 # %% [markdown]
-# Read the lines that begin with `NET/` and the one with `Using network`. The first machine goes over TCP, and one of the five interfaces that it would use is `virbr0`, a bridge to virtual machines that leads to no other node. (Newer NCCLs pass by `docker`, `lo` and `virbr` of themselves, if there is something else.) In the second all is as
+# Read the lines that begin with `NET/`, and the one with `Using network`. The first machine uses TCP, and one of its five interfaces is `virbr0`, a bridge to virtual machines that leads to no other node. (Newer versions of NCCL avoid `docker`, `lo` and `virbr` by themselves if there is something else.) In the second log everything is as
 # it should be. The parser's opinion:
 
 # %%
@@ -922,7 +906,7 @@ for name in ("nccl_socket", "nccl_ib", "nccl_open_device", "nccl_memlock"):
         print("  -", sign.sentence)
 
 # %% [markdown]
-# Between which ranks does what travel? Lines with `via` say it, one for each channel: `P2P` is NVLink or PCIe inside the node, `SHM` the shared memory of section 16.5, `NET/IB` the network.
+# Which ranks talk over which path? The lines with `via` say it, one for each channel: `P2P` is NVLink or PCIe inside the node, `SHM` the shared memory of section 16.5, `NET/IB` the network.
 
 # %%
 print(output("nccl_channels").shown)
@@ -930,7 +914,7 @@ print(output("nccl_channels").shown)
 # %% [markdown]
 # ### Choosing ports
 #
-# Two variables choose: `NCCL_IB_HCA` the RDMA ports, `NCCL_SOCKET_IFNAME` the interfaces for TCP, over which ranks find each other even where the data goes by RDMA.
+# Two variables choose. `NCCL_IB_HCA` names the RDMA cards (host channel adapter is InfiniBand's word for a card). `NCCL_SOCKET_IFNAME` names the interfaces for TCP, over which ranks find each other even when the data goes over RDMA.
 #
 # **Predict.** A node has twelve ports, `mlx5_0` to `mlx5_11`. How many of them does `NCCL_IB_HCA=mlx5_1` choose?
 
@@ -947,18 +931,18 @@ figures.chosen_ports(
 )
 
 # %% [markdown]
-# **Explain.** Three: names are *prefixes*, and `mlx5_10` and `mlx5_11` begin so, too. A `=` before the names means exactly these, a `^` all others, `^=` all but exactly these. (NCCL's page of environment variables; the same rules hold for `NCCL_SOCKET_IFNAME`.) So the node of section 16.4 works on with `NCCL_IB_HCA=^=mlx5_3`, set on *all* nodes, since rings need
-# the same ports everywhere. Take it out again when the cable is changed: a variable like this, forgotten in somebody's script, is how a healthy cluster loses a port in every node.
+# **Explain.** Three: names are *prefixes*, and `mlx5_10` and `mlx5_11` match as well. A leading `=` means exactly these names, `^` all others, and `^=` all but exactly these. (NCCL's page of environment variables; `NCCL_SOCKET_IFNAME` follows the same rules.) So the node of section 16.4 can work on with `NCCL_IB_HCA=^=mlx5_3`, set on *all* nodes, since rings need
+# the same ports everywhere. Remove it when the cable has been replaced. Forgotten in somebody's script, a variable like this costs a healthy cluster one port in every node.
 #
 # ### The table of nccl-tests
 #
-# `all_reduce_perf -b 8 -e 8G -f 2 -g 1` measures NCCL alone, without your program. Two nodes, one H100 in each, and four ports of 400 Gb/s in each. The user expects $4 \cdot 50 = 200$ GB/s:
+# `all_reduce_perf -b 8 -e 8G -f 2 -g 1` measures NCCL alone, without your program. Here it ran on two nodes, with one H100 and four ports of 400 Gb/s in each. The user expected $4 \cdot 50 = 200$ GB/s:
 
 # %%
 print(output("all_reduce_perf").shown)
 
 # %% [markdown]
-# **Predict.** In its last row, how many percent of *one* port, 50 GB/s, is the bus bandwidth?
+# **Predict.** In its last row, what percentage of *one* port, 50 GB/s, is the bus bandwidth?
 
 # %%
 of_port = predict("16.busbw", "Percent of one port?", yours=None, unit="%")
@@ -981,24 +965,71 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** 83 %, and the user reports 50 GB/s at larger sizes. That is one port, however many there are, and the reason stands in the first line of their `topo -m`: this GPU has *one* port at `PIX`, and the others at `SYS`. Even if they were near, its slot of PCIe 5.0 takes 63 GB/s one way. Ports are for the other GPUs. So compare with what a GPU can
+# **Explain.** 83 %, and the user reports 50 GB/s at larger sizes. That is one port, however many there are. The reason is in the first line of their `topo -m`: this GPU has *one* port at `PIX`, and the others at `SYS`. Even if all were near, its PCIe 5.0 slot takes 63 GB/s one way. The other ports are for other GPUs. So compare with what a GPU can
 # send, not with what a server has.
 #
-# From 80 % on at large sizes a link is well. First look at the last column, `#wrong`, which must be 0. And remember from section 16.4 what the table can't say: with one slow port in 64 it shows that port's rate on every rank. Section 16.9 finds out whose it is.
+# At 80 % or more at large sizes, a link is healthy. Look at the last column first: `#wrong` must be 0. And remember from section 16.4 what the table can't say: with one slow port in 64 it shows that port's rate on every rank. Section 16.9 finds out whose it is.
 #
 # **Remember**
-# - `Using network Socket` where there is InfiniBand: many times as slow, and no error.
+# - `Using network Socket` where there is InfiniBand: many times slower, and no error.
 # - `NCCL_IB_HCA` takes prefixes; write `=` before the names.
-# - Bus bandwidth at large sizes against one port, one way: from 80 % on it is well.
+# - Compare the bus bandwidth at large sizes with one port, one way. 80 % or more is healthy.
+#
+# *This is a good place to end the first sitting.*
 
 # %% [markdown]
 # ## 16.7 Hangs
 #
-# A program that crashes says where. A program that hangs says nothing, and nothing ends it: NCCL gives up after 10 minutes, Gloo after 30 (the default timeouts of `init_process_group`). 64 GPUs at 2 dollars an hour cost 21 dollars in ten minutes, and a hang at night costs the night.
+# A program that crashes says where. A program that hangs says nothing until a time limit ends it: 10 minutes with NCCL, 30 with Gloo (the defaults of `init_process_group`). At 2 dollars per GPU-hour, 64 GPUs cost 21 dollars in ten minutes.
 #
-# What you want to know is always the same: *which rank is not where the others are, and on which line?* Five tools, from quick to thorough.
+# The question is always the same: *which rank is not where the others are, and on which line?*
 #
-# **1. A barrier that names.** `dist.monitored_barrier` is a barrier with a short time limit that tells who did not come. It works with Gloo only, but a Gloo group can be had beside NCCL (`dist.new_group(backend="gloo")`). Rank 2 is a second late:
+# ### The watchdog's message
+#
+# With NCCL, a thread of PyTorch called the **watchdog** (看门狗) checks every call, and ends the job when one takes too long. Each rank then prints pages. Here are three of those lines, from a training that died at the end of every epoch. Its author suspected the machine, since the program ran elsewhere:
+
+
+# %%
+print(output("watchdog").shown)
+
+# %% [markdown]
+# **Predict.** Rank 7 wrote its first line at 01:45:40. At how many minutes past one did things go wrong?
+
+# %%
+parted = predict("16.parted", "Minutes past one?", yours=None)
+
+# %%
+late_calls = watchdog.timeouts(output("watchdog").text)
+expect(45 - 10, 45 - late_calls[0].limit_s / 60, label="minutes", yours=parted)
+for sign in watchdog.timeout_signs(late_calls):
+    print(sign.sentence)
+
+# %% [markdown]
+# **Explain.** At 01:35, so that is where to look in the other logs. This is how to read the message:
+#
+# | part | says |
+# |---|---|
+# | `SeqNum=80078` | the number of the call; each rank counts its own calls in a group |
+# | `OpType`, `NumelIn` | which collective, and how many numbers this rank puts in |
+# | `Timeout(ms)=600000` | the limit: this rank began to wait ten minutes before it wrote the line |
+# | `last enqueued`, `last completed` | call 80077 is done; 80078 is the last that the program asked for |
+#
+# As its call 80078, rank 7 broadcasts 5,056 numbers while rank 3 all-reduces 2,106,881. No network can do that: the ranks of this *program* went different ways.
+#
+# A timeout has two kinds of causes, says a maintainer of PyTorch (issue 118369): either all ranks made the right call and the network failed, or, more likely, some rank did not make the right call in time. So compare the lines. Here is another job:
+
+# %%
+for sign in watchdog.timeout_signs(watchdog.timeouts(output("watchdog_same").text)):
+    print(sign.sentence)
+
+# %% [markdown]
+# Only ranks that wait print this message. So if all lines name the same call, the rank to look at is the one *without* a line.
+#
+# ### Five tools
+#
+# They are ordered from quick to thorough.
+#
+# **1. A barrier that names.** `dist.monitored_barrier` is a barrier with a short time limit that reports who did not come. It works with Gloo only, but you can have a Gloo group beside NCCL (`dist.new_group(backend="gloo")`). Rank 2 is a second late:
 
 
 # %%
@@ -1017,9 +1048,9 @@ def late():
 print(launch.run(late, ranks=3, stream=False)[0])
 
 # %% [markdown]
-# Only rank 0 knows. The others get an error of their connection to rank 0, and send you to its log.
+# Only rank 0 knows. The others get an error about their connection to rank 0, which sends you to its log.
 #
-# **2. A mismatch.** If all are in a collective, but not in the same one, `TORCH_DISTRIBUTED_DEBUG=DETAIL` lets the ranks compare each call before they make it. It is slow, so only to debug. Here rank 1 brings five numbers where the others have four:
+# **2. A mismatch.** If all ranks are in a collective, but not in the same one, `TORCH_DISTRIBUTED_DEBUG=DETAIL` makes them compare each call before they make it. That is slow, so use it only for debugging. Here rank 1 brings five numbers where the others have four:
 
 
 # %%
@@ -1035,19 +1066,65 @@ except launch.RankFailed as failure:
     print(str(failure).splitlines()[0])
 
 # %% [markdown]
-# **3. The stack of a living process.** `py-spy dump --pid` shows where a Python process stands, without stopping it. In a container it needs SYS_PTRACE. Recorded on our own machine, two ranks, one after the other:
+# **3. The stack of a living process.** The functions that have called each other, one on top of the other, are the **stack** (调用栈). `py-spy dump --pid` shows a Python process's stack without stopping it. In a container it needs SYS_PTRACE. This was recorded on our own machine, for two ranks, one after the other:
 
 # %%
 print(output("py-spy_dump").shown)
 
 # %% [markdown]
-# Read the first line below each `Thread`. Process 3510 stands in `all_reduce`: it waits. Process 3511 stands in `forward`, line 4 of your program: it is waited for. On 64 ranks, look for the one stack that differs.
+# Read the first line below each `Thread`. Process 3510 is in `all_reduce`: it waits. Process 3511 is in `forward`, line 4 of your program: the other waits for it. With 64 ranks, look for the one stack that differs.
 #
-# **4. The flight recorder.** (飞行记录器) PyTorch can keep the last collectives of each rank in a ring buffer, with shapes and stacks: `TORCH_FR_BUFFER_SIZE=2000`, and `TORCH_NCCL_DUMP_ON_TIMEOUT=1` so that they are written when NCCL gives up. The command `torchfrtrace` compares the files of all ranks. `course diagnose` reads them too.
+# **4. The flight recorder** (飞行记录器). Each rank keeps its last collectives in a ring buffer (`TORCH_FR_BUFFER_SIZE=2000`). With `TORCH_NCCL_DUMP_ON_TIMEOUT=1` the watchdog writes them to a file per rank, and the command `torchfrtrace` compares the files. PyTorch's tutorial has this example: two ranks make four all-reduces of 3 × 4 numbers each, and rank 0 makes one more, of 4 × 5 numbers, as its third. The tool reports:
+
+
+# %%
+print(output("torchfrtrace").shown)
+
+# %% [markdown]
+# **Predict.** It names collective 5, which rank 1 did not join. As which number did the two ranks first make different calls?
+
+# %%
+differs = predict("16.differs", "Number of the first difference?", yours=None)
+
+# %%
+sizes = {0: [(3, 4), (3, 4), (4, 5), (3, 4), (3, 4)], 1: [(3, 4)] * 4}
+
+
+def entry(number, size):
+    """What the recorder keeps of a call, in the part that counts here."""
+    call = {"profiling_name": "nccl:all_reduce", "is_p2p": False}
+    return call | {
+        "collective_seq_id": number,
+        "input_sizes": [size],
+        "input_dtypes": ["Float"],
+    }
+
+
+recorded_calls = {
+    rank: [entry(number, size) for number, size in enumerate(its, 1)]
+    for rank, its in sizes.items()
+}
+number, odd_ranks = first_divergence(recorded_calls)
+expect(3, number, label="collective", yours=differs)
+assert odd_ranks == ()  # of two ranks, nobody knows which is wrong
+
+# %%
+figures.flight_records(
+    {
+        f"rank {rank}": [f"{rows} × {columns}" for rows, columns in its]
+        for rank, its in sizes.items()
+    },
+    "Calls by number, and the sizes that were all-reduced",
+)
+
+# %% [markdown]
+# **Explain.** As number 3. From there on rank 0 is one call ahead, and only for its fifth is there no partner left. A hang shows where the ranks *stopped*; the record shows where they *parted*.
 #
-# **5. All of it together.** `launch.run(…, record=FOLDER)`, `course demo NAME --record FOLDER`, or `COURSE_RECORD=FOLDER` under torchrun, let each rank keep a page of itself, with its stack and its collectives. `course diagnose FOLDER` reads the pages and says one sentence.
+# We gave these records to the `torchfrtrace` of torch 2.13. It also reports number 3, but with the words "Culprit rank 1", since it takes rank 0's record as the right one. Here the bug is on rank 0. So read *where* the ranks differ, and decide yourself who is wrong. In exercise 16.13 you write a comparison that accuses only a minority.
 #
-# A real hang now. Three ranks train a model with FSDP2. In update 3, loading a batch takes forever on rank 2.
+# **5. All of it together.** `launch.run(…, record=FOLDER)`, `course demo NAME --record FOLDER`, or `COURSE_RECORD=FOLDER` under torchrun make each rank keep a page with its stack and its collectives. `course diagnose FOLDER` reads the pages, or the recorder's files, and says one sentence.
+#
+# Now a real hang. Three ranks train a model with FSDP2. In update 3, rank 2 waits for a batch that does not come.
 
 
 # %%
@@ -1074,7 +1151,7 @@ def train():
 
 
 # %% [markdown]
-# **Predict.** Which rank will be named? And a second question. On rank 0 there are lines of Python between your line `model(batch)…` and the collective that it waits in: functions that called each other, one on top of the other, the **stack** (调用栈). With a bare `dist.all_reduce` there would be 2. How many are there under FSDP2?
+# **Predict.** Which rank will be named? And a second question: on rank 0, between your line `model(batch)…` and the collective that it waits in, the stack holds lines of Python. A bare `dist.all_reduce` would have 2. How many are there under FSDP2?
 
 # %%
 named = predict("16.named", "The rank that is named?", yours=None)
@@ -1088,14 +1165,14 @@ except launch.RankFailed as failure:
     print(str(failure).splitlines()[0])
 
 # %% [markdown]
-# This is all that a time limit knows: nobody came back. `course diagnose` on the same folder:
+# That is all that a time limit knows: nobody came back. Now `course diagnose` on the same folder:
 
 # %%
 diagnosis = diagnosing.diagnose(folder)
 print(diagnosis.report())
 
 # %% [markdown]
-# (A cell has no name, so its lines stand under a number. In a program of yours there would be `train.py:4`.)
+# (A cell has no file name, so its lines stand under a number. In a program of yours it would say `train.py:4`.)
 
 # %%
 expect(2, diagnosis.finding.ranks[0], label="rank", yours=named)
@@ -1109,7 +1186,7 @@ expect(len(stack) - own - 1, label="lines", yours=depth)
 assert len(stack) - own - 1 >= 8
 
 # %% [markdown]
-# The three stacks side by side, from your first line at the bottom to where each rank stands at the top. Compare the tops.
+# The three stacks side by side, from your first line at the bottom to where each rank is at the top. Compare the tops.
 
 
 # %%
@@ -1131,12 +1208,12 @@ figures.rank_stacks(
 )
 
 # %% [markdown]
-# **Explain.** Note 001 says that FSDP, "deeply integrated", is harder to debug than plain data parallelism, and this is the measure of it. Your line does not speak of communication at all. Below it lie modules that call modules, the hook that FSDP2 has put before each unit, a wrapper that keeps the compiler out, the unshard, the gather: in torch 2.13 eighteen
-# lines. DDP has only three in its backward pass, all of autograd, but then nothing: its all-reduce is started by C++, and Python's stack ends at `backward()`. And on a GPU the backward pass runs on a thread of autograd's own (PyTorch, *Autograd mechanics*), whose stack does not contain your line at all.
+# **Explain.** Note 001 says that FSDP, being "deeply integrated", is harder to debug than plain data parallelism. Here is how much. Your line does not mention communication at all. Under it, modules call modules, then come FSDP2's hook before each unit, a wrapper that keeps the compiler out, the unshard and the gather: eighteen
+# lines in torch 2.13. DDP has only three in its backward pass, but there Python's stack ends at `backward()`, because C++ starts the all-reduce. And on a GPU the backward pass runs on a thread that belongs to autograd (PyTorch, *Autograd mechanics*), whose stack does not contain your line at all.
 #
-# Two habits make up for it. Read a stack from the *inside*, and stop at the first line of your own. And compare ranks, not lines: one of the stacks is different.
+# Two habits help. Read a stack from the *inside*, and stop at the first line of your own. And compare ranks, not lines: one of the stacks is different.
 #
-# How far can you trust such a sentence? It was tried on 525 launches, most of them with a fault put in at random, some of them healthy: 523 times it was right in cause, rank and line (`benchmarks/README.md`). Where two ranks call different things, and nothing shows which is wrong, it says so and accuses neither. Try it on the faults of the demo, from `kill` to `cycle`:
+# How far can you trust such a sentence? We tried it on 525 launches, most with a random fault and some healthy. In 523 the cause, the rank and the line were right (`benchmarks/README.md`). Where two ranks call different things and nothing shows which is wrong, it says so and accuses neither. Try it on the demo's faults, from `kill` to `cycle`:
 #
 # ```
 # course demo faults --kind loader --ranks 3 --timeout 6 --record here
@@ -1144,16 +1221,16 @@ figures.rank_stacks(
 # ```
 #
 # **Remember**
-# - A hang has one question: which rank is elsewhere, and where?
-# - Barrier that names, DETAIL, py-spy, flight recorder, `course diagnose`: from quick to thorough.
-# - From the inside of a stack to the first line of your own. Then compare the ranks.
+# - A hang poses one question: which rank is elsewhere, and where?
+# - The watchdog's lines: different calls mean the program; one call for all means a missing rank, or the network.
+# - Read a stack from the inside to the first line of your own. Then compare the ranks.
 
 # %% [markdown]
 # ## 16.8 Is it a bug or rounding?
 #
-# A small model, one GPU, and beside it the same training with TP 2. The losses are close, but not equal. Is that within what one must expect, or does something fail in silence? So asks issue 1736 of Megatron-LM, and issue 1754 nine days later, and others after them. Here is
-# the question in small. The demo `one_update` writes all tensors of one update into a folder: weights, the output of each module, the loss, and the gradients of all of them. Once by one process, and twice by two tensor-parallel ranks with the same weights and samples. One of
-# the two is right. In the other, one layer has a bug:
+# A small model trains on one GPU, and again with TP 2. The losses are close, but not equal. Is that as close as one can expect, or is something silently wrong? Issue 1736 of Megatron-LM asks this. Nine days later its author reported a bug: after 2,000 updates the two losses were more than 50 % apart (issue 1754). Here is
+# the question on a small scale. The demo `one_update` writes all tensors of one update into a folder: the weights, the output of each module, the loss, and the gradients of all of them. It runs once as one process, and twice on two tensor-parallel ranks with the same weights and samples. One of
+# the two parallel runs is right. In the other, one layer has a bug:
 
 # %%
 runs = Path(tempfile.mkdtemp(prefix="course_runs_"))
@@ -1170,9 +1247,9 @@ right = one_update("right", technique="tp")
 broken = one_update("broken", technique="tp", fault="no_f")
 
 # %% [markdown]
-# The bug is the one that everybody makes who writes tensor parallelism for the first time. Before an MLP stands the function f. Forward it does nothing, backward it adds up the gradients of all ranks (chapter 10). Somebody has forgotten the adding up, in one layer.
+# It is the bug that everybody writes who implements tensor parallelism for the first time. In front of an MLP stands the function f. It does nothing in the forward pass, and adds up the gradients of all ranks in the backward pass (chapter 10). In one layer somebody forgot to add.
 #
-# **Predict.** The loss of one process is 4.79. By how many percent does the loss of the broken run differ from it?
+# **Predict.** The loss of one process is 4.79. By what percentage does the loss of the broken run differ from it?
 
 # %%
 loss_gap = predict("16.loss_gap", "Percent?", yours=None, unit="%")
@@ -1185,8 +1262,8 @@ assert gap < 1e-4
 expect(0, round(gap, 3), label="loss off by", unit="%", yours=loss_gap)
 
 # %% [markdown]
-# **Explain.** By nothing at all. f does nothing in the forward pass, so the loss of the first update is right. Only from the second update on, when wrong gradients have changed the weights, can the loss differ.
-# So the loss is a poor witness. It comes late, and it says neither where nor why. Look at what it is made of, tensor by tensor:
+# **Explain.** Not at all. f does nothing in the forward pass, so the loss of the first update is right. Only from the second update on, when wrong gradients have changed the weights, can the loss differ.
+# So the loss is a poor witness: it speaks late, and says neither where nor why. Look at what it is made of, tensor by tensor:
 
 # %%
 compared = comparing.compare(runs / "alone", runs / "broken")
@@ -1203,7 +1280,7 @@ figures.tensor_by_tensor(
 )
 
 # %% [markdown]
-# Each mark is one tensor, and its height says how many times the typical rounding it is off. All tensors of the forward pass agree. On the way back they agree down to the MLP of layer 1; the gradient of what goes *into* that MLP does not. That is where f stands. And one line more: taken alone, each rank's gradient is wrong; their *sum* is right. So what is missing is an all-reduce.
+# Each mark is one tensor. Its height says how many times the typical rounding it is off. In the forward pass all tensors agree. In the backward pass they agree down to the MLP of layer 1; the gradient of the MLP's *input* does not. That is where f stands. The report has one more hint: each rank's gradient is wrong alone, but their *sum* is right. So an all-reduce is missing.
 #
 # In a terminal it is three lines:
 #
@@ -1215,7 +1292,7 @@ figures.tensor_by_tensor(
 #
 # ### How large is rounding?
 #
-# Where does the column `rounding` of the table come from? A number in fp32 has 24 binary digits. Rounding it changes it by at most half of the last one, relative to its size by at most $u = 2^{-24}$, the **unit roundoff** (单位舍入误差). Other formats have fewer digits:
+# Where does the report's `rounding` column come from? A number in fp32 has 24 binary digits. Rounding changes it by at most half of the last one, so relative to its size by at most $u = 2^{-24}$, the **unit roundoff** (单位舍入误差). Other formats have fewer digits:
 
 # %%
 units = {
@@ -1226,10 +1303,10 @@ told = {dtype: f"1 / {round(1 / unit):,}" for dtype, unit in units.items()}
 figures.bars(units, told, "Rounding one number: u", style.PALE, tens=True)
 
 # %% [markdown]
-# bf16 has 8: each number is off by up to 0.4 %. That is one rounding. A sum of $n$ numbers makes $n - 1$ of them. If all went the same way, they would add up to about $n \cdot u$, and no order of summation does worse than $\gamma_n = nu/(1-nu)$ (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1). But some
-# go up and some go down. As in a random walk, what is left is typically $\sqrt{n} \cdot u$ (Higham and Mary 2019).
+# bf16 has 8, so each number is off by up to 0.4 %. That is one rounding. A sum of $n$ numbers makes $n - 1$. If all errors had the same sign, they would add up to about $n \cdot u$, and no order of summation is worse than $\gamma_n = nu/(1-nu)$ (Higham 2002, *Accuracy and Stability of Numerical Algorithms*, section 3.1). But some
+# go up and some down. As in a random walk, typically $\sqrt{n} \cdot u$ is left (Higham and Mary 2019).
 #
-# **Predict.** 4,096 numbers are added up one after the other in fp32. Typically off by how many millionths?
+# **Predict.** 4,096 numbers are added one after the other in fp32. By how many millionths is the sum off, typically?
 
 # %%
 typical = predict("16.sum", "Millionths?", yours=None)
@@ -1261,7 +1338,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** $\sqrt{4096} \cdot 2^{-24} = 3.8$ millionths. Measured it is a quarter of that, since not every rounding is as bad as $u$. The formula says how large, not exactly how much.
+# **Explain.** $\sqrt{4096} \cdot 2^{-24} = 3.8$ millionths. The measured error is a few times smaller, because most roundings are smaller than $u$, and because the first ones are made on a small total. The formula gives the size, not the exact value.
 
 # %%
 counts = [2**power for power in range(4, 13)]
@@ -1285,16 +1362,16 @@ figures.lines(
 )
 
 # %% [markdown]
-# `torch.sum` adds up blocks, and then the blocks. A matrix product on a GPU does likewise. This is also why tensor parallelism *must* change the result: two ranks add up two halves and then the two sums. That is another order of the same additions, and none of the two is the right one.
+# `torch.sum` adds up blocks, and then adds the blocks. A matrix product on a GPU does much the same. This is also why tensor parallelism *must* change the result: two ranks add up two halves and then the two sums. That is another order of the same additions, and neither order is the right one.
 #
-# One rounding more comes at each step of a network. So `course compare` expects $\sqrt{k}$ times as much after $k$ tensors as after one. Up to 4 times the expected size it says "rounding", above 16 times "more than rounding", and between the two "don't know". These two factors are conventions. The benchmark of the course
-# (benchmarks/README.md) has the price: of 120 right runs on 2 and 4 ranks none was accused, of 360 runs with 14 kinds of bugs it named the right tensor in 340. And the other 20?
+# Each step of a network adds another rounding, so after $k$ tensors `course compare` expects $\sqrt{k}$ times as much as after one. Up to 4 times the expected size it says "rounding", above 16 times "more than rounding", and in between "don't know". These two factors are conventions. The course's benchmark
+# (benchmarks/README.md) shows what they cost: none of 120 right runs on 2 and 4 ranks was accused, and in 340 of 360 runs with 14 kinds of bugs it named the right tensor. What about the other 20?
 #
 # ### A bug that hides
 #
-# A layer norm divides by $\sqrt{\text{variance} + \varepsilon}$. PyTorch's $\varepsilon$ is $10^{-5}$. Some models were trained with $10^{-6}$; load such a model with the other value, and everything seems to work. Both runs once in fp32 and once in bf16:
+# A layer norm divides by $\sqrt{\text{variance} + \varepsilon}$. In PyTorch $\varepsilon$ is $10^{-5}$. Some models were trained with $10^{-6}$; load one with the other value, and everything seems to work. We run the right and the wrong version, once in fp32 and once in bf16:
 #
-# **Predict.** In one of the two the comparison says "rounding". How many bits has a number there, 16 or 32?
+# **Predict.** In one of the two precisions the comparison says "rounding". How many bits does a number have there, 16 or 32?
 
 # %%
 hidden = predict("16.hidden", "16 or 32?", yours=None)
@@ -1320,17 +1397,17 @@ figures.tensor_by_tensor(
 )
 
 # %% [markdown]
-# **Explain.** In both runs the bug is the same, and only the rounding that it is measured by differs. The bug changes the norm's output by 0.013 %. In fp32 that is forty times what rounding does there. In bf16 each single number is rounded by up to 0.4 %, and the bug drowns. No method can find it there, however clever. This is the most useful thing to know about the question, and it needs no program:
+# **Explain.** The bug is the same in both; only the rounding around it differs. The bug changes the norm's output by 0.013 %. In fp32 that is forty times the rounding. In bf16 each number is rounded by up to 0.4 %, and the bug drowns. No method can find it there. This is the most useful thing to know about the question, and it needs no tool:
 #
-# > **Record both runs once more with more digits.** From bf16 to fp32 rounding becomes 65,536 times smaller. A bug stays as large as it is.
+# > **Record both runs again with more digits.** From bf16 to fp32, rounding becomes 65,536 times smaller. A bug stays as large as it is.
 #
-# So debug in fp32, even if you train in bf16, with a model of two layers and on the CPU if it must be. What shows only in bf16 is then a matter of bf16 alone, such as a sum that somebody accumulates in 16 bits.
+# So debug in fp32 even if you train in bf16, with a model of two layers, and on the CPU if need be. What shows only in bf16 then comes from bf16 itself, such as a sum that somebody accumulates in 16 bits.
 #
 # ### Why the first update?
 #
-# Take two runs that are both right. One process, the same samples; the second computes the loss of each half of the batch and takes the mean of the two, which is another order of the same sum.
+# Take two runs that are both right, in one process with the same samples. The second computes the loss of each half of the batch and averages the two, which is another order of the same sum.
 #
-# **Predict.** At the first update the losses agree to 0.00001 %. By up to how many percent do they differ between update 250 and 300?
+# **Predict.** At the first update the losses agree to 0.00001 %. By what percentage do they differ at most between updates 250 and 300?
 
 # %%
 apart = predict("16.apart", "Percent, at most?", yours=None, unit="%")
@@ -1349,7 +1426,7 @@ gaps = [abs(b / a - 1) for a, b in zip(whole, halves, strict=True)]
 figures.loss({"the whole batch": whole, "in halves": halves})
 
 # %% [markdown]
-# By eye that is one curve. How far are the two apart?
+# To the eye that is one curve. How far apart are the two?
 
 # %%
 last = max(gaps[250:])
@@ -1366,12 +1443,12 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, to some percent. (Theory has no formula here: the number is the measured one, and your machine's differs.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
-# neither is *the* right one. Hence two loss curves that part after 2,000 updates prove nothing, and two that stay together prove little. Compare the first update, before anything has been amplified.
+# **Explain.** For a hundred updates nothing happens, and then the difference grows by factors, up to some percent. (Theory has no formula here: your machine's number is its own.) Training at a high learning rate amplifies small differences, as weather does. Both runs are right, and
+# neither is *the* right one. So two loss curves that part after 2,000 updates prove nothing, and two that stay together prove little. (Issue 1754 trains with Adam at a learning rate of 0.3, far above what is usual.) Compare the first update, before anything has been amplified.
 #
 # ### Your own model
 #
-# `comparing.record` hooks itself into any model, on any number of ranks; each rank writes what it has. Give the run of one process first:
+# `comparing.record` attaches itself to any model, on any number of ranks, and each rank writes what it has. Record one process first:
 #
 # ```python
 # with comparing.record(model, "two") as run:   # "one" in the run of one process
@@ -1380,22 +1457,25 @@ figures.lines(
 #     loss.backward()
 # ```
 #
-# Then `course compare one two`. A tensor may be whole on every rank, or cut along any dimension, in one part or in three as q, k and v are; it tries all of these and takes what fits. DTensors are made whole. With samples of its own, a rank's loss is a mean over those, and the comparison knows that, too, also where pairs of ranks share each matrix and the pairs have their own samples. What it can't read
-# it lists as "not compared": look at how long that list is. The weights must be the same, so load both from one checkpoint, and switch dropout off.
+# Then run `course compare one two`. Load both runs from one checkpoint, and switch dropout off. The rest it works out by itself:
 #
-# The idea is not ours. TTrace does this for Megatron-LM, with bounds that it measures by small perturbations, and found 11 known and 3 new bugs there (arXiv:2506.09280). The list of bugs of our demo, `course demo one_update --help`, is a good exercise: let somebody else choose one, and find it.
+# - A tensor may be whole on every rank, or cut along any dimension, in one part or in three as q, k and v are. It tries all of these, and makes DTensors whole.
+# - If ranks have different samples, each rank's loss is a mean over its own. The comparison allows for that, also when pairs of ranks share each matrix.
+# - What it can't read is listed as "not compared". Check how long that list is.
+#
+# TTrace has the same idea for Megatron-LM. It measures its bounds with small perturbations, and found 11 known and 3 new bugs (arXiv:2506.09280). For practice, let somebody else choose a bug from `course demo one_update --help`, and find it.
 #
 # **Remember**
 # - One rounding: $u$. A sum of $n$: typically $\sqrt{n} \cdot u$. Another order gives another result, and both are right.
-# - First update, tensor by tensor. The first tensor that differs is where the bug is.
-# - If in doubt, more digits: rounding shrinks, a bug stays.
+# - Compare the first update, tensor by tensor. The bug is where the first tensor differs.
+# - If in doubt, use more digits: rounding shrinks, a bug stays.
 
 # %% [markdown]
 # ## 16.9 Stragglers, and whose fault it is
 #
-# Nothing hangs, nothing is wrong, it is only slow. One of 64 ranks computes 10 % more slowly than the others: a warm corner of the rack. Together they have lost 0.14 % of their speed.
+# Nothing hangs and nothing is wrong; it is only slow. One of 64 ranks computes 10 % more slowly than the others, because it sits in a warm corner of the rack. Together the 64 have lost 0.14 % of their speed.
 #
-# **Predict.** By how many percent do the *steps* get longer, if nothing but computing takes time?
+# **Predict.** By what percentage do the *steps* get longer, if computing is all that takes time?
 
 # %%
 longer = predict("16.straggler", "Percent longer?", yours=None, unit="%")
@@ -1418,7 +1498,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** Ten. All ranks get equal work and wait for the last one, who is called a **straggler** (掉队者). A step takes the *maximum* over the ranks and not their mean. In small, with four ranks that compute for 50 ms, and one of them half as long again:
+# **Explain.** By ten. All ranks get equal work and wait for the last one, the **straggler** (掉队者). The time of a step is the *maximum* over the ranks, not the mean. Here it is with four ranks that compute for 50 ms, one of which takes half as long again:
 
 
 # %%
@@ -1451,7 +1531,7 @@ figures.who_did_what(
 )
 
 # %% [markdown]
-# It needs no broken part. If every rank takes 100 ms, give or take 2 ms at random, then one of them is always late.
+# No part needs to be broken. If every rank takes 100 ms, give or take 2 ms at random, one of them is always late.
 #
 # **Predict.** How long is the average step of 64 such ranks?
 
@@ -1506,13 +1586,13 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** 104.7 ms: the largest of 64 normal values lies 2.34 deviations above their mean on average, and 3.24 of 1,024. So a large job is a little slower than a small one, with every part in order.
+# **Explain.** 104.7 ms. On average the largest of 64 normal values lies 2.34 deviations above their mean, and the largest of 1,024 lies 3.25. So a large job is a little slower than a small one, with every part in order.
 #
 # ### Naming it
 #
 # Who is it? The time of a step is the same on all ranks. The time *inside the collective* is not.
 #
-# **Predict.** Add up for each of the four ranks above how long it waited. Which rank has waited least?
+# **Predict.** For each of the four ranks above, add up how long it waited. Which rank waited least?
 
 # %%
 least = predict("16.least", "Rank?", yours=None)
@@ -1537,11 +1617,11 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** The straggler comes last, so it waits least: section 16.3 once more. Log both times on each rank, computing and waiting, and look for the rank that never waits. A monitor of the whole step sees nothing.
+# **Explain.** Rank 2, the straggler: it comes last, so it waits least. That is section 16.3 again. Log both times on each rank, computing and waiting, and look for the rank that never waits. A monitor of whole steps sees nothing.
 #
-# If the network is slow, ranks don't help, and you test pairs. A pair is fast only if both ends and the way between them are. You could test all pairs, but you need not.
+# If the network is slow, comparing ranks doesn't help, and you test pairs. A pair is fast only if both ends and the path between them are. You could test all pairs, but you need not.
 #
-# **Predict.** 64 ranks; in each round every rank is in one pair. All pairs take 63 rounds. How many rounds are enough to name one slow rank, if it meets ranks at distance 32, 16, 8, …, 1?
+# **Predict.** There are 64 ranks, and in each round every rank is in one pair. Testing all pairs takes 63 rounds. How many rounds are enough to name one slow rank, if each rank meets the ones at distance 32, 16, 8, …, 1?
 
 # %%
 enough = predict("16.rounds", "Rounds?", yours=None)
@@ -1561,7 +1641,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# The demo does it on real ranks, four of them. Rank 2 sends 10 ms late:
+# The demo does this on four real ranks. Rank 2 sends 10 ms late:
 
 # %%
 tested = demos.run("pairwise", ranks=4, stream=False, slow="2", slow_ms=10.0, passes=2)
@@ -1570,25 +1650,25 @@ assert tested.found.groups == ((2,),)
 figures.pair_rates(tested.tests, tested.found, "Four ranks, two rounds")
 
 # %% [markdown]
-# **Explain.** Two rounds for four ranks. Pairs without rank 2 are fast, and all pairs with it are slow; so it is the rank, not a link. If only one pair were slow, it would be the way between the two, and if all pairs between two halves were slow, it would be what joins the halves, a switch for instance. Halving has a blind spot: two ranks that
-# never meet can't be tested. `--schedule all` meets everybody.
+# **Explain.** Six rounds for 64 ranks, and two for these four. Pairs without rank 2 are fast, and all pairs with it are slow, so it is the rank and not a link. If only one pair were slow, it would be the path between the two. If all pairs between two halves were slow, it would be whatever joins the halves, such as a switch. Halving has a blind spot: two ranks that
+# never meet are never tested. `--schedule all` lets everybody meet.
 #
-# Without such a program you can halve the job itself: run all_reduce_perf on one half of the nodes, then on the other, then on the halves of the slow half, and so on: six rounds for 64 nodes.
+# Without such a program you can halve the job itself. Run all_reduce_perf on each half of the nodes, then on the halves of the slow half, and so on: six rounds for 64 nodes.
 #
 # **Remember**
 # - A step takes the maximum over the ranks: one of 64 at 10 % costs 10 %.
 # - The straggler is the rank that waits least.
-# - Pairs: all with one rank slow, the rank; one pair slow, the link; all between two halves, what joins them.
+# - Slow pairs: all with one rank, the rank; just one pair, the link; all between two halves, what joins them.
 
 # %% [markdown]
 # ## 16.10 Two nodes slower than one
 #
-# A model of 1.54 billion parameters (Qwen2-1.5B) is fine-tuned with ZeRO stage 3. On one node with 2 GPUs an iteration takes 2.46 s. On two nodes with 2 GPUs each it takes **8.68 s** (issue 5770 of DeepSpeed). Twice the hardware, and less than a third of the speed. The author suspected the network, computed
+# Somebody fine-tunes a model of 1.54 billion parameters (Qwen2-1.5B) with ZeRO stage 3. On one node with 2 GPUs an iteration takes 2.46 s. On two nodes with 2 GPUs each it takes **8.68 s** (issue 5770 of DeepSpeed): twice the hardware, and less than a third of the speed. The author suspected the network, computed
 # its load and wrote that it was not to blame. Was it?
 #
 # The bytes are those of chapter 8. Under stage 3 each rank sends three times $\frac{n-1}{n}$ of the weights for each micro-batch: two gathers and a reduce-scatter.
 #
-# **Predict.** Four ranks, weights and gradients of 2 bytes each. If all the extra time is the network's, how many Gbit/s does it carry?
+# **Predict.** There are four ranks, and weights and gradients of 2 bytes each. If the network takes all the extra time, how many Gbit/s does it carry?
 
 # %%
 carried = predict("16.carried", "Gbit/s between the nodes?", yours=None, unit="Gbit/s")
@@ -1617,11 +1697,11 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** 6.9 GB in 6.2 s are 8.9 Gbit/s: what an Ethernet port of 10 Gbit/s really carries. (We read "iteration" as one micro-batch. The issue doesn't name the port; only the arithmetic is ours.) So *nothing is broken there*. The network is as fast as it was sold, and still far too slow for this job. Keep the two
-# questions apart, for they have different remedies:
+# **Explain.** 6.9 GB in 6.2 s are 8.9 Gbit/s, about what a 10 Gbit/s Ethernet port really carries. (We take "iteration" to mean one micro-batch. The issue doesn't name the port; the arithmetic is ours.) So *nothing is broken there*. The network is as fast as it was sold, and still far too slow for this job. Keep two
+# questions apart, because they have different remedies:
 #
-# 1. Does a link carry less than it should? Find it, and repair it.
-# 2. Are all links well, and is it still not worth it? Then change the job.
+# 1. Does a link carry less than it should? Then find it and repair it.
+# 2. Are all links healthy, and is it still not worth it? Then change the job.
 #
 # ### On two nodes of your own
 #
@@ -1651,7 +1731,7 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** An all-reduce over two ranks sends $\frac{2(n-1)}{n} = 1$ times the gradients over the link, 3.3 MB at 6.25 MB/s: 0.53 s, whatever the processors do. What is left of the gap has other reasons: both "nodes" share one machine's memory, and the link counts headers, too. Over 200 Mbit/s the exchange takes a quarter:
+# **Explain.** An all-reduce over two ranks sends $\frac{2(n-1)}{n} = 1$ times the gradients over the link: 3.3 MB at 6.25 MB/s take 0.53 s, whatever the processors do. The rest of the gap has other reasons: both "nodes" share one machine's memory, and the link also carries headers. Over 200 Mbit/s the exchange takes a quarter:
 
 # %%
 parts = {}
@@ -1674,7 +1754,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# Each update on two nodes uses twice as many samples. So what counts are samples per second, and here two nodes do it slower than one:
+# Each update on two nodes uses twice as many samples. So samples per second are what counts, and here two nodes are slower than one:
 
 # %%
 speedups = {
@@ -1688,7 +1768,7 @@ figures.bars(speedups, "{:.2f}".format, title, style.COMPUTING)
 # %% [markdown]
 # ### First: is a link slow?
 #
-# The step time doesn't say which link. Pairs of ranks do (section 16.9). Four ranks, two on each node: every pair is tested several times, the fastest time counts, and the grid of rates shows where it is slow.
+# The step time doesn't say which link. Pairs of ranks do (section 16.9). There are four ranks, two on each node. Every pair is tested several times, and its fastest time counts.
 #
 # **Predict.** Four ranks make six pairs. How many of the six are slow?
 
@@ -1712,17 +1792,17 @@ assert named_part.groups == ((0, 1), (2, 3))
 figures.pair_rates(tests, named_part, "Two nodes of two ranks, joined by 50 Mbit/s")
 
 # %% [markdown]
-# **Explain.** The four that cross. Fast pairs join ranks into groups, {0, 1} and {2, 3}; all slow ones lie between the groups; so what joins the groups is to blame, no rank and no port of a single one. In a cluster run the same with one rank on each port: `torchrun … -m course_lib.demos pairwise`. Compare the rate that it names with that of
-# the data sheet, in bytes and one way. 50 Mbit/s are 6.25 MB/s, and 5.9 of them arrive as tensors. So this link does what it was sold for. The second question, then.
+# **Explain.** Four, those that cross. Fast pairs join the ranks into groups, {0, 1} and {2, 3}, and all slow pairs lie between the groups. So whatever joins the groups is to blame, not a rank or a single port. In a cluster, run the same with one rank on each port: `torchrun … -m course_lib.demos pairwise`. Compare the rate that it names with
+# the data sheet's, in bytes and one way. 50 Mbit/s are 6.25 MB/s, and 5.9 of them arrive as tensors. So this link delivers what it promised. That leaves the second question.
 #
 # ### Second: is it worth it?
 #
-# With the same samples for each node (weak scaling) two nodes win if an update takes less than twice as long:
+# With the same samples for each node (weak scaling), two nodes win if an update takes less than twice as long:
 #
 # $$c + x < 2c \quad\Longleftrightarrow\quad x < c$$
 #
-# where $c$ is what a node computes for an update and $x$ what shows of the exchange. If the two nodes divide one batch (strong scaling), each computes $c/2$, and two nodes win if $\frac{c}{2} + x < c$, that is, $x < \frac{c}{2}$. In general, with $n$ nodes: $x < (n-1)c$, and $x < \frac{n-1}{n}c$. The right hand side grows with the
-# batch, the left one doesn't. So there is always a batch from which on it pays:
+# Here $c$ is what a node computes for an update, and $x$ is the part of the exchange that is not hidden. If the two nodes divide one batch (strong scaling), each computes $c/2$, and two nodes win if $\frac{c}{2} + x < c$, that is, $x < \frac{c}{2}$. With $n$ nodes the two conditions are $x < (n-1)c$ and $x < \frac{n-1}{n}c$. The right-hand side grows with the
+# batch, the left one doesn't. So from some batch on, it always pays:
 
 # %%
 for same_batch in (False, True):
@@ -1735,7 +1815,7 @@ for same_batch in (False, True):
 # %% [markdown]
 # A larger batch without more memory is accumulation (chapter 2): several micro-batches, one exchange. Over 200 Mbit/s two nodes reached 0.43 times the samples per second of one.
 #
-# **Predict.** With 8 micro-batches in an update: how many times those of one node, which accumulates 8 as well?
+# **Predict.** Now let both accumulate 8 micro-batches per update. How many times the samples per second of one node do two nodes reach?
 
 # %%
 accumulated = predict("16.accumulated", "Times one node?", yours=None)
@@ -1781,19 +1861,19 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** From 0.43 to 1.2. The exchange is as long as before; what stands beside it is eight times as long. (Theory hoped for 1.5; the recording shared its two cores with other work.) Over 50 Mbit/s eight are not enough: the lines above ask for 12.
+# **Explain.** From 0.43 to 1.2. The exchange is as long as before, but eight times as much computing stands beside it. (Theory expected 1.5; the two cores of the recording had other work too.) Over 50 Mbit/s eight are not enough: the lines above ask for 12.
 #
-# What else moves the break-even? Everything that makes $x$ smaller, in the order in which to try it:
+# Everything that makes $x$ smaller moves the break-even. Try these in order:
 #
 # | measure | what it does to the exchange |
 # |---|---|
 # | NCCL on the right network (`NCCL_DEBUG=INFO` says `NET/IB`, not `NET/Socket`; section 16.6) | often ten times the rate |
-# | accumulation, or a larger micro-batch | the same bytes less often |
+# | accumulation, or a larger micro-batch | the same bytes, less often |
 # | ZeRO stage 3 or FSDP only *within* a node (HSDP, chapter 9), or stage 2 | weights no longer cross the network in each micro-batch |
 # | TP within the node only (chapter 10) | its all-reduces, several in each layer, stay inside |
 # | bf16 gradients, local SGD (chapter 14) | half the bytes, or an exchange in every $k$-th update |
 #
-# In the case above accumulation alone would not help: under stage 3 the gathers come with each micro-batch. Stage 2 or a hybrid shard would.
+# In the DeepSpeed case accumulation alone would not help, because under stage 3 the gathers come with each micro-batch. Stage 2 or a hybrid shard would.
 #
 # **Remember**
 # - Compare samples per second, not seconds per update.
@@ -1812,20 +1892,20 @@ figures.first_page(tables.SYMPTOMS, "From what you see to what to ask first")
 # ## What to remember
 #
 # 1. Every command looks at one part. Know which, and what it can't say.
-# 2. 100 % is time, not work. Power, memory traffic and MFU are work.
+# 2. 100 % is time, not work. Power, memory traffic and MFU show work.
 # 3. A ring is as fast as its slowest link, and a step as fast as its slowest rank. The factor is that part's own.
 # 4. Ask of every rate: one way or both, one link or all, bits, bytes or words.
-# 5. A container lacks devices, shared memory, locked memory and network until you give them.
-# 6. In a hang compare ranks. One of the stacks is different, and it is the one that does not wait.
+# 5. A container lacks devices, shared memory, locked memory and the network until you pass them in.
+# 6. In a hang compare ranks. One stack is different: that of the rank that does not wait.
 
 # %%
 quiz("16")
 
 # %% [markdown]
-# **Now you:** open [the exercises](../exercises/16_cluster_clinic.ipynb). Exercise 16.11 is a hunt: three real ranks, a fault that nobody tells you, and a clock.
+# **Now you:** open [the exercises](../exercises/16_cluster_clinic.ipynb). Exercise 16.11 is a hunt: three real ranks, a hidden fault, and a clock.
 #
-# **Read on.** NVIDIA, *GPU Deployment and Management* (docs.nvidia.com/deploy): nvidia-smi, Xid errors, memory errors. NCCL, *Environment Variables* and *Troubleshooting* (docs.nvidia.com/deeplearning/nccl). Bekman, *Machine Learning Engineering*, chapters on debugging and on accelerators. AMD SMI and ROCm in docker (rocm.docs.amd.com). PyTorch, *Flight
-# Recorder* (tutorials). Llama 3, section 3.3.4 (arXiv:2407.21783), on stragglers and what the recorder found.
+# **Read on.** NVIDIA, *GPU Deployment and Management* (docs.nvidia.com/deploy): nvidia-smi, Xid errors, memory errors. NCCL, *Environment Variables* and *Troubleshooting* (docs.nvidia.com/deeplearning/nccl). Bekman, *Machine Learning Engineering*, the chapters on debugging and on accelerators. AMD SMI and ROCm in docker (rocm.docs.amd.com). PyTorch, [*Flight
+# Recorder for Debugging Stuck Jobs*](https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html). Llama 3, section 3.3.4 (arXiv:2407.21783), on stragglers and what the recorder found.
 
 # %% [markdown] tags=["exercise"]
 # ## Exercises
@@ -1838,8 +1918,8 @@ from course_lib.clinic import container, port_counters, ports
 from course_lib.clinic.recorded import output
 
 # %% [markdown] tags=["exercise"]
-# **16.1** Two readings of a port's counters, ten seconds apart. How many GB/s did it send, and receive? Which part of an HDR port is what it sent? Older devices count in 32 bits and stop at the end. After how many seconds at this rate would such a counter of
-# sent data tell nothing more?
+# **16.1** Here are two readings of a port's counters, ten seconds apart. How many GB/s did it send, and how many did it receive? What fraction of an HDR port did it use for sending? Older devices count in 32 bits and stop at the end. At this rate, after how many seconds would such a counter of
+# sent data say nothing more?
 
 # %% tags=["exercise"]
 for name in ("counters", "counters_later"):
@@ -1861,7 +1941,7 @@ seconds = 2**32 * 4 / rates.sent_bytes_per_s
 check("16.1", [sent_gb_s, received_gb_s, part, seconds])
 
 # %% [markdown] tags=["exercise"]
-# **16.2** Six lines of `ibstatus`, all of cables with four lanes. How many times as fast would each port be if all four lanes of its cable worked? Write 1 where they do.
+# **16.2** Here are six lines of `ibstatus`, all for cables with four lanes. How many times as fast would each port be if all its lanes worked? Write 1 where they do.
 
 # %% tags=["exercise"]
 faster = {
@@ -1878,8 +1958,8 @@ faster = dict(zip(faster, [1, 4, 2, 1, 1, 4], strict=True))
 check("16.2", faster)
 
 # %% [markdown] tags=["exercise"]
-# **16.3** 16 nodes, each with 8 GPUs and 8 NDR ports of 50 GB/s one way. NCCL all-reduces 8 GB over eight rings; each has a port of its own in every node and carries an eighth of the bytes. Without any latency, how many ms does that take? Then one of the 128 ports
-# falls back to one lane, 12.5 GB/s. How many ms does it take now, and which bus bandwidth in GB/s does `all_reduce_perf` print? Until somebody comes with a new cable, `NCCL_IB_HCA` leaves that port's ring out on all nodes: how many ms now?
+# **16.3** 16 nodes have 8 GPUs and 8 NDR ports of 50 GB/s one way each. NCCL all-reduces 8 GB over eight rings; each has a port of its own in every node and carries an eighth of the bytes. Ignoring latency, how many ms does that take? Then one of the 128 ports
+# falls back to one lane, 12.5 GB/s. How many ms does it take now, and which bus bandwidth in GB/s does `all_reduce_perf` print? Until the cable is replaced, `NCCL_IB_HCA` leaves that port's ring out on all nodes. How many ms does it take then?
 
 # %% tags=["exercise"]
 healthy_ms, slow_ms, busbw_gb_s, without_ms = ..., ..., ..., ...
@@ -1893,7 +1973,7 @@ without_ms = 1e3 * sent_gb / (7 * 50)
 check("16.3", [healthy_ms, slow_ms, busbw_gb_s, without_ms])
 
 # %% [markdown] tags=["exercise"]
-# **16.4** This line starts a container on a node with Hygon's cards. Somebody takes it to a node with NVIDIA's. Mend it, and leave alone what is right. `container.docker_signs(line, "NVIDIA")` tells what it finds.
+# **16.4** This line starts a container on a node with Hygon's cards. Somebody takes it to a node with NVIDIA's. Correct it, and leave alone what is right. `container.docker_signs(line, "NVIDIA")` tells what it finds.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1914,7 +1994,7 @@ line = """docker run -it --rm \\
 check("16.4", line)
 
 # %% [markdown] tags=["exercise"]
-# **16.5** A pod whose node has 8 GPUs and RDMA. NCCL says `Using network Socket`, a data loader dies with a bus error, and the GPUs belong to nobody in particular. Mend it. It should be allowed what it needs, and not more.
+# **16.5** Kubernetes refuses this pod, which is meant for a node with 8 GPUs and RDMA. When somebody removed the line `requests`, it started without a GPU. On top of that, NCCL said `Using network Socket` in such pods, and a data loader died with a bus error. Correct the pod. Allow it what it needs, and no more.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1954,7 +2034,7 @@ spec:
 check("16.5", pod)
 
 # %% [markdown] tags=["exercise"]
-# **16.6** Four ranks train on gloo. First rank 2 sleeps for an hour before it calls collective number 7, and the other ranks call it. Then, in another run, ranks 1 and 3 sleep, and the others call `monitored_barrier`. Give lists of ranks, in order, and numbers.
+# **16.6** Four ranks train on gloo. In one run, rank 2 sleeps for an hour before it calls collective number 7, and the other ranks call it. In another run, ranks 1 and 3 sleep, and the others call `monitored_barrier`. Give lists of ranks, in order, and numbers.
 
 # %% tags=["exercise"]
 named = {
@@ -1972,8 +2052,8 @@ named = dict(zip(named, answers, strict=True))
 check("16.6", named)
 
 # %% [markdown] tags=["exercise"]
-# **16.7** One of 8 GPUs is hot and takes 25 % longer to compute, and computing is 80 % of a step. By which factor does the step of the whole job become longer? By which factor if one of 1,024 GPUs is hot? By which factor, with 8, if work could be divided by speed? Last,
-# no GPU is hot, but each takes 400 ms ± 8 ms (normal, a standard deviation of 8 ms) for its part of a step. How many ms does the slowest of 1,024 take on average? `theory.step.stragglers` has a function for each; guess first.
+# **16.7** One of 8 GPUs is hot and takes 25 % longer to compute, and computing is 80 % of a step. By which factor does the step of the whole job become longer? By which factor if one of 1,024 GPUs is hot? By which factor, with 8, if work could be divided by speed? Finally,
+# no GPU is hot, but each takes 400 ms ± 8 ms (normal, with a standard deviation of 8 ms) for its part of a step. How many ms does the slowest of 1,024 take on average? `theory.step.stragglers` has a function for each; guess first.
 
 # %% tags=["exercise"]
 of_8, of_1024, divided, slowest_ms = ..., ..., ..., ...
@@ -1987,8 +2067,8 @@ slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
 check("16.7", [of_8, of_1024, divided, slowest_ms])
 
 # %% [markdown] tags=["exercise"]
-# **16.8** Each rank of a job writes down, for each of its updates, how many ms it took and how many of them it spent in collectives. Write what finds the rank for which the others wait: the one with the most time outside of collectives. Take the median over the updates of a rank, since any
-# update may be late once. Return its number, or None unless its median is more than twice that of every other rank.
+# **16.8** Each rank of a job writes down how many ms each of its updates took, and how many of them it spent in collectives. Write the function that finds the rank for which the others wait: the one with the most time outside of collectives. Take the median over a rank's updates, since any
+# single update may be late. Return its number, or None unless its median is more than twice that of every other rank.
 
 
 # %% tags=["exercise"]
@@ -2025,7 +2105,7 @@ claims = dict(zip(claims, answers, strict=True))
 check("16.9", claims)
 
 # %% [markdown] tags=["exercise"]
-# **16.10** Two runs of one update, on one GPU and on eight, and in some tensor they differ; the differences are relative to the size of its numbers. Each number is a sum of 4,096 products, added up one by one. Is it `"rounding"`, `"more than rounding"`, or `"don't know"`? Use the two lines of section 16.8: up to 4 times
+# **16.10** The same update runs on one GPU and on eight, and some tensor differs. The differences below are relative to the size of its numbers. Each number is a sum of 4,096 products, added up one by one. Is the difference `"rounding"`, `"more than rounding"`, or `"don't know"`? Use the two factors of section 16.8: up to 4 times
 # the typical error it is rounding, beyond 16 times it is more. Typical is $\sqrt{n}\,u$ with $u = 2^{-24}$ in fp32 and $2^{-53}$ in fp64; where sums run in fp32 and the result is stored in bf16, it is $u = 2^{-8}$.
 
 # %% tags=["exercise"]
@@ -2051,8 +2131,8 @@ judged = dict(zip(judged, answers, strict=True))
 check("16.10", judged)
 
 # %% [markdown] tags=["exercise"]
-# **16.11** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank says how long it took, how much of that it spent in collectives, the loss on a batch that all
-# ranks have, and how long a message from each other rank was under way. In these three cases nothing fails. Answer each as soon as you know, `case.answer(rank=…, cause=…)`, then collect the answers for the check.
+# **16.11** The hunt. `hunt(seed)` starts three real ranks, one of which is broken from its second update on, shows what they print, and starts the clock. After each update a rank reports how long it took, how much of that it spent in collectives, the loss on a batch that all
+# ranks share, and how long a message from each other rank took. In these three cases nothing crashes. Answer each as soon as you know, with `case.answer(rank=…, cause=…)`, then collect the answers for the check.
 
 # %% tags=["exercise"]
 case = hunt(2)
@@ -2086,8 +2166,8 @@ check("16.11", found)
 print(hunting.table())
 
 # %% [markdown] tags=["exercise"]
-# **16.12** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. What cannot be read raises a ValueError that shows
-# the line: a clinic that guesses is worse than none. The check gives it recorded outputs: of healthy and slow ports, of one that is down, and of a device that vanished. What passes is kept as `mine/ibstat.py`.
+# **16.12** Write the parser of `ibstat` that this chapter used: a `Port` for each port, with `device`, `port` (an int), `state`, `physical`, `gbit_per_s` (a number) and `link_layer`. A device may have several ports, or none. Anything that cannot be read raises a ValueError that shows
+# the line: a clinic that guesses is worse than none. The check feeds it recorded outputs: healthy and slow ports, one that is down, and a device that vanished. A parser that passes is kept as `mine/ibstat.py`.
 
 # %% tags=["exercise"]
 print(output("ibstat_slow").text[:640])
@@ -2117,16 +2197,21 @@ from course_lib.clinic.ports import ibstat
 check("16.12", ibstat)
 
 # %% [markdown] tags=["exercise"]
-# `mine.ibstat` is yours from now on, and the course's until then. What is wrong with these four ports?
+# From now on `mine.ibstat` is your parser; until then it is the course's. What is wrong with these four ports?
 
 # %% tags=["exercise"]
 for sign in ports.port_signs(mine.ibstat(output("ibstat_slow").text)):
     print(sign.sentence)
 
 # %% [markdown] tags=["exercise"]
-# **16.13** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same. A rank
-# whose record ends before that number has not come, which counts as something else. Do not accuse without reason: if two groups are equally large, nobody is odd, and a record that is empty says nothing. A record keeps the last 200 calls or so, so
-# records may begin at different numbers; compare from the first number that all of them have. Entries with `is_p2p` are messages between two ranks; leave them out. What passes is kept as `mine/divergence.py`.
+# **16.13** Eight thousand ranks hang, and each has left its flight record: a list of the collectives that it called, such as the one below. Find the first collective in which the ranks differ, and the odd ranks: those outside the one largest group that called the same.
+#
+# - A rank whose record ends before that number has not come, which counts as something else.
+# - Do not accuse without reason: if two groups are equally large, nobody is odd, and an empty record says nothing.
+# - A record keeps only the last calls, 200 or so, and records may begin at different numbers. Compare from the first number that all of them have.
+# - Entries with `is_p2p` are messages between two ranks; leave them out.
+#
+# A function that passes is kept as `mine/divergence.py`.
 
 # %% tags=["exercise"]
 from course_lib.diagnosing.divergence import flights

@@ -1,21 +1,21 @@
 # %% [markdown]
 # # 17 Capstone
 #
-# In 2022 more than a thousand researchers trained BLOOM, a model with 176 billion parameters, on 366 billion tokens. A public computer near Paris gave them 384 A100 for it,
+# In 2022 more than a thousand researchers trained BLOOM, a model with 176 billion parameters, on 366 billion tokens. A public computer near Paris gave them 384 A100,
 # and the training took 1,082,990 GPU-hours (arXiv:2211.05100, table 3 and section 3.4.1). The report says that the hardware ran at half of its peak. Was that good? And is it true?
 #
-# You can answer both now. This chapter brings no new technique. It brings the habit of asking of every number that you read: how did they get it, and do I get the same?
+# By now you can answer both. This chapter brings no new technique. It brings a habit: to ask of every number how its authors got it, and whether you get the same.
 #
 # By the end of this chapter you can
 #
-# - say of each family of parallelism what it moves, and whether the network must understand it,
+# - say for each family of parallelism what it moves, and whether the network must understand it,
 # - audit a published claim: recompute it on its own terms, then on the right ones, and let the numbers give the verdict,
 # - say what a stream loses when it shares a processor with another, and recognise the give-way effect in a profile,
 # - compute what a million tokens cost on a card, trained or generated, and which part of the card you pay for,
 # - plan the training of a 70B model, defend the plan, and test it on eight small ranks,
 # - say in which direction your own intuition errs.
 #
-# Time: about 105 minutes, and as long as you like for your report. You need chapters 5, 9, 11 and 13.
+# Time: two sittings without the exercises, sections 17.1 to 17.4 in about an hour, and 17.5 to 17.9 in about 75 minutes, with as much again as you like for your plan and report. The exercises take about two hours. You need chapters 5, 9, 11 and 13.
 
 # %%
 import json
@@ -54,7 +54,7 @@ from course_lib.theory.step.token_cost import TokenCost
 launch.warm_up()
 
 # %% [markdown]
-# **Predict.** Over its whole training, which part of the A100's peak of 312 TFLOP/s did BLOOM use? Section 17.5 has the answer.
+# **Predict.** Over its whole training, what percentage of the A100's peak of 312 TFLOP/s did BLOOM use? Section 17.5 has the answer.
 
 # %%
 bloom_share = predict("17.bloom", "Percent of the peak?", yours=None, unit="%")
@@ -68,18 +68,20 @@ bloom_share = predict("17.bloom", "Percent of the peak?", yours=None, unit="%")
 figures.families()
 
 # %% [markdown]
-# Data parallelism holds all of the model on each GPU, and cuts the batch. Pipeline parallelism gives whole layers away. Tensor parallelism cuts across each layer. For a mixture of experts, all GPUs hold attention (the flat strips), and each holds other experts. (The fourth
-# family is *expert* parallelism. A mixture of experts is a kind of model, as section 12.4 says.) FSDP is missing because it is data parallelism that stores its copy in pieces.
+# - Data parallelism keeps the whole model on each GPU and cuts the batch. (FSDP belongs here: its replicas store the model in pieces.)
+# - Pipeline parallelism gives each GPU whole layers.
+# - Tensor parallelism cuts through each layer.
+# - With a mixture of experts, every GPU holds attention (the flat strips) and its own experts. (The fourth family is *expert* parallelism. A mixture of experts is a kind of model, section 12.4.)
 #
-# The note quotes a thought with which one gets over the first fright of all this. Once the structure of the computation is fixed, one only shuttles **opaque bits** (不透明的位) from A to B, like a network switch that passes packets on and knows nothing of what is in them.
+# The note quotes a comforting thought. Once the structure of the computation is fixed, you only move **opaque bits** (不透明的位) from A to B, like a network switch that forwards packets and knows nothing of what is in them.
 #
-# That can be tested. `scratch.opaque` makes the characteristic move of each family, once with tensors as they are, and once with the same memory declared as bytes:
+# That can be tested. `scratch.opaque` makes the typical move of each family, once with tensors as they are, and once with the same memory declared as bytes:
 
 # %%
 show_source(opaque.opaque, opaque.tensor, opaque.pipeline)
 
 # %% [markdown]
-# **Predict.** Three ranks make the four moves, as bytes. In how many of the four families is the result still that of one process?
+# **Predict.** Three ranks make the four moves as bytes. For how many of the four families is the result still that of one process?
 
 # %%
 survivors = predict("17.opaque", "Families that are still right?", yours=None)
@@ -87,7 +89,7 @@ survivors = predict("17.opaque", "Families that are still right?", yours=None)
 
 # %%
 def both_ways():
-    """By family: right with types, right as bytes, bytes that were handed over."""
+    """By family: right with types, right as bytes, bytes that were sent."""
     found = {}
     for family in opaque.FAMILIES:
         with measure.wire.log_wire() as log:
@@ -108,16 +110,16 @@ expect(2, sum(right), label="families", yours=survivors)
 figures.families({family: size for family, (_, _, size) in first.items()})
 
 # %% [markdown]
-# **Explain.** Two. A pipeline passes activations on, and experts get tokens and send them back: here the switch may be blind. Data and tensor parallelism need a *sum*. Who adds must know where a number ends and that it is fp32. Added byte by byte, each without a carry to the next, the result is noise, and no error is raised.
+# **Explain.** Two. A pipeline passes activations on, and experts receive tokens and send them back: here the switch may be blind. Data and tensor parallelism need a *sum*. Whoever adds must know where a number ends and that it is fp32. Added byte by byte, without carrying to the next byte, the result is noise, and no error is raised.
 #
-# So the thought is half right, and the half that is wrong is useful:
+# So the thought is half right, and the wrong half is useful:
 #
-# - What is only passed on can go over any wire, be compressed without loss, or wait in a buffer.
-# - What is added up depends on the number format, and its last digits on the order of the ranks (chapter 6). A switch that adds on the way, such as NVLink SHARP, has to be told the type.
+# - What is only passed on can travel over any wire, be compressed without loss, or wait in a buffer.
+# - What is added depends on the number format, and its last digits on the order of the ranks (chapter 6). A switch that adds on the way, such as NVLink SHARP, has to be told the type.
 #
-# FSDP has one of each: its all-gather is blind, its reduce-scatter adds.
+# FSDP does one of each: its all-gather is blind, its reduce-scatter adds.
 #
-# One more difference does not show on three ranks. Twice as many samples double what pipeline, tensor and expert parallelism move, because these move *tokens*. Gradients stay as large as the weights are. This is why data parallelism stands on the slow wire (chapter 13).
+# One more difference does not show on three ranks. With twice as many samples, pipeline, tensor and expert parallelism move twice as much, because they move *tokens*. Gradients stay as large as the weights. That is why data parallelism gets the slow wire (chapter 13).
 #
 # **Remember**
 # - Four cuts: the batch, the stack, each matrix, the set of experts.
@@ -133,16 +135,16 @@ figures.families({family: size for family, (_, _, size) in first.items()})
 # - what you get *on its own terms*: with the source's own assumptions, whatever you think of them,
 # - what you *find* on the right terms.
 #
-# The verdict follows from them, and nobody has to write it down:
+# The verdict follows from these three, so nobody has to write it down:
 #
-# | own terms agree with what is said | what you find agrees | verdict |
+# | what is said agrees with its own terms | and with what you find | verdict |
 # |---|---|---|
 # | yes | yes | right |
 # | yes | no | right on its own terms |
 # | no, or not told | yes | right number, other terms |
 # | no, or not told | no | wrong |
 #
-# Take the notes' first sentence about memory in note 004, "80 stages keep 160 times the activations":
+# Take the first sentence about memory in note 004, "80 stages keep 160 times the activations":
 
 # %%
 said = Claim(
@@ -159,9 +161,9 @@ assert said.verdict == VERDICTS[True, False]
 show_source(Claim.verdict.fget)
 
 # %% [markdown]
-# "On its own terms" is the line that most reviewers skip. It separates two kinds of mistake: those in the arithmetic, and those in what was assumed. You correct them in different ways, and you tell the author different things.
+# "On its own terms" is the line that most reviewers skip. It separates mistakes in the arithmetic from mistakes in the assumptions. You correct them in different ways, and you tell the author different things.
 #
-# Chapter 13 went through this plan line by line. Read it once more as a list of eleven claims. Nine of them say how they were computed.
+# Chapter 13 went through this plan line by line. Read it again as a list of eleven claims. Nine of them say how they were computed.
 #
 # **Predict.** In how many of the nine is the arithmetic wrong?
 
@@ -178,11 +180,11 @@ expect(0, len(wrong_sums), label="wrong sums", yours=slips)
 figures.audited(plan_audit, "Note 004: a plan for 2048 cards")
 
 # %% [markdown]
-# **Explain.** Each claim has its own line, and what is said stands in the middle. Is the hollow square there? Then the arithmetic is right. Is the blue one there as well? Then the claim is right.
+# **Explain.** None. Each claim has its own line, with what is said in the middle. Where the hollow square sits there too, the arithmetic is right. Where the blue one does as well, the claim is right.
 #
-# None of the nine sums is wrong. Every sum that can be checked is right, and six of the nine still mislead, by factors from 1.7 to 160. The notes know how to multiply. What they assume is wrong: the schedule, the peak, who exchanges gradients with whom. Three lines deserve a word.
+# All nine sums are correct, and six of the nine still mislead, by factors from 1.7 to 160. The notes multiply well. What they assume is wrong: the schedule, the peak, and who exchanges gradients with whom. Three lines deserve a closer look.
 #
-# **"Still 16 times, with 8 groups of 10 layers."** The authors keep their rule, twice the number of stages, and take 8 stages. But 8 stages of 10 layers hold 8 micro-batches of 10 layers each, which is once more 80 layers. No grouping can reduce a factor that was never there:
+# **"Still 16 times, with 8 groups of 10 layers."** The authors keep their rule, twice the number of stages, and take 8 stages. But 8 stages of 10 layers hold 8 micro-batches of 10 layers each, which is 80 layers again: once the model. No grouping can reduce a factor that was never there:
 
 # %%
 for stages in (8, 80):
@@ -190,13 +192,13 @@ for stages in (8, 80):
     assert plan_2048.NotesPlan(stages=stages).held == 1
 
 # %% [markdown]
-# (They call the groups "selective recomputation". Checkpointing by groups is another thing, section 4.3: it keeps the inputs of the groups, and computes each layer once more. Selective recomputation repeats attention's scores only.)
+# (They call the groups "selective recomputation", but they describe checkpointing by groups, section 4.3: it keeps the inputs of the groups and computes each layer once more. Selective recomputation repeats only attention's scores.)
 #
-# **"80 micro-batches fill 80 stages."** With $m = p$ nearly half of all slots are bubble: $\frac{p-1}{m+p-1} = \frac{79}{159}$. The sentence "the batch must equal the number of layers" makes a minimum of what is far too little.
+# **"80 micro-batches fill 80 stages."** With $m = p$ nearly half of all slots are bubble: $\frac{p-1}{m+p-1} = \frac{79}{159}$. The note says that "the batch must equal the number of layers". That is far too few.
 #
 # **"Such a batch is fairly large."** In sequences it looks harmless. In tokens it is 67 million, 16 times LLaMA-2's own 4 million.
 #
-# Two more claims of note 004 have no number in the text, so give them one. First: *the more stages, the more data in all, and the more latency.* Each boundary between two stages is crossed twice by every micro-batch, with $b \cdot s \cdot h$ numbers:
+# Two more claims of note 004 come without a number, so give them one. First: *the more stages, the more data in all, and the more latency.* Every micro-batch crosses each boundary between two stages twice, with $b \cdot s \cdot h$ numbers:
 
 # %%
 crossing = collectives.activation_bytes(8, 4096, 8192)
@@ -208,7 +210,7 @@ told = {name: units.format_bytes(size) for name, size in crossed.items()}
 figures.bars(crossed, told, "What the stages send for one micro-batch")
 
 # %% [markdown]
-# True, and harmless: all of it together grows nearly nine times, and so do the hops of one micro-batch on its way through, from 18 to 158. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
+# True, but harmless. The total grows nearly ninefold, and a micro-batch makes 158 hops instead of 18 on its way through. But each *link* carries 1.07 GB for a micro-batch, whatever the number of stages, and the other micro-batches fill the time of the hops. What grows with the stages and does hurt is the bubble.
 #
 # Second, on the H200: *faster memory raises the ratio of computing to communication.*
 
@@ -219,17 +221,17 @@ print(faster_memory.explain())
 assert faster_memory.verdict == VERDICTS[True, False] and faster_memory.found == 1
 
 # %% [markdown]
-# The ratio that limits tensor parallelism is FLOP for each byte *of the link*, and peak and NVLink are the same in both cards. What changes is the ridge of the memory (section 5.4), from 295 to 206 FLOP per byte. That helps where a GPU waits for its own memory. Section 17.6 shows where it does.
+# The ratio that limits tensor parallelism is FLOP per byte *of the link*, and both cards have the same peak and the same NVLink. What changes is the memory's ridge (section 5.4), from 295 to 206 FLOP per byte. That helps where a GPU waits for its own memory. Section 17.6 shows where it does.
 #
 # **Remember**
 # - Said, on its own terms, found: the verdict follows from three numbers.
-# - Right sums with wrong assumptions are the commonest mistake, and the hardest to see.
+# - Right sums on wrong assumptions are the most common mistake, and the hardest to see.
 # - A claim without a number can't be judged. Give it one first.
 
 # %% [markdown]
 # ## 17.3 Audit B: GPT-2 at 128 tokens
 #
-# Note 002 quotes the experiment that section 9.5 took apart: GPT-2 on two cards of 24 GB, where FSDP trains with 15 samples instead of DDP's 7, and trains the XL model at all. The command in the article says `--block_size 12`.
+# Note 002 quotes the experiment that section 9.5 took apart: GPT-2 on two cards of 24 GB. FSDP trains with 15 samples where DDP manages 7, and it trains the XL model, where DDP fails. The command in the article says `--block_size 12`.
 #
 # **Predict.** The article gives six results: four batches of Large, XL's failure under DDP, and XL's batch under FULL_SHARD. How many of the six does the theory confirm *on the article's own terms*, with 12 tokens in a sample?
 
@@ -248,14 +250,14 @@ expect(1, on_own_terms, label="confirmed", yours=confirmed)
 figures.audited(gpt2_audit, "GPT-2 on two cards of 24 GB")
 
 # %% [markdown]
-# **Explain.** Only the failure of XL. With 12 tokens, 197 samples would have fit where the table says 7. With 128 tokens, which a later version of the file has, and with all that the program keeps, the numbers come out within 30 %. This is the third verdict, *right number, other terms*: the measurement is sound and its description is not. Whoever repeats the command as printed gets
-# something else and doubts the wrong thing.
+# **Explain.** One, the failure of XL. With 12 tokens, 197 samples would have fit where the table says 7. With 128 tokens, as in a later version of the file, and with everything that the program keeps, the numbers come out within 30 %. That is the third verdict, *right number, other terms*: the measurement is sound and its description is not. Whoever repeats the printed command gets
+# something else, and doubts the wrong thing.
 #
-# The first line is of another kind. "762 million" is the paper's number for Large, and the model that was published has 774 million. The gap of 1.6 % does not matter for a batch. It does matter if you compare parameter counts to check a download.
+# The first line is of another kind. "762 million" is the paper's number for Large; the model that was published has 774 million. The gap of 1.6 % does not matter for a batch. It does matter if you compare parameter counts to check a download.
 #
-# And the claim that people remember: **"DDP can't train XL, FSDP can."** Right. But it is a statement about a *card*. On which cards does it stop being true?
+# And the claim that people remember, **"DDP can't train XL, FSDP can"**, is right. But it is a statement about a *card*. On which cards does it stop being true?
 #
-# **Predict.** XL has 24.9 GB of states in fp32, and DDP adds its buckets. On a card with 40 GB (10⁹ bytes), how many samples of 128 tokens does DDP train?
+# **Predict.** XL has 24.9 GB of states in fp32, and DDP adds its buckets. On a card with 40 GB ($40 \cdot 10^9$ bytes), how many samples of 128 tokens does DDP train?
 
 # %%
 under_ddp = predict("17.xl", "Samples under DDP on 40 GB?", yours=None)
@@ -280,20 +282,20 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** DDP needs 16 bytes for each parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. A "cannot" is a statement about the distance to a limit, here less than one card's generation. The *order* of the four curves holds on every card, and that is the part of the claim to take home.
+# **Explain.** DDP needs 16 bytes per parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. So a "cannot" tells how far you are from a limit, and here that is less than one generation of cards. The *order* of the four curves holds on every card, and that is the part of the claim to take home.
 #
 # **Remember**
 # - Right number, other terms: trust the measurement, not its caption.
-# - "Cannot" has a limit behind it. Ask how far away it is.
+# - Behind "cannot" there is a limit. Ask how far away it is.
 
 # %% [markdown]
 # ## 17.4 Audit C: FSDP's speed, and who gives way to whom
 #
-# Note 001 says of FSDP that it keeps "comparable performance" to DDP and "near-linear scalability in terms of TFLOPS". Both come from the abstract of its paper (arXiv:2304.11277). Comparable sounds odd, since FSDP sends one and a half times as much (chapter 8).
+# Note 001 says that FSDP keeps "comparable performance" to DDP and "near-linear scalability in terms of TFLOPS". Both come from the abstract of its paper (arXiv:2304.11277). Comparable sounds odd, since FSDP sends one and a half times as much (chapter 8).
 #
 # Suppose a GPT of 1.7 billion parameters on A100, with 8 in a node and 250 Gb/s of network for each, as in the paper.
 #
-# **Predict.** 512 of these GPUs, each with a single sequence of 512 tokens. How long does a step of FSDP take, over one of DDP?
+# **Predict.** 512 of these GPUs train, each with a single sequence of 512 tokens. How many times as long as a step of DDP does a step of FSDP take?
 
 # %%
 beside_ddp = predict("17.ddp", "Step of FSDP / step of DDP?", yours=None)
@@ -320,8 +322,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens on each GPU all messages hide behind the computing, whether there are 8 GPUs or 512. With 512 tokens a GPU computes for 36 ms. Half as many bytes again don't hide behind that, and each message goes around a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition,
-# and it is tokens on each GPU, the same that decides DDP's own speed (section 7.4).
+# **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens per GPU all messages hide behind the computing, on 8 GPUs as on 512. With 512 tokens a GPU computes for 36 ms, and half as many bytes again don't hide behind that. Besides, each message goes around a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition,
+# tokens per GPU, the same one that decides DDP's own speed (section 7.4).
 #
 # Now the scaling. The paper measured it (section 5.4): GPT-3 175B is as fast per GPU on 512 GPUs as on 128. T5 11B lost 7 % between 8 and 512.
 
@@ -331,11 +333,11 @@ assert [claim.verdict for claim in fsdp_audit.claims].count(VERDICTS[True, False
 figures.audited(fsdp_audit, "What is said of the speed of FSDP and YaFSDP")
 
 # %% [markdown]
-# Near-linear is what the theory expects. A ring's bytes hardly grow with its members, $\frac{n-1}{n}$, so a GPU with the same work stays as fast. Latency does grow with $n$. The paper suspects the messages of T5's 7 %, which on a large cluster no longer hide.
+# Near-linear is what the theory expects. A ring's bytes hardly grow with its members, $\frac{n-1}{n}$, so a GPU with the same work stays as fast. Latency does grow with $n$. The paper suspects that T5 lost its 7 % to messages that no longer hide on a large cluster.
 #
-# The third line is about YaFSDP. 26 % less *time* is 36 % more *throughput* (section 9.6). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask for the price that was assumed.
+# The third line is about YaFSDP. 26 % less *time* is 36 % more *throughput* (section 9.6). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was assumed.
 #
-# And one more line, the most interesting one. For 175B on 128 GPUs the theory expects 212 TFLOP/s on each:
+# One more line is the most interesting. For 175B on 128 GPUs the theory expects 212 TFLOP/s on each:
 
 # %%
 expected = Weak(models.MODELS["gpt3-175b"], 128, 2048, 2048).flop_per_s
@@ -346,13 +348,13 @@ told = {name: f"{rate:.0f} TFLOP/s" for name, rate in reached.items()}
 figures.bars(reached, told, "GPT-3 175B on 128 A100, one GPU", style.COMPUTING)
 
 # %% [markdown]
-# The paper has "more than 173" with one sequence, 186 with two. Up to a fifth is missing, although all messages should hide. What do messages cost that are hidden completely?
+# The paper has "more than 173" with one sequence and 186 with two. Up to a fifth is missing, although all messages should hide. What do messages cost that are hidden completely?
 #
 # ### Hidden is not free
 #
-# The theory of chapter 7 lets computing and messages run side by side, as if the other were not there. On a GPU both run on the *same* processor. An H100 has 132 multiprocessors (SMs), and a collective is a kernel that occupies some of them: DeepSeek-V3 reserved 20 (arXiv:2412.19437, section 3.2.2). A matrix product would like to have all.
+# The theory of chapter 7 lets computing and messages run side by side as if the other were not there. On a GPU both run on the *same* processor. An H100 has 132 multiprocessors (SMs), and a collective is a kernel that occupies some of them: DeepSeek-V3 reserved 20 (arXiv:2412.19437, section 3.2.2). A matrix product would like all of them.
 #
-# So give each task the part of each resource that it uses alone, its *demand*. Where the demands of the running tasks add up to more than there is, they slow down. Which of them, and by how much? The usual model is **max-min fairness** (最大最小公平): all speeds grow together until something is used up. A task with weight 2 grows twice as fast as one with weight 1.
+# So give each task a *demand*: the fraction of each resource that it uses when it runs alone. Where the demands of the running tasks add up to more than there is, they slow down. Which of them, and by how much? The usual model is **max-min fairness** (最大最小公平): all speeds grow together until something is used up. A task with weight 2 grows twice as fast as one with weight 1.
 
 # %%
 product = Task("product", "computing", 0.100, {"processor": 1.0})
@@ -362,19 +364,19 @@ print(overlapped.explain())
 assert overlapped.ideal_s < overlapped.total_s < overlapped.serial_s
 
 # %% [markdown]
-# 100 ms of computing hide 50 ms of messages, and *both* become longer: 107.6 ms instead of 100. Overlap still pays, since one after another would be 150. But nothing that overlaps is free:
+# 100 ms of computing hide 50 ms of messages, and *both* get longer: 107.6 ms instead of 100. Overlap still pays, since one after the other would be 150. But nothing that overlaps is free:
 
 # %%
 figures.shared_rates({"both at once": overlapped})
 
 # %% [markdown]
-# A box as high as its row runs at full speed. Its area is the work, which sharing does not change. In truth a collective keeps the SMs that it has, so it hardly slows down, and the product loses its 15 % alone. In the model this is a larger weight.
+# A box as high as its row runs at full speed. Its area is the work, which sharing does not change. In reality a collective keeps its SMs, so it hardly slows down and the product loses 15 % alone. In the model, that is a larger weight.
 #
 # ### The same on your computer
 #
-# This model is not made for GPUs. Any scheduler that shares by weight obeys it, and your computer has one. Linux gives a process the weight 1024, and 110 if it was started with `nice -n 10`, which means: let others go first.
+# This model is not special to GPUs. Any scheduler that shares by weight obeys it, and your computer has one. Linux gives a process the weight 1024, but only 110 if it was started with `nice -n 10`, which means: let others go first.
 #
-# **Predict.** Two processes on one core. The polite one, nice 10, needs 50 ms of the core; the other, 600 ms. How many times as long as alone does the polite one take?
+# **Predict.** Two processes share one core. The polite one, nice 10, needs 50 ms of the core; the other needs 600 ms. How many times as long as alone does the polite one take?
 
 # %%
 politeness = predict("17.polite", "Times as long as alone?", yours=None)
@@ -395,15 +397,15 @@ slowdown = on_one_core.slowdown("polite")
 expect(slowdown, slower[1], within=0.3, label="slowdown", yours=politeness)
 
 # %% [markdown]
-# **Explain.** $1 + 1024/110 = 10.3$. While both run, the polite process gets $110/1134$ of the core. The other one hardly notices: 600 ms become 650. (The clock of this measurement counts only time that the core gave to one of the two. Other programs on your computer do not disturb it.)
+# **Explain.** $1 + 1024/110 = 10.3$. While both run, the polite process gets $110/1134$ of the core. The other one hardly notices: its 600 ms become 650. (The clock of this measurement counts only the time that the core gave to one of the two, so other programs on your computer do not disturb it.)
 #
 # Keep that asymmetry in mind. *A short task with a small weight waits for a long one as if it were long itself.*
 #
 # ### The give-way effect
 #
-# The authors of YaFSDP saw this in their profiles, and called it the give-way effect (Khrushchev, *YaFSDP*, Medium, June 2024; note 001 quotes it). Before each reduce-scatter FSDP1 copies the gradients into one buffer and divides them. These are a few milliseconds of small kernels, in the stream of the messages. They run beside the matrix products, whose thousands of blocks queue for the SMs, and get few of them.
+# The authors of YaFSDP saw this in their profiles and called it the give-way effect (Khrushchev, *YaFSDP*, Medium, June 2024; note 001 quotes it). Before each reduce-scatter, FSDP1 copies the gradients into one buffer and divides them. That takes a few milliseconds of small kernels, in the stream of the messages. They run beside the matrix products, whose thousands of blocks queue for the SMs, and get few of them.
 #
-# Numbers for LLaMA-2 70B, one layer, 4096 tokens on an A100 with 50 GB/s of network, everything recomputed:
+# Here are the numbers for one layer of LLaMA-2 70B, with 4096 tokens on an A100, 50 GB/s of network, and everything recomputed:
 
 # %%
 layer = models.MODELS["llama2-70b"].layer_parameters(1).total
@@ -426,9 +428,9 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# 34 ms for the gather, 34 for the scatter, 3.4 for the copies: 72 ms in all, beside 96 ms of computing. Everything should hide with ease. Now give the small kernels a twentieth of the weight of a matrix product. (This weight is our assumption. Nobody publishes one, and it depends on the kernels.)
+# 34 ms for the gather, 34 for the scatter and 3.4 for the copies make 72 ms, beside 96 ms of computing. Everything should hide with ease. Now give the small kernels a twentieth of the weight of a matrix product. (This weight is our assumption. Nobody publishes one, and it depends on the kernels.)
 #
-# **Predict.** By how many percent does the backward pass of eight layers get longer through these 3.4 ms in each layer?
+# **Predict.** By what percentage do these 3.4 ms in each layer lengthen the backward pass of eight layers?
 
 # %%
 longer = predict("17.giveway", "Percent longer?", yours=None, unit="%")
@@ -460,32 +462,34 @@ figures.shared_rates(
 # **Explain.** Follow the chain in the upper picture, from one layer to the next:
 #
 # 1. The copies (the low, crossed boxes) run at a twentieth of their speed: 70 ms instead of 3.4.
-# 2. So the scatter starts late, and the gather behind it starts late, since only two layers may be whole.
+# 2. So the scatter starts late, and so does the gather behind it, since only two layers may be whole.
 # 3. So the next backward has no weights, and the *computing* stream has a gap.
 #
-# This is how the picture in note 001 is to be read. Its first row is the computing stream, the others are messages; gaps between the messages come first, and the same gaps in the computing follow. A profile shows you the gap in the row where it hurts. Its cause is in another row, and earlier.
+# The picture in note 001 shows the same. Its first row is the computing stream, the others are messages. Gaps between the messages come first, and then the same gaps in the computing. A profile shows you the gap in the row where it hurts. Its cause is in another row, and earlier.
 #
-# 23 % is of the size that YaFSDP's table has for models like this one, 7 to 27 % (section 9.6). Take that as a sign that the explanation is possible, and not as a proof, for the weight was our choice.
+# 23 % is of the size that YaFSDP's table has for models like this one, 7 to 27 % (section 9.6). Take that as a sign that the explanation is possible, not as a proof, because we chose the weight.
 #
-# Each part alone is too short to matter, and no message is slow. This is why it was hard to find, and why the cure is not a faster network: YaFSDP writes gradients into the buffer in the first place, and divides once at the end. Find out where the cliff is. From which weight on do the copies cost nothing?
+# Each part alone is too short to matter, and no message is slow. That made it hard to find, and it is why a faster network is no cure. YaFSDP writes gradients into the buffer in the first place, and divides once at the end. Where is the cliff? Find the weight from which the copies cost no more than their own time, and the price of "message SMs" without any copies.
 
 # %%
 panels.give_way()
 
 # %% [markdown]
-# Until the chain of messages and copies is longer than the computing, nothing happens; beyond, each millisecond counts in full. With "message SMs" you see the other price, the one that hidden messages cost even without copies.
+# Answers: The cliff lies near 1 / 10. From there on the copies cost about 3 %, their own time; at 1 / 20 they cost 28 % in the panel's five layers, at 1 / 100 38 %. Until the chain of messages and copies is longer than the computing, nothing happens; beyond that, each millisecond counts in full. Without copies, 20 message SMs lengthen the pass from 543 to 584 ms.
 #
-# What the model leaves out: real kernels give SMs back block by block and not smoothly, caches are shared too, and a GPU with stream priorities lets small kernels go first. Your own GPU answers with a profile, `torch.profiler` and `course demo overlap --trace trace.json`.
+# What the model leaves out: real kernels give SMs back block by block, caches are shared too, and a GPU with stream priorities lets small kernels go first. Your own GPU answers with a profile, `torch.profiler` and `course demo overlap --trace trace.json`.
 #
 # **Remember**
-# - "Comparable" and "linear" have a condition: enough tokens on each GPU.
+# - "Comparable" and "linear" have a condition: enough tokens per GPU.
 # - Hidden messages take SMs away from what hides them. Both get longer.
 # - Small kernels with a small weight wait like long ones. Look for the cause of a gap in another row, and earlier.
+#
+# *This is a good place to end the first sitting.*
 
 # %% [markdown]
 # ## 17.5 Audit D: BLOOM
 #
-# Among its references, note 002 has the title *Which hardware do you need to train a 176B parameters model?* This is that model. Now the question from the beginning. The report gives parameters, tokens and GPU-hours. Chapter 5 needs no more:
+# Among its references, note 002 has the title *Which hardware do you need to train a 176B parameters model?* This is that model. Back to the question of the opening. The report gives parameters, tokens and GPU-hours. Chapter 5 needs no more:
 
 # %%
 bloom = whole_run.BLOOM
@@ -495,9 +499,9 @@ expect(100 * bloom.mfu, label="of the peak", unit="%", yours=bloom_share)
 assert round(bloom.flop_per_s / 1e12) == 99
 
 # %% [markdown]
-# 99 TFLOP/s, 32 % of the peak. The report says 156 in the fastest configuration, "half of the peak". The log of the training, which is public, says 149 (18 March 2022: 105.22 s for an update of 2048 sequences on 384 GPUs). Three numbers for one training. Who is right?
+# 99 TFLOP/s, 32 % of the peak. The report says 156 in the fastest configuration, "half of the peak". The public log of the training says 149 (18 March 2022: 105.22 s for an update of 2048 sequences on 384 GPUs). Three numbers for one training. Which is right?
 #
-# Begin with the log, since it can be recomputed to its last digit:
+# Begin with the log, because it can be recomputed to its last digit:
 
 # %%
 step = whole_run.BLOOM_STEP
@@ -508,7 +512,7 @@ expect(logged, 149.02, within=1e-4, label="TFLOP/s in the log")
 # %% [markdown]
 # It is Megatron's formula with the factor 96, which counts the forward pass *twice*, because BLOOM recomputed all activations. So 149 and 156 are hardware FLOP, and half of the peak is HFU (section 5.5). That leaves two gaps: from HFU to MFU, and from a step to the whole training.
 #
-# **Predict.** If all updates had taken 105.22 s, how many percent of the GPU-hours would they have used? The rest is what failures, restarts, evaluations and smaller batches at the beginning cost.
+# **Predict.** If all updates had taken 105.22 s, what percentage of the GPU-hours would they have used? Failures, restarts, evaluations and smaller batches at the beginning took the rest.
 
 # %%
 kept_share = predict("17.kept", "Percent of the hours?", yours=None, unit="%")
@@ -522,13 +526,13 @@ assert abs(bloom_audit.hfu * bloom_audit.useful * bloom_audit.kept - bloom.mfu) 
 figures.paid_time(bloom_audit)
 
 # %% [markdown]
-# **Explain.** $0.478 \cdot 0.737 \cdot 0.904 = 0.318$. All three numbers are right, and each answers another question:
+# **Explain.** 90 %, and $0.478 \cdot 0.737 \cdot 0.904 = 0.318$. All three numbers are right, and each answers another question:
 #
-# - The grey band is speed that the hardware did not reach while it stepped. Better kernels, another layout or a faster network make it thinner.
-# - The yellow band is arithmetic that 6ND does not need. More memory makes it thinner: less is recomputed.
+# - The grey band is speed that the hardware did not reach during a step. Better kernels, another layout or a faster network make it thinner.
+# - The yellow band is arithmetic that 6ND does not count. More memory makes it thinner, because less is recomputed.
 # - The hatched column is hours without such steps. Checkpoints, restarts and spare nodes make it narrower (chapter 15).
 #
-# Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed in a week. The same product for others, whole trainings each:
+# Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed per week. Here is the same product for other whole trainings:
 
 # %%
 runs = {
@@ -547,21 +551,21 @@ figures.bars(
 figures.audited(whole_run.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
-# So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, used half as much again, with sequences of the same length and much less recomputation. It is near Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable, and the largest single reserve was the recomputation: 26 % of the arithmetic was done twice or was attention's.
+# So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, used half as much again, with sequences of the same length and much less recomputation. It is close to Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable. Its largest single reserve was recomputation: 26 % of the arithmetic was done twice or belonged to attention.
 #
 # The last claim is curious. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The steps alone would have taken 3.5 months, which is what the report says.
 #
 # **Remember**
 # - The MFU of a training is a product: HFU of a step · useful part · kept hours.
-# - A rate without "with or without recomputation" is two rates.
+# - A rate that does not say whether recomputation counts is two rates.
 # - Recompute the log to its last digit. If you can't, you have not understood what it counts.
 
 # %% [markdown]
 # ## 17.6 Economics: training and generating
 #
-# Note 004 plans with RTX 4090. Such a card costs about a sixth of an H100 by the hour, and has a sixth of its peak. So does a token cost the same? That depends on whether it is a token of *training*, or one that the model *generates*.
+# Note 004 plans with RTX 4090. Such a card costs about a sixth of an H100 per hour, and has a sixth of its peak. So does a token cost the same? That depends on whether it is a token of *training*, or one that the model *generates*.
 #
-# Take LLaMA-2 70B on eight cards, cut by tensor parallelism, and compare what travels. In training, a sequence of 4096 tokens:
+# Take LLaMA-2 70B on eight cards, cut by tensor parallelism, and compare what travels. In training, for a sequence of 4096 tokens:
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -573,9 +577,9 @@ print(f"{trained_bytes / 1e9:.1f} GB: {travel_s:.2f} s, beside {compute_s:.2f} s
 assert (round(travel_s, 2), round(compute_s, 2)) == (1.19, 1.28)
 
 # %% [markdown]
-# 37.6 GB from each card, 1.19 s over PCIe, beside 1.28 s of computing at the peak. Nothing hides tensor parallelism's sums, so the cards wait half of the time.
+# Each card sends 37.6 GB, which takes 1.19 s over PCIe, beside 1.28 s of computing at the peak. Nothing hides tensor parallelism's sums, so the cards wait half of the time.
 #
-# Generating text is called **decoding** (解码): token by token, each computed from all before it. For one new token the sums are 4096 times smaller, and only the forward pass makes them. What is left is 4.6 MB.
+# Generating text is called **decoding** (解码): token by token, each computed from all before it. For one new token the messages are 4096 times smaller, and only the forward pass sends them. That leaves 4.6 MB.
 #
 # **Predict.** So a token costs next to nothing? How many milliseconds does one token of one sequence take on the eight 4090?
 
@@ -611,12 +615,12 @@ figures.stacked_bars(
 # %% [markdown]
 # **Explain.** 30 ms, and it is neither arithmetic (0.1 ms) nor bytes on the wire (0.15 ms).
 #
-# - 17 ms go into *reading the weights*: each card must read its 17 GB to make one token. That is 1 FLOP for each byte, where the card's ridge is at 164 (section 5.4).
-# - 13 ms go into *latency*: 160 sums, one after another, of 14 steps each. In training twice as many sums stood beside a second of computing, and nobody saw it. (Real engines use other algorithms than rings for such small sums, with fewer steps. The order of magnitude stays.)
+# - *Reading the weights* takes 17 ms: each card must read its 17 GB to make one token. That is 1 FLOP per byte, where the card's ridge is at 164 (section 5.4).
+# - *Latency* takes 13 ms: 160 sums, one after another, of 14 steps each. In training twice as many sums stood beside a second of computing, and nobody saw it. (For such small sums real engines use algorithms with fewer steps than a ring. The order of magnitude stays.)
 #
-# So training is limited by FLOP and by bytes between cards; decoding by the bandwidth of the memory and by latency. The same card is good at one and poor at the other.
+# So FLOP and the bytes between cards limit training; memory bandwidth and latency limit decoding. The same card can be good at one and poor at the other.
 #
-# What helps is a batch. All sequences share one reading of the weights:
+# A batch helps, because all its sequences share one reading of the weights:
 
 # %%
 batches = {
@@ -632,7 +636,7 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# A token of 128 sequences takes 60 % longer than one of a single sequence. How many can there be? Each keeps keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB for a token of this model, 1.3 GB for 4096. So the *size* of the memory decides, beside its bandwidth:
+# One more token for 128 sequences takes only 60 % longer than for a single one. How many can there be? Each keeps the keys and values of all its earlier tokens, the **key-value cache** (键值缓存): 320 KiB per token for this model, 1.3 GB for 4096 tokens. So the *size* of the memory matters as much as its bandwidth:
 
 # %%
 held_bytes, totals = {}, {}
@@ -655,14 +659,14 @@ figures.stacked_bars(
 # %% [markdown]
 # ### In money
 #
-# Prices of a GPU-hour change monthly, and differ by a factor of 2.5 for the same card on the same day. The course has a few with date and source, as an example. Put in your own:
+# Prices of a GPU-hour change every month, and on one day the same card's differ by a factor of 2.5. The course has a few examples, with date and source. Put in your own:
 
 # %%
 for name in ("H100-SXM", "H200-SXM", "RTX4090"):
     print(f"{name:<9}", PRICES[name].explain())
 
 # %% [markdown]
-# **Predict.** One million generated tokens of LLaMA-2 70B, as many sequences at once as fit. Over the 4090's price, what is the H200's? Write a factor: 2 if it costs twice as much, 0.5 for half.
+# **Predict.** LLaMA-2 70B generates one million tokens, with as many sequences at once as fit. How many times the 4090's price is the H200's? Write 2 if it costs twice as much, 0.5 for half.
 
 # %%
 price_ratio = predict("17.price", "H200 / 4090, for a token?", yours=None)
@@ -693,9 +697,9 @@ expect(found[0] / found[1], label="H200 / 4090", yours=price_ratio)
 assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
 
 # %% [markdown]
-# **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one does, and by far: 731 sequences share a reading of the weights, and 34 on the 4090. You pay by the hour for FLOP, bandwidth and capacity together. In decoding you use the last two.
+# **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one does, and by far: 731 sequences share a reading of the weights, and 34 on the 4090. Per hour you pay for FLOP, bandwidth and capacity together. Decoding uses the last two.
 #
-# Training costs nearly the same on all three at the same MFU of 40 %, because price and peak go together. But 40 % is an assumption, and for the 4090 a bold one. (In the figure, 32 sequences at once, and as many as fit.) Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. And take the notes' argument for the H200 apart while you are there: *more memory means less accumulation*. The middle line is an H200 with the H100's memory:
+# Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go together, and a quarter more on the H200. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. It can also test the notes' argument for the H200: *more memory means less accumulation*. The line in the middle is an H200 with the H100's memory:
 
 # %%
 same_memory = replace(h200, name="H200, 80 GB", memory_bytes=h100.memory_bytes)
@@ -739,9 +743,9 @@ figures.bars(
 )
 
 # %% [markdown]
-# The faster memory alone gains 2.5 %. The larger one gains 8 % more: no cut of matrices or layers is needed, so there are 16 replicas instead of 2, and each accumulates 16 micro-batches instead of 128. The notes are right that accumulation shrinks. The gain comes from the cuts that are gone, since accumulation itself costs next to nothing (section 13.3).
+# The faster memory alone gains 2.5 %. The larger one gains 8 % more: it needs no cut of matrices or layers, so there are 16 replicas instead of 2, and each accumulates 16 micro-batches instead of 128. The notes are right that accumulation shrinks. But the gain comes from the cuts that are gone, because accumulation itself costs next to nothing (section 13.3).
 #
-# And the 4090s? They train this model, on paper at a price near the others', with 8 stages, tp 4 and cp 4. The planner had to assume that a 4090 reaches as much of its peak as the data-centre cards, for which this was measured. And what is not in this number at all: the networks, the space and the power of four times as many cards, failures of four times as many, and drivers that may forbid what the plan takes for granted. At which price of the H100 would they break even?
+# And the 4090s? They do train this model, on paper at a price near the others', with 8 stages, tp 4 and cp 4. The planner had to assume that a 4090 reaches as much of its peak as the data-centre cards, for which this was measured. Much is not in this number: networks, space and power for four times as many cards, four times as many failures, and drivers that may forbid what the plan takes for granted. At which price of the H100 would they break even?
 
 # %%
 per_card = {"H100-SXM": 32, "RTX4090": 128}
@@ -753,22 +757,24 @@ print(f"an H100 at {even:.2f} USD an hour would cost as much per token")
 panels.token_cost()
 
 # %% [markdown]
-# Three things to try: the price at which a 4090 generates as cheaply as an H100 with a full batch; a context of 32,768 tokens; and the 405B model, which one node of most cards cannot even hold.
+# Three things to try: the price at which a 4090 generates as cheaply as an H100, each with a full batch; a context of 32,768 tokens; and the 405B model.
+#
+# Answers: At 0.15 USD an hour, less than half of its price above. With 32,768 tokens of context only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much. The 405B model's weights alone are more than eight H100, A100, L40S or 4090 can hold; they fit on H200, B200 and MI300X.
 #
 # **Remember**
-# - Training: FLOP and bytes between cards. Decoding: memory bandwidth, latency, and capacity for a batch.
-# - A token's price is dominated by how many sequences share a reading of the weights.
+# - Training pays for FLOP and bytes between cards; decoding for memory bandwidth, latency, and room for a batch.
+# - How many sequences share a reading of the weights dominates the price of a generated token.
 # - More memory buys fewer cuts. Less accumulation comes along, and is worth little.
 # - A price has a date. The ratio of two throughputs lasts longer.
 
 # %% [markdown]
 # ## 17.7 Plan 70B
 #
-# You have judged other people's plans. Now make one that others can judge. LLaMA-2 70B again, with 2 trillion tokens, 4 million of them in an update (arXiv:2307.09288,
-# section 2), on 64 nodes of 8 H100. The scale first: $6ND = 6 \cdot 69 \cdot 10^9 \cdot 2 \cdot 10^{12} = 8.3 \cdot 10^{23}$ FLOP, and 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak. That makes 19 days, which no layout
+# You have judged other people's plans. Now make one that others can judge: LLaMA-2 70B again, with 2 trillion tokens, 4 million of them in an update (arXiv:2307.09288,
+# section 2), on 64 nodes of 8 H100. First the scale: $6ND = 6 \cdot 69 \cdot 10^9 \cdot 2 \cdot 10^{12} = 8.3 \cdot 10^{23}$ FLOP, and 512 H100 have $5.1 \cdot 10^{17}$ FLOP/s at their peak. That makes 19 days, which no layout
 # reaches. The fastest one that the planner knows takes 38 days, if its messages hide behind computing as well as they can.
 #
-# **Predict.** And if only half of dp's messages hide, and none of cp's? How many days does the same layout take?
+# **Predict.** Suppose that only half of dp's messages hide, and none of cp's. How many days does the same layout take?
 
 # %%
 not_hidden = predict("17.days", "Days, if less hides?", yours=None, unit="days")
@@ -811,11 +817,11 @@ figures.stacked_bars(
 # %% [markdown]
 # **Explain.** 53 days, 41 % more than promised. The layout has ZeRO-3 and cp 2: it gathers all weights in each of eight micro-batches, and sends keys and values around in each layer. All of that is free if it hides, and only then.
 #
-# On 512 H200 the fastest layout takes 36 days, or 45. That is 5 % faster at best; with 32 cards, in section 17.6, memory was scarcer and bought more. But look at the shape: no pipeline, no cut matrices, no cut sequences, only 512 replicas that share their states (chapter 9). And 25 % of risk in place of 41 %.
+# On 512 H200 the fastest layout takes 36 days, or 45. That is 5 % faster at best; with 32 cards, in section 17.6, memory was scarcer and bought more. But look at the layout: no pipeline, no cut matrices, no cut sequences, only 512 replicas that share their states (chapter 9). And it risks 25 % instead of 41 %.
 #
 # ### Under both sets of assumptions
 #
-# The optimistic assumptions are those of the 38 days, the cautious ones those of the 53. How much really hides, nobody knows before the first run. So rank by the *loss*: how far behind the best layout is this one, under whichever assumptions are worse for it (section 13.4)?
+# The optimistic assumptions are those of the 38 days, the cautious ones those of the 53. How much really hides, nobody knows before the first run. So rank by the *loss*: how far is this layout behind the best one, under whichever assumptions are worse for it (section 13.4)?
 
 # %%
 both = plans["H100-SXM"]
@@ -832,7 +838,7 @@ figures.ranked_layouts(
 )
 
 # %% [markdown]
-# The first line takes 41 days at best and 47 at worst. Before you sign it, look at its memory, on each of its four stages:
+# The first line takes 41 days at best and 47 at worst. Before you sign it, look at its memory on each of its four stages:
 
 # %%
 sturdy_job = both["optimistic"].question.job(sturdiest.option.layout)
@@ -843,12 +849,12 @@ figures.consumer_bars(
 )
 
 # %% [markdown]
-# 79.0 of 80.8 GB: one library that wants 2 GB more, and the job dies in its first minute. And read the columns of the table. 20 virtual stages: every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
+# 79.0 of 80.8 GB: if one library wants 2 GB more, the job dies in its first minute. And read the columns of the table. With 20 virtual stages every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
 # mind; you would have to debug it.
 #
 # ### Defend it
 #
-# Choose a layout for the H100 cluster. Take one from the table or one of your own, such as one with memory to spare. `planner.plan(…, only={"zero_stage": (0, 1)})` searches among some of them only. tp · pp · cp · dp = 512 and micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report, with what the planner says about it, and with what each engine says.
+# Choose a layout for the H100 cluster. Take one from the table, or one of your own, for example with memory to spare. `planner.plan(…, only={"zero_stage": (0, 1)})` searches among some of them only. It must satisfy tp · pp · cp · dp = 512 and micro_batch · accumulation · dp = 1024. `keep_plan` keeps it for your report, with what the planner and each engine say about it.
 
 # %%
 choice = None  # Layout(tp=..., pp=..., dp=..., zero_stage=..., accumulation=..., ...)
@@ -863,11 +869,11 @@ print(reporting.keep_plan(both, choice) or "")
 # 4. **Who runs it?** Which engine can do all of it, and with which schedule?
 # 5. **How would you know?** What do you measure in the first hour, and which number would change your mind?
 #
-# The place for them is the file `report/defence.md`. `course report` makes it if it is not there (section 17.9), and nothing ever writes over it.
+# Write them into `report/defence.md`. `course report` creates the file if it is missing (section 17.9), and nothing ever overwrites it.
 #
 # ### Emit it
 #
-# A plan that is typed into a configuration by hand is another plan. So let it be written. Here it is for Megatron-LM: your choice or, without one, the sturdiest layout.
+# A plan that is typed into a configuration by hand is another plan. So let it be written for you. Here it is for Megatron-LM: your choice or, without one, the sturdiest layout.
 
 # %%
 layout = choice or sturdiest.option.layout
@@ -878,7 +884,7 @@ except ValueError as refusal:
     print(refusal)
 
 # %% [markdown]
-# In a terminal, `course plan llama2-70b --gpu H100-SXM --nodes 64 --batch 1024 --sequence 4096 --emit megatron --to run` writes them for the fastest layout, and `--layout 7` for the seventh. An engine that cannot run a layout says so in one sentence.
+# In a terminal, `course plan llama2-70b --gpu H100-SXM --nodes 64 --batch 1024 --sequence 4096 --emit megatron --to run` writes the files for the fastest layout, and `--layout 7` for the seventh. An engine that cannot run a layout says so in one sentence.
 #
 # **Remember**
 # - Sign the plan that loses least under both sets of assumptions, not the one that wins under one.
@@ -888,7 +894,7 @@ except ValueError as refusal:
 # %% [markdown]
 # ## 17.8 Build it small
 #
-# 512 GPUs are not at hand, eight processes are. What can a model with 0.2 million parameters on eight processes prove about 69 billion on 512 GPUs? More than it seems, and less than you would like:
+# You don't have 512 GPUs at hand, but you do have eight processes. What can a model with 0.2 million parameters on eight processes prove about 69 billion on 512 GPUs? More than it seems, and less than you would like:
 #
 # | eight small ranks prove | they say nothing about |
 # |---|---|
@@ -897,7 +903,7 @@ except ValueError as refusal:
 # | that training equals one process | the peak of the memory |
 # | that the formulas take each degree into account | kernels, links, failures |
 #
-# The left column is what the function `step_traffic` predicts. It does not know whether a model is small. Here is what rank 0 hands over in one update, by that function, for the 70B model:
+# The function `step_traffic` predicts the left column. It does not know whether a model is small. By that function, rank 0 sends this in one update of the 70B model:
 
 # %%
 tiny = TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=128, context=32)
@@ -907,24 +913,24 @@ small = Job(tiny, fp32, cube, sequence=32)
 handed = step_traffic.step_traffic(job, 0).bytes_by_axis
 handed = {f"70B, {axis}": size for axis, size in handed.items() if size}
 told = {name: units.format_bytes(size) for name, size in handed.items()}
-figures.bars(handed, told, "What rank 0 hands over in one update")
+figures.bars(handed, told, "What rank 0 sends in one update")
 
 # %% [markdown]
-# Look at the longest bar, if you took the sturdiest layout. dp sends more than tp there: 291 GB, because ZeRO-2 exchanges gradients with every one of 16 micro-batches (chapter 8). So that layout rests on an assumption as well, that half of it hides. A defence has to say so.
+# If you took the sturdiest layout, look at the longest bar. dp sends more than tp there: 291 GB, because ZeRO-2 exchanges gradients with every one of 16 micro-batches (chapter 8). So that layout rests on an assumption too, that half of it hides. A defence has to say so.
 #
-# The small one can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
+# The small model can be counted. Its command is an emitted file as well, with the course's own program behind torchrun:
 
 # %%
 print("torchrun --standalone --nproc-per-node=8", *course.program(small))
 
 # %% [markdown]
-# **Predict.** A layer has about $12h^2$ weights, and tp halves them. Rank 0 has two of the four layers, and half of the table of words (128 words), and the 32 positions, which are not cut. Everything is fp32. How many bytes does rank 0 hand to dp in one update?
+# **Predict.** A layer has about $12h^2$ weights, and tp halves them. Rank 0 has two of the four layers, half of the embedding table (128 words), and the 32 positions, which are not cut. Everything is fp32. How many bytes does rank 0 send over dp in one update?
 
 # %%
 dp_bytes = predict("17.dp_bytes", "dp bytes of rank 0?", yours=None, unit="B")
 
 # %% [markdown]
-# **Predict.** And the time: eight processes train the same model on the same batch as one process. How long is an update on eight, over an update on one?
+# **Predict.** And the time: eight processes train the same model on the same batch as one process. How many times as long does an update take on eight?
 
 # %%
 longer = predict("17.time", "Update on 8 ranks / on 1?", yours=None)
@@ -963,9 +969,9 @@ told = {name: units.format_bytes(size) for name, size in handed.items()}
 figures.bars(handed, told, "70B by theory, the small model counted", tens=True)
 
 # %% [markdown]
-# **Explain.** The same axes, and far fewer bytes. Every row of the report is exact, axis by axis, and the gradient is that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B, and biases and norms another 2 %.)
+# **Explain.** The same axes, and far fewer bytes. Every row of the report is exact, axis by axis, and the gradient equals that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B; biases and norms add 2 %.)
 #
-# Now the time. The best that eight ranks could do is to share the work among the cores:
+# Now the time. At best, eight ranks share the work among the cores:
 
 # %%
 alone = demos.run("three_d", ranks=1, stream=False, **settings).versions[0]
@@ -981,12 +987,12 @@ told = {name: units.format_duration(time_s) for name, time_s in times.items()}
 figures.bars(times, told, "One update", style.COMPUTING)
 
 # %% [markdown]
-# **Explain.** This is a gap that no formula of chapter 13 has, and it is yours to explain. Divide: how many calls does an update make, and how many milliseconds does that leave for each? How long is a message of 8 KB under way on this machine (you measured $\alpha$ in chapter 6)? How many processes share
+# **Explain.** No formula of chapter 13 has this gap, and it is yours to explain. Divide: how many calls does an update make, and how many milliseconds does that leave for each? How long does a message of 8 KB take on this machine (you measured $\alpha$ in chapter 6)? How many processes share
 # a core, and what does a rank do while it waits? Write one line into `report/defence.md`, below "Gaps", that starts with `17.time:`. The report asks for such a line wherever theory and measurement are more than 10 % apart.
 #
 # **Remember**
 # - A small run proves counts, bytes and equality. It proves nothing about time.
-# - The same function predicts both sizes, so the small run is a test of the large prediction.
+# - One function predicts both sizes, so the small run tests the large prediction.
 # - A gap without a cause is an open question: write it down.
 
 # %% [markdown]
@@ -994,9 +1000,9 @@ figures.bars(times, told, "One update", style.COMPUTING)
 #
 # The course ends with a page of your own. `report()` makes it from what you have done: the plan and its defence, the small run, each prediction beside theory and measurement, the gaps and their causes, exercises, audits, and your library.
 #
-# At its top stands what can be checked without reading: does the plan fit, does it hold under both sets of assumptions, does an engine run it, are the bytes equal, is the defence written, has each gap above 10 % a cause? An honest "no" is worth more than an empty page, and what was left empty is said first.
+# At the top is what can be checked without reading. Does the plan fit? Does it hold under both sets of assumptions? Does an engine run it? Are the bytes equal? Is the defence written? Has each gap above 10 % a cause? An honest "no" is worth more than an empty page, and the report names first what you left empty.
 #
-# **Predict.** You have predicted many numbers in this course. Take those that have a factor, and sort them by how far off you were. By which factor was the one in the middle off?
+# **Predict.** You have predicted many numbers in this course. Take those for which a factor makes sense, and sort them by how far off you were. By which factor was the one in the middle off?
 
 # %%
 typical = predict("17.typical", "Your typical factor?", yours=None)
@@ -1012,12 +1018,12 @@ from course_lib import report
 report()
 
 # %% [markdown]
-# Open `report.html` in a browser: it is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, where there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.
+# Open `report.html` in a browser. It is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, if there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.
 #
-# Look at the picture first. Squares left of the line are guesses that were too low, and the tall upright mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? That direction is what to correct in your next estimate; the size of a single miss matters
+# Look at the picture first. Squares left of the line are guesses that were too low, and the tall upright mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? Correct your next estimate in that direction; the size of a single miss matters
 # less.
 #
-# Then close it for today and run it again in a month, with new predictions. The first numbers stay.
+# Then close it for today, and run it again in a month with new predictions. The first numbers stay.
 #
 # **Remember**
 # - Prediction, data, gap: a report without one of them can't be judged.
@@ -1056,7 +1062,7 @@ from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import Task, shared_timeline
 
 # %% [markdown] tags=["exercise"]
-# **17.1** LLaMA-2 7B (6,738,415,616 parameters) can be trained on any of three cards, rented by the hour. The prices are examples. Put in yours afterwards.
+# **17.1** LLaMA-2 7B (6,738,415,616 parameters) can be trained on any of three cards, rented by the hour. The prices are examples; put in yours afterwards.
 #
 # | card | dense bf16 peak | MFU | USD an hour |
 # |---|---|---|---|
@@ -1064,7 +1070,7 @@ from course_lib.theory.step.streams import Task, shared_timeline
 # | H200-SXM | 989.4 TFLOP/s | 42 % | 2.50 |
 # | RTX4090 | 165.2 TFLOP/s | 35 % | 0.35 |
 #
-# By $6ND$: how many USD does a million tokens cost on each? At which price of an hour would the 4090 be as cheap as the H100? And which MFU must the H200 reach to be as cheap as the H100?
+# By $6ND$, how many USD does a million tokens cost on each? At which price per hour would the 4090 be as cheap as the H100? And which MFU must the H200 reach to be as cheap as the H100?
 
 # %% tags=["exercise"]
 h100_usd, h200_usd, rtx_usd, even_usd, even_mfu = ..., ..., ..., ..., ...
@@ -1118,8 +1124,7 @@ def waits_for(
 check("17.2", waits_for)
 
 # %% [markdown] tags=["exercise"]
-# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B, and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Nine lines
-# of it: true or false?
+# **17.3** (published mistakes, note 004) A friend has read the plan for LLaMA-2 70B and makes one for LLaMA-2 13B in the same way: 512 RTX 4090, one of the 40 layers on each card, micro-batches of 8 sequences of 4096 tokens, 40 of them in an update, under 1F1B. Which of these nine lines are true?
 
 # %% tags=["exercise"]
 lines = {
@@ -1142,17 +1147,17 @@ check("17.3", lines)
 # %% [markdown] tags=["exercise"]
 # ### Four audits
 #
-# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, what the difference (or the agreement) comes from, and a source that supports your number. You have one number of your own here, and not two as in section 17.2, so the verdicts are those that you would give a colleague:
+# Each of the next four exercises is a verdict on a published claim. You give four things: a number that you have found, the verdict, the cause of the difference (or of the agreement), and a source that supports your number. You have one number of your own here, not two as in section 17.2, so the verdicts are those that you would give a colleague:
 #
 # - `"holds"`: your number agrees with the claim,
-# - `"does not hold"`: it contradicts the claim in the very case the claim speaks of,
+# - `"does not hold"`: it contradicts the claim in the very case that the claim speaks of,
 # - `"holds only if"`: the claim is right where it was measured; your number is from another case, in which it isn't.
 #
-# What passes is kept as a sentence with your records, and the report at the end of the chapter prints it.
+# A verdict that passes is kept as a sentence with your records, and the report prints it.
 
 # %% [markdown] tags=["exercise"]
-# **17.4** (published mistake, note 004) "With the gradients of 80 micro-batches added up first, a training step takes 48 s", on 2,048 RTX 4090, LLaMA-2 70B (68,976,648,192 parameters) and 16,384 sequences of 4,096 tokens. Suppose that it does. How many TFLOP/s, by $6ND$, would each of the 2,048 cards have to do if none of
-# them ever waited? Compare that with what a 4090 can do in training. And what makes the 48 s so short, even if no card ever waits?
+# **17.4** (published mistake, note 004) "With the gradients of 80 micro-batches added up first, a training step takes 48 s", on 2,048 RTX 4090, for LLaMA-2 70B (68,976,648,192 parameters) and 16,384 sequences of 4,096 tokens. Suppose that it does. By $6ND$, how many TFLOP/s would each of the 2,048 cards have to reach if none of
+# them ever waited? Compare that with what a 4090 can do in training. What makes the 48 s so short, even if no card ever waits?
 #
 # - `because`: `"the peak"`, `"the bubble"`, `"the exchange of gradients"`, `"48 idle cards"` or `"a layer rounded up to 1B"`
 # - `source`: `"NVIDIA's Ada whitepaper, appendix A"`, `"note 004"`, `"arXiv:2307.09288"` (LLaMA-2) or `"arXiv:2104.04473"` (Megatron-LM's pipelines)
@@ -1170,8 +1175,9 @@ audit_a = {
 check("17.4", audit_a)
 
 # %% [markdown] tags=["exercise"]
-# **17.5** (published claim, note 002) FSDP allows a larger batch: on two cards of 24 GB, GPT-2 Large trains with 15 samples on each card in place of DDP's 7. "FSDP doubles the batch", people conclude. What does it do for GPT-2 124M (124,439,808 parameters), on the same two cards and with samples of the same 128 tokens? Everything is fp32 with AdamW. A card
-# has 23.65 GiB, and CUDA takes 1 GiB of it. DDP keeps 16 bytes for each parameter, and 4 more for the copies of gradients in its buckets. FULL_SHARD on two cards keeps half of the 16; leave out the layer that it gathers. `found` is the factor: the batch under FULL_SHARD over that under DDP, without rounding to whole samples.
+# **17.5** (published claim, note 002) FSDP allows a larger batch: on two cards of 24 GB, GPT-2 Large trains with 15 samples on each card instead of DDP's 7. "FSDP doubles the batch", people conclude. What does it do for GPT-2 124M (124,439,808 parameters), on the same two cards and with samples of the same 128 tokens?
+#
+# Everything is fp32 with AdamW. A card has 23.65 GiB, and CUDA takes 1 GiB of it. DDP keeps 16 bytes for each parameter, and 4 more for the copies of gradients in its buckets. FULL_SHARD on two cards keeps half of the 16; ignore the layer that it gathers. `found` is the factor: the batch under FULL_SHARD over that under DDP, without rounding to whole samples.
 #
 # - `because`: `"the states' share of the card"`, `"sequences of 128 tokens"`, `"two cards instead of more"`, `"fp32 instead of bf16"` or `"the network"`
 # - `source`: `"github.com/huggingface/blog, pytorch-fsdp.md"`, `"note 002"`, `"arXiv:2304.11277"` (FSDP) or `"arXiv:1910.02054"` (ZeRO)
@@ -1190,8 +1196,9 @@ audit_b = {
 check("17.5", audit_b)
 
 # %% [markdown] tags=["exercise"]
-# **17.6** (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients by small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small! Take a long backward pass: a layer computes 10 ms, its gradients are prepared in 1 ms, the reduce-scatter takes
-# 6 ms and the next gather 3 ms, each alone. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network and stand in one stream with the preparing. Somewhere in the middle of the pass: how many ms lie between the ends of two layers' computing? First by hand, then with
+# **17.6** (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients with small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small!
+#
+# Take a long backward pass. Alone, a layer computes for 10 ms, preparing its gradients takes 1 ms, the reduce-scatter 6 ms and the next gather 3 ms. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network and stand in one stream with the preparing. In the middle of the pass, how many ms lie between the ends of two layers' computing? Work it out by hand first, then with
 # `sharded_backward` and `shared_timeline`. Then look for the cause: which change ends the waiting, and still leaves every part as long as it is alone?
 #
 # - `because`: `"the processor they share"`, `"the network"`, `"the size of the copies"`, `"too few streams"` or `"the CPU"`
@@ -1229,8 +1236,8 @@ audit_c = {
 check("17.6", audit_c)
 
 # %% [markdown] tags=["exercise"]
-# **17.7** (published claim) The news on an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 count what was computed twice. How
-# many TFLOP/s, counted in the same way, was the mean of the whole training?
+# **17.7** (published claim) The news about an award for BLOOM says that the model "achieved sustained performance of 156 TFlops/GPU", 50 % of an A100's peak (genci.fr). BLOOM has 176.247 billion parameters, was trained on 366 billion tokens, and took 1,082,990 GPU-hours. Activations were recomputed in full, and the 156 include what was computed twice. Counted in the same way, how
+# many TFLOP/s was the mean of the whole training?
 #
 # - `because`: `"hours below the best speed"`, `"recomputation"`, `"sparse matrices"`, `"attention's scores"` or `"four spare nodes"`
 # - `source`: `"arXiv:2211.05100"` (BLOOM), `"github.com/bigscience-workshop/bigscience, tr11-176B-ml"`, `"genci.fr, news on BLOOM's award"` or `"arXiv:2001.08361"` (scaling laws)
@@ -1248,8 +1255,9 @@ audit_d = {
 check("17.7", audit_d)
 
 # %% [markdown] tags=["exercise"]
-# **17.8** (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.6, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP. Give the days with YaFSDP; the factor by which
-# more tokens are trained in the same 60 days; and the GPUs (a broken number is fine) with which YaFSDP needs 60 days again, if it scales linearly. Now to the 150 GPUs: out of how many are they saved, at this row's saving? And at that of the table's weakest row, 2.32 %?
+# **17.8** (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.6, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP.
+#
+# Give the days with YaFSDP; the factor by which more tokens are trained in the same 60 days; and the number of GPUs (a fraction is fine) with which YaFSDP needs 60 days again, if it scales linearly. Now to the 150 GPUs: out of how many are they saved, at this row's saving? And at that of the table's weakest row, 2.32 %?
 
 # %% tags=["exercise"]
 days, more_tokens, gpus, saved_of, saved_of_weakest = ..., ..., ..., ..., ...
@@ -1263,7 +1271,7 @@ saved_of_weakest = 150 / 0.0232
 check("17.8", [days, more_tokens, gpus, saved_of, saved_of_weakest])
 
 # %% [markdown] tags=["exercise"]
-# **17.9** Three trainings move from H100 to H200, nodes of 8: the same peak, the same NVLink, 141 GB in place of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
+# **17.9** Three trainings move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
 # one of an H100, for which of the three is it cheaper per token? Write down your guess first. Then ask the planner for the fastest layout on either card.
 
 # %% tags=["exercise"]
@@ -1302,8 +1310,8 @@ cheaper = dict(zip(cheaper, [True, False, False], strict=True))
 check("17.9", [bought, cheaper])
 
 # %% [markdown] tags=["exercise"]
-# **17.10** Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and an alphabet of 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, hand to tp's all-reduces, to the next
-# stage, and to dp's all-reduces? It stores 55,488 parameters. Then say for each change which axis hands over at least twice the bytes: `"tp"`, `"dp"`, `"both"` or `"neither"`. When you have answered, build it: `course demo three_d --ranks 8 --model 4x64x4`.
+# **17.10** Before you build a layout, say what it will send. Eight ranks, $dp = tp = pp = 2$, train a GPT of 4 layers with hidden size 64 and an alphabet of 128 characters, on 8 sequences of 16 characters in an update; each replica runs its 4 sequences in two pieces. Everything is fp32. How many bytes does rank 0, on the first stage, send over tp's all-reduces, to the next
+# stage, and over dp's all-reduces? It stores 55,488 parameters. Then say for each change which axis sends at least twice the bytes: `"tp"`, `"dp"`, `"both"` or `"neither"`. When you have answered, build it: `course demo three_d --ranks 8 --model 4x64x4`.
 
 # %% tags=["exercise"]
 tp_bytes, pp_bytes, dp_bytes = ..., ..., ...
@@ -1323,11 +1331,14 @@ doubles = dict(zip(doubles, ["tp", "both", "neither", "neither"], strict=True))
 check("17.10", [tp_bytes, pp_bytes, dp_bytes, doubles])
 
 # %% [markdown] tags=["exercise"]
-# **17.11** Write the timeline of section 17.4. `rates` says how fast tasks run while all of them run; `shared_timeline` says what runs when. A `Task` has a name, a stream, the seconds that it takes alone (`alone_s`), `demands` (the part of each resource that it uses at full speed), a `weight`, and `after`: names of tasks that must have ended. All rates grow
-# together, each in proportion to its task's weight, until the task runs at full speed, which is 1, or something that it uses is used up. Those that are not stopped go on growing.
+# **17.11** Write the timeline of section 17.4. `rates` says how fast tasks run while all of them run; `shared_timeline` says what runs when. A `Task` has a name, a stream, the seconds that it takes alone (`alone_s`), `demands` (the fraction of each resource that it uses at full speed), a `weight`, and `after`: names of tasks that must have ended.
 #
-# In a timeline each stream runs its tasks in the order in which they are given. While no task ends, no rate changes: each running task gets a `Span` for that time. `SharedTimeline(tasks, spans, ideal_s)` holds the result; `ideal_s` is the end if every task always ran at full speed. Tasks that wait for each other raise a `ValueError`. The check runs your functions on examples by
-# hand and on random tasks, and counts the work of every span. What passes is kept as `mine/shared_rate.py`. Then run exercise 17.6 on it: `mine.shared_timeline(tasks).explain()`.
+# - All rates grow together, each in proportion to its task's weight, until the task runs at full speed, which is 1, or something that it uses is used up. The others go on growing.
+# - Each stream runs its tasks in the order in which they are given. While no task ends, no rate changes: each running task gets a `Span` for that time.
+# - `SharedTimeline(tasks, spans, ideal_s)` holds the result; `ideal_s` is the end if every task always ran at full speed.
+# - Tasks that wait for each other raise a `ValueError`.
+#
+# The check runs your functions on examples worked out by hand and on random tasks, and counts the work of every span. A version that passes is kept as `mine/shared_rate.py`. Then run exercise 17.6 on it: `mine.shared_timeline(tasks).explain()`.
 
 # %% tags=["exercise"]
 from collections.abc import Sequence
@@ -1361,7 +1372,9 @@ check("17.11", [rates, shared_timeline])
 
 # %% [markdown] tags=["exercise"]
 # **17.12** Write the audit that you would run on the next claim you read. From parameters, tokens, GPU-hours and the card's dense peak it computes the model FLOP per second of one GPU by $6ND$, the utilisation, and a verdict: `"impossible"` if the utilisation is above `most`, `"poor"` if it is below `least`, else `"plausible"`. No training is faster than the best single
-# matrix product, which reaches 0.87 of an A100's peak. The 0.2 is a convention. A claim without a source, or with a quantity that is 0 or less, is not judged: raise a `ValueError`. The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. What passes is kept as `mine/claims.py`. From then on `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
+# matrix product, which reaches 0.87 of an A100's peak. The 0.2 is a convention. A claim without a source, or with a quantity that is 0 or less, is not judged: raise a `ValueError`.
+#
+# The check runs it on BLOOM, LLaMA, Llama 3.1 and DeepSeek-V3, and on claims that cannot be true. A version that passes is kept as `mine/claims.py`. From then on, `from course_lib import mine; mine.audit_run(…)` judges any claim that you meet.
 
 # %% tags=["exercise"]
 from course_lib.theory.audits.judged_run import JudgedRun

@@ -437,6 +437,13 @@ QUIZ = (
         why="The seven wait inside a collective; the eighth is the one that has not come.",
     ),
     Question(
+        "63 of 64 ranks print 'Watchdog caught collective operation timeout' with the same SeqNum "
+        "and OpType. Where do you look?",
+        ("at the network", "at the rank without the line", "at the rank that printed it first"),
+        answer=1,
+        why="Only ranks that wait print it; the one that never made the call has nothing to say.",
+    ),
+    Question(
         "One of 64 links of a ring has a quarter of its rate. An all-reduce of 4 GB takes …",
         ("1/64 longer", "three quarters longer", "four times as long"),
         answer=2,
@@ -458,7 +465,7 @@ QUIZ = (
         "A data loader dies with 'No space left on device', and the disk is empty. What is full?",
         ("the GPU's memory", "locked memory", "/dev/shm"),
         answer=2,
-        why="Workers hand over batches there, and a container has 64 MB of it.",
+        why="Workers pass batches through it, and a container has 64 MB of it.",
     ),
     Question(
         "Which capability lets a pod lock the memory that RDMA reads and writes?",

@@ -163,7 +163,7 @@ COMMANDS = (
         "Which RDMA ports are up, at which rate?",
         *_same("ibstat"),
         read="State Active, Physical state LinkUp, and the Rate in Gb/s of all lanes together: "
-        "every port that carries the same traffic must say the same",
+        "all ports that carry the same traffic must say the same",
         unsaid="how many lanes work (see ibstatus), or what the switch's side says",
         source=_RDMA,
         outputs=("ibstat", "ibstat_slow", "ibstat_down", "ibstat_panic"),
@@ -267,6 +267,24 @@ COMMANDS = (
         unsaid="which of the two: see Allocatable in `kubectl describe node`",
         source="https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/",
         outputs=("kubectl_describe_pod", "kubectl_describe_pod_rdma"),
+    ),
+    Command(
+        "In which call did each rank wait too long?",
+        *_same("grep -h 'Watchdog caught' LOGS"),
+        read="SeqNum, OpType and NumelIn beside those of other ranks: different calls under one "
+        "number are the program's fault; the trouble began Timeout(ms) before the line",
+        unsaid="where the rank is that wrote no such line",
+        source="https://docs.pytorch.org/docs/stable/torch_nccl_environment_variables.html",
+        outputs=("watchdog", "watchdog_same"),
+    ),
+    Command(
+        "Which calls did each rank make?",
+        *_same("torchfrtrace --prefix trace_ FOLDER"),
+        read="missing ranks, and the collective at which the others stopped; the first difference "
+        "may lie before it",
+        unsaid="what a rank without a file did",
+        source="https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html",
+        outputs=("torchfrtrace",),
     ),
     Command(
         "Where does a rank stand?",
@@ -376,7 +394,7 @@ FLAGS = (
         "for RDMA",
         "for RDMA",
         "for RDMA",
-        "the ports, and leave to lock the memory that they read and write",
+        "the ports, and permission to lock the memory that they read and write",
         "NET/IB : No device found; ibv_create_cq failed with error Cannot allocate memory",
         _NCCL + "troubleshooting.html",
     ),

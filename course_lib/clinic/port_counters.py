@@ -111,7 +111,7 @@ def rate_signs(now: PortRates, link_bytes_per_s: float) -> list[Sign]:
     number("link_bytes_per_s", link_bytes_per_s, above=0)
     signs = []
     for name, count in now.new_errors.items():
-        do = "plug the cable anew or change it; watch whether it grows on"
+        do = "reseat the cable or replace it; watch whether it keeps growing"
         signs.append(Sign(f"{name} grew by {count}", do, "which end of the cable is to blame"))
     busiest = max(now.sent_bytes_per_s, now.received_bytes_per_s)
     if busiest > 0.9 * link_bytes_per_s:

@@ -140,11 +140,11 @@ def port_signs(ports: Sequence[Port]) -> list[Sign]:
                 f"{port.name} runs at {port.gbit_per_s:g} Gb/s, its neighbours at {best:g}: "
                 f"a ring over it is {best / port.gbit_per_s:.2g} times as slow for everybody"
             )
-            do = "see `ibstatus` for its lanes, plug the cable anew or change it"
+            do = "see `ibstatus` for its lanes, reseat the cable or replace it"
             signs.append(Sign(wrong, do, _UNSAID))
         if port.lanes is not None and port.lanes < LANES:
             wrong = f"{port.name} uses {port.lanes} of {LANES} lanes"
-            signs.append(Sign(wrong, "plug the cable anew or change it", _UNSAID))
+            signs.append(Sign(wrong, "reseat the cable or replace it", _UNSAID))
         if port.mtu_bytes and port.mtu_bytes < (port.most_mtu_bytes or 0):
             wrong = f"{port.name} sends packets of {port.mtu_bytes} bytes and could send "
             do = "for RoCE raise the MTU of its network interface, and of the switch (jumbo frames)"

@@ -51,7 +51,7 @@ SYMPTOMS = {
         ("the pod is Pending", "kubectl describe pod, its last lines", "16.5"),
         ("the rendezvous times out", "--net=host, NCCL_SOCKET_IFNAME", "15.2, 16.5"),
     ),
-    "breaks off": (
+    "dies": (
         ("a GPU is gone, “uncorrectable”", "the lines with Xid in dmesg -T", "16.2"),
         ("Bus error, No space left on device", "df -h /dev/shm", "16.5"),
     ),
@@ -59,6 +59,7 @@ SYMPTOMS = {
         ("all show 100 %, nothing moves", "who shows less in pmon; py-spy dump", "16.3, 16.7"),
         ("in the first all-reduce", "DETAIL; monitored_barrier; interface", "16.7"),
         ("after hours", "course diagnose: the stack that differs", "16.7"),
+        ("“Watchdog caught collective …”", "SeqNum, OpType, NumelIn of all ranks", "16.7"),
     ),
     "is slow": (
         ("all ranks, since yesterday", "ibstat everywhere; symbol errors; dmon", "16.4, 16.2"),

@@ -34,6 +34,7 @@ from course_lib.figures.cluster.chosen_ports import chosen_ports
 from course_lib.figures.cluster.command_map import command_map
 from course_lib.figures.cluster.container_wall import container_wall
 from course_lib.figures.cluster.first_page import first_page
+from course_lib.figures.cluster.flight_records import flight_records
 from course_lib.figures.cluster.meters import meters
 from course_lib.figures.cluster.node_ways import node_ways
 from course_lib.figures.cluster.pair_rates import pair_rates
@@ -152,6 +153,7 @@ __all__ = [
     "failing_job_step",
     "families",
     "first_page",
+    "flight_records",
     "full_buckets",
     "fused_rows",
     "gather_memory",

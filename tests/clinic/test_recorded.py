@@ -14,6 +14,7 @@ from course_lib.clinic import (
     port_counters,
     ports,
     recorded,
+    watchdog,
     xid,
 )
 from course_lib.clinic.sign import Sign, unreadable
@@ -36,13 +37,21 @@ PARSERS = {
     "counters": port_counters.counters,
     "mlnx_perf": port_counters.mlnx_perf,
     "nccl": nccl_log.nccl_log,
+    "watchdog": watchdog.timeouts,
     "all_": nccl_table.nccl_table,
     "df": container.shared_memory,
     "ulimit": container.locked_memory_kbytes,
     "kubectl": container.event_signs,
 }
 # Read by people only: a refusal, a table whose cells have spaces, stacks.
-UNREAD = {"nvidia-smi_r", "rocm-smi", "py-spy_dump", "docker_no_gpus", "docker_no_kfd"}
+UNREAD = {
+    "nvidia-smi_r",
+    "rocm-smi",
+    "py-spy_dump",
+    "torchfrtrace",
+    "docker_no_gpus",
+    "docker_no_kfd",
+}
 REFUSALS = {
     "nvidia-smi_pmon_unsupported": "Not supported on the device",
     "hy-smi_no_device": "sh: 1: lspci: not found",

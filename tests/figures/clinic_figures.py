@@ -78,6 +78,12 @@ CLINIC: dict[str, Callable[[], Drawing]] = {
         {"=mlx5_1": ["mlx5_1"], "^=mlx5_3,mlx5_4": [], "all": PORTS}, PORTS, "NCCL_IB_HCA"
     ),
     "chosen ports, one": lambda: figures.chosen_ports({"": ["ib0"]}, ["ib0"]),
+    "flight records": lambda: figures.flight_records(
+        {"rank 0": ["3 × 4", "4 × 5", "3 × 4"], "rank 1": ["3 × 4", "3 × 4"]}, "Calls"
+    ),
+    "flight records, alike": lambda: figures.flight_records(
+        {f"rank {rank}": ["1024"] * 10 for rank in range(8)}
+    ),
     "first page": lambda: figures.first_page(SYMPTOMS, "From what you see to what to ask"),
     "first page, one": lambda: figures.first_page({"is wrong": SYMPTOMS["is wrong"]}),
 }
@@ -90,6 +96,8 @@ BAD_CLINIC: list[Callable[[], object]] = [
     lambda: figures.pair_rates([], SlowPart("nothing")),
     lambda: figures.pair_rates([PairTest(0, 8, 1.0)], SlowPart("nothing")),
     lambda: figures.first_page({"is slow": []}),
+    lambda: figures.flight_records({}),
+    lambda: figures.flight_records({"rank 0": ["an all-reduce of 4 × 4 numbers"] * 10}),
     lambda: figures.container_wall([]),
     lambda: figures.chosen_ports({}, ["ib0"]),
     lambda: figures.chosen_ports({"=ib1": ["ib1"]}, ["ib0"]),
