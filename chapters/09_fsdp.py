@@ -802,8 +802,10 @@ def hybrid():
 
 
 # %%
-for number, (place, placed, along) in enumerate(launch.run(hybrid, ranks=4)):
+on_ranks = launch.run(hybrid, ranks=4)
+for number, (place, placed, _) in enumerate(on_ranks):
     print(f"rank {number}: node {place[0]}, place {place[1]}; {placed}")
+along = on_ranks[0][-1]
 for what, (calls, size) in along.items():
     print(f"{what:<24}{calls:>3} calls {size:>12,} B")
 between = along["node all-reduce"]
@@ -868,8 +870,9 @@ farther = predict("9.ahead", "Bytes more, two ahead?", yours=None, unit="B")
 
 # %%
 def alive_in_first_block(ahead):
-    """Bytes in tensors when the MLP of the first block has computed."""
+    """Bytes in tensors when the MLP of the first block has computed, in a second step."""
     rank, model = cut_model()
+    own_loss(rank, model).backward()  # a first step makes buffers that stay
     for number, block in enumerate(model.blocks):
         block.set_modules_to_forward_prefetch(model.blocks[number + 1 :][:ahead])
     alive = []
@@ -1035,7 +1038,7 @@ expect(weights_gb, label="full", unit="GB", yours=in_full)
 
 
 # %%
-def saved(model, full):
+def dict_of(model, full):
     """A state dict, its bytes on this rank, and the all-gathers it took."""
     asked = state_dict.StateDictOptions(full_state_dict=full, cpu_offload=full)
     with measure.wire.log_wire() as log:
@@ -1048,7 +1051,7 @@ def saved(model, full):
 def saved_twice():
     """Bytes and all-gathers of both kinds; whether the full one can be loaded."""
     _, model = cut_model()
-    (_, *sharded), (whole, *full) = saved(model, False), saved(model, True)
+    (_, *sharded), (whole, *full) = dict_of(model, False), dict_of(model, True)
     weight = model.blocks[0].mlp[0].weight
     before = weight.full_tensor()
     weight.detach().zero_()
@@ -1058,11 +1061,18 @@ def saved_twice():
 
 
 # %%
-for number, (sharded, full, loaded) in enumerate(launch.run(saved_twice, ranks=2)):
+on_ranks = launch.run(saved_twice, ranks=2)
+for number, (sharded, full, loaded) in enumerate(on_ranks):
     print(f"rank {number}: {sharded=}, {full=}, {loaded=}")
+(sharded, full, loaded), (_, others, _) = on_ranks
+table = 4 * 128 * 64  # bytes of the embedding, which is the head as well
+assert sharded == [2 * count, 0] and loaded
+assert full[0] == 4 * count + table and others[0] == 0
 
 # %% [markdown]
-# STATE_EXPLAIN
+# **Explain.** Each pair is bytes here, and all-gathers. The sharded dict is half of the model, to the byte, and nothing was sent: its tensors are the shards themselves. The full one took an
+# all-gather for each of 53 names, with both ranks in it; rank 0 keeps all, rank 1 an empty dict. (The tied table has two names and is there twice.) On the way back, with
+# `broadcast_from_rank0`, rank 0 sends tensor by tensor and each rank keeps its rows: the weights are the old ones, bit by bit. For the moments there is `get_optimizer_state_dict`.
 #
 # ### torch.compile
 #
