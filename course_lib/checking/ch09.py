@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 9, FSDP and YaFSDP."""
 
+import math
 from typing import Any
 
 from course_lib.checking import (
@@ -23,6 +24,7 @@ from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.memory.states import local_parameters, model_states
+from course_lib.theory.network.hiding import fsdp_hiding_tokens
 from course_lib.theory.planner.space import MARGIN
 
 _XL = MODELS["gpt2-1.5b"]
@@ -311,6 +313,30 @@ def _peak(answer: Any) -> None:
         expect_number(given, step.peak_weights_bytes / GB, because, rel=5e-3, unit="GB")
 
 
+@exercise(
+    "9.12",
+    kind="calculate",
+    title="FSDP in use",
+    hints=(
+        "Section 9.2: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.",
+        "Whole gradients in fp32. Weights are gathered in each micro-batch, whatever gradients do.",
+    ),
+)
+def _in_use(answer: Any) -> None:
+    expect_parts(answer, 5, "tokens, sequences, GB and two counts")
+    recipe = Recipe("fp32", "fp32", master_copy=False, compute="bf16")
+    hidden = fsdp_hiding_tokens(recipe, 32, flop_per_s=156e12, bytes_per_s=4 * 25e9)
+    because = "31/32 of 6 bytes, sent at 100 GB/s, while it does 4 FLOP for each token"
+    expect_number(answer[0], hidden.backward, because, rel=2e-3, unit="tokens")
+    expect_number(answer[1], math.ceil(hidden.backward / 2048), "one sequence is too short")
+    whole = 4 * _SEVEN.parameters().total / GB
+    expect_number(answer[2], whole, "no shards: 4 bytes for each parameter", rel=2e-3, unit="GB")
+    step = gather_timeline(_SEVEN, recipe, 32)
+    because = "weights are freed after each pass, so each micro-batch gathers them"
+    expect_number(answer[3], 4 * step.all_gathers, because)
+    expect_number(answer[4], step.reduce_scatters, "only the last micro-batch reduces")
+
+
 BUILDS = (fsdp.FSDP,)
 
 QUIZ = (
@@ -331,6 +357,18 @@ QUIZ = (
         ("the optimizer states of a rank", "the shards", "the whole layers at the peak"),
         answer=2,
         why="A whole layer is a whole layer, on 8 ranks as on 8000.",
+    ),
+    Question(
+        "New GPUs compute twice as fast, on the same network. How many tokens hide the messages?",
+        ("as many as before", "half as many", "twice as many"),
+        answer=2,
+        why="The messages take as long as before; the same tokens are done in half of the time.",
+    ),
+    Question(
+        "Gradients are not reduced until the last of four micro-batches. What is saved?",
+        ("three of four gathers", "three of four reduce-scatters", "memory for gradients"),
+        answer=1,
+        why="Weights are gathered each time, and whole gradients take more memory than shards.",
     ),
     Question(
         "Which order is right?",

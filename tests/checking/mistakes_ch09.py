@@ -96,6 +96,11 @@ MISTAKES = [
     ("9.10", "no root", (3.42, 1.71, 136.9, 3.42)),
     ("9.10", "a root in the buffers", (4.471, 2.760, 137.95, 4.471)),
     ("9.10", "prefetch the wrong way", (2.760, 4.471, 137.95, 3.42)),
+    ("9.12", "one port for each GPU", (9067.5, 5, 26.95, 260, 33)),
+    ("9.12", "bf16 both ways", (1511.25, 1, 26.95, 260, 33)),
+    ("9.12", "shards of gradients", (2266.875, 2, 0.842, 260, 33)),
+    ("9.12", "gathers once", (2266.875, 2, 26.95, 65, 33)),
+    ("9.12", "reduces each time", (2266.875, 2, 26.95, 260, 132)),
 ]
 
 OTHER_FORMS = [("9.6", "1 and 0", ({key: int(fits) for key, fits in _FITS.items()}, 37.3))]

@@ -78,7 +78,9 @@ def memory_moments(
     labels are int64. Where gradients live from the backward pass to the update they are missing at
     the first two moments, unless other micro-batches have left theirs. That makes this an upper
     bound where a pipeline holds most activations before all gradients have come to be;
-    `replay.memory_timeline` goes through the passes one by one.
+    `replay.memory_timeline` goes through the passes one by one. Where whole
+    gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
+    counted too, which come to be only as the whole ones go.
     """
     number("overhead_bytes", overhead_bytes, least=0)
     local = local_parameters(job.shape, job.layout, stage)
