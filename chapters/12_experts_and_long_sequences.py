@@ -641,7 +641,7 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 #
 # 16 GPUs in two nodes train Mixtral with tp 2, cp 2 and dp 4. (Neighbours in number belong to the same tp group; then come cp
 # and dp. Section 13.1 numbers ranks like this.) If tp cuts the experts' matrices as it cuts those of attention, each expert
-# lies on a pair of GPUs. The 8 pairs are the ep group, and it spans both nodes. Here are the groups of rank 5:
+# lies on a pair of GPUs. An ep group takes one GPU of each of the 8 pairs, so it spans both nodes. Here are the groups of rank 5:
 
 # %%
 layout = Layout(tp=2, cp=2, dp=4, ep=8)
@@ -653,7 +653,7 @@ def group_of_5(axis, etp):
     return next(group for group in groups if 5 in group)
 
 
-cut = {axis: group_of_5(axis, etp=2) for axis in ("etp", "ep")}
+cut = {axis: group_of_5(axis, etp=2) for axis in ("ep", "etp")}
 figures.rank_groups(cut, ranks=16, per_node=8)
 
 # %% [markdown]
@@ -725,7 +725,7 @@ curves = {}
 for name in ("mixtral-8x7b", "deepseek-v3"):
     its = models.MODELS[name]
     curves[name] = []
-    for m in (2**power for power in range(4, 14)):
+    for m in (round(2 ** (half / 2)) for half in range(8, 27)):
         per_byte = hardware.matmul_intensity(m, its.hidden, its.expert_width)
         part = H100.attainable_flop_per_s(per_byte) / H100.peak_flop_per_s
         curves[name].append((m, 100 * part))

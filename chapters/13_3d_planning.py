@@ -536,11 +536,11 @@ per_byte = {
     "ZeRO-1, 32 micro-batches": 32 * flop / collectives.zero_volume(weights, 1),
     "cp 16 of 131,072 tokens": 131_072 / 16 / ring * network,
     "ep, Mixtral": experts.routed_intensity(14_336),
-    "the network's ridge": network,
+    "ridge of the network": network,
     "tp 8": collectives.layer_intensity(llama.hidden, 8, layer_parameters=exact),
     "ep, DeepSeek-V3": experts.routed_intensity(2048),
     "ZeRO-3": flop / collectives.zero_volume(weights, 3),
-    "NVLink's ridge": collectives.ridge(h100.peak_flop_per_s, 450e9),
+    "ridge of NVLink": collectives.ridge(h100.peak_flop_per_s, 450e9),
 }
 assert list(per_byte.values()) == sorted(per_byte.values(), reverse=True)
 assert round(ring) == 4947 and round(per_byte["tp 8"]) == 5596
