@@ -8,13 +8,15 @@
 # sequence. By the end of it you can
 #
 # - count the parameters that a mixture of experts *has*, and those that one token *meets*,
-# - predict which part of the tokens a skewed router drops, and what keeps a router balanced,
-# - predict the bytes that travel when experts live on different ranks,
+# - predict which part of the tokens a skewed router drops, and balance a router by a loss or by a bias,
+# - predict the bytes that travel when experts live on different ranks, and say whether computing can hide them,
 # - cut one long sequence over ranks, without any approximation, and give all of them equal work.
 #
-# Time: about 60 minutes. You need chapters 6 and 10.
+# Time: about 90 minutes, and as long again for the exercises, two of which are builds. You need chapters 6 and 10.
 
 # %%
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
 
@@ -24,17 +26,18 @@ from course_lib.demos.experts import versions as expert_versions
 from course_lib.figures.paper import style
 from course_lib.panels import steppers
 from course_lib.theory.compute import flops
-from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, models, units
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs import Cluster, Job, Layout, Recipe
+from course_lib.theory.inputs import hardware, models, units
 from course_lib.theory.memory import activations
-from course_lib.theory.network import context, experts
+from course_lib.theory.network import context, experts, mesh
 from course_lib.theory.network.step_traffic import step_traffic
 
 launch.warm_up()
 torch.set_num_threads(1)
 
 # %%
-CLUSTER = Cluster(accelerator("H100-SXM"), nodes=2)
+H100 = hardware.accelerator("H100-SXM")
+CLUSTER = Cluster(H100, nodes=2)
 
 # %% [markdown]
 # **Predict.** Mixtral 8x7B sends each token through 2 of its 8 experts. How many billion parameters does one
@@ -181,7 +184,7 @@ expect(
 )
 
 # %% [markdown]
-# DeepSeek-V3 drives it further: 61 layers, of which the first 3 have an ordinary MLP; in the other 58, 256 small
+# DeepSeek-V3 goes further: 61 layers, of which the first 3 have an ordinary MLP; in the other 58, 256 small
 # experts of $3 \cdot 7168 \cdot 2048 = 44.0$ M each. A token uses 8 of them, and one **shared expert** (共享专家)
 # that all tokens use.
 #
@@ -217,8 +220,8 @@ figures.stacked_bars(
 
 # %% [markdown]
 # Same work per token, 3.6 times the memory. An MoE pays for more parameters with memory instead of with
-# computation. Whoever has many GPUs has the memory anyway. Eight GPUs of 80 GB are 640 GB: one for each expert,
-# as the opening claim had it, is not even enough for Mixtral's 747 GB of states. In $6ND$ of chapter 5, $N$ is
+# computation, and a large cluster has memory to spare. But "8 GPUs, one for each expert" of the opening claim are 640 GB,
+# too little even for Mixtral's 747 GB of states. In $6ND$ of chapter 5, $N$ is
 # the active parameters. In the 16 bytes per parameter of chapter 3, it is the total.
 #
 # **Remember**
@@ -258,7 +261,7 @@ show_source(scratch.experts.router.expert_capacity)
 show_source(scratch.experts.router.accepted)
 
 # %% [markdown]
-# A larger factor drops less and computes more empty places. Switch Transformer compares 1, 1.25 and 2, and does
+# A larger factor drops less and computes more padding. Switch Transformer compares 1, 1.25 and 2, and does
 # best with the small ones (arXiv:2101.03961, section 2.3, table 1). Others drop nothing at all and let the sizes
 # vary: MegaBlocks (arXiv:2211.15841), DeepSeek-V3.
 #
@@ -333,24 +336,32 @@ helped = predict("12.helped", "Imbalance with it?", yours=None)
 
 
 # %%
-def train(alpha):
-    """Imbalance at each update of a mixture that imitates a random function."""
+def task():
+    """A mixture, its tokens, and the random function that it learns to imitate."""
     torch.manual_seed(0)
     moe = scratch.experts.mixture.MoE(hidden=16, experts=4, top_k=1)
     x = torch.randn(512, 16) + 1.0  # tokens that are somewhat alike
-    wanted = torch.tanh(x @ torch.randn(16, 16))
+    return moe, x, torch.tanh(x @ torch.randn(16, 16))
+
+
+def train(moe, x, wanted, alpha=0.0, speed=0.0):
+    """Imbalance at each of 60 updates; the last load of each expert, and the last error."""
     optimizer, seen = torch.optim.Adam(moe.parameters(), lr=1e-2), []
     for _ in range(60):
-        loss = (moe(x) - wanted).square().mean() + alpha * moe.balance
-        loss.backward()
+        error = (moe(x) - wanted).square().mean()
+        (error + alpha * moe.balance).backward()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(4 * int(moe.counts.max()) / 512)
-    return seen
+        load = moe.counts.sum(0)
+        seen.append(4 * int(load.max()) / 512)
+        if speed:  # see "Balance without a loss", below
+            moe.router.nudge(load, speed)
+    return seen, load.tolist(), error.item()
 
 
 # %%
-without, with_loss = train(alpha=0.0), train(alpha=0.1)
+without, load_without, error_without = train(*task())
+with_loss, load_with_loss, error_with_loss = train(*task(), alpha=0.1)
 expect(3.8, without[-1], within=0.15, label="without", yours=alone)
 expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
 figures.loss(
@@ -362,14 +373,69 @@ figures.loss(
 # that you pay memory for. With it the load evens out. (Other seeds: five of 0 to 5 end between 3.8 and 4 without the
 # loss, one at 2.5; with it all six between 1.05 and 1.3.) A loss that is too weak does not help: try `alpha=0.001`.
 #
-# The loss has a price: it pulls tokens away from the expert that suits them best. DeepSeek-V3 therefore adds a
-# bias to the scores *for the choice only*, raised for experts with too little to do and lowered for others
-# (arXiv:2408.15664).
+# A third term of the loss has another aim: the **z-loss**, the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where
+# $s_i$ are the router's scores in front of the softmax. Multiplied by 0.001, it keeps the scores small, so that the rounding
+# of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). It balances nothing.
+#
+# ### Balance without a loss
+#
+# The balance loss has a price: its gradient pulls tokens away from the expert that suits them best. DeepSeek-V3
+# balances without a gradient (arXiv:2412.19437, section 2.1.2; Wang et al. 2024, arXiv:2408.15664). Each expert has one
+# number, a bias $b_i$, which is added to its probability *for the choice only*. After each update it moves by a fixed
+# step: up if the expert got fewer choices than the mean, down if it got more.
+#
+# $$\text{choose the largest } k \text{ of } p_i + b_i, \qquad
+# b_i \leftarrow b_i + \gamma \,\operatorname{sign}(\text{mean load} - \text{load}_i) .$$
+
+# %%
+show_source(scratch.experts.biased.BiasedRouter)
+
+# %% [markdown]
+# The weights of the chosen experts still come from $p_i$ alone.
+#
+# **Predict.** The same mixture and the same 60 updates, with $\gamma = 0.02$ and no balance loss. How busy is the
+# busiest expert at the end, relative to the mean?
+
+# %%
+biased = predict("12.biased", "Imbalance with a bias?", yours=None)
+
+# %%
+moe, x, wanted = task()
+router = scratch.experts.biased.BiasedRouter(hidden=16, experts=4, top_k=1)
+router.scores = moe.router.scores  # starts where the others started
+moe.router = router
+with_bias, load_with_bias, error_with_bias = train(moe, x, wanted, speed=0.02)
+expect(1.1, with_bias[-1], within=0.25, label="with a bias", yours=biased)
+
+# %%
+loads = {"without": load_without, "loss": load_with_loss, "bias": load_with_bias}
+rows = {
+    f"expert {number}": {how: load[number] for how, load in loads.items()}
+    for number in range(4)
+}
+colours = {"without": style.PALE, "loss": style.SKY, "bias": style.BLUE}
+figures.grouped_bars(rows, "Choices in the last update", "{:,}".format, colours)
+
+# %%
+print(
+    f"error: {error_without:.3f} without, {error_with_loss:.3f} with the loss,", end=" "
+)
+print(f"{error_with_bias:.3f} with the bias")
+
+# %% [markdown]
+# **Explain.** The bias evens the load out as well as the loss does, and no expert is dead. (With seeds 0 to 5 it ends between
+# 1.05 and 1.3.) The size of the step decides: with $\gamma = 0.005$ some seeds are still at 2.7 after 60 updates, and with
+# 0.05 the load swings between 1.2 and 1.7. The errors differ too little here to prefer one of the remedies. It
+# takes a real model to see the price of the loss.
+#
+# DeepSeek's own comparison, on a model of a billion parameters: the busiest expert has 1.72 times the mean with a balance
+# loss and 1.04 times with the bias, at a perplexity of 9.56 and 9.50 (arXiv:2408.15664, table 2). DeepSeek-V3 moves its
+# biases by 0.001 an update for nearly all of the training, then not at all (arXiv:2412.19437, section 4.2).
 #
 # **Remember**
 # - Capacity = factor × mean load. What is above it is dropped, unless you let sizes vary.
 # - To drop nothing, the factor must reach the imbalance of the busiest expert.
-# - Routers skew by themselves. The balance loss is 1 at best and $E$ at worst.
+# - Routers skew by themselves. A balance loss (1 at best, $E$ at worst) or a bias for the choice evens the load out.
 
 # %% [markdown]
 # ## 12.4 Expert parallelism
@@ -395,7 +461,7 @@ figures.stacked_bars(
         "weights to the tokens": {"weights, gathered": 2 * one_layer},
         "tokens to the weights": {"rows, there": by_rows, "rows, back": by_rows},
     },
-    "What one rank gathers, or hands over and gets back",
+    "What one rank gathers, or sends and gets back",
     units.format_bytes,
     colours={
         "weights, gathered": style.TEMPORARY,
@@ -418,7 +484,8 @@ steppers.expert_exchange(ranks=4)
 
 # %% [markdown]
 # Rank 0 has the two favourites and computes 160 rows, rank 3 has 84: all wait for rank 0, in every layer. The choices of ranks 2 and 3 are dropped, since the first come first.
-# Set the skew to 0, then the capacity factor to "no limit": what becomes of the waiting, and what of the drops?
+# Set the skew to 0, then the capacity factor to "no limit": what becomes of the waiting, and what of the drops? (Without skew both
+# all but vanish. Without a limit nothing is dropped, but rank 0 gets even more rows, and the others wait longer.)
 #
 # **Remember**: what a rank sends depends on its tokens, what it receives on its experts' popularity.
 
@@ -441,8 +508,8 @@ show_source(scratch.experts.all_to_all.Dispatcher)
 # - `combine`: the results come back in the same order. `index_add` adds each of them, times its weight, to the token
 #   that it came from.
 #
-# In the backward pass gradients go the same two ways in the opposite direction. So an all-to-all needs a backward
-# of its own, which is an all-to-all with the sizes exchanged:
+# In the backward pass gradients take the same two ways in the opposite direction. So the backward pass of an all-to-all is
+# an all-to-all, with the sizes exchanged:
 
 # %%
 show_source(scratch.experts.all_to_all.AllToAll)
@@ -453,7 +520,7 @@ show_source(scratch.experts.all_to_all.AllToAll)
 # Convention: as in chapter 6, sizes are those of the whole tensor, with the part that stays on the rank. ($1/n$ of the
 # experts are at home, so $(n-1)/n$ really leave.)
 #
-# **Predict.** 2 ranks, 128 tokens each, $h = 64$, fp32, 4 experts, $k = 2$, one layer. Bytes that a rank hands to its
+# **Predict.** 2 ranks, 128 tokens each, $h = 64$, fp32, 4 experts, $k = 2$, one layer. Bytes that a rank puts into its
 # all-to-alls in one step, forward and backward, if all experts got the same?
 
 # %%
@@ -501,8 +568,8 @@ expect(
 #
 # $$\text{bytes} = 4 \cdot t \cdot k \cdot h \cdot \text{bytes per number}.$$
 #
-# When the router is uneven, count: a rank hands over the rows that it sends (dispatch), and gives back the rows
-# that it received (combine); twice, because of backward:
+# When the router is uneven, count the rows: a rank sends those of its own tokens (dispatch), and sends back those
+# that it received (combine). It does both twice, because of the backward pass:
 #
 # $$\text{bytes} = 2 \cdot (\text{sent} + \text{received}) \cdot h \cdot \text{bytes per number}.$$
 #
@@ -510,9 +577,7 @@ expect(
 # that is sent is received by somebody. A single rank is off by as much as its experts are more or less popular.
 #
 # Mixtral on 8 ranks, 4096 tokens each: $4 \cdot 67.1$ MB in each of 32 layers, so 8.6 GB a step, of which 7.5 GB
-# leave the rank. Over NVLink (450 GB/s) that is 17 ms; over one 50 GB/s network port 150 ms. Therefore
-# DeepSeek-V3 lets a token go to at most four nodes (arXiv:2412.19437, section 2.1.2), although its experts are
-# spread over eight.
+# leave the rank. Over NVLink (450 GB/s) that is 17 ms; over one 50 GB/s network port 150 ms.
 
 # %%
 per_rank = experts.expert_load(8 * 4096, 8, 2, ranks=8, row_bytes=2 * 4096)
@@ -529,6 +594,41 @@ print(units.format_bytes(traffic.bytes_by_axis["ep"]))
 assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 
 # %% [markdown]
+# ### Can computing hide the way?
+#
+# A row of $h$ numbers travels four times in a step, at 2 bytes a number: $8h$ bytes. Its expert has three matrices of
+# $h \times f$ and does 6 FLOP with each weight, forward and backward: $18hf$ FLOP. So an expert does
+#
+# $$\frac{18\,h\,f}{8\,h} = 2.25\,f \quad\text{FLOP per byte.}$$
+#
+# Neither the number of tokens nor $h$ matters, only the width $f$ of an expert. Compare it with the ridge of each wire
+# (section 10.7), the FLOP that an H100 can do while it sends one byte:
+
+# %%
+asked = {
+    "the network's ridge, 50 GB/s": hardware.ridge(H100.peak_flop_per_s, 50e9),
+    "NVLink's ridge, 450 GB/s": hardware.ridge(H100.peak_flop_per_s, 450e9),
+}
+for name in ("mixtral-8x7b", "deepseek-v3"):
+    width = models.MODELS[name].expert_width
+    asked[f"{name}, f = {width:,}"] = experts.routed_intensity(width)
+assert [round(flop) for flop in asked.values()] == [19_788, 2_199, 32_256, 4_608]
+rising = dict(sorted(asked.items(), key=lambda one: one[1]))
+title = "FLOP of an expert for each byte sent, and what a wire asks for"
+figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
+
+# %% [markdown]
+# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones do so over NVLink only:
+# the price of small experts is a fast wire. So DeepSeek-V3 sends less. A token goes to at most four of the eight nodes
+# that hold the experts (section 2.1.2), once to each, in 8 bits there and 16 back: 12 bytes a number instead
+# of 32. Even so, its authors count computing and messages as about 1 : 1 (section 3.2.1).
+#
+# Enough work is one half of the matter. The other is *when*: an expert cannot start before its tokens have come. Only the
+# shared expert, which needs no all-to-all, can fill that gap. The rest takes two micro-batches, of which one computes
+# while the tokens of the other travel: DualPipe does that (section 13.5), or
+# `--overlap-moe-expert-parallel-comm` in Megatron-Core. By the theory of section 13.5 it hides 16.3 of the 36.5 s of an
+# update of DeepSeek-V3. (Not measured here: that needs GPUs.)
+#
 # ### What EP does to the gradients
 #
 # The batch is still cut over all ranks, so EP ranks *are* data-parallel ranks. The dense part is the same on all
@@ -537,12 +637,157 @@ assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 # each expert exists $n/e$ times, and its gradients are summed over those only. With 8 ranks and
 # EP 4, ranks 0 and 4 have the same experts.
 #
+# ### A mesh of their own for the experts
+#
+# 16 GPUs in two nodes train Mixtral with tp 2, cp 2 and dp 4. (Neighbours in number belong to the same tp group; then come cp
+# and dp. Section 13.1 numbers ranks like this.) If tp cuts the experts' matrices as it cuts those of attention, each expert
+# lies on a pair of GPUs. An ep group takes one GPU of each of the 8 pairs, so it spans both nodes. Here are the groups of rank 5:
+
+# %%
+layout = Layout(tp=2, cp=2, dp=4, ep=8)
+
+
+def group_of_5(axis, etp):
+    """The ranks with which rank 5 shares one axis of the experts' mesh."""
+    groups = mesh.expert_groups(layout, axis, etp)
+    return next(group for group in groups if 5 in group)
+
+
+cut = {axis: group_of_5(axis, etp=2) for axis in ("ep", "etp")}
+figures.rank_groups(cut, ranks=16, per_node=8)
+
+# %% [markdown]
+# **MoE parallel folding** gives the experts a mesh of their own over the same GPUs (Liu et al. 2025, arXiv:2504.14960,
+# section 3.2): **etp** ranks share one expert's matrices, **ep** ranks have all experts between them, and **edp** ranks
+# hold the same ones. Only pp must agree with attention's mesh. With etp 1 each GPU has a whole expert, and one node has all:
+
+# %%
+folded = {axis: group_of_5(axis, etp=1) for axis in ("ep", "edp")}
+assert {rank // 8 for rank in cut["ep"]} == {0, 1}
+assert {rank // 8 for rank in folded["ep"]} == {0}
+figures.rank_groups(folded, ranks=16, per_node=8)
+
+# %% [markdown]
+# It saves bytes as well. The two halves of an expert need the same rows. So after the all-to-all each pair gathers
+# each other's rows, and on the way back it sums the two results.
+#
+# **Predict.** How many per cent of the bytes does a GPU still send for its experts, if they are folded? An all-to-all among
+# 8 sends 7/8 of a GPU's rows; the gather of a pair sends all of them.
+
+# %%
+left = predict("12.folded", "Bytes left, %?", yours=None, unit="%")
+
+
+# %%
+def sent_for_experts(layout, sequence):
+    """Bytes that a GPU sends in a step along ep, and along tp for experts."""
+    shape = models.MODELS["mixtral-8x7b"]
+    sent = step_traffic(Job(shape, Recipe(), layout, CLUSTER, sequence)).collectives
+    return sum(
+        one.total_bytes for one in sent if one.axis == "ep" or one.what == "experts"
+    )
+
+
+with_tp = replace(layout, sequence_parallel=True, keep_gathered=True)
+halves = sent_for_experts(with_tp, 8192)  # 8192 / (tp 2 · cp 2): 2048 tokens on a GPU
+whole = sent_for_experts(Layout(dp=16, ep=8), 2048)
+share = 100 * (7 / 8) / (7 / 8 + 1)
+expect(share, 100 * whole / halves, within=1e-9, label="folded", unit="%", yours=left)
+
+# %% [markdown]
+# **Explain.** 47 %, and they stay inside the node. NVIDIA measured it on 128 H100: Mixtral 8x22B goes from 46.3 to 49.3 %
+# MFU, and with its experts cut into 64 narrow ones from 17.1 to 28.8 % (table 1 of the paper). In
+# Megatron-Core it is `--expert-tensor-parallel-size 1`. Our `Layout`, and so the planner of chapter 13, knows
+# etp = tp only.
+#
+# ### Many small products
+#
+# A rank has rows for several experts, and `_compute` loops over them. Small experts make small products. How many rows
+# must an expert get before the chip spends its time computing, and not reading weights? $m$ rows times an
+# $h \times f$ matrix are $2mhf$ FLOP and $2(mh + hf + mf)$ bytes (section 5.4). Set their ratio equal to the ridge $R$
+# of the chip's memory:
+#
+# $$m = \frac{R}{1 - R\,(1/h + 1/f)} .$$
+#
+# **Predict.** An H100's ridge is 295 FLOP per byte. DeepSeek-V3 has $h = 7168$ and $f = 2048$. How many rows?
+
+# %%
+rows_needed = predict("12.rows", "Rows of an expert?", yours=None)
+
+# %%
+ridge = H100.ridge_flop_per_byte
+by_hand = ridge / (1 - ridge * (1 / 7168 + 1 / 2048))
+rows = hardware.ridge_rows(7168, 2048, ridge)
+expect(by_hand, rows, within=1e-9, label="rows on an H100", yours=rows_needed)
+
+# %%
+curves = {}
+for name in ("mixtral-8x7b", "deepseek-v3"):
+    its = models.MODELS[name]
+    curves[name] = []
+    for m in (round(2 ** (half / 2)) for half in range(8, 27)):
+        per_byte = hardware.matmul_intensity(m, its.hidden, its.expert_width)
+        part = H100.attainable_flop_per_s(per_byte) / H100.peak_flop_per_s
+        curves[name].append((m, 100 * part))
+alone, of_64 = (
+    4096 * 8 // 256,
+    64 * 4096 * 8 // 256,
+)  # rows of one expert of DeepSeek-V3
+title = "What the memory of an H100 allows"
+mark = {"tokens of 1 GPU": alone, "of 64": of_64}
+figures.lines(
+    curves,
+    "rows of an expert",
+    "% of the peak",
+    title,
+    doubling=(True, False),
+    mark=mark,
+)
+
+# %% [markdown]
+# **Explain.** 362 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach
+# 40 % of its peak at most. With ep 64 an expert gets the rows of 64 GPUs, 8192. So expert parallelism does not only spread
+# the weights. It fills the experts.
+#
+# A product is a call, too, and each call has a price. Cut 2048 rows over more and more experts, so that the FLOP stay the
+# same. Time a loop of small products, and one batched product, on this machine:
+
+
+# %%
+def rates(count):
+    """GFLOP/s of `count` small products: in a loop, and in one call."""
+    x, weights = torch.randn(count, 2048 // count, 32), torch.randn(count, 32, 64)
+    loop = measure.machine.seconds(
+        lambda: [a @ w for a, w in zip(x, weights, strict=True)]
+    )
+    batch = measure.machine.seconds(lambda: torch.bmm(x, weights))
+    return [2 * 2048 * 32 * 64 / seconds / 1e9 for seconds in (loop, batch)]
+
+
+counts = [2**power for power in range(10)]
+found = [(2048 // count, *rates(count)) for count in counts]
+curves = {"a loop": [(rows, loop) for rows, loop, _ in found]}
+curves["one batched product"] = [(rows, batch) for rows, _, batch in found]
+title = "2048 rows of 32 numbers, times matrices of 32 × 64"
+figures.lines(curves, "rows of an expert", "GFLOP/s", title, doubling=(True, False))
+
+# %% [markdown]
+# **Explain.** A call takes a few microseconds, however small its product, so the loop gets slower from the start. The batch
+# pays once. It holds its rate until a matrix is used for so few rows that reading it takes longer than multiplying: the
+# ridge again. Where this was written, the loop reached a third of the batch's rate at 32 rows, and a tenth at 4.
+#
+# A batch needs equally many rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: one call, with
+# as many rows for each expert as it got. It is `--moe-grouped-gemm` in Megatron-Core, and
+# `torch.nn.functional.grouped_mm` in PyTorch, for GPUs and bf16. (Not measured here. But count: a GPU cuts a result into tiles of, say, 128 × 128 numbers and
+# gives each to one of its processors, of which an H100 has 132. 128 rows × 2048 columns are 16 tiles, so 116 processors
+# do nothing. All 256 experts in one call have 4096 tiles.)
+#
 # ### The library
 #
 # PyTorch ships no MoE layer. It ships an all-to-all with a backward pass, and a way to tell DDP to leave
 # parameters alone. Our demo puts the two together as the counterpart. (DDP takes the mean over ranks where we
-# want the sum, so the loss is multiplied by the number of ranks. Experts do not go through DDP, and the factor is
-# taken back.)
+# want the sum, so the loss is multiplied by the number of ranks. Experts do not go through DDP, so the factor is
+# divided out of their gradients again.)
 
 # %%
 show_source(expert_versions.TorchDispatcher, expert_versions.Library)
@@ -572,8 +817,8 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 # | context parallelism, CP | the sequence (next section) |
 #
 # MoE is not in the table. It is a kind of model, which you can train on one GPU, as we did in section 12.1, or by
-# DP alone. EP is the parallelism, and MoE is what makes it possible. PP does not contain DP either: chapter 11's
-# pipelines had one copy of the model. The two are *often used together*, which is another thing.
+# DP alone. EP is the parallelism, and MoE is what makes it possible. Nor does PP contain DP: chapter 11's
+# pipelines had one copy of the model. The two are *often used together*, which is not the same.
 #
 # The same note says that pipelines cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). With the
 # layers in a row from left to right that is so: a vertical cut falls between two layers, a horizontal one goes through
@@ -582,6 +827,8 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 # **Remember**
 # - EP moves tokens to experts: two all-to-alls per layer and direction.
 # - Bytes of a rank: $2 \cdot (\text{sent} + \text{received}) \cdot h \cdot$ bytes per number.
+# - Experts of width $f$ do $2.25 f$ FLOP per byte: narrow ones need a fast wire, or fewer copies.
+# - An expert with few rows waits for its weights. EP brings it the rows of many GPUs; a grouped product computes all in one call.
 # - Experts' gradients stay at home; all others are all-reduced.
 # - MoE is an architecture. EP is a parallelism.
 
@@ -611,15 +858,15 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# 704 GB of activations. With full recomputation (chapter 4), the inputs of all layers and one layer alive still
+# 704 GB of activations. Even with full recomputation (chapter 4), the inputs of all layers and the one layer at work
 # take 56 GB, and the logits another 67 GB. What can be cut?
 #
 # - *Data parallelism* cuts the batch. One sequence is not a batch.
 # - *Tensor parallelism* cuts the inside of a layer, but stays in a node (chapter 10): 8 ways at most.
 # - *Pipeline parallelism* cuts layers, but keeps as many micro-batches in flight as it has stages (chapter 11).
 #
-# And what grows with the sequence $s$? Weights, gradients and optimizer states not at all, activations and logits as
-# $s$. The work of all matrices grows as $s$, that of attention's scores as $s^2$. Here for one layer, forward and
+# And what grows with the sequence $s$? Weights, gradients and optimizer states do not. Activations and logits grow as
+# $s$, and so does the work of all matrices. The work of attention's scores grows as $s^2$. For one layer, forward and
 # backward, without a mask:
 
 # %%
@@ -641,8 +888,8 @@ figures.lines(
 
 # %% [markdown]
 # So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs, router and logits look at one token at a
-# time; they do not notice. Only in attention a token looks at others. This is context parallelism, CP: chapter 1
-# named it, now we build it. (Chapter 10's sequence parallelism cuts the sequence only *between* the
+# time, and do not notice. Only in attention does a token look at others. This is context parallelism, CP, which chapter 1
+# named and we now build. (Chapter 10's sequence parallelism cuts the sequence only *between* the
 # tensor-parallel parts.) The weights are the same on all ranks, as in data parallelism, and their gradients are
 # summed over DP and CP ranks together.
 #
@@ -654,7 +901,7 @@ figures.lines(
 # $$\frac{e^1 \cdot 10 + e^2 \cdot 20 + e^4 \cdot 40}{e^1 + e^2 + e^4}
 # = \frac{27.2 + 147.8 + 2183.9}{64.7} = 36.46 .$$
 #
-# Now the first rank has keys 1 and 2, the second key 3. Each computes its own mean, and remembers one more
+# Now the first rank has keys 1 and 2, and the second has key 3. Each computes the mean of its own, and remembers one more
 # number, the logarithm of its denominator, $\ell$ ("log-sum-exp"):
 #
 # | block | mean $o$ | denominator | $\ell$ |
@@ -662,7 +909,7 @@ figures.lines(
 # | keys 1, 2 | (27.2 + 147.8) / 10.11 = 17.31 | 10.11 | 2.313 |
 # | key 3 | 40 | 54.60 | 4 |
 #
-# The whole is the mean of the means, each with its share of the whole denominator, $10.11 / 64.7 = 0.156$ and
+# The result is the mean of the means, each weighted by its share of the whole denominator, $10.11 / 64.7 = 0.156$ and
 # $54.60 / 64.7 = 0.844$. So $0.156 \cdot 17.31 + 0.844 \cdot 40 = 36.46$. For two blocks $a$ and $b$:
 #
 # $$\ell = \log(e^{\ell_a} + e^{\ell_b}), \qquad o = e^{\ell_a - \ell}\, o_a + e^{\ell_b - \ell}\, o_b .$$
@@ -719,9 +966,9 @@ show_source(scratch.context.block_attention.merge)
 # %% [markdown]
 # ## 12.6 Ring attention
 #
-# $n$ ranks sit in a circle. Each keeps its queries. The keys and values travel: in each round a rank works on the
-# block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops everyone has seen
-# everything, and nobody ever had more than two blocks. This is **ring attention** (环形注意力) (Liu et al. 2023,
+# $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the
+# block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops every rank has seen
+# all keys, and none has ever held more than two blocks. This is **ring attention** (环形注意力) (Liu et al. 2023,
 # arXiv:2310.01889, section 3).
 
 # %%
@@ -781,8 +1028,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank; with as many key heads as heads it would need four times as
-# many. With a causal mask half of the scores fall away, and it takes twice as many tokens: about 9900. Real kernels
+# LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank. With as many key heads as query heads it would need four times as
+# many. A causal mask removes half of the scores, so it takes twice as many tokens, about 9900. Real kernels
 # do not reach the peak, which makes hiding easier.
 #
 # ### Who has how much to do?
@@ -794,8 +1041,8 @@ figures.lines(
 steppers.ring_attention(ranks=4)
 
 # %% [markdown]
-# Each block of the lower triangle is computed exactly once. From the second step on rank 0 gets only keys that its
-# queries must not see; in the last step rank 3 works alone.
+# Each block of the lower triangle is computed exactly once. From the second step on, rank 0 gets only keys that its
+# queries must not see. In the last step rank 3 works alone.
 
 # %%
 in_order = [context.rank_scores(64, rank, ranks=4) for rank in range(4)]
@@ -835,8 +1082,8 @@ steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
 # Chunk $j$ sees $j + 1$ chunks, itself among them. So rank $r$ has $(r + 1) + (2n - r)$ pairs of chunks, which is
-# $2n + 1 = 9$ for every $r$: the early chunk's little and the late chunk's much add up to the same. (Scores hidden by
-# the mask inside a chunk are counted. Smaller chunks waste fewer of them, so the sum fell too.)
+# $2n + 1 = 9$ for every $r$: a short early row and a long late row always add up to the same. (Scores that the mask
+# hides inside a chunk are counted. Smaller chunks waste fewer of them, so the sum fell too.)
 #
 # ### Two other ways
 #
@@ -862,7 +1109,7 @@ steppers.ring_attention(ranks=4, zigzag=True)
 # with a router that deals the tokens out in turn, so that the balanced formula holds exactly, and once with the
 # real one.
 #
-# **Predict.** Routers are free to choose. What is the least that a rank can hand over, in per cent of the balanced bytes,
+# **Predict.** Routers are free to choose. What is the least that a rank can send, in per cent of the balanced bytes,
 # whatever the router does?
 
 # %%
@@ -892,9 +1139,9 @@ expect(50, label="a rank that receives nothing", yours=least)
 assert balanced / 2 <= size < balanced
 
 # %% [markdown]
-# **Explain.** A rank always sends its own choices on their way, forward and (as gradients) backward. That is half of
-# the balanced bytes. The other half is what it gives back, which may be nothing, or far more. Read the load (for each
-# layer, for each expert): almost nobody wants expert 0, which lives on rank 0, so rank 0 has hardly anything to give
+# **Explain.** A rank always sends the rows of its own tokens, forward and (as gradients) backward. That is half of
+# the balanced bytes. The other half is what it sends back, which may be nothing, or far more. Read the load (for each
+# layer, for each expert): almost nobody wants expert 0, which lives on rank 0, so rank 0 has hardly anything to send
 # back. The prediction is still exact, because it uses the counts. And both versions train as one process does: where
 # an expert lives changes nothing in the result.
 #
@@ -974,10 +1221,11 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 #
 # 1. Memory follows the total parameters, time the active ones.
 # 2. Capacity = factor × mean. To drop nothing, the factor must reach the imbalance.
-# 3. Routers skew by themselves; the balance loss is 1 at best and $E$ at worst.
+# 3. Routers skew by themselves; a balance loss, or a bias for the choice, evens the load out.
 # 4. EP: $2\,(\text{sent} + \text{received})$ rows a layer, as all-to-alls. MoE itself is no parallelism.
-# 5. Attention merges from blocks exactly, with one log-sum-exp per query.
-# 6. Ring: $3(n-1)$ hops a layer. Zig-zag slices give all ranks equal work.
+# 5. An expert's width decides whether computing hides them ($2.25 f$ FLOP per byte), its rows whether the chip computes.
+# 6. Attention merges from blocks exactly, with one log-sum-exp per query.
+# 7. Ring: $3(n-1)$ hops a layer. Zig-zag slices give all ranks equal work.
 
 # %%
 quiz("12")
@@ -986,7 +1234,8 @@ quiz("12")
 # **Now you:** open [the exercises](../exercises/12_experts_and_long_sequences.ipynb).
 #
 # **Read on.** Fedus et al. 2021, *Switch Transformers*, section 2 (arXiv:2101.03961). Lepikhin et al. 2020,
-# *GShard*, sections 2 and 3 (arXiv:2006.16668). DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437). Liu et
+# *GShard*, sections 2 and 3 (arXiv:2006.16668). DeepSeek-V3, sections 2.1.2 and 3.2 (arXiv:2412.19437). Liu et al. 2025,
+# *MoE Parallel Folding*, section 3 (arXiv:2504.14960). Liu et
 # al. 2023, *Ring Attention*, section 3 (arXiv:2310.01889). Llama 3, section 3.3.2 (arXiv:2407.21783).
 
 # %% tags=["exercise"]
@@ -995,7 +1244,7 @@ import math
 import torch
 
 from course_lib import check, hint
-from course_lib.theory.inputs import models
+from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import context, experts
 
 # %% [markdown] tags=["exercise"]
@@ -1098,7 +1347,7 @@ check("12.5", balance_loss)
 # %% [markdown] tags=["exercise"]
 # **12.6** This function turns the probabilities of a token's chosen experts
 # (tokens, top_k) into their weights. With two experts it trains well. With one, the router's weights never
-# change. Mend it.
+# change. Repair it.
 
 
 # %% tags=["exercise"]
@@ -1119,7 +1368,7 @@ check("12.6", expert_weights)
 # %% [markdown] tags=["exercise"]
 # **12.7** Two ranks, four experts (0 and 1 on rank 0, 2 and 3 on rank 1), hidden 4096 in
 # bf16. Accepted choices: rank 0 has `[900, 100, 600, 400]` for the experts, rank 1 has `[800, 300, 500, 400]`.
-# Bytes that *rank 0* hands over: in the forward dispatch; in the forward combine; in a whole step with backward?
+# Bytes that *rank 0* puts into the all-to-alls: in the forward dispatch; in the forward combine; in a whole step with backward?
 
 # %% tags=["exercise"]
 dispatch, combine, step = ..., ..., ...
@@ -1326,3 +1575,23 @@ from course_lib.scratch.context.block_attention import (
 ### END SOLUTION
 
 check("12.11", [block_forward, merge, ring_forward])
+
+# %% [markdown] tags=["exercise"]
+# **12.12** Qwen3-30B-A3B has $h = 2048$ and 128 experts of width $f = 768$ (three matrices each), of which a token uses 8.
+# Train it in bf16 on H100s (989.4 TFLOP/s, 3.35 TB/s), with 4096 tokens on a GPU and all experts asked alike.
+#
+# How many FLOP do the experts do for each byte that is sent under EP? What bandwidth (bytes per second, one way) must a wire have, so that
+# computing at the peak could hide the way? How many rows must an expert get before reading its weights is no longer the limit? And which is
+# the smallest ep, a power of two, that brings it so many?
+
+# %% tags=["exercise"]
+per_byte, wire = ..., ...
+rows, ep = ..., ...
+### BEGIN SOLUTION
+h100 = hardware.accelerator("H100-SXM")
+per_byte = experts.routed_intensity(768)
+wire = h100.peak_flop_per_s / per_byte
+rows = hardware.ridge_rows(2048, 768, h100.ridge_flop_per_byte)
+ep = 2 ** math.ceil(math.log2(rows / (4096 * 8 / 128)))
+### END SOLUTION
+check("12.12", [per_byte, wire, rows, ep])

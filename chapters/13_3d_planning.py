@@ -14,7 +14,7 @@
 # - have all layouts of a cluster ranked, say why one was rejected, and know how far to trust the ranking,
 # - explain why a planner and a successful plan disagree.
 #
-# Time: about 75 minutes. You need chapters 3 to 11; chapter 12 for cp and ep.
+# Time: about 100 minutes, and as long again for the exercises. You need chapters 3 to 11; chapter 12 for cp and ep.
 
 # %%
 from dataclasses import replace
@@ -43,7 +43,7 @@ from course_lib.theory.inputs import (
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
 from course_lib.theory.memory.replay import memory_timeline
-from course_lib.theory.network import collectives, mesh, step_traffic
+from course_lib.theory.network import collectives, context, experts, mesh, step_traffic
 from course_lib.theory.pipelines import bubble
 from course_lib.theory.step import step_time
 from course_lib.theory.step.assumptions import (
@@ -153,7 +153,9 @@ for rank, (place, dp_group) in enumerate(ranks):
 steppers.talks("tp 2 × dp 4 × pp 2")
 
 # %% [markdown]
-# **Remember** that tp talks in each layer, pp at each boundary, and dp at the end; and that all groups of an axis talk at the same time.
+# Answers: tp has sent most. It talks in each layer, pp at each boundary of stages, and dp at the end; all groups of an axis talk at the same
+# time. If tp fills a node, every other axis crosses the network. The partners of cp are the nearest ranks beyond tp, and ep's are the same ranks as those of
+# dp · cp.
 #
 # The names in `mesh_dim_names` go from the outside in, so the *last* one is the innermost. Whoever writes `("tp", "dp", "pp")`
 # gets correct training on the wrong wires. The next section says what that costs.
@@ -250,6 +252,47 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # **Explain.** 150 GB take 0.42 s at 360 GB/s (collectives reach 80 % of NVLink's 450) and 3.0 s at 50 GB/s, and nothing hides them: 2.58 s more. Each micro-batch is longer now, so the bubble grows with
 # it, by $(p-1)/m = 7/32$ (chapter 11). The factor by hand leaves out latency and what embedding and head send, 4 %. Nothing crashes, and the loss is right. You
 # notice it only if you know what to expect. (No GPU ran here: these are predictions of `theory.step.step_time`, and section 13.4 says how good they are.)
+#
+# ### When the network is shared
+#
+# 50 GB/s for each GPU is not a law of nature. Cheaper nodes have fewer network cards than GPUs. Large networks are often
+# **oversubscribed** (超额订阅): the switches further up carry less than all the cards below can send. Llama 3's cluster has pods of
+# 3,072 GPUs at the full rate, and a seventh of it between pods (arXiv:2407.21783, section 3.3.1).
+#
+# **Predict.** Take the right order, and a seventh of the network everywhere: 7.1 GB/s for each GPU. By which factor does the step get slower?
+
+# %%
+shared = predict("13.shared", "Step, a seventh / all of it?", yours=None)
+
+
+# %%
+def with_network(share):
+    """The update on the same GPUs, with a part of their network."""
+    link = replace(hardware.NDR, bytes_per_s=50e9 * share)
+    job = Job(llama, Recipe(), layout, replace(cluster, between=link), sequence=4096)
+    return step_time.step_time(job)
+
+
+steps = {"1": right, "1/2": with_network(1 / 2), "1/4": with_network(1 / 4)}
+steps["1/7"] = with_network(1 / 7)
+extra = sent.bytes_by_axis["dp"] * (7 - 1) / 50e9
+by_hand = (right.total_s + extra) / right.total_s
+in_theory = steps["1/7"].total_s / right.total_s
+expect(by_hand, in_theory, within=0.03, label="1/7 of it", yours=shared)
+
+# %%
+bars = {}
+for share, step in steps.items():
+    parts = {"computing": step.compute_s, "tp": step.tp_s, "pp": step.pp_s}
+    parts |= {"dp": step.dp_s, "idle": step.bubble_s}
+    name = f"{share} of the network"
+    bars[name] = {**parts, "other": step.total_s - sum(parts.values())}
+figures.stacked_bars(bars, "One update", "{:.2f} s".format)
+
+# %% [markdown]
+# **Explain.** A fifth slower, and nearly all of it is dp: its 4.2 GB take 0.59 s instead of 0.08. Under ZeRO-1 they can hide only behind the
+# last of the 32 micro-batches, since the gradients of the others are added up first. tp never leaves its node, and pp sends
+# little. So the thin part of a network belongs to what is sent once an update. Meta's scheduler places jobs accordingly.
 #
 # **Remember**
 # - tp sends most and waits: innermost, never beyond the fast wire.
@@ -417,7 +460,7 @@ for tp, pp in ((1, 80), (8, 10)):
     batches[f"tp {tp}, pp {pp}"] = sequences * 4096 / 1e6
 assert sequences == 2048 * 8 / 8
 batches["Llama 3 405B, at most"] = 16  # arXiv:2407.21783, section 3.4.1
-batches["LLaMA-2"] = 4  # arXiv:2307.09288, section 2.2
+batches["LLaMA-2"] = 4  # arXiv:2307.09288, section 2.2, table 1
 title = "Million tokens in an update"
 figures.bars(batches, "{:.1f}".format, title, style.COMPUTING)
 
@@ -462,13 +505,53 @@ figures.ranked_layouts(notes, "LLaMA-2 70B on 2048 RTX 4090, 1024 × 4096 tokens
 # %% [markdown]
 # ## 13.4 The planner
 #
-# By hand, people choose like this:
+# ### When to choose what
 #
-# 1. tp: a divisor of the GPUs in a node and of the key-value heads, as small as memory allows.
-# 2. pp: as few stages as memory needs, and at least four times as many micro-batches.
-# 3. cp if a sequence of activations does not fit; ep if there are experts.
-# 4. dp: the rest. It must divide the global batch. ZeRO-1 costs nothing extra, so take it.
-# 5. Recompute last, because it costs a third.
+# By hand, first make it fit, and then ask one question of each kind of parallelism: how many FLOP does a GPU do for each byte that it
+# sends? Above the ridge of its wire the messages can hide; below it they cannot. For H100s (19,788 FLOP per byte over the network, 2,199 over NVLink) and LLaMA-2 70B:
+#
+# | take | when | the number that decides |
+# |---|---|---|
+# | DDP | one GPU holds everything | 16 bytes a parameter: 80 GB are full at 5 billion |
+# | ZeRO-1 | there are replicas | sends what DDP sends, and cuts 12 of the 16 bytes by dp |
+# | ZeRO-2 | an update has one micro-batch | with $m$ of them it sends $(m+1)/2$ times as much |
+# | ZeRO-3 (FSDP) | the states still don't fit | FLOP per byte = tokens of a micro-batch on a GPU: 19,788 hide it |
+# | HSDP | the states fit in one node: up to 40 billion | the same over NVLink: 2,199 tokens |
+# | tp | a micro-batch of one sequence doesn't fit, or GPUs outnumber sequences | 5,596 FLOP per byte at tp 8: inside a node only |
+# | pp | it still doesn't fit | the bubble, $(p-1)/m$: at least four micro-batches a stage |
+# | cp | a sequence is too long for that | tokens on a rank: 4,947 hide a causal ring |
+# | ep | there are experts | the expert's width: $2.25f$ FLOP per byte |
+#
+# Degrees come last: tp a divisor of the GPUs in a node and of the key-value heads, dp whatever is left, and a divisor of the global batch.
+# Recompute only if nothing else fits, because it costs a third. Here are the intensities on one scale, with 4096 tokens in a micro-batch:
+
+# %%
+tokens, stage_layers, wire = 4096, 10, 50e9
+flop, weights = flops.six_nd(exact, tokens), 2 * exact  # one layer; bf16
+network = collectives.ridge(h100.peak_flop_per_s, wire)
+ring = 2 * context.hidden_ring_tokens(h100.peak_flop_per_s, wire, 8192, 1024)  # causal
+boundary = 2 * collectives.activation_bytes(1, tokens, llama.hidden)  # there and back
+per_byte = {
+    "pp, 10 layers a stage": stage_layers * flop / boundary,
+    "ZeRO-1, 32 micro-batches": 32 * flop / collectives.zero_volume(weights, 1),
+    "cp 16 of 131,072 tokens": 131_072 / 16 / ring * network,
+    "ep, Mixtral": experts.routed_intensity(14_336),
+    "ridge of the network": network,
+    "tp 8": collectives.layer_intensity(llama.hidden, 8, layer_parameters=exact),
+    "ep, DeepSeek-V3": experts.routed_intensity(2048),
+    "ZeRO-3": flop / collectives.zero_volume(weights, 3),
+    "ridge of NVLink": collectives.ridge(h100.peak_flop_per_s, 450e9),
+}
+assert list(per_byte.values()) == sorted(per_byte.values(), reverse=True)
+assert round(ring) == 4947 and round(per_byte["tp 8"]) == 5596
+assert round(per_byte["ZeRO-3"]) == tokens and round(network) == 19_788
+title = "FLOP for each byte sent"
+figures.bars(per_byte, "{:,.0f}".format, title, style.COMPUTING, tens=True)
+
+# %% [markdown]
+# What lies below the network's ridge stays inside a node, or the GPUs wait for it. ZeRO-3 moves up with the tokens: five such micro-batches at
+# once on a GPU would hide it over the network. tp 8 and DeepSeek's experts cannot be moved, since the tokens cancel. These are peaks; real
+# kernels are slower than the peak, which makes hiding easier.
 #
 # A computer can try all layouts. `theory.planner` takes every tp, pp, cp, ep, dp with the right
 # product, every ZeRO stage, micro-batch, number of chunks (chapter 11) and recomputation. For each it computes memory and time with the formulas you know from
@@ -563,9 +646,27 @@ print(f"bubble: {few:.0%} on 128 GPUs, {many:.0%} on 16,384")
 assert few < 0.01 and many > 0.5
 panel.nodes.value = 16
 
+# %%
+with_zero_3 = panel.result.best(1)[0]
+panel.zero_stage.value = "0"
+without = panel.result.best(1)[0]
+assert with_zero_3.layout.zero_stage == 3
+assert (without.layout.tp, without.layout.pp) == (4, 8)
+assert 1.1 < without.step_s / with_zero_3.step_s < 1.3
+panel.zero_stage.value = "planner's choice"
+panel.model.value, panel.recompute.value = "llama3.1-405b", "none"
+assert panel.result.fitting == 0
+panel.nodes.value = 32
+assert panel.result.fitting
+
 # %% [markdown]
 # With 512 sequences on 16,384 GPUs each GPU has a thirty-second of a sequence. dp can be at most 512, so the rest must be tp and pp, and each pipeline has few micro-batches. The batch
-# limits how many GPUs are of use (chapter 1).
+# limits how many GPUs are of use (chapter 1). That was (1); the other answers:
+#
+# - (2) Without ZeRO, tp 4 and pp 8 must make it fit, in place of tp 2 and no stages. The step takes 18 % longer.
+# - (3) From 32 nodes on: 256 GPUs for 405 billion parameters.
+# - (4) Plans with ep 64 wait for tokens for 2.5 to 3 of 6 seconds. With ep 8 that falls to 0.45 s, but needs 16 stages, and their bubble takes 1.6 s.
+#   Without ep, tp 4 takes the place of ep, and the fastest step is 7.3 s instead of 5.7 s.
 #
 # ### How far to trust it
 #
@@ -632,6 +733,12 @@ for percent in (30, 35, 40, 45, 50, 55, 60):
     step = step_time.step_time(job, guess)
     rates.append((percent, step.model_flop / step.total_s / long.world / 1e12))
 assert abs(dict(rates)[50] / 380 - 1) < 0.03
+
+# 16 documents of 8192 tokens in place of one of 131,072: a sixteenth of the scores
+seen = {"mask": "causal", "attention": "flash"}
+whole, cut = (flops.training_flops(meta.shape, 1, s, **seen) for s in (131_072, 8192))
+in_scores = [x.scores_flop / x.model_flop for x in (whole, cut)]
+assert [round(100 * share) for share in in_scores] == [40, 4]
 figures.lines(
     {"theory": rates},
     "rate of attention, % of the peak",
@@ -642,6 +749,11 @@ figures.lines(
 )
 
 # %% [markdown]
+# There is a second assumption in it. Llama 3 hides the documents of a sequence from each other, by a **document mask** (文档掩码; section 3.2 of the
+# paper). If 131,072 tokens were 16 documents of 8192 each, a sixteenth of the scores would be left, and attention's share of the FLOP would
+# fall from 40 % to 4 %. So ask what a printed TFLOP/s counts. And documents are not equally long: the zig-zag order of section 12.6 then
+# no longer gives all ranks equal work.
+#
 # A prediction is as good as the assumption that weighs most: name it. And believe the planner where two plans differ by
 # a factor. Where they differ by 10 %, measure. Ignore 1 %.
 #
@@ -714,7 +826,8 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Remember**
-# - All layouts, memory first, then time. The reason of each rejection is part of the answer.
+# - FLOP for each byte sent, against the ridge of the wire, say what can hide.
+# - All layouts, memory first, then time. The reason for each rejection is part of the answer.
 # - Among the first ten, decide by what the model of time does not know.
 # - Plan under two sets of assumptions, and take what loses least under both.
 # - A rate that was fitted to a run says nothing about that run. Leave a source out and predict it.
@@ -907,7 +1020,7 @@ show_source(scratch.three_d.ThreeD)
 # `DeviceMesh`.
 #
 # **Predict.** Rank 0 has 3 layers and the embedding, which is cut by words like the layers' matrices (chapter 10). The batch is 8 sequences of 16 tokens in fp32; dp is 2, and each replica runs two micro-batches.
-# How many bytes does rank 0 hand to tp's all-reduces in one update? First the size of one message, then their number.
+# How many bytes does rank 0 put into tp's all-reduces in one update? First the size of one message, then their number.
 
 # %%
 tp_bytes = predict("13.tp_bytes", "tp bytes?", yours=None)
@@ -943,7 +1056,7 @@ figures.rank_mesh(eight.places, version.sent)
 #
 # Now with four ranks: tp 2, pp 2, and dp 1.
 #
-# **Predict.** The batch stays 8. Does rank 0 store as much as before? And how many times as many bytes does it hand to tp's all-reduces?
+# **Predict.** The batch stays 8. Does rank 0 store as much as before? And how many times as many bytes does it put into tp's all-reduces?
 
 # %%
 less = predict("13.four", "tp bytes, 4 ranks / 8?", yours=None)
@@ -982,7 +1095,7 @@ figures.built(races.report()["parts"])
 # 3. A wrong order trains correctly, and slowly.
 # 4. Bytes / capacity is a lower bound; a plan names its degrees.
 # 5. Search all layouts; ask why one is rejected.
-# 6. Trust factors, measure percents.
+# 6. Above the wire's ridge (FLOP per byte) messages can hide. Trust factors, measure percents.
 # 7. Where a planner and a good plan disagree, find the assumption. With experts it is whether the messages hide.
 
 # %%

@@ -19,7 +19,7 @@ from course_lib.checking import (
 from course_lib.checking.builds import experts as experts_build
 from course_lib.checking.builds import ring_attention
 from course_lib.theory.compute import flops
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import accelerator, ridge_rows
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
@@ -291,6 +291,30 @@ def _slices(answer: Any) -> None:
     expect_number(answer[3], plain / mixed, because, rel=5e-3)
 
 
+@exercise(
+    "12.12",
+    kind="calculate",
+    title="narrow experts",
+    hints=(
+        "Section 12.4: FLOP for each byte follow from the width alone.",
+        "A wire can be hidden if peak / bandwidth is at most that: solve for the bandwidth.",
+        "hardware.ridge_rows(2048, 768, h100.ridge_flop_per_byte). An expert gets tokens · 8 / 128 "
+        "rows from each GPU of the ep group.",
+    ),
+)
+def _narrow(answer: Any) -> None:
+    expect_parts(answer, 4, "FLOP per byte, bytes per second, rows, and ep")
+    chip = accelerator("H100-SXM")
+    per_byte = experts.routed_intensity(768)
+    rows = ridge_rows(2048, 768, chip.ridge_flop_per_byte)
+    expect_number(answer[0], per_byte, "2.25 times the width, three matrices in 16 bits", rel=5e-3)
+    wire = chip.peak_flop_per_s / per_byte
+    expect_number(answer[1], wire, "peak / FLOP per byte: more than NVLink sends", rel=5e-3)
+    expect_number(answer[2], rows, "R / (1 - R (1/h + 1/f)), with the ridge 295", rel=5e-3)
+    enough = 2 ** math.ceil(math.log2(rows / (4096 * 8 / 128)))
+    expect_number(answer[3], enough, "each GPU of the group brings an expert 256 rows")
+
+
 BUILDS = (experts_build.EXPERTS, ring_attention.RING_ATTENTION)
 
 QUIZ = (
@@ -321,6 +345,16 @@ QUIZ = (
         ),
         answer=1,
         why="The all-to-all brought it the tokens of the whole batch.",
+    ),
+    Question(
+        "Twice as many experts, half as wide, and each token uses twice as many. What changes?",
+        (
+            "nothing: the FLOP stay the same",
+            "as many FLOP for twice the bytes: the all-to-all hides worse",
+            "half the bytes, since the experts are smaller",
+        ),
+        answer=1,
+        why="FLOP per byte are 2.25 f. A token travels to each of its experts, narrow or wide.",
     ),
     Question(
         "Ring attention, causal, 8 ranks with slices in order. What is wrong?",

@@ -515,6 +515,16 @@ QUIZ = (
         why="It assumes perfect cuts and no buffers; whether a layout fits, the planner says.",
     ),
     Question(
+        "What decides whether ZeRO-3's gathers can hide behind computing?",
+        (
+            "the number of parameters",
+            "the tokens of a micro-batch on a GPU, against the wire's ridge",
+            "the number of GPUs",
+        ),
+        answer=1,
+        why="6Pt FLOP for 3 · 2P bytes: t FLOP per byte. The parameters cancel.",
+    ),
+    Question(
         "The planner ranks A 3 % ahead of B. What do you do?",
         ("take A", "take B", "decide by something else, or measure both"),
         answer=2,

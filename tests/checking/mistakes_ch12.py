@@ -86,6 +86,11 @@ MISTAKES = [
     ("12.9", "the same wire", (8, 2, 8, 1.882)),
     ("12.9", "the other way round", (8, 32, 64, 1.882)),
     ("12.9", "the limit of many ranks", (8, 2, 64, 2.0)),
+    ("12.12", "two matrices", (1152, 858.9e9, 626.6, 4)),
+    ("12.12", "forward only", (2.25 * 768 * 2 / 3, 858.9e9, 626.6, 4)),
+    ("12.12", "rows of a square matrix", (1728, 572.6e9, 415.0, 2)),
+    ("12.12", "the ridge itself", (1728, 572.6e9, 295.3, 2)),
+    ("12.12", "ep rounded down", (1728, 572.6e9, 626.6, 2)),
 ]
 
 OTHER_FORMS = [

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from course_lib import launch
 from course_lib.scratch.experts.all_to_all import AllToAll
+from course_lib.scratch.experts.biased import BiasedRouter
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.scratch.experts.router import Router, accepted, balance_loss, expert_capacity
 
@@ -88,6 +89,65 @@ def test_the_balance_loss_makes_the_load_even():
         optimizer.step()
         optimizer.zero_grad()
     assert busiest[-1] < 0.7 * busiest[0]
+
+
+def test_a_bias_changes_the_choice_and_not_the_weights():
+    torch.manual_seed(0)
+    router, x = BiasedRouter(HIDDEN, EXPERTS, 2), tokens(6)
+    router.bias[3] = 2.0  # more than any probability
+    chosen, weights, probabilities = router(x)
+    assert (chosen == 3).any(dim=1).all()
+    picked = probabilities.gather(1, chosen)
+    assert torch.allclose(weights, picked / picked.sum(1, keepdim=True))
+    weights[:, 0].sum().backward()
+    assert router.bias.grad is None and "bias" not in dict(router.named_parameters())
+
+
+def test_a_nudge_by_hand():
+    router = BiasedRouter(HIDDEN, EXPERTS, 1)
+    router.nudge(torch.tensor([5, 1, 2, 0]), 0.5)
+    router.nudge(torch.tensor([5, 1, 2, 0]), 0.25)
+    assert router.bias.tolist() == [-0.75, 0.75, 0.0, 0.75]  # 2 is the mean
+
+
+def test_the_bias_makes_the_load_even():
+    torch.manual_seed(0)
+    router, x = BiasedRouter(HIDDEN, EXPERTS, 1), tokens(200) + 1.0
+    busiest = []
+    for _ in range(100):
+        load = torch.bincount(router(x)[0].flatten(), minlength=EXPERTS)
+        busiest.append(int(load.max()))
+        router.nudge(load, 0.01)
+    assert busiest[-1] < 0.7 * busiest[0]
+
+
+def nudged(sizes):
+    """The bias after three batches of this rank's part of the tokens."""
+    rank = launch.init()
+    moe = build(2)
+    moe.router = biased(moe.router)
+    moe.spread(dist.group.WORLD)
+    for _ in range(3):
+        moe(tokens(sum(sizes)).split(sizes)[rank.rank][None])
+        moe.router.nudge(moe.counts.sum(0), 0.1)
+    return moe.router.bias
+
+
+def biased(router):
+    other = BiasedRouter(HIDDEN, EXPERTS, router.top_k)
+    other.scores = router.scores
+    return other
+
+
+def test_all_ranks_have_the_bias_of_one_process():
+    alone = build(2)
+    alone.router = biased(alone.router)
+    for _ in range(3):
+        alone(tokens(15)[None])
+        alone.router.nudge(alone.counts.sum(0), 0.1)
+    for bias in launch.run(nudged, [3, 12], ranks=2):
+        assert torch.equal(bias, alone.router.bias)
+    assert alone.router.bias.abs().sum() > 0
 
 
 def spread_and_compare(factor, top_k, sizes):

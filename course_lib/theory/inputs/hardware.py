@@ -1,6 +1,7 @@
 """Accelerators and the links between them: data-sheet numbers with their sources."""
 
 from dataclasses import dataclass
+from math import inf
 from typing import Any, ClassVar
 
 from course_lib.checked import checked
@@ -153,6 +154,21 @@ def matmul_intensity(rows: int, inner: int, columns: int, element_bytes: int = 2
         whole(name, size)
     moved = rows * inner + inner * columns + rows * columns
     return 2 * rows * inner * columns / (element_bytes * moved)
+
+
+def ridge_rows(inner: int, columns: int, flop_per_byte: float, element_bytes: int = 2) -> float:
+    """Rows from which a product with an inner × columns matrix is limited by arithmetic.
+
+    `matmul_intensity` solved for m: bytes·R·k·n / (2·k·n − bytes·R·(k + n)), with R FLOP per byte,
+    the chip's ridge. Infinite where the matrix is too narrow for any number of rows. Raises
+    ValueError for sizes below 1 and a ridge that is not positive.
+    """
+    for name, size in {"inner": inner, "columns": columns, "element_bytes": element_bytes}.items():
+        whole(name, size)
+    number("flop_per_byte", flop_per_byte, above=0)
+    moved = element_bytes * flop_per_byte
+    left = 2 * inner * columns - moved * (inner + columns)
+    return moved * inner * columns / left if left > 0 else inf
 
 
 PCIE4 = Link("PCIe4 x16", 31.5e9, PCIE_LATENCY_S)

@@ -138,6 +138,20 @@ def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
     return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
 
 
+def routed_intensity(width: int, *, matrices: int = 3, element_bytes: int = 2) -> float:
+    """FLOP of the experts for each byte that their tokens are sent, forward and backward.
+
+    A row of h numbers travels four times, there and back, and its gradient too; meanwhile its
+    expert of `matrices` · h · width weights does 6 FLOP with each of them:
+    6·matrices·h·width / (4·h·bytes), so h cancels, and so do the tokens. Bytes are counted with
+    the part that stays on the rank. Source: from Lepikhin et al. 2020, arXiv:2006.16668, section 3.
+    """
+    whole("width", width)
+    whole("matrices", matrices)
+    whole("element_bytes", element_bytes)
+    return 1.5 * matrices * width / element_bytes
+
+
 def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, ...]:
     """Expected load when expert i is liked in proportion to 1 / i^skew, i = 1, 2, …
 

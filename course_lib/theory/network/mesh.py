@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.layout import Layout
-from course_lib.validation import choice, listed, whole
+from course_lib.validation import choice, divisible, listed, whole
 
 ORDER = ("tp", "cp", "dp", "pp")
+# The axes of the experts' own mesh, and those in whose place they stand.
+EXPERT_AXES = {"etp": "tp", "ep": "cp", "edp": "dp"}
 
 
 def data_parallel(world: int, tp: int = 1, pp: int = 1, cp: int = 1) -> int:
@@ -72,6 +74,24 @@ def groups(layout: Layout, axis: str, order: Sequence[str] = ORDER) -> tuple[tup
     blocks = range(0, layout.world, width)
     starts = (block + rank for block in blocks for rank in range(stride))
     return tuple(tuple(range(start, start + width, stride)) for start in starts)
+
+
+@checked
+def expert_groups(layout: Layout, axis: str, etp: int | None = None) -> tuple[tuple[int, ...], ...]:
+    """Groups of the experts' own mesh, "etp", "ep" or "edp", over the same ranks, by their first.
+
+    Each stage's tp · cp · dp ranks are dealt out anew: etp ranks share an expert's matrices, ep
+    such groups have all experts, and the edp = tp·cp·dp / (etp·ep) ranks of a place hold the same.
+    `etp` None: tp, as the rest of the theory has it. Source: Liu et al. 2025, arXiv:2504.14960,
+    section 3.2; Megatron-LM, parallel_state.py. Raises ValueError for degrees that do not divide.
+    """
+    choice("axis", axis, EXPERT_AXES)
+    etp = layout.tp if etp is None else etp
+    whole("etp", etp)
+    stage = layout.tp * layout.cp * layout.dp
+    divisible("tp*cp*dp", stage, "etp*ep", etp * layout.ep)
+    folded = Layout(dp=stage // (etp * layout.ep), tp=etp, cp=layout.ep, pp=layout.pp)
+    return groups(folded, EXPERT_AXES[axis])
 
 
 @checked

@@ -127,6 +127,21 @@ def test_memories_and_links_are_those_of_the_data_sheets():
     assert found == SHEETS
 
 
+@every(("inner", "columns"), [(4096, 14_336), (7168, 2048), (8192, 8192)])
+def test_at_the_ridge_s_rows_the_intensity_is_the_ridge(inner, columns):
+    rows = hardware.ridge_rows(inner, columns, H100.ridge_flop_per_byte)
+    below, above = (
+        hardware.matmul_intensity(count, inner, columns) for count in (int(rows), int(rows) + 1)
+    )
+    assert below <= H100.ridge_flop_per_byte <= above
+
+
+def test_a_narrow_matrix_never_gets_to_the_ridge():
+    assert hardware.ridge_rows(128, 128, 295) == float("inf")
+    with pytest.raises(ValueError, match="columns must be at least 1"):
+        hardware.ridge_rows(128, 0, 295)
+
+
 def seen(chip):
     """Name, ridge, and the memory, rate and links of a cluster of such chips."""
     cluster = Cluster(chip, nodes=2)
@@ -168,6 +183,11 @@ PROBES = {
         hardware.tensor_core_peak,
         {"clock_hz": 1e9, "fma_per_clock": 256, "tensor_cores": 432},
         {"clock_hz": 2e9, "fma_per_clock": 512, "tensor_cores": 528},
+    ),
+    "ridge_rows": Probe(
+        hardware.ridge_rows,
+        {"inner": 4096, "columns": 4096, "flop_per_byte": 100.0},
+        {"inner": 2048, "columns": 2048, "flop_per_byte": 200.0, "element_bytes": 4},
     ),
     "ridge": Probe(
         hardware.ridge,

@@ -7,6 +7,7 @@ import pytest
 from every import every
 from probes import Probe
 
+from course_lib.theory.compute.flops import training_flops
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS
 from course_lib.theory.inputs.job import Job
@@ -86,6 +87,16 @@ def test_balanced_bytes_are_those_of_the_traffic():
     kept = [[2 * tokens // 8] * 8] * ranks
     one_layer = experts.routed_bytes(kept, 3, 2 * mixtral.hidden)
     assert one_layer == 4 * load.dispatch_bytes
+
+
+def test_the_intensity_is_that_of_a_training_step():
+    """Mixtral: FLOP of all experts over the bytes of all four journeys, home ones included."""
+    mixtral, tokens = MODELS["mixtral-8x7b"], 4096
+    cluster = Cluster(ACCELERATORS["H100-SXM"])
+    traffic = step_traffic(Job(mixtral, Recipe(), Layout(dp=8, ep=8), cluster, sequence=tokens))
+    handed = traffic.bytes_by_axis["ep"] * 8 / 7
+    flop = training_flops(mixtral, 1, tokens).experts_flop
+    assert experts.routed_intensity(mixtral.expert_width) == pytest.approx(flop / handed)
 
 
 def test_routed_bytes_by_hand():
@@ -192,6 +203,9 @@ PROBES = {
         experts.balance_loss,
         {"load": (3, 1), "probabilities": (0.7, 0.3)},
         {"load": (2, 2), "probabilities": (0.5, 0.6)},
+    ),
+    "routed_intensity": Probe(
+        experts.routed_intensity, {"width": 64}, {"width": 128, "matrices": 2, "element_bytes": 4}
     ),
     "routed_bytes": Probe(
         experts.routed_bytes,

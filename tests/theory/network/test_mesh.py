@@ -6,9 +6,14 @@ from probes import Probe
 
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.network import mesh
+from course_lib.theory.network.who_talks import who_talks
 
+H100 = accelerator("H100-SXM")
 CUBE = Layout(dp=2, tp=2, pp=2)
 
 
@@ -60,6 +65,28 @@ def test_nodes():
     assert mesh.nodes_of(layout, "tp", order=("pp", "dp", "cp", "tp")) == 8
 
 
+def test_experts_on_a_mesh_of_their_own_by_hand():
+    """Four GPUs, etp 2 and ep 2 as in figure 2 of arXiv:2504.14960; then folded to ep 4."""
+    layout = Layout(tp=2, dp=2, ep=2)
+    assert mesh.expert_groups(layout, "etp") == ((0, 1), (2, 3))
+    assert mesh.expert_groups(layout, "ep") == ((0, 2), (1, 3))
+    folded = Layout(tp=2, cp=2, dp=2, ep=4, pp=2)
+    assert mesh.expert_groups(folded, "ep", 1)[:2] == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert mesh.expert_groups(folded, "edp", 1)[0] == (0, 4)
+
+
+def test_with_the_tp_of_attention_they_are_the_groups_of_the_traffic():
+    layout = Layout(tp=2, cp=2, dp=4, ep=4)
+    job = Job(MODELS["mixtral-8x7b"], Recipe(), layout, Cluster(H100, nodes=2), 4096)
+    (dispatch,) = (talk for talk in who_talks(job) if talk.message.what == "dispatch")
+    assert sorted(dispatch.groups) == sorted(mesh.expert_groups(layout, "ep"))
+
+
+def test_experts_that_do_not_divide_are_explained():
+    with pytest.raises(ValueError, match=r"tp\*cp\*dp 4 is not divisible by etp\*ep 8: take"):
+        mesh.expert_groups(Layout(tp=2, dp=2, ep=2), "ep", etp=4)
+
+
 ON_MESH = {"layout": Layout(dp=2, tp=2, pp=4)}
 OTHER_MESH = {"layout": Layout(dp=4, tp=2, pp=2), "order": ("dp", "pp", "cp", "tp")}
 PROBES = {
@@ -69,6 +96,11 @@ PROBES = {
     "strides": Probe(mesh.strides, ON_MESH, OTHER_MESH),
     "place": Probe(mesh.place, ON_MESH | {"rank": 5}, OTHER_MESH | {"rank": 6}),
     "groups": Probe(mesh.groups, ON_MESH | {"axis": "dp"}, OTHER_MESH | {"axis": "tp"}),
+    "expert_groups": Probe(
+        mesh.expert_groups,
+        {"layout": Layout(tp=2, dp=4, ep=2), "axis": "ep"},
+        {"layout": Layout(tp=2, dp=4, ep=4), "axis": "edp", "etp": 1},
+    ),
     "nodes_of": Probe(
         mesh.nodes_of,
         {"layout": Layout(dp=4, tp=4, pp=2), "axis": "dp"},
