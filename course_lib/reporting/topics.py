@@ -12,11 +12,7 @@ _KEYS = {
     "messages": "6.messages 6.bytes 6.tree 6.cross 7.more_copies 7.calls 8.stage3 8.offload "
     "9.gathers 9.scatters 9.waiting 9.hiding 9.units 9.refined 9.copies 9.copied 10.pair_bytes "
     "10.sp 10.count 10.bytes 10.left 11.messages 11.bytes 12.routed 12.zig_bytes 12.gathered "
-    "13.tp_bytes 13.four 14.factor 14.exchange "
-    "14.overhead 11.chunks 12.least 17.dp_bytes",
-    "9.gathers 9.scatters 9.waiting 10.pair_bytes 10.sp 10.count 10.bytes 10.left 11.messages "
-    "11.bytes 12.routed 12.zig_bytes 12.gathered 13.tp_bytes 13.four 14.factor 14.exchange "
-    "14.overhead 11.chunks 12.least 12.folded "
+    "13.tp_bytes 13.four 14.factor 14.exchange 14.overhead 11.chunks 12.least 12.folded "
     "17.dp_bytes",
     "time": "5.days 5.slower 6.ms 6.alpha 6.slow_ring 6.slow_tree 7.step 7.tail 7.end 10.faster "
     "11.idle 11.many 11.twice 13.slower 13.shared 13.v3_waits 14.saturated 14.swap 15.interval "
