@@ -3,23 +3,22 @@
 #
 # A shop recommends things to a billion customers. Its model has a table with one row of 64 numbers for each of them, in
 # fp32: 256 GB. You train it on 8 GPUs, and in one update each GPU meets 100,000 customers. You wrap the model in DDP, as in
-# chapter 7. It would need 256 GB on every GPU, but suppose it had them: how long would the all-reduce take, and how much of what
-# it sends is anything but zeros?
+# chapter 7. That needs 256 GB on every GPU. Suppose they were there: how long would the all-reduce take, and how much of what
+# it sends would be anything but zeros?
 #
 # By the end of this chapter you can
 #
-# - say which part of a model is sparse, and compute the bytes of an update of it in four ways,
+# - say which part of a model is sparse, and compute what one update of it sends, for four ways to train it,
 # - write a parameter server with its two requests, pull and push, and say when its link is full,
 # - predict by how many updates a gradient is late where nobody waits, and what that does to the learning rate,
 # - tell pipelines that flush from those that keep old weights, and both from local SGD,
-# - say what of a copy from the host hides behind computing, and from how many tokens on,
+# - say how much of a copy from the host hides behind computing, and from how many tokens on all of it does,
 # - put `torch.distributed`, DDP and RPC in their places, and read the order of events in a model that uses all three.
 #
-# Time: about two hours. You need chapters 6, 7 and 11.
+# Time: about 80 minutes, and 90 for the exercises, one of which is a parameter server that you write. You need chapters 6, 7 and 11.
 
 # %%
 import json
-import time
 from statistics import fmean
 
 import torch
@@ -47,8 +46,8 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** Suppose each GPU could fetch exactly the rows that it meets, from wherever they are, and send their gradients back. DDP
-# sends how many times as much? (Row numbers have 8 bytes.)
+# **Predict.** Suppose each GPU could fetch exactly the rows that it meets, wherever they are, and send their gradients back. How many
+# times as much does DDP send? (A row number has 8 bytes.)
 
 # %%
 factor = predict("14.factor", "All-reduced / exchanged?", yours=None)
@@ -67,11 +66,11 @@ assert table.weight.grad.any(dim=1).tolist() == [False, True, False, False, True
 figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 
 # %% [markdown]
-# Row 4 was used twice and has the sum of both. That all other rows are zeros we know before we compute anything. This is the **sparse part** (稀疏部分) of a model: large, and hardly used. What follows the table, some matrices, is
-# its **dense part** (稠密部分): each sample uses every weight of it. Language models are dense. Their embedding has 100,000 rows, and a batch
-# of a million tokens meets most of them. Recommenders, search and advertising have tables of terabytes.
+# Row 4 was used twice, so it has the sum of both gradients. All other rows are zeros, and we knew that before we computed anything. Such a table is the **sparse part** (稀疏部分) of a model: large, and hardly touched by one batch. The matrices that follow it are
+# the **dense part** (稠密部分): every sample uses all of their weights. Language models are dense. Their embedding has some 100,000 rows, and a batch
+# of a million tokens meets most of them. Recommenders, search and advertising are sparse, and their tables take terabytes (Meta has shown training of models with up to 12 trillion parameters, arXiv:2104.05158).
 #
-# DDP does not look. It all-reduces all rows, at $2(n-1)/n$ times the table (chapter 6):
+# DDP does not look for zeros. It all-reduces all rows, at $2(n-1)/n$ times the table (chapter 6):
 
 # %%
 exchange = sparse.RowExchange(rows=100_000, width=64)
@@ -84,13 +83,13 @@ assert times == all_reduced / exchange.total_bytes
 expect(times, label="all-reduced / exchanged", yours=factor)
 
 # %% [markdown]
-# **Explain.** 448 GB, of which 0.01 % of the rows on each GPU are not zero. Over 25 GB/s that is 18 s for an update whose useful part is 52 MB
-# and takes 2 ms. The 52 MB are
+# **Explain.** DDP sends 448 GB, and on each GPU only 0.01 % of the rows are not zero. Over 25 GB/s that takes 18 s. The useful part is 52 MB
+# and takes 2 ms:
 #
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
 # \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB},$$
 #
-# and 16 bytes of headers. The number of rows of the table is not in it. Ten times as many customers cost ten times the memory and not one byte more on the
+# plus 16 bytes of headers. The number of rows in the table does not appear. Ten times as many customers cost ten times the memory, and not one byte more on the
 # wire.
 #
 # **Remember**
@@ -100,30 +99,30 @@ expect(times, label="all-reduced / exchanged", yours=factor)
 # %% [markdown]
 # ## 14.2 Pull and push by hand
 #
-# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. Trainers (训练器) make two requests in each update
-# (Li et al. 2014, OSDI, "Scaling Distributed Machine Learning with the Parameter Server"):
+# A **parameter server** (参数服务器) is a process that owns the table and trains nothing. The processes that compute gradients are its **trainers** (训练器). Each of them makes two requests in
+# an update (Li et al. 2014, OSDI, "Scaling Distributed Machine Learning with the Parameter Server"):
 #
 # - **pull** (拉取): "give me rows 4 and 1",
 # - **push** (推送): "here are the gradients of the rows that I had".
 #
-# The server applies its optimizer to them. A trainer never has the table, nor its optimizer states. The trainer's end:
+# The server applies its optimizer to them, so a trainer holds neither the table nor its optimizer states. This is the trainer's end:
 
 # %%
 show_source(RemoteTable.pull, RemoteTable.push)
 
 # %% [markdown]
-# - `unique` makes each row travel once, however often the batch names it, and `places` puts it back into each place.
+# - `unique` lets each row travel once, however often the batch names it. `places` says where each row goes afterwards.
 # - `index_add_` does the opposite for gradients: it sums those of one row before they travel.
-# - With several servers, the rows are divided among them; for now there is one.
+# - With several servers, the rows are divided among them. For now there is one.
 #
-# The server's end, in step: all trainers get their rows before the table changes.
+# And this is the server's end. It serves its trainers **in step** (同步训练): all of them get their rows before the table changes.
 
 # %%
 show_source(ParameterServer.serve_together, ParameterServer.gradient)
 
 # %% [markdown]
 # **Predict.** One server, two trainers, rows of 64 numbers in fp32. Trainer 0 looks up the rows 7, 3, 7, 7; trainer 1 the rows 3 and 9. How
-# many bytes does trainer 0 send *and* receive in an update? Row numbers have 8 bytes, and so has the header that goes before each request.
+# many bytes does trainer 0 send *and* receive in an update? A row number has 8 bytes, and so has the header before each request.
 
 # %%
 bytes_0 = predict("14.exchange", "Bytes of trainer 0?", yours=None, unit="B")
@@ -156,24 +155,22 @@ both_ways = sent_by_0 + received_by_0
 expect(two_rows.total_bytes, both_ways, label="both ways", unit="B", yours=bytes_0)
 
 # %% [markdown]
-# **Explain.** Two different rows: $2 \cdot 256$ bytes there, as many back, two numbers of 8 bytes and two headers. Without `unique` it would be four rows and
-# twice the bytes. Both trainers, with the bytes that were counted:
+# **Explain.** Trainer 0 names two different rows. $2 \cdot 256$ bytes of rows come, as many bytes of gradients go, and with them two row numbers and two headers of 8 bytes each. Without `unique` four rows would travel, and
+# nearly twice the bytes. Here are both trainers, with the bytes that were counted:
 
 # %%
-sent = [log["send-recv"].size_bytes for _, log in trainers]
-back = [
-    sparse.RowExchange(len(set(ids)), 64).pulled_bytes for ids in LOOKED_UP.values()
-]
-looking = {f"trainer {n}": f"looks up {LOOKED_UP[n + 1]}" for n in range(2)}
-calls = []
-for trainer, there, here in zip(looking, sent, back, strict=True):
-    calls.append((trainer, "server", f"numbers, gradients: {there} B"))
-    calls.append(("server", trainer, f"rows: {here} B"))
-assert sum(back) == from_server["send-recv"].size_bytes
+calls, looking = [], {}
+for rank, ids in LOOKED_UP.items():
+    trainer, (_, log) = f"trainer {rank - 1}", trainers[rank - 1]
+    rows = sparse.RowExchange(rows=len(set(ids)), width=64)
+    assert log["send-recv"].size_bytes == rows.pushed_bytes
+    looking[trainer] = f"looks up {ids}"
+    calls.append((trainer, "server", f"numbers, gradients: {rows.pushed_bytes} B"))
+    calls.append(("server", trainer, f"rows: {rows.pulled_bytes} B"))
 figures.who_asks_whom([looking, {"server": "a table of 10 rows"}], calls, "One update")
 
 # %% [markdown]
-# And the table? Each trainer's gradient was 1 wherever it looked. The learning rate was 0.5, so the table has changed by half of what the server summed up:
+# And the table? Each trainer sent a gradient of 1 for every look-up. The learning rate was 0.5, so the table has changed by half of what the server summed up:
 
 # %%
 summed = (0 - 2 * served_table[:, :2]).tolist()
@@ -181,8 +178,8 @@ assert [summed[row][0] for row in (3, 7, 9)] == [2, 3, 1]
 figures.used_rows(LOOKED_UP[1] + LOOKED_UP[2], summed, "What the server summed up")
 
 # %% [markdown]
-# Row 7 was used three times by one trainer, row 3 once by each: the server *adds*. This is the gradient of the sum of all losses, as one process
-# would have it.
+# Row 7 was used three times by one trainer, row 3 once by each: the server *adds*. The result is the gradient of the sum of all losses, as one process
+# would compute it.
 #
 # ### A third way: a gradient that knows its rows
 #
@@ -201,12 +198,12 @@ assert together.indices().tolist() == [[3, 7]]
 assert together.values()[:, 0].tolist() == [1, 3]
 
 # %% [markdown]
-# With `sparse=True` the gradient is a **sparse tensor** (稀疏张量): row numbers and values. At first it has one entry for each look-up, four here;
-# `coalesce` sums those of one row. Its size follows the look-ups, not the table. (Optimizers must know such gradients: SGD, Adagrad and `SparseAdam` do,
-# AdamW refuses.)
+# With `sparse=True` the gradient is a **sparse tensor** (稀疏张量): row numbers and values. At first it has one entry for each look-up, here four;
+# `coalesce` sums those of one row. Its size depends on the look-ups, not on the table. (The optimizer must understand such gradients: SGD, Adagrad and `SparseAdam` do,
+# AdamW refuses them.)
 #
-# How do several ranks add such gradients up? An all-reduce adds place by place, and two ranks have different rows in one place. So all ranks
-# gather the rows of all, and each of them adds up:
+# How do several ranks add up such gradients? An all-reduce adds entry by entry, but the third entry of one rank belongs to another row than the third entry of the next. So every rank
+# gathers the rows of all ranks, and adds them up itself:
 
 # %%
 show_source(scratch.sparse_gradient.sum_of_rows)
@@ -214,8 +211,8 @@ show_source(scratch.sparse_gradient.sum_of_rows)
 # %% [markdown]
 # Gloo does this inside `dist.all_reduce` when it gets a sparse tensor, and so does DDP with such an embedding.
 #
-# **Predict.** No server now: 4 ranks have the whole table each, and each uses 100 rows of 64 numbers that no other uses. How many bytes does a rank
-# send, over the bytes that a trainer exchanges with a server for its 100 rows?
+# **Predict.** There is no server now. Each of 4 ranks has the whole table, and each uses 100 rows of 64 numbers that no other rank uses. Divide the bytes that a rank
+# sends by the bytes that a trainer exchanges with a server for its 100 rows. What is the ratio?
 
 # %%
 over_server = predict("14.gathered", "Gathered / exchanged?", yours=None)
@@ -249,8 +246,12 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** A rank sends its rows to each of the $n-1$ others, once; with a server it moves them twice, there and back. So gathering costs
-# about $(n-1)/2$ times as much. (The little that was measured more: each rank also says how many rows it has.)
+# **Explain.** A rank sends its rows to each of the $n-1$ others, once. With a server it moves them twice, there and back. So gathering costs
+# about $(n-1)/2$ times as much, here 1.5 times. The rest is row numbers: every row that is gathered brings its number along, while a server gets one number for two rows that move. With rows of 256 bytes and numbers of 8 this adds 1.5 %:
+#
+# $$\frac{(n-1)(256 + 8)}{2 \cdot 256 + 8} = 0.508\,(n-1).$$
+#
+# (The run counts a few bytes more, since each rank also says how many rows it has.)
 
 # %%
 sizes = range(2, 17)
@@ -263,9 +264,9 @@ figures.lines(
 )
 
 # %% [markdown]
-# What each rank stores does not shrink: `sparse=True` saves bytes on the wire, not one byte of the table.
+# What a rank stores does not shrink: `sparse=True` saves bytes on the wire, and not one byte of the table.
 #
-# All four ways for the shop's table, and for each of 8 GPUs:
+# Here are all four ways for the shop's table. First what moves:
 
 # %%
 ways = {
@@ -294,13 +295,13 @@ figures.bars(
 )
 
 # %% [markdown]
-# The last bar is what recommenders do today: the GPUs themselves hold the table, each an eighth of the rows, and ask each other, by the all-to-all of chapter
-# 12. Each GPU is a server for the others, and of its own rows, one in eight, it need not ask anybody. TorchRec, PyTorch's library for recommenders, does this (row-wise sharding); where the table doesn't fit into the
-# GPUs, parts of it stay in the hosts' memory.
+# The last bar is what recommenders do today. The GPUs themselves hold the table, each an eighth of the rows, and ask each other, by the all-to-all of chapter
+# 12. Each GPU is a server for the others, and one row in eight it has itself. TorchRec, PyTorch's library for recommenders, calls this row-wise sharding. Where the table doesn't fit into the
+# GPUs, parts of it stay in the memory of the hosts.
 #
 # **Remember**
 # - Pull the different rows, push the sum of their gradients: about $2 \cdot$ rows $\cdot$ width $\cdot$ bytes.
-# - `sparse=True`: row numbers and values. Ranks gather them, at $(n-1)/2$ times a server's bytes; the table stays whole on each.
+# - `sparse=True`: row numbers and values. Ranks gather them, at about $(n-1)/2$ times the bytes of a server; the table stays whole on each.
 # - The server adds gradients up; nobody divides.
 
 # %% [markdown]
@@ -308,7 +309,7 @@ figures.bars(
 #
 # 52 MB is little for a trainer. But all trainers ask the same server, and what all of them pull and push goes through *its* link.
 #
-# **Predict.** A trainer computes 20 ms in each update and exchanges 100,000 rows of 64 numbers. Each process has a link of 25 GB/s each way. Trainers do
+# **Predict.** A trainer computes for 20 ms in each update and exchanges 100,000 rows of 64 numbers. Each process has a link of 25 GB/s each way. Trainers do
 # not wait for each other. How many of them can one server serve before its link is busy all the time?
 
 # %%
@@ -327,10 +328,10 @@ assert busy.saturating_trainers == busy.alone_s / pushed_s
 expect(busy.saturating_trainers, label="trainers", yours=most)
 
 # %% [markdown]
-# **Explain.** An update takes a trainer $20 + 2.08$ ms. In this time the server must take in 26.4 MB from each of them, 1.06 ms. What it
-# sends travels the other way at the same time and is a little less. So 20.9 trainers fill its link, and the 22nd makes nothing faster.
+# **Explain.** An update takes a trainer $20 + 2.08$ ms. In this time the server must receive 26.4 MB from each trainer, which takes 1.06 ms. What it
+# sends travels the other way at the same time and is a little less. So 20.9 trainers fill its link, and a 22nd makes nothing faster.
 #
-# That is where nobody waits. What if all pull together and all push together?
+# That holds if nobody waits for anybody. What if all pull together and all push together?
 
 # %%
 pulled_s = 8 * exchange.pulled_bytes / busy.bytes_per_s
@@ -360,9 +361,9 @@ assert round(busy.speed_up_in_step, 2) == 4.82
 # %% [markdown]
 # Move the controls:
 #
-# 1. 64 trainers, one server: how many times as fast as one trainer are they, in step and as they come? How many servers do they need?
+# 1. 64 trainers, one server: how many times as fast as one trainer are they, in step and without waiting ("as they come")? How many servers do they need?
 # 2. Back to 8 trainers and one server, but each uses 10,000 rows. How many trainers could the server take now?
-# 3. A table of 100,000 rows, and all of them are used in each update. Would you still take a server?
+# 3. A table of 100,000 rows, and every update uses all of them. Would you still take a server?
 
 # %%
 panel = panels.parameter_server()
@@ -378,15 +379,15 @@ assert crowd.speed_up < 21 and four.speed_up == 64
 panel.trainers.value, panel.servers.value = 8, 1
 
 # %% [markdown]
-# Answers. (1) 9.2 times in step, 20.9 as they come. Four servers are enough where nobody waits: 64 times. (2) 191: the push is a tenth, while the update has hardly become shorter. (3) No. The
-# all-reduce sends 45 MB, the server would have to move 8 times 52, and DDP updates all rows on all GPUs anyway. A parameter server is for tables that are large *and* hardly used.
+# **Answers.** (1) 9.2 times in step, 20.9 as they come. If nobody waits, four servers are enough: 64 times. (2) 191: a push takes a tenth of the time, while an update has hardly become shorter. (3) No. The
+# all-reduce sends 45 MB from each GPU; the server would have to move 8 times 52 MB. A parameter server is for tables that are large *and* hardly used.
 
 # %% [markdown]
 # ### Which row lies where
 #
-# A full link is one reason for a second server; 256 GB of rows, with their optimizer states, are another. So each row lies on one of several. The obvious cut is by ranges: the first half of the rows here, the second half there. But rows are not
-# used alike. A few customers, words or films are met all the time, and where rows are numbered by age or by frequency, they stand together. Let 4 servers hold
-# 10,000 rows, and row $i$ be used in proportion to $1/i$, about as words are:
+# A full link is one reason for a second server. 256 GB of rows, with their optimizer states, are another. So the rows are divided among several servers. The obvious cut is by ranges: the first half of the rows here, the second half there. But rows are not
+# used equally often. A few customers, words or films are met all the time, and where rows are numbered by age or by frequency, these stand together. Let 4 servers hold
+# 10,000 rows, and let row $i$ be used in proportion to $1/i$, about as words are:
 
 # %%
 torch.manual_seed(0)
@@ -406,11 +407,10 @@ title = "Rows that one update uses, by server"
 figures.bars(rows, "{:,} rows".format, title, style.WEIGHTS)
 
 # %% [markdown]
-# By ranges the first server moves nearly half of the rows, and the slowest server decides. Row $i$ on server $i$ mod 4, or on server hash($i$) mod 4
-# where numbers have a pattern, gives each a quarter. (`pull` above does the first.) The trainers need no directory: everybody can compute
+# By ranges the first server moves nearly half of the rows, and everybody waits for it. Put row $i$ on server $i$ mod 4, and each moves a quarter. (`pull` above does this. Where the numbers have a pattern, take hash($i$) mod 4.) The trainers need no directory: everybody can compute
 # where a row lies.
 #
-# The demo does this with real text. 3 trainers, rows for the n-grams of characters, first one server and then two:
+# The demo does this with real text. Three trainers use rows for **n-grams**, sequences of a few characters; they have first one server, then two:
 
 # %%
 six = {"batch": 6, "steps": 10, "stream": False}
@@ -430,28 +430,28 @@ linked = {
 figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The losses are those of one process, to the last digits. The table has 8192 rows and a trainer uses about a hundred of them, so the all-reduce, below, sends some fifty times as much
+# The losses are those of one process, to the last digits. The table has 8192 rows and a trainer uses about a hundred of them, so an all-reduce of the table, the last bar, sends some fifty times as much
 # as a trainer exchanges.
 #
 # **Remember**
-# - $n$ trainers send $n$ times their bytes through one link; it is full at (time of an update) / (time of one push) trainers.
-# - $S$ servers, row $i$ on server $i$ mod $S$: each moves $1/S$. Ranges follow the hot rows.
+# - The bytes of all $n$ trainers go through one link. It is full at (time of an update) / (time of one push) trainers.
+# - $S$ servers, row $i$ on server $i$ mod $S$: each moves $1/S$. A cut by ranges loads the server that has the hot rows.
 
 # %% [markdown]
 # ## 14.4 Nobody waits
 #
-# In step (同步训练), each update lasts as long as the slowest trainer. Why wait at all? A server can apply each gradient as soon as it comes and answer each pull with
+# In step, each update takes as long as the slowest trainer. Why wait at all? A server can apply each gradient as soon as it comes, and answer each pull with
 # the table as it is. This is **asynchronous training** (异步训练). Google's DistBelief did it in 2012 (Dean et al., "Large Scale Distributed Deep Networks").
 
 # %%
 show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 
 # %% [markdown]
-# The price: while a trainer computes, others change the table. Its gradient is right for a table that no longer exists. The number of updates by others in
+# The price: while a trainer computes, others change the table. Its gradient is right for a table that no longer exists. The number of updates that others make in
 # between is its **staleness** (陈旧度).
 #
-# Walk through 160 ms of it. Three trainers compute for 30, 36 and 120 ms, and messages take no time. Each blue arrow is a pull and brings a version of the table. Each orange arrow is a push and makes a new version. When trainer 2 pushes its first gradient, of version 0:
-# which version is the table at?
+# Walk through 160 ms of it. Three trainers compute for 30, 36 and 120 ms, and messages take no time. Each blue arrow is a pull and brings a version of the table. Each orange arrow is a push and makes a new version. Trainer 2 pushes its first gradient, which belongs to version 0.
+# Which version has the table by then?
 
 # %%
 stepper = steppers.served(rule="nobody waits", slow_ms=120)
@@ -460,14 +460,14 @@ stepper
 # %% [markdown]
 # Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: look at how late the first gradient of trainer 2 is now, and who waits for it.
 #
-# **Predict.** One server and three trainers; the third computes four times as long as the others. By how many updates is a gradient late,
+# **Predict.** One server and three trainers, the third of which computes four times as long as the others. By how many updates is a gradient late,
 # on average over *all* gradients?
 
 # %%
 late = predict("14.staleness", "Updates late, on average?", yours=None)
 
 # %% [markdown]
-# Trainers pause for 30 ms, as if they computed for so long, and the third for 120 ms:
+# Two trainers pause for 30 ms in each update, as if they were computing, and the third for 120 ms:
 
 # %%
 slow = demos.run(
@@ -491,16 +491,16 @@ figures.late_gradients(
 )
 
 # %% [markdown]
-# **Explain.** About 2, as if all were equally fast. Look at one moment: the server applies a gradient, and each of the two *other* trainers holds rows that
-# have just become older by one. So each update makes two other gradients later by one, whoever made it, and the average is $n - 1$. (Measured is a
+# **Explain.** About 2, as if all were equally fast. Look at one moment: the server applies a gradient, and the rows that the two *other* trainers hold
+# have just become older by one. So each update makes two other gradients later by one, whoever made it, and the average is $n - 1$. (The run has a
 # little less: at the start nobody is late yet, and between push and pull a trainer holds no rows.)
 #
-# But they do not share it equally, as the figure shows. While the slow one computes once, each of the others updates four times: its gradients are about 8 late, theirs about 1.25. (In a run as short as this one it is a little less.) A slow
+# But the trainers do not share it equally, as the figure shows. While the slow one computes once, each of the others updates four times. So its gradients are about 8 updates late, and theirs about 1.25. (In a short run such as this one it is a little less.) A slow
 # trainer delays nobody here, but what it sends is old.
 #
 # ### What lateness does
 #
-# Gradient descent on the simplest bowl, $f(w) = w^2/2$, whose gradient is $w$. On time it converges with every learning rate below 2.
+# Take gradient descent on the simplest bowl, $f(w) = w^2/2$, whose gradient is $w$. If each gradient is on time, it converges with every learning rate below 2.
 #
 # **Predict.** Each gradient comes one update late. Below which learning rate does it converge now?
 
@@ -531,15 +531,15 @@ expect(limit_1, middle, within=0.02, label="largest rate", yours=limit)
 figures.loss({f"{late} late": distance(late, rate=0.3)[:31] for late in (0, 1, 4, 5)})
 
 # %% [markdown]
-# **Explain.** Half, from a single update of lateness. With $\tau$ late updates the limit is $2 \sin \frac{\pi}{2(2\tau + 1)}$, about $\pi / 2\tau$: the more trainers, the
-# smaller the rate. The curves have one learning rate, 0.3, and "loss" is the distance from the minimum here. One late update even helps. Four oscillate, and with five the same rate diverges: the step always answers to where $w$ was, overshoots, and comes back
+# **Explain.** Below 1: one late update halves the limit. If gradients are $\tau$ updates late, the limit is $2 \sin \frac{\pi}{2(2\tau + 1)}$, about $\pi / 2\tau$ (Levin and May 1976). The more trainers, the
+# smaller the rate. All curves have the learning rate 0.3, and "loss" is the distance from the minimum here. One late update even helps. Four updates late, $w$ oscillates, and five late, it diverges: each step answers to where $w$ was, overshoots, and comes back
 # too late again.
 #
-# Sparse tables suffer less. Two trainers rarely use one row, and a row that nobody else touched isn't stale. Dense layers suffer
-# fully, and this is why large models are trained in step today.
+# Sparse tables suffer less. Two trainers rarely use the same row, and a row that nobody else has touched isn't stale. Dense layers suffer
+# from every late update, which is one reason why large models are trained in step today.
 #
-# Between the two: a **staleness bound** (陈旧度上界). Nobody may be more than $s$ updates ahead of the slowest; who is, waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
-# asynchronous. `scratch.parameter_server.bounded` has it.
+# A **staleness bound** (陈旧度上界) lies between the two. Nobody may be more than $s$ updates ahead of the slowest trainer; whoever is, waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
+# asynchronous. `scratch.parameter_server.bounded` does it, and in the stepper it is "at most 1 ahead". How the limit falls:
 
 # %%
 assert served.largest_stable_rate(5) < 0.3 < served.largest_stable_rate(4)
@@ -552,38 +552,30 @@ figures.lines(
 )
 
 # %% [markdown]
-# In the stepper, "at most 1 ahead" is $s = 1$.
-#
 # **Remember**
-# - Nobody waits: fast, and gradients late by as many updates as the others make meanwhile.
-# - Together: exact, and as slow as the slowest. A bound limits both.
+# - Nobody waits: fast, but each gradient is late by as many updates as the others make meanwhile.
+# - In step: exact, and as slow as the slowest. A bound limits both.
 
 # %% [markdown]
 # ### The same choice in a pipeline
 #
-# The schedules of chapter 11 wait, too: GPipe and 1F1B **flush** (清空) the pipeline before each update, and the bubble is the price. PipeDream (Narayanan et
-# al. 2019, arXiv:1806.03377) doesn't. A stage updates after every backward pass and never stops:
+# The schedules of chapter 11 wait, too. GPipe and 1F1B **flush** (清空) the pipeline before each update: they let it run empty, and the bubble is the price. PipeDream (Narayanan et
+# al. 2019, arXiv:1806.03377) doesn't. Each stage updates after every backward pass and never stops:
 
 # %%
 batch = simulation.timeline("1f1b", stages=4, micro_batches=4)
-flushed = [
-    task._replace(
-        micro_batch=task.micro_batch + 4 * turn,
-        start=task.start + turn * batch.makespan,
-        end=task.end + turn * batch.makespan,
-    )
-    for turn in range(3)
-    for task in batch.tasks
-]
-flowing = simulation.timeline("1f1b", stages=4, micro_batches=12).tasks
-charts = {"1F1B: an update and a flush after every 4": flushed, "PipeDream": flowing}
+flowing = simulation.timeline("1f1b", stages=4, micro_batches=12)
+charts = {
+    "1F1B: an update and a flush after every 4": batch.repeated(3),
+    "PipeDream": flowing.tasks,
+}
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# But look at stage 0 of PipeDream. Between the forward and the backward pass of a micro-batch lie three backward passes of others, and after each of them the weights change. Its backward pass would
-# use weights that its forward pass has never seen. That is not a stale gradient; it is the gradient of nothing.
+# But look at stage 0 of PipeDream. Between the forward and the backward pass of a micro-batch lie three backward passes of others, and after each of them the weights change. The backward pass would
+# use weights that the forward pass has never seen. Such a gradient is not stale; it belongs to no weights at all.
 #
-# So PipeDream keeps the old weights for the backward pass: **weight stashing** (权重暂存). Then each gradient is true, for weights that are a few updates old.
+# So PipeDream keeps the old weights until the backward pass: **weight stashing** (权重暂存). Then each gradient is exact, for weights that are a few updates old.
 
 # %%
 show_source(stashing.StashingStage.forward)
@@ -626,14 +618,14 @@ for place, stage in enumerate(kept):
     assert stage.most_flying == versions.weight_versions("pipedream", 4, place)
 
 # %% [markdown]
-# The price is memory: stage 0 of $p$ keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Both
-# have no bubble, and both train with late gradients. GPipe and 1F1B keep one version and exact gradients, and pay with the
-# bubble. Large models pay with the bubble.
+# The price is memory: the first of $p$ stages keeps $p$ versions of its weights. PipeDream-2BW (arXiv:2006.09503) updates once for several micro-batches and keeps two. Neither
+# has a bubble, and both train with late gradients. GPipe and 1F1B keep one version of the weights, have exact gradients, and pay with the
+# bubble. Large models are trained that way.
 #
 # ### Local SGD: where "periodically" is right
 #
 # Note 000 says of data parallelism that workers "periodically" sum their gradients. DDP does so in *every* update, or the replicas would
-# drift apart. There is a method that does it periodically: **local SGD** (本地随机梯度下降), which adds up no gradients at all. Each rank updates alone, and
+# drift apart. One method does communicate periodically, but it adds up no gradients: **local SGD** (本地随机梯度下降). Each rank updates alone, and
 # every $H$ updates the ranks average their *weights*:
 
 # %%
@@ -664,7 +656,7 @@ for every_h in (1, 4):
     expect(theory, sent, label=f"H = {every_h}, an update", unit="B")
 
 # %% [markdown]
-# Watch two ranks do it. Each has one weight and a minimum of its own, at 1 and at 3; the minimum of their mean loss is at 2. Every fourth update they average:
+# Watch two ranks do it. Each has one weight. The loss of one is least at 1, that of the other at 3, and their mean at 2. After every fourth update they average:
 
 
 # %%
@@ -695,11 +687,11 @@ figures.lines(
 
 # %% [markdown]
 # With $H = 1$ and plain SGD it *is* DDP: the mean of $w - \eta g_r$ is $w - \eta$ times the mean of $g_r$. With $H = 4$ it sends a quarter, and is another algorithm: ranks
-# walk apart and meet in the middle. Federated learning, on phones, and training over slow links between data centres live on it (arXiv:1602.05629, arXiv:2311.08105).
+# walk apart and meet in the middle. Federated learning on phones is built on it (arXiv:1602.05629), and so is training over slow links between data centres (DiLoCo, arXiv:2311.08105).
 #
 # ### What is added up, and where
 #
-# "How gradients are aggregated differs from method to method", says note 003 of pipelines, and leaves it there. It is true of all methods:
+# "How gradients are aggregated differs from method to method", says note 003 of pipelines, and stops there. It is true of all methods:
 #
 # | method | what is combined | how | where the result is |
 # |---|---|---|---|
@@ -711,23 +703,23 @@ figures.lines(
 # | parameter server, asynchronous | nothing | each gradient updates as it comes | on the server |
 # | local SGD | weights of all ranks | mean, every $H$ updates | on all ranks |
 #
-# Mean or sum is where ports from one method to another go wrong: section 14.7 meets both in one model.
+# If you move a model from one method to another, mean against sum is what goes wrong. Section 14.7 meets both in one model.
 #
 # **Remember**
-# - Without waiting, a gradient is $n-1$ updates late on average; a slow trainer's are the latest.
-# - One late update halves the largest learning rate, $\tau$ bring it to about $\pi/2\tau$.
-# - Flush: exact gradients and a bubble. Stash: no bubble, $p$ versions of the weights, late gradients.
+# - Without waiting, a gradient is $n-1$ updates late on average; those of a slow trainer are the latest.
+# - One late update halves the largest learning rate, and $\tau$ of them bring it down to about $\pi/2\tau$.
+# - Flush: exact gradients and a bubble. Stash: no bubble, up to $p$ versions of the weights, late gradients.
 # - DDP sums in every update. Local SGD averages weights every $H$ updates, at $1/H$ of the bytes.
 
 # %% [markdown]
 # ## 14.5 GeePS: swapping behind the computation
 #
-# What if the server is your own host? GeePS (Cui et al. 2016, doi:10.1145/2901318.2901323) is a parameter server whose GPUs keep in their memory only what they need now. All the rest waits in the CPU's memory, and a thread of its own brings each layer before its
-# turn. Note 003 mentions it, with the condition that matters: the exchange must not disturb the computation. When does it not?
+# What if the server is your own host? GeePS (Cui et al. 2016, doi:10.1145/2901318.2901323) is a parameter server whose GPUs keep in their memory only what they need now. All the rest waits in the memory of the host, and a separate thread brings each layer before its
+# turn. Note 003 mentions it, with the condition that matters: the exchange must not slow down the computation. When is that so?
 #
-# Layer $i$ computes while layer $i + 1$ is copied; there is room for these two.
+# While layer $i$ computes, layer $i + 1$ is copied. There is room for these two.
 #
-# **Predict.** 8 layers. Each computes for 20 ms, and its weights take 30 ms to come. One after another that is 400 ms. How long does it
+# **Predict.** 8 layers. Each computes for 20 ms, and its weights take 30 ms to arrive. One after another that is 400 ms. How long does it
 # take if copies hide behind computing?
 
 # %%
@@ -737,7 +729,7 @@ hidden = predict("14.swap", "ms for 8 layers?", yours=None, unit="ms")
 show_source(scratch.swapping.meanwhile)
 
 # %% [markdown]
-# The link is slowed down by sleeping, and the layers sleep as well, to imitate large ones. The copies and the products are real.
+# Sleeping slows down the link, and the layers, to imitate large ones. The copies and the products are real.
 
 # %%
 LAYERS, COMPUTE_S, SWAP_S = 8, 0.02, 0.03
@@ -747,83 +739,58 @@ host = scratch.swapping.SlowHost(weights, bytes_per_s=weights[0].nbytes / SWAP_S
 layer = scratch.swapping.slow_layer(COMPUTE_S)
 
 
-def clocked(function, lane):
-    """The same function, which writes its intervals in ms into `lane`."""
-
-    def call(*arguments):
-        start = time.perf_counter()
-        result = function(*arguments)
-        lane.append((start * 1000, time.perf_counter() * 1000))
-        return result
-
-    return call
-
-
 def swapped(order):
-    """The result, and the intervals of computing and copying from 0 on."""
-    computing, copying = [], []
-    fetch, compute = clocked(host.fetch, copying), clocked(layer, computing)
-    result = order(fetch, LAYERS, compute, torch.ones(4, 64))
-    first = copying[0][0]
-    lanes = [[(a - first, b - first) for a, b in lane] for lane in (computing, copying)]
-    return result, lanes
+    """The result, and when layers were copied and computed."""
+    lanes = measure.lanes.Lanes()
+    fetch = lanes.watched("copying", host.fetch)
+    compute = lanes.watched("computing", layer)
+    return order(fetch, LAYERS, compute, torch.ones(4, 64)), lanes
 
 
 # %%
-runs = {
-    name: swapped(getattr(scratch.swapping, name))
-    for name in ("one_by_one", "meanwhile")
-}
-ends = {name: lanes[0][-1][1] for name, (_, lanes) in runs.items()}
-assert torch.equal(runs["one_by_one"][0], runs["meanwhile"][0])
+first, in_turn = swapped(scratch.swapping.one_by_one)
+second, hiding = swapped(scratch.swapping.meanwhile)
+assert torch.equal(first, second)
 plan = Swapping([COMPUTE_S] * LAYERS, [SWAP_S] * LAYERS)
-
-# %%
 expect(1000 * plan.overlapped_s, label="meanwhile, as planned", unit="ms", yours=hidden)
-print({name: f"{end:.0f} ms measured" for name, end in ends.items()})
 
 # %% [markdown]
-# Your machine had other things to do, and a thread that sleeps wakes up late. So take the lengths that were really measured, of each copy and each layer, and let the formula
+# Your machine had other things to do, and a thread that sleeps wakes up late. So take the lengths that were measured for each copy and each layer, and let the formula
 # put them together:
 
+# %%
+serial, overlapped = (
+    Swapping(run.lengths_s("computing"), run.lengths_s("copying"))
+    for run in (in_turn, hiding)
+)
+expect(serial.serial_s, in_turn.seconds, 0.2, "s", "one by one")
+expect(overlapped.overlapped_s, hiding.seconds, 0.2, "s", "meanwhile")
 
 # %%
-def lengths(lane):
-    """Seconds of each interval."""
-    return [(end - start) / 1000 for start, end in lane]
-
-
-real = {name: Swapping(*map(lengths, lanes)) for name, (_, lanes) in runs.items()}
-in_turn, hiding = real["one_by_one"].serial_s, real["meanwhile"].overlapped_s
-expect(1000 * in_turn, ends["one_by_one"], 0.2, "ms", "one by one")
-expect(1000 * hiding, ends["meanwhile"], 0.2, "ms", "meanwhile")
-
-# %%
+LANES = "computing", "copying"
+runs = {"one by one": in_turn, "meanwhile": hiding}
 figures.overlap(
-    {
-        f"{name.replace('_', ' ')}, {ends[name]:.0f} ms": lanes
-        for name, (_, lanes) in runs.items()
-    },
+    {f"{name}, {run.seconds:.2f} s": run.in_ms(*LANES) for name, run in runs.items()},
     "Eight layers from the host's memory",
-    ("computing", "copying"),
+    LANES,
 )
 
 # %% [markdown]
-# **Explain.** The first layer waits for its whole copy, since nothing computes before it. Each later one waits for
+# **Explain.** The first layer waits for its whole copy, since nothing computes before it. Each later layer waits for
 #
 # $$\text{exposed}_{i+1} = \max(0,\; \text{swap}_{i+1} - \text{compute}_i),$$
 #
-# here 10 ms: $30 + 7 \cdot 10 + 8 \cdot 20 = 260$ ms. The link never rests, and the computing hides behind *it*. With 20 ms of copying and 30 of computing it
-# would be 260 ms as well; then the GPU would not rest, but for the first copy.
+# here 10 ms: $30 + 7 \cdot 10 + 8 \cdot 20 = 260$ ms. The link never rests, so here the computing hides behind the copying. With 20 ms of copying and 30 ms of computing it
+# would take 260 ms as well, but then the GPU would never rest after the first copy.
 #
 # ### From how many tokens on?
 #
-# A layer of $P$ parameters in bf16 has $2P$ bytes. On $T$ tokens its forward pass takes $2PT$ FLOP (chapter 5). With a bus of $B$ byte/s and a GPU that reaches $F$ FLOP/s, the copy is hidden
+# A layer of $P$ parameters in bf16 has $2P$ bytes. On $T$ tokens its forward pass takes $2PT$ FLOP (chapter 5). With a bus of $B$ bytes/s and a GPU that reaches $F$ FLOP/s, the copy is hidden
 # if
 #
 # $$\frac{2P}{B} \le \frac{2PT}{F}, \qquad \text{that is}\quad T \ge \frac{F}{B}.$$
 #
-# $P$ has gone: it doesn't matter how large the layer is. For 150 TFLOP/s and PCIe 4:
+# $P$ cancels: it doesn't matter how large the layer is. For 150 TFLOP/s and PCIe 4:
 
 # %%
 enough = 150e12 / PCIE4.bytes_per_s
@@ -846,8 +813,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# So whole models can be trained from the host's memory, if the batch is large: ZeRO-Infinity does it, down to disks. Section 8.6 of this course added the bus time of the
-# *optimizer's* offload to the step, one after the other. Where each layer is updated while the next one goes backward, the same formula hides most of it.
+# So a whole model can be trained from the host's memory, if the batch is large. ZeRO-Infinity does it, and goes down to disks (arXiv:2104.07857). In section 8.6 the offloaded *optimizer* had its bus time
+# added to the step. If each layer is updated while the backward pass goes on through the next one, the same formula says how much of that time is hidden.
 #
 # **Remember**
 # - Exposed: $\max(0, \text{swap} - \text{compute})$ for each layer, and the first copy.
@@ -860,16 +827,16 @@ figures.lines(
 #
 # | | `torch.distributed` | `DistributedDataParallel` | `torch.distributed.rpc` |
 # |---|---|---|---|
-# | what it is | messages and collectives between processes | a module around yours that calls them for you | "run this function over there", and what is built on it |
+# | what it is | messages and collectives between processes | a module around yours that calls them for you | remote procedure calls: "run this function over there", and what is built on them |
 # | who must call | all ranks of a group, the same collective in the same order | all ranks, with the same model | one caller; the callee need not know |
 # | what it gives you | tensors | equal gradients on all ranks | results, references to remote objects (`RRef`), autograd and optimizers over processes |
 # | backends | Gloo, NCCL, MPI and others | the same: it is a user of `torch.distributed` | see below |
 # | fits | programs where all do the same | data parallelism | servers and clients, actors and learners |
-# | state | the base of everything | alive | "stable and in maintenance mode", says its documentation |
+# | state | the base of everything | in active development | "stable and in maintenance mode", says its documentation |
 #
 # (Neither of the first two is `nn.DataParallel`, which one note calls "similar": one process with threads, section 7.1.)
 #
-# "Gloo is one of the default backends for DDP and RPC frameworks, alongside other backends like NCCL and MPI", quotes note 002. Ask your own PyTorch.
+# Note 002 quotes: "Gloo is one of the default backends for DDP and RPC frameworks, alongside other backends like NCCL and MPI". Ask your own PyTorch.
 #
 # **Predict.** How many backends does RPC offer?
 
@@ -885,18 +852,18 @@ expect(1, len(names), label="backends", yours=backends)
 assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 
 # %% [markdown]
-# **Explain.** One: TensorPipe. The sentence was true once. Until PyTorch 1.9, RPC could send its messages through a process group, which could be Gloo's; that backend was withdrawn in 1.10 (pytorch/pytorch
-# issue 55615). Since December 2025 TensorPipe's own page says that it is in maintenance mode.
+# **Explain.** One: TensorPipe. The sentence was true once. Until PyTorch 1.9, RPC could send its messages through a process group, which could be Gloo's; that backend was withdrawn in 1.10
+# ([pytorch/pytorch issue 55615](https://github.com/pytorch/pytorch/issues/55615)). RPC as a whole is "stable and in maintenance mode".
 #
 # ### Legacy, and why it still matters
 #
 # New programs should not be built on `torch.distributed.rpc`. But the *idea* of asking one process for something is everywhere:
 #
-# - embedding tables of recommenders: sharded over GPUs by TorchRec, with all-to-all,
-# - reinforcement learning: actors generate, a learner trains, weights go back; mostly by Ray's remote calls,
-# - inference: prompts are computed on one machine and decoded on another, which pulls the keys and values.
+# - recommenders: tables sharded over GPUs, which ask each other by all-to-all (TorchRec),
+# - reinforcement learning: actors generate, a learner trains and sends weights back, mostly by Ray's remote calls,
+# - inference: one machine computes the prompt, and another pulls its keys and values and decodes.
 #
-# The questions are those of this chapter: who owns the state, what must travel, whose link is full, how old may it be. And old code has to be read: many systems still run what follows.
+# The questions are always those of this chapter: who owns the state, what must travel, whose link is full, and how old may the answer be? And old code has to be read: many systems still run what follows.
 #
 # **Remember**
 # - Collectives need everybody; RPC needs a caller.
@@ -905,8 +872,8 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 # %% [markdown]
 # ## 14.7 Demo: all of it in one model
 #
-# Note 002 describes a model in two parts, and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part, and the note's is a single fully connected layer
-# (全连接层), `nn.Linear`. Level arrows are RPC; the upright one is DDP:
+# Note 002 describes a model in two parts and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part; the note's is a single fully connected layer
+# (全连接层), `nn.Linear`. Level arrows are RPC, the upright one is DDP:
 
 # %%
 figures.who_asks_whom(
@@ -934,16 +901,16 @@ figures.who_asks_whom(
 show_source(scratch.hybrid.HybridModel)
 
 # %% [markdown]
-# `table` is a **remote module** (远程模块): calling `forward` sends the row numbers to the server, which looks up and sends rows back. The backward pass must go the same way in reverse. PyTorch's **distributed autograd** (分布式自动求导) does
-# that: each RPC that carries tensors is remembered at both ends, and the backward pass sends gradients through it. And who updates the table? The trainer asks for that as well:
+# `table` is a **remote module** (远程模块): calling `forward` sends the row numbers to the server, which looks the rows up and sends them back. The backward pass must take the same way in reverse. PyTorch's **distributed autograd** (分布式自动求导) does
+# that: both ends remember each RPC that carries tensors, and the backward pass sends gradients through it. And who updates the table? The trainer asks for that as well:
 
 # %%
 show_source(scratch.hybrid.update)
 
 # %% [markdown]
-# Gradients are kept by the context and not in `.grad`. The server has one context for each trainer at the same time, and in `.grad` they would mix.
+# The `context` keeps the gradients, since the server has a context for each trainer at the same time, and in `.grad` they would mix.
 #
-# **Predict.** Each process writes down what happens in it: looked up, loss, gradients, messages, updates. In one update of the two trainers there are 22 such events. How many of them happen in the *master*?
+# **Predict.** Each process writes down what happens in it: look-ups, losses, gradients, messages, updates. One update of the two trainers has 22 such events. How many of them happen in the *master*?
 
 # %%
 by_master = predict("14.master", "Events in the master?", yours=None)
@@ -960,40 +927,30 @@ expect(0, count, label="events in the master", yours=by_master)
 figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
 
 # %% [markdown]
-# **Explain.** None. The master made one call to each trainer at the beginning, "train", and waits for the answer: a master is for control, and not for each step. Now read one trainer's column from top to bottom:
+# **Explain.** None. At the beginning the master called each trainer once, "train", and it waits for the answer: a master controls the job, not each step. Now read one trainer's column from top to bottom:
 #
-# 1. It asks the server for its rows, and *waits*: rows first, then the dense part.
-# 2. It has the loss; backward begins. The last dense layer's gradients come first.
-# 3. When all dense gradients are there, DDP starts its all-reduce. The note says so, and it is right: dense gradients first, then the all-reduce.
+# 1. It asks the server for its rows and *waits*: rows first, then the dense part.
+# 2. It has the loss, and the backward pass begins with the last dense layer.
+# 3. When all dense gradients are there, DDP starts its all-reduce. The note says so, and it is right.
 # 4. The gradient of the rows is computed next and leaves for the server. It does *not* wait for the all-reduce. Run the cell several times: sometimes it leaves before the all-reduce has ended, sometimes after.
-# 5. The server adds up both trainers' gradients. Only when both are there do updates begin: that is the barrier in `update`. Without it, the faster trainer's update of the table could come before the slower one
-#    has looked its rows up.
-# 6. Then the updates, of the table on the server and of the dense parts on the trainers.
-
+# 5. The server adds up the gradients of both trainers. No update begins before both are there: that is the first barrier in `update`. Without it, the faster trainer could update the table before the slower one
+#    has looked up its rows.
+# 6. Then come the updates, of the table on the server and of the dense parts on the trainers.
 
 # %%
-def moment(process, words):
-    """When this happened, in seconds; the last time, if it happened twice."""
-    return max(
-        event.at_s
-        for event in hybrid.events
-        if event.process == process and words in event.what
-    )
-
-
+last = hybrid.last  # when a process last did something
 for trainer in ("trainer0", "trainer1"):
-    starts = moment(trainer, "all-reduce starts")
-    assert moment(trainer, "has the rows") < moment(trainer, "has the loss") < starts
-    assert starts < moment(trainer, "leaves for the server")
-    assert moment(trainer, "all-reduce ends") < moment(trainer, "updates its dense")
-both_there = moment("server", "adds a trainer's gradient")
-assert both_there < moment("server", "updates the table")
+    starts = last(trainer, "all-reduce starts")
+    assert last(trainer, "has the rows") < last(trainer, "has the loss") < starts
+    assert starts < last(trainer, "leaves for the server")
+    assert last(trainer, "all-reduce ends") < last(trainer, "updates its dense")
+assert last("server", "adds a trainer") < last("server", "updates the table")
 
 # %% [markdown]
 # ### Mean here, sum there
 #
-# DDP takes the *mean* of the dense gradients over trainers. The server *adds* the gradients of its rows. With two trainers, a loss that is right for the one is wrong by a factor of 2 for the other: the table
-# would learn twice as fast. The demo multiplies each trainer's share of the loss by 2, which suits the mean, and gives the table half the learning rate:
+# DDP takes the *mean* of the dense gradients over trainers. The server *adds* the gradients of its rows. With two trainers, a loss that is right for one of them is wrong by a factor of 2 for the other: the table
+# would learn twice as fast. The demo multiplies each trainer's share of the loss by 2, which suits the mean, and halves the learning rate of the table:
 
 # %%
 print("\n".join(hybrid.report().splitlines()[:4]))
@@ -1002,13 +959,13 @@ assert hybrid.weight_difference < 1e-5
 # %% [markdown]
 # ### What RPC really sends
 #
-# The log of collectives doesn't see RPC, since TensorPipe is no process group. On one machine it would not even use the network: it finds shared memory. So build two nodes with a link between them, as in section 6.8, both trainers on
-# one node and the server on the other. Now the kernel's counters of the link see every byte, whoever sent it.
+# The log of collectives doesn't see RPC, since TensorPipe is no process group. On one machine TensorPipe would not even use the network: it finds shared memory. So build two nodes with a link between them, as in section 6.8, with both trainers on
+# one node and the server on the other. Now the kernel counts every byte on the link, whoever sent it.
 #
-# **Predict.** Both trainers together pull 1,048,576 B of rows in an update and push 1,073,152 B. By how many percent is what the link counts larger, for headers of packets, names, acknowledgements and small calls?
+# **Predict.** Both trainers together pull 1,048,576 B of rows in an update and push 1,073,152 B. The link also carries headers of packets, acknowledgements, names and small calls. How many per cent more bytes does it count?
 
 # %%
-more = predict("14.overhead", "Percent more?", yours=None, unit="%")
+more = predict("14.overhead", "Per cent more?", yours=None, unit="%")
 
 # %%
 obstacle = two_nodes.obstacle()
@@ -1027,8 +984,8 @@ else:
     expect(theory, 100 * overhead / moved, 0.8, "%", label="more", yours=more)
 
 # %% [markdown]
-# **Explain.** There are two parts. Each packet of 1514 bytes carries 66 bytes of Ethernet, IP and TCP headers, 4.6 %; and for what comes in, acknowledgements go out. Together some 6 %. And each update makes small calls: the names of functions, tickets of
-# autograd, "please step", each pickled: some 10 kB each way, whatever the size of the rows. With rows of 16 numbers, as in the demo above, the calls are more than the rows:
+# **Explain.** There are two parts. A packet of 1514 bytes carries 66 bytes of Ethernet, IP and TCP headers, 4.6 % of its contents, and incoming packets are acknowledged. Together that is some 6 %. And each update makes small calls, with names of functions, autograd's
+# records and "please step": some 10 kB each way, however large the rows are. With rows of 16 numbers, as in the demo above, the calls take more bytes than the rows:
 #
 # ```
 # course demo hybrid --ranks 4 --two-nodes 200
@@ -1037,19 +994,19 @@ else:
 # **Remember**
 # - HybridModel: the table by RPC, the dense part by DDP, distributed autograd through both.
 # - Dense gradients, then their all-reduce; meanwhile the rows' gradient goes to the server.
-# - One barrier before the update and one after it, or trainers read rows that are half old.
+# - One barrier before the update and one after it, or trainers read a mixture of old and new rows.
 # - DDP averages, the server adds.
 
 # %% [markdown]
 # ## What to remember
 #
-# 1. A sparse table is paid by the rows that are used, if rows travel; by all rows, if it is all-reduced. 8,615 times in our shop.
+# 1. If rows travel, you pay for the rows that are used. If the table is all-reduced, you pay for all of them: in our shop 8,615 times as much.
 # 2. Pull different rows, push summed gradients. Row $i$ on server $i$ mod $S$.
 # 3. One server's link is full at (time of an update) / (time of one push) trainers.
 # 4. Nobody waits: $n-1$ updates late on average, and a smaller learning rate.
 # 5. Flush or stash, in step or late: exact gradients cost waiting.
-# 6. A copy hides behind computing up to the computing's length; weights from $F/B$ tokens on.
-# 7. Collectives need everybody, RPC a caller. Its one backend, TensorPipe, is in maintenance mode; the idea is not.
+# 6. A copy hides behind computing as long as the computing lasts; copies of weights hide from $F/B$ tokens on.
+# 7. Collectives need everybody, RPC one caller. PyTorch's RPC is in maintenance mode; the idea is not.
 
 # %%
 quiz("14")
@@ -1081,8 +1038,8 @@ all_reduced = 2 * 15 / 16 * 40_000_000 * 128 * 2 / 1e6
 check("14.1", [exchanged, gathered, all_reduced])
 
 # %% [markdown] tags=["exercise"]
-# **14.2** 200,000 different rows of 128 numbers in fp32 for each trainer and update, 50 ms of computing, a link of 25 GB/s each way for each process; row numbers of 8 bytes, no headers. (a) Nobody waits: how many trainers does one server
-# take before its link is full? (b) You have 128 trainers. How many servers do you need so that no link is full? (c) With so many servers, how many ms does an update of the 128 take if all go in step?
+# **14.2** In each update a trainer uses 200,000 different rows of 128 numbers in fp32 and computes for 50 ms. Each process has a link of 25 GB/s each way; row numbers have 8 bytes, and there are no headers. (a) Nobody waits: how many trainers can one server
+# serve before its link is full? (b) You have 128 trainers. How many servers do you need so that no link is full? (c) With so many servers, how many ms does an update of the 128 take if all go in step?
 
 # %% tags=["exercise"]
 trainers, servers, in_step_ms = ..., ..., ...
@@ -1098,7 +1055,7 @@ check("14.2", [trainers, servers, in_step_ms])
 
 # %% [markdown] tags=["exercise"]
 # **14.3** A model was trained by DDP. Now its table lies on a parameter server. Each trainer still sends the gradient of the *mean* loss over its own samples, and the table learns too fast, the faster the more trainers there are. `table` is a dict
-# of rows (of one number each), `pushed` a list with a pair for each trainer: its number of samples, and the gradients of its rows. Mend the server so that it does what one process with all samples would do.
+# of rows (of one number each), `pushed` a list with a pair for each trainer: its number of samples, and the gradients of its rows. Correct the server so that it does what one process with all samples would do.
 
 
 # %% tags=["exercise"]
@@ -1151,7 +1108,7 @@ missing = {
 check("14.4", missing)
 
 # %% [markdown] tags=["exercise"]
-# **14.5** (published mistakes, notes 000 and 002, between right sentences) Which of them are `"right"`? Of the others say what is wrong: the `"backend"`, the `"processes"`, the `"rhythm"` or the `"order"`.
+# **14.5** (published mistakes from notes 000 and 002, among right sentences) Which sentences are `"right"`? For each of the others say what is wrong: the `"backend"`, the `"processes"`, the `"rhythm"` or the `"order"`.
 
 # %% tags=["exercise"]
 verdict = {
@@ -1198,7 +1155,7 @@ def by_server(
 check("14.6", by_server)
 
 # %% [markdown] tags=["exercise"]
-# **14.7** One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Commit first; then see
+# **14.7** One server, three trainers, nobody waits. Two of them need 1 s for an update and the third needs 10 s; messages take no time. In the long run, by how many updates are the slow one's gradients late on average? Those of each fast one? All gradients together? Write your numbers down first; then run
 # `course demo parameter_server --ranks 4 --pause-ms 20 --slow 10 --steps 100`.
 
 # %% tags=["exercise"]
@@ -1211,7 +1168,7 @@ together = (20 * fast + 1 * slow) / 21  # 20 fast gradients and a slow one in 10
 check("14.7", [slow, fast, together])
 
 # %% [markdown] tags=["exercise"]
-# **14.8** One update of the demo `hybrid`, with both barriers. For each pair of events: is the `"first"` always earlier, the `"second"`, or can it be `"either"`? "Dense gradients" are all those of a trainer's dense part.
+# **14.8** One update of the demo `hybrid`, with both barriers. For each pair of events: is the `"first"` always earlier, is the `"second"`, or can `"either"` be? "Dense gradients" means all gradients of a trainer's dense part.
 
 # %% tags=["exercise"]
 earlier = {
@@ -1235,7 +1192,7 @@ earlier = {
 check("14.8", earlier)
 
 # %% [markdown] tags=["exercise"]
-# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, bf16, lie in the host's memory, behind a bus of 63 GB/s, and a GPU with room for two layers reaches 400 TFLOP/s. (a) From how many tokens on does copying hide behind the forward pass? (b) How many
+# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, in bf16, lie in the host's memory, behind a bus of 63 GB/s. A GPU with room for two layers reaches 400 TFLOP/s. (a) From how many tokens on does copying hide behind the forward pass? (b) How many
 # seconds is a forward pass of 2048 tokens, if each layer is copied while the one before it computes? (c) How many times as long is it without that?
 
 # %% tags=["exercise"]

@@ -1,30 +1,30 @@
 # %% [markdown]
 # # 15 Launchers, frameworks, recovery
 #
-# Llama 3 405B was trained on 16,384 GPUs. In 54 days the job was interrupted 419 times although nobody had planned it
-# (arXiv:2407.21783, section 3.3.4): a GPU fell out, a memory chip, a cable, a program. That is once in 3.1 hours. Each
+# Llama 3 405B was trained on 16,384 GPUs. In 54 days the job had 419 interruptions that nobody had planned
+# (arXiv:2407.21783, section 3.3.4): a GPU, a memory chip, a cable or a program failed. That is one every 3.1 hours. Each
 # time all 16,384 GPUs had to stop, since their collectives wait for every rank, and all work since the last checkpoint was
-# lost. Saving more often would lose less. But a save costs time as well, say a minute. So how often do you save?
+# lost. If you save more often, you lose less. But a save costs time as well, say a minute. So how often do you save?
 #
 # By the end of this chapter you can
 #
 # - start ranks yourself, and say what torchrun, Slurm, Kubernetes and Ray add to that,
 # - run one job under torchrun, accelerate, DeepSpeed and Megatron, and say which of two settings wins,
 # - name what a wrapper changes behind your back: parameters, optimizers, graphs,
-# - say how many updates a failure costs, load a checkpoint of four ranks on three, and choose the interval between
-#   saves,
+# - read the message of a watchdog, and say how many updates a failure costs,
+# - load a checkpoint of four ranks on three, and choose the interval between saves,
 # - turn a plan into the files of an engine, and rehearse one rank of 1,024 on a laptop.
 #
-# Time: about 90 minutes. You need chapters 7 and 9.
+# Time: about 100 minutes, and two hours for the exercises, two of which are parts that you build. You need chapters 7 and 9.
 
 # %%
 import json
-import math
 import re
 import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -70,7 +70,7 @@ interval = predict("15.interval", "Minutes between two saves?", yours=None, unit
 # ## 15.1 A launcher in thirty lines
 #
 # Until now `launch.run` has started the ranks. A **launcher** (启动器) is a small thing: it starts the same program several times and tells
-# each copy who it is. It does so by variables of the environment. Here is what the two processes of the second of two nodes
+# each copy who it is, by environment variables. Here is what the two processes on the second of two nodes
 # are told:
 
 # %%
@@ -88,8 +88,8 @@ for local_rank in range(2):
 #
 # Numbers are text here, as everything in an environment is: `int(os.environ["RANK"])`.
 #
-# A launcher has a second duty. Think of three ranks in the middle of an all-reduce, and one of them dies. The two others wait for
-# it, and would wait for ever (chapter 6).
+# A launcher has a second duty. Suppose that one of three ranks dies in an all-reduce. The two others cannot go on: Gloo
+# sees a closed connection and raises an error, and NCCL's kernels wait for ten minutes (section 15.7). Somebody has to end them.
 #
 # **Predict.** Three ranks. Each would sleep for a minute, but rank 1 ends after half a second, with exit code 3. How many
 # seconds does it take until all three have ended?
@@ -116,7 +116,7 @@ assert codes[1] == 3 and codes[0] == codes[2] < 0
 
 # %% [markdown]
 # **Explain.** The launcher looks at its children fifty times a second. As soon as one has failed, it ends the others. Exit code -15 says
-# by which means: signal 15, SIGTERM, the polite request to end. (What comes on top of the half second is Python's own start.) The
+# how: by signal 15, SIGTERM, the polite request to end. (The rest of the time is Python's own start.) This is the
 # whole launcher:
 
 # %%
@@ -126,7 +126,7 @@ show_source(scratch.launcher.launch_ranks, scratch.launcher.end_ranks)
 # ### How ranks find each other
 #
 # `MASTER_ADDR` and `MASTER_PORT` are no secret protocol either. Rank 0 opens a **store** (键值存储) there, a dictionary that all ranks can read and
-# write. Each rank writes down at which address it can be reached, waits for those of the others, and connects:
+# write. Each rank writes down its own address, waits for the addresses of the others, and connects:
 
 # %%
 figures.who_asks_whom(
@@ -150,26 +150,26 @@ print(store.get("rank 1 listens at").decode())
 print([store.add("ranks that have arrived", 1) for _ in range(3)])
 
 # %% [markdown]
-# The last line is how a barrier counts. Now the two functions that stand in nearly every example of PyTorch, and in the notes. `setup` joins
-# the group, `cleanup` leaves it. Gloo is the backend for the CPU, NCCL the one for NVIDIA GPUs (chapter 6):
+# The last line is how a barrier counts. Two functions appear in nearly every PyTorch example, and in the notes: `setup` joins
+# the group, `cleanup` leaves it. Gloo is the backend for CPUs, NCCL the one for NVIDIA GPUs (chapter 6):
 
 # %%
 show_source(scratch.launcher.setup, scratch.launcher.cleanup)
 
 # %% [markdown]
-# Without `rank` and `world_size` it takes them from the environment as well. The order at the end matters: a DDP model
-# that outlives its group can abort the process, so what used the group is collected first.
+# `init_process_group` can read `rank` and `world_size` from the environment as well. In `cleanup` the order matters: a DDP model
+# that outlives its group can abort the process, so the garbage collector takes such models first.
 #
-# The example in the notes is a toy with two layers on two devices, wrapped in DDP:
+# The example in the notes is a toy model with two layers on two devices, wrapped in DDP:
 
 # %%
 show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 
 # %% [markdown]
-# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On a second one with 8 GPUs, the first rank is rank 4 and asks for
-# GPU 8, which does not exist. Devices are counted on each node anew, and so is `LOCAL_RANK`.
+# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On a second node with 8 GPUs, the first rank is rank 4 and asks for
+# GPU 8, which does not exist. Each node numbers its devices from 0, and `LOCAL_RANK` does the same.
 #
-# Start it by the thirty lines above, on two ranks; a small program calls `launch_ranks`, so that we can read what rank 0 prints. One process learns the same from all rows:
+# Start the toy by the thirty lines above, on two ranks. (A small program calls `launch_ranks`, so that we can read what rank 0 prints.) One process learns the same from all rows:
 
 # %%
 by_hand = [sys.executable, "-m", "course_lib.demos.launchers.by_hand"]
@@ -187,7 +187,7 @@ print("one process:", weights[:3].tolist())
 assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6
 
 # %% [markdown]
-# `course demo toy --ranks 2` starts the same program by torchrun as well, and compares the last layer of both with that of one process. You write this launcher yourself in exercise 15.10.
+# `course demo toy --ranks 2` starts the same program by torchrun as well. In exercise 15.10 you write this launcher yourself.
 #
 # **Remember**
 # - A launcher starts copies of a program, tells each by six variables who it is, and ends all when one fails.
@@ -197,8 +197,8 @@ assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6
 # %% [markdown]
 # ## 15.2 Several nodes
 #
-# On one node a parent can start all ranks. On several, somebody has to run a parent on each. That is the work of a **scheduler** (调度器), such as Slurm, which
-# gives you nodes and runs a command on them. The usual pair of lines, for two nodes of eight GPUs:
+# On one node a parent process can start all ranks. On several nodes, each needs a parent of its own. Starting these is the work of a **scheduler** (调度器), such as Slurm: it
+# gives you nodes and runs a command on them. For two nodes of eight GPUs the command is usually:
 #
 # ```
 # srun --nodes=2 --ntasks-per-node=1 \
@@ -214,7 +214,7 @@ assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6
 processes = predict("15.processes", "Python processes?", yours=None)
 
 # %% [markdown]
-# Each torchrun is a process of its own, and it stays: it watches its ranks, as our launcher did. It is called the **agent** (代理进程).
+# Each torchrun is a process too, and it stays: it watches its ranks, as our launcher did. It is called the **agent** (代理进程).
 
 # %%
 expect(2 + 2 * 8, label="agents and ranks", yours=processes)
@@ -225,35 +225,35 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
-# | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents come; two of them meet, the others wait until they give up |
+# | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; two of them meet, the others wait until they give up |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
 # | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
 # | `--rdzv-id` | the name of the meeting: the job's number | two jobs of the same name meet each other |
 # | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |
 # | `--rdzv-endpoint=$HEAD:29400` | where: the same on all nodes, so the *first* node's name | `localhost`: each node waits alone, and gives up after ten minutes |
 # | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
-# | `--tee 3` | show what ranks print, and keep it in files | left out: an error stands in one of 16 outputs |
-# | `-m my_job` | your program, untouched | |
+# | `--tee 3` | show what ranks print, and keep it in files | left out: 16 ranks print into one stream, and nobody knows whose error it is |
+# | `-m my_job` | your program, unchanged | |
 #
-# The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and with that on all ranks. So do not rely on rank 8 being on the second machine of
-# your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; with several nodes it is a mistake that
-# starts two jobs.
+# The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and thereby on all ranks. So do not rely on rank 8 being on the second machine of
+# your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; on several nodes it is a mistake, and
+# each node starts a job of its own.
 #
 # ### A Slurm on your laptop
 #
-# `course cluster up` starts a real Slurm with two nodes on this machine (Linux, with Debian's packages `slurm-wlm` and `munge`; it needs no root), and `course cluster down` ends it. This is the script of a job that survives the loss of a node:
+# `course cluster up` starts a real Slurm with two nodes on this machine, and `course cluster down` ends it. (It needs Linux with Debian's packages `slurm-wlm` and `munge`, and no root.) This is the script of a job that survives the loss of a node:
 
 # %%
 print(cluster.batch_script(Path("/shared/job"), steps=24, every=5))
 
 # %% [markdown]
-# `--requeue` says what Slurm may do when a node is lost: put the job back into the queue. Then it runs the script *again from its first line*. Slurm knows nothing of updates or
-# losses; to resume is the program's duty, and it can, because all starts share a folder with the checkpoints.
+# `--requeue` says what Slurm may do when a node is lost: put the job back into the queue. Later it runs the script *again from its first line*. Slurm knows nothing of updates or
+# losses. Resuming is the program's duty, and it can resume, because all starts share a folder with the checkpoints.
 #
-# Now submit it, wait until it trains, and pull the plug of node n2: all of its processes die at once, and nobody tells Slurm. `course cluster requeue` does that. If you have no Slurm, the next cells show a recorded
+# Now submit it, wait until it trains, and pull the plug of node n2: all of its processes die at once, and nobody tells Slurm. `course cluster requeue` does that. The next cells show a recorded
 # run.
 #
-# **Predict.** The job has 24 updates and saves after every 5. Node n2 dies when 13 are done. How many updates are computed in all, with those that are done twice?
+# **Predict.** The job has 24 updates and saves after every 5. Node n2 dies when 13 are done. How many updates are computed in all, if you count repeated ones twice?
 
 # %%
 in_all = predict("15.slurm", "Updates in all?", yours=None)
@@ -282,8 +282,8 @@ by_theory = 24 + recovery.lost_steps(lost_node.lost_after, lost_node.every)
 expect(by_theory, computed, label="updates", yours=in_all)
 
 # %% [markdown]
-# **Explain.** The last save was after update 10, so 11, 12 and 13 are done twice. The 24 losses are those of an undisturbed job, to the last bit: a checkpoint holds weights, both
-# moments and the number of updates, and from that number the program knows which samples come next.
+# **Explain.** The last save was after update 10, so 11, 12 and 13 are done twice. The 24 losses are those of an undisturbed job, to the last bit: a checkpoint holds the weights, both
+# moments of AdamW and the number of updates, and that number says which samples come next.
 #
 # And where did the time go?
 
@@ -291,10 +291,10 @@ expect(by_theory, computed, label="updates", yours=in_all)
 figures.requeue_timeline(lost_node.times)
 
 # %% [markdown]
-# Until *somebody notices*: a node cannot say that it is dead. Slurm waits until it has been silent for its `SlurmdTimeout` (5 s here, 300 s by default), and then some more. Then the *queue*: Slurm holds a requeued job back for two minutes, unless somebody releases it, as here. Then
-# the *start* of Python, torch and the process group on every rank, and at last the *updates that are done again*.
+# First *somebody must notice*: a dead node cannot say that it is dead. Slurm waits until it has been silent for its `SlurmdTimeout` (5 s here, 300 s by default), and a little longer. Then comes the *queue*: Slurm holds a requeued job back for two minutes, unless somebody releases it, as here. Then
+# Python, torch and the process group *start* on every rank, and in the end some *updates are done again*.
 #
-# The first three are the restart time $R$ of section 15.8. The last depends on how often you save.
+# The first three make up the restart time $R$ of section 15.8. The last depends on how often you save.
 
 # %%
 print(f"{times['resumed'] - times['killed']:.0f} s until the first new update")
@@ -302,23 +302,23 @@ print(f"{times['resumed'] - times['killed']:.0f} s until the first new update")
 # %% [markdown]
 # ### Kubernetes and Ray
 #
-# **Kubernetes** (容器编排系统) has no `srun`. You describe the job in a file, and an operator starts one container on each node with torchrun inside, and sets its rendezvous. With
-# Kubeflow's trainer that is a `TrainJob`. Every demo of this course can be written down as one:
+# **Kubernetes** (容器编排系统) has no `srun`. You describe the job in a file; an operator, a program in the cluster, starts one container on each node with torchrun inside and sets its rendezvous. With
+# Kubeflow's trainer the file describes a `TrainJob`. Every demo of this course can be written as one:
 
 # %%
 for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
     print(text)
 
 # %% [markdown]
-# A misspelt key in such a file is often ignored in silence. So check it against the schema before you submit, as our tests do.
+# A misspelt key in such a file is often ignored silently. So check the file against its schema before you submit it, as our tests do.
 #
-# **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. Hence the demos ask first:
+# **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. So the demos ask first whether there is a group:
 
 # %%
 show_source(launch.init)
 
 # %% [markdown]
-# A library that adopts an existing group can be started by any launcher. The job of section 15.3 runs under Ray as it is. Recorded, with the same job under torchrun below it:
+# A program that joins an existing group can be started by any launcher. The job of section 15.3 runs under Ray unchanged. Here is a recorded run, with the same job under torchrun below it:
 
 # %%
 print(recorded("ray"))
@@ -326,7 +326,7 @@ print(recorded("ray"))
 # %% [markdown]
 # **Remember**
 # - One agent on each node, and they meet at one address. `localhost` is never that address.
-# - Slurm starts the script again from its first line. To resume is your program's part.
+# - Slurm starts the script again from its first line. Resuming is your program's part.
 # - A failure costs: notice, queue, start, repeat.
 
 # %% [markdown]
@@ -335,8 +335,8 @@ print(recorded("ray"))
 # Chapter 8 said what torchrun, accelerate, DeepSpeed and Megatron are. Here they run the same job: the same small GPT, the same samples, the same AdamW. If they are what they claim to be, the losses
 # are the same as those of one process.
 #
-# accelerate, DeepSpeed and Megatron-core are large packages that you may not have: `pip install accelerate deepspeed megatron-core`, then `course demo launchers --ranks 2 --timeout 550 --limit-s 250` runs all that is there. (DeepSpeed compiles a part of itself when it first runs. Of Megatron, a CPU can run the parallel layers.) What comes
-# next was recorded.
+# accelerate, DeepSpeed and Megatron-core are large packages that you may not have: `pip install accelerate deepspeed megatron-core`, then `course demo launchers --ranks 2 --timeout 550 --limit-s 250` runs all that is there. (DeepSpeed compiles a part of itself on its first run. Of Megatron, only the parallel layers run on a CPU.) What follows
+# was recorded.
 #
 # **Predict.** On a machine without a GPU: `accelerate launch --cpu --num_processes 2 job.py`. On how many ranks does the job train?
 
@@ -344,12 +344,11 @@ print(recorded("ray"))
 ranks_found = predict("15.accelerate", "Ranks?", yours=None)
 
 # %%
-ways = {}
-for line in recorded("launchers").splitlines():
-    if found := re.match(r"(.+): 2 of 2 ranks.* losses off by (\S+)", line):
-        ways[found[1]] = float(found[2])
-    elif line.startswith("# 22") or "1 of 2 ranks" in line:
-        print(line)
+said = recorded("launchers")
+print(said.splitlines()[1])
+print(re.search("accelerate launch: 1 of 2 ranks.*", said)[0])
+equal = re.findall(r"(.+): 2 of 2 ranks.* losses off by (\S+)", said)
+ways = {name: float(off) for name, off in equal}
 assert len(ways) == 7
 title = "Losses on two ranks, off from those of one process by"
 figures.bars(ways, lambda off: f"{1e6 * off:,.1f} · 10⁻⁶", title, style.PALE, tens=True)
@@ -360,9 +359,9 @@ expect(1, found["accelerate launch"], label="ranks", yours=ranks_found)
 assert found["torchrun, accelerate inside"] == 2
 
 # %% [markdown]
-# **Explain.** One. Six of the bars are rounding, whoever started the ranks; the one in bf16 is off by 0.4 %, as bf16 must be. But on CPUs accelerate starts several processes only through MPI, and otherwise one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
-# Under torchrun the same program finds both ranks, for what accelerate does *inside* is right. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
-# your plan.** The notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only; the backends that it has are DDP, FSDP, DeepSpeed and Megatron.
+# **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
+# Under torchrun the same program finds both ranks. Six of the bars are rounding, whoever started the ranks, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
+# your plan.** (The notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only. Its backends are DDP, FSDP, DeepSpeed and Megatron.)
 #
 # ### The same setting has four names
 #
@@ -373,18 +372,19 @@ assert found["torchrun, accelerate inside"] == 2
 # | accumulation | your loop, `no_sync()` | `gradient_accumulation_steps=`, `accumulate()` | `gradient_accumulation_steps` | follows from the global batch |
 # | global batch | their product, times dp | their product, times dp | `train_batch_size`; the three must multiply | `--global-batch-size` |
 # | bf16 | `autocast`, or FSDP's `MixedPrecisionPolicy` | `--mixed_precision bf16` | `"bf16": {"enabled": true}` | `--bf16` |
-# | clipping | `clip_grad_norm_`, else none | `accelerator.clip_grad_norm_`, else none | `gradient_clipping`, **1.0** if left out | `--clip-grad`, **1.0** if left out |
+# | fp16 with loss scaling (section 15.4) | `autocast` and `torch.amp.GradScaler` | `--mixed_precision fp16` | `"fp16": {"enabled": true}` | `--fp16` |
+# | clipping | `clip_grad_norm_`, else none | `accelerator.clip_grad_norm_`, else none | `gradient_clipping`, **1.0** if left out (before June 2026: none) | `--clip-grad`, **1.0** if left out |
 # | sharded states | `fully_shard` | `--use_fsdp --fsdp_version 2` | `zero_optimization.stage` | `--use-distributed-optimizer` |
 # | tensor, pipeline | `parallelize_module`, `pipelining` | tensor, by a mesh | pipeline, by `PipelineModule` | `--tensor-model-parallel-size`, `--pipeline-model-parallel-size` |
 #
-# Two columns clip if you say nothing, and two don't. So the same program gives other losses under DeepSpeed than under DDP from the first update on whose gradient has a norm above 1. And the formula of the notes for the global batch, accumulation × nodes × processes × micro-batch, holds
-# in the first three columns only as long as all ranks are data parallel (chapter 1): Megatron divides the ranks by tp · pp · cp first.
+# Two columns clip if you say nothing, and two don't; and DeepSpeed changed its default ([pull request 8068](https://github.com/deepspeedai/DeepSpeed/pull/8068)). So from the first gradient with a norm above 1 on, the same program has other losses under DeepSpeed than under DDP.
 #
+# The notes compute the global batch as accumulation × nodes × processes × micro-batch. That holds as long as all ranks are data parallel (chapter 1). Megatron first divides the ranks by tp · pp · cp.
 
 # %% [markdown]
 # ### Which setting wins?
 #
-# Under accelerate with DeepSpeed many of these stand in two places, in your program and in `ds.json`.
+# Under accelerate with DeepSpeed many of these settings have two places, your program and `ds.json`.
 #
 # **Predict.** The program says `Accelerator(gradient_accumulation_steps=4)`. Somebody has deleted the line `gradient_accumulation_steps` from `ds.json`. How many micro-batches are in an update?
 
@@ -396,23 +396,23 @@ print(recorded("settings"))
 expect(1, label="micro-batches", yours=micro_batches)
 
 # %% [markdown]
-# **Explain.** The file wins, and where it says nothing, DeepSpeed's default wins: 1, not 4. A warning says so, among many others at the start. Only `"auto"` means "take it from the program". So there is one rule that needs no table: **each setting in one place**, and `"auto"` in the other.
+# **Explain.** The file wins, and where it says nothing, DeepSpeed's default wins: 1, not 4. A warning says so, among many others at the start. Only `"auto"` means "take it from the program". So one rule needs no table: **each setting in one place**, and `"auto"` in the other.
 #
-# One trap more, found on the way: `Accelerator(cpu=True, deepspeed_plugin=…)` does not use DeepSpeed at all. It makes a DDP model, and says nothing. Look at what `prepare` returns: `type(model)`.
+# Another trap: `Accelerator(cpu=True, deepspeed_plugin=…)` does not use DeepSpeed at all. It makes a DDP model and says nothing. Look at what `prepare` returns: `type(model)`.
 #
-# More disagreements, each tried in the course's tests where the packages are installed:
+# More disagreements, and what is in force; the tests of the course try each of them where the packages are installed:
 
 # %%
 for one in settings.SETTINGS:
     print(f"{one.what}, {one.tool}: {one.in_force}")
 
 # %% [markdown]
-# (`print(settings.table())` has what each of the two places said, and what to do.) Read them as a habit rather than as a list. Behind each "nothing says so" there is a line of your own program that could have said it: `print(num_processes, gradient_accumulation_steps, mixed_precision)`.
+# (`print(settings.table())` also has what each of the two places said, and what to do.) You need not learn them. Where a tool is silent, one line of your own program can say it: `print(num_processes, gradient_accumulation_steps, mixed_precision)`.
 
 # %% [markdown]
 # ### Megatron's way of dividing
 #
-# Megatron does not wrap a model, it *is* the model: its layers are built for their place. Its launcher is torchrun, and all that it takes from it is the number of the rank. From that number and four sizes each process computes to which groups it belongs, tp innermost, then cp, dp, pp.
+# Megatron does not wrap a model: it brings its own, whose layers are built as shards. Its launcher is torchrun, from which it takes the rank and the world size. From these and the sizes of tp, cp and pp each process computes to which groups it belongs, tp innermost, then cp, dp, pp.
 #
 # **Predict.** Two nodes of 8 GPUs: tp 4, dp 2, pp 2. With which rank does rank 13 add up its gradients?
 
@@ -421,73 +421,67 @@ partner = predict("15.partner", "Rank 13's partner?", yours=None)
 
 # %%
 sixteen_ranks = Layout(tp=4, dp=2, pp=2)
-for axis in ("tp", "dp", "pp"):
-    mine = next(group for group in mesh.groups(sixteen_ranks, axis) if 13 in group)
-    assert mine in rank_order.by_device_mesh(sixteen_ranks, axis)
-replicas = next(group for group in mesh.groups(sixteen_ranks, "dp") if 13 in group)
-expect(13 - 4, replicas[0], label="partner", yours=partner)
-
-# %%
 groups = {
     axis: next(group for group in mesh.groups(sixteen_ranks, axis) if 13 in group)
     for axis in ("tp", "dp", "pp")
 }
+for axis, group in groups.items():
+    assert group in rank_order.by_device_mesh(sixteen_ranks, axis)
+expect(13 - 4, groups["dp"][0], label="partner", yours=partner)
+
+# %%
 figures.rank_groups(groups, ranks=16, per_node=8)
 
 # %% [markdown]
-# **Explain.** A step of 1 goes through tp, a step of 4 through dp, a step of 8 through pp. Rank 13 is 8 + 4 + 1: the second of its tp group, the second replica, the second stage. The first replica's rank is 13 - 4 = 9. The assertion compares with PyTorch's `DeviceMesh`; where Megatron-core is installed, the tests compare with its
-# `RankGenerator` as well. So the notes' Megatron-DeepSpeed, DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
+# **Explain.** Neighbours in tp are 1 apart, in dp 4, in pp 8. Rank 13 is 8 + 4 + 1: the second stage, the second replica, the second of its tp group. Its partner in the first replica is rank 13 - 4 = 9. The assertion compares with PyTorch's `DeviceMesh`; where Megatron-core is installed, the tests compare with its
+# `RankGenerator` as well. So the notes' Megatron-DeepSpeed, which is DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
 
 # %% [markdown]
 # **Remember**
-# - Right wrappers have the same losses. Print world size and global batch, and compare.
-# - Two of four clip by default. Write down every default that matters.
+# - The same job has the same losses under every launcher. Print world size and global batch, and compare.
+# - Two of four clip by default. Set every default that matters yourself.
 # - Each setting in one place only, and `"auto"` in the other.
 
 # %% [markdown]
 # ## 15.4 What wrappers change
 #
-# `prepare`, `initialize` and `fully_shard` look as if they put something *around* your model. In fact most of them replace its parameters. Four consequences, each of which has cost somebody a week.
+# accelerate's `prepare`, DeepSpeed's `initialize` and FSDP2's `fully_shard` look as if they put something *around* your model. In fact most of them replace its parameters. This has five consequences.
 #
-# **1. Parameters with other names and shapes.** The demo `wrappers` puts the same two layers into DDP, FSDP1 (as it was, and with `use_orig_params=True`) and FSDP2, and trains one step with an optimizer that was built *before* the wrapping.
+# **1. Parameters with other names and shapes.** The demo `wrappers` puts the same two layers into DDP, FSDP1 (by default, and with `use_orig_params=True`) and FSDP2, and trains one step with an optimizer that was built *before* the wrapping.
 #
-# **Predict.** In how many of the four does this step change nothing at all?
+# **Predict.** In how many of the four does this step change no weight at all?
 
 # %%
 frozen = predict("15.frozen", "Of the four wrappers?", yours=None)
 
 # %%
 wraps = demos.run("wrappers", ranks=2, stream=False)
-held, learned = {}, {}
+stuck = [one.name for one in wraps.wrappers if not one.learns_if_built_before]
+expect(2, len(stuck), label="learn nothing", yours=frozen)
 for one in wraps.wrappers:
     print(f"{one.name}: {', '.join(one.parameters)}")
-    held[one.name] = {
-        "flat" if "_flat" in name else ".".join(name.split(".")[-2:]): math.prod(shape)
-        for name, (_, shape) in one.parameters.items()
-    }
-    learned[one.name] = "learns" if one.learns_if_built_before else "learns nothing"
 
 # %%
+held = {one.name: one.numbers for one in wraps.wrappers}
+learned = {name: "learns nothing" if name in stuck else "learns" for name in held}
 title = "Numbers on rank 0; with an optimizer built before the wrapping it …"
 figures.stacked_bars(held, title, totals=learned)
 
-# %%
-stuck = [one.name for one in wraps.wrappers if not one.learns_if_built_before]
-expect(2, len(stuck), label="learn nothing", yours=frozen)
-
 # %% [markdown]
-# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, FSDP2 puts DTensors in their place; the optimizer holds tensors that get no gradient any more, and an optimizer skips those. No error. With `use_orig_params` FSDP1 keeps the tensors and changes what is in them. Look at the names, too. A checkpoint is made of names. DDP's has the prefix, so its file does not fit the bare model; FSDP2 leaves the names as they were. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.)
+# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, and FSDP2 replaces them by **DTensors**, tensors of which each rank holds a part. The optimizer then holds tensors that no longer get a gradient, and an optimizer skips those. There is no error. With `use_orig_params` FSDP1 keeps the tensors and changes their contents. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.)
 #
-# **2. Optimizers that need the whole matrix.** SGD and AdamW treat each number by itself, so they can work on any piece. **Muon** does not: it takes the gradient of a matrix and makes its rows nearly orthogonal, by some rounds of
-# matrix products (Jordan et al. 2024, kellerjordan.github.io/posts/muon):
+# Look at the names, too: a checkpoint finds its tensors by name. DDP's names have the prefix `module.`, so its file does not fit the bare model. FSDP2 leaves the names as they were.
+#
+# **2. Optimizers that need the whole matrix.** SGD and AdamW treat each number by itself, so they can work on any piece. **Muon** cannot: it takes the gradient of a matrix and makes its rows nearly orthogonal, by a few rounds of
+# matrix products (Jordan et al. 2024, [Muon](https://kellerjordan.github.io/posts/muon/)):
 
 # %%
 show_source(orthogonal)
 
 # %% [markdown]
-# Two ranks hold 32 of its 64 rows each. Suppose that each rank makes the rows that it has orthogonal. They fit its optimizer's interface; there is no error.
+# Take a gradient of 64 × 64 random numbers. Two ranks hold 32 rows each, and each gives its own rows to `orthogonal`. It takes them without an error.
 #
-# **Predict.** By how many per cent is the update wrong, against that of the whole matrix? (The norm of the difference over the norm of what is right.)
+# **Predict.** By how many per cent is this update off from that of the whole matrix? (The norm of the difference, over the norm of the right update.)
 
 # %%
 wrong = predict("15.muon", "Off by how many per cent?", yours=None, unit="%")
@@ -522,14 +516,16 @@ g = torch.randn(64, 64)
 right = orthogonal(g)[:32]
 alone = ((orthogonal(g[:32]) - right).norm() / right.norm()).item()
 expect(100 * alone, 100 * own, within=1e-3, label="own rows", unit="%", yours=wrong)
+assert round(own, 2) == 0.53 and round(wraps.muon_gap, 2) == 0.39
 
 # %% [markdown]
-# **Explain.** Rows that are orthogonal among themselves are not orthogonal to those of the other rank. (Theory is one process here that does the same with the upper half; there is no formula.) So the first
-# limit in the notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, where not even the rows are left. FSDP2's shards
-# are **DTensors**, and they got it right, without a change in `orthogonal`.
+# **Explain.** 53 %. Rows that are orthogonal among themselves are not orthogonal to those of the other rank. (There is no formula; "theory" is one process here that does the same with the upper half.) How large the error is depends on the matrix. The demo `wrappers` cuts one of 8 × 16 and reports 39 %: random rows that are long compared with their number are closer to orthogonal from the start.
 #
-# **3. The dispatcher.** How did they? Each operation of PyTorch goes through a switchboard, the **dispatcher** (分发器), which looks at the kinds of its arguments and picks the code. DTensor registers there. For each
-# operation it has a rule: which cuts of the inputs give which cut of the output, and what has to be sent first. This is what the notes mean when they say that FSDP is integrated with tensors and "the dispatch system". What it sent here:
+# So the first limit in the notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, in which even single rows are cut. The DTensor of FSDP2
+# got it right, without a change in `orthogonal`.
+#
+# **3. The dispatcher.** How did it? Each operation of PyTorch goes through a switchboard, the **dispatcher** (分发器), which looks at the types of its arguments and picks the code. DTensor registers there. For each
+# operation it has a rule: which cuts of the inputs give which cut of the output, and what has to be sent first. This is what the notes mean when they say that FSDP is integrated with tensors and "the dispatch system". Here it sent:
 
 # %%
 print(sent)
@@ -538,49 +534,81 @@ assert gathers == 3 * 5 and gathered_bytes == 15 * 64 * 64 * 4
 assert sent["all-reduce"] == (1, 4)
 
 # %% [markdown]
-# Three products in each of 5 rounds, and for each of them the whole matrix is gathered; the norm needs one number. Right, but not cheap: real implementations gather each matrix once, and give
-# every rank other matrices to work on. Whoever calls `to_local()` goes round the dispatcher, and gets the 53 %.
+# There are three products in each of 5 rounds, and each of them gathers the whole matrix; the norm needs one number. That is right, but not cheap: real implementations gather each matrix once, and give
+# different matrices to different ranks. `to_local()` bypasses the dispatcher, and the update is off by 53 % again.
 #
 # **4. Optimizers with 8 bits.** Note 000 says that bitsandbytes' AdamW takes 2 bytes for each parameter. Measured on a GPT with 1.6 million parameters:
 
 # %%
 said = recorded("bitsandbytes")
 print(said.splitlines()[0])
-codes, scales, small = (
-    int(size.replace(",", "")) for size in re.findall(r"^ *([\d,]+) B ", said, re.M)
-)
-parameters = int(re.search(r"([\d,]+) parameters", said)[1].replace(",", ""))
-assert round((codes + scales + small) / parameters, 3) == 2.058
-rows = {
-    "AdamW, fp32": {"two moments": 2 * 4},
-    "AdamW8bit": {
-        "codes of 8 bits": codes / parameters,
-        "scales": scales / parameters,
-        "small tensors": small / parameters,
-    },
-}
+found = re.findall(r"([\d,]+) (?:parameters in|B  two)", said)
+parameters, *sizes = (int(number.replace(",", "")) for number in found)
+each = [size / parameters for size in sizes]
+assert round(sum(each), 3) == 2.058
+
+# %%
+eight_bit = dict(zip(("codes of 8 bits", "scales", "small tensors"), each, strict=True))
+rows = {"AdamW, fp32": {"two moments": 2 * 4}, "AdamW8bit": eight_bit}
 title = "Bytes of optimizer states for a parameter"
 colours = {"two moments": style.STATES, "codes of 8 bits": style.STATES}
 figures.stacked_bars(rows, title, "{:.2f}".format, colours=colours)
 
 # %% [markdown]
-# 2.06 bytes, with two parts that the note leaves out: one scale of 4 bytes for 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that hands the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is left of the
-# saving. (For weights in fp32 two bytes are half of the weights, as the note says; for bf16 weights they are as much.)
+# It is 2.06 bytes, with two parts that the note leaves out: a scale of 4 bytes for every 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that gives the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is
+# saved. (Two bytes are half as much as fp32 weights take, as the note says, and as much as bf16 weights take.)
+#
+# **5. fp16, and a step that is left out.** Under `torch.autocast` (自动混合精度) matrix products run in 16 bits, while the parameters and their gradients stay fp32. For bf16 that is all. fp16 knows no number below $6 \cdot 10^{-8}$, and many gradients are smaller than that. So a `GradScaler` multiplies the loss by $2^{16}$ before the backward pass, and divides the gradients by it before the step; this is **loss scaling** (损失缩放). If a gradient is infinite by then, the scaler leaves out the step and halves the scale. (To clip, call `scaler.unscale_(optimizer)` first, or you compare your limit with a norm that is 65,536 times too large.)
+#
+# **Predict.** A matrix is cut over two ranks. One number in the gradient of rank 1's part is infinite. With plain shards each rank has its own scaler and looks at its own part. How many of the two ranks leave out the step? And how many with a DTensor?
+
+# %%
+plain_ranks = predict("15.scaler", "Ranks that leave it out, plain shards?", yours=None)
+
+
+# %%
+def left_out(plain):
+    """Whether this rank's weights stay as they are, and the calls of the scaler."""
+    rank = launch.init()
+    ranks = init_device_mesh("cpu", (rank.world,))
+    cut = distribute_tensor(torch.ones(4, 4), ranks, [Shard(0)])
+    own = cut.to_local()
+    weight = torch.nn.Parameter(own if plain else cut)
+    weight.grad = torch.ones_like(weight)
+    if rank.rank == 1:
+        (weight.grad if plain else weight.grad.to_local())[0, 0] = float("inf")
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.ones(1))  # it makes its scale when it is first used
+    with measure.wire.log_wire() as log:
+        scaler.step(torch.optim.SGD([weight], lr=1.0))
+    return bool((own == 1).all()), log.sent()
+
+
+# %%
+plain = launch.run(left_out, True, ranks=2, stream=False)
+whole = launch.run(left_out, False, ranks=2, stream=False)
+found = [out for out, _ in plain]
+expect(1, sum(found), label="leave it out, plain", yours=plain_ranks)
+assert found == [False, True] and all(out for out, _ in whole)
+print("DTensor: both leave it out, after", whole[0][1])
+
+# %% [markdown]
+# **Explain.** With plain shards only rank 1 leaves out the step. From now on half of the matrix is one update ahead of the other half, without an error. With a DTensor both leave it out: the dispatcher has a rule for the scaler's check too, and all-reduces one number, the maximum of "found an infinity". FSDP1 has a `ShardedGradScaler` for this; DeepSpeed and Megatron do it themselves. Under DDP nothing is needed: the all-reduce of the gradients makes the number infinite on all ranks.
 #
 # ### YaFSDP in Hugging Face, and patches
 #
-# The notes say that YaFSDP "can be used with Hugging Face workflows": by patches, 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3
-# (github.com/yandex/YaFSDP). A patch fits one version. Before you take up such an offer, ask: which of my versions would it take away?
+# The notes say that YaFSDP "can be used with Hugging Face workflows". It is done by patches: 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3
+# ([yandex/YaFSDP](https://github.com/yandex/YaFSDP)). A patch fits one version. Before you use one, ask which of your versions you would have to give up.
 #
 # ### From FSDP1 to FSDP2
 #
-# The same under accelerate, whose default is still version 1. `accelerate to-fsdp2 --config_file old.yaml --output_file new.yaml` translates a file:
+# accelerate's default is still FSDP1. `accelerate to-fsdp2 --config_file old.yaml --output_file new.yaml` translates a file:
 #
 # | FSDP1 | FSDP2 | why |
 # |---|---|---|
-# | `fsdp_sharding_strategy: FULL_SHARD`, `SHARD_GRAD_OP` | `fsdp_reshard_after_forward: true`, `false` | it was never anything else (chapter 9) |
+# | `fsdp_sharding_strategy: FULL_SHARD`, `SHARD_GRAD_OP` | `fsdp_reshard_after_forward: true`, `false` | this is all that the two differ in (chapter 9) |
 # | `fsdp_use_orig_params` | gone | names and shapes are always the model's own |
-# | `fsdp_backward_prefetch` | gone | always before, as only this hides anything |
+# | `fsdp_backward_prefetch` | gone | weights are always prefetched before they are needed (`BACKWARD_PRE`), which hides most |
 # | `fsdp_sync_module_states` | gone | `fsdp_cpu_ram_efficient_loading` implies it |
 # | `fsdp_state_dict_type: FULL_STATE_DICT` | `SHARDED_STATE_DICT` by default | each rank saves its own shard, and nothing is sent (section 15.7) |
 #
@@ -589,15 +617,16 @@ figures.stacked_bars(rows, title, "{:.2f}".format, colours=colours)
 # **Remember**
 # - Wrappers replace parameters. Build the optimizer last, or give it to `prepare`.
 # - Optimizers that look at a whole matrix need the whole matrix. A DTensor gathers it; `to_local()` does not.
-# - A patch belongs to one version.
+# - fp16 needs a scaler, and all ranks must agree to leave out a step.
+# - A patch fits one version.
 
 # %% [markdown]
 # ## 15.5 torch.compile: graphs, breaks, recompilation
 #
-# `torch.compile` runs your Python once, follows which operators it calls, and makes a **graph** (计算图) of them. A compiler then turns the graph into few fused kernels (chapter 5). From the second call on Python is left out. Two things
-# can spoil it, and both can be counted, on any machine and without a compiler.
+# `torch.compile` runs your Python once, notes which operators it calls, and makes a **graph** (计算图) of them. A compiler then turns the graph into a few fused kernels (chapter 5). From the second call on, your Python is skipped. Two things
+# can spoil this, and both can be counted, on any machine and without a compiler.
 #
-# **Graph breaks** (图中断). Where Python needs to know a *value*, the graph must end: it has to run before Python can go on. Three functions, with one line in each that may be such a place:
+# **Graph breaks** (图中断). Where Python needs to know a *value*, the graph must end: it has to run before Python can go on. Here are three functions. Each has one line that may break the graph:
 
 
 # %%
@@ -638,17 +667,17 @@ expect(2 + 1 + 2, sum(graphs.values()), label="graphs", yours=all_graphs)
 figures.bars(graphs, "{:.0f}".format, "Graphs of one call", style.FORWARD)
 
 # %% [markdown]
-# **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and what stands on its two sides cannot be fused. The usual culprits in
-# training loops are `loss.item()` for the log, in each step, and a `print`. Find them by `measure.graphs.breaks`:
+# **Explain.** `.item()` brings a number out of a tensor, so `asks` breaks there. `branches` looks at a *shape*; shapes are known while the graph is made, and it stays whole. `decides` looks at a value. A break costs a return to Python, and the operators before it cannot be fused with those after it. The usual culprits in
+# training loops are a `print`, and `loss.item()` for the log in each step. Find them by `measure.graphs.breaks`:
 
 # %%
 for broken in measure.graphs.breaks(decides, torch.ones(8, 8)):
     print(broken.line)
 
 # %% [markdown]
-# **Recompilation** (重新编译). A graph holds for certain shapes. A call with another one makes a new graph, and training stands still for as long as the compiler needs, for large models minutes. Five calls:
+# **Recompilation** (重新编译). A graph is made for certain shapes. A call with another shape makes a new graph, and training stands still until the compiler is done, for large models minutes.
 #
-# **Predict.** Batches of 8, 8, 6, 5 and 8 samples. How many graphs after the five calls?
+# **Predict.** Five calls, with batches of 8, 8, 6, 5 and 8 samples. How many graphs are there afterwards?
 
 # %%
 five_calls = predict("15.recompiled", "Graphs after five calls?", yours=None)
@@ -683,8 +712,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** The first graph is for 8. At the first other size the compiler learns that the number changes, and makes one graph for all sizes. With `dynamic=False` each size gets a graph of its own. A size of 1 always gets its own, since operators behave
-# differently there. So the ragged last batch of an epoch (chapter 1) costs one more compilation: `drop_last=True`, or pad.
+# **Explain.** The first graph is for 8. At the first other size the compiler learns that the number changes, and makes one graph for all sizes. With `dynamic=False` each size gets its own graph. A size of 1 always does, since operators behave
+# differently there. So the ragged last batch of an epoch (chapter 1) costs one more compilation. Set `drop_last=True`, or pad the batch.
 #
 # And in a wrapper? DDP wants to send a bucket while the backward pass goes on (chapter 7). A backward pass in *one* graph would be over before the first bucket could be sent. So the compiler cuts the graph of a DDP model at the borders of the buckets:
 
@@ -701,12 +730,12 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# As many graphs as all-reduces. Breaks are bad, except those that somebody has put there to hide the communication.
+# There are as many graphs as all-reduces. Breaks are bad, except these: they let the communication hide.
 #
 # **Remember**
 # - A value breaks a graph, a shape does not. No `.item()` in the middle of a step.
 # - A second batch size costs one more graph, a size of 1 another.
-# - DDP's graph is cut at its buckets, on purpose.
+# - A DDP model's graph is cut at the buckets on purpose.
 
 # %% [markdown]
 # ## 15.6 The batch that fits
@@ -717,7 +746,7 @@ figures.stacked_bars(
 # export BS=#`try with different batch sizes till …`
 # ```
 #
-# A program can do that: start with 1, double until it does not fit, then halve the gap.
+# A program can do that: start with 1, double until the batch does not fit, then halve the gap.
 #
 # **Predict.** The largest batch that fits is 100. How many batches does the program try?
 
@@ -736,8 +765,8 @@ figures.tried_batches(tried, largest=found)
 show_source(measure.largest_batch.largest_batch)
 
 # %% [markdown]
-# **Explain.** Eight tries from 1 to 128, then six to halve the 64 numbers between 64 and 128 down to one: $2 \log_2$ of the batch. What is a try? A *whole update*: the states of AdamW are made in the first `step()`, so a try that
-# stops after the backward pass finds a batch that is too large. And it must have the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU would go on and take the memory of other programs, so the demo counts the bytes of all tensors and compares
+# **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update*: AdamW makes its states in the first `step()`, so a try that
+# stops after the backward pass finds a batch that is too large. And it must have the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU would take the memory of other programs, so the demo counts the bytes of all tensors and compares them
 # with a limit that you set:
 
 # %%
@@ -754,7 +783,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# A straight line: each sample adds the same bytes to those that are there anyway. So try less. The theory of chapters 3 and 4 gives the same number without a single try. The benchmark found that FSDP trains GPT-2 XL on those two cards, and DDP does not. Chapter 9 computed the same: 24.9 GB of states alone.
+# The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch. The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB.
 #
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update with the longest sequences.
@@ -763,35 +792,33 @@ figures.lines(
 # %% [markdown]
 # ## 15.7 Sharded checkpoints, and elastic restarts
 #
-# What must a checkpoint hold? All that the next update needs: weights, both moments of AdamW, the number of updates (for the learning rate, the moments' correction, and the samples that come next), and the state of random numbers where there is dropout. In mixed
+# What must a checkpoint hold? All that the next update needs: the weights, both moments of AdamW, the number of updates (for the learning rate, AdamW's bias correction, and the samples that come next), and the state of the random numbers if there is dropout. In mixed
 # precision the weights are the fp32 master copy. That makes 4 + 4 + 4 bytes for each parameter:
 
 # %%
 checkpoints = {}
 for name in ("llama2-7b", "llama2-70b", "llama3-405b"):
     parameters = models.MODELS[name].parameters().total
-    whole_bytes = recovery.checkpoint_bytes(parameters, Recipe())
     checkpoints[name] = {
-        "master copy of the weights": whole_bytes / 3,
-        "both moments of AdamW": 2 * whole_bytes / 3,
+        "weights, fp32": 4 * parameters,
+        "states of AdamW": 8 * parameters,
     }
-looks = {
-    "master copy of the weights": style.WEIGHTS,
-    "both moments of AdamW": style.STATES,
-}
+    whole_bytes = recovery.checkpoint_bytes(parameters, Recipe())
+    assert whole_bytes == sum(checkpoints[name].values())
+looks = {"states of AdamW": style.STATES}
 figures.stacked_bars(checkpoints, "A checkpoint", units.format_bytes, colours=looks)
 
 # %% [markdown]
-# No rank has 828 GB, and none should have to. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into a file of its own. A last small file, the *manifest*, says which files there are and how long; it is
-# written when all the others are safe on the disk. So a checkpoint with a manifest is complete, and one without is garbage: the machine may die at any moment, also during a save.
+# No rank has room for 828 GB. In a **sharded checkpoint** (分片检查点) each rank writes the part that it holds into its own file. A last small file, the *manifest*, lists the files and their lengths; it is
+# written when all the others are safe on the disk. The machine may die at any moment, also during a save. So a checkpoint with a manifest is complete, and one without it is garbage.
 #
-# After a failure you may have fewer GPUs than before. Then other ranks read than wrote. That is **resharding** (重新切分), and it is arithmetic on indices. Ten columns of a state, written by four ranks and read by three:
+# After a failure you may have fewer GPUs than before. Then fewer ranks read than wrote. Dividing the state anew is called **resharding** (重新切分), and it is arithmetic on indices. Here are ten columns of a state, written by four ranks and read by three:
 
 # %%
 figures.resharded(total=10, writers=4, readers=3)
 
 # %% [markdown]
-# Rank $r$ of $n$ holds the columns $\lfloor Cr/n \rfloor$ to $\lfloor C(r+1)/n \rfloor$ of $C$. So the middle reader takes one part of file 1 and one of file 2, each an intersection of two intervals:
+# Rank $r$ of $n$ holds the columns from $\lfloor Cr/n \rfloor$ up to, but without, $\lfloor C(r+1)/n \rfloor$ of all $C$. So the middle reader takes one part of file 1 and one of file 2. Each part is an intersection of two intervals:
 
 # %%
 show_source(scratch.recovery.checkpoint.columns, scratch.recovery.checkpoint.load_shard)
@@ -813,22 +840,79 @@ print(f"files {touched}")
 expect(2, len(touched), label="files", yours=files_read)
 
 # %% [markdown]
-# **Explain.** $64 \cdot 1/48 = 1.33$ and $64 \cdot 2/48 = 2.67$: from within file 1 into file 2. Nobody reads the whole checkpoint, and nobody has to bring it into one piece first.
+# **Explain.** $64 \cdot 1/48 = 1.33$ and $64 \cdot 2/48 = 2.67$: its part begins within file 1 and ends within file 2. Nobody reads the whole checkpoint, and nobody has to join it into one piece first.
 #
-# The demo trains on four ranks, saves, and goes on with three that start from other weights. By hand, and by `torch.distributed.checkpoint`, which does the same for every kind of sharding that DTensors know:
+# The demo trains on four ranks, saves, and continues on three that start from other weights. It does so by hand, and by `torch.distributed.checkpoint`, which does the same for every kind of sharding that DTensors know:
 
 # %%
 moved = demos.run("checkpoint", ranks=4, save_ranks=4, load_ranks=3, stream=False)
 print("\n".join(moved.report().splitlines()[-2:]))
 
 # %% [markdown]
-# The loss is that of one process that was never interrupted. By hand a parameter takes 12 bytes on the disk. The library's metadata and its files' headers come on top, which looks like much for a small model and is nothing for
-# a large one; and it saves a table that two modules share under both names. You build the first of the two in exercise 15.11.
+# The loss is that of one process that was never interrupted. By hand a parameter takes 12 bytes on the disk. The library also writes metadata and file headers, which are much for this small model and nothing for
+# a large one, and it saves a table that two modules share under both names. In exercise 15.11 you build the first of the two.
+#
+# ### A rank that hangs
+#
+# An agent notices a rank that *ends*. A rank that hangs, for example on a file that never comes, looks healthy to it. The other ranks wait for it in their next collective, until the **timeout** of the process group. By default `init_process_group` sets it to 10 minutes with NCCL and to 30 with other backends. Take one second, and let rank 1 come two seconds late:
+
+
+# %%
+def late(rank_1_s=2.0):
+    """The seconds that this rank was in the all-reduce, and its error."""
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    time.sleep(rank_1_s * dist.get_rank())
+    start = time.perf_counter()
+    try:
+        dist.all_reduce(torch.ones(4), group=group)
+    except RuntimeError as error:
+        return time.perf_counter() - start, str(error)
+    return time.perf_counter() - start, "no error"
+
+
+# %% [markdown]
+# **Predict.** Both ranks get an error. How many of the two errors speak of a timeout?
+
+# %%
+speak = predict("15.late", "Errors that speak of a timeout?", yours=None)
+
+# %%
+told = launch.run(late, ranks=2, stream=False)
+for rank, (seconds, error) in enumerate(told):
+    print(f"rank {rank}, after {seconds:.1f} s:", re.sub(r"\[/\S+\] ", "", error)[:99])
+found = ["imed out" in error for _, error in told]
+expect(1, sum(found), label="speak of a timeout", yours=speak)
+assert found == [True, False] and told[1][0] < 0.5
+
+# %%
+rows = {"rank 0": [("waits", 0, told[0][0])], "rank 1": [("hangs", 0, 2)]}
+figures.who_did_what(rows, "The group's timeout is one second")
+
+# %% [markdown]
+# **Explain.** One. Rank 0 waited for a second, gave up and closed its connections. When rank 1 came, nobody was there. So the innocent rank says "timed out", and the rank that is to blame says "connection closed" and suspects the other one of a crash. Of many errors, read the one with the *earliest* time first.
+#
+# With NCCL the GPU waits while Python goes on. A thread of the process group, the **watchdog** (看门狗), looks at all collectives that are under way. When one is older than the timeout, each rank that waits logs something like this
+# (published in [LLaMA-Factory issue 7396](https://github.com/hiyouga/LlamaFactory/issues/7396); not run here, since it needs GPUs):
+#
+# ```
+# [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE,
+#   NumelIn=466119168, NumelOut=466119168, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.
+# [PG 1 Rank 0] Exception (either an error or timeout) detected by watchdog at work: 1580,
+#   last enqueued NCCL work: 1582, last completed NCCL work: 1579.
+# ```
+#
+# | part | how to read it |
+# |---|---|
+# | `SeqNum=1580` | the 1,580th collective of this group. A rank whose *last enqueued* work is smaller never called it: look there first |
+# | `OpType`, `NumelIn` | which collective, and on how many numbers: here 466 million, a bucket or a layer that you can find by its size |
+# | `ran for 600060 milliseconds` | it waited for ten minutes. It says nothing about *why*, and above all not that the network is slow |
+#
+# Then the watchdog ends its process, the agent notices at last, and the ranks are started again. So the timeout is the first part of the restart time of every hang: on 16,384 GPUs ten minutes are 2,731 GPU-hours. `init_process_group(timeout=timedelta(minutes=2))` makes it shorter. But it must be longer than any wait that is *right*: an evaluation or a save on rank 0 alone, the first compilation. Section 16.7 finds the rank that hangs.
 #
 # ### Elastic restarts
 #
-# With `--max-restarts` torchrun does by itself what Slurm did above: when a rank dies, the agents end all ranks, meet again, and start all again. If the job was started with `--nnodes=1:2`, it goes on with one node when the
-# other does not come back; this is called **elastic** (弹性). Either way the program starts from its first line, and resumes.
+# With `--max-restarts` torchrun does by itself what Slurm did above: when a rank dies, the agents end all ranks, meet again, and start all of them again. If the job was started with `--nnodes=1:2`, it continues on one node when the
+# other does not come back; such a job is **elastic** (弹性). Either way the program starts from its first line, and resumes.
 #
 # **Predict.** 20 updates on two ranks, saved after every 6. Rank 1 is killed after 17. How many updates are done twice?
 
@@ -836,15 +920,8 @@ print("\n".join(moved.report().splitlines()[-2:]))
 twice = predict("15.repeated", "Updates done twice?", yours=None)
 
 # %%
-run = demos.run(
-    "elastic",
-    ranks=2,
-    steps=20,
-    every=6,
-    kill_after=17,
-    model="1x16x2",
-    stream=False,
-)
+short = {"steps": 20, "every": 6, "model": "1x16x2"}
+run = demos.run("elastic", ranks=2, kill_after=17, stream=False, **short)
 print("\n".join(run.report().splitlines()[1:]))
 
 # %%
@@ -863,27 +940,28 @@ figures.lines(
 
 # %% [markdown]
 # **Explain.** The last save was after update 12, so 13 to 17 are done again: $17 \bmod 6 = 5$, the worst case. On average it is $(6-1)/2$.
-# The loss of the second attempt is the same in each of them, since the same weights meet the same samples. If your loss *jumps* after a restart, something that belongs to the state was not saved; mostly it is the optimizer's moments or the place in the data.
+# In the second attempt these updates have the same losses, since the same weights meet the same samples. If your loss *jumps* after a restart, a part of the state was not saved: mostly the moments of the optimizer or the position in the data.
 #
 # **Remember**
-# - Weights, moments, step, data position, random state. Per parameter 12 bytes.
-# - The manifest last: what has no manifest is no checkpoint.
+# - A checkpoint holds weights, moments, step, data position and random state: 12 bytes for each parameter.
+# - The manifest comes last. Without a manifest it is no checkpoint.
 # - Another number of ranks cuts the same columns differently.
-# - A failure repeats (updates since the last save): `done % every`.
+# - torchrun sees processes that end. For those that hang there is the timeout.
+# - A failure repeats the updates since the last save: `done % every`.
 
 # %% [markdown]
 # ## 15.8 How often to save
 #
-# Back to the beginning. What does one failure cost? A job has two hours of work before it and saves after every 24 minutes of it; a save takes a minute. After 66 minutes of work a node dies. Nobody notices for
+# Back to the beginning. What does one failure cost? A job needs two hours of work and saves after every 24 minutes of it; a save takes a minute. After 66 minutes of work a node dies. Nobody notices for
 # five minutes, the queue takes two, the start three.
 #
-# **Predict.** **Goodput** (有效吞吐) is the time spent on work that is still there in the end, over all the time. What is it when the job is done, in per cent?
+# **Predict.** **Goodput** (有效吞吐) is the time spent on work that still counts in the end, over all the time. What is it when the job is done, in per cent?
 
 # %%
 goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%")
 
 # %% [markdown]
-# Step through it. The red work is lost at the moment when the node dies, and with it the goodput falls; the blue line below is what is done, the filled stairs are what is saved.
+# Step through it. When the node dies, the red work is lost, and the goodput falls. Below, the blue line is the work that is done, and the filled stairs are the work that is saved.
 
 # %%
 job = steppers.failing_job()
@@ -894,22 +972,15 @@ job_costs = JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s
 result = failing_job(20, every=4, fails_after=11, costs=job_costs)
 saves = sum(span.kind == "save" for span in result.spans)
 by_hand = 120 / (120 + 18 + saves * 1 + 10)  # minutes: work, done again, saves, restart
-expect(
-    100 * by_hand,
-    100 * result.goodput,
-    within=1e-9,
-    label="goodput",
-    unit="%",
-    yours=goodput,
-)
+expect(100 * by_hand, 100 * result.goodput, 1e-9, "%", "goodput", yours=goodput)
 
 # %% [markdown]
-# Three pieces, 18 minutes, are done twice. Ten minutes are waited, five go to saves: 120 of 153 minutes. Now move the controls:
+# 18 minutes of work are done twice. Ten minutes are spent waiting and five saving: 120 of 153 minutes count. Now move the controls:
 #
-# 1. Leave the interval and move the failure: at which moments does it cost most, at which least?
-# 2. Save every 6 minutes instead. What do the saves cost, and what do they win? And only once, at the end?
+# 1. Leave the interval and move the failure: when does it cost most, and when least?
+# 2. Save every 6 minutes instead. What do the saves cost, and what do they win? What if you save only once, at the end?
 #
-# One failure is luck. So take the mean over all moments at which the node may die:
+# When the failure comes is luck. So take the mean over all moments at which the node may die:
 
 # %%
 means = {}
@@ -920,16 +991,12 @@ title = "Goodput, saved after every …"
 figures.bars(means, "{:.1%}".format, title, style.FORWARD)
 
 # %%
-assert max(means, key=means.__getitem__) in (
-    "12 min of work",
-    "18 min of work",
-)
+assert max(means, key=means.get) in ("12 min of work", "18 min of work")
 
 # %% [markdown]
-# Right before a save a failure costs most, right after it least, on average half an interval. Saving all the time loses next to nothing and pays for twenty saves; saving at the end may lose all. Between
-# 12 and 18 minutes it hardly matters.
+# **Answers.** (1) A failure costs most just before a save, least just after it, and on average half an interval. (2) Twenty saves cost 20 minutes, and then a failure costs little more than the restart. A single save costs a minute, and a late failure costs nearly the whole job. Here the best interval is 12 or 18 minutes, and between these two it hardly matters.
 #
-# **Remember.** A failure costs what was not saved, and then the restart. Saves cost all the time. The best interval lies between.
+# **Remember.** A failure costs the work that was not saved, and then the restart. Saves cost time even if nothing fails. The best interval lies between.
 #
 # ### The formula
 #
@@ -937,11 +1004,11 @@ assert max(means, key=means.__getitem__) in (
 #
 # $$\underbrace{\frac{C}{\tau}}_{\text{saves}} \; + \; \underbrace{\frac{\tau}{2M}}_{\text{work done again}} \; + \; \underbrace{\frac{R}{M}}_{\text{restarts}}$$
 #
-# The first falls with $\tau$, the second grows with it, since a failure finds on average half an interval unsaved. The third does not care. A sum of $a/\tau$ and $b\,\tau$ is least where both are equal:
+# The first falls with $\tau$. The second grows with it, since a failure finds on average half an interval unsaved. The third does not depend on $\tau$. A sum of $a/\tau$ and $b\,\tau$ is least where both are equal:
 #
 # $$\frac{C}{\tau} = \frac{\tau}{2M} \quad\Longrightarrow\quad \tau = \sqrt{2\,C\,M}$$
 #
-# That is Young's formula (Young 1974, doi:10.1145/361147.361115). And $M$ is $m/n$ for $n$ parts that fail independently, each once in a time $m$. The numbers of Llama 3:
+# That is Young's formula (Young 1974, doi:10.1145/361147.361115). If $n$ parts fail independently, each of them once in a time $m$, then $M = m/n$. With the numbers of Llama 3:
 
 # %%
 mtbf_s = 54 * 86_400 / 419
@@ -950,7 +1017,7 @@ print(f"a failure every {mtbf_s / 3600:.2f} h")
 expect(young_s / 60, label="interval", unit="min", yours=interval)
 
 # %% [markdown]
-# About 19 minutes. On one GPU such a failure would come every $16{,}384 \cdot 3.1$ hours, once in 5.8 years. It is the number of GPUs that makes it every three hours:
+# About 19 minutes. A single GPU would fail every $16{,}384 \cdot 3.1$ hours, that is once in 5.8 years. The number of GPUs turns this into every three hours:
 
 # %%
 of_one_s = 16_384 * mtbf_s
@@ -970,25 +1037,19 @@ figures.lines(
 )
 
 # %% [markdown]
-# Four times as many GPUs fail four times as often, and save twice as often.
+# Four times as many GPUs fail four times as often, and should save twice as often.
 #
-# **Predict.** And what is lost, with this best interval? Guess the sum of the three terms, in per cent of the time spent on new work.
+# **Predict.** How much time is lost with this best interval? Guess the sum of the three terms, in per cent of the time spent on new work.
 
 # %%
 waste = predict("15.waste", "Lost, in %?", yours=None, unit="%")
 
 # %% [markdown]
-# Theory first, then a machine that really fails, if only on a clock of its own: `failures.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
+# First the theory, then a simulated machine: `failures.run` draws the moments of failures at random, and notes what the machine does in each second. A few hours of it:
 
 # %%
-spans = failures.run(
-    5 * 3600,
-    interval_s=young_s,
-    save_s=60,
-    mtbf_s=mtbf_s,
-    restart_s=600,
-    seed=3,
-)
+machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
+spans = failures.run(5 * 3600, interval_s=young_s, seed=3, **machine)
 figures.who_did_what({"the machine": spans}, "Five hours of new work")
 
 # %%
@@ -997,60 +1058,46 @@ show_source(failures.run)
 # %% [markdown]
 # Now for 400 days of work:
 
+
 # %%
-machine = {"save_s": 60, "mtbf_s": mtbf_s, "restart_s": 600}
-
-
 def simulated(interval_s, days=400):
     """Time lost over time spent on new work."""
-    return failures.wasted(
-        failures.run(days * 86_400, interval_s=interval_s, **machine)
-    )
+    spans = failures.run(days * 86_400, interval_s=interval_s, **machine)
+    return failures.wasted(spans)
 
 
 first_order = recovery.wasted_fraction(young_s, **machine)
-expect(
-    100 * first_order,
-    100 * simulated(young_s),
-    within=0.15,
-    label="lost",
-    unit="%",
-    yours=waste,
-)
+lost = simulated(young_s)
+expect(100 * first_order, 100 * lost, 0.15, "%", label="lost", yours=waste)
 
 # %% [markdown]
-# **Explain.** The three terms make 15.8 %, and the simulated machine loses about one point and a half more. Is that chance? No: the three terms count each failure as if everything else went well. But a failure may also come during a save or
-# during a restart, and then more than half an interval is lost, or the restart begins anew. Daly's complete model has that in it:
+# **Explain.** The three terms make 15.8 %, and the simulated machine loses about one and a half points more. Is that chance? No: the three terms count each failure as if everything else went well. But a failure may also come during a save or
+# during a restart, and then more than half an interval is lost, or the restart begins anew. Daly's complete model includes this:
 #
-# $$\frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + C)/M} - 1\right) - 1$$
+# $$\frac{M}{\tau}\, e^{R/M} \left(e^{(\tau + C)/M} - 1\right) - 1 = 17.3\ \%$$
 #
-# (Daly 2006, doi:10.1016/j.future.2004.11.016; the same paper has a better interval than Young's for machines that fail often, here 18.6 instead of 19.3 minutes.)
+# (Daly 2006, doi:10.1016/j.future.2004.11.016. The same paper has a better interval than Young's for machines that fail often, here 18.6 instead of 19.3 minutes.)
+#
+# Mind the denominators. Lost time is counted over *new work*, goodput over *all* time. For 100 hours of new work the machine needs 117.3, so its goodput is $100 / 117.3 = 85$ %.
 
 # %%
 complete = recovery.expected_waste(young_s, **machine)
-lost = simulated(young_s)
+assert round(complete, 3) == 0.173 and round(1 / (1 + complete), 2) == 0.85
 expect(100 * complete, 100 * lost, within=0.04, label="lost", unit="%")
 
 # %%
-terms = {
-    "saves": 60 / young_s,
-    "done again": young_s / 2 / mtbf_s,
-    "restarts": 600 / mtbf_s,
-}
+terms = recovery.Saving(young_s, **machine).parts
 assert abs(sum(terms.values()) - first_order) < 1e-9
-figures.stacked_bars(
-    {
-        "three terms": terms,
-        "Daly's model": {"lost": complete},
-        "simulated": {"lost": lost},
-    },
-    "Time lost for each second of new work",
-    "{:.1%}".format,
-    colours={"lost": style.WARNING},
-)
+rows = {
+    "three terms": terms,
+    "Daly's model": {"lost": complete},
+    "simulated": {"lost": lost},
+}
+title, colours = "Time lost for each second of new work", {"lost": style.WARNING}
+figures.stacked_bars(rows, title, "{:.1%}".format, colours=colours)
 
 # %% [markdown]
-# And over other intervals, from a minute to two hours. Dots are simulated, the thick line is Daly's model, the dashed lines are the three terms:
+# And for other intervals, from a minute to two hours. Dots are simulated, the thick line is Daly's model, the dashed lines are the three terms:
 
 # %%
 dots = [(60 * m, simulated(60 * m, days=100)) for m in (5, 10, 20, 40, 80)]
@@ -1058,14 +1105,14 @@ plan = recovery.Saving(young_s, **machine)
 figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots})
 
 # %% [markdown]
-# Around its lowest point the curve is flat. Half the interval or twice the interval costs two or three points more. So it is enough to know $C$ and $M$ roughly; but an hour instead of 19 minutes costs ten.
+# Around its lowest point the curve is flat. Half the interval or twice the interval costs about three points more, so it is enough to know $C$ and $M$ roughly. But an hour instead of 19 minutes costs ten points.
 #
-# Meta reports more than 90 % effective training time (same section), and we have found 85 %. Their save or their restart must have been cheaper than a minute and ten minutes. Find out which in the panel. It saves 4.87 TB for the 405B model:
+# Meta reports more than 90 % effective training time (same section), and we have found 85 %. Their saves or their restarts must have been shorter than our minute and ten minutes. Find out which in the panel. It saves 4.87 TB for the 405B model:
 #
-# 1. Set your interval to what you guessed at the beginning. What does it cost?
+# 1. Set the interval to what you guessed at the beginning. What does it cost?
 # 2. Meta's storage takes 2 TB/s (same paper, section 3.3.1). Set `storage` to 2000, and `interval` to the best. Are you above 90 %? Which of the three terms is now the largest?
-# 3. Back to 81 GB/s. How short must a restart be for 90 %? Can it be done by that alone?
-# 4. 131,072 GPUs of the same kind. Which part of the time is new work, at best? What would you buy first?
+# 3. Back to 81 GB/s. How short must a restart be for 90 %? Are shorter restarts enough?
+# 4. 131,072 GPUs of the same kind, at 81 GB/s and with restarts of ten minutes. Which part of the time is new work, at best? What would you buy first?
 
 # %%
 panel = panels.recovery()
@@ -1078,9 +1125,12 @@ assert panel.result.progress > 0.92
 parts = panel.result.parts
 assert max(parts, key=parts.get) == "restarting"
 panel.storage_gb_per_s.value, panel.interval_min.value = 81, 60
+crowd = {"save_s": 60, "mtbf_s": mtbf_s / 8, "restart_s": 600}  # 131,072 GPUs
+best_s = recovery.daly_interval_s(60, mtbf_s / 8)
+assert round(recovery.Saving(best_s, **crowd).progress, 2) == 0.48
 
 # %% [markdown]
-# To question 3: not even a restart in no time reaches more than 90.0 %. Saves and repeated work are 10 % by themselves:
+# **Answers.** (2) Yes, 93 %, and restarts are the largest term. (3) No: even restarts in no time reach only 90.0 %, since saves and repeated work take 10 % by themselves. (4) 48 %. A failure comes every 23 minutes and a restart takes 10, so buy shorter restarts first. How little a shorter save wins beside long restarts:
 
 
 # %%
@@ -1105,24 +1155,24 @@ figures.lines(
 )
 
 # %% [markdown]
-# What helps there is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, which takes
+# What helps is a save that does not stop training. **Asynchronous saving** (异步保存) copies the shards to the host's memory, which takes
 # seconds, and a thread writes them to the storage while training goes on (`torch.distributed.checkpoint.async_save`). Then $C$ is the copy alone, and the interval can be as short as the write takes.
 #
 # **Remember**
 # - Young: $\tau = \sqrt{2CM}$, with $M = m/n$. Saves and repeated work then cost the same.
-# - The optimum is flat; an order of magnitude is not.
-# - Restarts do not depend on $\tau$: only making them shorter helps.
+# - A factor of two in $\tau$ hardly matters, a factor of ten does.
+# - Restarts do not depend on $\tau$: they cost less only if they are shorter or rarer.
 
 # %% [markdown]
 # ## 15.9 Rehearsal
 #
-# Chapter 13 chose a layout for a cluster. Between that layout and a running job lie files: a script for Slurm, flags for Megatron, a configuration for DeepSpeed. `course plan … --emit` writes them:
+# Chapter 13 chose a layout for a cluster. To run it you need files: a script for Slurm, flags for Megatron, a configuration for DeepSpeed. `course plan … --emit` writes them:
 #
 # ```
 # course plan llama3-8b --gpu H100-SXM --nodes 2 --batch 64 --emit deepspeed
 # ```
 #
-# takes the fastest layout, which here is FSDP on all 16 GPUs, and prints:
+# This command takes the fastest layout, here FSDP on all 16 GPUs, and prints:
 
 # %%
 sixteen = Layout(dp=16, zero_stage=3, accumulation=4)
@@ -1133,14 +1183,14 @@ for text in emitting.files("deepspeed", planned, "llama3-8b").values():
     print("\n".join(text.splitlines()[:10]), "\n…")
 
 # %% [markdown]
-# Its first lines say what the plan predicts, and what the file has no words for. The same plan as `slurm`, `trainjob`, `torchtitan`, `megatron` or `accelerate`. In the course's tests each of these files is read by the engine's own parser.
+# The first lines say what the plan predicts, and which parts of it this file cannot express. `--emit` also knows `slurm`, `trainjob`, `torchtitan`, `megatron` and `accelerate`. The tests of the course read each of these files by the engine's own parser.
 #
-# Before 1,024 GPUs start, one rank of them can run on your laptop. PyTorch has a process group that only pretends: every collective returns at once, with whatever is in the buffer. With tensors that have a shape and no memory, the real FSDP2 and tensor
-# parallel code of that rank runs, and its states and its collectives can be counted. This is a **rehearsal** (演练). It proves nothing about times or losses, and everything about what is kept and sent.
+# Before 1,024 GPUs start, you can run one of the 1,024 ranks on your laptop. PyTorch has a process group that only pretends: every collective returns at once, with whatever is in the buffer. With tensors that have a shape and no memory, the real FSDP2 and tensor-parallel
+# code of that rank runs, and its states and its collectives can be counted. This is a **rehearsal** (演练). It tells you nothing about times or losses, and everything about what is kept and sent.
 #
-# Two layers of Llama 3 8B on 128 data-parallel × 8 tensor-parallel ranks. We take the last rank, 1,023. FSDP2 cuts each tensor into blocks of rows, as `torch.chunk` does: all blocks are equally long, except at the end.
+# Take two layers of Llama 3 8B on 128 data-parallel × 8 tensor-parallel ranks, and of these the last rank, 1,023. FSDP2 cuts each tensor into blocks of rows, as `torch.chunk` does: all blocks are equally long, except at the end.
 #
-# **Predict.** Tensor parallelism leaves this rank's group 16,032 of the 128,256 rows of the embedding. FSDP2 cuts these over 128 ranks, 125.25 rows each on average. How many rows are there really on the last of them?
+# **Predict.** Tensor parallelism gives this rank's group 16,032 of the 128,256 rows of the embedding. FSDP2 cuts these over 128 ranks, on average 125.25 rows for each. How many rows does the last of them really have?
 
 # %%
 rows_left = predict("15.rows", "Rows on the last rank?", yours=None)
@@ -1165,31 +1215,25 @@ title = "Rows of the embedding on a rank of the group"
 figures.bars(rows, "{:g}".format, title, style.WEIGHTS)
 
 # %% [markdown]
-# **Explain.** A block has 126 rows, the next whole number. 127 ranks hold that many, and 30 are left for the last. It reserves room for 126 all the same (that is the *padding* in the table), but the optimizer keeps moments for what is there: less than half of the mean. The rest of the report is about what is sent, and all calls are the theory's: two for each layer and one for the
-# root, and thirteen of tensor parallelism.
+# **Explain.** 30. A block has 126 rows, since 125.25 is rounded up. 127 ranks hold that many, and 30 rows are left for the last. It reserves memory for 126 all the same (the *padding* in the table), but the optimizer keeps moments only for the rows that are there.
 #
-# `course rehearse` does this for whole models, in about a minute. Here is one that Llama 3 8B would be trained with, all 32 layers, with sequence parallelism:
+# `course rehearse` does this for whole models, in about a minute. Here is a recorded one, for a layout in which Llama 3 8B could be trained, with all 32 layers and sequence parallelism:
 
 # %%
 said = recorded("rehearse_1024")
 print("\n".join(said.splitlines()[:2]))
-calls = {
-    operation: {"theory": int(theory), "rehearsed": int(rehearsed)}
-    for operation, theory, rehearsed in re.findall(
-        r"^(\S+ \S+), calls +(\d+) +(\d+)", said, re.M
-    )
-}
+found = re.findall(r"^(\S+ \S+), calls +(\d+) +(\d+)", said, re.M)
+calls = {name: {"theory": int(a), "rehearsed": int(b)} for name, a, b in found}
 assert calls["tp all-reduce"] == {"theory": 3, "rehearsed": 68}
 colours = {"theory": style.THEORY, "rehearsed": style.MEASURED}
 figures.grouped_bars(calls, "Calls in an update", "{:.0f}".format, colours)
 
 # %% [markdown]
-# Only `tp all-reduce` differs. The rehearsal has 65 calls more: with sequence parallelism every norm sees only its part of the tokens, so the gradients of its weights must be added up, and PyTorch does that tensor by tensor. In bytes it is nothing. In latency it is
-# 65 messages that wait. This is what a rehearsal is for.
+# Only `tp all-reduce` differs. The rehearsal has 65 calls more: with sequence parallelism every norm sees only its part of the tokens, so the gradients of its weights must be added up, and PyTorch does that tensor by tensor. They are hardly any bytes, but 65 times the latency of a message. This is what a rehearsal finds.
 #
 # **Remember**
-# - Emit the files from the plan; do not type its numbers twice.
-# - A rehearsal runs the real code of one rank. Every byte that differs from theory gets a name.
+# - Let the plan write the files; do not type its numbers a second time.
+# - A rehearsal runs the real code of one rank. Every byte that differs from theory gets an explanation.
 
 # %% [markdown]
 # ## What to remember
@@ -1198,8 +1242,8 @@ figures.grouped_bars(calls, "Calls in an update", "{:.0f}".format, colours)
 # 2. One agent per node; they meet at one address. Slurm, Kubernetes and Ray differ in who starts the agent.
 # 3. The same job has the same losses under every wrapper, if batch, clipping and precision are the same. Print them.
 # 4. Wrappers replace parameters: the optimizer comes last, and whole-matrix optimizers need whole matrices.
-# 5. Resume is your program's duty: weights, moments, step, data, random state.
-# 6. $\tau = \sqrt{2CM}$. A failure costs notice, queue, start and repeat.
+# 5. Resuming is your program's duty: weights, moments, step, data position, random state.
+# 6. $\tau = \sqrt{2CM}$. A failure costs four things: somebody must notice, the job queues, it starts, and it repeats work.
 # 7. Rehearse one rank before you rent a thousand.
 
 # %%
@@ -1219,8 +1263,8 @@ from course_lib import check, hint
 from course_lib.theory.step import recovery
 
 # %% [markdown] tags=["exercise"]
-# **15.1** 4,096 GPUs, each of which fails once in 1,500 days. They train LLaMA-2 70B, whose checkpoint has 827.7 GB; the storage takes 20 GB/s. A restart takes 5 minutes. Give the seconds of a save, the hours between failures
-# of the machine, the minutes between saves by Young, and the time lost over the time of new work by the three terms of section 15.8.
+# **15.1** 4,096 GPUs, each of which fails once in 1,500 days, train LLaMA-2 70B. Its checkpoint has 827.7 GB; the storage takes 20 GB/s. A restart takes 5 minutes. Give the seconds of a save, the hours between failures
+# of the machine, the minutes between saves by Young's formula, and the time lost over the time of new work by the three terms of section 15.8.
 
 # %% tags=["exercise"]
 save_s, mtbf_h, interval_min, lost = ..., ..., ..., ...
@@ -1235,8 +1279,8 @@ lost = save_s / interval_s + (interval_s / 2 + 300) / mtbf_s
 check("15.1", [save_s, mtbf_h, interval_min, lost])
 
 # %% [markdown] tags=["exercise"]
-# **15.2** Three teams save at the best interval, and each may buy one thing: `"storage"`, four times as fast; `"restarts"`, in a third of the time; or `"GPUs"` that fail half as often. What saves most time? Guess first: which of the three terms is the
-# largest, and which of them does each offer touch? `recovery.Saving(interval_s, save_s, mtbf_s, restart_s)` has `.best_interval_s` and `.waste`.
+# **15.2** Three teams save at the best interval, and each may buy one thing: `"storage"` that is four times as fast, `"restarts"` in a third of the time, or `"GPUs"` that fail half as often. What saves each team most time? Guess first: which of the three terms is the
+# largest, and which of them does each offer change? `recovery.Saving(interval_s, save_s, mtbf_s, restart_s)` has `.best_interval_s` and `.waste`.
 
 # %% tags=["exercise"]
 buy = {
@@ -1344,7 +1388,7 @@ cause = dict(zip(cause, answers, strict=True))
 check("15.5", cause)
 
 # %% [markdown] tags=["exercise"]
-# **15.6** A job for 4 nodes of 8 GPUs. It starts 32 agents. With that mended, each node waits ten minutes for the others and gives up. With that mended, the first rank that dies ends it for good. Mend
+# **15.6** This job for 4 nodes of 8 GPUs starts 32 agents. After you have corrected that, each node waits ten minutes for the others and gives up. After the next correction the job trains, but the first rank that dies ends it for good. Correct
 # the options, and leave alone what is right.
 
 # %% tags=["exercise"]
@@ -1375,8 +1419,8 @@ options = {
 check("15.6", options)
 
 # %% [markdown] tags=["exercise"]
-# **15.7** A run of 1,500 updates of 4 s each saves after every 250. It is killed when 1,120 are done, and again when its second attempt has reached update 1,240. How many updates are computed in all? How many would it be if it saved after every 50? A save
-# takes 20 s: how many seconds does each plan spend on saves and on repeated updates? (Each save is made once for each time the run passes it; count those after updates 250, 500, … 1500.)
+# **15.7** A run of 1,500 updates of 4 s each saves after every 250. It is killed when 1,120 are done, and again when its second attempt has done update 1,240. How many updates are computed in all? How many would it be if it saved after every 50? A save
+# takes 20 s: how many seconds does each plan spend on saves and on repeated updates?
 
 # %% tags=["exercise"]
 updates_250, updates_50, seconds_250, seconds_50 = ..., ..., ..., ...
@@ -1488,7 +1532,7 @@ def setup(rank: int, world_size: int) -> None:
 
 
 def cleanup() -> None:
-    """Leave the group, behind the last model that used it: gc.collect()."""
+    """Leave the group, when the last model that used it is gone: gc.collect()."""
     ...
 
 
@@ -1507,11 +1551,11 @@ from course_lib.scratch.launcher import (
 check("15.10", [rank_environment, launch_ranks, end_ranks, setup, cleanup])
 
 # %% [markdown] tags=["exercise"]
-# **15.11** Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. Rank r of n holds columns total·r//n to total·(r+1)//n, which `columns(total, r, n)` tells; no
-# number of ranks has to divide them.
+# **15.11** Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. `columns(total, r, n)` says which columns rank r of n holds: from total·r//n up to, but without, total·(r+1)//n. The
+# number of ranks need not divide them.
 #
-# A checkpoint is a folder `step-00000004` with a file `rank0.shard`, `rank1.shard`, … of each rank, its numbers as they are, row by row, and `manifest.json`, which comes last: a checkpoint that has one is complete. Given are `read_manifest(path, layout)`, which also
-# compares the model, `read_shard(file, writer, entry)`, which compares the checksum, and `remove_old(folder, keep)`. What passes is kept as `mine/reshard.py`; `course demo checkpoint --ranks 4 --load-ranks 3 --parts mine` trains on it.
+# A checkpoint is a folder `step-00000004` with a file for each rank, `rank0.shard`, `rank1.shard` and so on, which holds its numbers row by row, and `manifest.json`, which is written last: a checkpoint that has one is complete. You are given `read_manifest(path, layout)`, which also
+# checks the model, `read_shard(file, writer, entry)`, which checks the checksum, and `remove_old(folder, keep)`. What passes is kept as `mine/reshard.py`; `course demo checkpoint --ranks 4 --load-ranks 3 --parts mine` trains on it.
 
 # %% tags=["exercise"]
 import json

@@ -244,7 +244,7 @@ _OPTIONS = {
 @exercise(
     "15.6",
     kind="debug",
-    title="a script to mend",
+    title="a script to correct",
     hints=(
         "32 agents: who starts agents, and who starts ranks?",
         "On which machine is localhost? Which name means the same machine on all nodes?",
@@ -391,10 +391,14 @@ QUIZ = (
         why="Devices are counted anew on each node; RANK tells the data apart.",
     ),
     Question(
-        "A rank dies in the middle of an all-reduce, and nothing watches. What do the others do?",
-        ("they end with an error", "they go on without it", "they wait"),
+        "On GPUs one rank hangs, and the others are in an all-reduce. What do the others do?",
+        (
+            "they end with an error at once",
+            "they go on without it",
+            "they wait until the watchdog gives up",
+        ),
         answer=2,
-        why="A collective waits for every rank: so a launcher ends all when one fails.",
+        why="No process has ended, so torchrun sees nothing; NCCL's timeout is 10 minutes.",
     ),
     Question(
         "Slurm puts a job back into its queue after a node has died. Who restores the weights?",

@@ -6,6 +6,7 @@ Run it with `course demo wrappers --ranks 2`, or under torchrun.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -72,6 +73,14 @@ class Wrapped:
     learns_if_built_after: bool
     parameters: dict[str, tuple[str, tuple[int, ...]]]  # name: type, shape on this rank
     state_dict: dict[str, tuple[str, tuple[int, ...]]]  # key: type, shape
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """How many numbers each parameter has on this rank, without the wrapper's prefixes."""
+        return {
+            "flat" if "_flat" in name else ".".join(name.split(".")[-2:]): math.prod(shape)
+            for name, (_, shape) in self.parameters.items()
+        }
 
     def lines(self) -> list[str]:
         """The findings."""

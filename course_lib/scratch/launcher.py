@@ -108,6 +108,6 @@ def setup(rank: int, world_size: int) -> None:
 
 
 def cleanup() -> None:
-    """Leave the group, behind the last model that used it."""
+    """Leave the group, when the last model that used it is gone."""
     gc.collect()  # DDP that outlives its group can abort the process
     dist.destroy_process_group()

@@ -1,8 +1,8 @@
 """The sum of sparse gradients without a server: all ranks gather all rows.
 
 `nn.Embedding(sparse=True)` has a gradient of indices and values only. An
-all-reduce adds place by place, and two ranks have different rows in one
-place; so the rows are handed round and added by number afterwards.
+all-reduce adds entry by entry, and the entries of two ranks belong to
+different rows; so every rank gathers all rows and adds them by number.
 """
 
 import torch
@@ -18,9 +18,7 @@ def sum_of_rows(gradient: Tensor) -> Tensor:
     ids, values = mine.indices()[0], mine.values()
     counts = wire.all_gather(torch.tensor([len(ids)]))
     most = int(counts.max())
-    missing = most - len(
-        ids
-    )  # parts of one length, or they cannot be gathered
+    missing = most - len(ids)  # only parts of one length can be gathered
     ids = wire.all_gather(pad(ids, (0, missing)))
     values = wire.all_gather(pad(values, (0, 0, 0, missing)))
     filled = (torch.arange(most) < counts[:, None]).flatten()

@@ -37,6 +37,13 @@ def test_names_and_shapes(result):
     assert {kind for kind, _ in sharded.state_dict.values()} == {"DTensor"}
 
 
+def test_numbers_on_a_rank_by_plain_names(result):
+    ddp, flat, _, sharded = (one.numbers for one in result.wrappers)
+    assert ddp == {"0.weight": 24, "0.bias": 4, "1.weight": 12, "1.bias": 3}
+    assert flat == {"flat": 22}
+    assert sharded == {"0.weight": 12, "0.bias": 2, "1.weight": 8, "1.bias": 2}
+
+
 def test_a_rule_for_whole_matrices_does_not_work_on_shards(result):
     assert result.adam_gap == 0
     assert result.muon_gap > 0.2

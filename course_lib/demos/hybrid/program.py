@@ -94,6 +94,12 @@ class Result(Comparison):
     pushed_bytes: int = 0
     link: Counted | None = None
 
+    def last(self, process: str, words: str) -> float:
+        """When the last event of this process with these words happened, in s of the update."""
+        return max(
+            event.at_s for event in self.events if event.process == process and words in event.what
+        )
+
     def verify(self) -> Self:
         """Return itself; raises AssertionError where training was not equal to one process."""
         check_gap("the model after the last update", self.weight_difference, WEIGHT_TOLERANCE)

@@ -19,7 +19,7 @@ def descend(
     """The weights before each update and after the last one.
 
     Each gradient is that of the weights `late` updates ago, as if it had
-    travelled for so long; before there are any, that of the first ones.
+    travelled for so long; at the beginning, that of the first weights.
     """
     weights = [start]
     for update in range(updates):

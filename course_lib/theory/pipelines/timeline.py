@@ -93,6 +93,25 @@ class Timeline:
             held -= task.kind in (BACKWARD, WEIGHT, OVERLAPPED)
         return most if self.schedule.both_ways else most / self.schedule.chunks
 
+    def repeated(self, turns: int) -> tuple[Task, ...]:
+        """The tasks of `turns` such batches: each begins when the one before is flushed.
+
+        Micro-batches and times are shifted by a batch and by the makespan for each turn.
+        """
+        whole("turns", turns, most=1000)
+        size = self.schedule.micro_batches
+        return tuple(
+            task._replace(
+                micro_batch=task.micro_batch + turn * size,
+                start=task.start + turn * self.makespan,
+                end=task.end + turn * self.makespan,
+                backward=task.backward
+                and task.backward._replace(micro_batch=task.backward.micro_batch + turn * size),
+            )
+            for turn in range(turns)
+            for task in self.tasks
+        )
+
     def explain(self) -> str:
         """Totals, then busy and idle time and the micro-batches in flight of each stage."""
         plan = self.schedule

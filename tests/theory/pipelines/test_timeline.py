@@ -46,7 +46,31 @@ def test_explain_has_the_totals():
     assert text.count("in flight") == 4
 
 
-PROBES = {"Timeline.in_flight": Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1})}
+def test_a_repeated_batch_is_flushed_each_time():
+    batch = timeline("1f1b", 2, 2)
+    tasks = batch.repeated(3)
+    assert tasks[: len(batch.tasks)] == batch.tasks
+    assert len(tasks) == 3 * len(batch.tasks)
+    last = tasks[-len(batch.tasks) :]
+    assert min(task.start for task in last) == 2 * batch.makespan
+    assert {task.micro_batch for task in last} == {4, 5}
+    passes = [(task.stage, task.kind, task.micro_batch) for task in tasks]
+    assert len(set(passes)) == len(passes)
+
+
+def test_both_halves_of_an_overlapped_pass_move_on():
+    batch = timeline("dualpipe", 4, 8)
+    later = batch.repeated(2)[len(batch.tasks) :]
+    for before, after in zip(batch.tasks, later, strict=True):
+        assert after.micro_batch == before.micro_batch + 8
+        if before.backward:
+            assert after.backward.micro_batch == before.backward.micro_batch + 8
+
+
+PROBES = {
+    "Timeline.in_flight": Probe(timeline("1f1b", 4, 8).in_flight, {"stage": 0}, {"stage": 1}),
+    "Timeline.repeated": Probe(timeline("1f1b", 4, 8).repeated, {"turns": 1}, {"turns": 2}),
+}
 RECORDS = {
     "Task": list(timeline("dualpipe", 4, 8).tasks),
     "Timeline": [timeline("dualpipe", 4, 8), timeline("1f1b", 2, 4)],

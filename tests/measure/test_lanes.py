@@ -1,0 +1,36 @@
+"""When functions ran: their results and errors unchanged, one clock for all lanes."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from course_lib.measure.lanes import Lanes
+
+
+def test_a_watched_function_returns_what_it_returned():
+    lanes = Lanes()
+    assert lanes.watched("a", divmod)(7, 3) == (2, 1)
+    assert lanes.watched("a", int)("11", base=2) == 3
+    assert len(lanes.intervals["a"]) == 2
+
+
+def test_lanes_share_one_clock_across_threads():
+    lanes = Lanes()
+    sleep, rest = lanes.watched("sleep", time.sleep), lanes.watched("rest", time.sleep)
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        asleep = thread.submit(sleep, 0.05)
+        time.sleep(0.01)
+        rest(0.01)
+        asleep.result()
+    (first,), (second,) = lanes.in_ms("sleep", "rest")
+    assert first[0] == 0 < second[0] < second[1] and first[1] >= 50
+    assert lanes.lengths_s("sleep")[0] == pytest.approx(first[1] / 1000)
+    assert lanes.seconds == pytest.approx(max(first[1], second[1]) / 1000)
+
+
+def test_a_call_that_raises_leaves_no_interval():
+    lanes = Lanes()
+    with pytest.raises(ZeroDivisionError):
+        lanes.watched("a", divmod)(1, 0)
+    assert lanes.intervals == {"a": []}
