@@ -39,5 +39,8 @@ def test_other_numbers_of_ranks_are_refused(ranks):
         all_reduce_ways(ranks)
 
 
-PROBES = {"all_reduce_ways": Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5})}
+PROBES = {
+    "Way.sent_by": Probe(all_reduce_ways(3)["tree"].sent_by, {"rank": 0}, {"rank": 2}),
+    "all_reduce_ways": Probe(all_reduce_ways, {"ranks": 4}, {"ranks": 5}),
+}
 RECORDS = {"Way": [Way(2, {(0, 1): 1.0}), all_reduce_ways(3)["ring"]]}
