@@ -281,7 +281,9 @@ ratios = {
     for name, tokens in trained.items()
 }
 ratios["compute-optimal"] = budget.TOKENS_PER_PARAMETER
-figures.bars(ratios, "{:,.1f}".format, "Tokens per parameter", tens=True)
+figures.bars(
+    ratios, "{:,.1f}".format, "Tokens per parameter", style.COMPUTING, tens=True
+)
 
 # %% [markdown]
 # GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
