@@ -477,7 +477,7 @@ figures.lines(
 #
 # ### What NCCL chooses
 #
-# NCCL has more to choose from than a ring and a tree, and it chooses anew for every call. Its **algorithm** (算法) says who adds:
+# NCCL has more to choose from than a ring and a tree, and it chooses anew for every call. Its **algorithm** says who adds:
 #
 # | `NCCL_ALGO` | who adds | where NCCL uses it |
 # |---|---|---|
@@ -488,7 +488,7 @@ figures.lines(
 # | CollnetDirect, CollnetChain | the switches of the network between servers (SHARP), by a plug-in | networks that have it |
 # | PAT | the GPUs, in about $\log_2 n$ steps for small tensors | reduce-scatter and all-gather with one GPU in each server |
 #
-# Its **protocol** (协议) says how a receiver learns that data have arrived:
+# Its **protocol** says how a receiver learns that data have arrived:
 #
 # | `NCCL_PROTO` | how data are announced | share of data in what is sent | a ring's step on NVLink |
 # |---|---|---|---|
