@@ -13,11 +13,12 @@
 # - tell MFU from HFU, and read a data sheet without being off by a factor of two,
 # - turn operations into days, GPU-hours and money.
 #
-# Time: about 60 minutes. You need chapter 3.
+# Time: about two hours, half of them for the exercises. You need chapter 3.
 
 # %%
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from course_lib import (
     expect,
@@ -49,8 +50,8 @@ from course_lib.theory.step.step_time import step_time
 torch.set_num_threads(1)  # one core: its speed is easier to predict than that of two
 
 # %% [markdown]
-# **Predict.** First a guess from the gut. How many days do 64 H100 need for LLaMA-2 7B's 2 trillion
-# tokens? You will have the means to compute it in section 5.3.
+# **Predict.** First, a gut guess. How many days do 64 H100 need for LLaMA-2 7B's 2 trillion
+# tokens? Section 5.3 computes it.
 
 # %%
 days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
@@ -65,10 +66,10 @@ days = predict("5.days", "Days on 64 H100?", yours=None, unit="days")
 # $$\text{FLOP} = 2 \, m \, k \, n .$$
 #
 # **FLOP** is an amount, like kilometres. **FLOP/s** is a rate (算力), like kilometres per hour. Both are often
-# written "FLOPS", and notes mix them up; this course always writes the "/s". T means $10^{12}$, P $10^{15}$.
+# written "FLOPS" and then mixed up. This course always writes the "/s". T means $10^{12}$, P $10^{15}$.
 #
-# A linear layer multiplies each token with each weight once: 2 FLOP per token and weight. Its backward pass is
-# two more products:
+# A linear layer uses each weight once for each token, in one multiplication and one addition: 2 FLOP per token and
+# weight. Its backward pass is two more products:
 #
 # $$Y = XW, \qquad \nabla W = X^{\mathsf T}\, \nabla Y, \qquad \nabla X = \nabla Y\, W^{\mathsf T}.$$
 
@@ -86,8 +87,8 @@ figures.matrix_products(three)
 first = predict("5.first_layer", "FLOP of a first layer?", yours=None, unit="FLOP")
 
 # %% [markdown]
-# **Measure.** PyTorch can count. It looks at each operation, takes the sizes of its matrices, and
-# adds $2mkn$:
+# **Measure.** PyTorch can count. The course's counter looks at each operation, takes the sizes of its
+# matrices, and adds $2mkn$ by PyTorch's own formulas:
 
 # %%
 show_source(measure.flops.matmul_flops)
@@ -118,9 +119,9 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** Nobody needs the gradient of the data, so a *first* layer saves a third: 4 instead of 6. Inside a model
-# the tokens come from a layer that does want its gradient. In a language model the
-# first layer is an embedding: it looks rows up and multiplies nothing. Every matrix after
+# **Explain.** Nobody needs the gradient of the data, so a *first* layer saves a third: 4 FLOP instead of 6. Inside a
+# model the tokens come from an earlier layer, which does need its gradient. In a language model the
+# first layer is an embedding. It looks rows up and multiplies nothing, so every matrix after
 # it costs the full 6.
 
 # %%
@@ -142,7 +143,7 @@ figures.stacked_bars(bars, "2 tokens through 3 × 4 weights", "{:.0f} FLOP".form
 # $$C \approx 6\,N\,D$$
 #
 # (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). Let us test it on our small GPT: 2 layers,
-# hidden size 64, 4 windows of 64 characters.
+# hidden size 64, 4 windows of 64 characters each.
 
 # %%
 shape = TransformerShape(layers=2, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64)
@@ -167,21 +168,28 @@ def step():
         scratch.accumulation.loss_sum(gpt(inputs), labels).backward()
 
 
-counted = measure.flops.matmul_flops(step)
+# %% [markdown]
+# Outside this course you would take PyTorch's `FlopCounterMode`, which counts whatever runs inside it:
+
+# %%
+with FlopCounterMode(display=False) as counter:
+    step()
+counted = counter.get_total_flops()
+assert counted == measure.flops.matmul_flops(step)  # the course's counter agrees
 expect(1.093, counted / thumb, within=0.01, label="counted / 6ND", yours=factor)
 
 # %% [markdown]
 # **Explain.** Two errors of opposite sign.
 #
 # *Too few:* attention multiplies queries with keys, and scores with values. No weights are involved,
-# so $N$ knows nothing of it. Each of $s$ tokens meets $s$ others, in $h$ numbers, twice: $4sh$
-# FLOP per token and layer, times 3 with backward:
+# so $N$ knows nothing about it. Each of $s$ tokens meets $s$ tokens, in $h$ numbers, in two products: $4sh$
+# FLOP per token and layer, times 3 with the backward pass:
 #
 # $$\text{attention scores} = 12\, L\, h\, s \quad \text{FLOP per token.}$$
 #
-# *Too many:* $N$ holds positions, biases and norms, which are no matrices. (The token embedding is not
-# multiplied either, but here it is the head as well, so it counts once, rightly. In a model with a
-# head of its own, $N$ counts it once too often.)
+# *Too many:* $N$ includes positions, biases and norms, which are not matrices. (The token embedding is not
+# multiplied either. Here it is also the head, so counting it once is right. Where the
+# head is a matrix of its own, $N$ counts the embedding once too often.)
 #
 # `theory.compute.flops` goes through all matrices and adds the scores. It must agree with the counter exactly:
 
@@ -190,7 +198,19 @@ exact = flops.training_flops(shape, sequences=4, sequence=64)
 assert counted == exact.model_flop
 
 # %% [markdown]
-# Where do a model's FLOP go? Before you look: does the part of attention's scores grow or shrink from GPT-2 to GPT-3, whose
+# `FlopCounterMode` also counts by module and by operation. `mm` and `addmm` are products with weights. `bmm` multiplies many pairs of matrices at a time,
+# one for each head and sequence: those are the scores, $12Lhs$ for each token.
+
+# %%
+by_operation = counter.get_flop_counts()["Global"]
+for operation, flop in by_operation.items():
+    print(f"{operation!s:<11} {flop:>11,} FLOP")
+assert (
+    by_operation[torch.ops.aten.bmm] == exact.scores_flop == 12 * 2 * 64 * 64 * tokens
+)
+
+# %% [markdown]
+# Where do a model's FLOP go? Before you look: does the share of attention's scores grow or shrink from GPT-2 to GPT-3, whose
 # context is twice as long?
 
 # %%
@@ -201,10 +221,10 @@ for name, one in {"our small GPT": exact, **full}.items():
     leaves = {part.removesuffix("_flop"): flop for part, flop in one.leaves().items()}
     shown = ("projections", "scores", "mlp", "head")
     bars[name] = {part: 100 * leaves[part] / one.model_flop for part in shown}
-figures.stacked_bars(bars, "Parts of the FLOP of training", "{:.0f} %".format)
+figures.stacked_bars(bars, "Shares of the FLOP of training", "{:.0f} %".format)
 
 # %% [markdown]
-# It shrinks. Projections are attention's weight matrices; only the *scores* are work without weights, and they are a small part where
+# It shrinks. The projections are attention's weight matrices. Only the *scores* are work without weights, and their share is small where
 # the hidden size is large.
 #
 # How wrong is $6ND$ for real models? It depends on sequence length over hidden size. The scores cost $12Lhs$ FLOP per token. The
@@ -234,22 +254,46 @@ figures.grouped_bars(
 )
 
 # %% [markdown]
-# Sky and yellow differ by a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
-# not needed; a good kernel skips them. PaLM and the papers on Megatron-LM count all pairs; Megatron-LM's own `training.py` of 2025 and
-# others count half. The measured seconds are the same. Whoever counts more reports a higher utilisation (利用率).
+# "All pairs" and "causal half" differ by a **convention** (约定). A token may look only at earlier ones, so half of the pairs are
+# not needed, and a good kernel skips them. PaLM and the papers on Megatron-LM count all pairs; Megatron-LM's own `training.py` of 2025
+# counts half. The measured seconds are the same. Whoever counts more reports a higher utilisation (利用率).
 #
-# Chinchilla: 70 billion parameters, 1.4 trillion tokens. $6 \cdot 70 \cdot 10^9 \cdot 1.4 \cdot 10^{12} =
-# 5.88 \cdot 10^{23}$, against the paper's budget of $5.76 \cdot 10^{23}$ (arXiv:2203.15556).
+# ### 20 tokens per parameter
+#
+# Chinchilla has 70 billion parameters and was trained on 1.4 trillion tokens: $6 \cdot 70 \cdot 10^9 \cdot 1.4 \cdot 10^{12} =
+# 5.88 \cdot 10^{23}$ FLOP. The paper's budget was $5.76 \cdot 10^{23}$ (arXiv:2203.15556). A larger model on fewer tokens would have
+# cost as much, and so would a smaller one on more. The paper trained over 400 models to find out which reaches the lowest loss. Its answer, at every
+# budget: about **20 tokens per parameter**. Such a training is called **compute-optimal** (计算最优). With $D = 20N$ the rule of thumb gives the model for a budget:
+#
+# $$C = 6\,N \cdot 20\,N \quad\Rightarrow\quad N = \sqrt{C / 120} .$$
 
 # %%
 assert round(flops.six_nd(70e9, 1.4e12) / 1e23, 2) == 5.88
-assert round(flops.six_nd(174.6e9, 300e9) / 1e23, 2) == 3.14  # GPT-3, table D.1
+assert round(budget.compute_optimal_parameters(5.76e23) / 1e9) == 69
 
 # %% [markdown]
+# How many tokens per parameter did others take? (Tokens: GPT-3's paper, table D.1; LLaMA-2's, table 1; Llama 3's model card.)
+
+# %%
+trained = {"gpt3-175b": 0.3e12, "llama2-7b": 2e12, "llama3-8b": 15e12}
+ratios = {
+    name: tokens / models.MODELS[name].parameters().total
+    for name, tokens in trained.items()
+}
+ratios["compute-optimal"] = budget.TOKENS_PER_PARAMETER
+figures.bars(
+    ratios, "{:,.1f}".format, "Tokens per parameter", style.COMPUTING, tens=True
+)
+
+# %% [markdown]
+# GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
+# every answer that it gives afterwards is cheaper.
+#
 # **Remember**
 # - $6ND$ is too low by at most $s/6h$: 3 % for GPT-3, 14 % for LLaMA-2 7B. Add $12Lhs$ per token for attention.
 # - For a mixture of experts $N$ is the *active* parameters.
 # - Causal attention counted in full or in half is a convention: name yours.
+# - A budget of $C$ FLOP is best spent on $\sqrt{C/120}$ parameters and 20 tokens for each.
 
 # %% [markdown]
 # ## 5.3 From FLOP to days and money
@@ -285,14 +329,24 @@ assert round(budget.cost(rent.gpu_hours, 2) / 1000) == 114
 assert budget.cost(2_788_000, 2) == 5_576_000
 
 # %% [markdown]
-# At 40 % it takes 338 GPUs. The GPU-hours are 57,000 on every point of that curve. Meta reports
-# 184,320 for LLaMA-2 7B, on A100 with a third of the speed (arXiv:2307.09288, table 2).
+# At 40 % it takes 338 GPUs. The GPU-hours are 57,000 at every point of that curve. Meta reports
+# 184,320 for LLaMA-2 7B, on A100s with a third of the speed (arXiv:2307.09288, table 2). Section 5.5 finds out what part of their peak these reached.
 #
-# At 2 USD for a GPU-hour, 57,000 cost 114,000 USD. DeepSeek-V3 took 2.788 million H800 GPU-hours, at the same price (the authors' own
-# assumption, arXiv:2412.19437, table 1) 5,576,000 USD. That is the final run only: no earlier experiments, no salaries, no failed runs. Say what a price contains.
+# At 2 USD for a GPU-hour, 57,000 of them cost 114,000 USD. DeepSeek-V3 took 2.788 million H800 GPU-hours. At the same price, which is the authors' own
+# assumption, that is 5,576,000 USD (arXiv:2412.19437, table 1). It is the final run only, without earlier experiments, salaries or failed runs. Always say what a price includes.
 #
+# And what would a week of your 64 GPUs be good for? It does $64 \cdot 604{,}800 \cdot 0.4 \cdot 989.4 \cdot 10^{12} = 1.53 \cdot 10^{22}$ FLOP. By the rule of section 5.2 that is
+# best spent on 11.3 billion parameters and 226 billion tokens.
+
+# %%
+week_flop = 64 * 7 * 86_400 * 0.40 * 989.4e12
+best = budget.compute_optimal_parameters(week_flop)
+assert round(best / 1e9, 1) == 11.3
+assert round(budget.TOKENS_PER_PARAMETER * best / 1e9) == 226
+
+# %% [markdown]
 # **Remember**
-# - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on how many GPUs share the work.
+# - Days = FLOP / (GPUs × achieved FLOP/s). GPU-hours do not depend on the number of GPUs, as long as each achieves the same speed.
 # - The achieved speed is the uncertain factor. The rest of the chapter is about it.
 
 # %% [markdown]
@@ -339,7 +393,7 @@ assert panel.result.peak_fraction > 0.9
 panel.tokens.value = 64
 
 # %% [markdown]
-# The first two answers are where a curve meets the chips' ridges:
+# The first two answers are where the curve meets the chips' ridges. What is the other curve, the number of tokens itself, doing there?
 
 
 # %%
@@ -355,7 +409,7 @@ ridges = {
     for gpu in ("H100-SXM", "H200-SXM")
 }
 curve = [(2**power, mlp_intensity(2**power)) for power in range(5, 13)]
-curves = {"MLP of LLaMA-2 7B": curve}
+curves = {"MLP of LLaMA-2 7B": curve, "tokens": [(t, t) for t, _ in curve]}
 figures.lines(curves, "tokens", "FLOP per byte", doubling=(True, True), level=ridges)
 
 # %%
@@ -364,9 +418,23 @@ assert mlp_intensity(128) < h200_ridge < mlp_intensity(256)
 assert mlp_intensity(256) < h100_ridge < mlp_intensity(512)
 
 # %% [markdown]
-# So the answers are: from 512 tokens on, among powers of two (one by one it is 346 for the last of the matrices); fewer, 256; and less than one percent.
+# Answers. (1) From 512 tokens on, among the slider's powers of two. (2) Fewer, 256. (3) Less than one percent.
 #
-# Question 2 is a published mistake (note 004). The H200 has the same 989 TFLOP/s and the same NVLink as the H100; its
+# The other curve is a rule of thumb. Take a weight matrix of $h \times h$, and $T$ tokens. The product does $2Th^2$ FLOP. It reads $Th$ inputs and $h^2$ weights, and writes
+# $Th$ outputs, 2 bytes each:
+#
+# $$\text{intensity} = \frac{2\,T h^2}{2\,(2\,T h + h^2)} = \frac{T}{1 + 2T/h} \approx T \quad\text{while } T \ll h .$$
+#
+# So **the intensity of a linear layer is about the number of its tokens**, and the ridge says how many tokens keep a chip busy: about 295 on an H100, or exactly 346 where
+# $h = 4096$. With more tokens, inputs and outputs outweigh the weights, and the curve flattens.
+
+# %%
+assert round(hardware.matmul_intensity(64, 4096, 4096)) == 62
+assert hardware.matmul_intensity(345, 4096, 4096) < h100_ridge
+assert hardware.matmul_intensity(346, 4096, 4096) > h100_ridge
+
+# %% [markdown]
+# Question 2 is about a published mistake (note 004). The H200 has the same 989 TFLOP/s and the same NVLink as the H100, but its
 # memory delivers 4.8 instead of 3.35 TB/s. That *lowers* the ridge from 295 to 206 FLOP per byte. The ratio
 # of compute to *network* is unchanged.
 #
@@ -427,9 +495,9 @@ curves = {
 figures.lines(curves, "tokens", "GFLOP/s", doubling=(True, True))
 
 # %% [markdown]
-# **Explain.** The direction is right, the height is rough. Below the roofline: a product of few rows does not
-# reach the peak of a large square one, and other programs run meanwhile. Above it: a part of the 16 MB of weights may stay in the
-# processor's cache, which is faster than memory, and the addition that measured the bandwidth also writes, while the product mostly reads.
+# **Explain.** The direction is right, the height is rough. A point below the roofline: a product of few rows does not
+# reach the peak of a large square one, and other programs run at the same time. A point above it: part of the 16 MB of weights may stay in the
+# processor's cache, which is faster than memory; and the addition that measured the bandwidth also writes, while the product mostly reads.
 #
 # A whole model on your machine:
 
@@ -439,6 +507,7 @@ panels.roofline(model="gpt2-124m", tokens=256, machine=mine)
 # %% [markdown]
 # **Remember**
 # - Ridge = peak / memory bandwidth: 295 FLOP per byte on an H100, a few on a CPU core.
+# - The intensity of a linear layer is about its number of tokens, in 16 bits. So the ridge is the number of tokens that it needs.
 # - Matrix products with many tokens compute; additions, norms, single tokens wait for memory.
 # - Faster memory lowers the ridge; it does not make products with many tokens faster.
 
@@ -451,8 +520,8 @@ panels.roofline(model="gpt2-124m", tokens=256, machine=mine)
 # $$\text{MFU} = \frac{\text{model FLOP per token} \times \text{tokens per second}}
 # {\text{GPUs} \times \text{peak}}.$$
 #
-# Where does the rest go? To memory-bound operations, to waiting for messages, to pipeline bubbles, to
-# tails of small matrices. PaLM 540B: 238,300 tokens per second on 6144 TPU v4 chips of 275 TFLOP/s
+# Where does the rest go? To operations that wait for memory, to chips that wait for messages or for each other, and to
+# matrices too small to fill a chip. PaLM 540B reached 238,300 tokens per second on 6144 TPU v4 chips of 275 TFLOP/s
 # (arXiv:2204.02311, table 3 and appendix B).
 
 # %%
@@ -466,12 +535,32 @@ palm = budget.utilisation(
 expect(0.462, palm, within=0.002, label="PaLM's MFU")
 
 # %% [markdown]
+# **Predict.** Meta's 184,320 A100-hours for LLaMA-2 7B's 2 trillion tokens are such a measurement, too. An A100 does 312 TFLOP/s. Which MFU
+# is it, by $6ND$? (Section 5.3 assumed 40 %.)
+
+# %%
+metas = predict("5.meta", "Meta's MFU in %?", yours=None, unit="%")
+
+# %%
+a100 = hardware.accelerator("A100-SXM-80GB")
+meta = budget.utilisation(total, 184_320 * 3600, 1, a100.peak_flop_per_s)
+expect(39.06, 100 * meta, within=1e-3, label="Meta's MFU", unit="%", yours=metas)
+
+# %%
+llama = models.MODELS["llama2-7b"]
+for mask, percent in {"causal": 41, "full": 45}.items():
+    per_token = flops.training_flops(llama, mask=mask).model_flop_per_token
+    assert round(100 * meta * per_token * 2e12 / total) == percent
+
+# %% [markdown]
+# **Explain.** 39 %, so the assumption was fair. The same GPU-hours are 41 % with the causal half of attention's scores and 45 % with all pairs: name your convention.
+# And it is an average over the whole run. Hours in a table may include restarts and evaluations, which nobody counts as FLOP.
+#
 # **HFU**, hardware FLOPs utilisation (硬件算力利用率), also counts what is done twice. With full activation checkpointing
 # (chapter 4) the forward pass runs again: $2 + 2 + 4 = 8$ instead of 6. The hardware is busier, the
 # training no faster:
 
 # %%
-llama = models.MODELS["llama2-7b"]
 plain = flops.training_flops(llama)
 again = flops.training_flops(llama, recompute="full")
 assert again.model_flop == plain.model_flop
@@ -492,7 +581,7 @@ assert chosen == flash.hardware_flop > flash.model_flop == exact.model_flop
 
 # %% [markdown]
 # Compare MFU and HFU by one convention only. A flash kernel that skips the masked half of the pairs does fewer operations, in spite of its
-# recomputation, than MFU charges when it counts all pairs:
+# recomputation, than an MFU with all pairs assumes:
 
 # %%
 skipping = flops.training_flops(llama, mask="causal", attention="flash")
@@ -520,8 +609,8 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Predict.** Your own MFU: the small GPT on one core, with your measured peak as the denominator.
-# The matrices are tiny (64 × 256), and there are many operations between them. A
-# guess in percent?
+# The matrices are tiny (64 × 256), and there are many operations between them. What
+# is your guess, in percent?
 
 # %%
 my_mfu = predict("5.mfu", "Your MFU in %?", yours=None)
@@ -539,8 +628,8 @@ assert 0.005 < mfu < 0.9
 #
 # ### A whole update on your machine
 #
-# An H100 is described by a peak and a memory bandwidth. So is your machine, since section 5.4. Then the function that predicts the
-# updates of large clusters in chapter 13, `step_time`, must be able to predict yours. It adds three parts:
+# A peak and a memory bandwidth describe an H100. Since section 5.4 you have both for your machine, so `step_time`, the function that predicts the
+# updates of large clusters in chapter 13, should be able to predict yours. It adds three parts:
 #
 # $$\text{time} = \frac{\text{FLOP of the matrix products}}{\text{peak}} + \frac{8 \cdot \text{bytes kept for backward}}{\text{bandwidth}} +
 # \frac{2 \cdot \text{bytes of the states}}{\text{bandwidth}} .$$
@@ -628,8 +717,8 @@ assert 0.1 < efficiency < 2
 # added on the way. It is the same on GPUs. Chapter 13 takes 81 % on an A100 and 75 % on an H100, fitted to published runs. Here we took 100 %, so the
 # prediction is too fast.
 #
-# Run the cells again. The times move by 10 % on a quiet machine, and by a factor of 2 while something else is running. So take the median, and say the
-# spread. The prediction moves as well, because your two speeds are measurements themselves. Bytes are another matter: those of chapter 3 are the same each time.
+# Run the cells again. The times move by 10 % on a quiet machine, and by a factor of 2 while something else is running. So take the median, and report the
+# spread. The prediction moves as well, because your two speeds are measurements themselves. Bytes are different: those of chapter 3 are the same each time.
 #
 # ### Reading a data sheet
 #
@@ -672,8 +761,8 @@ assert round(ada / 1e12, 1) == 165.2
 # 1. A matrix product is $2mkn$ FLOP. FLOP is an amount, FLOP/s a rate.
 # 2. Training: 6 FLOP per weight and token, 8 with full recomputation.
 # 3. Attention adds $12Lhs$ per token, about $s/6h$ of the rest; causal half is a convention.
-# 4. Days = $6ND$ / (GPUs × achieved FLOP/s).
-# 5. Below the ridge memory is the limit, above it the arithmetic.
+# 4. Days = $6ND$ / (GPUs × achieved FLOP/s). A budget is best spent on 20 tokens per parameter.
+# 5. Below the ridge memory is the limit, above it the arithmetic. A linear layer's intensity is about its number of tokens.
 # 6. MFU of 40 to 50 % is good. Divide by the dense peak.
 
 # %%
@@ -684,7 +773,7 @@ quiz("5")
 #
 # **Read on.** Kaplan et al. 2020, *Scaling Laws*, section 2.1 (arXiv:2001.08361). PaLM, appendix B
 # (arXiv:2204.02311), for MFU. Williams et al. 2009, *Roofline*. Narayanan et al. 2021, section 5.1 and
-# appendix (arXiv:2104.04473), for training times.
+# appendix (arXiv:2104.04473), for training times. Hoffmann et al. 2022 (arXiv:2203.15556), for 20 tokens per parameter.
 
 # %% tags=["exercise"]
 from itertools import pairwise

@@ -3,7 +3,7 @@
 #
 # A model of 7 billion parameters has 13.5 GB of gradients in bf16. Eight H100 in one server must add them up after
 # every step. NVLink moves 900 GB/s, says the data sheet, and a colleague divides: 15 ms. A stopwatch shows 64 ms
-# when the GPUs pass the data round a ring, and 49 ms when NVIDIA's library may choose the way. Is a cable broken?
+# when the GPUs pass the data round a ring, and 49 ms when NVIDIA's library chooses the way itself. Is a cable broken?
 # And what can be faster than the ring?
 #
 # You should be able to say so before anybody starts a stopwatch. By the end of this chapter you can
@@ -12,9 +12,10 @@
 # - build an all-reduce from messages, and derive how many bytes each rank has to send,
 # - predict the time of any of them from two numbers of a link, $\alpha$ and $\beta$, and measure the two on your machine,
 # - read a data sheet, a benchmark and a list of backends without being off by a factor of two,
-# - find out why eight processes wait for each other for ever.
+# - say which algorithm and which protocol NVIDIA's library will choose, and why,
+# - find out why eight processes wait for each other forever.
 #
-# Time: two to three hours. You need chapter 5.
+# Time: three to four hours, half of them for the exercises. You need chapter 5.
 
 # %%
 from dataclasses import replace
@@ -25,6 +26,8 @@ import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
 from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib.clinic.nccl_table import nccl_table
+from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.measure.collective_time import collective_seconds
 from course_lib.panels import steppers
@@ -33,6 +36,7 @@ from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
 from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.blocks import exchange
+from course_lib.theory.network.nccl_times import nccl_choice, nccl_ways
 from course_lib.theory.network.ring_or_tree import ring_or_tree
 
 launch.warm_up()
@@ -52,7 +56,7 @@ least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 # each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. Some operations use only the first number of each row.
 #
 # Here they are, each before and after. A colour stands for the rank whose numbers they are, and a bar of three colours for a sum. Before you read their names: which
-# of them add, and after which do all ranks have the same?
+# of them add, and after which do all ranks hold the same numbers?
 
 # %%
 seven = (
@@ -72,8 +76,8 @@ figures.collective_grid([exchange(operation, ranks=3) for operation in seven])
 # - **all-gather** (全收集): everybody gets everything. Chapters 8 and 9 bring spread weights together.
 # - **reduce-scatter** (规约散播): rank 0 gets the first number of the sum, rank 1 the second. Chapters 8 and 9 do it with gradients.
 # - all-reduce: everybody gets the sum, of gradients in chapter 7 and of partial sums in chapter 10.
-# - **all-to-all** (全交换): number $i$ of each row goes to rank $i$. Chapter 12 sends tokens to experts.
-# - **send/recv** (点对点通信): a message from stage to stage in chapter 11. It is no collective: two ranks take part, the others do not notice. All the others can be built
+# - **all-to-all** (全交换): number $i$ of each row goes to rank $i$. Chapter 12 sends tokens to experts this way.
+# - **send/recv** (点对点通信): a message from stage to stage in chapter 11. It is not a collective: two ranks take part, and the others do not notice. All the others can be built
 #   from it, and section 6.2 builds four of them.
 #
 # Let us run them. First the operations with one special rank. They write into the tensor they are given:
@@ -159,8 +163,8 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # %% [markdown]
 # ## 6.2 The ring
 #
-# Notes describe all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
-# result back. That is right in what comes out, except that nothing is divided unless you ask for it. But rank 0 would receive
+# The notes describe all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
+# result back. The result is right, except that nothing is divided unless you ask for it. But rank 0 would receive
 # 7 × 13.5 GB and send 7 × 13.5 GB, while the other links are idle most of the time. At 450 GB/s that is
 # 210 ms each way, 420 ms together.
 #
@@ -197,9 +201,10 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 #
 # The proof has a gap, and hardware uses it: it takes for granted that only *ranks* add. With **in-network reduction** (网内规约) the
-# switch (交换机) between them adds as well. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in NCCL's settings *NVLS*), and there NCCL uses it for
-# all-reduce unless told otherwise. Each GPU lets the switch add up its own eighth of all tensors, then sends that sum to the switch, which copies it to all:
-# $(n+1)/n \cdot S = 1.125\,S$ leave each of eight GPUs (nccl-tests, issue 212). Section 6.6 comes back to it. Until then everything goes from rank to rank.
+# switch (交换机) between them adds as well. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in the settings of NVIDIA's library NCCL, *NVLS*). Each GPU is
+# responsible for an eighth of the numbers. It asks the switch for the sum of this eighth; the switch reads the eighth from all eight GPUs, adds, and delivers one sum. The GPU sends the sum
+# back once, and the switch copies it to all. So $S$ leaves each GPU in the first half and $S/n$ in the second,
+# $(n+1)/n \cdot S = 1.125\,S$ together (nccl-tests, issue 212). Sections 6.4 and 6.6 come back to it. Until then everything goes from rank to rank.
 #
 # Four ways for eight ranks (section 6.4 is about the tree). Green are those that send the most:
 
@@ -251,8 +256,8 @@ expect(2 * (4 - 1), sent_messages, label="messages of a rank", yours=messages)
 expect(2 * 3 / 4 * size, sent_bytes, label="bytes of a rank", unit="B", yours=volume)
 
 # %% [markdown]
-# **Explain.** No gap, and the same on every rank. Bytes on the wire are counted, not timed, so they must be exact. (TCP adds its headers,
-# below what we count.) The result equals the library's in every bit, because sums of small whole numbers are exact in any order.
+# **Explain.** No gap, and the same on every rank. Bytes on the wire are counted, not timed, so they must be exact. (TCP adds its headers
+# below the level at which we count.) The result equals the library's in every bit, because sums of small whole numbers are exact in any order.
 #
 # The other operations send, in each of $n - 1$ steps, $1/n$ of the whole tensor:
 
@@ -286,7 +291,7 @@ figures.bars(
 # reduce-scatter the input.
 #
 # **Remember**
-# - A ring all-reduce sends $2(n-1)/n \cdot S$ bytes from each rank, in $2(n-1)$ steps. Ranks alone cannot do with fewer bytes; switches that add can.
+# - A ring all-reduce sends $2(n-1)/n \cdot S$ bytes from each rank, in $2(n-1)$ steps. Ranks alone cannot manage with fewer bytes; switches that add can.
 # - Its halves, reduce-scatter and all-gather, send $(n-1)/n \cdot S$ in $n-1$ steps.
 # - On a ring all links work all the time.
 
@@ -294,7 +299,7 @@ figures.bars(
 # ## 6.3 Two numbers: α and β
 #
 # How long does a message take? Two things happen. It has to get going: a program starts a transfer, a chip wakes up, the first byte
-# travels. On NVLink, NVIDIA's library NCCL reckons with 3.4 µs for this in each step of a ring of large tensors (`hwLat` in `src/graph/tuning.cc`, commit 01afd20). Then bytes
+# travels. On NVLink, NCCL allows 3.4 µs for this in each step of a ring of large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30). Then bytes
 # flow, 450 GB a second.
 
 # %%
@@ -334,9 +339,9 @@ expect(52.5, 1000 * result.ring_s, within=2e-3, unit="ms", yours=least)
 # %% [markdown]
 # The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
 #
-# And the stopwatch's 64 ms? 450 GB/s is what the wires carry. NVLink's own protocol takes about a fifth of it, and some 370 GB/s of data are left: so
-# says a maintainer of NCCL, and `NCCL_ALGO=RING` shows it on a healthy server (github.com/NVIDIA/nccl-tests, issue 212; a user measured 365 to 370 on 2 to 8 GPUs in issue
-# 1455 of NVIDIA/nccl). Step by step from the guess to the stopwatch:
+# And the stopwatch's 64 ms? 450 GB/s is what the wires carry: 18 links of 25 GB/s. NVLink's own protocol takes about a fifth of it. NCCL expects 20.6 GB/s of data from each link
+# (`SM90_NVLINK_BW` in `src/graph/topo.h`), some 370 together. That is what a healthy server shows when only the ring is allowed (a maintainer in issue 212 of github.com/NVIDIA/nccl-tests;
+# a user measured 365 to 370 on 2 to 8 GPUs in issue 1455 of NVIDIA/nccl). Step by step from the guess to the stopwatch:
 
 # %%
 carries = replace(nvlink, bytes_per_s=370e9)
@@ -352,48 +357,18 @@ times = {
 figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight H100")
 
 # %% [markdown]
-# No cable is broken. The 49 ms are below the least of a ring, so they were not a ring. Section 6.6 explains them.
+# No cable is broken. The 49 ms are below the least that a ring can take, so they were not a ring. Section 6.6 explains them.
 #
 # Where do latency and bandwidth weigh the same? Set the two terms equal and solve for $S$: at $n\,\alpha\,\beta$, for any $n$. For these eight GPUs
-# that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB: three decades below. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
+# that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB, a thousandth of that. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
 
 # %%
 assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
 
 # %% [markdown]
-# The model is simple on purpose. It knows no traffic jam of several groups on one cable, no time for the additions themselves, no second path. It is
+# The model is simple on purpose. It ignores traffic jams of several groups on one cable, the time for the additions themselves, and second paths. It is
 # good to some 10 or 20 % for large tensors on a quiet network, with a $\beta$ that was measured; a data sheet's is a fifth too high. Section 6.5 shows how far the model is off on your machine.
-#
-# Nor is $\alpha$ one number. NCCL has three *protocols* and picks one by the size. They differ in how the receiver learns that data are there: LL (low latency) puts a flag beside every few bytes,
-# LL128 in every 128 bytes, Simple signals after a whole piece. The numbers are from the same file, for a ring on NVLink:
-
-# %%
-protocols = {"LL": (0.47e-6, 0.25), "LL128": (1.9e-6, 0.92), "Simple": (3.4e-6, 1.0)}
-
-
-def protocol_us(name, kib):
-    """Microseconds of an all-reduce of eight H100 by one protocol."""
-    alpha, share = protocols[name]
-    wire = replace(nvlink, latency_s=alpha, bytes_per_s=share * nvlink.bytes_per_s)
-    return 1e6 * collectives.seconds("all-reduce", kib * 1024, 8, wire)
-
-
-kib_sizes = [2**power for power in range(3, 19)]
-figures.lines(
-    {name: [(kib, protocol_us(name, kib)) for kib in kib_sizes] for name in protocols},
-    "KiB",
-    "µs",
-    "An all-reduce on eight H100, by protocol",
-    doubling=(True, True),
-)
-
-# %%
-assert protocol_us("LL", 64) < protocol_us("LL128", 64) < protocol_us("Simple", 64)
-assert protocol_us("LL128", 4096) < min(protocol_us(p, 4096) for p in ("LL", "Simple"))
-assert protocol_us("Simple", 2**18) < protocol_us("LL128", 2**18)
-
-# %% [markdown]
-# By these numbers LL is first up to about 2 MB, LL128 up to about 60 MB, and Simple beyond. The numbers of this chapter are those of Simple. Later releases of NCCL differ in the digits, not in the order.
+# Nor is $\alpha$ one number: NCCL has three ways of announcing data, each with a latency of its own. They come in section 6.4.
 #
 # **Remember**
 # - $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$. Small tensors pay for steps, large ones for bytes.
@@ -409,14 +384,14 @@ assert protocol_us("Simple", 2**18) < protocol_us("LL128", 2**18)
 # rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
 # $2 \lceil \log_2 n \rceil$ steps, where $\lceil\ \rceil$ rounds up.
 #
-# Walk through it, and watch the two strips of time below: every step of the tree carries the *whole* tensor, a step of the ring an eighth. Who is first with 64 kB? And with
-# 1 GB? How many ranks have nothing to do in the middle?
+# Walk through it, and watch the two strips of time below: every step of the tree carries the *whole* tensor, a step of the ring an eighth. Which one is faster with 64 kB? And with
+# 1 GB? How many ranks work in the middle?
 
 # %%
 steppers.tree(ranks=8)
 
 # %% [markdown]
-# With 64 kB the tree is through after 21 µs, when the ring has made 6 of its 14 steps. With 1 GB the ring is more than three times as fast. In the middle only two ranks work.
+# Answers. With 64 kB the tree is done after 21 µs, when the ring has made 6 of its 14 steps. With 1 GB the ring is more than three times as fast. In the middle only two ranks work.
 #
 # Exercise 6.12 builds this function. If you want to write it before you see ours, do that one now.
 
@@ -500,15 +475,91 @@ figures.lines(
 # %% [markdown]
 # (3) At about nine times $n\alpha\beta$: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
 #
+# ### What NCCL chooses
+#
+# NCCL has more to choose from than a ring and a tree, and it chooses anew for every call. Its **algorithm** says who adds:
+#
+# | `NCCL_ALGO` | who adds | where NCCL uses it |
+# |---|---|---|
+# | Ring | the GPUs, in $2(n-1)$ steps | everywhere: it can do every operation |
+# | Tree | the GPUs, in a chain inside each server and a double tree between servers | all-reduce of small tensors on several servers |
+# | NVLS | the NVLink switches of one server | all-reduce on five or more H100 or H200 of a server |
+# | NVLSTree | the switches inside each server, a double tree between servers | all-reduce of large tensors on several servers |
+# | CollnetDirect, CollnetChain | the switches of the network between servers (SHARP), by a plug-in | networks that have it |
+# | PAT | the GPUs, in about $\log_2 n$ steps for small tensors | reduce-scatter and all-gather with one GPU in each server |
+#
+# Its **protocol** says how a receiver learns that data have arrived:
+#
+# | `NCCL_PROTO` | how data are announced | share of data in what is sent | a ring's step on NVLink |
+# |---|---|---|---|
+# | LL, low latency | a flag of 4 bytes beside every 4 bytes | 1/2 | 0.6 µs |
+# | LL128 | a flag of 8 bytes in every 128 bytes | 120/128 | 1.9 µs |
+# | Simple | one signal after a large piece, when all of it has certainly been written | all | 3.4 µs |
+#
+# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP; for PAT arXiv:2506.20252.)
+#
+# For each pair of the two NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. Its constants for eight H100 in one server are in `theory.network.nccl_times`. For example, LL on a ring
+# takes $6.6 + 14 \cdot 0.6 = 15$ µs before any byte counts, and NVLS takes 25. Then 141 GB/s flow for LL, of which each GPU must send $1.75\,S$: 81 GB of tensor a second. For NVLS it is 272.
+#
+# **Predict.** Which is the largest tensor that NCCL still sends round the ring, in KiB, among powers of two?
+
+# %%
+largest = predict("6.nccl", "Largest on the ring?", yours=None, unit="KiB")
+
+# %%
+ways_of_nccl = {way.name: way for way in nccl_ways()}
+kib_sizes = [2**power for power in range(5, 19)]
+curves = {
+    name: [(kib, 1e6 * ways_of_nccl[name].seconds(1024 * kib)) for kib in kib_sizes]
+    for name in ("Ring, LL", "Ring, LL128", "Ring, Simple", "NVLS, Simple")
+}
+figures.lines(
+    curves,
+    "KiB",
+    "µs",
+    "An all-reduce on eight H100, as NCCL expects it",
+    doubling=(True, True),
+)
+
+# %%
+logged = 1024  # KiB: Bekman, network, section SHARP, on eight H200
+on_the_ring = [kib for kib in kib_sizes if nccl_choice(1024 * kib).algorithm == "Ring"]
+expect(max(on_the_ring), logged, label="largest on the ring", unit="KiB", yours=largest)
+chosen = {nccl_choice(1024 * kib).name for kib in kib_sizes}
+assert chosen == {"Ring, LL", "NVLS, Simple"}
+
+# %% [markdown]
+# **Explain.** The two lowest lines cross at 1.14 MB, which is 10 µs over the difference of 1/81 and 1/272 seconds per GB. NCCL's log on eight H200, whose NVLink is the same, says just that: Ring with LL up to 1 MiB, NVLS with
+# Simple from 2 MiB on. A tree never wins here, since inside a server it is a chain of 14 steps as well. Where no switch adds, the protocols of the ring follow each other: by these constants LL is the
+# fastest up to 3.6 MB, LL128 up to 36 MB, and Simple beyond.
+
+
+# %%
+def crossing_mb(one, other):
+    """The size at which two ways take the same time."""
+    a, b = ways_of_nccl[one], ways_of_nccl[other]
+    slower = 1 / a.bytes_per_s - 1 / b.bytes_per_s
+    return (b.latency_s - a.latency_s) / slower / 1e6
+
+
+assert round(crossing_mb("Ring, LL", "NVLS, Simple"), 2) == 1.14
+assert round(crossing_mb("Ring, LL", "Ring, LL128"), 1) == 3.6
+assert round(crossing_mb("Ring, LL128", "Ring, Simple")) == 36
+
+# %% [markdown]
+# Between servers the trees come into their own, since a ring would need a step over the network for each server. On 64 servers of eight H200, NCCL logged Tree with LL128 at 16 MiB and NVLSTree with Simple
+# at 32 MiB (issue 1752 of NVIDIA/nccl). The numbers of the other sections are those of the ring with Simple.
+#
 # **Remember**
 # - Tree: $2\lceil\log_2 n\rceil$ steps with the whole tensor each. Ring: $2(n-1)$ steps with $1/n$ each.
 # - Below the crossover the tree is faster, above it the ring; libraries choose for you.
+# - NCCL estimates latency + size / bandwidth for each algorithm and protocol and takes the fastest. On eight H100: the ring with LL up to 1 MiB, then the switches.
 # - Broadcast and reduce are half of a tree: $\lceil\log_2 n\rceil$ steps (exercise 6.4).
 
 # %% [markdown]
 # ## 6.5 Your machine's α and β
 #
-# On a laptop the "network" is a part of the memory that the operating system copies from process to process. It has an $\alpha$ and a $\beta$ like any other.
+# On a laptop the "network" is memory that the operating system copies from process to process. It has an $\alpha$ and a $\beta$ like any other.
 #
 # **Predict.** What do you expect for $\alpha$, in microseconds? NVLink has 3.4, a fast network 10. Here Python starts every message, and the operating system must
 # wake a sleeping process.
@@ -659,8 +710,8 @@ figures.stacked_bars(
 # %% [markdown]
 # Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this picture.
 #
-# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A ring uses both directions, but a GPU that must *send* 23.6 GB has 450 GB/s for it. Notes divide the
-# H100's compute by 900 and the 4090's by 32, which is one way: two conventions in one table. To avoid it, this course counts one way, always.
+# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A ring uses both directions, but a GPU that must *send* 23.6 GB has 450 GB/s for it. The notes divide the
+# H100's compute by 900, which is both ways, and the 4090's by 32, which is one way: two conventions in one table. This course always counts one way.
 #
 # **Bits.** Networks are sold in Gb/s, gigabits. Divide by 8.
 #
@@ -673,7 +724,7 @@ assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9 == 31.5
 assert hdr == hardware.HDR.bytes_per_s < pcie
 
 # %% [markdown]
-# Notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
+# The notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
 # with 32 is too short by 22 %.
 #
 # ### How fast must a link be?
@@ -681,10 +732,9 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # The question can be turned round. Say that a GPU receives data, computes, and must not wait for the data. Then the bandwidth must be at least its FLOP/s divided by the FLOP
 # that it does for each byte received.
 #
-# The notes' example: hidden size 8192, and each of 64 attention heads on a GPU of its own. A matrix of $8192 \times 8192$ weights is cut by columns, so that each GPU has $8192 / 64 = 128$ columns. A number of the
-# input meets all 128 of them, with a multiply and an add each: $2 \cdot 128 = 256$ FLOP. The notes count three such passes, "one forward, two backward": in the backward pass the same weights make the gradient of the
-# input and the gradient of the weights (chapter 5). That is $2 \cdot 3 \cdot 8192 / 64 = 768$ FLOP for a number of 2 bytes, so 384 for each byte. With 330 TFLOP/s the GPU eats $330 \cdot 10^{12} / 384 = 859$ GB a second.
-# Counted as NVLink's data sheet counts, with as much in the other direction, that is 1.72 TB/s.
+# The notes' example: hidden size 8192, and each of 64 attention heads on a GPU of its own. Of a matrix of $8192 \times 8192$ weights each GPU has $8192 / 64 = 128$ columns. A number of the
+# input meets all of them, with a multiply and an add each: 256 FLOP. The notes count three such passes, one forward and two backward (chapter 5). That is 768 FLOP for a number of 2 bytes, 384 for each byte.
+# At 330 TFLOP/s the GPU needs $330 \cdot 10^{12} / 384 = 859$ GB a second, or 1.72 TB/s as NVLink's data sheet counts, with as much in the other direction.
 
 # %%
 per_byte = collectives.matrix_intensity(hidden=8192, tp=64)
@@ -705,29 +755,49 @@ figures.bars(
 #
 # ### Two bandwidths in one benchmark
 #
-# nccl-tests prints two columns. For 13.48 GB in 64 ms on 8 GPUs, round a ring:
+# nccl-tests, NVIDIA's benchmark, prints two bandwidths for each time:
 #
-# - **Algorithm bandwidth** (算法带宽), algbw: size over time, $13.48 / 0.064 = 211$ GB/s. Useful for "how long will mine take?"
-# - **Bus bandwidth** (总线带宽), busbw: algbw times the operation's factor, here $2 \cdot 7/8$: 369 GB/s. Useful for "is the link all right?", because it can be compared with the link's 450, for any
-#   operation and any number of ranks (nccl-tests, `doc/PERFORMANCE.md`).
+# - **Algorithm bandwidth** (算法带宽), algbw: size over time. For 13.48 GB in the ring's 64 ms it is 211 GB/s. It answers "how long will mine take?"
+# - **Bus bandwidth** (总线带宽), busbw: algbw times what each rank of a ring sends for one byte, here $2 \cdot 7/8$: 369 GB/s. It answers "is the link all right?", because it can be compared with the link's 450 for any
+#   operation and any number of ranks (nccl-tests, `doc/PERFORMANCE.md`). 369 are 82 %: a healthy ring.
+#
+# **Predict.** On a server of eight H100, `all_reduce_perf` needs 15.87 ms for 4 GiB. Which busbw does it print?
 
 # %%
-for milliseconds in (64, 49):
-    algbw = collectives.algorithm_bandwidth(gradients, milliseconds / 1000)
-    busbw = collectives.bus_bandwidth("all-reduce", gradients, 8, milliseconds / 1000)
-    share = busbw / nvlink.bytes_per_s
-    print(f"{milliseconds} ms: busbw {busbw / 1e9:.0f} GB/s, {share:.0%} of one way")
-    assert (share > 1) == (milliseconds == 49)
+printed = predict("6.busbw", "busbw in GB/s?", yours=None, unit="GB/s")
+
+# %%
+print(output("all_reduce_perf_nvls").shown)
+
+# %%
+table = nccl_table(output("all_reduce_perf_nvls").text)
+last = table.rows[-1]
+by_hand = collectives.bus_bandwidth("all-reduce", 2**32, 8, last.time_s) / 1e9
+busbw = last.bus_bytes_per_s
+expect(by_hand, busbw / 1e9, 1e-3, "GB/s", "busbw of 4 GiB", yours=printed)
 
 # %% [markdown]
-# The first line is a healthy ring: 82 % of the wires' 450 GB/s, which is what NVLink's protocol leaves.
+# Read the last row from left to right.
 #
-# The second line claims 107 % of the link, and no ring can do that. It is the default on eight H100 behind NVLink switches: in-network reduction, with an algbw of about 275 and a busbw of about 480
-# GB/s at large sizes (the same issue 212). nccl-tests cannot see which way NCCL took. It multiplies by 1.75 in any case, although each GPU sent only $1.125\,S$.
+# | column | there | meaning |
+# |---|---|---|
+# | size, count, type | 4294967296, 1073741824, float | 4 GiB: as many numbers of 4 bytes |
+# | redop, root | sum, −1 | they are added; no rank is special, as one is in a broadcast |
+# | time | 15870 µs | of one call, the mean of several |
+# | algbw | 270.63 GB/s | size / time |
+# | busbw | 473.60 GB/s | algbw · 1.75 |
+# | #wrong | 0 | numbers that are not the sum; anything but 0 is an alarm |
+#
+# Then the last four come again: first the result went to a tensor of its own (out-of-place), now it replaces the input (in-place), as PyTorch's `all_reduce` does. Down the column busbw still grows at 4 GiB: read the largest sizes.
+#
+# **Explain.** 474 GB/s are 105 % of the link's 450, and no ring can do that. It is NVLS, as section 6.4 expects for such sizes: the switches add. nccl-tests cannot see which way NCCL took. It multiplies by 1.75 in any case, although
+# each GPU sent only $1.125\,S$. A maintainer of NCCL expects up to 275 GB/s of algbw from such a server (issue 212). At that rate our 13.48 GB take 49 ms: that was the stopwatch.
 
 # %%
-on_the_wire = ways["a switch adds"].most * gradients / 0.049
-assert algbw < on_the_wire < carries.bytes_per_s < nvlink.bytes_per_s < busbw
+on_the_wire = ways["a switch adds"].most * last.algorithm_bytes_per_s
+assert last.algorithm_bytes_per_s < on_the_wire < carries.bytes_per_s
+assert carries.bytes_per_s < nvlink.bytes_per_s < busbw
+assert round(1000 * gradients / 275e9) == 49
 
 # %% [markdown]
 # Five numbers, and all of them are called "the bandwidth" of an H100's NVLink:
@@ -752,14 +822,77 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# So neither column is a bandwidth of the wire. With in-network reduction the busbw answers another question: which link would a *ring* need to be as fast? (So the maintainer explains it, 5 July 2024.)
+# So neither column is a bandwidth of the wire. With in-network reduction the busbw answers another question: which link would a *ring* need to be as fast? (That is how the maintainer explains it, 5 July 2024.)
+# Ask for the algorithm before you judge a number. At 4 GiB, 429 GB/s, 95 % of the link, would sound like a good busbw. It is too much for a ring, and too little for NVLS.
 #
-# Ask for the algorithm before you judge a number. 429 GB/s, 95 % of the link, sounds like a good busbw. It is too much for a ring, and too little for NVLS. `NCCL_ALGO=RING` makes the number comparable with
-# the link, and `NCCL_DEBUG=INFO` with `NCCL_DEBUG_SUBSYS=TUNING` prints what NCCL chose.
+# ### Two servers and their rails
+#
+# A server like this has a network card for each GPU. Card $i$ of every server is connected to the same switch, so that there are eight parallel networks, called **rails** (轨道). With 400 Gb/s a
+# card should carry 46 to 48 GB/s for NCCL (a maintainer in issue 290 of nccl-tests), so eight rails carry $8 \cdot 48 = 384$ GB/s out of a server.
+#
+# The table above comes from that issue. Its author has two such servers. Together they show 155 GB/s at 4 GiB, and with `NCCL_ALGO=RING`, as the maintainer recommends for such a test, 90 GB/s:
+
+# %%
+runs = {
+    "one server": table,
+    "two servers": nccl_table(output("all_reduce_perf_two_nodes").text),
+    "two, RING": nccl_table(output("all_reduce_perf_two_nodes_ring").text),
+}
+curves = {
+    name: [(row.size_bytes / 2**20, row.bus_bytes_per_s / 1e9) for row in run.rows]
+    for name, run in runs.items()
+}
+figures.lines(
+    curves,
+    "size of the all-reduce, MiB",
+    "busbw, GB/s",
+    doubling=(True, False),
+    level={"NVLink, one way": 450, "eight rails": 384},
+)
+
+# %% [markdown]
+# **Predict.** How many GB/s really go over the network, one way, in the run with RING, and how many in the other? On two servers NCCL's default is a tree (issue 196). Half of the tensor is summed up in the one
+# server, half in the other.
+
+# %%
+wire = predict("6.rails", "Over the network by default?", yours=None, unit="GB/s")
+
+# %%
+default, ring_only = (runs[name].rows[-1] for name in ("two servers", "two, RING"))
+expect(
+    default.size_bytes / default.time_s / 1e9,
+    default.algorithm_bytes_per_s / 1e9,
+    within=1e-3,
+    label="over the network by default",
+    unit="GB/s",
+    yours=wire,
+)
+between = {
+    "eight rails": 8 * 48e9,
+    "RING: busbw": ring_only.bus_bytes_per_s,
+    "default: algbw": default.algorithm_bytes_per_s,
+    "one rail": 48e9,
+}
+figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server")
+
+# %% [markdown]
+# **Explain.** Each edge of a ring carries $1.875\,S$ on 16 ranks, those between the servers too, so there busbw is the rate of the network: 90 GB/s. With the tree each server sends the other one half
+# of the tensor to be added, and the sum of the other half: $S$ in all. So there the rate of the network is the *algbw*, 83 GB/s. The two runs agree, although one prints 155 and the other 90: the network carries what *two* rails
+# should. NVLink is fine, the network is not. The thread does not say why; chapter 16 shows how to search.
+#
+# These are the settings for such experiments. Take them out afterwards: NCCL's documentation warns that settings for debugging, left in scripts, may cost speed or end in crashes and hangs.
+#
+# | setting | what it does | a number |
+# |---|---|---|
+# | `NCCL_ALGO=RING` | allows only the ring; `^NVLS` all but NVLS; `allreduce:tree` the tree for this operation | eight H100: 365 to 370 GB/s of busbw, in place of 480 (issue 1455) |
+# | `NCCL_PROTO=^LL128` | the same for protocols; never *force* LL128 | where 128 bytes may arrive in two pieces, sums are silently wrong (issue 281) |
+# | `NCCL_NVLS_ENABLE=0` | switches do not add | eight H200, 16 GiB: 368 GB/s in place of 482 (Bekman) |
+# | `NCCL_CROSS_NIC=0` | a ring stays on one rail in all servers; 1: it may change; 2, the default: if that is faster | eight rails: 384 GB/s, one: 48 |
+# | `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING` | print NCCL's choice for every call | `AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE` (Bekman) |
 #
 # **Remember**
 # - One way, in bytes, and of the slowest piece on the path.
-# - Of a ring, busbw can be compared with the link; a healthy NVLink shows about 80 %. With in-network reduction it cannot.
+# - On a ring, busbw can be compared with the link; a healthy NVLink shows about 80 %. With in-network reduction it cannot, nor on two servers with a tree.
 # - algbw falls with the number of ranks although nothing is wrong.
 
 # %% [markdown]
@@ -791,7 +924,7 @@ assert found["gloo"]
 # **`torch.distributed` and RPC.** Collectives need everybody: all ranks run the same program and meet at the same call. That fits
 # training, where all do the same with different data. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
 # **RPC** (远程过程调用), remote procedure call: "run this function over there and give me the result", with a backend of its own, TensorPipe. The other side
-# need not call anything. Chapter 14 uses both together.
+# does not have to call anything. Chapter 14 uses both together.
 #
 # ### Everybody sends first
 #
@@ -816,8 +949,8 @@ except launch.RankFailed as failure:
 assert arrived is None
 
 # %% [markdown]
-# A **deadlock** (死锁). `dist.send` returns when the other side receives; the other side is in `dist.send` as well. (That is Gloo. With NCCL the call returns, and the GPU
-# waits instead.) Nobody computes anything wrong, nobody crashes, and nothing ever ends. Three cures:
+# A **deadlock** (死锁). `dist.send` returns when the other side receives; the other side is in `dist.send` as well. (This is Gloo. With NCCL the call returns, and the GPU
+# waits instead.) Nothing is computed wrongly, nothing crashes, and nothing ever ends. Three cures:
 #
 # - start both and wait afterwards, as `swap` does: `dist.batch_isend_irecv([...])`,
 # - let one of each pair of neighbours receive first (exercise 6.5),
@@ -833,7 +966,7 @@ assert arrived is None
 # %% [markdown]
 # ## 6.8 Demo: counted on real ranks, timed on slow links
 #
-# The demo runs all five ring and tree operations from scratch beside the library's, compares every bit, and counts what is sent. First without a clock:
+# The demo runs all five ring and tree operations from scratch beside the library's, compares every bit, and counts what is sent. First without timing:
 
 # %%
 exact = demos.run(
@@ -913,10 +1046,10 @@ assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 # ## What to remember
 #
 # 1. All-reduce = reduce-scatter + all-gather.
-# 2. A ring all-reduce sends $2(n-1)/n \cdot S$ from each rank, in $2(n-1)$ steps; ranks alone cannot do with fewer bytes; switches that add can.
+# 2. A ring all-reduce sends $2(n-1)/n \cdot S$ from each rank, in $2(n-1)$ steps; ranks alone cannot manage with fewer bytes; switches that add can.
 # 3. $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$.
-# 4. Small tensors: the tree. Large tensors: the ring. The crossover grows with the number of ranks.
-# 5. Bandwidth: one way, in bytes, the slowest piece. busbw compares with the link, except where switches add.
+# 4. Small tensors: the tree. Large tensors: the ring, or switches that add. The crossover grows with the number of ranks. NCCL computes the same formula and chooses.
+# 5. Bandwidth: one way, in bytes, the slowest piece. busbw compares with the link on a ring only.
 # 6. NCCL for GPUs, Gloo for CPUs.
 # 7. Everybody in the same order; never all send first.
 
@@ -926,7 +1059,7 @@ quiz("6")
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/06_collectives.ipynb).
 #
-# **Read on.** Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*, sections 3 and 4 (doi:10.1177/1094342005051521). Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce
+# **Read on.** Hu et al. 2025, *Demystifying NCCL* (arXiv:2507.04786), on its protocols and algorithms. Thakur, Rabenseifner and Gropp 2005, *Optimization of Collective Communication Operations in MPICH*, sections 3 and 4 (doi:10.1177/1094342005051521). Patarasuk and Yuan 2009, *Bandwidth Optimal All-reduce
 # Algorithms*, section 3. nccl-tests, `doc/PERFORMANCE.md`. Bekman, *Machine Learning Engineering*, network.
 
 # %% tags=["exercise"]
@@ -997,7 +1130,7 @@ def all_reduce(
 check("6.3", all_reduce)
 
 # %% [markdown] tags=["exercise"]
-# **6.4** Rank 0 has a tensor, all ranks shall have it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
+# **6.4** Rank 0 has a tensor, and all ranks need it. In one step, a rank that has the tensor may send it to one other rank, and no rank takes part in two messages. Return the steps, each a list of pairs (from, to), with as few steps as
 # possible: $\lceil \log_2 n \rceil$. `ranks` need not be a power of two.
 
 
@@ -1017,7 +1150,7 @@ def broadcast_steps(ranks: int) -> list[list[tuple[int, int]]]:
 check("6.4", broadcast_steps)
 
 # %% [markdown] tags=["exercise"]
-# **6.5** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Mend it, for any number of ranks from 2 on, odd ones as well.
+# **6.5** This function says in which order a rank of a ring calls its blocking `send` (to the next rank) and `recv` (from the one before). It hangs. Fix it, for any number of ranks from 2 on, odd numbers included.
 
 
 # %% tags=["exercise"]
@@ -1034,7 +1167,7 @@ def order(rank: int, ranks: int) -> list[str]:
 check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
-# **6.6** (published mistake) Notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
+# **6.6** (published mistake) The notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
 # *send*; the bytes that each rank sends in a ring; and whether `dist.all_reduce(x)` divides by the number of ranks, "yes" or "no".
 
 # %% tags=["exercise"]
@@ -1093,7 +1226,7 @@ check("6.8", [best, seconds])
 
 # %% [markdown] tags=["exercise"]
 # **6.9** A training hangs. From each rank you have the collectives that it has begun, in order, as texts like `"all-reduce 25 MB"`. (PyTorch's flight recorder keeps such lists.) Return the place, from 0 on, of the first
-# call that is not the same on all ranks, and the ranks that do not do there what most ranks do. A rank whose list has ended does nothing. Are all lists equal, return None: then look at the cables.
+# call that is not the same on all ranks, and the ranks that do not do there what most ranks do. A rank whose list has ended does nothing. If all lists are equal, return None: then look at the cables.
 
 
 # %% tags=["exercise"]
@@ -1166,8 +1299,8 @@ from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_sca
 check("6.11", [ring_reduce_scatter, ring_all_gather])
 
 # %% [markdown] tags=["exercise"]
-# **6.12** Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks hand their numbers to a parent, half of the
-# parents to a grandparent, until rank 0 has the sum; then the same way down. Any number of ranks must do, also one that is not a power of two.
+# **6.12** Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks send their numbers to a parent, half of the
+# parents to a grandparent, until rank 0 has the sum; then the same way down. It must work for any number of ranks, not only for powers of two.
 #
 # The check runs it on 2 and 4 real ranks, then on 3 and 5, and counts: $2(n-1)$ messages, and no more than $2 \lceil \log_2 n \rceil$ that follow each other. What passes is kept as `mine/tree.py`, and
 # `course demo collectives --parts mine` runs on it.

@@ -294,6 +294,12 @@ QUIZ = (
         why="Below the ridge of 50 it waits for memory: 10 · 2 TB/s.",
     ),
     Question(
+        "64 tokens go through a layer of 8192 × 8192 weights in bf16. How many FLOP per byte?",
+        ("about 64", "about 4096", "about 8192"),
+        answer=0,
+        why="The weights are read once for all tokens, and each token adds about 1 FLOP per byte.",
+    ),
+    Question(
         "You switch on full activation checkpointing. What happens to MFU and HFU?",
         ("both rise", "MFU falls, HFU hardly changes", "HFU falls"),
         answer=1,

@@ -391,6 +391,12 @@ QUIZ = (
         why="It is all latency: 18 steps in place of 1022.",
     ),
     Question(
+        "Eight H100 in one server, an all-reduce of 4 kB. What will NCCL choose?",
+        ("the ring with LL", "NVLS, the switches", "the ring with Simple"),
+        answer=0,
+        why="Latency decides: 15 µs for LL, 25 for NVLS and 56 for Simple. Above 1 MiB it is NVLS.",
+    ),
+    Question(
         "nccl-tests, all-gather on 8 GPUs: algbw 400 GB/s. Which bus bandwidth is that?",
         ("350 GB/s", "400 GB/s", "700 GB/s"),
         answer=0,

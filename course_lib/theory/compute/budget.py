@@ -1,6 +1,7 @@
 """From FLOPs to what people ask for: utilisation, training days, GPU-hours and money."""
 
 from dataclasses import dataclass
+from math import sqrt
 
 from course_lib.checked import checked
 from course_lib.theory.compute.flops import FlopBreakdown, six_nd
@@ -11,6 +12,10 @@ DAY_S = 24 * HOUR_S
 
 # More than any computation ever made, and far below the largest float: a larger value is a typo.
 ABSURD_FLOP = 1e40
+
+# With so many tokens a fixed budget of FLOP reaches the least loss: Hoffmann et al. 2022,
+# arXiv:2203.15556, table 3.
+TOKENS_PER_PARAMETER = 20
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,16 @@ def training_days(
     """
     total = six_nd(parameters, tokens, recompute)
     return training_run(total, gpus, flop_per_s_per_gpu).days
+
+
+def compute_optimal_parameters(flop: float) -> float:
+    """The model that makes the most of a budget: N = sqrt(flop / 120).
+
+    It follows from flop = 6·N·D with D = 20·N tokens. Source: Hoffmann et al. 2022 ("Chinchilla"),
+    arXiv:2203.15556, table 3. Raises ValueError for a budget below 0.
+    """
+    number("flop", flop, least=0, most=ABSURD_FLOP)
+    return sqrt(flop / (6 * TOKENS_PER_PARAMETER))
 
 
 def cost(gpu_hours: float, gpu_hour_usd: float) -> float:

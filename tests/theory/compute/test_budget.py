@@ -38,6 +38,15 @@ def test_hfu_counts_what_was_recomputed_and_mfu_does_not():
         )
 
 
+@every(
+    ("flop", "parameters"),
+    [(1.92e19, 400e6), (1.21e20, 1e9), (1.23e22, 10e9), (5.76e23, 67e9), (3.85e24, 175e9)],
+)
+def test_the_best_size_is_chinchillas(flop, parameters):
+    # arXiv:2203.15556, table 3.
+    assert budget.compute_optimal_parameters(flop) == pytest.approx(parameters, rel=0.04)
+
+
 def test_gains():
     assert budget.saved_fraction(10.0, 8.0) == pytest.approx(0.2)
     assert budget.throughput_gain(10.0, 8.0) == pytest.approx(0.25)
@@ -53,6 +62,7 @@ def test_gains():
         (lambda: budget.training_run_at(1, 1, 0), "tokens_per_s_per_gpu must be above 0"),
         (lambda: budget.training_run_at(-1, 1, 1), "tokens must be at least 0"),
         (lambda: budget.training_run(1, 1, 1, gpu_hour_usd=-1), "gpu_hour_usd must be at least"),
+        (lambda: budget.compute_optimal_parameters(-1), "flop must be at least 0"),
         (lambda: budget.cost(-1, 1), "gpu_hours must be at least 0"),
         (lambda: budget.utilisation(1, 0, 1, 1), "time_s must be above 0"),
         (lambda: budget.utilisation(1, 1, 1, 0), "peak_flop_per_s must be above 0"),
@@ -129,6 +139,9 @@ PROBES = {
             "flop_per_s_per_gpu": 2e14,
             "recompute": "none",
         },
+    ),
+    "compute_optimal_parameters": Probe(
+        budget.compute_optimal_parameters, {"flop": 1e20}, {"flop": 1e22}
     ),
     "cost": Probe(
         budget.cost, {"gpu_hours": 10.0, "gpu_hour_usd": 2.0}, {"gpu_hours": 20.0} | PRICE
