@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 7 From DP to DDP
 #
-# One A100 needs at least 45 ms for the forward and backward pass of GPT-2 124M on 16,384 tokens: that is 87 % of its peak,
-# the best measured speed of a matrix product. You buy seven more, each with a 200 Gb/s port to a network of its own. Each gets
+# At 87 % of its peak, the best measured speed of a matrix product, one A100 needs 45 ms for the forward and backward pass of
+# GPT-2 124M on 16,384 tokens. You buy seven more, and each of the eight has its own 200 Gb/s port. Each gets
 # its own 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on this network. Is a
-# step now 45 ms long, 82 ms, or something between? In other words: how many GPUs did you get for eight?
+# step now 45 ms long, 82 ms, or something in between? In other words: how many GPUs' worth of work do you get from eight?
 #
 # By the end of this chapter you can
 #
@@ -12,18 +12,23 @@
 # - explain why `nn.DataParallel` is slow, and what `DistributedDataParallel` does instead,
 # - write DDP yourself with hooks and buckets, and count what it sends,
 # - predict which part of the communication hides behind computing,
-# - recognise the two classic failures: unused parameters, and `device_ids` on a model that spans devices.
+# - recognise the two classic failures: unused parameters, and `device_ids` on a model that spans devices,
+# - send fewer bytes by a communication hook, and say what that does to the gradient,
+# - say what DDP does with buffers, BatchNorm and uneven data.
 #
-# Time: two to three hours. You need chapters 2 and 6.
+# Time: two sittings, 80 minutes for sections 7.1 to 7.5 and 60 for 7.6 to 7.11. Exercises 7.1 to 7.9 take about an hour more, and
+# building your own DDP (7.10) one to two. You need chapters 2 and 6.
 
 # %%
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import demos, expect, figures, launch, measure
@@ -43,6 +48,7 @@ from course_lib.theory.network.bucket_timeline import (
     model_gradients,
 )
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
+from course_lib.theory.network.compression import powersgd_bytes
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -122,9 +128,9 @@ figures.stacked_bars(bars, "", "{:.0f} GB".format, limit=("one H100", room))
 assert sum(bars["llama2-7b"].values()) > room
 
 # %% [markdown]
-# A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit. Note 000 names the way out: cut the
-# model over a few GPUs, and let data parallelism run between such groups, with a replica on each. Section 7.7 does it in small, chapter 13 in
-# earnest.
+# A thousand GPUs do not help: each has the same problem. Chapters 8 to 11 are about this limit. One way out, named in note 000, is to cut the
+# model over a few GPUs and run data parallelism between such groups, with one replica per group. Section 7.7 does it on a small scale, chapter 13 on
+# a large one.
 #
 # ### The second limit: the batch
 #
@@ -132,15 +138,15 @@ assert sum(bars["llama2-7b"].values()) > room
 # $4 \cdot 2^{20}$ of them, in sequences of 4096: that is 1024 samples, so pure data parallelism ends at 1024 GPUs. "There can be as many devices as
 # samples" is true of data parallelism *alone*: chapters 10 to 12 let several GPUs share one sample.
 #
-# A larger batch is no way out for ever. Past the critical batch (chapter 2) it only wastes samples. And long before there is one sample
-# per GPU, a GPU that gets few tokens at a time falls below its ridge (chapter 5), and the communication shows. Section 7.4 says when.
+# A larger batch helps only up to a point. Past the critical batch (chapter 2) it wastes samples. And long before you are down to one sample
+# per GPU, each GPU has so few tokens that it falls below its ridge (chapter 5), and the communication shows. Section 7.4 says when.
 #
 # Two ways to ask how well it goes: **strong scaling** (强扩展) keeps the global batch and divides it among
 # more GPUs; **weak scaling** (弱扩展) keeps the batch *per GPU*, so the global batch grows. Efficiency is the work
 # done by $n$ GPUs, divided by $n$ times the work of one.
 #
 # **Remember**
-# - Data parallelism: a replica per GPU, the mean gradient at every update, equal replicas for ever.
+# - Data parallelism: a replica per GPU, the mean gradient at every update, so the replicas stay equal.
 # - Limit 1: the whole model state on each GPU. Limit 2: the batch.
 
 # %% [markdown]
@@ -191,7 +197,7 @@ assert torch.equal(
 # GPT), and as many of gradients come back to it. (With NCCL the real class passes copies on from GPU to GPU, which
 # spreads the load. The bytes in all stay, and so does the waiting.)
 #
-# `DistributedDataParallel` (DDP) is not a faster version of the same thing but another idea: the gradients are all-reduced, so no device is in the middle.
+# `DistributedDataParallel` (DDP) is not a faster version of the same thing. It is another idea: the gradients are all-reduced, so no device is in the middle.
 # On eight devices:
 
 # %%
@@ -231,7 +237,7 @@ figures.lines(
 #
 # **Remember**
 # - DataParallel: one process, weights out and gradients in, at every step, through one GPU.
-# - DDP: one process per GPU, only gradients travel, and nobody is in the middle.
+# - DDP: one process per GPU, only gradients travel, and no GPU is in the middle.
 
 # %% [markdown]
 # ## 7.3 When is a gradient ready?
@@ -272,7 +278,7 @@ rows = {part: [("computing", begins[part], at)] for part, at in last.items()}
 figures.who_did_what(rows, "Backward, from the loss to the input")
 
 # %% [markdown]
-# **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may change
+# **Explain.** The order is that of `parameters()` turned round, from the last norm to the embedding. (A layer's weight and bias may swap
 # places.) The shared weight gets one part of its gradient from the head, at the very beginning, and the other part from the look-up,
 # at the very end. The hook fires once, when both are added. So the largest tensor of many models comes last. Remember that for the timeline.
 #
@@ -285,7 +291,7 @@ figures.who_did_what(rows, "Backward, from the loss to the input")
 #
 # An all-reduce for each tensor would be wasteful. GPT-2 124M has 148 tensors, most of them tiny, and each all-reduce pays
 # its latency: $2(n-1)$ steps of $\alpha$ seconds in a ring (chapter 6). One all-reduce for all would pay once, but it could
-# not begin before the last gradient is there. DDP takes the middle: it fills buckets. A bucket closes when it holds at least 25 MiB
+# not begin before the last gradient is there. DDP takes the middle way: it fills buckets. A bucket closes when it holds at least 25 MiB
 # (the first one already at 1 MiB), and then travels while the backward pass goes on. That is **overlap** (计算通信重叠).
 #
 # ### By hand
@@ -529,7 +535,7 @@ figures.beside(first_two, "The first two passes, measured")
 # pass, with everything in one bucket, and forms its buckets from what it saw. Never time the first step.
 #
 # There is one exception, `find_unused_parameters=True`, the subject of section 7.6. With it the order may change from pass to pass, so DDP has nothing to learn: it
-# fills its buckets from the first pass on, in the order of `parameters()` turned round, and never forms them anew (`should_rebuild_buckets` in PyTorch's
+# fills its buckets from the first pass on, in the order of `parameters()` turned round, and never rebuilds them (`should_rebuild_buckets` in PyTorch's
 # `torch/csrc/distributed/c10d/reducer.hpp`).
 
 
@@ -943,8 +949,8 @@ show_source(DDP._treat_unused)
 # %% [markdown]
 # ## 7.7 A replica that spans several devices
 #
-# What if one replica does not fit on one GPU, but on two? Then *a process* takes two GPUs and puts the first layers on one and the last
-# on the other. DDP goes around the whole thing. The rule stays: **one process per replica**, not per GPU. Four GPUs, two per replica: two
+# What if one replica does not fit on one GPU, but on two? Then *one process* takes two GPUs, and puts the first layers on one and the last
+# on the other. DDP wraps the whole model. The rule stays: **one process per replica**, not per GPU. Four GPUs, two per replica: two
 # processes.
 
 # %%
@@ -966,14 +972,352 @@ assert "device_ids" in several.notes[1]
 # %% [markdown]
 # The sums and bytes are right; on this machine both devices are the CPU, so it proves the mechanics, not the memory. The message is what PyTorch says when you do pass `device_ids`.
 # While one
-# device works the other one waits: room is gained, not speed. Chapter 11 fills the gaps with micro-batches.
+# device works, the other one waits: you gain room, not speed. Chapter 11 fills the gaps with micro-batches.
 #
 # **Remember**
 # - One process per replica. device_ids=None for a module on several devices.
 # - Devices are arguments, never constants.
 
 # %% [markdown]
-# ## 7.8 Demo: DDP on real processes
+# ## 7.8 Fewer bytes: compression in the hook
+#
+# In section 7.4 a communication hook of ours replaced DDP's all-reduce. PyTorch comes with hooks that send less.
+#
+# **Half the bytes.** `bf16_compress_hook` rounds each bucket to bf16, all-reduces it, and converts the sum back: $2N$ bytes instead of $4N$. A bf16 number has 8
+# significant bits, so each one is off by up to $2^{-8}$, or 0.4 %. The sum over ranks is rounded as well.
+#
+# **Far fewer.** PowerSGD (Vogels et al. 2019, arXiv:1905.13727) approximates a gradient $M$, a matrix of $n \times m$ numbers, by the product of two thin matrices of **rank** (秩) $r$ (a word of linear algebra, which has nothing to do with processes),
+# $M \approx P Q^T$. Only these travel:
+#
+# $$n \cdot m \;\longrightarrow\; r \cdot (n + m) .$$
+#
+# For 1024 × 4096 and $r = 4$ that is 20,480 numbers instead of 4,194,304, 1 in 205. In each step $P = M Q$, with the $Q$ of the step before. The ranks all-reduce $P$ and make its columns orthogonal; then they
+# all-reduce $Q = M^T P$. Both products are linear in $M$, so the sum of the ranks' products is the product of the summed gradient. Vectors such as biases travel whole.
+
+# %% [markdown]
+# **Predict.** Our GPT has 449,536 bytes of gradients. Which percentage of them does PowerSGD of rank 4 give to all-reduce? Its matrices are 64 × 64 to 64 × 256.
+
+# %%
+left = predict("7.lowrank", "Bytes left at rank 4?", yours=None, unit="%")
+
+# %%
+HOOKS = "fp32", "bf16", "rank 16", "rank 4", "rank 1"
+text = Windows(sequence=64)
+
+
+def in_bf16(_, bucket):
+    """PyTorch's hook, in a function of ours: by its name DDP would ask for a GPU."""
+    return default_hooks.bf16_compress_hook(None, bucket)
+
+
+def hooked(how, feedback=True):
+    """Our GPT in DDP, its gradients sent in fp32, in bf16 or by PowerSGD.
+
+    All in one bucket: gloo's threads would mix up the messages of several.
+    """
+    ddp = DistributedDataParallel(build())
+    if how == "fp32":  # what DDP does without a hook
+        ddp.register_comm_hook(None, default_hooks.allreduce_hook)
+    elif how == "bf16":
+        ddp.register_comm_hook(None, in_bf16)
+    else:
+        state = powerSGD_hook.PowerSGDState(
+            None,
+            matrix_approximation_rank=int(how.split()[1]),
+            start_powerSGD_iter=2,  # the first passes are exact
+            use_error_feedback=feedback,
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return ddp
+
+
+def own_loss(ddp, number=0):
+    """The mean loss of this rank's half of a batch of 8."""
+    first = 8 * number + 4 * dist.get_rank()
+    own_inputs, own_labels = text.batch(range(first, first + 4))
+    return loss_sum(ddp(own_inputs), own_labels) / own_labels.numel()
+
+
+# %%
+def third_passes():
+    """For each hook: bytes given to all-reduce, and how far the gradient is off."""
+    launch.init()
+    sizes, gradients = {}, {}
+    for how in HOOKS:
+        ddp = hooked(how)
+        for _ in range(3):
+            ddp.zero_grad()
+            # log_wire hears one thread, and PowerSGD goes on in another one.
+            with mock.patch(
+                "torch.distributed.all_reduce", wraps=dist.all_reduce
+            ) as log:
+                own_loss(ddp).backward()
+        sizes[how] = sum(call.args[0].nbytes for call in log.call_args_list)
+        gradients[how] = measure.gradients.flat_gradient(ddp)
+    off = measure.gradients.relative_difference
+    return {how: (sizes[how], off(gradients[how], gradients["fp32"])) for how in HOOKS}
+
+
+# %%
+passes = launch.run(third_passes, ranks=2, stream=False)[0]
+shapes = [tuple(p.shape) for p in build().parameters()]
+in_theory = {"fp32": 4 * parameters, "bf16": 2 * parameters}
+for how in HOOKS[2:]:
+    in_theory[how] = powersgd_bytes(shapes, rank=int(how.split()[1]))
+assert {how: size for how, (size, _) in passes.items()} == in_theory
+expect(
+    100 * in_theory["rank 4"] / (4 * parameters),
+    100 * passes["rank 4"][0] / passes["fp32"][0],
+    label="bytes left at rank 4",
+    unit="%",
+    yours=left,
+)
+
+# %%
+figures.bars(
+    {how: size for how, (size, _) in passes.items()},
+    {how: f"{size:,} B, off by {error:.1%}" for how, (size, error) in passes.items()},
+    "All-reduced in one pass, and the error of the gradient, |difference| / |gradient|",
+)
+
+# %% [markdown]
+# **Explain.** bf16 sends half, and the gradient is off by 0.2 %. Rank 4 sends 10 %, of which a sixth is vectors, and its gradient is off by 12.5 %; with rank 1 it is 29 %. How can one train with that?
+#
+# By **error feedback** (误差反馈): each rank remembers what the approximation left out, and adds it to its gradient in the next step. So nothing is lost; it comes later. The same training with and without it:
+
+
+# %%
+def losses_with(how, feedback=True):
+    """This rank's losses in 60 updates of plain SGD with momentum."""
+    ddp, losses = hooked(how, feedback), []
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    for number in range(60):
+        optimizer.zero_grad()
+        loss = own_loss(ddp, number % 30)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+def trainings():
+    """Four of them, by name."""
+    launch.init()
+    return {
+        **{how: losses_with(how) for how in ("fp32", "bf16", "rank 1")},
+        "rank 1, no feedback": losses_with("rank 1", feedback=False),
+    }
+
+
+# %%
+first, second = launch.run(trainings, ranks=2, stream=False)
+curves = {
+    how: [(a + b) / 2 for a, b in zip(first[how], second[how], strict=True)]
+    for how in first
+}
+figures.loss(curves)
+
+# %% [markdown]
+# All four end at 3.05 or 3.06. So 60 updates of a small model are too easy to tell them apart: its gradient is nearly of low rank at the beginning, and even a part of it points downhill. Over long trainings what is left out adds up, which is why the
+# paper and PyTorch's `PowerSGDState` have feedback on by default.
+#
+# What is remembered is as large as the gradients: $4N$ bytes more on each rank. The products cost about $6rnm$ FLOP, against $4nmT$ of the backward pass with $T$ tokens: nothing, for $r = 4$. The limit is quality. DALL·E's
+# 12 billion parameters needed at least rank 896 to train without a visible gap, which saved about 86 % of the bytes (arXiv:2102.12092, table 1), not 99.5 %.
+#
+# So compress only what is exposed. By the rule of section 7.4, $T = 2F/\beta$ tokens hide the exchange in fp32, and bf16 needs half of them. (Seconds are not measured here: that takes GPUs on a slow network.)
+
+# %%
+half = hiding_tokens(speed, hardware.NDR.bytes_per_s, ranks=1024, element_bytes=2)
+print(f"H100 at 50 GB/s: {tokens:,.0f} tokens in fp32, {half:,.0f} in bf16")
+assert half == tokens / 2
+
+# %% [markdown]
+# **Remember**
+# - bf16 hook: half the bytes, gradients off by some 0.1 %. PowerSGD: $r(n+m)$ of $nm$ numbers, and an error that must be fed back.
+# - Compression pays only for communication that is exposed.
+
+# %% [markdown]
+# ## 7.9 What equal gradients do not make equal
+#
+# ### Buffers
+#
+# A **buffer** is a tensor that a module keeps and no optimizer trains. BatchNorm (chapter 2) has three: the running mean and variance of its inputs, for use in evaluation, and a counter. They are no
+# parameters, so they have no gradients and nothing averages them. DDP does something else: before each forward pass it broadcasts rank 0's buffers to all.
+#
+# **Predict.** Rank 0 sees numbers around 0, rank 1 around 4, as if the data had been sorted. BatchNorm moves its running mean by a tenth of the way in each pass. After 100 passes in DDP, what is the running mean on rank 1?
+
+# %%
+running = predict("7.running", "Running mean on rank 1?", yours=None)
+
+
+# %%
+def batch_norm(norm, broadcast):
+    """The running mean and variance on this rank after 100 passes."""
+    rank, module = launch.init(), norm(1)
+    ddp = DistributedDataParallel(module, broadcast_buffers=broadcast)
+    samples = torch.tensor([[-1.0], [1.0]]) + 4 * rank.rank
+    for _ in range(100):
+        ddp(samples).sum().backward()
+    return module.running_mean.item(), module.running_var.item()
+
+
+Sync = scratch.replicas.sync_norm.SyncBatchNorm
+statistics = {
+    case: launch.run(batch_norm, *how, ranks=2, stream=False)
+    for case, how in {
+        "DDP as it comes": (nn.BatchNorm1d, True),
+        "no broadcast": (nn.BatchNorm1d, False),
+        "synchronised": (Sync, True),
+    }.items()
+}
+
+# %%
+expect(
+    0.1 * 4,
+    statistics["DDP as it comes"][1][0],
+    within=1e-3,
+    label="running mean",
+    yours=running,
+)
+rows = {
+    case: {f"rank {rank}": mean for rank, (mean, _) in enumerate(found)}
+    for case, found in statistics.items()
+}
+colours = {"rank 0": style.BLUE, "rank 1": style.ORANGE}
+figures.grouped_bars(
+    rows,
+    "Running mean after 100 passes; of all samples it is 2",
+    "{:.2f}".format,
+    colours,
+)
+
+# %% [markdown]
+# **Explain.** Rank 1 gets rank 0's mean, 0, before each pass, and moves it to 0.4. A checkpoint from rank 0 knows nothing of rank 1's samples. Without the broadcast each rank has statistics of its own: evaluation then gives
+# another result on each. With shuffled data both are harmless, since all ranks see the same distribution; with small batches per GPU both are noisy.
+#
+# **SyncBatchNorm** (同步批归一化) takes mean and variance over the samples of *all* ranks, so outputs, gradients and statistics are those of one process with the whole batch. PyTorch's own refuses a CPU, so here is ours:
+
+# %%
+show_source(Sync.forward)
+
+# %% [markdown]
+# The cost: one message of $2C + 1$ numbers for $C$ features in the forward pass and one in the backward pass, for each such layer, and the GPU waits for both. ResNet-50 has 53 of them: 106 latencies in each step. `convert_sync_batchnorm` replaces the
+# layers of a model.
+#
+# Language models use LayerNorm or RMSNorm, which have no running statistics. But they may have *other* buffers, such as masks and tables of positions, and DDP broadcasts all of them before every forward pass. A causal mask of 4096 × 4096 bytes is 16.8 MB.
+# `broadcast_buffers=False` stops that (`forward_sync_buffers=False` in newer versions).
+#
+# ### Uneven data: `join`
+#
+# Three ranks have 2, 3 and 5 batches. In the third step rank 0 has nothing to do, and the others wait for it in the all-reduce: a hang. `drop_last` and samplers that pad (chapter 1) avoid it. Where batches cannot be counted beforehand, `with ddp.join():` around the loop helps: a rank that has finished
+# goes on answering the others' all-reduces, with zeros.
+#
+# **Predict.** Plain SGD with learning rate 1, and a weight whose gradient is 1 in each batch on each rank. How far has it moved when all have joined?
+
+# %%
+distance = predict("7.join", "Distance of the weight?", yours=None)
+
+
+# %%
+def uneven(by_all=True):
+    """Distance of a weight, own batches, and all-reduces of gradients and of anything else."""
+    rank, layer = launch.init(), nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    ddp, batches = DistributedDataParallel(layer), (2, 3, 5)[rank.rank]
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=1.0)
+    with log_wire() as log, ddp.join(divide_by_initial_world_size=by_all):
+        for _ in range(batches):
+            optimizer.zero_grad()
+            ddp(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+    sizes = [call.size_bytes for call in log.calls if call.operation == "all-reduce"]
+    gradients = sizes.count(layer.weight.nbytes)
+    return -layer.weight[0, 0].item(), batches, gradients, len(sizes) - gradients
+
+
+# %%
+joined = launch.run(uneven, ranks=3, stream=False)
+expect((2 + 3 + 5) / 3, joined[0][0], within=1e-6, label="distance", yours=distance)
+assert len({moved for moved, *_ in joined}) == 1  # the same on all ranks
+figures.stacked_bars(
+    {
+        f"rank {rank}": {"own batch": batches, "zeros for others": answered - batches}
+        for rank, (_, batches, answered, _) in enumerate(joined)
+    },
+    "All-reduces of gradients",
+    "{:.0f}".format,
+)
+
+# %% [markdown]
+# **Explain.** Each of the 10 batches counts a third, as in the first two steps: $10 / 3$. With `divide_by_initial_world_size=False` the sum is divided by the ranks that still have data; the weight moves by 5, and the last batches of rank 2 count three times as much.
+#
+# Who waits? Rank 0, in `join`'s exit, until the last rank is done. It makes no updates there: its weights stand still, and at the end everybody receives those of the last rank. Its optimizer's states do *not* come along. And each step has two more small all-reduces, so that the ranks know who is still training:
+
+# %%
+alone = launch.run(uneven, False, ranks=3, stream=False)
+assert [moved for moved, *_ in alone] == [5.0] * 3
+assert [others for *_, others in joined] == [2 * 5 + 2] * 3  # and two at the end
+
+# %% [markdown]
+# `join` knows DDP's collectives only. With SyncBatchNorm, or with any message of your own, a rank that has finished leaves the others hanging: `throw_on_early_termination=True` then stops all ranks at the first that is done.
+#
+# **Remember**
+# - DDP makes gradients equal, and nothing else. Buffers are rank 0's; SyncBatchNorm shares statistics for two messages a layer.
+# - `join` lets ranks with fewer batches answer with zeros. Better to give all ranks equally many.
+
+# %% [markdown]
+# ## 7.10 A compiled model
+#
+# `torch.compile` (chapter 15 has its graphs) makes one graph of the backward pass. A graph gives back all its gradients together, when it has run; then no bucket can leave earlier. So for a DDP model the compiler cuts the
+# graph at the buckets (DDPOptimizer). Four layers of 1 MiB each, buckets of 1 MiB, with the cuts and without:
+
+
+# %%
+class Chain(nn.Module):
+    """Four layers, one after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def order(cut):
+    """What happens in a compiled backward pass: graphs that have run, buckets that leave."""
+    launch.init()
+    events, ddp = [], DistributedDataParallel(Chain(), bucket_cap_mb=1)
+
+    def send(group, bucket):
+        events.append("bucket")
+        return default_hooks.allreduce_hook(group, bucket)
+
+    ddp.register_comm_hook(None, send)
+    with measure.graphs.log_backward(lambda: events.append("graph"), cut) as backend:
+        compiled = torch.compile(ddp, backend=backend)
+        for _ in range(3):
+            events.clear()
+            compiled(torch.ones(2, 512)).sum().backward()
+    return events
+
+
+uncut, cut = (launch.run(order, how, ranks=2, stream=False)[0] for how in (False, True))
+print("one graph:", *uncut)
+print("cut:      ", *cut)
+assert uncut == ["graph"] + 4 * ["bucket"] and cut == 4 * ["graph", "bucket"]
+
+# %% [markdown]
+# Without the cuts nothing overlaps. PyTorch's authors measured it on 64 GPUs with six models: compiled DDP was up to 25 % slower than DDP that is not compiled; with the cuts at most 1 % slower and up to 15 % faster
+# (*TorchDynamo Update 9*, dev-discuss.pytorch.org, topic 860). The price is that nothing is fused across a cut. So with compile, buckets have a second effect: smaller ones mean more and smaller graphs.
+#
+# **Remember**
+# - Compiled DDP is one graph a bucket: cut, so that buckets can leave during backward.
+
+# %% [markdown]
+# ## 7.11 Demo: DDP on real processes
 #
 # First a look inside. PyTorch's profiler records one backward pass of rank 0, with one bucket and with several, by hand and by the library.
 
@@ -1029,12 +1373,14 @@ figures.loss(
 # ## What to remember
 #
 # 1. Data parallelism: replicas, own samples, the mean gradient at every update.
-# 2. Two limits: the model state must fit on one replica; the batch can not grow for ever.
-# 3. DataParallel is one process with one busy GPU. DDP is a process per replica, and nobody in the middle.
+# 2. Two limits: the model state must fit on one replica; the batch cannot grow without end.
+# 3. DataParallel is one process with one busy GPU. DDP is a process per replica, with no GPU in the middle.
 # 4. Hooks fill buckets, buckets travel during backward. The first pass has one bucket (not with find_unused_parameters).
 # 5. $4N$ bytes per exchange, $2(n-1)/n$ times that from each rank.
 # 6. Hidden only with about $2F/\beta$ tokens per GPU, whatever the model's size.
 # 7. Unused parameters: an error one step later, or a hang.
+# 8. Hooks send less: half in bf16, $r(n+m)$ of $nm$ numbers by PowerSGD, whose error must be fed back.
+# 9. Only gradients are made equal. Buffers are rank 0's, and uneven data hangs without `join`.
 
 # %%
 quiz("7")
@@ -1053,7 +1399,7 @@ from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
 # **7.1** GPT-2 with 1,557,611,200 parameters, fp32 and AdamW, trains on one GPU of 40 GB (10⁹ bytes); activations and all the rest are 12 GB. With DDP on two such GPUs, the same
-# micro-batch on each, it dies in the second backward pass: out of memory. Give the GB that it takes on one GPU, and that it would take on each of two. Which one change mends it: `"bucket_cap_mb=1"`,
+# micro-batch on each, it dies in the second backward pass: out of memory. Give the GB that it takes on one GPU, and that it would take on each of two. Which one change fixes it: `"bucket_cap_mb=1"`,
 # `"gradient_as_bucket_view=True"`, `"find_unused_parameters=True"` or `"more GPUs"`?
 
 # %% tags=["exercise"]
@@ -1094,7 +1440,7 @@ check("7.2", change)
 
 # %% [markdown] tags=["exercise"]
 # **7.3** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
-# they say. Mend it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
+# they say. Fix it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
 
 
 # %% tags=["exercise"]
@@ -1182,7 +1528,7 @@ all_reduces = 1 + 19 * buckets
 check("7.6", [buckets, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **7.7** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Mend the module, without `find_unused_parameters`: the same outputs, and
+# **7.7** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Fix the module, without `find_unused_parameters`: the same outputs, and
 # every parameter takes part in the graph.
 
 

@@ -3,7 +3,7 @@
 #
 # You have eight GPUs with 80 GB each, 640 GB in all, and want to train LLaMA-2 7B. Weights, gradients and
 # optimizer take 108 GB. You start DDP (chapter 7), and it dies in the first update: out of memory. The states
-# would fit six times into your eight GPUs. Why do they not fit at all? And what does it cost to make them fit?
+# would fit almost six times into your eight GPUs. Why do they not fit at all? And what does it cost to make them fit?
 #
 # By the end of this chapter you can
 #
@@ -13,7 +13,8 @@
 # - judge what moving the optimizer to the CPU costs,
 # - write a DeepSpeed configuration and say what each key does when you leave it out.
 #
-# Time: two to three hours. You need chapters 3, 6 and 7.
+# Time: two sittings, 80 minutes for sections 8.1 to 8.4 and 45 for 8.5 to 8.8. Exercises 8.1 to 8.10 take about an hour more, and
+# building your own ZeRO (8.11) one to two. You need chapters 3, 6 and 7.
 
 # %%
 import json
@@ -37,11 +38,13 @@ from course_lib.theory.inputs import (
     Layout,
     Recipe,
     TransformerShape,
+    hardware,
     models,
     units,
 )
 from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import collectives, zero
+from course_lib.theory.network.zero_choice import fewest_ranks, most_parameters
 
 
 launch.warm_up()
@@ -133,7 +136,7 @@ assert update / training < 0.001
 #
 # $$2P + 2P + \frac{12P}{n}$$
 #
-# An update, step by step: (1) forward and backward as ever, with all gradients. (2) A reduce-scatter (chapter 6):
+# An update, step by step: (1) forward and backward as usual, with all gradients. (2) A reduce-scatter (chapter 6):
 # rank $r$ receives the sum over all ranks of *its* part of the gradient. (3) It updates its part of the fp32
 # weights. (4) An all-gather: everybody gets everybody's new weights.
 #
@@ -148,10 +151,10 @@ assert update / training < 0.001
 #
 # $$\frac{2P + 2P + 12P}{n} = \frac{16P}{n}$$
 #
-# Between its uses no rank has a whole layer. Before the forward pass of a layer: all-gather its weights. After
-# it: throw away what belongs to others. Before the backward pass of the layer: all-gather again. After it:
-# reduce-scatter the gradient, throw away. Step (4) is no longer needed, since the next forward pass gathers
-# anyway. FSDP (chapter 9) is this stage.
+# Between its uses no rank has a whole layer. Before a layer's forward pass the ranks all-gather its weights, and
+# after it each rank throws away what belongs to others. The layer's backward pass gathers the weights again,
+# reduce-scatters the gradient and throws away all but its own parts. Step (4) is no longer needed, since the next
+# forward pass gathers anyway. FSDP (chapter 9) is this stage.
 
 # %%
 example = zero.zero_stages(7_500_000_000, ranks=64, recipe=RECIPES["mixed-16"])
@@ -194,7 +197,7 @@ stepper.step.value = 0
 # 2. Stage 3: how often is each layer gathered, and how long does it stay? What is the last step?
 # 3. Stage 0 and stage 2: compare the bytes sent at the end.
 #
-# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole, and only then does anything leave. (2) Twice, once for each pass, and only while it is at work. The update is the last step: nothing has to be handed round, since the next forward pass gathers. (3) Both 5.4 GB.
+# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole, and only then does anything leave. (2) Twice, once for each pass, and only while it is at work. The update is the last step: nothing has to be sent after it, since the next forward pass gathers. (3) Both 5.4 GB.
 # In stage 0 all of it is gradients, in stage 2 half of it is new weights.
 #
 # **Remember**
@@ -329,10 +332,10 @@ figures.halves(
 )
 
 # %% [markdown]
-# So stages 1 and 2 cost nothing extra. The second half of the all-reduce hands the summed *gradients* to
-# everybody, only for everybody to compute the same weights from them. ZeRO does the update between the two
-# halves, and hands round the *weights* instead. Same size, same bytes. Stage 3 needs the weights once more, for
-# the backward pass: 1.5 times (the paper's section 7).
+# So stages 1 and 2 cost nothing extra. The second half of the all-reduce gives everybody the summed *gradients*,
+# from which everybody computes the same weights. ZeRO updates between the two halves, and the second half carries
+# the new *weights* instead. Same size, same bytes. Stage 3 needs the weights once more, for the backward pass:
+# 1.5 times (the paper's section 7).
 
 # %%
 sent = [round(bill.sent_bytes / 1e9, 1) for bill in example.bills]
@@ -376,10 +379,74 @@ assert [round(count) for count in sent] == [2, 2, 5, 12]
 # %% [markdown]
 # 2, 2, 5, 12. Whoever quotes "1×, 1×, 1.5×" means $m = 1$.
 #
+# ### Which stage? The number that decides
+#
+# Suppose that activations, and all that a step holds for a moment, leave 60 of a GPU's 80 GB to the model states. How
+# large a model does each stage train?
+
+# %%
+ROOM = 60e9
+largest = {
+    f"stage {stage}": {
+        f"on {ranks} GPUs": most_parameters(stage, ranks, ROOM, recipe)
+        for ranks in (8, 64)
+    }
+    for stage in zero.STAGES
+}
+looks = {"on 8 GPUs": style.SKY, "on 64 GPUs": style.BLUE}
+figures.grouped_bars(
+    largest, "Largest model", lambda count: f"{count / 1e9:.1f} billion", looks
+)
+
+# %% [markdown]
+# And how few GPUs does a given model need, and what does it send for that? (LLaMA-2; halves of an all-reduce in an update
+# of $m$ micro-batches.)
+#
+# | stage | bytes per parameter | 7B | 13B | 70B | halves | $m = 8$ |
+# |---|---|---|---|---|---|---|
+# | 0 | $16$ | never | never | never | $2$ | 2 |
+# | 1 | $4 + 12/n$ | 3 GPUs | 20 GPUs | never | $2$ | 2 |
+# | 2 | $2 + 14/n$ | 3 | 6 | never | $m + 1$ | 9 |
+# | 3 | $16/n$ | 2 | 4 | 19 | $3m$ | 24 |
+
+# %%
+sizes = [
+    models.MODELS[f"llama2-{size}"].parameters().total for size in ("7b", "13b", "70b")
+]
+fewest = [
+    [fewest_ranks(size, stage, ROOM, recipe) for size in sizes] for stage in zero.STAGES
+]
+assert fewest == [[None] * 3, [3, 20, None], [3, 6, None], [2, 4, 19]]
+eight = [
+    zero.sent_bytes(7_500_000_000, stage, 64, recipe, accumulation=8) / once
+    for stage in zero.STAGES
+]
+assert [round(count) for count in eight] == [2, 2, 9, 24]
+
+# %% [markdown]
+# - **Stage 1 rather than 0:** always, if each number can be updated by itself, as with Adam. Less is stored and nothing more is sent.
+# - **Stage 2 rather than 1:** only where stage 1 does not fit. It saves at most 2 bytes per parameter, and the number that decides is
+#   $m$: it sends $(m+1)/2$ times as much. A pipeline (chapter 11) with $m = 32$ would send 16.5 times as much, so pipelines
+#   take stage 1.
+# - **Stage 3 rather than 2:** only where stage 2 does not fit. Its messages can hide if a micro-batch has enough tokens: with
+#   $T$ of them a GPU computes $6PT$ FLOP at $F$ a second and sends $3 \cdot 2P$ bytes at $\beta$ a second. Both take equally long at
+#   $T = F/\beta$. The model's size cancels, as in section 7.4.
+
+# %%
+h100 = hardware.accelerator("H100-SXM")
+speed = h100.peak_flop_per_s * h100.matmul_efficiency
+for link in (hardware.NDR, h100.inside):
+    print(f"{link.bytes_per_s / 1e9:.0f} GB/s: {speed / link.bytes_per_s:,.0f} tokens")
+assert round(speed / hardware.NDR.bytes_per_s, -2) == 15_900
+
+# %% [markdown]
+# On H100 that is 15,900 tokens per GPU and micro-batch over a 400 Gb/s network, and 1,800 over NVLink.
+#
 # **Remember**
 # - All-reduce = reduce-scatter + all-gather. ZeRO 1 and 2 put the update between the halves: no extra bytes.
 # - Stage 3 gathers the weights once more: 1.5 times.
 # - With accumulation stages 2 and 3 send in every micro-batch.
+# - Take stage 1 always, 2 if 1 does not fit, 3 if 2 does not fit. Stage 3 hides behind about $F/\beta$ tokens a micro-batch.
 
 # %% [markdown]
 # ## 8.4 From scratch
@@ -426,6 +493,9 @@ show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
 # - `own` is this rank's part of it, also a view.
 # - `master` is what the optimizer sees: the fp32 copy of the part. If the model is in fp32 it is the part itself.
 # - `place` says where the optimizer works; section 8.6 uses it.
+#
+# Chapter 9's flat parameter is this vector again, padded and cut in the same places. But it knows its tensors only by
+# name and shape, so that a model that was never whole in memory can be cut as well.
 
 # %%
 show_source(scratch.zero.shard.Unit.reduce, scratch.zero.shard.Unit.publish)
@@ -452,9 +522,8 @@ show_source(scratch.zero.stages.Zero)
 #
 # ### What a flat vector gives up
 #
-# **Weight decay for some weights only.** Most recipes decay matrices, but neither norms nor biases, by two groups
-# of parameters. A vector has all three in it. Ours would have to decay all or nothing, so `Zero` refuses an
-# optimizer with two groups. FSDP2 in chapter 9 cuts each tensor by itself and allows them.
+# **Groups of parameters.** An optimizer with two groups, such as one that decays only some weights, cannot tell them
+# apart in a vector, so `Zero` refuses it. The end of this section shows a way out.
 #
 # **Frozen weights.** AdamW's decay shrinks every number that it is given, with or without a gradient. So `units_of`
 # leaves frozen parameters out, and they stay whole on each rank.
@@ -645,6 +714,73 @@ assert measured[3] == small.bills[3].sent_bytes - saved
 print(f"{embedding:,} parameters outside the layers")
 
 # %% [markdown]
+# ### Weight decay for some weights only
+#
+# Most recipes decay matrices, but neither norms nor biases, by two groups of parameters. One vector has them all. Three ways out:
+#
+# - **A vector for each group**, padded and cut by itself: DeepSpeed does this (its `stage_1_and_2.py`).
+# - **Each tensor cut by itself:** FSDP2 in chapter 9.
+# - **The decay cut like the weights.** It shrinks each number by itself, $w \leftarrow w \, (1 - \text{learning rate} \cdot
+#   \lambda)$. So a vector of marks, 1 where an element decays, can be padded and cut in the same places:
+
+# %%
+show_source(scratch.zero.decay.marks, scratch.zero.decay.decay)
+
+# %% [markdown]
+# Four updates in stage 2 on two ranks, with $\lambda = 0.1$: once by marks, once with a decay of everything. Against one process with two
+# groups:
+
+
+# %%
+RATE, DECAY = 3e-3, 0.1
+EPS = 1e-5  # AdamW's 1e-8 would enlarge the rounding of gradients that are nearly 0
+
+
+def with_zero(marked):
+    """All weights after four updates, matrices decayed by marks, or everything."""
+    gpt = new_gpt()
+    everywhere = 0.0 if marked else DECAY
+    adamw = partial(torch.optim.AdamW, lr=RATE, eps=EPS, weight_decay=everywhere)
+    trainer = scratch.zero.stages.Zero(gpt, gpt.blocks, adamw, stage=2)
+    for number in range(4):
+        backward(gpt, number)
+        if marked:
+            scratch.zero.decay.decay(trainer, RATE * DECAY)
+        trainer.step()
+    return torch.nn.utils.parameters_to_vector(gpt.parameters()).detach()
+
+
+def with_groups():
+    """The same in one process, by two groups."""
+    gpt = new_gpt()
+    matrices = [p for p in gpt.parameters() if p.ndim > 1]
+    others = [p for p in gpt.parameters() if p.ndim == 1]
+    groups = [
+        {"params": matrices, "weight_decay": DECAY},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=RATE, eps=EPS)
+    for number in range(4):
+        backward(gpt, number)
+        optimizer.step()
+        optimizer.zero_grad()
+    return torch.nn.utils.parameters_to_vector(gpt.parameters()).detach()
+
+
+# %%
+right = launch.run(with_groups, ranks=1, stream=False)[0]
+off = {}
+for how, marked in {"by marks": True, "everything": False}.items():
+    found = launch.run(with_zero, marked, ranks=2, stream=False)[0]
+    off[how] = measure.gradients.relative_difference(found, right)
+print({how: f"{difference:.0e}" for how, difference in off.items()})
+assert off["by marks"] < 1e-5 < 1e-4 < off["everything"]
+
+# %% [markdown]
+# By marks only rounding is left; with a decay of everything the weights are off by $8 \cdot 10^{-4}$ after four updates. The same trick works for anything that acts on each number by itself, such as a learning rate
+# for each layer.
+
+# %% [markdown]
 # **Remember**
 # - All tensors of a unit are one vector, padded to a multiple of $n$ and cut.
 # - Stage 2 is stage 1 with the reduction in a hook. Stage 3 adds gather and free around each layer.
@@ -731,7 +867,7 @@ assert wrong[0][0] != wrong[1][0]
 # memory and fetches them in time. ZeRO-Offload (Ren et al. 2021, arXiv:2101.06840) moves just the optimizer, and
 # updates on the CPU: gradients go there, new weights come back, and the 12 bytes stay.
 #
-# The price is the way between them, PCIe. The example on *one* GPU, PCIe 4 with 31.5 GB/s each way: 15 GB of
+# The price is the traffic between them, over PCIe. The example on *one* GPU, PCIe 4 with 31.5 GB/s each way: 15 GB of
 # gradients take 0.48 s, 15 GB of weights as long.
 
 # %%
@@ -1074,7 +1210,7 @@ check("8.2", fewest)
 # %% [markdown] tags=["exercise"]
 # **8.3** Every rank calls this function with its own `part` of the gradient.
 # `all_reduce(tensor)` returns the sum of the tensors of all ranks. The training diverges, and only with more than
-# one rank. Mend it. A gradient within the limit must stay as it is.
+# one rank. Fix it. A gradient within the limit must stay as it is.
 
 
 # %% tags=["exercise"]
@@ -1191,9 +1327,9 @@ seconds_on_8 = seconds / 8
 check("8.8", [host_bytes, seconds, seconds_on_8])
 
 # %% [markdown] tags=["exercise"]
-# **8.9** For 4 GPUs. DeepSpeed refuses it. When that is mended, the losses differ from
+# **8.9** For 4 GPUs. DeepSpeed refuses it. Once that is fixed, the losses differ from
 # those of DDP, which does not clip, and each GPU still holds all gradients. Keep the global batch of 64 and the
-# micro-batch of 4. Mend the rest: gradients sharded, weights whole, no clipping in any version.
+# micro-batch of 4. Fix the rest: gradients sharded, weights whole, no clipping in any version.
 
 # %% tags=["exercise"]
 config = {

@@ -45,6 +45,32 @@ def log_graphs() -> Iterator[GraphLog]:
     torch._dynamo.reset()
 
 
+@contextmanager
+def log_backward(ran: Callable[[], None], cut: bool = True) -> Iterator[Any]:
+    """A backend for torch.compile that calls `ran` after each backward graph.
+
+    `cut`: whether graphs of a DDP model are cut at its buckets, as by default.
+    """
+    from torch._dynamo.backends.common import aot_autograd
+    from torch._functorch.aot_autograd import make_boxed_func
+
+    def forward(graph: GraphModule, _: Sequence[Any]) -> Any:
+        return make_boxed_func(graph.forward)
+
+    def backward(graph: GraphModule, _: Sequence[Any]) -> Any:
+        def run(*tensors: Any) -> Any:
+            gradients = graph.forward(*tensors)
+            ran()
+            return gradients
+
+        return make_boxed_func(run)
+
+    torch._dynamo.reset()
+    with _quiet(), torch._dynamo.config.patch(optimize_ddp=cut):
+        yield aot_autograd(fw_compiler=forward, bw_compiler=backward)
+    torch._dynamo.reset()
+
+
 @dataclass(frozen=True)
 class Break:
     """A place where a graph ends, and Python goes on: why, and the line."""

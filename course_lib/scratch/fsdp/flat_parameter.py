@@ -22,6 +22,11 @@ class FlatParameter:
 
     `shard` (size / ranks,) is what the optimizer sees: fp32, on this rank. It
     is trained as one tensor, so ValueError for a frozen parameter.
+
+    This is ZeRO's vector (`scratch.zero.shard.Unit`), padded and cut in the
+    same places. Two things differ. It knows names and shapes instead of
+    tensors, so that `fill` can make the shard of a model that never was whole
+    in memory. And gradients are averaged over ranks, where ZeRO's are summed.
     Zhao et al. 2023, arXiv:2304.11277, section 4.2 (FlatParameter).
     """
 

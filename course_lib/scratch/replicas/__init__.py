@@ -7,6 +7,7 @@ from course_lib.scratch.replicas import (
     local_sgd,
     ring_sum,
     spread,
+    sync_norm,
 )
 
 __all__ = [
@@ -16,4 +17,5 @@ __all__ = [
     "local_sgd",
     "ring_sum",
     "spread",
+    "sync_norm",
 ]

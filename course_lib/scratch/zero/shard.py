@@ -2,6 +2,10 @@
 
 n ranks. A unit of P parameters is one vector, padded with zeros to n·s, with
 s = ceil(P / n); rank r owns elements r·s to (r+1)·s of it.
+
+FSDP cuts the same vector in the same places (`scratch.fsdp.flat_parameter`),
+but never has it whole except for a pass, so it knows its parameters by name
+and shape. Here all of it exists at first, and they are views of it.
 """
 
 from collections.abc import Iterable

@@ -1,0 +1,52 @@
+"""Which stage of ZeRO: the largest model that each fits, and the fewest GPUs."""
+
+from course_lib.checked import checked
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
+from course_lib.validation import number, whole
+
+
+@checked
+def whole_and_cut(zero_stage: int, recipe: Recipe) -> tuple[int, int]:
+    """Bytes of each parameter that every GPU keeps, and bytes that are cut over the GPUs.
+
+    Stage 0: 16 and 0 with the recipe "mixed-16"; 1: 4 and 12; 2: 2 and 14; 3: 0 and 16. What is
+    offloaded is in neither. Source: ZeRO, arXiv:1910.02054, figure 1.
+    """
+    whole("zero_stage", zero_stage, least=0, most=3)
+    on_gpu = recipe.offload == "none"
+    optimizer = (4 * recipe.master_copy + OPTIMIZER_STATE_BYTES[recipe.optimizer]) * on_gpu
+    gradients = recipe.gradient_bytes + 4 * recipe.gradient_buffer
+    kinds = {1: optimizer, 2: gradients, 3: recipe.weight_bytes}  # by the stage that cuts them
+    cut = sum(size for stage, size in kinds.items() if zero_stage >= stage)
+    return sum(kinds.values()) - cut, cut
+
+
+@checked
+def fewest_ranks(parameters: int, zero_stage: int, room_bytes: float, recipe: Recipe) -> int | None:
+    """The fewest GPUs whose `room_bytes` hold the model states; None if no number does.
+
+    P·w + ceil(P/n)·c ≤ room, with w and c of `whole_and_cut`. Nothing else is in it: what the
+    passes hold for a moment, and activations, must be taken off the room before.
+    """
+    whole("parameters", parameters)
+    number("room_bytes", room_bytes, least=0)
+    everywhere, cut = whole_and_cut(zero_stage, recipe)
+    left = room_bytes - parameters * everywhere
+    if left < cut or not cut:  # not one parameter's part has room, or nothing is cut
+        return 1 if not cut and left >= 0 else None
+    return -(-parameters // int(left // cut))
+
+
+@checked
+def most_parameters(zero_stage: int, ranks: int, room_bytes: float, recipe: Recipe) -> int:
+    """The largest model whose states fit in `room_bytes` on each of `ranks` GPUs.
+
+    About room / (w + c/n), with w and c of `whole_and_cut`: as in `fewest_ranks`, states only.
+    """
+    whole("ranks", ranks)
+    number("room_bytes", room_bytes, least=0)
+    everywhere, cut = whole_and_cut(zero_stage, recipe)
+    found = int(room_bytes * ranks // (everywhere * ranks + cut))
+    while found and found * everywhere + -(-found // ranks) * cut > room_bytes:
+        found -= 1  # parts are rounded up
+    return found

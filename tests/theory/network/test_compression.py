@@ -1,0 +1,88 @@
+"""Compressed gradients: by hand, and what torch's own hook gives to all-reduce on two ranks."""
+
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+from every import every
+from probes import Probe
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from course_lib import launch
+from course_lib.theory.network.compression import low_rank_elements, powersgd_bytes
+
+
+def test_a_matrix_by_hand():
+    # 4 · (1024 + 4096) of 4,194,304 numbers: a part in 204.8.
+    assert low_rank_elements(1024, 4096, 4) == 20_480
+    assert powersgd_bytes([(1024, 4096), (4096,)], rank=4) == 4 * (20_480 + 4096)
+
+
+def test_a_rank_larger_than_the_matrix_is_that_of_the_matrix():
+    assert low_rank_elements(3, 100, 8) == 3 * 103
+
+
+def test_what_would_save_too_little_travels_whole():
+    # Rank 1 of 4 × 4 is 8 of 16 numbers: not less than half.
+    assert powersgd_bytes([(4, 4)], rank=1) == 4 * 16
+    assert powersgd_bytes([(4, 4)], rank=1, least_saving=1.0) == 4 * 8
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(40, 24), nn.Linear(24, 6, bias=False), nn.Linear(6, 3))
+
+
+def counted(ranks):
+    """For each rank of the approximation: bytes of the third pass, the first one compressed."""
+    launch.init()
+    found = []
+    for rank in ranks:
+        ddp = DistributedDataParallel(model())
+        ddp.register_comm_hook(PowerSGDState(None, rank, start_powerSGD_iter=2), powerSGD_hook)
+        for _ in range(3):
+            # The hook goes on in another thread, which measure.wire would not hear.
+            with mock.patch("torch.distributed.all_reduce", wraps=dist.all_reduce) as calls:
+                ddp(torch.ones(2, 40)).square().sum().backward()
+        found.append(sum(call.args[0].nbytes for call in calls.call_args_list))
+    return found
+
+
+def test_torch_gives_as_much_to_all_reduce():
+    shapes, ranks = [tuple(p.shape) for p in model().parameters()], [1, 2, 5, 50]
+    expected = [powersgd_bytes(shapes, rank) for rank in ranks]
+    assert len(set(expected)) > 2  # otherwise this test shows little
+    assert launch.run(counted, ranks, ranks=2) == [expected] * 2
+
+
+@every(
+    ("call", "message"),
+    [
+        (lambda: low_rank_elements(0, 4, 1), "rows must be at least 1"),
+        (lambda: low_rank_elements(4, 0, 1), "columns must be at least 1"),
+        (lambda: low_rank_elements(4, 4, 0), "rank must be at least 1"),
+        (lambda: powersgd_bytes([(4, 0)], 1), r"shapes\[0\] must be at least 1"),
+        (lambda: powersgd_bytes([(4, 4)], 1, -1.0), "least_saving must be at least 0"),
+        (lambda: powersgd_bytes([(4, 4)], 1, element_bytes=0), "element_bytes must be at least 1"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+PROBES = {
+    "low_rank_elements": Probe(
+        low_rank_elements,
+        {"rows": 8, "columns": 16, "rank": 2},
+        {"rows": 12, "columns": 20, "rank": 3},
+    ),
+    "powersgd_bytes": Probe(
+        powersgd_bytes,
+        {"shapes": [(8, 16)], "rank": 2},
+        {"shapes": [(8, 24)], "rank": 1, "least_saving": 3.0, "element_bytes": 2},
+    ),
+}
