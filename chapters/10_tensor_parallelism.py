@@ -1543,6 +1543,7 @@ h100, h800 = hardware.accelerator("H100-SXM"), hardware.accelerator("H800-SXM")
 ### END GIVEN
 hidden_percent, layer_ms, faster = ..., ..., ...
 ### BEGIN SOLUTION
+h100, h800 = hardware.accelerator("H100-SXM"), hardware.accelerator("H800-SXM")
 slow = CutLayer(8192, 8, h800.peak_flop_per_s, h800.inside)
 fast = CutLayer(8192, 8, h100.peak_flop_per_s, h100.inside)
 products = overlapped_product.layer_products(slow).values()
