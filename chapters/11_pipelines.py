@@ -14,7 +14,7 @@
 # - choose the schedule, the number of stages and the number of micro-batches, and say which wire they need,
 # - write a pipeline with real messages, and recognise an order that hangs.
 #
-# Time: about 60 minutes. You need chapters 2 and 6.
+# Time: about three hours, half of them for the exercises. You need chapters 2, 4 and 6.
 
 # %%
 import torch
@@ -43,8 +43,8 @@ launch.warm_up()
 torch.set_num_threads(1)
 
 # %% [markdown]
-# **Predict.** The remedy will be to cut the batch as well. With 4 GPUs and a batch in 8 pieces, which part
-# of the time is each GPU still idle? Guess a percentage; you will count it in section 11.2.
+# **Predict.** The remedy will be to cut the batch as well. With 4 GPUs and a batch in 8 pieces, for what
+# fraction of the time is each GPU still idle? Guess a percentage; you will count it in section 11.2.
 
 # %%
 idle = predict("11.idle", "Idle in %?", yours=None, unit="%")
@@ -159,7 +159,7 @@ measured = 100 * gpipe.bubble_time / gpipe.makespan
 expect(100 * 3 / 11, measured, within=1e-9, label="idle", unit="%", yours=idle)
 
 # %% [markdown]
-# **Predict.** Four times as many micro-batches, 32 instead of 8: which part of the whole time is a GPU idle now?
+# **Predict.** Four times as many micro-batches, 32 instead of 8: for what fraction of the whole time is a GPU idle now?
 
 # %%
 many = predict("11.many", "Idle in %, m = 32?", yours=None)
@@ -177,7 +177,7 @@ expect(
 
 # %% [markdown]
 # **Explain.** The bubble itself is as long as before, 9 units. There is more work around it, 96 units instead of 24, so it is
-# 9 of 105. Not quite a quarter of 27.3 %, since the whole contains the bubble.
+# 9 of 105, or 8.6 %. A quarter of 27.3 % would be 6.8 %: the fraction falls more slowly, since the whole contains the bubble.
 #
 # With $p$ stages, $m$ micro-batches, and times $f$ and $b$ of a forward and a backward pass of one stage:
 #
@@ -190,7 +190,7 @@ expect(
 #
 # The left one, over the *ideal* time, is how much longer it takes than without a bubble (Narayanan et al.
 # 2021, arXiv:2104.04473, section 2.2). The right one is the part of the *whole* time in which a GPU is idle
-# (GPipe, section 2.3). Name the one you use. $f$ and $b$ have cancelled: the fractions do not depend on how
+# (GPipe, section 2.3). Name the one you use. $f$ and $b$ cancel: the fractions do not depend on how
 # long the backward pass takes.
 
 # %%
@@ -198,12 +198,14 @@ assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 
 # %% [markdown]
-# GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). Their pipeline recomputes
-# activations (chapter 4), and a stage that waits for a gradient can recompute meanwhile. Without recomputation
-# nothing fills the wait: at $m = 4p$ 16 % of the whole time for 4 stages, and nearly 20 % for many.
+# GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). One of their reasons is that their
+# pipeline recomputes activations (chapter 4): a stage that waits for a gradient can recompute meanwhile. The bubble
+# stays $(p-1)(f+b)$, and the work around it grows from $m(f+b)$ to $m(2f+b)$. With 4 stages and $m = 16$ that is
+# 9 units beside 64, or 12 % of the whole time. Without recomputation it is 16 %, and nearly 20 % for many stages.
 
 # %%
 assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
+assert round(9 / (9 + 16 * (2 * 1 + 2)), 2) == 0.12  # f = 1 twice, b = 2
 assert 0.19 < bubble.bubble_fraction(80, 320) < 0.2
 
 # %% [markdown]
@@ -247,14 +249,14 @@ assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 # %% [markdown]
 # ## 11.3 What lies in memory: 1F1B
 #
-# More micro-batches are free of charge in time, but not in memory. A stage keeps the activations of each
+# More micro-batches cost no time, but they cost memory. A stage keeps the activations of each
 # micro-batch from its forward pass until its backward pass. Such a micro-batch is **in flight** (在途). GPipe
 # does all forward passes first, so at the peak all $m$ are in flight. 32 micro-batches, 32 times the
 # activations. The GPipe of the paper could afford that because it recomputes: of each micro-batch in flight it
 # keeps no more than the tensor that arrived at the stage. It pays with a second forward pass.
 #
-# But the last stage could do its backward pass at once. And when that has arrived on the stage before, it
-# can do its own. So: **1F1B**, one forward, one backward. Each stage warms up with just enough forward
+# But the last stage could do its backward pass at once. And once its gradient has arrived on the stage before,
+# that stage can do the same. This is **1F1B**: one forward, one backward. Each stage warms up with just enough forward
 # passes to bridge the way to the end and back, $p - 1 - k$ on stage $k$, and then does one forward and one
 # backward in turn (Narayanan et al. 2021, section 2.2.1).
 
@@ -304,7 +306,7 @@ assert [gpipe.in_flight(stage) for stage in range(4)] == [8, 8, 8, 8]
 show_source(simulation._Simulation._advance)
 
 # %% [markdown]
-# You can give it an order of your own. A careless one **hangs**: each stage waits for the other, for ever,
+# You can give it an order of your own. A careless one **hangs**: each stage waits for the other forever,
 # as in chapter 6.
 
 # %%
@@ -356,7 +358,7 @@ figures.timeline(charts, seconds=False)
 # %% [markdown]
 # In 1F1B every round waits for a message: the grey stripes. With the doubled warm-up there is always another
 # micro-batch at hand. So $2N-1$ is a price that can be paid for a slow wire. It is no law of pipelines.
-# Section 11.4 has a second use for it, in which the same price buys the whole bubble.
+# Section 11.4 has a second use for it, in which the same price removes the bubble altogether.
 #
 # ### "160 times the activations"
 #
@@ -417,10 +419,9 @@ figures.layer_paths(
 # $$\text{idle} = \frac{(p-1)(f+b)}{v}, \qquad \frac{\text{idle}}{\text{idle + busy}} = \frac{p-1}{v\,m + p-1}.$$
 #
 # With 4 stages, 8 micro-batches and $v = 2$ the 9 idle units of section 11.2 become 4.5, and 27.3 % become
-# 15.8 %. Price: every micro-batch crosses about $v$ times as many cuts; some more are in flight, $p + (p-1)/v$ on
-# stage 0. Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$ (Narayanan et al.,
-# section 2.2.2). Llama 3's schedule lets the group be of any size (arXiv:2407.21783, section 3.3.2): larger
-# groups give a message more time to arrive, and keep more in flight.
+# 15.8 %. The price: every micro-batch crosses about $v$ times as many cuts, and stage 0 holds a few more, $p + (p-1)/v$.
+# Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$ (Narayanan et al.,
+# section 2.2.2). Other groups come later in this section.
 #
 # **Zero bubble** (零气泡). A backward pass makes two things: the gradient of the input, which the stage before
 # waits for, and the gradients of the weights, for which nobody waits until the update. Split them, and call
@@ -430,7 +431,7 @@ figures.layer_paths(
 # $$(p-1)(f + b - 2w)$$
 #
 # as long as $w$ is at most $f$ and at most half of $b$ (Qi et al. 2023, arXiv:2401.10241, section 2). With
-# $b = 2$ and $w = 1$ that is 3 units instead of 9, or 11.1 % of the whole time. Price: activations are kept
+# $b = 2$ and $w = 1$ that is 3 units instead of 9, or 11.1 % of the whole time. The price: activations are kept
 # until W, so all stages hold $p$.
 
 # %%
@@ -447,7 +448,7 @@ figures.timeline(charts, seconds=False)
 # **DualPipe** (DeepSeek-V3, arXiv:2412.19437, section 3.2.1). Feed micro-batches in from both ends. Every
 # device holds a stage of each direction, and runs a forward pass of one together with a backward pass of
 # the other, so that the messages of one hide behind the computation of the other. With $o$ for the time of
-# such a pair, the stages in the middle idle $(p/2-1)(o+b-3w)$ (table 2 there). Price: two copies of the
+# such a pair, the stages in the middle idle $(p/2-1)(o+b-3w)$ (table 2 there). The price: two copies of the
 # weights, and $p+1$ in flight.
 
 # %% [markdown]
@@ -496,8 +497,8 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 # afterwards, and roll back in the rare case that the check fails (section 4).
 #
 # **ZB-V** has no bubble with the memory of 1F1B, $p$ micro-batches. Each device holds two chunks, laid out as
-# the V at the beginning of this section: a micro-batch ends where it began, and its activations are freed soon. Price: twice the messages, and it needs F, I and W that take equally long (same
-# paper, section 6). In PyTorch it is `ScheduleZBVZeroBubble`. With $p$ stages and $b = 2$, $w = 1$:
+# the V at the beginning of this section: a micro-batch ends where it began, and its activations are freed soon. The price: twice the messages, and it
+# needs F, I and W that take equally long (same paper, section 6). In PyTorch it is `ScheduleZBVZeroBubble`. With $p$ stages and $b = 2$, $w = 1$:
 #
 # | | idle | micro-batches held, first stage | messages |
 # |---|---|---|---|
@@ -516,6 +517,58 @@ assert bubble.bubble_time("zb1p", 8, 32) == 7
 # %%
 dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
 figures.timeline({"DualPipe": dual.tasks}, seconds=False)
+
+# %% [markdown]
+# ### Depth first, breadth first
+#
+# Ten micro-batches on four stages, two chunks each: the interleaved order above refuses them. Its groups are of four, and the last one
+# would have two. Must you fall back on 1F1B? Llama 3's order takes groups of any size $N \ge p$ (arXiv:2407.21783, section 3.3.2). Here
+# are two groups of five:
+
+# %%
+charts = {}
+for name, chunks, group in (("1f1b", 1, None), ("interleaved", 2, 5)):
+    ran = simulation.timeline(name, 4, 10, chunks, group=group)
+    held_by_0 = f"stage 0 holds {ran.in_flight(0):g}"
+    charts[f"{name}: {100 * ran.bubble_fraction:.1f} % idle, {held_by_0}"] = ran.tasks
+figures.timeline(charts, seconds=False)
+
+# %%
+assert abs(ran.bubble_fraction - 3 / (2 * 10 + 3)) < 1e-9  # the formula knows no N
+
+# %% [markdown]
+# The bubble is $(p-1)/(vm+p-1)$ for every $N$. So what is $N$ good for? With $N = p$ a micro-batch goes on to the next chunk as soon as it
+# can: **depth first** (深度优先). With $N = m$ all of them go through one chunk before any enters the next: **breadth first** (广度优先;
+# Lamy-Poirier 2022, arXiv:2211.05953). A micro-batch goes round all devices before it is back for its next chunk, and a larger group gives
+# its messages more time for that. It also holds more: $(2p - 1 + (v-1)N)/v$ on stage 0.
+#
+# **Predict.** 20 micro-batches, and a message takes a quarter of a forward pass. With $N = 4$, 11.8 % of the time is idle. With $N = 5$? (With a
+# free wire it is 7.0 % for both.)
+
+# %%
+groups_of_five = predict("11.groups", "Idle in %, N = 5?", yours=None, unit="%")
+
+# %%
+slow_wire, idle_of, told = PassTimes(transfer=0.25), {}, {}
+for group in (4, 5, 10, 20):
+    ran = simulation.timeline("interleaved", 4, 20, 2, group=group, times=slow_wire)
+    idle_of[f"N = {group}"] = percent = 100 * ran.bubble_fraction
+    told[f"N = {group}"] = f"{percent:.1f} %, stage 0 holds {ran.in_flight(0):g}"
+    assert ran.in_flight(0) == (2 * 4 - 1 + group) / 2
+found = idle_of["N = 5"]
+expect(9.8, found, within=0.01, label="idle", unit="%", yours=groups_of_five)
+
+# %%
+title = "Idle, 20 micro-batches on a slow wire, by the size of the groups"
+figures.bars(idle_of, told, title, style.PALE)
+
+# %% [markdown]
+# **Explain.** One micro-batch more in a group removes 2 of the 4.8 points that the wire costs, and holds half a micro-batch more. From
+# $N = 10$ on nothing more is gained, and $N = 20$ holds 13.5. The best $N$ lies near $p$; the figure in the Llama 3 paper has $p = 4$ and
+# $N = 5$, as here. PyTorch's `ScheduleInterleaved1F1B` makes such groups by itself: ten micro-batches become two rounds of five.
+#
+# Breadth first has another use: under FSDP a chunk's weights are gathered once for all micro-batches, and not once for each group
+# (Lamy-Poirier).
 
 # %% [markdown]
 # Now move the controls yourself. Times are in forward passes of a stage.
@@ -540,12 +593,18 @@ assert "no meaning for schedule '1f1b'" in panel.problem
 panel.virtual_stages.value = 1
 
 # %% [markdown]
-# To question 3: GPipe sends a whole row of forward passes, one behind the other, and pays for a message
-# only when it fills and empties. In the steady part of 1F1B each stage waits for an answer from its
-# neighbour in every round.
+# **Answers.**
+#
+# 1. 27: $3/(27+3)$ is 10 %.
+# 2. The bubble falls from 27.3 to 8.6 %. Stage 0 holds more: 5.5 micro-batches with two chunks, and then a little less again, $4 + 3/v$. (The messages,
+#    which the panel does not show, grow with $v$.) 10 is no multiple of 4, so the panel refuses it: it has no free $N$.
+# 3. 1F1B suffers more. GPipe sends a whole row of forward passes, one behind the other, and pays for a message
+#    only when it fills and empties. In the steady part of 1F1B each stage waits for an answer from its
+#    neighbour in every round.
+# 4. In the steady part as well: in every round, for the gradient from the last stage.
 #
 # **Remember**
-# - Interleaving divides the bubble by $v$, for $v$ times the messages.
+# - Interleaving divides the bubble by $v$, for $v$ times the messages. Groups a little larger than $p$ hide some of these.
 # - Zero bubble: the gradients of the weights fill gaps, since nobody waits for them. ZB-H1 leaves a third of
 #   the bubble, ZB-H2 nothing for $2p-1$ in flight, ZB-V nothing for twice the messages.
 # - Every schedule trades idle time against memory or messages.
@@ -589,7 +648,7 @@ assert send / (10 * forward) < 0.02 and send / forward > 0.1
 
 # %% [markdown]
 # Between one and two per cent with 8 stages, over a network, and more than a tenth with 80. Notes warn that more
-# stages mean more bytes and more latency in total. True: $p$ stages have $p-1$ cuts. A single GPU does not send
+# stages mean more bytes and more latency in total. That is true: $p$ stages have $p-1$ cuts. A single GPU does not send
 # more, but it has less to compute in between.
 #
 # Now the same model under tensor parallelism: 4 all-reduces
@@ -756,13 +815,14 @@ figures.stacked_bars(
 # for as long as such a program would compute.)
 #
 # The third piece is the mail. If two neighbours both *send and wait* at the same time, they hang. So nobody
-# waits to send: `isend` starts, and a receive is always begun before its message is needed.
+# waits to send: `isend` starts, and a receive is always begun before its message is needed. `route` knows which
+# tensor a pass needs or makes, and which stage has it.
 
 # %%
 show_source(scratch.pipeline.mail.Mail.take, scratch.pipeline.mail.Mail.send)
 
 # %% [markdown]
-# A `Letter` is a tensor on its way: its kind, its micro-batch, and the piece of the model that it is for. Follow
+# A `Letter` names a tensor on its way: its kind, its micro-batch, and the piece of the model that it is for. Follow
 # each letter of the smallest run, two stages and two micro-batches:
 
 # %%
@@ -841,6 +901,29 @@ assert [stage.most_held for stage in run.stages["gpipe"]] == [8, 8, 8, 8]
 # As in section 11.3. Interleaved, the program counts chunks, each of half a stage: 11 halves are 5.5
 # micro-batches, $p + (p-1)/v = 4 + 3/2$.
 #
+# Now the ten micro-batches of section 11.4, in two groups of five. It is the same program with another list, and stage 0 should
+# hold $(2 \cdot 4 - 1 + 5)/2 = 6$:
+
+
+# %%
+def in_groups_of_five():
+    """The most micro-batches that this stage holds at once, counted."""
+    model = scratch.gpt.GPT(layers=8, hidden=32, heads=4, vocab=VOCAB, context=16)
+    plan = schedules.schedule("interleaved", 4, 10, virtual_stages=2, group=5)
+    group = scratch.pipeline.stage.wires([range(4)])
+    parts = scratch.pipeline.stage.cut(model, [1] * 8, torch.distributed.get_rank(), 4)
+    stage = scratch.pipeline.runtime.Pipeline(parts, plan.orders, group)
+    with measure.saved_tensors.count_held(parts) as held:
+        stage.run([Windows(sequence=16).batch([i]) for i in range(10)])
+    return held.most / 2  # a chunk is half a stage
+
+
+# %%
+most_held = launch.run(in_groups_of_five, ranks=4)
+print(most_held)
+assert most_held == [6, 5, 4, 3]
+
+# %% [markdown]
 # ### The bubble, measured
 #
 # Your laptop may have fewer cores than the pipeline has stages, and four stages that compute would disturb
@@ -948,7 +1031,7 @@ quiz("11")
 # **Read on.** Narayanan et al. 2021, *Efficient Large-Scale Language Model Training on GPU Clusters*,
 # section 2.2 (arXiv:2104.04473). Huang et al. 2018, *GPipe*, section 2 (arXiv:1811.06965). Qi et al. 2023,
 # *Zero Bubble Pipeline Parallelism*, section 2 (arXiv:2401.10241). DeepSeek-V3, section 3.2.1
-# (arXiv:2412.19437).
+# (arXiv:2412.19437). Lamy-Poirier 2022, *Breadth-First Pipeline Parallelism* (arXiv:2211.05953).
 
 # %% tags=["exercise"]
 from course_lib import check, hint
@@ -1095,14 +1178,14 @@ def fewest_micro_batches(stages: int, most_bubble: float) -> int:
 check("11.7", fewest_micro_batches)
 
 # %% [markdown] tags=["exercise"]
-# **11.8** Four stages, forward 1 and backward 2 units, but the
-# last stage takes 1.5 times as long. 1F1B. Predict the makespan with 8 and with 64 micro-batches on paper;
-# then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
+# **11.8** Four stages, forward 1 and backward 2 units, but stage 1 (the second one) takes 1.5 times as long. 1F1B. Predict the makespan
+# with 8 and with 64 micro-batches on paper; then measure both with `simulation.timeline("1f1b", 4, 8, times=PassTimes(...))`.
 
 # %% tags=["exercise"]
 with_8, with_64 = ..., ...
 ### BEGIN SOLUTION
-with_8, with_64 = (3 * 3 + 4.5 + (m - 1) * 4.5 for m in (8, 64))
+# Two of stage 1's forward passes fit into the time in which micro-batch 0 is away.
+with_8, with_64 = (3 * 3 + 4.5 + (m - 1) * 4.5 - 2 * 1.5 for m in (8, 64))
 ### END SOLUTION
 check("11.8", [with_8, with_64])
 
@@ -1122,7 +1205,7 @@ check("11.9", [message, one_f_one_b_bytes, interleaved_bytes])
 
 # %% [markdown] tags=["exercise"]
 # **11.10** Two stages, two micro-batches. Stage 1 runs `F0 F1 B0 B1`, and must stay as it
-# is. Mend the order of stage 0, so that the run ends, and as early as 1F1B would.
+# is. Fix the order of stage 0, so that the run ends, and as early as 1F1B would.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1161,7 +1244,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.scratch.accumulation import MicroBatch, count_tokens, loss_sum
-from course_lib.scratch.pipeline.mail import Mail, Order, Pass
+from course_lib.scratch.pipeline.letters import Order, Pass
+from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
 
 ### BEGIN GIVEN

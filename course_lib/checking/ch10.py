@@ -23,7 +23,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
-from course_lib.theory.network import collectives, links, tensor_parallel
+from course_lib.theory.network import collectives, links, overlapped_product, tensor_parallel
 from course_lib.theory.network.step_traffic import step_traffic
 
 _GPT2, _LLAMA = MODELS["gpt2-124m"], MODELS["llama2-70b"]
@@ -319,6 +319,33 @@ def _deprecated(answer: Any) -> None:
         "micro-batches fill the waiting of layers on several GPUs; cut matrices are in daily use",
         wants="the dictionary with True or False",
     )
+
+
+_H800 = hardware.accelerator("H800-SXM")
+
+
+@exercise(
+    "10.14",
+    kind="predict",
+    title="a slower NVLink",
+    hints=(
+        "Hidden is what is not exposed: four products, twice each, against communication_s.",
+        "No product hides all of its messages, so the layer takes longer than its arithmetic.",
+    ),
+)
+def _slower_link(answer: Any) -> None:
+    expect_parts(answer, 3, "a percentage, a time in ms and the name of a chip")
+    slow, fast = (
+        tensor_parallel.CutLayer(8192, 8, gpu.peak_flop_per_s, gpu.inside) for gpu in (_H800, _H100)
+    )
+    seconds = overlapped_product.overlapped_seconds(slow)
+    hidden = 100 * (slow.seconds - seconds) / slow.communication_s
+    expect_number(answer[0], hidden, "what overlap saves, of the time of all messages", rel=0.01)
+    because = "the arithmetic, and what stays exposed"
+    expect_number(answer[1], 1000 * seconds, because, rel=5e-3, unit="ms")
+    assert seconds < fast.seconds
+    because = "3.58 ms against 3.73 ms: overlap makes up for less than half of the bandwidth"
+    expect_choice(answer[2], "H800", because, ("H800", "H100"))
 
 
 BUILDS = (tensor.TENSOR, sequence.SEQUENCE, vocabulary.VOCABULARY)

@@ -261,23 +261,24 @@ def _choose(function: Any) -> None:
     expect_raises(function, (4, 0.0), ValueError, none, signature=_FEWEST)
 
 
-_UNEVEN = PassTimes((1, 1, 1, 1.5), (2, 2, 2, 3))
+_UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
 
 
 @exercise(
     "11.8",
     kind="predict",
-    title="a slow last stage",
+    title="a slow stage in the middle",
     hints=(
         "How long is the first micro-batch on its way, there and back?",
-        "After that the last stage never waits: one micro-batch every 1.5 + 3.",
+        "After that each later one costs the slow stage's 1.5 + 3.",
+        "Section 11.5: what does stage 1 do while the first micro-batch is away?",
     ),
 )
 def _slow_end(answer: Any) -> None:
     expect_equal(
         answer,
         [timeline("1f1b", 4, m, times=_UNEVEN).makespan for m in (8, 64)],
-        "the first micro-batch passes all stages, each later one adds the slowest stage's 4.5",
+        "13.5 for the first micro-batch, 4.5 for each later one, less a warm-up of 2 · 1.5",
         wants="two times",
         rel=1e-6,
     )
@@ -338,7 +339,7 @@ BUILDS = (pipeline.PIPELINE,)
 
 QUIZ = (
     Question(
-        "4 stages, 12 micro-batches, 1F1B. Which part of the whole time is a stage idle?",
+        "4 stages, 12 micro-batches, 1F1B. For what fraction of the whole time is a stage idle?",
         ("25 %", "20 %", "33 %"),
         answer=1,
         why="3 / (12 + 3). Of the ideal time it is 3 / 12 = 25 %.",

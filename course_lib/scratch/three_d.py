@@ -16,7 +16,7 @@ from torch.distributed import ProcessGroup
 
 from course_lib.scratch import wire
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.pipeline.mail import Order
+from course_lib.scratch.pipeline.letters import Order
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import cut, wires
 from course_lib.scratch.tensor.region import Pair, TensorParallel

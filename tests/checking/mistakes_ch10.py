@@ -96,6 +96,9 @@ MISTAKES = [
     ("10.9", "the label on the first rank", _first_rank_only),
     ("10.10", "all of it", dict.fromkeys(_ALL, True)),
     ("10.10", "cut matrices", dict(zip(_ALL, (True, True, False, False), strict=True))),
+    ("10.14", "each product once", (78.7, 3.58, "H800")),
+    ("10.14", "the arithmetic alone", (57.5, 2.5, "H800")),
+    ("10.14", "the link decides", (57.5, 3.58, "H100")),
 ]
 
 OTHER_FORMS = [("10.4", "as floats", (8.0, 4.0, 2.0, 5.0))]

@@ -82,6 +82,7 @@ MISTAKES = [
     ("11.8", "the average stage", (11 * 3.375, 67 * 3.375)),
     ("11.8", "all stages slow", (11 * 4.5, 67 * 4.5)),
     ("11.8", "even stages", (33, 201)),
+    ("11.8", "as if the last one were slow", (45, 297)),
     ("11.9", "numbers for bytes", (2048 * 12288, 128 * 2048 * 12288, 256 * 2048 * 12288)),
     ("11.9", "one direction", (_MESSAGE, 64 * _MESSAGE, 128 * _MESSAGE)),
     ("11.9", "chunks are smaller", (_MESSAGE, 128 * _MESSAGE, 128 * _MESSAGE)),

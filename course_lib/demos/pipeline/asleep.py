@@ -10,7 +10,7 @@ from torch import Tensor
 from course_lib.demos.pipeline.versions import LIBRARY, Scratch, plan_of
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import Training
-from course_lib.scratch.pipeline.mail import Pass
+from course_lib.scratch.pipeline.letters import Pass
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.pipelines.bubble import bubble_fraction

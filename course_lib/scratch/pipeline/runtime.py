@@ -16,7 +16,8 @@ from course_lib.scratch.accumulation import (
     count_tokens,
     loss_sum,
 )
-from course_lib.scratch.pipeline.mail import Mail, Order, Pass
+from course_lib.scratch.pipeline.letters import Order, Pass
+from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
 
 # Input, output, and the gradient of the output where I has it and W not yet.
@@ -27,7 +28,7 @@ _Run = Callable[[int, int, Tensor | None], Tensor | None]
 class Pipeline:
     """This stage's passes of one update, in their order, on real messages.
 
-    `orders` has the passes of every stage, as `mail.Pass` describes them.
+    `orders` has the passes of every stage, as `letters.Pass` describes them.
     `loss_sum` gives the loss, summed over tokens, of logits and labels.
     """
 

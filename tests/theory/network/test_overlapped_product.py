@@ -1,0 +1,80 @@
+"""Products that hide their messages: the closed form against the timeline, share by share."""
+
+from itertools import pairwise
+
+import pytest
+from every import every
+from probes import SLOW_LINK, Probe
+
+from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.network.overlapped_product import (
+    OverlappedProduct,
+    layer_products,
+    overlapped_seconds,
+)
+from course_lib.theory.network.tensor_parallel import CutLayer
+
+H100 = accelerator("H100-SXM")
+LAYER = CutLayer(8192, 8, H100.peak_flop_per_s, H100.inside)
+
+
+def test_four_shares_by_hand():
+    slow_wire = OverlappedProduct(8, 6, 4)  # a part 2 s, a message 2 s: each arrives in time
+    assert (slow_wire.apart_s, slow_wire.seconds, slow_wire.exposed_s) == (14, 8, 0)
+    slower = OverlappedProduct(8, 9, 4)  # 3 s a message: the last one at 9, and 2 s of work left
+    assert (slower.seconds, slower.exposed_s) == (11, 3)
+
+
+@every("ranks", [2, 3, 8])
+@every("communication_s", [0.1, 0.9, 1, 1.1, 5])
+def test_the_closed_form_is_the_end_of_the_timeline(communication_s, ranks):
+    product = OverlappedProduct(1, communication_s, ranks)
+    work = [task for task in product.tasks if task.what == "forward"]
+    wire = [task for task in product.tasks if task.what == "gather"]
+    assert max(task.end_s for task in product.tasks) == pytest.approx(product.seconds)
+    assert sum(task.end_s - task.start_s for task in work) == pytest.approx(1)
+    assert sum(task.end_s - task.start_s for task in wire) == pytest.approx(communication_s)
+    assert [task.unit for task in work] == list(range(ranks))
+    arrived = {task.unit: task.end_s for task in wire}
+    assert all(task.start_s >= arrived.get(task.unit, 0) for task in work)
+    assert all(now.end_s <= then.start_s + 1e-12 for now, then in pairwise(work))
+
+
+def test_the_products_make_up_the_layer():
+    products = layer_products(LAYER).values()
+    assert 3 * sum(it.compute_s for it in products) == pytest.approx(LAYER.compute_s)
+    assert 2 * sum(it.communication_s for it in products) == pytest.approx(LAYER.communication_s)
+
+
+def test_a_layer_of_70b_on_eight_h100():
+    exposed = {name: it.exposed_s for name, it in layer_products(LAYER).items()}
+    assert [name for name, seconds in exposed.items() if seconds > 0] == ["out"]
+    assert overlapped_seconds(LAYER) == pytest.approx(LAYER.compute_s + 2 * exposed["out"])
+    assert LAYER.seconds / overlapped_seconds(LAYER) == pytest.approx(1.39, abs=0.005)
+
+
+@every(
+    ("bad", "words"),
+    [
+        (lambda: OverlappedProduct(0, 1, 2), "compute_s must be above 0"),
+        (lambda: OverlappedProduct(1, 0, 2), "communication_s must be above 0"),
+        (lambda: OverlappedProduct(1, 1, 1), "ranks must be at least 2"),
+        (lambda: layer_products(CutLayer(64, 1, 1e12, SLOW_LINK)), "must be above 0"),
+    ],
+)
+def test_bad_input(bad, words):
+    with pytest.raises(ValueError, match=words):
+        bad()
+
+
+OTHER = CutLayer(4096, 4, H100.peak_flop_per_s, SLOW_LINK)
+PROBES = {
+    "OverlappedProduct": Probe(
+        OverlappedProduct,
+        {"compute_s": 1.0, "communication_s": 2.0, "ranks": 4},
+        {"compute_s": 2.0, "communication_s": 3.0, "ranks": 8},
+        see=lambda product: product.seconds,
+    ),
+    "layer_products": Probe(layer_products, {"layer": LAYER}, {"layer": OTHER}),
+    "overlapped_seconds": Probe(overlapped_seconds, {"layer": LAYER}, {"layer": OTHER}),
+}
