@@ -94,7 +94,7 @@ class Question:
         """Those of `values` that `only` lets `name` have."""
         return values if name not in self.only else [it for it in values if self.allows(name, it)]
 
-    @property
+    @cached_property  # every line of a table asks for them
     def recipes(self) -> tuple[Recipe, ...]:
         """The recipe with every allowed recomputation, or as it is when it asks for one.
 
