@@ -38,7 +38,7 @@ from course_lib.figures.paper import style
 from course_lib.measure.wire import log_wire
 from course_lib.panels import steppers
 from course_lib.scratch.accumulation import loss_sum
-from course_lib.theory.inputs import hardware, models, units
+from course_lib.theory.inputs import Cluster, hardware, models, units
 from course_lib.theory.network import collectives
 from course_lib.theory.network.all_reduce_ways import all_reduce_ways
 from course_lib.theory.network.bucket_timeline import (
@@ -49,6 +49,7 @@ from course_lib.theory.network.bucket_timeline import (
 )
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
 from course_lib.theory.network.compression import powersgd_bytes
+from course_lib.theory.network.links import group_link
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -663,8 +664,8 @@ panel.tokens.value, panel.ranks.value, panel.bucket_mib.value = 16384, 8, 25
 # $$\frac{4NT}{F} = \frac{2(n-1)}{n} \cdot \frac{4N}{\beta}
 # \quad\Longrightarrow\quad T = \frac{2(n-1)}{n} \cdot \frac{F}{\beta}.$$
 #
-# **The size of the model cancels.** What counts is the ratio of computing to network speed, and the tokens per GPU. For H100 with one 400 Gb/s
-# port each:
+# **The size of the model cancels.** What counts is the ratio of computing to network speed, and the tokens per GPU. First
+# for H100 whose messages all pass through one port of 400 Gb/s, as on rented servers with a single network card, or with one GPU in each:
 
 # %%
 chip = hardware.accelerator("H100-SXM")
@@ -701,7 +702,21 @@ figures.lines(
 
 # %% [markdown]
 # So with LLaMA-2's batch of 4M tokens the exchange shows beyond some 130 GPUs, far fewer than the 1024 of section 7.1. Under strong scaling $T$ falls with each GPU that is
-# added. This is the second limit as you meet it in practice. Three ways to move it: a larger batch, up to the critical one; 16-bit gradients, half the bytes
+# added. This is the second limit as you meet it in practice.
+#
+# Good clusters buy it off. An HGX server has eight H100 and eight ports, and NCCL's rings use all of them at once, each for its part of the message. A ring through whole
+# servers then moves 400 GB/s:
+
+# %%
+whole_servers = group_link(Cluster(chip, nodes=128), "all-reduce", ranks=1024)
+eight_ports = hiding_tokens(speed, whole_servers.bytes_per_s, ranks=1024)
+print(f"{eight_ports:,.0f} tokens per GPU: {2**22 / eight_ports:,.0f} GPUs")
+assert round(tokens / eight_ports) == 8
+
+# %% [markdown]
+# With eight ports a server the limit is eight times further off, at a thousand GPUs. Count the ports before you believe such a number.
+#
+# Three ways to move it: a larger batch, up to the critical one; 16-bit gradients, half the bytes
 # (*How to Scale Your Model* derives the same rule for those, jax-ml.github.io/scaling-book, chapter Training); or not data parallelism alone.
 #
 # And accumulation? It makes the exchange rarer, so what is exposed weighs less. But an exchange can hide only behind the *last* micro-batch's backward pass:
