@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -127,19 +127,17 @@ class Row(NamedTuple):
 
     def layout(self, zero_stage: int = 0) -> Layout:
         """The validated Layout; sequence parallelism comes with tensor parallelism."""
-        return Layout(
-            tp=self.tp,
-            pp=self.pp,
-            cp=self.cp,
-            ep=self.ep,
-            dp=self.dp,
-            micro_batch=self.micro_batch,
-            accumulation=self.accumulation,
-            virtual_stages=self.virtual_stages,
-            zero_stage=zero_stage,
-            sequence_parallel=self.tp > 1,
-            schedule="interleaved" if self.virtual_stages > 1 else "1f1b",
-        )
+        return _layout(self, zero_stage)
+
+
+@lru_cache(maxsize=4096)  # a search, and the next one, ask for the same rows again and again
+def _layout(row: Row, zero_stage: int) -> Layout:
+    return Layout(
+        **row._asdict(),
+        zero_stage=zero_stage,
+        sequence_parallel=row.tp > 1,
+        schedule="interleaved" if row.virtual_stages > 1 else "1f1b",
+    )
 
 
 def divisors(number: int) -> list[int]:
