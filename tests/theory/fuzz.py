@@ -53,7 +53,9 @@ NASTY = [
     *(2**20, 10**6, 720720, 65536, b"x", {1}, range(3), 1j, int, len, "gpipe", "dualpipe"),
 ]
 # What is said to be infinite, or may be below 0, in its docstring.
-INFINITE_RESULTS = ("layer_intensity", "flop_per_byte", "half_bytes", "crossover_bytes")
+INFINITE_RESULTS = (
+    *("layer_intensity", "flop_per_byte", "half_bytes", "crossover_bytes", "ridge_rows"),
+)
 SIGNED = ("saved_fraction", "throughput_gain")
 
 

@@ -19,8 +19,8 @@ class OverlappedProduct:
     A rank multiplies its own share at once, while the next one travels. `compute_s` is the whole
     product and `communication_s` the whole collective, in seconds. Everything is ideal: a part of
     a product takes that part of its time, and messages do not slow it down. Source: Wang et al.
-    2023, ASPLOS, doi.org/10.1145/3567955.3567959. Raises ValueError for fewer than two ranks, and
-    for times that are not positive.
+    2023, ASPLOS, doi.org/10.1145/3567955.3567959. Raises ValueError for fewer than two ranks or
+    more than 4096, and for times that are not positive.
     """
 
     compute_s: float
@@ -30,7 +30,7 @@ class OverlappedProduct:
     def __post_init__(self) -> None:
         number("compute_s", self.compute_s, above=0)
         number("communication_s", self.communication_s, above=0)
-        whole("ranks", self.ranks, least=2)
+        whole("ranks", self.ranks, least=2, most=4096)
 
     @property
     def apart_s(self) -> float:

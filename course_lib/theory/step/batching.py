@@ -140,7 +140,7 @@ def rank_samples(samples: int, dp: int, rank: int, drop_last: bool = False) -> l
 
 
 def scaled_learning_rate(
-    base: float, base_batch: int, batch: int, rule: str, critical_batch: float | None = None
+    base: float, base_batch: int, batch: int, rule: str, *, critical_batch: float | None = None
 ) -> float:
     """The learning rate for another batch size.
 

@@ -90,7 +90,7 @@ def test_learning_rates_level_off_at_the_critical_batch(critical, batch):
     # Half of the largest rate at the critical batch itself, by 1 / (1 + c / B).
     largest = 3.0
     here = largest / (1 + critical / batch)
-    found = batching.scaled_learning_rate(here, batch, 7, "linear", critical)
+    found = batching.scaled_learning_rate(here, batch, 7, "linear", critical_batch=critical)
     assert found == pytest.approx(largest / (1 + critical / 7), rel=1e-6)
 
 
