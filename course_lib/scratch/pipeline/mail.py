@@ -12,8 +12,6 @@ from torch import Tensor
 from course_lib.scratch.pipeline.letters import Letter, Order, Pass, Route
 from course_lib.scratch.pipeline.stage import Wires
 
-__all__ = ["Letter", "Mail", "Order", "Pass"]
-
 
 class Mail:
     """Sends without waiting; receives in the order in which the sender sends.
