@@ -199,6 +199,26 @@ def test_a_launcher_that_is_too_slow_is_told():
     assert found.line(2, []) == "failed: no end within 0.5 s: raise limit_s"
 
 
+@pytest.mark.parametrize("before", [False, True])
+def test_a_build_that_was_ended_makes_nobody_wait(before, tmp_path, monkeypatch):
+    lock = tmp_path / "built" / "lock"
+    lock.parent.mkdir()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+
+    def compiling(folder, ranks, gpus):
+        made = f"import pathlib, time; pathlib.Path({str(lock)!r}).touch(); time.sleep(60)"
+        return [sys.executable, "-c", "import time; time.sleep(60)" if before else made]
+
+    if before:
+        lock.touch()
+        os.utime(lock, (1, 1))
+    launcher = launchers.Launcher("c", "torch", compiling, compiles=True)
+    said = attempt(launcher, Options(limit_s=2), 2, gpus=False).line(2, [])
+    assert lock.exists() is before
+    assert ("raise limit_s" in said) is not before
+    assert (f"{lock} says that another process compiles" in said) is before
+
+
 def test_bad_options_are_explained():
     explained(
         Options,

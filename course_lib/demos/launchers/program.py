@@ -7,6 +7,7 @@ compiles a part of itself when it first runs, which takes a minute or two: allow
 """
 
 import json
+import os
 import shlex
 import shutil
 import socket
@@ -211,7 +212,8 @@ def _attempt(launcher: Launcher, options: Options, ranks: int, gpus: bool, folde
     code, text = lifeline.run(command, folder, options.limit_s)
     seconds = time.time() - start
     if code is None:
-        problem = f"no end within {options.limit_s:g} s: raise limit_s"
+        problem = f"no end within {options.limit_s:g} s: "
+        problem += (locks_left(start) if launcher.compiles else "") or "raise limit_s"
         return Attempt(launcher.name, shown, seconds=seconds, problem=problem)
     result = _result(text)
     if code or result is None:
@@ -250,6 +252,26 @@ def _missing(launcher: Launcher) -> str:
     if launcher.compiles and not shutil.which("g++"):
         return f"{launcher.package} compiles a part of itself and g++ is missing: install g++"
     return ""
+
+
+def locks_left(start: float) -> str:
+    """Free the locks of a build that began after `start` and was ended; the remedy for older ones.
+
+    Who compiles an extension of torch makes a file `lock` beside it, and all others wait until it
+    is gone: for ever, if that process was killed.
+    """
+    from torch.utils.cpp_extension import get_default_build_root
+
+    folder = os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root()
+    older = []
+    for lock in Path(folder).rglob("lock"):
+        if lock.stat().st_mtime < start:
+            older.append(str(lock))
+        else:
+            lock.unlink(missing_ok=True)
+    if not older:
+        return ""
+    return f"{', '.join(older)} says that another process compiles; if none does, remove that file"
 
 
 def _result(text: str) -> dict[str, Any] | None:
