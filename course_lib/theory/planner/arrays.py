@@ -1,7 +1,7 @@
 """The tables of one search as arrays: each row of the search looks up its line in each table."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.theory.inputs.recipe import Recipe
@@ -9,12 +9,35 @@ from course_lib.theory.planner import tables
 from course_lib.theory.planner.space import Question, Row
 from course_lib.theory.planner.stages import StageKind, pad, stage_kinds
 from course_lib.theory.planner.tables import Numbers
+from course_lib.theory.step.assumptions import Assumptions
 
 if TYPE_CHECKING:
     from numpy import float64, int64
     from numpy.typing import NDArray
 
     Array = NDArray[float64]
+
+Lines = dict[tuple[int, ...], Any]  # a table's lines by what they depend on
+MOST_LINES, MOST_TABLES = 1024, 64  # that are kept
+kept: dict[tuple[Hashable, ...], Lines] = {}
+
+
+def lines_of(*asked: Hashable) -> Lines:
+    """The lines that earlier searches have filled for questions with the same `asked`.
+
+    Two questions of a slider differ in the global batch, the nodes or the sequence, and no table
+    depends on all three.
+    """
+    if len(kept) >= MOST_TABLES:
+        kept.clear()
+    return kept.setdefault(asked, {})
+
+
+def asked_of_tables(question: Question) -> Assumptions:
+    """The assumptions without those that tables do not contain."""
+    return replace(
+        question.assumptions, overlap={}, layer_efficiency=None, attention_efficiency=None
+    )
 
 
 @dataclass(frozen=True)
@@ -41,6 +64,7 @@ class Tables:
         import numpy
 
         self.question, self.rows = question, rows
+        self.assumed = repr(asked_of_tables(question))
         columns = numpy.array(rows).T
         self.columns: dict[str, NDArray[int64]] = dict(zip(Row._fields, columns, strict=True))
         self.pipelines = self._pipelines()
@@ -51,11 +75,16 @@ class Tables:
         self.messages = self._messages()
 
     def _table(
-        self, names: tuple[str, ...], fill: Callable[[Row], Any], *more: "NDArray[int64]"
+        self,
+        names: tuple[str, ...],
+        fill: Callable[[Row], Any],
+        *more: "NDArray[int64]",
+        known: Lines | None = None,
     ) -> Table:
         """A table whose key is made of columns, and of `more` arrays of whole numbers.
 
-        `fill` gives the line of a row: named numbers, or lists of them.
+        `fill` gives the line of a row: named numbers, or lists of them; what is `known` is not
+        asked for again.
         """
         import numpy
 
@@ -64,7 +93,16 @@ class Tables:
         for key in keys:
             code = code * (int(key.max()) + 1) + key
         _, examples, lines = numpy.unique(code, return_index=True, return_inverse=True)
-        filled = [fill(self.rows[example]) for example in examples.tolist()]
+        if known is None or len(examples) > MOST_LINES:
+            known = {}
+        elif len(known) + len(examples) > MOST_LINES:
+            known.clear()
+        filled = []
+        for example in examples:
+            line = tuple(int(key[example]) for key in keys)
+            if line not in known:
+                known[line] = fill(self.rows[example])
+            filled.append(known[line])
         return Table(_names(filled), numpy.array(_values(filled), dtype=float), lines)
 
     def _pipelines(self) -> dict[tuple[int, int], list[StageKind]]:
@@ -116,7 +154,13 @@ class Tables:
         def fill(recipe: Recipe, row: Row) -> Numbers:
             return tables.activation_parts(self.question, recipe, row)
 
-        return self._table(("tp",), self._for_recipes(fill), tokens)
+        known = self._known("activations", self.question.sequence)
+        return self._table(("tp",), self._for_recipes(fill), tokens, known=known)
+
+    def _known(self, table: str, *asked: Hashable) -> Lines:
+        """Lines of earlier searches for the same model, recipes and assumptions, and `asked`."""
+        question = self.question
+        return lines_of(table, question.shape, question.recipes, self.assumed, *asked)
 
     def _states(self) -> Table:
         """[kind, ZeRO stage]: the numbers of `state_parts`."""
@@ -135,7 +179,8 @@ class Tables:
                 alike.update(zip(new, parts, strict=True))
             return [alike[key] for key in keys]
 
-        return self._table(("tp", "pp", "ep", "virtual_stages"), fill)
+        known = self._known("states", question.cluster)
+        return self._table(("tp", "pp", "ep", "virtual_stages"), fill, known=known)
 
     def _messages(self) -> dict[str, Table]:
         """Seconds per micro-batch by axis, [recompute] but for pp: the straight lines of `tables`.
@@ -152,17 +197,22 @@ class Tables:
         def routed(recipe: Recipe, row: Row) -> Numbers:
             return tables.expert_parts(question, recipe, row)
 
+        def known(axis: str) -> Lines:
+            return self._known(axis, question.sequence, question.cluster)
+
         found = {
-            "cp": self._table(("tp", "cp"), self._for_recipes(ring)),
+            "cp": self._table(("tp", "cp"), self._for_recipes(ring), known=known("cp")),
             "pp": self._table(
                 ("tp", "pp"),
                 lambda row: tables.boundary_parts(question, question.recipes[0], row),
+                known=known("pp"),
             ),
         }
         for kind in kinds:
-            found[f"tp_{kind}"] = self._table(("tp",), self._tensor(kind))
+            axis = f"tp_{kind}"
+            found[axis] = self._table(("tp",), self._tensor(kind), known=known(axis))
         if "experts" in kinds:
-            found["ep"] = self._table(("tp", "ep"), self._for_recipes(routed))
+            found["ep"] = self._table(("tp", "ep"), self._for_recipes(routed), known=known("ep"))
         return found
 
     def _tensor(self, kind: str) -> Callable[[Row], Any]:

@@ -7,9 +7,8 @@ stages. A test proves both results equal to `memory.peak.worst_stage` and `step.
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from course_lib.theory.planner.arrays import Tables
+from course_lib.theory.planner.arrays import Tables, asked_of_tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
-from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.stage import attention_rate, layer_rate
 
 if TYPE_CHECKING:
@@ -73,20 +72,13 @@ def search_again(found: Found, question: Question) -> Found:
     import numpy
 
     tables = found.tables
-    if _in_tables(question) != _in_tables(tables.question):
+    if asked_of_tables(question) != asked_of_tables(tables.question):
         tables = Tables(question, found.rows)
     time = numpy.empty_like(found.step_s)
     for start in range(0, len(found.rows), CHUNK_ROWS):
         part = slice(start, start + CHUNK_ROWS)
         time[part] = _Chunk(question, tables, part).time()
     return replace(found, step_s=time, tables=tables)
-
-
-def _in_tables(question: Question) -> Assumptions:
-    """The assumptions without those that tables do not contain."""
-    return replace(
-        question.assumptions, overlap={}, layer_efficiency=None, attention_efficiency=None
-    )
 
 
 def _nothing_to_search(question: Question) -> str:

@@ -20,7 +20,16 @@ from course_lib.theory.inputs.recipe import LOSSES, RECIPES, RECOMPUTE, UPDATES,
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.network.policy import CommunicationPolicy
-from course_lib.theory.planner import Plan, causes, explain_sturdy, fastest, plan, reasons, sturdy
+from course_lib.theory.planner import (
+    Plan,
+    arrays,
+    causes,
+    explain_sturdy,
+    fastest,
+    plan,
+    reasons,
+    sturdy,
+)
 from course_lib.theory.planner.search import search
 from course_lib.theory.planner.space import Question, Row, divisors, rows
 from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC, Assumptions
@@ -447,6 +456,43 @@ def test_other_assumptions_are_another_search(shape, before, after):
     assert other.question.assumptions == after
     assert (other.found.memory_bytes == again.memory_bytes).all()
     assert (other.found.step_s == again.step_s).all()
+
+
+@every(
+    "change",
+    [
+        {"global_batch": 32},
+        {"sequence": 768},
+        {"only": {"recompute": ("full",)}},
+        {"shape": replace(MIXTURE, layers=9)},
+        {"recipe": Recipe(gradients="fp32", offload="optimizer")},
+        {"cluster": replace(TINY, nodes=4)},
+        {"cluster": replace(TINY, gpus_per_node=2)},
+        {"cluster": replace(TINY, between=Link("slow", 1e9, 1e-4))},
+        {"cluster": replace(TINY, accelerator=accelerator("A100-SXM-80GB"))},
+        {"assumptions": Assumptions(touches=3, inside_efficiency=0.5, mask="full")},
+        {"assumptions": Assumptions(policy=CommunicationPolicy(bucket_bytes=10**5))},
+    ],
+)
+def test_what_an_earlier_search_left_changes_nothing(change):
+    question = Question(MIXTURE, Recipe(), TINY, 16, 384, Assumptions(), 12345)
+    arrays.kept.clear()
+    search(question)
+    after = search(replace(question, **change))
+    arrays.kept.clear()
+    alone = search(replace(question, **change))
+    assert (after.memory_bytes == alone.memory_bytes).all()
+    assert after.step_s == pytest.approx(alone.step_s, rel=1e-12)
+
+
+def test_what_is_kept_is_bounded(monkeypatch):
+    monkeypatch.setattr(arrays, "MOST_TABLES", 5)
+    monkeypatch.setattr(arrays, "MOST_LINES", 30)
+    arrays.kept.clear()
+    for batch, nodes in product((16, 32, 64, 128), (2, 4)):
+        search(Question(MIXTURE, Recipe(), replace(TINY, nodes=nodes), batch, 384, Assumptions()))
+        assert 0 < len(arrays.kept) <= 5
+        assert max(map(len, arrays.kept.values())) <= 30
 
 
 def test_a_table_tells_assumptions_by_name_and_layouts_with_both_times():
