@@ -208,9 +208,10 @@ class Tables:
                 known=known("pp"),
             ),
         }
+        node = replace(question.cluster, nodes=1)  # tp stays within one
         for kind in kinds:
-            axis = f"tp_{kind}"
-            found[axis] = self._table(("tp",), self._tensor(kind), known=known(axis))
+            lines = self._known(f"tp_{kind}", question.sequence, node)
+            found[f"tp_{kind}"] = self._table(("tp",), self._tensor(kind), known=lines)
         if "experts" in kinds:
             found["ep"] = self._table(("tp", "ep"), self._for_recipes(routed), known=known("ep"))
         return found
