@@ -6,6 +6,7 @@ const family = `course-${Math.random().toString(36).slice(2)}`;
 let named = 0;
 const PLAY_MS = 1100;
 const QUIET_MS = 700; // a screen reader hears a sentence when the slider has come to rest
+const ANSWER_MS = 4000; // an answer takes a tenth of a second, unless the kernel does something else
 
 const text = (spec, index) => {
   const word = spec.texts ? spec.texts[index] : (spec.least + index).toLocaleString("en");
@@ -134,13 +135,30 @@ function render({ model, el }) {
     className: "course-gone",
     textContent: "No kernel runs behind this panel: run its cell again to move it.",
   });
+  const waits = tag("p", { className: "course-waits" });
+  waits.setAttribute("role", "status");
   const rows = tag("div", { className: "course-controls" });
+
+  // What is shown says for which values it is: until they are these, the kernel has not answered.
+  let waiting = null;
+  const answered = () => {
+    const [asked, given] = [model.get("values"), model.get("shown").values];
+    return Object.keys(asked).every((name) => asked[name] === given[name]);
+  };
+  const ask = (values) => {
+    model.set("values", values);
+    model.save_changes();
+    clearTimeout(waiting);
+    waiting = setTimeout(() => {
+      if (answered()) return;
+      waits.textContent = "No answer yet: the kernel runs another cell, or has ended. If it has, run this cell again.";
+    }, ANSWER_MS);
+  };
 
   const shows = {};
   for (const [name, spec] of Object.entries(model.get("controls"))) {
     const move = (index) => {
-      model.set("values", { ...model.get("values"), [name]: index });
-      model.save_changes();
+      ask({ ...model.get("values"), [name]: index });
       shows[name](index);
     };
     const { parts, show } = kinds[spec.kind](spec, move);
@@ -156,6 +174,7 @@ function render({ model, el }) {
   let saying = null;
   const draw = () => {
     const shown = model.get("shown");
+    if (answered()) waits.textContent = "";
     if (figure.innerHTML === "" || figure.page !== shown.page) {
       figure.page = shown.page;
       figure.innerHTML = shown.page;
@@ -168,8 +187,7 @@ function render({ model, el }) {
       const buttons = shown.mends.map((mend) => {
         const made = tag("button", { type: "button", textContent: mend.text });
         made.addEventListener("click", () => {
-          model.set("values", mend.values);
-          model.save_changes();
+          ask(mend.values);
           put();
         });
         return made;
@@ -183,7 +201,7 @@ function render({ model, el }) {
 
   const giveKeysBack = keepKeys(el);
   el.classList.add("course-panel");
-  el.append(gone, rows, caption, tag("div", { className: "course-stage" }, figure, problem), heard);
+  el.append(gone, rows, caption, tag("div", { className: "course-stage" }, figure, problem, waits), heard);
   put();
   draw();
   model.on("change:values", put);

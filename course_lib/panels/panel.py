@@ -128,13 +128,14 @@ class Panel(anywidget.AnyWidget):
             "sentence": self.sentence,
             "problem": "",
             "mends": [],
+            "values": self._places(),
         }
 
     def _complain(self, problem: str) -> None:
         self.problem = problem
         mends = [{"text": text, "values": places} for text, places in self._mends()]
         said = {"problem": f"Not possible: {problem}.", "mends": mends, "sentence": problem}
-        self.shown = {**self.shown, **said}
+        self.shown = {**self.shown, **said, "values": self._places()}
 
     def _mends(self) -> list[tuple[str, dict[str, int]]]:
         """Up to two ways out: another control's nearest value that fits, and the way back."""

@@ -236,6 +236,8 @@ def test_a_panel_outlives_its_kernel(opened: Opened, lab: real_lab.Lab) -> None:
     page.get_by_role("menuitem", name="Kernel", exact=True).click()
     page.get_by_role("menuitem", name="Shut Down Kernel", exact=True).click()
     page.wait_for_timeout(500)
+    panel(page).get_by_role("slider", name="micro-batch").press("ArrowRight")
+    panel(page).get_by_text("No answer yet").wait_for()
     page.reload()
     panel(page).get_by_text("run its cell again").wait_for()
     assert shown(panel(page)) == figure

@@ -258,6 +258,7 @@ def test_says_why_and_recovers(
     panel = build()
     before, text, control = panel.page, panel.text, controls(panel)[name]
     control.value = bad
+    assert panel.shown["values"] == panel.values, "the kernel has answered"
     assert reason in panel.problem and reason in panel.text and reason in panel.shown["problem"]
     assert panel.result is None
     assert panel.page == before, "the last figure that was possible stays"
@@ -266,6 +267,7 @@ def test_says_why_and_recovers(
     control.value = good
     assert panel.problem is None and panel.result is not None and not panel.shown["problem"]
     assert panel.text == text
+    assert panel.shown["values"] == panel.values
     assert without_ids(panel.page) == without_ids(before)
 
 
