@@ -60,7 +60,7 @@ def run(
     check_memory(ranks)
     line = ProgressLine(timeout_s, chatty=stream)
     with held() as stop:
-        _warm_up(stop, line)
+        _warm_up(stop, line, _own_modules(function, *args))
         with _folder() as folder:
             deadline_s = time.monotonic() + timeout_s
             _pack_call(function, args, folder)
@@ -79,10 +79,19 @@ def run(
             return results
 
 
-def _warm_up(stop: Stop, line: ProgressLine) -> None:
+def _own_modules(*parts: object) -> set[str]:
+    """The modules of this library that ranks need for what they are sent.
+
+    Others may be edited between two launches, and are read anew by each.
+    """
+    names = {getattr(part, "__module__", None) or "" for part in parts}
+    return {name for name in names if name.startswith("course_lib.")}
+
+
+def _warm_up(stop: Stop, line: ProgressLine, modules: set[str]) -> None:
     """Wait until a rank is only a fork away, and say so where that takes long."""
     try:
-        wait_until_warm(stop, line.warming_up)
+        wait_until_warm(stop, line.warming_up, modules)
     finally:
         line.clear()
 

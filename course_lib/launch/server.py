@@ -10,8 +10,8 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.launch.explain import MORE_PROCESSES
@@ -39,7 +39,8 @@ class ServerFailed(OSError):
 class _Server:
     process: "subprocess.Popen[bytes]"
     connection: socket.socket
-    ready: bool = False
+    ready: bool = False  # it has imported all that it was asked to
+    imported: set[str] = field(default_factory=set)  # our own modules, beside torch
 
     def close(self) -> None:
         """End it; keepers that it has forked go on until their own launches end."""
@@ -57,14 +58,21 @@ def warm_up() -> None:
             _running()
 
 
-def wait_until_warm(stop: Stop, meanwhile: Callable[[], None] = lambda: None) -> None:
+def wait_until_warm(
+    stop: Stop, meanwhile: Callable[[], None] = lambda: None, modules: Collection[str] = ()
+) -> None:
     """Return once a rank is only a fork away; `meanwhile` is called 20 times a second until then.
 
+    `modules` are what the ranks will need: imported once, instead of by each of them.
     Raises OSError if that cannot be, or Stopped.
     """
     if FORKS:
         with _lock:
-            _wait_for_imports(_running(), stop, meanwhile)
+            server = _running()
+            _wait_for_imports(server, stop, meanwhile)
+            _ask_to_import(server, set(modules) - server.imported)
+            with contextlib.suppress(ServerFailed):  # then there will be a new one
+                _wait_for_imports(server, stop, meanwhile)
 
 
 def keeper_for(folder: Path, ranks: int, stop: Stop) -> socket.socket:
@@ -93,6 +101,14 @@ def _asked(server: _Server, folder: Path, ranks: int, stop: Stop) -> socket.sock
         ours.close()
         raise
     return ours
+
+
+def _ask_to_import(server: _Server, modules: set[str]) -> None:
+    if modules:
+        server.imported |= modules
+        server.ready = False
+        with contextlib.suppress(OSError):  # who waits for its answer learns that it has ended
+            server.connection.sendall(json.dumps({"modules": sorted(modules)}).encode())
 
 
 def _wait_for_imports(

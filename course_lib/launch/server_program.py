@@ -5,12 +5,14 @@ holds nothing else of the parent's. No CUDA and no OpenMP thread may start here:
 fork.
 """
 
+import contextlib
 import gc
 import json
 import os
 import select
 import signal
 import socket
+from importlib import import_module
 from typing import Any, NoReturn
 
 from course_lib.launch import keeper
@@ -42,6 +44,18 @@ def _import_heavy_modules() -> None:
     import torch._dynamo  # (the first optimizer imports it: 1.2 s)
     import torch.distributed  # noqa: F401
 
+    _keep_from_collection()
+
+
+def _import(modules: list[str]) -> None:
+    """What ranks will import is shared by them, which saves each of them up to 0.3 s."""
+    for name in modules:
+        with contextlib.suppress(Exception):  # a rank will say what is wrong with it
+            import_module(name)
+    _keep_from_collection()
+
+
+def _keep_from_collection() -> None:
     gc.collect()
     gc.freeze()  # ranks need not scan torch's own objects again, which saves 70 ms at their end
 
@@ -66,8 +80,13 @@ def _serve(connection: socket.socket) -> None:
             request, descriptors, _, _ = socket.recv_fds(connection, 65_536, 1)
             if not request:
                 return
-            keepers.add(_fork_keeper(connection, json.loads(request), descriptors[0]))
-            connection.sendall(FORKED)
+            asked = json.loads(request)
+            if modules := asked.get("modules"):
+                _import(modules)
+                connection.sendall(READY)
+            else:
+                keepers.add(_fork_keeper(connection, asked, descriptors[0]))
+                connection.sendall(FORKED)
 
 
 def _fork_keeper(connection: socket.socket, request: dict[str, Any], descriptor: int) -> int:

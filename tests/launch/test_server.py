@@ -12,7 +12,7 @@ import psutil
 import pytest
 from leftovers import needs_signals, our_ranks, wait_for
 
-from course_lib import launch
+from course_lib import demos, launch
 from course_lib.launch import processes, server
 from course_lib.launch.interrupts import Stop
 from course_lib.launch.job import Folder
@@ -52,6 +52,56 @@ def test_a_stopped_server_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     os.kill(stopped, signal.SIGSTOP)
     assert launch.run(lambda: 1) == [1, 1]
     wait_for(lambda: not psutil.pid_exists(stopped))
+
+
+def known() -> bool:
+    """On a rank: whether the server had imported this module before."""
+    return "course_lib.checking.builds.on_rank.zero" in sys.modules
+
+
+def test_what_ranks_need_of_the_library_is_imported_once() -> None:
+    from course_lib.checking.builds.on_rank.zero import clipped
+
+    pid()
+    assert server._server is not None
+    server._server.imported.clear()
+    launch.run(callable, clipped)
+    assert clipped.__module__ in server._server.imported
+    assert launch.run(known) == [True, True]
+
+
+def test_modules_that_cannot_be_imported_are_left_to_the_ranks() -> None:
+    before = pid()
+    server.wait_until_warm(Stop(), modules=["course_lib.nothing", "course_lib.launch.limits"])
+    assert pid() == before
+
+
+def test_a_stop_while_the_server_imports_is_made_up_for() -> None:
+    before = pid()
+    assert server._server is not None
+    server._server.imported.clear()
+    stopped = Stop()
+    stopped.pressed = True
+    with pytest.raises(KeyboardInterrupt):
+        server.wait_until_warm(stopped, modules=["course_lib.figures.network"])
+    assert launch.run(lambda: 1) == [1, 1]
+    assert pid() == before
+
+
+def test_a_server_that_dies_while_it_imports_is_replaced() -> None:
+    killed = pid()
+    os.kill(killed, signal.SIGSTOP)
+    threading.Timer(0.3, os.kill, (killed, signal.SIGKILL)).start()
+    server.wait_until_warm(Stop(), modules=["course_lib.demos.ddp.program"])
+    assert launch.run(lambda: 1) == [1, 1]
+
+
+def test_the_server_has_one_thread_with_all_demos_in_it() -> None:
+    """A process with several threads cannot be forked safely."""
+    server_pid = pid()
+    modules = [demos.load(name).__name__ for name in demos.DEMOS]
+    server.wait_until_warm(Stop(), modules=modules)
+    assert psutil.Process(server_pid).num_threads() == 1
 
 
 def test_a_server_killed_during_a_launch_disturbs_no_rank() -> None:
@@ -170,7 +220,7 @@ def test_a_process_that_left_its_session_ends_with_the_launch() -> None:
 
 STOPPED = """
 import os, signal
-from course_lib import launch
+from course_lib import demos, launch
 
 def stop():
     print("stopped", flush=True)

@@ -9,7 +9,8 @@ from unittest.mock import patch
 
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.compared import expect_sent, expect_tensor
-from course_lib.checking.builds.ranks import Outcome, each_rank, on_ranks
+from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.builds.ranks import each_rank, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.recipe import Recipe

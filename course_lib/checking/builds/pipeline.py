@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.compared import expect_sent, expect_tensor
-from course_lib.checking.builds.ranks import Outcome, on_ranks
+from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.job import Job

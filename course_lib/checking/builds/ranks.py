@@ -1,75 +1,33 @@
-"""Runs what a learner has built on several ranks, and says in one sentence what went wrong there.
+"""Runs what a learner has built on several ranks, and says in a sentence what went wrong there."""
 
-A rank that waits endlessly leaves no answer, so each rank writes its latest call into a file.
-"""
-
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_lib import launch
+from course_lib.checking.builds.outcome import Outcome
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.learners_code import is_learners
-
-if TYPE_CHECKING:
-    from course_lib.measure.wire import WireLog
 
 # Ranks of a check start in 0.2 s, and no step computes for longer than that.
 LIMIT_S = 6.0
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+), in ', re.M)
 _HUNG = re.compile(r"^rank (\d+) was here:\n(.*?)(?=^rank \d+ was here:|\Z)", re.M | re.S)
-_WIDTH = 100
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one rank returned, and the messages and collectives that it sent on the way."""
-
-    value: Any
-    wire: "WireLog"
 
 
 def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> list[Outcome]:
     """`work(*args)` on every rank. Raises Wrong for a rank that raises, dies or hangs."""
+    from course_lib.checking.builds.on_rank.followed import followed
+
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as name:
         try:
             return launch.run(
-                _followed, work, args, name, ranks=ranks, timeout_s=LIMIT_S, stream=False
+                followed, work, args, name, ranks=ranks, timeout_s=LIMIT_S, stream=False
             )
         except launch.RankFailed as failed:
             raise Wrong(_sentence(failed, ranks, Path(name))) from None
-
-
-def _followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Outcome:
-    """On a rank: do the work and write down every call."""
-    from course_lib.measure.operators import Listener
-    from course_lib.measure.wire import log_wire
-
-    diary = os.open(Path(folder) / os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-    def heard(operator: Any, args: tuple[Any, ...], _options: Any, _result: Any) -> None:
-        if words := _words(str(operator).rpartition(".")[0], args):
-            os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
-
-    with log_wire() as wire, Listener(heard, inside_dtensors=True):
-        value = work(*args)
-    os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
-    return Outcome(value, wire)
-
-
-def _words(operator: str, args: tuple[Any, ...]) -> str:
-    """What a call waits for, in words; "" for an operator that sends nothing."""
-    room, _, call = operator.partition(".")
-    if room not in ("c10d", "_c10d_functional"):
-        return ""
-    if call in ("send", "recv_"):
-        verb = "sends to" if call == "send" else "waits for a message from"
-        return f"{verb} rank {args[2]}"
-    return f"is in {call.strip('_')}"
 
 
 def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:

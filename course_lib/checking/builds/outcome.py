@@ -1,0 +1,15 @@
+"""What a rank of a check leaves."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from course_lib.measure.wire import WireLog
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one rank returned, and the messages and collectives that it sent on the way."""
+
+    value: Any
+    wire: "WireLog"
