@@ -100,6 +100,7 @@ def _measured(stage: int, options: Options, rank: launch.Rank) -> MemoryOverTime
         del loss
         record.phase("update")
         version.update()
+        record.settle()
     return record.result()
 
 

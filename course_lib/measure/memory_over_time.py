@@ -4,6 +4,7 @@ A storage is sorted by what becomes of it: the memory that will be a gradient
 is a gradient from its birth.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,15 @@ class StepRecord:
         if self.now == "forward" and not isinstance(owner, nn.Parameter):
             self.sort("intermediate results", [tensor])
         return tensor
+
+    def settle(self, limit_s: float = 0.3) -> None:
+        """Wait for what has no category to die: gloo's thread holds a message
+        for a moment after it has been waited for.
+        """
+        self.phase(self.now)
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end and self.watch.bytes_beside(self.kinds):
+            time.sleep(0.01)
 
     def result(self) -> MemoryOverTime:
         """The bytes by category after each change, from the first phase on."""

@@ -3,7 +3,7 @@
 import gc
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -137,6 +137,13 @@ class Watch(TorchDispatchMode):
     def number_of(self, tensor: Tensor) -> int | None:
         """The number of the storage behind `tensor`, if it is followed."""
         return self.numbers.get(id(tensor.untyped_storage()))
+
+    def bytes_beside(self, numbers: Container[int]) -> int:
+        """Bytes of the live storages whose numbers are not among `numbers`."""
+        live = list(self.sizes.items())
+        return sum(
+            b for name, b in live if self.numbers.get(name) not in numbers
+        )
 
     def gone(self, name: int) -> None:
         """A storage has died."""

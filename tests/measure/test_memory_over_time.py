@@ -1,6 +1,7 @@
 """Bytes by category over a step: against the theory, torch's ledger, and by hand."""
 
 import gc
+import threading
 
 import pytest
 import torch
@@ -150,3 +151,23 @@ def test_no_tensor_is_kept_alive():
 def test_a_step_without_micro_batches_is_refused():
     with pytest.raises(ValueError, match="accumulation must be at least 1"):
         one_step(nn.Linear(1, 1), None, lambda: torch.zeros(()), accumulation=0)
+
+
+@pytest.mark.parametrize("let_go_s", [0.0, 0.05, 60.0])
+def test_what_another_thread_still_holds_is_waited_for_and_not_for_ever(let_go_s):
+    """As gloo holds a message for a moment: a buffer that lives on is still told."""
+    held, ended = [], threading.Event()
+
+    def hold():
+        ended.wait(let_go_s)
+        held.clear()
+
+    with record_step([], [], list, list) as record:
+        record.phase("update")
+        held.append(torch.zeros(1000))
+        other = threading.Thread(target=hold)
+        other.start()
+        record.settle()
+    ended.set()
+    other.join()
+    assert max(record.result().sizes[LEFT_OVER]) == (4000 if let_go_s == 60 else 0)
