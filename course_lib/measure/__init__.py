@@ -1,5 +1,11 @@
 """What really happened: tensors, gradients, collectives, FLOPs, seconds."""
 
+import os
+
+# torch's profiler prints two lines at every start and stop, unless it was told
+# before its first one.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+
 from course_lib.measure import (
     collective_time,
     collectives,

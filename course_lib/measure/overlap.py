@@ -5,7 +5,6 @@ a category, a start `ts` and a duration `dur` in microseconds.
 """
 
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -55,7 +54,6 @@ def record(backward: Callable[[], object]) -> dict[str, Any]:
     activities = [ProfilerActivity.CPU]
     if torch.cuda.is_available():
         activities.append(ProfilerActivity.CUDA)
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it prints every start
     with profile(activities=activities) as trace:
         backward()
         if torch.cuda.is_available():
