@@ -36,10 +36,11 @@ def mesh_step(job: Job, talks: Sequence[Talk], step: int, rank: int = 0) -> Draw
     drawing = Drawing(bottom + 22 + _ROW * len(axes), _sentence(job, talk, rank))
     _heading(drawing, job, talk, grid)
     _nodes(drawing, job, grid)
-    if talk.message.axis == "pp":  # behind the ranks that lie between
+    in_a_row = talk.message.axis in ("tp", "pp")
+    if in_a_row:  # behind the ranks, seen between them
         _groups(drawing, talk, grid, rank)
     _ranks(drawing, job, talk, grid, rank)
-    if talk.message.axis != "pp":
+    if not in_a_row:
         _groups(drawing, talk, grid, rank)
     _numbers(drawing, job, talk, grid)
     _bars(drawing, talks, step, axes, bottom)
@@ -79,10 +80,8 @@ class _Grid:
     def path(self, axis: str, group: Sequence[int]) -> list[Point]:
         """From member to member, beside the numbers; groups of one column lie side by side."""
         boxes = [self.box(rank) for rank in group]
-        if axis == "pp":
+        if axis in ("tp", "pp"):
             return [(x + wide / 2, y + high / 2) for x, y, wide, high in boxes]
-        if axis == "tp":
-            return [(x + wide / 2, y + high - 3) for x, y, wide, high in boxes]
         first = place(self._layout, group[0])
         shift = 4.0 * first["dp"] if axis == "dp" else 0.0
         return [(x + 4 + shift, y + high / 2) for x, y, wide, high in boxes]
