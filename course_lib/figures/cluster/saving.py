@@ -34,10 +34,12 @@ def wasted_time(
     sheet.write(0, 30, words, colour=style.GREY)
     top = _ceiling(_best(plan).waste)
     _axes(sheet, top)
+    along = _along(plan)
+    parts = [at.parts for at in along]
     for name, colour in _LOOKS.items():
-        parts = [(at.interval_s, at.parts[name]) for at in _along(plan)]
-        _curve(sheet, parts, top, colour, dashed=True)
-    _curve(sheet, [(at.interval_s, at.waste) for at in _along(plan)], top, style.INK)
+        its = [(at.interval_s, part[name]) for at, part in zip(along, parts, strict=True)]
+        _curve(sheet, its, top, colour, dashed=True)
+    _curve(sheet, [(at.interval_s, at.waste) for at in along], top, style.INK)
     _marks(sheet, plan, top)
     for points in (measured or {}).values():
         for interval_s, waste in points:

@@ -19,11 +19,11 @@ _METADATA = re.compile(r"<metadata>.*?</metadata>\s*", re.DOTALL)
 _STYLE = re.compile(r"<defs>\s*<style.*?</style>\s*</defs>\s*", re.DOTALL)
 _COMMENT = re.compile(r"<!--.*?-->\s*", re.DOTALL)
 _GROUP_NAME = re.compile(r'(?<=<g) id="[^"]*"')
-_ID = re.compile(r'(\bid="|url\(#|href="#)')
+_ID = re.compile(r'\bid="|url\(#|href="#')
 _SIZE = re.compile(r"<svg[^>]*?viewBox=\"0 0 ([\d.]+) ([\d.]+)\"[^>]*>")
 _LOOK = re.compile(r'style="[^"]*"')
 _PATH = re.compile(r'\bd="[^"]*"')
-_LONG = re.compile(r"(\b\d+\.\d\d)\d+")  # hundredths of a point are enough
+_LONG = re.compile(r"(?<=\.\d\d)\d+")  # hundredths of a point are enough
 _SPACE = re.compile(r"\s+")
 
 # The page's colours as variables of JupyterLab's theme; other pages show the plain colours.
@@ -63,10 +63,10 @@ def _compact(text: str, label: str, prefix: str) -> str:
     text = text[text.index("<svg") :]
     for unwanted in (_METADATA, _STYLE, _COMMENT, _GROUP_NAME):
         text = unwanted.sub("", text)
-    text = themed(_ID.sub(rf"\g<1>{prefix}", text))
+    text = themed(_ID.sub(lambda place: place[0] + prefix, text))
     text = _SIZE.sub(lambda size: opening(float(size[1]), float(size[2]), label), text, count=1)
     text = _LOOK.sub(lambda look: look[0].replace("; ", ";").replace(": ", ":"), text)
-    text = _PATH.sub(lambda path: _LONG.sub(r"\1", path[0]), text)
+    text = _PATH.sub(lambda path: _LONG.sub("", path[0]), text)
     return _SPACE.sub(" ", text).strip()
 
 
