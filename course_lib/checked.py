@@ -1,4 +1,4 @@
-"""Refuses another kind of thing where a function or a record takes one of our records."""
+"""Refuses arguments of the wrong kind where a function or a record takes one of our records."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
@@ -21,8 +21,8 @@ _CONTAINERS: dict[Any, str] = {
 def checked(thing: Checked) -> Checked:
     """`thing`, a function or a dataclass, with a TypeError of one sentence for the wrong kind.
 
-    Looked at are the parameters that are annotated with a record (a dataclass or a named tuple), a
-    sequence or a mapping; what `thing` checks itself are numbers and names. A class says by BY_NAME
+    It looks at the parameters that are annotated with a record (a dataclass or a named tuple), a
+    sequence or a mapping; numbers and names are checked by `thing` itself. A class says in BY_NAME
     how one is found by its name: BY_NAME = "MODELS[{0}]".
     """
     if isinstance(thing, type):

@@ -124,7 +124,7 @@ def divisible(name: str, value: int, by_name: str, by: int) -> None:
         near = max(by, (value + (by - 1) // 2) // by * by)  # in whole numbers, however large
         raise ValueError(
             f"{name} {told(value)} is not divisible by {by_name} {told(by)}: take {name} "
-            f"{told(near)}, or another {by_name} that divides {told(value)}"
+            f"{told(near)}, or another value of {by_name} that divides {told(value)}"
         )
 
 

@@ -52,7 +52,8 @@ REFUSED = {
     "tp must be at least 1, got -10^5000: give 1 or more": (whole, ("tp", -(10**5000))),
     "x must be at most 1e+18, got 10^400: look for a typo": (number, ("x", 10**400)),
     "x must be at least 1e-30, got 1e-320: look for a typo": (number, ("x", 1e-320, 0)),
-    "heads 10^400 is not divisible by tp 3: take heads 10^400, or another tp that divides 10^400": (
+    "heads 10^400 is not divisible by tp 3: take heads 10^400, or another value of tp that "
+    "divides 10^400": (
         divisible,
         ("heads", 10**400, "tp", 3),
     ),
@@ -69,11 +70,11 @@ REFUSED = {
     "x must be at least 2.0, got 1.0: give a larger number": (number, ("x", 1.0, None, 2.0)),
     "x must be at most 1e+18, got 2e+18: look for a typo": (number, ("x", 2e18)),
     "x must be at most 3, got -4: look for a typo": (number, ("x", -4, None, None, 3)),
-    "heads 9 is not divisible by tp 2: take heads 8, or another tp that divides 9": (
+    "heads 9 is not divisible by tp 2: take heads 8, or another value of tp that divides 9": (
         divisible,
         ("heads", 9, "tp", 2),
     ),
-    "layers 2 is not divisible by pp 5: take layers 5, or another pp that divides 2": (
+    "layers 2 is not divisible by pp 5: take layers 5, or another value of pp that divides 2": (
         divisible,
         ("layers", 2, "pp", 5),
     ),

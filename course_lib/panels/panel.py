@@ -2,6 +2,7 @@
 
 import base64
 import html
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -134,8 +135,15 @@ class Panel(anywidget.AnyWidget):
     def _complain(self, problem: str) -> None:
         self.problem = problem
         mends = [{"text": text, "values": places} for text, places in self._mends()]
-        said = {"problem": f"Not possible: {problem}.", "mends": mends, "sentence": problem}
+        told = f"Not possible: {self._with_labels(problem)}."
+        said = {"problem": told, "mends": mends, "sentence": problem}
         self.shown = {**self.shown, **said, "values": self._places()}
+
+    def _with_labels(self, problem: str) -> str:
+        """The theory's sentence with the words that stand beside the controls."""
+        labels = {name: control.label for name, control in self._controls.items()}
+        told = re.sub(r"\w+", lambda word: labels.get(word[0], word[0]), problem)
+        return told.replace("*", " × ")
 
     def _mends(self) -> list[tuple[str, dict[str, int]]]:
         """Up to two ways out: another control's nearest value that fits, and the way back."""

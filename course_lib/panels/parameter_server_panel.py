@@ -1,6 +1,5 @@
 """The panel of chapter 14: parameter servers, their links, and an all-reduced table beside them."""
 
-from course_lib.figures.paper.text import counted
 from course_lib.figures.servers import servers as figure
 from course_lib.panels.controls import choice, listed, powers_of_two
 from course_lib.panels.panel import Panel, View
@@ -93,11 +92,6 @@ def _view(
             f"{format_seconds(training.as_they_come_s)}: {format_number(training.speed_up)} times "
             "as fast, with any number of trainers at most "
             f"{format_number(training.saturating_trainers)}",
-        ),
-        (
-            "all-reduced table",
-            f"{format_seconds(training.all_reduced_s(table_rows))} on "
-            f"{counted(trainers, 'trainer')} without a server",
         ),
     )
     result = (training, table_rows)

@@ -90,17 +90,19 @@ def _view(
 ) -> View:
     result, careful = both = _plans(model, gpu, nodes, batch, sequence, recompute, zero_stage, cp)
     title = f"{model} on {8 * nodes:,} {gpu}, {batch:,} × {sequence:,} tokens"
-    rows: Rows = (("layouts that fit", f"{result.fitting:,} of {result.layouts:,}"),)
+    rows: Rows
     if result.fitting:
         (best,), (sturdiest,) = fastest(both, 1), sturdy(both, 1)
         first, second = map(result.mfu, best.steps_s)
-        mfu = f"{first:.1%}, under cautious assumptions {second:.1%} (predicted)"
-        rows += (("fastest", _told(result, best.option)), ("its MFU", mfu))
+        mfu = f"MFU {first:.1%}, under cautious assumptions {second:.1%}"
         loss = f"at worst {sturdiest.loss:.1%} behind the best"
-        rows += (("sturdiest", f"{_told(result, sturdiest.option)}; {loss}"),)
+        rows = (
+            ("fastest", f"{_told(result, best.option)}; {mfu}"),
+            ("sturdiest", f"{_told(result, sturdiest.option)}; {loss}"),
+        )
     else:
         option, reason = next(result.rejected())
-        rows += (("closest", _told(result, option)), ("why not", reason))
+        rows = (("closest", _told(result, option)), ("why not", reason))
     return View(result, rows, lambda: figure.ranked_layouts(result, title, careful=careful))
 
 

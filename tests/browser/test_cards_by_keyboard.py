@@ -15,9 +15,9 @@ CELLS = (
     "from course_lib import check, expect, launch, predict, quiz",
     'guess = predict("1.k", "How many micro-steps?", yours=None)',
     'expect(125, 125, label="micro-steps", yours=guess)',
-    'check("1.1", [391, 128])',
+    'check("1.1", [976, 950])',
     'check("1.1", ...)',
-    'check("1.1", [391, 80])',
+    'check("1.1", [961, 974])',
     "quiz(1)",
     "import time\nlaunch.run(time.sleep, 1.5, stream=False)",
 )
@@ -84,9 +84,9 @@ def test_a_prediction_is_written_and_unfolds_what_came(page):
 def test_checks_are_told_by_word_icon_and_edge(page):
     edges = set()
     for call, icon, word in (
-        ("[391, 128]", "✗", "Not right yet"),
+        ("[976, 950]", "✗", "Not right yet"),
         ("...", "○", "To do"),
-        ("[391, 80]", "✓", "Right"),
+        ("[961, 974]", "✓", "Right"),
     ):
         card = output(page, call).locator(".course-card")
         card.wait_for()

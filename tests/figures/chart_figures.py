@@ -40,6 +40,14 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         "what 1 GPU moves",
         tens=True,
     ),
+    "bars by tens, with marks": lambda: figures.bars(
+        {"tensor parallel 8": 5596, "pp": 1.5e6},
+        "{:,.0f}".format,
+        "FLOP for each of 2 bytes",
+        tens=True,
+        marks={"ridge of NVLink": 2199, "ridge of the network": 19_788},
+    ),
+    "bars with a mark": lambda: figures.bars({"a": 3.0}, "{:.0f}".format, marks={"least": 5.0}),
     "lines": lambda: figures.lines(
         {"a": [(1, 5.0), (1024, 4.9)], "b": [(1, 5.0), (1024, 5.0)]},
         "GPUs",
@@ -50,6 +58,9 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         mark={"here": 512},
     ),
     "lines, tiny": lambda: figures.lines({"a": [(0, 0.0), (1, 0.003)]}, "updates", "rate"),
+    "lines, next to nothing": lambda: figures.lines(
+        {"a": [(0, 2.4e-7), (64, 0.25)]}, "code", "level", doubling=(False, True)
+    ),
     "lines, doubling": lambda: figures.lines(
         {"a": [(3, 1e-3), (5, 1e6)]}, "x", "y", doubling=(True, True)
     ),
@@ -130,6 +141,8 @@ BAD_CHARTS: list[Callable[[], object]] = [
     lambda: figures.overlap({"a": ([], [(0, 1)])}),
     lambda: figures.bars({}, str),
     lambda: figures.bars({"a": 0}, str, tens=True),
+    lambda: figures.bars({"a": 1}, str, tens=True, marks={"b": 0}),
+    lambda: figures.bars({"a": 1}, str, marks={"b": -1}),
     lambda: figures.lines({}, "x", "y"),
     lambda: figures.lines({"a": [(1, 2)]}, "x", "y"),
     lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", doubling=(True, False)),

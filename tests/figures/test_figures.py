@@ -14,7 +14,7 @@ from cluster_figures import BAD_CLUSTER, CLUSTER
 from course_figures import BAD_COURSE, COURSE
 from matplotlib.patches import PathPatch
 from memory_figures import BAD_MEMORY, MEMORY, SMALL, TITLE
-from parallel_figures import BAD_PARALLEL, PARALLEL, SPLIT
+from parallel_figures import BAD_PARALLEL, LIFE, PARALLEL, SPLIT
 from step_figures import BAD_STEPS, STEPS
 
 from course_lib import figures
@@ -97,6 +97,16 @@ def test_one_word_has_one_colour(drawn: dict[str, Drawn]) -> None:
     assert len(seen) == len(colours) and seen["weights", style.WEIGHTS] >= 5
 
 
+def test_groups_of_ranks_have_the_colours_of_their_axes(drawn: dict[str, Drawn]) -> None:
+    one = drawn["rank groups"]
+    named = {
+        text.split()[0]: checks.beside(one, box)
+        for text, box in one.extents
+        if "group of rank" in text
+    }
+    assert named == {axis: [style.AXES[axis]] for axis in ("tp", "dp")}
+
+
 def test_roles_are_told_apart(drawn: dict[str, Drawn]) -> None:
     """All fills are of one palette that colour-blind readers can tell apart."""
     palette = {style.BLUE, style.SKY, style.GREEN, style.YELLOW, style.ORANGE, style.VERMILION}
@@ -143,6 +153,15 @@ def test_notebook_gets_svg_png_and_words(drawn: dict[str, Drawn]) -> None:
         assert metadata["image/png"]["width"] == one.sheet.width_px, name
 
 
+def test_the_key_of_lanes_has_only_what_is_drawn() -> None:
+    gathers = [task for task in LIFE.tasks if task.what in ("forward", "gather")]
+    words = {"forward": True, "all-gather": True, "backward": False, "reduce-scatter": False}
+    few = figures.two_lanes({"predicted": gathers}).to_svg()
+    whole = figures.two_lanes({"predicted": LIFE.tasks}).to_svg()
+    assert {word: word in few for word in words} == words
+    assert all(word in whole for word in words)
+
+
 def test_sentences() -> None:
     assert FIGURES["one rank"]().sentence == (
         "One update: micro-batch 5 × accumulation 2 × dp 1 = global batch of 10 samples. "
@@ -156,6 +175,10 @@ def test_sentences() -> None:
     )
     assert "17 times the fewest possible steps" in FIGURES["cost"]().sentence
     assert "does not fit in 22.35 GiB" in FIGURES["memory"]().sentence
+    assert "one micro-step has 8 micro-batches" in FIGURES["ladder"]().sentence
+    assert "64 query heads and 8 key-value heads on GPU 0" in FIGURES["heads, one"]().sentence
+    one = figures.heads_by_gpu({"t = 1": [((0,), (0,))]}).sentence
+    assert "1 query head and 1 key-value head on GPU 0" in one
     assert "rank 0 saw 4 samples" in FIGURES["samples"]().sentence
     assert "2 samples seen again" in FIGURES["samples"]().sentence
     assert FIGURES["one event"]().sentence == (

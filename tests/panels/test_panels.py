@@ -259,7 +259,9 @@ def test_says_why_and_recovers(
     before, text, control = panel.page, panel.text, controls(panel)[name]
     control.value = bad
     assert panel.shown["values"] == panel.values, "the kernel has answered"
-    assert reason in panel.problem and reason in panel.text and reason in panel.shown["problem"]
+    assert reason in panel.problem and reason in panel.text
+    told = reason.replace("micro_batches", "micro-batches")  # as its control is labelled
+    assert panel.shown["problem"].startswith("Not possible: ") and told in panel.shown["problem"]
     assert panel.result is None
     assert panel.page == before, "the last figure that was possible stays"
     data, _ = panel._repr_mimebundle_()
@@ -282,6 +284,21 @@ def test_each_button_mends_the_problem() -> None:
         panel.values = mend["values"]
         assert panel.problem is None
     assert (panel.tp.value, panel.nodes.value) == (1, 1)
+
+
+def test_a_problem_is_told_with_the_labels_of_the_controls() -> None:
+    panel = panels.batches(nodes=1, gpus_per_node=1)
+    panel.tp.value = 4
+    assert "tp*pp*cp 4" in panel.problem
+    assert "by tensor parallel × pipeline parallel × context parallel 4" in panel.shown["problem"]
+    assert not re.search(r"_|\*|\btp\b", panel.shown["problem"])
+
+
+def test_each_gpu_on_offer_can_be_planned_for() -> None:
+    panel = panels.planner()
+    for _, name in controls(panel)["gpu"].options:
+        panel.gpu.value = name
+        assert panel.problem is None and panel.result.layouts > 100, name
 
 
 def without_ids(svg: str) -> str:

@@ -124,6 +124,34 @@ def without_ids(svg: str) -> str:
     return re.sub(r"\b[df]\d+-", "", svg)
 
 
+def test_the_first_step_of_a_job_shows_its_pieces_and_the_failure():
+    stepper = steppers.failing_job(every=4, fails_after=11)
+    assert "a node will die" in stepper.page
+    dashed = dashed_boxes(stepper.page)
+    assert dashed == 11 + 2 + 12 + 3  # pieces and saves before the failure and after it
+    stepper.step.value = stepper.count - 1
+    assert "a node dies" in stepper.page and dashed_boxes(stepper.page) == 0
+
+
+def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
+    stepper = steppers.served(slow_ms=60)
+    assert all(f">{ms} ms<" in stepper.page for ms in (30, 36, 60))
+    (outlines, _) = dashed_paths(stepper.page)
+    pulls = sum(event.what == "pull" for event in stepper.result[0].events)
+    assert outlines.count("M") == pulls
+    stepper.step.value = stepper.count - 1
+    (outlines, _) = dashed_paths(stepper.page)
+    assert outlines.count("M") == 3  # what each of the three has begun
+
+
+def dashed_boxes(svg: str) -> int:
+    return sum(path.count("z") for path in dashed_paths(svg))
+
+
+def dashed_paths(svg: str) -> list[str]:
+    return re.findall(r'<path d="([^"]*)"[^>]*stroke-dasharray', svg)
+
+
 def test_a_stepper_can_be_asked_for_twice():
     for name in dir(steppers):
         assert getattr(steppers, name) is getattr(steppers, name)

@@ -10,6 +10,7 @@ from course_lib.figures.paper.picture import WIDTH_PT
 from course_lib.figures.paper.text import width_pt
 
 _TOP, _ROW, _BAR = 28.0, 25.0, 16.0
+_MARK = 14.0  # the name of a mark
 _SMALL, _SIZE = 12.0, 9.0  # a bar among several, and its words
 Tell = Callable[[float], str]
 
@@ -20,37 +21,50 @@ def bars(
     title: str = "",
     fill: str = style.MESSAGES,
     tens: bool = False,
+    *,
+    marks: Mapping[str, float] | None = None,
 ) -> Drawing:
     """A bar for each amount, and `told[name]` or `told(amount)` behind it.
 
-    With `tens` equal lengths are factors.
+    With `tens` equal lengths are factors. `marks` are lines across all bars, with their names.
 
     Raises ValueError without amounts, below 0, and for a 0 among `tens`.
     """
-    if not amounts or min(amounts.values()) < 0 or (tens and min(amounts.values()) <= 0):
+    marks = marks or {}
+    sizes = [*amounts.values(), *marks.values()]
+    if not amounts or min(sizes) < 0 or (tens and min(sizes) <= 0):
         raise ValueError("amounts must hold at least one, and none below 0: give {name: amount}")
     words = {
         name: told(amount) if callable(told) else told[name] for name, amount in amounts.items()
     }
-    sentence = "; ".join(f"{name}: {text}" for name, text in words.items())
-    bottom = _TOP + _ROW * len(amounts)
+    sentence = "; ".join([f"{name}: {text}" for name, text in words.items()] + [*marks])
+    top = _TOP + _MARK * len(marks)
+    bottom = top + _ROW * len(amounts)
     drawing = Drawing(bottom + (22 if tens else 4), f"{title}. {sentence}.")
     drawing.title(title)
     left, room = _between(amounts, words.values(), style.TEXT_PT)
-    most, least = max(amounts.values()), min(amounts.values())
+    most, least = max(sizes), min(sizes)
     low = math.floor(math.log10(least)) - 1 if tens else 0
     span = math.log10(most) - low if tens else most or 1.0
     if tens:
         for power in range(low, math.floor(math.log10(most)) + 1):
             x = left + (power - low) / span * room
-            drawing.line([(x, _TOP), (x, bottom)], style.PALE)
+            drawing.line([(x, top), (x, bottom)], style.PALE)
         drawing.write(left, bottom + 14, "each line: ten times as much", 9, colour=style.GREY)
+
+    def length_of(amount: float) -> float:
+        return room * ((math.log10(amount) - low) if tens else amount) / span
+
     for row, (name, amount) in enumerate(amounts.items()):
-        y = _TOP + _ROW * row
-        length = room * ((math.log10(amount) - low) if tens else amount) / span
+        y, length = top + _ROW * row, length_of(amount)
         drawing.write(left - 8, y + 12, name, align="right")
         drawing.boxes([(left, y, max(0.8, length), _BAR)], fill)
         drawing.write(left + length + 6, y + 12, words[name])
+    # The name of the largest mark is the lowest, so that no line crosses the name of another.
+    for row, (name, amount) in enumerate(sorted(marks.items(), key=lambda mark: mark[1])):
+        x, y = left + length_of(amount), _TOP + _MARK * row + 8
+        drawing.line([(x, y + 3), (x, bottom - 6)], style.INK, dashed=True)
+        drawing.write(min(x - 3, WIDTH_PT - width_pt(name, 9)), y, name, 9)
     return drawing
 
 

@@ -7,6 +7,7 @@ from itertools import cycle
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Point
+from course_lib.figures.paper.text import power_of_ten
 
 _LEFT, _RIGHT, _TOP, _HEIGHT = 60.0, WIDTH_PT - 128, 46.0, 168.0
 _BOTTOM = _TOP + _HEIGHT
@@ -27,7 +28,7 @@ def lines(
     """{"stage 1": [(x, y), …]} with what is measured `across` and `up`, units included.
 
     `doubling`: whether equal steps double the value, across and up. `level` and `mark` name values
-    with a dashed line, level or upright. Raises ValueError for no curve, for one without two
+    with a dashed line, horizontal or vertical. Raises ValueError for no curve, for one without two
     points, and for a value that is not above 0 where steps double.
     """
     if not curves or not all(len(points) > 1 for points in curves.values()):
@@ -131,6 +132,9 @@ def _apart(places: Sequence[float]) -> list[float]:
 
 
 def _told(value: float) -> str:
+    if 0 < abs(value) < 1e-3:
+        mantissa, _, power = f"{value:.2g}".partition("e")
+        return f"{mantissa} · {power_of_ten(int(power))}" if power else mantissa
     return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"
 
 

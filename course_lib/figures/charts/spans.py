@@ -14,6 +14,9 @@ _KNOWN: dict[str, Look] = {
     **dict.fromkeys(("training", "runs", "work", "computing"), (style.COMPUTING, None)),
     **dict.fromkeys(("dead", "lost", "hangs"), (style.WARNING, None)),
     **dict.fromkeys(("waits", "waiting", "starts", "restart"), (style.IDLE, None)),
+    "save": (style.STATES, None),
+    "rows": (style.WEIGHTS, None),
+    "gradients": (style.GRADIENTS, None),
 }
 _MOST = 6  # kinds
 Stretch = tuple[str, float, float]  # what, from, to

@@ -99,7 +99,8 @@ def _axes(sheet: Sheet, top: float) -> None:
     for quarter in range(5):
         y = _down(top * quarter / 4, top)
         sheet.line([(_LEFT, y), (_LEFT + _WIDTH, y)], style.PALE)
-        text = f"{format_number(100 * top * quarter / 4)} %"
+        percent = 100 * top * quarter / 4
+        text = f"{format_number(percent, 3 if percent >= 1 else 2)} %"
         sheet.write(_LEFT - 5, y + 4, text, align="right", colour=style.GREY, size=9)
     for seconds, text in _TICKS.items():
         x = _across(seconds)

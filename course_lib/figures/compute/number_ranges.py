@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.text import power_of_ten
 
 _LEFT, _RIGHT, _TOP, _ROW, _BAR = 92.0, WIDTH_PT - 24, 34.0, 24.0, 15.0
 _STEP = 10  # powers of ten between two ticks
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Range = tuple[float, float, float]
 
 
@@ -19,7 +19,7 @@ def number_ranges(
 ) -> Drawing:
     """{"fp16": (smallest above 0, smallest with all digits, largest)}: a bar for each.
 
-    Where digits are missing the bar is yellow; `marks` are named upright lines. Raises ValueError
+    Where digits are missing the bar is yellow; `marks` are named vertical lines. Raises ValueError
     without a format, and for numbers that are not finite, above 0 and rising.
     """
     if not formats:
@@ -65,7 +65,7 @@ class _Scale:
 
 
 def _power(power: float) -> str:
-    return f"10{str(round(power)).translate(_SUPERSCRIPTS)}"
+    return power_of_ten(round(power))
 
 
 def _sentence(formats: Mapping[str, Range], named: Mapping[str, float]) -> str:

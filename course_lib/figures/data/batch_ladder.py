@@ -68,9 +68,7 @@ def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
     rest = [(_LEFT + cell * width, y, width, _BAR) for cell in range(1, cells)]
     drawing.boxes(rest, rung.fill, edge=style.GREY)
     drawing.boxes([first], rung.fill)
-    pieces = "micro-batches" if rung.piece == "micro-batch" and rung.pieces > 1 else None
-    text = f"{rung.pieces:,} {pieces}" if pieces else counted(rung.pieces, rung.piece)
-    drawing.write(_RIGHT + 8, y + 15, text, size=_SIZE)
+    drawing.write(_RIGHT + 8, y + 15, counted(rung.pieces, rung.piece), size=_SIZE)
 
 
 def _sentence(rungs: list[_Rung]) -> str:

@@ -1,6 +1,6 @@
 """Two lanes of a rank of FSDP, computing and messages: where a step's time goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from course_lib.figures.paper import style
@@ -20,6 +20,7 @@ _LOOKS = {
     "gather": (style.MESSAGES, None),
     "reduce": (style.MESSAGES, "/"),
 }
+_WORDS = {"gather": "all-gather", "reduce": "reduce-scatter"}
 
 
 class Task(Protocol):
@@ -57,7 +58,8 @@ def two_lanes(charts: Mapping[str, Sequence[Task]]) -> Drawing:
         bottom = top + 18 + BOTH
         drawing.line([(end, top + 14), (end, bottom + 4)], style.INK, width=1.5)
         drawing.write(end, bottom + 15, format_duration(ends[name]), size=9, align="right")
-    key(drawing, _TOP + _CHART * len(charts) + 2)
+    kinds = {task.what for tasks in charts.values() for task in tasks}
+    key(drawing, _TOP + _CHART * len(charts) + 2, kinds=kinds)
     return drawing
 
 
@@ -87,11 +89,15 @@ def lanes(
             drawing.write_all(texts, size=9, align="center", colour=colour)
 
 
-def key(drawing: Drawing, top: float, more: Mapping[str, str] | None = None) -> None:
-    """What the colours of the bars mean, in one line of 14 points; `more`: {words: colour}."""
-    looks = dict(
-        zip(("forward", "backward", "all-gather", "reduce-scatter"), _LOOKS.values(), strict=True)
-    )
+def key(
+    drawing: Drawing,
+    top: float,
+    more: Mapping[str, str] | None = None,
+    *,
+    kinds: Collection[str] = tuple(_LOOKS),
+) -> None:
+    """What the colours of `kinds` of bars mean, in a line of 14 points; `more`: {words: colour}."""
+    looks = {_WORDS.get(kind, kind): look for kind, look in _LOOKS.items() if kind in kinds}
     looks |= {text: (colour, None) for text, colour in (more or {}).items()}
     for place, (text, (fill, hatch)) in enumerate(looks.items()):
         x = LEFT + place * 90

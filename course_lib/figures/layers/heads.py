@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Box
+from course_lib.figures.paper.text import counted
 
 _LEFT, _TOP, _STRIP = 84.0, 8.0, 82.0
 _GAP, _QUERY, _KEY = 5.0, 14.0, 18.0  # between GPUs; heights of the boxes
@@ -67,7 +68,8 @@ def _sentence(cuts: Mapping[str, Sequence[Heads]]) -> str:
     def told(gpus: Sequence[Heads]) -> str:
         keys = [head for _, its in gpus for head in its]
         return (
-            f"{len(gpus[0][0])} query heads and {len(gpus[0][1])} key-value heads on GPU 0, "
+            f"{counted(len(gpus[0][0]), 'query head')} and "
+            f"{counted(len(gpus[0][1]), 'key-value head')} on GPU 0, "
             f"{len(keys) - len(set(keys))} copies in all"
         )
 

@@ -71,8 +71,9 @@ def _legend(sheet: Sheet, bottom: float, lines: Sequence[str]) -> None:
 
 
 def _sent_lines(sent: Sent) -> list[str]:
+    """What rank 0 called in an update, a line for each kind of message."""
     return [
-        f"rank 0 handed over, each update: {calls:,} × {what}, {size:,} bytes"
+        f"rank 0, each update: {calls:,} × {what}, {size:,} B in all"
         for what, (calls, size) in sent.items()
     ]
 

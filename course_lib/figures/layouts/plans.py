@@ -9,7 +9,7 @@ from course_lib.theory.inputs.units import format_bytes, format_number
 from course_lib.theory.planner import NEAR_THE_TOP, Judged, Plan, PlannedLayout, fastest, sturdy
 from course_lib.theory.step.step_time import StepTime
 
-_TOP, _ROW, _BAR, _AXES = 62, 44, 13, 34
+_TOP, _ROW, _BAR, _AXES = 62, 41, 13, 34
 _SECOND_LEGEND = 18
 _TIME_WIDTH, _MEMORY_LEFT, _MEMORY_WIDTH = 300, 356, 150
 _TIME_WIDTH_OF_TWO = 180  # leaves room for two times and two MFUs

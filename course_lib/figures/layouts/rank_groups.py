@@ -25,6 +25,7 @@ def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) 
     drawing = Drawing(
         _TOP + rows * (_HIGH + _GAP) + 22, f"Rank {me} of {ranks} and its groups: {parts}."
     )
+    looks = style.looks(list(groups), {axis: (fill, None) for axis, fill in style.AXES.items()})
     left = 62.0
     width = (WIDTH_PT - left - 8) / per_node
     for rank in range(ranks):
@@ -32,18 +33,18 @@ def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) 
         x, y = left + column * width, _TOP + row * (_HIGH + _GAP)
         if not column:
             drawing.write(left - 8, y + 17, f"node {row}", align="right")
-        axes = [place for place, its in enumerate(groups.values()) if rank in its]
-        fill, hatch = style.SERIES[axes[0]] if axes and rank != me else (style.PALE, None)
+        axes = [axis for axis, its in groups.items() if rank in its and rank != me]
+        fill, hatch = looks[axes[0]] if axes else (style.PALE, None)
         drawing.boxes([(x + 2, y, width - 4, _HIGH)], fill, hatch[0] if hatch else None)
-        ink = style.ON_FILL if axes and rank != me else style.INK
-        drawing.write(x + width / 2, y + 17, str(rank), align="center", colour=ink, bold=rank == me)
+        ink, bold = style.on(fill), rank == me
+        drawing.write(x + width / 2, y + 17, str(rank), align="center", colour=ink, bold=bold)
         if rank == me:
             corners = [(x + 1, y - 2), (x + width - 1, y - 2)]
             corners += [(x + width - 1, y + _HIGH + 2), (x + 1, y + _HIGH + 2), (x + 1, y - 2)]
             drawing.line(corners, style.INK, width=2)
     y = _TOP + rows * (_HIGH + _GAP) + 4
     for place, axis in enumerate(groups):
-        fill, hatch = style.SERIES[place]
+        fill, hatch = looks[axis]
         x = left + place * 150
         drawing.boxes([(x, y, 13, 10)], fill, hatch[0] if hatch else None)
         drawing.write(x + 18, y + 9, f"{axis} group of rank {me}", size=9)

@@ -59,8 +59,8 @@ def _grid(drawing: Drawing, name: str, plan: Batching, sizes: tuple[float, float
 
 def _sentence(plans: Mapping[str, Batching]) -> str:
     parts = [
-        f"{name}: {plan.tp * plan.pp * plan.cp} GPUs share each of {plan.dp} parts of a batch of "
-        f"{plan.global_batch:,} samples"
+        f"{name}: {counted(plan.tp * plan.pp * plan.cp, 'GPU')} for each of {plan.dp} parts of a "
+        f"batch of {plan.global_batch:,} samples"
         for name, plan in plans.items()
     ]
     return "; ".join(parts) + "."

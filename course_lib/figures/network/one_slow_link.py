@@ -71,7 +71,7 @@ def _ring(sheet: Sheet, result: OneSlowLink) -> None:
             sheet.line([start, end], style.MESSAGES, 1.5)
     for x, y in places:
         sheet.dot(x, y, style.COMPUTING, radius=4)
-    # A ring of two is an upright line: the words stand beside it.
+    # A ring of two is a vertical line: the words stand beside it.
     x, align = (_CENTRE[0] + 10, "left") if drawn == 2 else (_CENTRE[0], "center")
     sheet.write(x, _CENTRE[1] - 2, counted(result.ranks, "rank"), align=align)
     lines = [f"one link at {format_number(8 * result.slow_bytes_per_s / 1e9)} Gb/s"]

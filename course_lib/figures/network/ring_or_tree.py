@@ -127,7 +127,7 @@ def _axes(sheet: Sheet, place: _Scale) -> None:
 
 
 def _marks(sheet: Sheet, place: _Scale, result: RingOrTree) -> None:
-    """The crossover and the chosen size, as upright lines."""
+    """The crossover and the chosen size, as vertical lines."""
     crossing = result.crossover_bytes
     if crossing and place.holds(crossing):
         x = place.across(crossing)

@@ -1,5 +1,7 @@
 """Small helpers for layout and wording that several figures share."""
 
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
 
 def elide(count: int, most: int) -> list[int | None]:
     """0 … count-1 in at most `most` entries: None stands for those left out."""
@@ -8,9 +10,15 @@ def elide(count: int, most: int) -> list[int | None]:
     return [*range(most - 2), None, count - 1]
 
 
+def power_of_ten(power: int) -> str:
+    """ "10⁻⁵"."""
+    return f"10{str(power).translate(_SUPERSCRIPTS)}"
+
+
 def counted(number: int, noun: str) -> str:
-    """ "1 update", "1,000 updates"."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """ "1 update", "1,000 updates", "8 micro-batches"."""
+    ending = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def width_pt(text: str, size: float) -> float:

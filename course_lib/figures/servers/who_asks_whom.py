@@ -59,7 +59,7 @@ def _boxes(columns: Sequence[Mapping[str, str]], rows: int) -> dict[str, Box]:
 
 
 def _arrows(drawing: Drawing, calls: Sequence[Call], boxes: Mapping[str, Box]) -> None:
-    """Level arrows between columns, upright ones inside a column, each with its words."""
+    """Horizontal arrows between columns, vertical ones inside a column, each with its words."""
     for place, (first, second, what) in enumerate(calls):
         if first not in boxes or second not in boxes:
             raise ValueError(f"a call from {first!r} to {second!r}: name processes of the columns")

@@ -3,7 +3,7 @@
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Box
-from course_lib.figures.paper.text import width_pt
+from course_lib.figures.paper.text import counted, width_pt
 from course_lib.theory.network.bucket_steps import ARRIVES, LEAVES, READY, BucketSteps
 
 _LEFT, _RIGHT = 66.0, WIDTH_PT - 8
@@ -42,8 +42,9 @@ class _Moment:
         sent = len(self.left) - len(self.back)
         return (
             f"After {1000 * self.now_s:.3g} ms: {len(self.ready)} of "
-            f"{len(self.line.gradients)} gradients are ready; of {len(self.line.exchanges)} "
-            f"buckets {len(self.back)} are back with the mean, and {sent} on the link."
+            f"{len(self.line.gradients)} gradients are ready; of "
+            f"{counted(len(self.line.exchanges), 'bucket')} {len(self.back)} are back with the "
+            f"mean, and {sent} on the link."
         )
 
     def is_full(self, bucket: int) -> bool:

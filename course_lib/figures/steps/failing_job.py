@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT, Box
+from course_lib.figures.paper.picture import WIDTH_PT, Box, Point
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_duration
 from course_lib.theory.step.failing_job import FailingJob, JobMoment, JobSpan
@@ -27,6 +27,8 @@ _LOOKS: dict[str, tuple[str, str | None, str]] = {
 
 def failing_job_step(result: FailingJob, step: int) -> Drawing:
     """What the job has done up to moment `step`; below, updates done and saved over time.
+
+    What is still to come has dashed outlines, so that the first moment shows the whole plan.
 
     Raises ValueError for a step that does not exist.
     """
@@ -63,20 +65,35 @@ def _bar(drawing: Drawing, result: FailingJob, now: JobMoment, step: int, scale:
     failed = now.now_s > result.failed_s
     groups: dict[str, list[Box]] = {}
     for span in result.spans[:step]:
-        box = (_LEFT + span.start_s * scale, _BAR, (span.end_s - span.start_s) * scale, _HIGH)
-        groups.setdefault(_look(span, failed), []).append(box)
+        groups.setdefault(_look(span, failed), []).append(_box(span, scale))
     whole = (_LEFT, _BAR, _RIGHT - _LEFT, _HIGH)
     drawing.boxes([whole], style.WHITE, edge=style.PALE)
+    _ahead(drawing, result, step, scale)
     for look, boxes in groups.items():
         fill, hatch, _ = _LOOKS[look]
         drawing.boxes(boxes, fill, hatch)
     drawing.write(_LEFT - 6, _BAR + 18, "the job", size=9, align="right")
-    if failed or now.now_s == result.failed_s:
-        x = _LEFT + result.failed_s * scale
-        drawing.line([(x, _BAR - 12), (x, _BAR + _HIGH + 4)], style.WARNING, width=2)
-        side, shift = ("right", -4) if x > 140 else ("left", 4)
-        text = "a node dies"
-        drawing.write(x + shift, _BAR - 4, text, size=9, align=side, colour=style.WARNING_TEXT)
+    x = _LEFT + result.failed_s * scale
+    dies = now.now_s >= result.failed_s
+    text, colour, ink = "a node will die", style.GREY, style.GREY
+    if dies:
+        text, colour, ink = "a node dies", style.WARNING, style.WARNING_TEXT
+    ends = [(x, _BAR - 12), (x, _BAR + _HIGH + 4)]
+    drawing.line(ends, colour, width=2 if dies else 1, dashed=not dies)
+    side, shift = ("right", -4) if x > 140 else ("left", 4)
+    drawing.write(x + shift, _BAR - 4, text, size=9, align=side, colour=ink)
+
+
+def _box(span: JobSpan, scale: float) -> Box:
+    return (_LEFT + span.start_s * scale, _BAR, (span.end_s - span.start_s) * scale, _HIGH)
+
+
+def _ahead(drawing: Drawing, result: FailingJob, step: int, scale: float) -> None:
+    """Pieces of work and saves that are still to come, with dashed outlines."""
+    fills = {"update": style.WHITE, "save": style.STATES}
+    for kind, fill in fills.items():
+        boxes = [_box(span, scale) for span in result.spans[step:] if span.kind == kind]
+        drawing.boxes(boxes, fill, edge=style.GREY, dashed=True)
 
 
 def _staircase(drawing: Drawing, result: FailingJob, step: int, scale: float) -> None:
@@ -92,20 +109,21 @@ def _staircase(drawing: Drawing, result: FailingJob, step: int, scale: float) ->
         (bottom, "0"),
     ):
         drawing.write(_LEFT - 6, y, text, size=9, align="right", colour=style.GREY)
-    moments = result.moments[: step + 1]
     saved: list[Box] = []
-    line = [(_LEFT, bottom)]
-    for before, after in pairwise(moments):
+    past: list[Point] = [(_LEFT, bottom)]
+    ahead: list[Point] = []
+    for place, (before, after) in enumerate(pairwise(result.moments)):
         x, right = _LEFT + before.now_s * scale, _LEFT + after.now_s * scale
-        if before.saved:
-            saved.append((x, bottom - before.saved * high, right - x, before.saved * high))
-        falls = after.done < before.done
-        if falls:
-            line.append((x, bottom - after.done * high))
+        line = past if place < step else ahead
+        line += [(x, bottom - after.done * high)] if after.done < before.done else []
         line.append((right, bottom - after.done * high))
+        if before.saved and place < step:
+            saved.append((x, bottom - before.saved * high, right - x, before.saved * high))
     drawing.boxes(saved, style.STATES, edge=style.STATES)
-    if len(line) > 1:
-        drawing.line(line, style.INK, width=2)
+    if ahead:
+        drawing.line([past[-1], *ahead], style.GREY, dashed=True)
+    if step:
+        drawing.line(past, style.INK, width=2)
 
 
 def _key(drawing: Drawing) -> None:

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.picture import WIDTH_PT, Point
 from course_lib.figures.paper.text import counted, width_pt
 from course_lib.theory.network.served_steps import (
     PULL,
@@ -23,7 +23,8 @@ def served_step(result: ServedSteps, step: int) -> Drawing:
     """Events 0 … `step` on one scale of time.
 
     Blue arrows go down from the table, pulls; orange ones go up, pushes. In each bar is the version
-    that was pulled, and behind its push the number of updates in between.
+    that was pulled, and behind its push the number of updates in between. Dashed outlines are what
+    the trainers will compute, so that the first event shows how their speeds differ.
     """
     past, trainers = result.events[: step + 1], len(result.compute_s)
     bottom = _TRAINERS + _ROW * trainers
@@ -32,11 +33,16 @@ def served_step(result: ServedSteps, step: int) -> Drawing:
     scale = (_RIGHT - _LEFT) / result.until_s
     title = f"{1000 * now:.0f} ms: the table is at version {past[-1].version}"
     drawing.title(title)
+    _ahead(drawing, result, now, scale)
     _messages(drawing, past, scale)
     _table(drawing, past, scale)
     for trainer in range(trainers):
         own = [event for event in past if event.trainer == trainer and event.what != UPDATE]
         _trainer(drawing, trainer, own, now, scale)
+        y = _TRAINERS + _ROW * trainer + 10
+        drawing.write(_LEFT - 8, y, f"trainer {trainer}", align="right")
+        each = f"{1000 * result.compute_s[trainer]:.0f} ms"
+        drawing.write(_LEFT - 8, y + 11, each, 9, "right", style.GREY)
     x = _LEFT + now * scale
     drawing.line([(x, _SERVER - 6), (x, bottom)], style.INK, 1, dashed=True)
     drawing.line([(_LEFT, bottom), (_RIGHT, bottom)], style.GREY, 0.7)
@@ -60,7 +66,7 @@ def _sentence(result: ServedSteps, past: tuple[ServedEvent, ...]) -> str:
 
 
 def _messages(drawing: Drawing, past: tuple[ServedEvent, ...], scale: float) -> None:
-    """Upright lines between the table and a trainer."""
+    """Vertical arrows between the table and a trainer."""
     for event in past:
         if event.what not in (PULL, PUSH):
             continue
@@ -74,6 +80,21 @@ def _messages(drawing: Drawing, past: tuple[ServedEvent, ...], scale: float) -> 
         width = 2.6 if event is past[-1] else 1.3
         drawing.line([(x, start), (x, end)], colour, width)
         drawing.line([(x - 3, end + back), (x, end), (x + 3, end + back)], colour, width)
+
+
+def _ahead(drawing: Drawing, result: ServedSteps, now: float, scale: float) -> None:
+    """Outlines of the computing that is still to come, from pull to push."""
+    outlines: list[list[Point]] = []
+    for trainer in range(len(result.compute_s)):
+        own = [event for event in result.events if event.trainer == trainer]
+        pulls = [event.at_s for event in own if event.what == PULL]
+        y = _TRAINERS + _ROW * trainer
+        for start in pulls:
+            end = min(start + result.compute_s[trainer], result.until_s)
+            if end > now:
+                x, right = _LEFT + max(start, now) * scale, _LEFT + end * scale
+                outlines.append([(x, y), (right, y), (right, y + _BAR), (x, y + _BAR), (x, y)])
+    drawing.lines(outlines, style.GREY, 0.7, dashed=True)
 
 
 def _table(drawing: Drawing, past: tuple[ServedEvent, ...], scale: float) -> None:
@@ -99,7 +120,6 @@ def _trainer(
 ) -> None:
     """One row: a bar from pull to push, pale where the trainer waits."""
     y = _TRAINERS + _ROW * trainer
-    drawing.write(_LEFT - 8, y + 15, f"trainer {trainer}", align="right")
     for place, event in enumerate(own):
         end = own[place + 1].at_s if place + 1 < len(own) else now
         x, width = _LEFT + event.at_s * scale, max(0.5, (end - event.at_s) * scale)

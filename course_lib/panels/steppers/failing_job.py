@@ -33,10 +33,11 @@ def _story(every: int, fails_after: int) -> Story:
 
 def _view(result: FailingJob, moment: JobMoment, step: int) -> View:
     new, all_time = format_duration(moment.new_work_s), format_duration(moment.now_s)
+    twice = counted(result.lost, "piece")
     rows = (
         ("goodput so far", f"{new} of work that is still there / {all_time} = "
          f"{moment.goodput:.1%}" if moment.now_s else "no time has passed"),
-        ("goodput in the end", f"{result.goodput:.1%}, with {result.lost} pieces done twice"),
+        ("goodput in the end", f"{result.goodput:.1%}, with {twice} done twice"),
     )  # fmt: skip
     draw = lambda: figures.failing_job_step(result, step)  # noqa: E731
     return View((moment, result.every, result.fails_after), rows, draw, _caption(result, moment))

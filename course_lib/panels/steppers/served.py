@@ -41,7 +41,7 @@ def _story(rule: str, slow_ms: int) -> Story:
 def _view(result: ServedSteps, step: int, together: bool) -> View:
     past = result.events[: step + 1]
     late = [event.late for event in past if event.what == PUSH]
-    mean = f", {sum(late) / len(late):.1f} updates late on average" if late else ""
+    mean = f", {sum(late) / len(late):.1f} updates late on average" if any(late) else ""
     rows = (
         ("gradients", f"{len(late)} so far{mean}"),
         ("the table", counted(past[-1].version, "update")),

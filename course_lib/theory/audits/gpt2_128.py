@@ -16,7 +16,7 @@ from course_lib.validation import choice, flag, number, whole
 
 SOURCE = "Hugging Face, pytorch-fsdp.md, April 2022, tables 1 and 2 (github.com/huggingface/blog)"
 CARD_BYTES = 23.65 * GIB  # what the article's Titan RTX has left for programs
-# Measured in section 9.5: a GELU written out keeps 48 bytes more than one operation for each number
+# Measured in section 9.7: a GELU written out keeps 48 bytes more than one operation for each number
 # of a layer's input, and `outputs` holds on to keys, values and logits.
 FORMULA_BYTES, VIEW_BYTES = 48, 12
 _MOST = 1000  # samples

@@ -230,7 +230,7 @@ _LIST = (
     _chip(
         "H800-SXM",
         989.4,
-        80,
+        H100_MEMORY_BYTES,
         3350,
         _nvlink(4, 200),
         between=NDR,

@@ -33,7 +33,7 @@ class ExpertLoad:
         for expert, choices in enumerate(self.load):
             whole(f"load[{expert}]", choices, least=0)
         whole("choices", sum(self.load))
-        whole("top_k", self.top_k, most=len(self.load))
+        _choices(self.top_k, len(self.load))
         for name in ("capacity", "ranks", "row_bytes"):
             whole(name, getattr(self, name))
         divisible("experts", len(self.load), "ranks", self.ranks)
@@ -125,6 +125,15 @@ def capacity(choices: int, experts: int, factor: float | None) -> int:
     return ceil(factor * choices / experts)
 
 
+def _choices(top_k: int, experts: int) -> None:
+    whole("top_k", top_k)
+    if top_k > experts:
+        raise ValueError(
+            f"top_k {top_k} is above experts {experts}, and a token chooses different ones: "
+            f"take at most {experts}"
+        )
+
+
 def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
     """Nodes on which a token's experts lie, on average, if any `top_k` experts are as likely.
 
@@ -132,7 +141,7 @@ def nodes_of_a_token(experts: int, top_k: int, nodes: int) -> float:
     choices than experts.
     """
     whole("experts", experts, most=_MOST_EXPERTS)
-    whole("top_k", top_k, most=experts)
+    _choices(top_k, experts)
     whole("nodes", nodes, most=experts)
     elsewhere = experts - -(-experts // nodes)
     return nodes * (1 - comb(elsewhere, top_k) / comb(experts, top_k))
@@ -161,7 +170,7 @@ def zipf_load(tokens: int, experts: int, top_k: int, skew: float) -> tuple[int, 
     """
     whole("tokens", tokens, most=_MOST_TOKENS)
     whole("experts", experts, most=_MOST_EXPERTS)
-    whole("top_k", top_k, most=experts)
+    _choices(top_k, experts)
     number("skew", skew, least=0, most=10)
     exact = [tokens * share for share in _shares(experts, top_k, skew)]
     load = [int(choices) for choices in exact]

@@ -102,9 +102,13 @@ class Batching:
         )
 
     def explain(self) -> str:
-        """The derivation, one line per quantity, with its numbers."""
+        """The derivation, one line per quantity, with its numbers; tokens where they are given."""
         epoch = self.epoch()
         rounding = "down (drop_last)" if self.drop_last else "up"
+        tokens = (
+            f"tokens per batch = {self.global_batch} × sequence {self.sequence}"
+            f" = {self.tokens_per_batch:,}"
+        )
         return "\n".join(
             [
                 f"world = nodes {self.nodes} × GPUs per node {self.gpus_per_node} = {self.world}",
@@ -112,8 +116,7 @@ class Batching:
                 f" = {self.dp}",
                 f"global batch = micro-batch {self.micro_batch} × accumulation"
                 f" {self.accumulation} × dp {self.dp} = {self.global_batch} samples",
-                f"tokens per batch = {self.global_batch} × sequence {self.sequence}"
-                f" = {self.tokens_per_batch:,}",
+                *([tokens] if self.sequence > 1 else []),
                 f"samples per rank = {self.samples} / dp {self.dp}, rounded {rounding}"
                 f" = {epoch.samples_per_rank}",
                 f"micro-steps per epoch = {epoch.samples_per_rank} / micro-batch"

@@ -34,7 +34,7 @@ def expected_slowest_s(ranks: int, mean_s: float, deviation_s: float) -> float:
 
     mean + deviation · E[max of n standard normal], with E[max] the integral over x of
     1 - P(all below x) above 0, less that of P(all below x) below 0: 0.56 for 2 ranks, 1.42 for 8,
-    2.34 for 64, 3.24 for 1,024. Source: David and Nagaraja 2003, "Order Statistics", section 3.1.
+    2.34 for 64, 3.25 for 1,024. Source: David and Nagaraja 2003, "Order Statistics", section 3.1.
     Raises ValueError where a time of 0 is nearer to the mean than 3 deviations: then it is not
     normal.
     """

@@ -127,6 +127,23 @@ def test_memories_and_links_are_those_of_the_data_sheets():
     assert found == SHEETS
 
 
+def test_memories_are_those_on_the_cards_or_of_the_driver():
+    """In GB of 10^9: what a driver gives of 80 GiB is 85."""
+    found = {name: round(chip.memory_bytes / 1e9) for name, chip in ACCELERATORS.items()}
+    assert found == {
+        "A100-SXM-80GB": 85,
+        "H100-SXM": 85,
+        "H800-SXM": 85,
+        "H100-SXM-500W": 96,
+        "H200-SXM": 141,
+        "B200-SXM": 180,
+        "RTX4090": 24,
+        "L40S": 48,
+        "MI300X": 192,
+        "TPUv5p": 95,
+    }
+
+
 @every(("inner", "columns"), [(4096, 14_336), (7168, 2048), (8192, 8192)])
 def test_at_the_ridge_s_rows_the_intensity_is_the_ridge(inner, columns):
     rows = hardware.ridge_rows(inner, columns, H100.ridge_flop_per_byte)

@@ -161,7 +161,7 @@ def test_nodes_of_a_token_are_those_of_random_choices():
     mean = sum(len({expert // 2 for expert in one}) for one in chosen) / len(chosen)
     assert experts.nodes_of_a_token(8, 3, 4) == pytest.approx(mean)
     assert experts.nodes_of_a_token(8, 3, 1) == 1
-    with pytest.raises(ValueError, match="top_k must be at most 8"):
+    with pytest.raises(ValueError, match="top_k 9 is above experts 8"):
         experts.nodes_of_a_token(8, 9, 4)
 
 

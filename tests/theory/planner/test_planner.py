@@ -309,6 +309,10 @@ def test_a_cluster_too_small_for_one_layer_gets_one_sentence():
             "recompute_layers 1 is not searched",
         ),
         (dict(global_batch=7, sequence=1), "global_batch 7 and sequence 1 cannot be shared out"),
+        (
+            dict(global_batch=7, sequence=1, only={"tp": (1, 2), "pp": (1,)}),
+            "GPUs divides, or allow more than tp 1, 2; pp 1$",
+        ),
     ],
 )
 def test_bad_questions_get_one_sentence(change, sentence):

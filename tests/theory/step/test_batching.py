@@ -54,6 +54,13 @@ def test_each_count_changes_a_result(field):
     assert Batching(**base).explain() != Batching(**changed).explain()
 
 
+def test_explain_counts_tokens_where_a_sample_is_a_sequence():
+    assert "tokens" not in Batching(1000, 5, 2, 2, 4).explain()
+    assert "tokens per batch = 80 × sequence 4096 = 327,680" in (
+        Batching(1000, 5, 2, 2, 4, sequence=4096).explain()
+    )
+
+
 @every("bad", [0, -1, 2.0, "4", True, None, 10**30])
 @every("field", ["samples", "micro_batch", "accumulation", "nodes", "tp"])
 def test_bad_counts_are_named(field, bad):
