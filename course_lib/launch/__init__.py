@@ -5,7 +5,7 @@
     run_on_two_nodes("course_lib.demos", ["ddp"], mbit=200)     # by torchrun, behind a slow network
 
     run ── asks ──> server ── forks ──> keeper ── forks ──> ranks
-    (your kernel)   (has imported torch)  (one a launch: ends all that its ranks started)
+    (your kernel)   (has imported torch)  (one per launch: ends all that its ranks started)
 
 Importing this package is light: torch loads when a rank, or `init`, first needs it.
 """

@@ -4,7 +4,7 @@
 class RankFailed(RuntimeError):
     """A rank raised, died, or gave no result in time.
 
-    rank: the rank that failed first; reason: what happened to it, to be read after "rank 1";
+    rank: the rank that failed first; reason: what happened to it, worded to follow "rank 1";
     traceback: where it happened (in that rank), or the last lines that it printed.
     """
 

@@ -1,4 +1,4 @@
-"""What an exception raised by torch means, in one sentence that is read after "rank 1"."""
+"""What an exception raised by torch means, in one sentence that follows "rank 1"."""
 
 import re
 import traceback
@@ -43,7 +43,7 @@ def explain(error: BaseException) -> str:
 
 
 def said(error: BaseException) -> str:
-    """What an exception says; some cannot even say that."""
+    """The text of an exception; some cannot even produce that."""
     try:
         return str(error)
     except Exception:
@@ -51,7 +51,7 @@ def said(error: BaseException) -> str:
 
 
 def disk_full(folder: Path) -> str:
-    """The remedy where nothing more can be written."""
+    """What to do when the disk is full."""
     return (
         f"no space is left for {folder}: free some, or set the environment variable TMPDIR to a"
         " folder with more"

@@ -1,4 +1,4 @@
-"""The keeper of one launch: forks its ranks, tells how they end, and ends all that they started.
+"""The keeper of one launch: forks its ranks, reports how they end, and ends all that they started.
 
 One socket joins it with the parent, which can say "end". If the parent closes the socket or dies
 without a word, nobody wants the launch any more: its folder goes as well.
@@ -20,7 +20,7 @@ END = b"end"
 
 
 def main(control: socket.socket, folder: str, ranks: int) -> NoReturn:
-    """Keep `ranks` ranks of the launch in `folder` until the parent has had enough."""
+    """Keep `ranks` ranks of the launch in `folder` until the parent no longer wants them."""
     os.setpgid(0, 0)
     adopt_orphans()
     keeper = _Keeper(control, folder)

@@ -15,6 +15,7 @@ from pathlib import Path
 from course_lib.launch.node_plan import NodePlan
 
 _POLL_S = 0.05
+_TRIES = 40  # to remove a folder
 _GRACE_S = 1.0  # after a failure: the other node may prove to be the cause
 
 # A node sets up its end of the link when it is told to, and becomes torchrun.
@@ -47,7 +48,11 @@ def main(folder: Path) -> int:
 
 def _end_with_parent(folder: Path) -> None:
     sys.stdin.read()  # returns when the parent closes the pipe, or dies
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(_TRIES):  # the nodes still live, and may write into the folder while it goes
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(_POLL_S)
     os._exit(1)
 
 

@@ -73,7 +73,7 @@ def _reduced(tensor: "torch.Tensor") -> tuple[Callable[..., Any], tuple[Any, ...
 
 
 def _only_its_parent_has(module: ModuleType) -> bool:
-    """Whether it cannot be imported, as torch._C._functions, to which torch's decorators refer."""
+    """Whether it cannot be imported, like torch._C._functions, which torch's decorators name."""
     parent, _, own = module.__name__.rpartition(".")
     missing = module.__name__ not in sys.modules
     return missing and getattr(sys.modules.get(parent), own, None) is module

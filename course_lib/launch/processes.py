@@ -109,5 +109,5 @@ class FreshRanks(RankProcesses):
 
 
 def started(folder: Folder, ranks: int, stop: Stop) -> RankProcesses:
-    """The ranks of the job in the folder, started."""
+    """Start the ranks of the job in the folder."""
     return KeptRanks(folder, ranks, stop) if FORKS else FreshRanks(folder, ranks)

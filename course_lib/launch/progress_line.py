@@ -1,4 +1,4 @@
-"""How far a launch is: after a second one line, which changes where the output can go back.
+"""One line that says how far a launch is, shown after a second and rewritten where possible.
 
 In a terminal and in a notebook the line changes in place. In the end it says how long the launch
 took, or is gone after an error. Elsewhere (a file, a pipe) it is printed again after 2 s, 4 s, 8 s
@@ -29,7 +29,7 @@ def progress_text(states: list[Steps], seconds: float, limit_s: float) -> str:
 
 
 class ProgressLine:
-    """The line of one launch. What is not `chatty` is silent where it could not be taken back."""
+    """The line of one launch. Unless `chatty`, it is silent where it could not be erased again."""
 
     def __init__(self, limit_s: float, chatty: bool) -> None:
         self._limit_s = limit_s
@@ -68,7 +68,7 @@ class ProgressLine:
             self._next_s *= 2
 
     def make_room(self) -> None:
-        """Before other output: a terminal's line goes, and comes again below it."""
+        """Before other output: a terminal's line is erased, and comes back below that output."""
         if self._slot is None:
             self.clear()
 
@@ -78,7 +78,7 @@ class ProgressLine:
             self._put("")
 
     def done(self, ranks: int) -> None:
-        """Say how long the launch took, where the line has been seen."""
+        """Say how long the launch took, if the line was ever shown."""
         if self._was_shown:
             self._put(f"{ranks} rank{'s' * (ranks != 1)}, {self._seconds:.1f} s")
             if self._slot is None:

@@ -140,7 +140,7 @@ def _work(folder: Folder, rank: int) -> Report:
 
 
 def _send(result: Any, folder: Folder, rank: int) -> str:
-    """Write the result for the parent; why that was not possible, else nothing."""
+    """Write the result for the parent; returns why that was not possible, or nothing."""
     kind = type(result).__name__
     try:
         folder.write_result(rank, result)

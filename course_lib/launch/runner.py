@@ -44,17 +44,16 @@ def run(
 ) -> list[Any]:
     """Call `function(*args)` on every rank inside a process group; return the results by rank.
 
-    The function may come from a cell. What ranks print is shown as it comes, unless not `stream`.
+    The function may come from a cell. What ranks print is shown as it comes, if `stream`.
     `check_collectives` makes ranks compare each collective before they start it (slow): a mismatch
     then names who called what. With it, torch 2.13 crashes in DistributedDataParallel.
     `record` names a folder for the pages of the ranks, which `course diagnose` reads.
 
-    After a second a line says how far the ranks are; without `stream` only where it can be taken
-    back, in a notebook and in a terminal. Whatever happens, no
-    process of a rank is left. Raises RankFailed, with what happened first, if a rank raises, dies,
-    or returns nothing within `timeout_s` seconds; Stopped, a KeyboardInterrupt, after an interrupt;
-    TypeError or ValueError for bad arguments; MemoryError or OSError, with a remedy, where this
-    machine does not allow it.
+    After a second a line says how far the ranks are; without `stream` only where it can be erased
+    again, in a notebook and in a terminal. Whatever happens, no process of a rank is left. Raises
+    RankFailed, with what happened first, if a rank raises, dies, or returns nothing within
+    `timeout_s` seconds; Stopped, a KeyboardInterrupt, after an interrupt; TypeError or ValueError
+    for bad arguments; MemoryError or OSError, with a remedy, where this machine does not allow it.
     """
     check_arguments(function, ranks, timeout_s)
     check_memory(ranks)
@@ -89,7 +88,7 @@ def _own_modules(*parts: object) -> set[str]:
 
 
 def _warm_up(stop: Stop, line: ProgressLine, modules: set[str]) -> None:
-    """Wait until a rank is only a fork away, and say so where that takes long."""
+    """Wait until a rank is only a fork away, and say so if that takes long."""
     try:
         wait_until_warm(stop, line.warming_up, modules)
     finally:
@@ -98,7 +97,7 @@ def _warm_up(stop: Stop, line: ProgressLine, modules: set[str]) -> None:
 
 @contextmanager
 def _folder() -> Iterator[Folder]:
-    """The launch's folder; what does not fit on its disk is an OSError of one sentence."""
+    """The launch's folder; a full disk becomes an OSError of one sentence."""
     try:
         with tempfile.TemporaryDirectory(
             prefix="course_launch_", ignore_cleanup_errors=True

@@ -1,5 +1,6 @@
 """Two nodes on one machine: the link has its rate, and nothing outlives a run, however it ends."""
 
+import io
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import pytest
 from leftovers import MARK, gone, marked, needs_signals, no_folders_in, wait_for
 
 from course_lib import launch
-from course_lib.launch import two_nodes
+from course_lib.launch import namespaces, two_nodes
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.network.collectives import seconds
 
@@ -100,6 +101,24 @@ def test_an_interrupt_or_the_death_of_the_parent_ends_all(mark, how):
         assert said.endswith("Stopped; 2 ranks ended\n")
     else:
         assert parent.returncode == -signal.SIGKILL
+
+
+def test_a_folder_goes_even_while_a_node_still_writes(tmp_path, monkeypatch):
+    """The first attempt finds a file that came in between, as `rmtree` does now and then."""
+    folder, tries = tmp_path / "course_nodes_", []
+    (folder / "inside").mkdir(parents=True)
+
+    def remove(path, ignore_errors):
+        tries.append(path)
+        if len(tries) == 3:
+            real(path)
+
+    real = namespaces.shutil.rmtree
+    monkeypatch.setattr(namespaces.shutil, "rmtree", remove)
+    monkeypatch.setattr(namespaces.os, "_exit", lambda code: tries.append(code))
+    monkeypatch.setattr(namespaces.sys, "stdin", io.StringIO())
+    namespaces._end_with_parent(folder)
+    assert tries == [folder, folder, folder, 1] and not folder.exists()
 
 
 @needs_namespaces
