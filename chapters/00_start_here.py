@@ -20,6 +20,7 @@
 
 # %%
 from course_lib import doctor, expect, figures, launch, outline, panels, predict
+from course_lib.checking import grade
 from course_lib.checking.report import in_brief
 from course_lib.mine.parts import PARTS
 from course_lib.panels import steppers
@@ -28,9 +29,21 @@ from course_lib.panels import steppers
 steppers.block()
 
 # %% [markdown]
-# **Remember** the three directions. Eight GPUs share each matrix (chapter 10): most of the bytes go to these seven neighbours, inside one
-# computer. Sixteen groups share the layers (chapter 11): that takes the fewest bytes. And 128 copies share the text (chapter 7). The rest
+# **Remember** the three directions. Eight GPUs share each matrix (chapter 10): of the 297 GB that a GPU sends in one update, 271 go to these seven neighbours, inside one
+# computer. Sixteen groups share the layers (chapter 11): that takes the fewest bytes, 8 GB. And 128 copies share the text (chapter 7), for 18 GB. The rest
 # of the course takes this block apart.
+
+# %% [markdown]
+# ## Can this computer run the course?
+#
+# The next cell starts 2 and then 4 processes, lets them exchange a number, and says how long
+# that took. The first start takes a few seconds, the next ones a fraction of one. In a terminal, `course doctor` looks at more and says what to do about it.
+#
+# Each notebook that you open runs in its own process, its **kernel** (内核). It keeps running when you close the
+# notebook, and holds 290 to 460 MB. Before you open a large chapter, end the kernels of earlier ones: *Kernel → Shut Down All Kernels*.
+
+# %%
+doctor.self_test()
 
 # %% [markdown]
 # ## How each chapter works
@@ -41,8 +54,8 @@ steppers.block()
 # 2. **Measure** (测量). Code runs and counts: bytes, operations, messages, seconds.
 # 3. **Explain the gap** (解释差距). Where the two differ, we say why, and how large the difference may be.
 #
-# Here is the loop once, on a small scale. Four processes each hold one number: 0, 1, 2 and 3. They add
-# them up so that each has the sum. This is called an **all-reduce** (全规约). You will meet it again in
+# Here is the loop once, on a small scale. Four processes are numbered 0, 1, 2 and 3. Such a number is called a **rank** (进程编号).
+# Each process holds its own rank, and they add them up so that each has the sum. This is called an **all-reduce** (全规约). You will meet it again in
 # chapter 2, and in most chapters from 6 on.
 #
 # **Predict.** They do it twice: the result of the first all-reduce goes into a second one. What does each
@@ -53,13 +66,12 @@ steppers.block()
 total = predict("0.twice", "What does each process have in the end?", yours=None)
 
 # %% [markdown]
-# **Measure.** `launch.run` starts the processes and calls the function in each of them. The first
-# start takes a few seconds, the next ones a fraction of one.
+# **Measure.** `launch.run` starts the processes and calls the function in each of them.
 
 
 # %%
 def add_up():
-    """Adds up the rank numbers of all processes, twice."""
+    """Adds up the ranks of all processes, twice."""
     import torch
     import torch.distributed as dist
 
@@ -88,20 +100,8 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 # one adds up four sixes: 24, not 12. When we measure *times* or *memory*, there will be gaps, and they
 # will be the interesting part.
 #
-# Each line of the output carries the **rank** (进程编号) of the process that printed it. The lines may
+# Each line of the output carries the rank of the process that printed it. The lines may
 # come in any order, because the processes really run side by side.
-
-# %% [markdown]
-# ## Can this computer run the course?
-#
-# The next cell starts 2 and then 4 processes, lets them exchange a number, and says how long
-# that took. In a terminal, `course doctor` looks at more and says what to do about it.
-#
-# Each notebook that you open runs in its own process, its **kernel** (内核). It keeps running when you close the
-# notebook, and holds 290 to 460 MB. Before you open a large chapter, end the kernels of earlier ones: *Kernel → Shut Down All Kernels*.
-
-# %%
-doctor.self_test()
 
 # %% [markdown]
 # ## Sliders
@@ -135,8 +135,15 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # solution("1.1")          # an answer; from then on the exercise counts as seen
 # ```
 #
-# For a wrong answer, the check says what kind of wrong it is ("too large: bits or bytes?"), but not the right value. The hints lead towards it. After the last
-# one comes the reason, if you have tried an answer by then. What you passed before you looked at the solution stays passed.
+# For a wrong answer, the check says what kind of wrong it is, but not the right value. Here are two wrong numbers for exercise 1.1. (`grade` looks at an answer and
+# records nothing.)
+
+# %%
+print(grade("1.1", (976, 950)).line)
+
+# %% [markdown]
+# The hints lead towards the right answer. After the last one comes the reason, if you have tried an answer by then. What you passed before you looked at the
+# solution stays passed.
 #
 # You may round a number to three digits. Where bytes, seconds or a fraction are asked for, you may also write a text with a unit: `"24.9 GB"` is
 # read as 24.9e9 bytes, `"15 %"` as 0.15.

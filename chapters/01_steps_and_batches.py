@@ -11,7 +11,7 @@
 # - how large the batch behind one update really is, in samples and in tokens,
 # - which samples each process sees, which it sees twice, and which nobody sees.
 #
-# Time: about an hour with the exercises. You need PyTorch's training loop, nothing about clusters.
+# Time: about an hour and a half, more than half of it for the exercises. You need PyTorch's training loop, nothing about clusters.
 
 # %%
 from dataclasses import replace
@@ -81,7 +81,6 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 counts = scratch.loop.train_epoch(
     model, optimizer, inputs, targets, micro_batch=8, accumulation=3
 )
-counts
 
 # %%
 epoch = Batching(samples=1000, micro_batch=8, accumulation=3).epoch()
@@ -109,8 +108,8 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # | torchtitan | `step` | – |
 # | your own `for step, batch in enumerate(loader)` | – | `step` |
 #
-# Source: where each counts up, in `trainer.py`, `training.py`, `engine.py`, `training_epoch_loop.py` and `trainer.py`. Our colleague's
-# trainer was of the last kind.
+# Source: the lines that count up, in transformers' `trainer.py`, Megatron-LM's `training.py`, DeepSpeed's `engine.py`, Lightning's
+# `training_epoch_loop.py` and torchtitan's `trainer.py`. Our colleague's trainer was of the last kind.
 #
 # The difference matters because the learning-rate schedule, the warm-up and Adam's bias correction all advance once per *update*.
 # A schedule set to 200 when there are 100 updates never gets past its middle.
@@ -145,12 +144,12 @@ expect(epoch.updates, counts.updates, label="updates", yours=updates)
 # %%
 keep = Batching(samples=1003, micro_batch=10).epoch()
 drop = Batching(samples=1003, micro_batch=10, drop_last=True).epoch()
-keep
-
-# %%
+print(f"keep: {keep.micro_steps} steps, the last with {keep.last_micro_batch} samples")
+print(f"drop: {drop.micro_steps} steps, {drop.dropped} samples that nobody sees")
 assert (keep.micro_steps, keep.last_micro_batch, keep.dropped) == (101, 3, 0)
 assert (drop.micro_steps, drop.last_micro_batch, drop.dropped) == (100, 10, 3)
 
+# %%
 for drop_last, ours in ((False, keep), (True, drop)):
     loader = DataLoader(range(1003), batch_size=10, drop_last=drop_last)
     expect(ours.micro_steps, len(loader), label=f"steps with drop_last={drop_last}")
@@ -167,7 +166,8 @@ for drop_last, ours in ((False, keep), (True, drop)):
 
 # %%
 tail = Batching(samples=1003, micro_batch=5, accumulation=2).epoch()
-print(tail)
+print(f"{tail.micro_steps} micro-steps, {tail.updates} updates")
+print(f"micro-steps in the last update: {tail.last_window}")
 assert (tail.micro_steps, tail.updates, tail.last_window) == (201, 101, 1)
 
 # %% [markdown]
@@ -247,8 +247,9 @@ figures.same_samples({"data parallel only": pure, "tp 8 × pp 4": split})
 #
 # For language models the batch is counted in **tokens** (词元), the pieces of text that a
 # model reads, each about three quarters of an English word. A sample is then a sequence of,
-# say, 4096 tokens. LLaMA-2 was trained with "4M" tokens per update (model card, and
-# arXiv:2307.09288, table 1). Neither source says exactly how many that is. 4 million tokens are about 1000 sequences,
+# say, 4096 tokens.
+#
+# LLaMA-2 was trained with "4M" tokens per update (model card, and arXiv:2307.09288, table 1). Neither source says exactly how many that is. 4 million tokens are about 1000 sequences,
 # the nearest power of two is 1024, and $1024 \times 4096 = 4{,}194{,}304$. That is how this course reads the
 # 4M. On 128 GPUs, for example:
 
@@ -324,8 +325,8 @@ figures.samples_by_rank([dealt])
 # last few samples are left out.
 #
 # With `shuffle=True`, the default, the samples are first mixed in an order that depends on
-# `seed + epoch`. The sampler does not count epochs by itself. You tell it with
-# `sampler.set_epoch(epoch)`.
+# `seed + epoch`. The seed must be the same on all ranks: they deal from one deck. The sampler does not count
+# epochs by itself. You tell it with `sampler.set_epoch(epoch)`.
 #
 # **Predict.** 10 samples, 2 ranks, 4 epochs, shuffled, and nobody calls `set_epoch`. How many different
 # samples has rank 0 seen in the end?
@@ -348,9 +349,6 @@ figures.samples_by_rank([forgotten.by_rank(epoch) for epoch in range(4)])
 # **Explain.** Half of the data. The four epochs in the picture are alike: without the call every epoch has the very same order, so each rank
 # sees only its own half, however long it trains. (With the call, the chance that rank 0 misses a given sample in all 4 epochs is only 1/16.) Nothing
 # crashes, and there is no warning.
-#
-# The two ranks are real operating-system processes, as in chapter 0, and the same program runs under
-# `torchrun` on any number of machines.
 
 # %% [markdown]
 # ## 1.5 Demo: two ranks and their samples
@@ -421,17 +419,18 @@ quiz("1")
 from course_lib import check, hint
 
 # %% [markdown] tags=["exercise"]
-# **1.1** (published mistake, note 000) "Epoch = batch size × iterations." A data set has 50,000
-# samples, the batch is 128, nothing is dropped. How many iterations does an epoch have, and how many
-# samples are in its last batch?
+# **1.1** (published mistake, note 000) "Epoch = batch size × iterations." Here are two logs of one data set, each from one process without accumulation. With batch
+# 16 and nothing dropped an epoch has 61 iterations; with batch 25 and `drop_last=True` it has 38. By the formula the data set has 976
+# samples, or 950, and both are wrong. What are the smallest and the largest number of samples that fit both logs?
 
 # %% tags=["exercise"]
-iterations, last_batch = ..., ...
+fewest, most = ..., ...
 ### BEGIN SOLUTION
-iterations = -(-50_000 // 128)  # rounded up: 391
-last_batch = 50_000 - (iterations - 1) * 128  # 80
+# The first log: more than 60 full batches, at most 61. The second: 38 full ones, not 39.
+fewest = max(60 * 16 + 1, 38 * 25)
+most = min(61 * 16, 39 * 25 - 1)
 ### END SOLUTION
-check("1.1", [iterations, last_batch])
+check("1.1", [fewest, most])
 
 # %% [markdown] tags=["exercise"]
 # **1.2** A configuration was tuned on one GPU: 120,000 samples, micro-batch 8, accumulation 4, 3 epochs. Its scheduler is called once per
@@ -496,23 +495,37 @@ def my_samples(samples: int, world: int, rank: int) -> list[int]:
 check("1.4", my_samples)
 
 # %% [markdown] tags=["exercise"]
-# **1.5** This loop forgets something. Fix it: each epoch must
-# have a different order, and all ranks together must still see every sample.
+# **1.5** The sampler's part of a training that can be resumed: it starts at epoch `first` and runs for `epochs` epochs. Two things are
+# wrong with it. Fix it: each epoch must have a different order, all ranks together must see every sample, and a run that is broken off
+# after two epochs and resumed must see what it would have seen without the break.
 
 # %% tags=["exercise"]
 from torch.utils.data.distributed import DistributedSampler
 
 
-def orders(samples: int, world: int, rank: int, epochs: int) -> list[list[int]]:
+def orders(
+    samples: int, world: int, rank: int, epochs: int, first: int = 0
+) -> list[list[int]]:
     """The sample numbers that `rank` sees, one list per epoch."""
-    sampler = DistributedSampler(range(samples), num_replicas=world, rank=rank, seed=0)
+    ### BEGIN GIVEN
+    sampler = DistributedSampler(
+        range(samples), num_replicas=world, rank=rank, seed=rank
+    )
     seen = []
     for epoch in range(epochs):
-        ### BEGIN SOLUTION
         sampler.set_epoch(epoch)
-        ### END SOLUTION
         seen.append(list(sampler))
     return seen
+    ### END GIVEN
+    ### BEGIN SOLUTION
+    # With another seed on each rank some samples would come twice, others never.
+    sampler = DistributedSampler(range(samples), num_replicas=world, rank=rank, seed=0)
+    seen = []
+    for epoch in range(first, first + epochs):
+        sampler.set_epoch(epoch)
+        seen.append(list(sampler))
+    return seen
+    ### END SOLUTION
 
 
 check("1.5", orders)

@@ -12,7 +12,7 @@
 # - say what a larger batch does to the learning rate and to the number of samples you need, and measure both,
 # - run real data-parallel training on two processes and prove it equal to one.
 #
-# Time: about two hours with the exercises. You need chapter 1.
+# Time: two to three hours, half of them for the exercises. You need chapter 1.
 
 # %%
 import copy
@@ -48,6 +48,8 @@ torch.set_num_threads(1)  # small tensors: more threads would mostly wait for ea
 # $$\text{accumulation} = \frac{\text{global batch}}{\text{micro-batch} \times \text{dp}}
 # = \frac{512}{8 \times 2} = 32.$$
 #
+# We call the 32 micro-batches that a rank works through for one update its *window*.
+#
 # Why is the gradient the same? The loss (损失) of a batch is the mean over its tokens (词元), and the
 # gradient of a sum is the sum of the gradients. Take 4 tokens with losses 1, 2, 3, 6. Their mean
 # is $12/4 = 3$. In two pieces: $(1+2)/4 + (3+6)/4 = 0.75 + 2.25 = 3$. So if each piece is divided
@@ -82,7 +84,7 @@ show_source(scratch.accumulation.accumulate)
 
 # %% [markdown]
 # Try it on a small GPT and real text: a story that ships with the course, one token per
-# character. 32 windows of 64 characters, once as one batch and once as 8 micro-batches of 4.
+# character. We take 32 samples of 64 characters, once as one batch and once as 8 micro-batches of 4.
 
 # %%
 text = Windows(sequence=64)
@@ -283,9 +285,7 @@ figures.bars(off, told, "How far the gradient is off", style.GRADIENTS)
 # **Explain.** The first four micro-batches have 32 tokens each, the others 256. In the mean of
 # means all eight count alike, so a short sample's token weighs 8 times as much as a long one's. That gives a rough estimate:
 # the short samples have 8 of 72 tokens and get half of the weight, so $1/2 - 1/9$ of the weight is in the wrong place, 39 %.
-# The estimate is somewhat too high. It would be right if the difference between the two kinds of gradient, from short and from long samples,
-# were as long as the gradient itself, and they are more alike than that.
-# The model now gives short texts more weight than it should. Nothing warns you: the loss falls in
+# It is too high, since the gradients of short and of long samples are more alike than it assumes. Nothing warns you: the loss falls in
 # both cases.
 #
 # Other things that make accumulation differ from one large batch:
@@ -340,13 +340,13 @@ show_source(scratch.accumulation.accumulate_ddp)
 # 2. **DDP averages, but we need a sum.** The loss is already divided by the tokens of all ranks, and DDP
 #    divides by the number of ranks once more. Multiplying by `ranks` undoes that.
 #
-# Move the sliders and watch the two timelines: the upper one exchanges in each backward pass.
+# Here are the two timelines of an update; the upper one exchanges in each backward pass. Move the sliders. What does accumulation save, and what does it not?
 
 # %%
 panels.accumulation()
 
 # %% [markdown]
-# So accumulation has **two advantages**. It needs less memory than the same batch at once, and
+# Accumulation has **two advantages**. It needs less memory than the same batch at once, and
 # less communication than the same samples in small updates. It has one price: an
 # update takes longer, because the micro-batches run one after another.
 #
@@ -397,7 +397,7 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 # %% [markdown]
 # FSDP2 exchanges each time unless you call `set_requires_gradient_sync(False)`. DeepSpeed refuses `no_sync` for stages 2 and 3
 # (an assertion in `engine.py`). Either way FSDP and ZeRO 3 gather the *weights* again for every micro-batch: section 8.3 counts the bytes,
-# and section 9.4 measures both choices.
+# and section 9.6 measures both choices.
 #
 # **Remember**
 # - no_sync around forward and backward of all micro-batches but the last.
@@ -542,8 +542,8 @@ figures.bars(variances, told, "Variance of the gradient", style.GRADIENTS)
 #
 # $$\text{variance}(B) = \frac{\operatorname{tr}\Sigma}{B}.$$
 #
-# $\operatorname{tr}\Sigma$ is the variance of a single sample's gradient, summed over all weights. The measured ratio is not exactly 4, because the variance itself is estimated, from 96 batches. More
-# batches narrow the gap. There is no other cause, since the samples are drawn at random and with replacement.
+# $\operatorname{tr}\Sigma$ is the variance of a single sample's gradient, summed over all weights. The measured ratio is not exactly 4, because the variance itself is estimated, from 96 batches. There is no other
+# cause, since the samples are drawn at random and with replacement.
 #
 # Now compare noise and signal. At first a larger batch helps in full, because noise dominates. Once
 # the noise is smaller than the gradient itself, a larger batch estimates an already good
@@ -664,7 +664,7 @@ expect(
 #
 # At $B = B_\text{crit}$ both are 2. At a quarter of it you pay 25 % more samples than the fewest.
 # So "large batches hurt" is too short a sentence: below the critical batch
-# they cost little and save time; far above it they waste samples.
+# they cost little and save time; far above it they waste samples. Move the batch: from where on does doubling it nearly double the samples?
 
 # %%
 at_critical = batching.batch_cost(batch=1.0, critical_batch=1.0)
@@ -672,8 +672,8 @@ assert (at_critical.steps, at_critical.samples) == (2.0, 2.0)
 panels.critical_batch()
 
 # %% [markdown]
-# And a very small batch? It needs the fewest samples but the most updates. Each update is noisy, so
-# the learning rate must be small. And a GPU that works on one sample at a time is mostly idle.
+# At ten times the critical batch: doubling it takes 21 times the fewest samples in place of 11. And a very small batch? It needs the fewest samples
+# but the most updates, each with a small learning rate because it is noisy, and a GPU that works on one sample at a time is mostly idle.
 #
 # **Remember**
 # - The variance of the gradient goes as 1/B.
@@ -957,35 +957,42 @@ samples_ratio = 1 + 1024 / critical_batch
 check("2.7", [squared_length, critical_batch, samples_ratio])
 
 # %% [markdown] tags=["exercise"]
-# **2.8** Note 004 says: "usually a smaller batch needs a smaller learning rate". Right, but how much
-# smaller? At batch 2048 SGD used 0.8 and Adam 0.0006. Which rates do the two rules of section 2.4 give
-# at batch 128? And in the other direction: let the critical batch be 4096. Which rate does the formula of section 2.5 give SGD at
-# batch 32,768?
+# **2.8** "Usually a smaller batch needs a smaller learning rate" (note 004). How much smaller? Two sweeps looked for the best rate of one model, one with SGD and one with
+# Adam, but the labels are lost:
+#
+# | batch | sweep X | sweep Y |
+# |---|---|---|
+# | 128 | 0.04 | 0.05 |
+# | 640 | 0.0894 | 0.2 |
+#
+# Which one is Adam's, `"X"` or `"Y"`, and which rate would you give Adam at batch 8? SGD's is already bent by the critical batch. How large is that? And which rate should SGD have at batch 5760?
 
 # %% tags=["exercise"]
-sgd, adam, sgd_large = ..., ..., ...
+adams, adam_at_8, critical_batch, sgd_at_5760 = ..., ..., ..., ...
 ### BEGIN SOLUTION
-sgd = 0.8 * 128 / 2048
-adam = 0.0006 * (128 / 2048) ** 0.5
-largest = 0.8 * (1 + 4096 / 2048)  # 2.4, however large the batch
-sgd_large = largest / (1 + 4096 / 32_768)  # the linear rule would say 12.8
+adams = "X"  # 5 times the batch, √5 = 2.24 times the rate
+adam_at_8 = 0.04 * (8 / 128) ** 0.5
+# 0.05 · (1 + critical / 128) = 0.2 · (1 + critical / 640): both are the largest rate.
+critical_batch = (0.2 - 0.05) / (0.05 / 128 - 0.2 / 640)
+largest = 0.05 * (1 + critical_batch / 128)
+sgd_at_5760 = largest / (1 + critical_batch / 5760)  # the linear rule says 1.8 or more
 ### END SOLUTION
-check("2.8", [sgd, adam, sgd_large])
+check("2.8", [adams, adam_at_8, critical_batch, sgd_at_5760])
 
 # %% [markdown] tags=["exercise"]
 # **2.9** (published mistake, note 004) A very large batch "affects the speed of convergence, or
-# the accuracy after it". The sentence does not say what "large" is compared with. Let the critical batch be 2M
-# tokens. How many times the fewest samples do you need at a batch of 0.25M tokens, and at a batch of 16M? And how many times the fewest updates at each?
-# Give `[samples, updates]` for both.
+# the accuracy after it". The sentence does not say what "large" is compared with. A run with a batch of 0.5M tokens reached its loss after 1.25 trillion ($10^{12}$) tokens;
+# the critical batch was 2M tokens. Now you get 32 times the GPUs and let each do what it did before, so that the batch is 16M tokens and an update takes as long. For the same loss: how many trillion tokens, how many updates, and how many times as fast is the run?
 
 # %% tags=["exercise"]
-quarter_million = ...
-sixteen_million = ...
+trillions, updates, times_as_fast = ..., ..., ...
 ### BEGIN SOLUTION
-quarter_million = [1 + 0.25 / 2, 1 + 2 / 0.25]
-sixteen_million = [1 + 16 / 2, 1 + 2 / 16]
+fewest = 1.25 / (1 + 0.5 / 2)  # trillion tokens
+trillions = fewest * (1 + 16 / 2)
+updates = trillions * 1e12 / 16e6
+times_as_fast = 1.25e12 / 0.5e6 / updates  # not 32, and at 7 times the price
 ### END SOLUTION
-check("2.9", [quarter_million, sixteen_million])
+check("2.9", [trillions, updates, times_as_fast])
 
 # %% [markdown] tags=["exercise"]
 # **2.10** Write accumulation yourself, as a part of your own library. Exercises 2.3 to 2.5 were the pieces: divide by the whole window, leave padding out, exchange once. `window` is a list of

@@ -12,12 +12,11 @@
 # - say what bf16, autocast, fp16 and fp8 save, and what they do not,
 # - decide whether a model fits, before renting the GPU.
 #
-# Time: about 80 minutes, and as long again for the exercises, two of which are optimizers that you write. You need chapter 1. Everything here is for one GPU; how several
+# Time: about two hours, with a good place for a break before section 3.5, and as long again for the exercises, two of which are optimizers that you write. You need chapter 1. Everything here is for one GPU; how several
 # GPUs share the load is the subject of chapters 8 to 13.
 
 # %%
 import json
-import pickle
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -174,6 +173,7 @@ first, second = [
 ]
 
 # %%
+# torch's habits with the logits and the gradients: section 3.4
 in_torch = replace(RECIPES["fp32-16"], loss="eager", gradient_life="backward")
 four_layers = Job(
     TransformerShape(layers=4, hidden=64, heads=4, ffn=256, vocab=VOCAB, context=64),
@@ -278,15 +278,17 @@ optimizers = {
     "momentum": lambda p: torch.optim.SGD(p, lr=1e-3, momentum=0.9),
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3),
 }
+ledgers = {}
 for name, make in optimizers.items():
     small.zero_grad()
-    found = ledger_after_one_update(small, make(small.parameters()))
+    ledgers[name] = ledger_after_one_update(small, make(small.parameters()))
     recipe = Recipe("fp32", "fp32", optimizer=name, master_copy=False)
     predicted = training_memory(
         TransformerShape(2, 64, 4, 256, VOCAB, 64), recipe, micro_batch=8
     ).consumers
-    for consumer, size in found.items():
-        expect(predicted[consumer], size, label=f"{name}: {consumer}", unit="B")
+    for consumer, size in ledgers[name].items():
+        assert size == predicted[consumer]
+figures.stacked_bars(ledgers, "Measured after one update", units.format_bytes)
 
 # %% [markdown]
 # ### Mixed precision: does bf16 halve the bill?
@@ -377,19 +379,23 @@ def bytes_of_an_update(model, optimizer):
     return log.timeline[-1] / count, log.peak_bytes / count
 
 
-remains, peak = bytes_of_an_update(
-    half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
-)
-print(f"bf16 with master copy: {remains:.1f} remain, {peak:.1f} at the peak")
-assert round(remains, 1) == 16.0
-assert 17 < peak < 18
-
 # %%
+updates = {
+    "bf16, MasterAdamW": bytes_of_an_update(
+        half, scratch.master_copy.MasterAdamW(half.parameters(), lr=1e-3)
+    )
+}
 for way in ("foreach", "fused"):
     adamw = torch.optim.AdamW(small.parameters(), lr=1e-3, **{way: True})
-    remains, peak = bytes_of_an_update(small, adamw)
-    print(f"fp32, {way}: {remains:.1f} remain, {peak:.1f} at the peak")
-    assert round(peak) == {"foreach": 20, "fused": 16}[way]
+    updates[f"fp32, AdamW, {way}"] = bytes_of_an_update(small, adamw)
+rows = {
+    name: {"at the peak": peak, "remains": remains}
+    for name, (remains, peak) in updates.items()
+}
+assert {round(remains) for remains, _ in updates.values()} == {16}
+assert [round(peak) for _, peak in updates.values()] == [18, 20, 16]
+looks = {"at the peak": style.TEMPORARY, "remains": style.STATES}
+figures.grouped_bars(rows, "Bytes per parameter", "{:.1f}".format, looks)
 
 # %% [markdown]
 # **Explain.** Our `MasterAdamW` goes from tensor to tensor. For each it needs three fp32 temporaries (the gradient, the
@@ -416,13 +422,23 @@ for way in ("foreach", "fused"):
 # that is rounded to 0 does no harm: the update is a little shorter.
 
 # %%
+maps = {
+    "linear": scratch.eight_bit.linear_levels(signed=False),
+    "dynamic": scratch.eight_bit.dynamic_levels(signed=False),
+}
+curves = {
+    name: [(code, level) for code, level in enumerate(levels.tolist()) if level]
+    for name, levels in maps.items()
+}
+figures.lines(curves, "code", "level of a variance", doubling=(False, True))
+
+# %%
 variances = torch.tensor([1.0, 0.0001])
-for levels_of in (scratch.eight_bit.linear_levels, scratch.eight_bit.dynamic_levels):
-    levels = levels_of(signed=False)
+for name, levels in maps.items():
     codes, scales = scratch.eight_bit.quantise(variances, levels)
     back = scratch.eight_bit.dequantise(codes, scales, levels)
-    print(f"{levels_of.__name__:<16}codes {codes.tolist()}, back {back.tolist()}")
-    assert (back[1] == 0) == (levels_of is scratch.eight_bit.linear_levels)
+    print(f"{name:<10}codes {codes.tolist()}, back {back.tolist()}")
+    assert (back[1] == 0) == (name == "linear")
 
 # %% [markdown]
 # **Predict.** Blocks of 256: how many bytes of state for each of our 112,384 parameters, scales included? Give three decimals.
@@ -472,6 +488,7 @@ assert by_name["8-bit"].gap < 0.05 < 1 < by_name["8-bit, linear maps"].gap
 
 # %%
 one = {name: model_states(1, recipe) for name, recipe in RECIPES.items()}
+assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
 figures.stacked_bars(
     {
         name: {
@@ -486,9 +503,6 @@ figures.stacked_bars(
     "Bytes per parameter",
     colours={"gradient buffer, fp32": style.TEMPORARY, "master copy": style.STATES},
 )
-
-# %%
-assert [r.bytes_per_parameter for r in RECIPES.values()] == [16, 18, 20, 16]
 
 # %% [markdown]
 # LLaMA-2 70B, often quoted as "140 + 140 + 840 GB":
@@ -571,10 +585,8 @@ expect(
 
 # %% [markdown]
 # **Explain.** Under 1 % more than predicted, and we can say what it is, to the byte. Each of the
-# 5 norms keeps a mean and a scale per token. Each attention keeps one number per head and
-# token, which it needs to redo the softmax. The embedding keeps the inputs and the positions, the
-# loss keeps the labels, and there is one counter. (Inputs and labels are consumer 4; autograd only
-# holds on to them.)
+# 5 norms keeps a mean and a scale per token, and each attention one number per head and
+# token, which it needs to redo the softmax. The rest are inputs, positions, labels and one counter.
 
 # %%
 tokens, layers, heads = 8 * 64, 2, 4
@@ -593,6 +605,7 @@ assert measured == in_theory + statistics + softmax + indices
 # Kernels that write the gradient over the logits need far less; the recipe's `loss` says which one you have.
 
 # %%
+rows = {}
 for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
     model = models.MODELS[name]
     job = Job(
@@ -601,10 +614,10 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
     copies = ends.loss_copies(job)
     each = copies.kept_bytes + copies.temporary_bytes
     logits, update = each * ends.logit_count(job), 4 * model.parameters().total
-    print(
-        f"{name}: {logits / 1e9:.2f} GB of logits, {update / 1e9:.2f} GB of the update"
-    )
+    rows[f"{name}, micro-batch {micro_batch}"] = {"logits": logits, "update": update}
     assert (logits > update) == (name == "gpt2-124m")
+looks = {"logits": style.TEMPORARY, "update": style.UPDATE}
+figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 
 # %% [markdown]
 # Memory that is freed and used again in place never adds to the peak. Compilers save temporaries in
@@ -613,7 +626,7 @@ for name, micro_batch in (("gpt2-124m", 8), ("gpt2-1.5b", 1)):
 #
 # **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
 # 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
-# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them, and see below when that is not enough.
+# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them (section 3.5).
 #
 # ### The peak is one moment
 #
@@ -657,14 +670,28 @@ expect(
 )
 
 # %%
-for name, bill in moments.items():
-    print(f"{name:<12}{units.format_bytes(bill.total_bytes)}")
+rows = {
+    name: {part: size for part, size in bill.consumers.items() if size}
+    for name, bill in moments.items()
+}
 assert max(moments, key=lambda name: moments[name].total_bytes) == "loss"
+figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
 
 # %% [markdown]
 # **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations.
 #
-# ### Allocated, reserved, and what nvidia-smi shows
+# **Remember**
+# - Intermediate results grow with micro-batch × sequence × layers; model states do not.
+# - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
+# - The peak is the largest of four moments, not the sum of everything.
+# - Overhead is a convention: 1 GiB here.
+
+# %% [markdown]
+# ## 3.5 What the meters show
+#
+# A published run had 61 GB of tensors on a GPU, and 127 GB of its memory were taken. By what?
+#
+# ### Allocated and reserved
 #
 # On a GPU you have three meters, and they differ:
 #
@@ -759,17 +786,7 @@ expect(
 # **Explain.** Blocks that are born in every step by the same line, and never die: that is a **memory leak** (内存泄漏). Here it is the logits, $4\,s\,b\,v$ bytes a
 # step. The figure names the function and the line that made them: in a notebook the line counts from the top of its cell. The list `seen` is what keeps them.
 #
-# A pickle can run code when it is opened, so open none that you do not trust. `read_snapshot` builds plain lists, strings and numbers, and
-# refuses a file that asks for more:
-
-# %%
-try:
-    read_snapshot(pickle.dumps(print))
-except ValueError as refusal:
-    print(refusal)
-
-# %% [markdown]
-# It works in the other direction as well. A *predicted* step becomes a snapshot for torch's viewer, or a trace for
+# Snapshots work in the other direction as well. A *predicted* step becomes a snapshot for torch's viewer, or a trace for
 # ui.perfetto.dev, before you have rented the GPU:
 
 # %%
@@ -783,15 +800,11 @@ print(
 
 # %% [markdown]
 # **Remember**
-# - Intermediate results grow with micro-batch × sequence × layers; model states do not.
-# - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
-# - The peak is the largest of four moments, not the sum of everything.
 # - Allocated, reserved and `nvidia-smi` are three meters. Expandable segments close gaps where sizes change.
-# - Overhead is a convention: 1 GiB here.
 # - A memory snapshot says who asked for each block. One line's blocks that stay from step to step are a leak.
 
 # %% [markdown]
-# ## 3.5 Mixed precision in practice
+# ## 3.6 Mixed precision in practice: autocast and fp16
 #
 # In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three other ways, and
 # each depends on what a format can hold:
@@ -1038,7 +1051,12 @@ assert share_below(bf16.smallest_normal, 1) == 0
 # why bf16 took fp16's place as soon as GPUs had it. Two traps remain for those who must use fp16: clip gradients after dividing (`scaler.unscale_(optimizer)` first), and keep one
 # scale for all micro-batches of an update.
 #
-# ### fp8: a scale for every tensor, or for every block
+# **Remember**
+# - bf16 with a master copy and autocast both take 16 bytes per parameter: they save activations and time.
+# - fp16 reaches down to $6 \cdot 10^{-8}$, so the loss is scaled: up while nothing overflows, down and one update left out when something does. bf16 needs no scale.
+
+# %% [markdown]
+# ## 3.7 fp8: a scale for every tensor, or for every block
 #
 # An H100 multiplies matrices in fp8 twice as fast as in bf16 (data sheet: 1,979 against 989 TFLOP/s). The smallest E4M3 number with all its digits is 0.016, so now every tensor needs a scale of its own.
 # You have everything for it: fp8 is another set of levels for the blocks of section 3.3.
@@ -1166,12 +1184,11 @@ assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
 # | `log_memory`, `record_history` | `torch.cuda.max_memory_allocated`, `torch.cuda.memory._record_memory_history` |
 #
 # **Remember**
-# - bf16 with a master copy and autocast both take 16 bytes per parameter: they save activations and time. fp8 products save time.
-# - fp16 reaches down to $6 \cdot 10^{-8}$, so the loss is scaled: up while nothing overflows, down and one update left out when something does. bf16 needs no scale.
+# - fp8 products save time, and hardly any memory.
 # - fp8 E4M3 rounds by 2.7 %. It is for the inputs of matrix products, with a scale for each tensor or block.
 
 # %% [markdown]
-# ## 3.6 Your own bill
+# ## 3.8 Your own bill
 #
 # Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
 # chapter has just measured. Find out:
@@ -1249,19 +1266,25 @@ from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states
 
 # %% [markdown] tags=["exercise"]
-# **3.1** (published mistake, note 004) LLaMA-2 70B in mixed precision has 140 GB of
-# weights, 140 GB of gradients and 840 GB of "optimizer states (with Adam)". Use the exact count of
-# 68,976,648,192 parameters: how many bytes are the weights, Adam's own two numbers, and what the note forgot
-# to name?
+# **3.1** (published mistake, note 004) "LLaMA-2 70B has 140 GB of weights, 140 GB of gradients and 840 GB of optimizer states (with Adam)." How many of the 840 GB are
+# not Adam's? (Compute with 70 billion parameters, as the note does.)
+#
+# Four tools print the model states of the same model, with its exact 68,976,648,192 parameters. All of them write "GB", and some mean GiB. How many bytes per parameter does each
+# count, and does it mean GiB? One of them has an 8-bit optimizer.
 
 # %% tags=["exercise"]
-weights, adam, forgotten = ..., ..., ...
+not_adams_gb = ...
+per_parameter = {"1,028 GB": ..., "1,242 GB": ..., "1,285 GB": ..., "690 GB": ...}
+means_gib = {"1,028 GB": ..., "1,242 GB": ..., "1,285 GB": ..., "690 GB": ...}
 ### BEGIN SOLUTION
-weights = 68_976_648_192 * 2
-adam = 68_976_648_192 * 8
-forgotten = 68_976_648_192 * 4  # the fp32 master copy
+not_adams_gb = 4 * 70
+per_parameter = {"1,028 GB": 16, "1,242 GB": 18, "1,285 GB": 20, "690 GB": 10}
+for says, size in per_parameter.items():  # the unit in which it comes out
+    printed = float(says.replace(",", "").split()[0])
+    gb = size * 68_976_648_192 / 1e9
+    means_gib[says] = abs(gb - printed) > 1
 ### END SOLUTION
-check("3.1", [weights, adam, forgotten])
+check("3.1", [not_adams_gb, per_parameter, means_gib])
 
 # %% [markdown] tags=["exercise"]
 # **3.2** (published mistake, note 000) "AdamW takes 8 bytes per parameter, twice as much as the
@@ -1279,18 +1302,26 @@ bf16_with_master = (8 + 4) / 2
 check("3.2", [fp32, bf16, bf16_with_master])
 
 # %% [markdown] tags=["exercise"]
-# **3.3** (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit
-# AdamW takes half of the weights". For 7,000,000,000 parameters, how many bytes of state does each of these
-# four optimizers keep: SGD without momentum, SGD with momentum, AdamW, and 8-bit AdamW (without block
-# constants)? And what is the state of 8-bit AdamW divided by *bf16* weights?
+# **3.3** (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit AdamW takes half of the weights". Both leave out a condition. Each sentence below is
+# true of one optimizer with one precision of weights. Write both: "SGD", "SGD with momentum", "AdamW" or "8-bit AdamW", a comma, and "fp32" or "bf16". AdamW's numbers are fp32 unless
+# it is the 8-bit one. Leave out master copies and scales.
 
 # %% tags=["exercise"]
-sgd, momentum, adamw, adamw_8bit, times_bf16_weights = ..., ..., ..., ..., ...
+true_of = {  # for example "SGD, bf16"
+    "the state is one number per parameter, and takes as much as the weights": ...,
+    "the state is two numbers per parameter, and takes as much as the weights": ...,
+    "the state takes half of the weights": ...,
+    "the state takes four times the weights": ...,
+}
 ### BEGIN SOLUTION
-sgd, momentum, adamw, adamw_8bit = (bytes_ * 7_000_000_000 for bytes_ in (0, 4, 8, 2))
-times_bf16_weights = adamw_8bit / (2 * 7_000_000_000)
+true_of = {
+    "the state is one number per parameter, and takes as much as the weights": "SGD with momentum, fp32",
+    "the state is two numbers per parameter, and takes as much as the weights": "8-bit AdamW, bf16",
+    "the state takes half of the weights": "8-bit AdamW, fp32",
+    "the state takes four times the weights": "AdamW, bf16",
+}
 ### END SOLUTION
-check("3.3", [sgd, momentum, adamw, adamw_8bit, times_bf16_weights])
+check("3.3", true_of)
 
 # %% [markdown] tags=["exercise"]
 # **3.4** `weights` and `gradients` are "fp32" or "bf16". A master copy

@@ -14,7 +14,7 @@
 # - say when it is better to move them to the host's memory,
 # - explain why 40× is a myth.
 #
-# Time: about 60 minutes, and 45 for the exercises. You need chapter 3.
+# Time: about 80 minutes. The exercises take an hour more, half of it for your own checkpoint (4.6). You need chapter 3.
 
 # %%
 from dataclasses import replace
@@ -76,10 +76,19 @@ steppers.layer()
 # Attention keeps most, because of its scores. The two additions keep only the masks of the dropout in front of them, one *byte* a number. What was kept first is used
 # last, so the pile is highest between the two passes, while all the other layers run.
 #
-# Without the scores the layer keeps 856 MB. In units of $sbh$ bytes: the inputs of the two norms 4; the inputs of attention's and of the MLP's first matrix 4; queries, keys and values 6;
-# attention's result 2; the input and the result of GELU, each $4h$ wide, 16; two masks 2. The sum is **34**.
+# Without the scores the layer keeps 856 MB. In units of $sbh$ bytes:
 #
-# Then there are the attention scores: for each head a table of all pairs of tokens. $a \cdot s^2 \cdot b$ numbers, kept three times: the
+# | kept | bytes / $sbh$ |
+# |---|---|
+# | the inputs of the two norms | 2 · 2 |
+# | the inputs of attention's and of the MLP's first matrix | 2 · 2 |
+# | queries, keys, values | 3 · 2 |
+# | attention's result | 2 |
+# | the input and the result of GELU, each $4h$ wide | 2 · 8 |
+# | two dropout masks, a byte a number | 2 · 1 |
+# | **sum** | **34** |
+#
+# Then there are the attention scores: for each head a table of all pairs of tokens, $a \cdot s^2 \cdot b$ numbers. They are kept three times: the
 # softmax (2 bytes), its dropout mask (1), the result of the dropout (2). Together
 #
 # $$s\,b\,h\left(34 + 5\,\frac{a\,s}{h}\right) \text{ bytes per layer}$$
@@ -423,15 +432,18 @@ recorded = {
     )
     for name, gpt in (("all kept", build()), ("recomputed", build(segment=1)))
 }
-for mode, found in zip(("none", "full"), recorded.values(), strict=True):
+runs = {}
+for mode, (name, found) in zip(("none", "full"), recorded.items(), strict=True):
     job = Job(six, replace(bare, recompute=mode), Layout(micro_batch=4), sequence=64)
-    in_theory = step_timeline(job, overhead_bytes=0).peak_bytes
-    expect(in_theory, found.peak_bytes, within=0.04, label=f"peak, {mode}", unit="B")
-figures.memory_over_time(recorded, "Measured: one update, 6 layers, SGD")
+    in_theory = step_timeline(job, overhead_bytes=0)
+    expect(in_theory.peak_bytes, found.peak_bytes, within=0.04, label=name, unit="B")
+    runs |= {f"{name}, predicted": in_theory, f"{name}, measured": found}
+figures.memory_over_time(runs, "One update, 6 layers, SGD")
 
 # %% [markdown]
-# The mountain of intermediate results is gone. In the backward pass there is a tooth for each layer: what it recomputes comes and goes, and counts as a
-# temporary buffer. The teeth are equally high, but the gradients rise below them, so that the last tooth is the peak.
+# The mountain of intermediate results is gone. The measured backward pass has a tooth for each layer: what it recomputes comes and goes, and counts as a
+# temporary buffer. Theory, with one step for a layer, draws the tips alone. The teeth are equally high, but the gradients rise below them, so that the last tooth
+# is the peak.
 #
 # With more samples the ratio of the peaks falls at first:
 
@@ -595,7 +607,7 @@ figures.bars(bars, units.format_bytes, "Kept by 32 layers", style.ACTIVATIONS)
 
 # %% [markdown]
 # "None" and "selective" are the same: flash attention has made that selection. Operators keep 38 % for 10 % more operations, full recomputation
-# keeps 5 % for 31 % more. Of seven products the fourth, the sixth and the second, small one (keys) are repeated.
+# keeps 5 % for 31 % more. A layer of LLaMA has seven products, and three of them are computed again: keys (a small one), attention's output matrix and the second of the MLP's three.
 #
 # **Theory beside a published number.** Back to torchtitan's 82.4 GiB. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
 # PyTorch's loss with its copies, gradients that are thrown away after each update. The allocator's blocks are 1.15 times the tensors (chapter 3):
@@ -671,7 +683,11 @@ for what, mode in (("copying all it keeps", "none"), ("copying its input", "full
     milliseconds[what] = 1e3 * size / 63e9
 everything, inputs_only = (milliseconds[name] for name in list(milliseconds)[1:])
 assert everything > milliseconds["forward pass, or recomputing it"] > 10 * inputs_only
-figures.bars(milliseconds, lambda ms: f"{ms:.1f} ms", "One layer", style.COMPUTING)
+rows = {
+    name: {"messages" if "copying" in name else "computing": ms}
+    for name, ms in milliseconds.items()
+}
+figures.stacked_bars(rows, "One layer", "{:.1f} ms".format)
 
 # %% [markdown]
 # Copying everything takes longer than the forward pass in which it should hide, and several GPUs often share one bus. Recomputing takes the GPU as long as the forward pass, but waits for nothing.
@@ -771,8 +787,8 @@ from course_lib.theory.inputs import Recipe, TransformerShape, models
 from course_lib.theory.memory import activations
 
 # %% [markdown] tags=["exercise"]
-# **4.1** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. Bytes that one layer
-# keeps without recomputation; with selective recomputation; with full recomputation?
+# **4.1** GPT-3 (hidden 12288, 96 heads), 2 sequences of 2048 tokens, 16 bits, dropout, standard attention. How many bytes does one layer
+# keep without recomputation, with selective, and with full recomputation?
 
 # %% tags=["exercise"]
 none, selective, full = ..., ..., ...
@@ -785,27 +801,19 @@ full = sbh * 2
 check("4.1", [none, selective, full])
 
 # %% [markdown] tags=["exercise"]
-# **4.2** (published mistake, note 004) LLaMA-2 70B has 730 GB of activations at batch size 8. Which of these does the number assume, although LLaMA-2 does not have
-# it? Answer True (assumed, not there) or False for each.
+# **4.2** (published mistake, note 004) LLaMA-2 70B keeps 730 GB of activations at batch size 8: $34 \cdot sbh$ for each of 80 layers, with $s = 4096$, $b = 8$, $h = 8192$. Correct the 34 with
+# the table of section 4.1, one assumption after the other, each correction on top of those before: there is no dropout; the MLP is SwiGLU, whose four kept tensors are 28,672 wide; there are 8 key-value heads for 64 query
+# heads. How many GB are there after each? Guess first which of the three weighs most.
 
 # %% tags=["exercise"]
-wrongly_assumed = {
-    "dropout masks": ...,
-    "an MLP with GELU, 4h wide": ...,
-    "80 layers": ...,
-    "as many key-value heads as heads": ...,
-    "8192 hidden": ...,
-}
+no_dropout_gb, swiglu_gb, grouped_gb = ..., ..., ...
 ### BEGIN SOLUTION
-wrongly_assumed = {
-    "dropout masks": True,
-    "an MLP with GELU, 4h wide": True,
-    "80 layers": False,
-    "as many key-value heads as heads": True,
-    "8192 hidden": False,
-}
+sbh = 4096 * 8 * 8192 * 80 / 1e9  # GB for each byte of the 34
+no_dropout_gb = 32 * sbh  # two masks less
+swiglu_gb = (32 - 16 + 4 * 2 * 28672 / 8192) * sbh  # 28 in place of 16
+grouped_gb = (44 - 6 + 2 + 2 * 2 / 8) * sbh  # keys and values an eighth
 ### END SOLUTION
-check("4.2", wrongly_assumed)
+check("4.2", [no_dropout_gb, swiglu_gb, grouped_gb])
 
 # %% [markdown] tags=["exercise"]
 # **4.3** (published mistake, note 004) Full recomputation of 80 layers costs 3240 layer passes instead of 80, "40 times as much"; "8 groups of 10 layers" are the note's remedy. A hook counts how often

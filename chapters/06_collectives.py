@@ -6,7 +6,7 @@
 # when the GPUs pass the data round a ring, and 49 ms when NVIDIA's library chooses the way itself. Is a cable broken?
 # And what can be faster than the ring?
 #
-# You should be able to say so before anybody starts a stopwatch. By the end of this chapter you can
+# You should be able to answer before anybody starts a stopwatch. By the end of this chapter you can
 #
 # - say what each of the seven usual operations does, and run it on real processes,
 # - build an all-reduce from messages, and derive how many bytes each rank has to send,
@@ -55,8 +55,8 @@ least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 # A **collective** (集合通信) is an operation that all ranks of a group call together. Each rank gives a tensor, and
 # each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. Some operations use only the first number of each row.
 #
-# Here they are, each before and after. A colour stands for the rank whose numbers they are, and a bar of three colours for a sum. Before you read their names: which
-# of them add, and after which do all ranks hold the same numbers?
+# Here they are, each before and after. A colour stands for the rank whose numbers they are, and a bar of three colours for a sum. Which of them add? And
+# after which do all ranks hold the same numbers?
 
 # %%
 seven = (
@@ -71,6 +71,8 @@ seven = (
 figures.collective_grid([exchange(operation, ranks=3) for operation in seven])
 
 # %% [markdown]
+# Reduce, reduce-scatter and all-reduce add. After a broadcast, an all-gather and an all-reduce all ranks hold the same. What each is for:
+#
 # - **broadcast** (广播): rank 0 tells all. In chapter 7 all ranks start with the same weights.
 # - **reduce** (规约): rank 0 gets the sum of all, such as a loss that it prints.
 # - **all-gather** (全收集): everybody gets everything. Chapters 8 and 9 bring spread weights together.
@@ -201,10 +203,10 @@ volume = predict("6.bytes", "Bytes a rank?", yours=None, unit="B")
 # Yuan 2009, doi:10.1016/j.jpdc.2008.09.002).
 #
 # The proof has a gap, and hardware uses it: it takes for granted that only *ranks* add. With **in-network reduction** (网内规约) the
-# switch (交换机) between them adds as well. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (NVLink SHARP; in the settings of NVIDIA's library NCCL, *NVLS*). Each GPU is
-# responsible for an eighth of the numbers. It asks the switch for the sum of this eighth; the switch reads the eighth from all eight GPUs, adds, and delivers one sum. The GPU sends the sum
+# switch (交换机) between them adds as well. NVIDIA calls this SHARP. The NVLink switches of an H100 server can do it (in the settings of NCCL, NVIDIA's library, it is called *NVLS*). Each GPU is
+# responsible for an eighth of the numbers. It asks the switch for their sum; the switch reads the eighth from all eight GPUs, adds, and delivers one sum. The GPU sends the sum
 # back once, and the switch copies it to all. So $S$ leaves each GPU in the first half and $S/n$ in the second,
-# $(n+1)/n \cdot S = 1.125\,S$ together (nccl-tests, issue 212). Sections 6.4 and 6.6 come back to it. Until then everything goes from rank to rank.
+# $(n+1)/n \cdot S = 1.125\,S$ together (nccl-tests, issue 212). Until section 6.4 everything goes from rank to rank.
 #
 # Four ways for eight ranks (section 6.4 is about the tree). Green are those that send the most:
 
@@ -256,7 +258,7 @@ expect(2 * (4 - 1), sent_messages, label="messages of a rank", yours=messages)
 expect(2 * 3 / 4 * size, sent_bytes, label="bytes of a rank", unit="B", yours=volume)
 
 # %% [markdown]
-# **Explain.** No gap, and the same on every rank. Bytes on the wire are counted, not timed, so they must be exact. (TCP adds its headers
+# **Explain.** No gap, and the same on every rank: bytes are counted, not timed. (TCP adds its headers
 # below the level at which we count.) The result equals the library's in every bit, because sums of small whole numbers are exact in any order.
 #
 # The other operations send, in each of $n - 1$ steps, $1/n$ of the whole tensor:
@@ -334,7 +336,8 @@ figures.stacked_bars(
 # %%
 gradients = 2 * models.MODELS["llama2-7b"].parameters().total  # bytes in bf16
 result = ring_or_tree("all-reduce", gradients, 8, nvlink)
-expect(52.5, 1000 * result.ring_s, within=2e-3, unit="ms", yours=least)
+ring_ms = 1000 * result.ring_s
+expect(52.5, ring_ms, within=2e-3, label="round a ring", unit="ms", yours=least)
 
 # %% [markdown]
 # The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
@@ -366,9 +369,9 @@ figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight 
 assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
 
 # %% [markdown]
-# The model is simple on purpose. It ignores traffic jams of several groups on one cable, the time for the additions themselves, and second paths. It is
-# good to some 10 or 20 % for large tensors on a quiet network, with a $\beta$ that was measured; a data sheet's is a fifth too high. Section 6.5 shows how far the model is off on your machine.
-# Nor is $\alpha$ one number: NCCL has three ways of announcing data, each with a latency of its own. They come in section 6.4.
+# The model is simple on purpose. It ignores other traffic on the cable, the time for the additions themselves, and second paths. It is
+# good to some 10 or 20 % for large tensors on a quiet network, with a $\beta$ that was measured; a data sheet's is a fifth too high. Section 6.5 shows how far it is off on your machine.
+# Nor is $\alpha$ one number: NCCL has three ways of announcing data, each with its own latency (section 6.4).
 #
 # **Remember**
 # - $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$. Small tensors pay for steps, large ones for bytes.
@@ -473,22 +476,20 @@ figures.lines(
 )
 
 # %% [markdown]
-# (3) At about nine times $n\alpha\beta$: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
+# (3) At nine times $n\alpha\beta$, where the bytes take nine times as long as the steps: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
 #
 # ### What NCCL chooses
 #
-# NCCL has more to choose from than a ring and a tree, and it chooses anew for every call. Its **algorithm** says who adds:
+# NCCL chooses anew for every call. Its **algorithm** says who adds. For an all-reduce:
 #
 # | `NCCL_ALGO` | who adds | where NCCL uses it |
 # |---|---|---|
-# | Ring | the GPUs, in $2(n-1)$ steps | everywhere: it can do every operation |
-# | Tree | the GPUs, in a chain inside each server and a double tree between servers | all-reduce of small tensors on several servers |
-# | NVLS | the NVLink switches of one server | all-reduce on five or more H100 or H200 of a server |
-# | NVLSTree | the switches inside each server, a double tree between servers | all-reduce of large tensors on several servers |
-# | CollnetDirect, CollnetChain | the switches of the network between servers (SHARP), by a plug-in | networks that have it |
-# | PAT | the GPUs, in about $\log_2 n$ steps for small tensors | reduce-scatter and all-gather with one GPU in each server |
+# | Ring | the GPUs, in $2(n-1)$ steps | everywhere, and for every operation |
+# | Tree | the GPUs, in a chain inside each server and a double tree between servers | small tensors on several servers |
+# | NVLS | the NVLink switches of one server | five or more H100 or H200 of one server |
+# | NVLSTree | the switches inside each server, a double tree between servers | large tensors on several servers |
 #
-# Its **protocol** says how a receiver learns that data have arrived:
+# (There are more, for other networks and other operations.) Its **protocol** says how a receiver learns that data have arrived:
 #
 # | `NCCL_PROTO` | how data are announced | share of data in what is sent | a ring's step on NVLink |
 # |---|---|---|---|
@@ -496,9 +497,9 @@ figures.lines(
 # | LL128 | a flag of 8 bytes in every 128 bytes | 120/128 | 1.9 µs |
 # | Simple | one signal after a large piece, when all of it has certainly been written | all | 3.4 µs |
 #
-# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP; for PAT arXiv:2506.20252.)
+# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP.)
 #
-# For each pair of the two NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. Its constants for eight H100 in one server are in `theory.network.nccl_times`. For example, LL on a ring
+# For each pair of the two NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. On eight H100, LL on a ring
 # takes $6.6 + 14 \cdot 0.6 = 15$ µs before any byte counts, and NVLS takes 25. Then 141 GB/s flow for LL, of which each GPU must send $1.75\,S$: 81 GB of tensor a second. For NVLS it is 272.
 #
 # **Predict.** Which is the largest tensor that NCCL still sends round the ring, in KiB, among powers of two?
@@ -530,8 +531,7 @@ assert chosen == {"Ring, LL", "NVLS, Simple"}
 
 # %% [markdown]
 # **Explain.** The two lowest lines cross at 1.14 MB, which is 10 µs over the difference of 1/81 and 1/272 seconds per GB. NCCL's log on eight H200, whose NVLink is the same, says just that: Ring with LL up to 1 MiB, NVLS with
-# Simple from 2 MiB on. A tree never wins here, since inside a server it is a chain of 14 steps as well. Where no switch adds, the protocols of the ring follow each other: by these constants LL is the
-# fastest up to 3.6 MB, LL128 up to 36 MB, and Simple beyond.
+# Simple from 2 MiB on. A tree never wins here, since inside a server it is a chain of 14 steps as well. Without such switches the protocols of the ring would follow each other: LL up to 3.6 MB, LL128 up to 36 MB, then Simple.
 
 
 # %%
@@ -548,7 +548,7 @@ assert round(crossing_mb("Ring, LL128", "Ring, Simple")) == 36
 
 # %% [markdown]
 # Between servers the trees come into their own, since a ring would need a step over the network for each server. On 64 servers of eight H200, NCCL logged Tree with LL128 at 16 MiB and NVLSTree with Simple
-# at 32 MiB (issue 1752 of NVIDIA/nccl). The numbers of the other sections are those of the ring with Simple.
+# at 32 MiB (issue 1752 of NVIDIA/nccl).
 #
 # **Remember**
 # - Tree: $2\lceil\log_2 n\rceil$ steps with the whole tensor each. Ring: $2(n-1)$ steps with $1/n$ each.
@@ -599,9 +599,8 @@ except ValueError as problem:
     print(f"At most α, at least β: {here.explain()}")
 
 # %% [markdown]
-# If the cell says that no line fits: the machine was busy, so that a small tensor took longer than a large one. No $\alpha$ and $\beta$ explain that. Close what else is running and
-# repeat the two cells. Meanwhile we go on with what your times do prove. No call can be shorter than its steps times $\alpha$, so $\alpha$ is at most the shortest time divided by the steps. No call can be
-# shorter than its bytes over $\beta$, so $\beta$ is at least the best ratio of bytes to time.
+# If the cell says that no line fits, the machine was busy, and a small tensor took longer than a large one. Close what else is running and
+# repeat the two cells. Meanwhile we go on with what your times do prove: $\alpha$ is at most the shortest time divided by its steps, and $\beta$ at least the best ratio of bytes to time.
 #
 # How good is the model? Compare it with each measured time:
 
@@ -621,10 +620,10 @@ figures.collective_times(
 #
 # - *The additions.* The ring adds $S/2$ bytes on each rank. At some 5 GB/s that is 0.4 ms of the few ms at 4 MiB. The model books them under $\beta$.
 # - *The cache.* Up to about 1 MiB the copies stay in the processor's cache, beyond they go through memory. $\beta$ is not one number; the fit takes a mean.
-# - *Other programs.* Whatever wakes up meanwhile adds to a time, often 0.1 ms or more. Therefore the fastest of 40 calls. A line that is off by
-#   several ms belongs to a rank that had to wait for its turn on a busy processor; turns last a few ms.
+# - *Other programs.* Whatever wakes up meanwhile adds to a time, often 0.1 ms or more. Hence the fastest of 40 calls. A line that is off by
+#   several ms belongs to a rank that had to wait for its turn on a busy processor.
 #
-# On a GPU cluster the first two hardly matter, the third is called a straggler, and what comes instead are shared cables.
+# On a GPU cluster the first two hardly matter, and shared cables come in their place.
 #
 # ### A link that obeys
 #
@@ -667,8 +666,8 @@ two_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=2)[0]
 expect(1.5, ring_s / two_s, within=0.4, label="4 ranks / 2 ranks")
 
 # %% [markdown]
-# **Explain.** A few percent too long, and never too short. The sleeping is exact to some 0.1 ms; added to it are six times the real $\alpha$ of your machine, some 0.1 ms each, and the copies.
-# Against 300 ms that is little, and this is the point: when the link is slow enough, the formula is all there is.
+# **Explain.** A few percent too long, and never too short. Added to the sleep are six times the real $\alpha$ of your machine, some 0.1 ms each, and the copies.
+# Against 300 ms that is little: when the link is slow enough, the formula is all there is.
 #
 # Here is the panel on your own link. Which size would you send at least, to get 90 % of your machine's bandwidth? (It is nine times $n\alpha\beta$ again.)
 
@@ -710,7 +709,7 @@ figures.stacked_bars(
 # %% [markdown]
 # Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this picture.
 #
-# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A ring uses both directions, but a GPU that must *send* 23.6 GB has 450 GB/s for it. The notes divide the
+# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A GPU that must *send* 23.6 GB has 450 GB/s for it. The notes divide the
 # H100's compute by 900, which is both ways, and the 4090's by 32, which is one way: two conventions in one table. This course always counts one way.
 #
 # **Bits.** Networks are sold in Gb/s, gigabits. Divide by 8.
@@ -727,31 +726,8 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # The notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
 # with 32 is too short by 22 %.
 #
-# ### How fast must a link be?
-#
-# The question can be turned round. Say that a GPU receives data, computes, and must not wait for the data. Then the bandwidth must be at least its FLOP/s divided by the FLOP
-# that it does for each byte received.
-#
-# The notes' example: hidden size 8192, and each of 64 attention heads on a GPU of its own. Of a matrix of $8192 \times 8192$ weights each GPU has $8192 / 64 = 128$ columns. A number of the
-# input meets all of them, with a multiply and an add each: 256 FLOP. The notes count three such passes, one forward and two backward (chapter 5). That is 768 FLOP for a number of 2 bytes, 384 for each byte.
-# At 330 TFLOP/s the GPU needs $330 \cdot 10^{12} / 384 = 859$ GB a second, or 1.72 TB/s as NVLink's data sheet counts, with as much in the other direction.
-
-# %%
-per_byte = collectives.matrix_intensity(hidden=8192, tp=64)
-needed = {
-    f"needed at {peak / 1e12:g} TFLOP/s": collectives.needed_bytes_per_s(peak, per_byte)
-    for peak in (330e12, 165.2e12)
-}
-assert per_byte == 384
-assert [round(rate / 1e9) for rate in needed.values()] == [859, 430]
-has = {"there is: NVLink4": nvlink.bytes_per_s, "there is: PCIe 4.0 x16": pcie}
-figures.bars(
-    needed | has, lambda rate: f"{rate / 1e9:,.0f} GB/s", "Received by a GPU, one way"
-)
-
-# %% [markdown]
-# The arithmetic holds. The peak does not: 165.2 is what an RTX 4090 reaches in bf16 (chapter 5), so 430 GB/s would do. Its PCIe slot has 31.5. NVLink has 450. Hence the rule that the heads of one layer stay *inside a
-# server*, on NVLink, and never go over the network. What the example leaves out is the subject of chapter 10: it lets the input of one matrix pay for all three passes, while a real layer has several matrices and four all-reduces.
+# How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. The notes ask for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B.
+# Section 10.7 takes that apart.
 #
 # ### Two bandwidths in one benchmark
 #
@@ -761,34 +737,26 @@ figures.bars(
 # - **Bus bandwidth** (总线带宽), busbw: algbw times what each rank of a ring sends for one byte, here $2 \cdot 7/8$: 369 GB/s. It answers "is the link all right?", because it can be compared with the link's 450 for any
 #   operation and any number of ranks (nccl-tests, `doc/PERFORMANCE.md`). 369 are 82 %: a healthy ring.
 #
-# **Predict.** On a server of eight H100, `all_reduce_perf` needs 15.87 ms for 4 GiB. Which busbw does it print?
+# **Predict.** On a server of eight H100, `all_reduce_perf` needs 15.87 ms for 4 GiB ([issue 290](https://github.com/NVIDIA/nccl-tests/issues/290) of nccl-tests). Which busbw does it print?
 
 # %%
 printed = predict("6.busbw", "busbw in GB/s?", yours=None, unit="GB/s")
 
 # %%
-print(output("all_reduce_perf_nvls").shown)
+one_server = output("all_reduce_perf_nvls").text
+print("\n".join(line[:84] for line in one_server.splitlines()[2:]))
 
 # %%
-table = nccl_table(output("all_reduce_perf_nvls").text)
+table = nccl_table(one_server)
 last = table.rows[-1]
 by_hand = collectives.bus_bandwidth("all-reduce", 2**32, 8, last.time_s) / 1e9
 busbw = last.bus_bytes_per_s
 expect(by_hand, busbw / 1e9, 1e-3, "GB/s", "busbw of 4 GiB", yours=printed)
 
 # %% [markdown]
-# Read the last row from left to right.
-#
-# | column | there | meaning |
-# |---|---|---|
-# | size, count, type | 4294967296, 1073741824, float | 4 GiB: as many numbers of 4 bytes |
-# | redop, root | sum, −1 | they are added; no rank is special, as one is in a broadcast |
-# | time | 15870 µs | of one call, the mean of several |
-# | algbw | 270.63 GB/s | size / time |
-# | busbw | 473.60 GB/s | algbw · 1.75 |
-# | #wrong | 0 | numbers that are not the sum; anything but 0 is an alarm |
-#
-# Then the last four come again: first the result went to a tensor of its own (out-of-place), now it replaces the input (in-place), as PyTorch's `all_reduce` does. Down the column busbw still grows at 4 GiB: read the largest sizes.
+# Read the last row from left to right: 4 GiB are so many numbers of 4 bytes; redop says that they are added, root −1 that no rank is special, as one is in a broadcast; algbw is size / time, and busbw 1.75 times as
+# much. `#wrong` counts the numbers that are not the sum: anything but 0 is an alarm. Down the column busbw still grows at 4 GiB: read the largest sizes.
+# (Out-of-place means that the result goes to a tensor of its own. The full table has four more columns for a result that replaces the input, as in PyTorch's `all_reduce`.)
 #
 # **Explain.** 474 GB/s are 105 % of the link's 450, and no ring can do that. It is NVLS, as section 6.4 expects for such sizes: the switches add. nccl-tests cannot see which way NCCL took. It multiplies by 1.75 in any case, although
 # each GPU sent only $1.125\,S$. A maintainer of NCCL expects up to 275 GB/s of algbw from such a server (issue 212). At that rate our 13.48 GB take 49 ms: that was the stopwatch.
@@ -828,9 +796,9 @@ figures.stacked_bars(
 # ### Two servers and their rails
 #
 # A server like this has a network card for each GPU. Card $i$ of every server is connected to the same switch, so that there are eight parallel networks, called **rails** (轨道). With 400 Gb/s a
-# card should carry 46 to 48 GB/s for NCCL (a maintainer in issue 290 of nccl-tests), so eight rails carry $8 \cdot 48 = 384$ GB/s out of a server.
+# card should carry 46 to 48 GB/s for NCCL (a maintainer in issue 290), so eight rails carry $8 \cdot 48 = 384$ GB/s out of a server.
 #
-# The table above comes from that issue. Its author has two such servers. Together they show 155 GB/s at 4 GiB, and with `NCCL_ALGO=RING`, as the maintainer recommends for such a test, 90 GB/s:
+# The author of that issue has two such servers. Together they show a busbw of 155 GB/s at 4 GiB, and with `NCCL_ALGO=RING`, as the maintainer recommends for such a test, 90 GB/s:
 
 # %%
 runs = {
@@ -851,8 +819,8 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Predict.** How many GB/s really go over the network, one way, in the run with RING, and how many in the other? On two servers NCCL's default is a tree (issue 196). Half of the tensor is summed up in the one
-# server, half in the other.
+# **Predict.** On two servers NCCL's default is a tree (issue 196). Half of the tensor is summed up in the one
+# server, half in the other. How many GB/s really go over the network, one way, in the default run with its busbw of 155?
 
 # %%
 wire = predict("6.rails", "Over the network by default?", yours=None, unit="GB/s")
@@ -880,14 +848,12 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 # of the tensor to be added, and the sum of the other half: $S$ in all. So there the rate of the network is the *algbw*, 83 GB/s. The two runs agree, although one prints 155 and the other 90: the network carries what *two* rails
 # should. NVLink is fine, the network is not. The thread does not say why; chapter 16 shows how to search.
 #
-# These are the settings for such experiments. Take them out afterwards: NCCL's documentation warns that settings for debugging, left in scripts, may cost speed or end in crashes and hangs.
+# Settings for such experiments. Take them out afterwards: left in scripts they may cost speed or end in crashes and hangs, as NCCL's documentation warns.
 #
 # | setting | what it does | a number |
 # |---|---|---|
-# | `NCCL_ALGO=RING` | allows only the ring; `^NVLS` all but NVLS; `allreduce:tree` the tree for this operation | eight H100: 365 to 370 GB/s of busbw, in place of 480 (issue 1455) |
+# | `NCCL_ALGO=RING` | allows only the ring; `^NVLS` all but NVLS | eight H100: 365 to 370 GB/s of busbw in place of 480 (issue 1455) |
 # | `NCCL_PROTO=^LL128` | the same for protocols; never *force* LL128 | where 128 bytes may arrive in two pieces, sums are silently wrong (issue 281) |
-# | `NCCL_NVLS_ENABLE=0` | switches do not add | eight H200, 16 GiB: 368 GB/s in place of 482 (Bekman) |
-# | `NCCL_CROSS_NIC=0` | a ring stays on one rail in all servers; 1: it may change; 2, the default: if that is faster | eight rails: 384 GB/s, one: 48 |
 # | `NCCL_DEBUG=INFO` and `NCCL_DEBUG_SUBSYS=TUNING` | print NCCL's choice for every call | `AllReduce: 2097152 Bytes -> Algo NVLS proto SIMPLE` (Bekman) |
 #
 # **Remember**
@@ -898,7 +864,7 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 # %% [markdown]
 # ## 6.7 Who carries it out: backends
 #
-# PyTorch leaves the messages to a **backend** (通信后端):
+# PyTorch leaves the messages to a **backend** (通信后端). Gloo and NCCL are libraries; MPI, the message passing interface, is an older standard with several libraries:
 #
 # | | Gloo | NCCL | MPI |
 # |---|---|---|---|
@@ -908,7 +874,7 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 # | operations | all of this chapter; its reduce-scatter costs a whole all-reduce | all | all but reduce-scatter |
 # | take it for | CPUs, tests, this course | GPUs, always | computing centres that ask for it |
 #
-# (Source: PyTorch's documentation of `torch.distributed`, section Backends. It grants Gloo less than stands here; what Gloo does was tried with the version that this course uses.) Which ones does your
+# (Source: PyTorch's documentation of `torch.distributed`, section Backends. It promises less of Gloo than stands here; we tried.) Which ones does your
 # PyTorch have?
 
 # %%
@@ -922,7 +888,7 @@ assert found["gloo"]
 
 # %% [markdown]
 # **`torch.distributed` and RPC.** Collectives need everybody: all ranks run the same program and meet at the same call. That fits
-# training, where all do the same with different data. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
+# training. Sometimes one rank should do something *for* another, such as looking up rows of a large table while the others train. For this there is
 # **RPC** (远程过程调用), remote procedure call: "run this function over there and give me the result", with a backend of its own, TensorPipe. The other side
 # does not have to call anything. Chapter 14 uses both together.
 #
@@ -998,7 +964,7 @@ cross = predict("6.cross", "Crossover?", yours=None, unit="B")
 link = hardware.Link("40 Mbit/s, 10 ms", bytes_per_s=5e6, latency_s=0.01)
 saved, extra = 2 * link.latency_s, 2.5 / link.bytes_per_s
 crossing = ring_or_tree("all-reduce", 1, 4, link).crossover_bytes
-expect(saved / extra, crossing, within=1e-9, unit="B", yours=cross)
+expect(saved / extra, crossing, within=1e-9, label="as fast", unit="B", yours=cross)
 assert round(crossing) == 40_000
 
 # %% [markdown]
@@ -1028,8 +994,8 @@ assert dots["tree"][0][1] < dots["ring"][0][1]  # 1 KiB
 assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 
 # %% [markdown]
-# **Explain.** The winner changes between 8 and 512 KiB, around the predicted 40 kB. The dots lie on the lines or a little above: the real $\alpha$ of your machine, with Python in it, adds some 0.1 ms to
-# each 10 ms, and on a busy machine a few ms. Never below, since nobody wakes up early.
+# **Explain.** The winner changes between 8 and 512 KiB, around the predicted 40 kB. The dots lie on the lines or a little above: your machine's own $\alpha$ adds some 0.1 ms to
+# each 10 ms, or a few ms if it is busy. Never below, since nobody wakes up early.
 #
 # Outside the notebook, with your machine's own times, and by PyTorch's own launcher:
 #
@@ -1038,9 +1004,8 @@ assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 # python -m torch.distributed.run --standalone --nproc-per-node 4 -m course_lib.demos collectives
 # ```
 #
-# Sleeping imitates a network. On Linux you can have a real one: `course demo collectives --two-nodes 200` builds two nodes inside your machine, each with its own network address, and joins them by a
-# cable that the kernel limits to 200 Mbit/s. Each node runs its own `torchrun`, as on a cluster. 200 Mbit/s are 25 MB/s; for large tensors the fit should find a $\beta$ of 20 to 25 MB/s. What is missing are the headers of TCP, and the
-# time between messages.
+# On Linux you can have a real network: `course demo collectives --two-nodes 200` builds two nodes inside your machine, each with its own network address and its own `torchrun`, and joins them by a
+# cable that the kernel limits to 200 Mbit/s, or 25 MB/s. For large tensors the fit should find a $\beta$ of 20 to 25 MB/s; the rest goes into TCP's headers and the time between messages.
 
 # %% [markdown]
 # ## What to remember
@@ -1084,14 +1049,16 @@ check("6.1", [sent, steps, seconds])
 
 # %% [markdown] tags=["exercise"]
 # **6.2** A ring all-reduce on 8 ranks takes 140 µs for 8 bytes and 35.14 ms for 1 GB ($10^9$ bytes). Give $\alpha$ in seconds and $\beta$ in bytes per second. (For 8 bytes, neglect the bytes.)
+# How many seconds will an all-gather of 1 MB take on 64 such ranks?
 
 # %% tags=["exercise"]
-alpha, beta = ..., ...
+alpha, beta, all_gather = ..., ..., ...
 ### BEGIN SOLUTION
 alpha = 140e-6 / 14
 beta = 1.75e9 / (35.14e-3 - 140e-6)
+all_gather = 63 * alpha + 63 / 64 * 1e6 / beta  # 97 % of it is latency
 ### END SOLUTION
-check("6.2", [alpha, beta])
+check("6.2", [alpha, beta, all_gather])
 
 # %% [markdown] tags=["exercise"]
 # **6.3** `rows[rank]` is what a rank holds, a list of numbers; `reduce_scatter(rows)` returns the shard of each rank, `all_gather(shards)` the whole on each rank. Like
@@ -1167,17 +1134,17 @@ def order(rank: int, ranks: int) -> list[str]:
 check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
-# **6.6** (published mistake) The notes describe all-reduce as "sum, average and broadcast": all send to rank 0, rank 0 sends the result to all. 8 ranks, 1 GB ($10^9$ bytes), 450 GB/s one way, no latency. Give the bytes that rank 0 must
-# *send*; the bytes that each rank sends in a ring; and whether `dist.all_reduce(x)` divides by the number of ranks, "yes" or "no".
+# **6.6** (published mistake) The notes describe all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
+# long as a ring does this take on 8 ranks, and on 1024? Then the "average". Somebody believes in it: each of 16 ranks computes the gradient of its own mean loss, `dist.all_reduce` runs over it, and SGD updates with a learning rate of 0.01. With averaged
+# gradients, which rate would give the same weights?
 
 # %% tags=["exercise"]
-by_rank_0, on_the_ring, divides = ..., ..., ...
+on_8, on_1024, learning_rate = ..., ..., ...
 ### BEGIN SOLUTION
-by_rank_0 = 7 * 1e9
-on_the_ring = 2 * 7 / 8 * 1e9
-divides = "no"
+on_8, on_1024 = (2 * (n - 1) / (2 * (n - 1) / n) for n in (8, 1024))  # n times
+learning_rate = 16 * 0.01  # what arrives is the sum, 16 times the average
 ### END SOLUTION
-check("6.6", [by_rank_0, on_the_ring, divides])
+check("6.6", [on_8, on_1024, learning_rate])
 
 # %% [markdown] tags=["exercise"]
 # **6.7** Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs), and a line of nccl-tests from each:

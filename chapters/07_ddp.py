@@ -20,6 +20,7 @@
 # building your own DDP (7.10) one to two. You need chapters 2 and 6.
 
 # %%
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -50,6 +51,7 @@ from course_lib.theory.network.bucket_timeline import (
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets
 from course_lib.theory.network.compression import powersgd_bytes
 from course_lib.theory.network.links import group_link
+from course_lib.theory.pipelines import simulation
 
 launch.warm_up()
 torch.set_num_threads(1)
@@ -144,8 +146,22 @@ assert sum(bars["llama2-7b"].values()) > room
 #
 # Two ways to ask how well it goes: **strong scaling** (强扩展) keeps the global batch and divides it among
 # more GPUs; **weak scaling** (弱扩展) keeps the batch *per GPU*, so the global batch grows. Efficiency is the work
-# done by $n$ GPUs, divided by $n$ times the work of one.
-#
+# done by $n$ GPUs, divided by $n$ times the work of one. In tokens on each GPU:
+
+# %%
+tokens, gpus = 4 * 2**20, [2**power for power in range(13)]
+figures.lines(
+    {
+        "strong: 4M in all": [(n, tokens / n) for n in gpus if n <= 1024],
+        "weak: 16,384 each": [(n, 16_384) for n in gpus],
+    },
+    "GPUs",
+    "tokens on a GPU",
+    doubling=(True, True),
+    mark={"one sequence each": 1024},
+)
+
+# %% [markdown]
 # **Remember**
 # - Data parallelism: a replica per GPU, the mean gradient at every update, so the replicas stay equal.
 # - Limit 1: the whole model state on each GPU. Limit 2: the batch.
@@ -206,24 +222,6 @@ ways = all_reduce_ways(ranks=8)
 assert ways["one rank adds"].most == copied[8] / (4 * parameters) == 7
 both = {"nn.DataParallel": ways["one rank adds"], "DDP": ways["ring"]}
 figures.who_sends(both, "× 4N")
-
-# %% [markdown]
-# And the more devices there are, the further the two drift apart:
-
-# %%
-sizes = range(2, 17)
-figures.lines(
-    {
-        "DataParallel": [(n, (n - 1) * 4 * parameters / 1e6) for n in sizes],
-        "DDP": [
-            (n, collectives.sent_bytes("all-reduce", 4 * parameters, n) / 1e6)
-            for n in sizes
-        ],
-    },
-    "devices",
-    "MB that the first device sends in a step",
-    "Our small GPT: 0.45 MB of weights, as many of gradients",
-)
 
 # %% [markdown]
 # | | `nn.DataParallel` | `DistributedDataParallel` |
@@ -354,8 +352,11 @@ stepper.step.value = 0
 # 2. 64 ranks, 10 MB: every bucket is full in time. Why does the step take four times as long as backward?
 # 3. Overlap switched off: what has changed at the top of the picture, and what only at the bottom?
 #
-# Answers. (1) Nothing: the only bucket is full when the embedding is. (2) Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms; with 80 MB it is one payment, and the step is shorter. (3) Gradients and buckets fill in
-# the same order. Only the moment at which they leave is later.
+# Answers:
+#
+# 1. Nothing: the only bucket is full when the embedding is.
+# 2. Each of seven buckets pays $2 \cdot 63$ messages of 0.1 ms. With 80 MB it is one payment, and the step is shorter.
+# 3. Gradients and buckets fill in the same order. Only the moment at which they leave is later.
 #
 # **Remember**
 # - A bucket leaves when it is full *and* the link is free. The last one is full when backward ends, so its way is always exposed.
@@ -536,8 +537,8 @@ figures.beside(first_two, "The first two passes, measured")
 # pass, with everything in one bucket, and forms its buckets from what it saw. Never time the first step.
 #
 # There is one exception, `find_unused_parameters=True`, the subject of section 7.6. With it the order may change from pass to pass, so DDP has nothing to learn: it
-# fills its buckets from the first pass on, in the order of `parameters()` turned round, and never rebuilds them (`should_rebuild_buckets` in PyTorch's
-# `torch/csrc/distributed/c10d/reducer.hpp`).
+# has its buckets from the first pass on, and never rebuilds them (`should_rebuild_buckets` in PyTorch's `torch/csrc/distributed/c10d/reducer.hpp`). They are
+# filled in the order of `parameters()`, and sent from the last to the first, so the small one of 1 MiB goes last.
 
 
 # %%
@@ -548,7 +549,7 @@ def from_the_first_on():
     return [len(sent) for _, _, sent in passes]
 
 
-assert launch.run(from_the_first_on, ranks=1) == [[6, 6, 6]]
+assert launch.run(from_the_first_on, ranks=1, stream=False) == [[6, 6, 6]]
 
 # %% [markdown]
 # ### The panel: real chips and links
@@ -615,20 +616,22 @@ for mib in (512, 1, 25):
 assert exposed_s[25] < exposed_s[1] < exposed_s[512]
 
 # %% [markdown]
-# Answers. (1) 512 MiB is one bucket: nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency. (2) 32,768. The
-# last bucket holds the embedding and the positions, 158 MB, and what was left of the first layer. Nothing remains to hide its 13 ms behind. (3) The latency, 2046 steps
-# a bucket: 257 ms are exposed. Larger buckets help, 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
+# The answers:
+#
+# 1. 25 MiB. 512 MiB is one bucket, and nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency.
+# 2. From 32,768 on. The last bucket holds the embedding and the positions, 158 MB, and what was left of the first layer. Nothing remains to hide its 13 ms behind.
+# 3. The latency, 2046 steps a bucket: 257 ms are exposed. Larger buckets help, 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
 #
 # All sizes at once, at 16,384 tokens: each curve has its lowest point where neither latency nor waiting rules.
 
 # %%
-gradients = model_gradients(models.MODELS["gpt2-124m"], a100, tokens=16384)
+of_gpt2 = model_gradients(models.MODELS["gpt2-124m"], a100, tokens=16384)
 
 
 def exposed_ms(ranks, mib):
     """Exposed communication of GPT-2 on A100 with 25 GB/s."""
     cap = mib * units.MIB
-    line = ddp_timeline(gradients, ranks, hardware.HDR, cap_bytes=cap, first_bytes=cap)
+    line = ddp_timeline(of_gpt2, ranks, hardware.HDR, cap_bytes=cap, first_bytes=cap)
     return 1000 * line.exposed_s
 
 
@@ -918,7 +921,7 @@ figures.full_buckets(rows, "Who uses the second layer, and the bucket on each ra
 message = what_happens([])
 for line in message.splitlines():
     if line.startswith(("RuntimeError", "Parameters which")):
-        print(line)
+        print(textwrap.fill(line, 90))
 assert "find_unused_parameters=True" in message
 assert "did not receive grad for rank" in message
 
@@ -980,14 +983,22 @@ show_source(scratch.replicas.spread.Spread)
 
 # %%
 several = demos.run("multi_device", ranks=2, steps=3, stream=False)
-print(several.notes[1])
+print(textwrap.fill(several.notes[1], 90))
 assert all(v.sent == v.predicted_sent for v in several.versions)
 assert "device_ids" in several.notes[1]
 
 # %% [markdown]
 # The sums and bytes are right; on this machine both devices are the CPU, so it proves the mechanics, not the memory. The message is what PyTorch says when you do pass `device_ids`.
-# While one
-# device works, the other one waits: you gain room, not speed. Chapter 11 fills the gaps with micro-batches.
+# While one device works, the other one waits:
+
+# %%
+one_batch = simulation.timeline("naive", stages=2, micro_batches=1)
+replicas = {"replica 0, on GPUs 0 and 1": one_batch.tasks}
+replicas["replica 1, on GPUs 2 and 3"] = one_batch.tasks
+figures.timeline(replicas, seconds=False)
+
+# %% [markdown]
+# You gain room, not speed. Chapter 11 fills the gaps with micro-batches.
 #
 # **Remember**
 # - One process per replica. device_ids=None for a module on several devices.
@@ -1001,13 +1012,18 @@ assert "device_ids" in several.notes[1]
 # **Half the bytes.** `bf16_compress_hook` rounds each bucket to bf16, all-reduces it, and converts the sum back: $2N$ bytes instead of $4N$. A bf16 number has 8
 # significant bits, so each one is off by up to $2^{-8}$, or 0.4 %. The sum over ranks is rounded as well.
 #
-# **Far fewer.** PowerSGD (Vogels et al. 2019, arXiv:1905.13727) approximates a gradient $M$, a matrix of $n \times m$ numbers, by the product of two thin matrices of **rank** (秩) $r$ (a word of linear algebra, which has nothing to do with processes),
+# **Far fewer.** PowerSGD (Vogels et al. 2019, arXiv:1905.13727) approximates a gradient $M$, a matrix of $u \times v$ numbers, by the product of two thin matrices of **rank** (秩) $r$ (a word of linear algebra, which has nothing to do with processes),
 # $M \approx P Q^T$. Only these travel:
 #
-# $$n \cdot m \;\longrightarrow\; r \cdot (n + m) .$$
+# $$u \cdot v \;\longrightarrow\; r \cdot (u + v) .$$
 #
-# For 1024 × 4096 and $r = 4$ that is 20,480 numbers instead of 4,194,304, 1 in 205. In each step $P = M Q$, with the $Q$ of the step before. The ranks all-reduce $P$ and make its columns orthogonal; then they
-# all-reduce $Q = M^T P$. Both products are linear in $M$, so the sum of the ranks' products is the product of the summed gradient. Vectors such as biases travel whole.
+# For 1024 × 4096 and $r = 4$ that is 20,480 numbers instead of 4,194,304, 1 in 205. In each step
+#
+# 1. each rank computes $P = M Q$, with the $Q$ of the step before; the ranks all-reduce $P$, and make its columns orthogonal,
+# 2. each rank computes $Q = M^T P$; the ranks all-reduce $Q$,
+# 3. all take $P Q^T$ for the gradient.
+#
+# Both products are linear in $M$, so the sum of the ranks' products is the product of the summed gradient. Vectors such as biases travel whole.
 
 # %% [markdown]
 # **Predict.** Our GPT has 449,536 bytes of gradients. Which percentage of them does PowerSGD of rank 4 give to all-reduce? Its matrices are 64 × 64 to 64 × 256.
@@ -1025,12 +1041,12 @@ def in_bf16(_, bucket):
     return default_hooks.bf16_compress_hook(None, bucket)
 
 
-def hooked(how, feedback=True):
-    """Our GPT in DDP, its gradients sent in fp32, in bf16 or by PowerSGD.
+def hooked(how, feedback=True, model=None):
+    """A model (our GPT) in DDP, its gradients sent in fp32, in bf16 or by PowerSGD.
 
     All in one bucket: gloo's threads would mix up the messages of several.
     """
-    ddp = DistributedDataParallel(build())
+    ddp = DistributedDataParallel(model or build())
     if how == "fp32":  # what DDP does without a hook
         ddp.register_comm_hook(None, default_hooks.allreduce_hook)
     elif how == "bf16":
@@ -1046,9 +1062,9 @@ def hooked(how, feedback=True):
     return ddp
 
 
-def own_loss(ddp, number=0):
+def own_loss(ddp):
     """The mean loss of this rank's half of a batch of 8."""
-    first = 8 * number + 4 * dist.get_rank()
+    first = 4 * dist.get_rank()
     own_inputs, own_labels = text.batch(range(first, first + 4))
     return loss_sum(ddp(own_inputs), own_labels) / own_labels.numel()
 
@@ -1098,45 +1114,53 @@ figures.bars(
 # %% [markdown]
 # **Explain.** bf16 sends half, and the gradient is off by 0.2 %. Rank 4 sends 10 %, of which a sixth is vectors, and its gradient is off by 12.5 %; with rank 1 it is 29 %. How can one train with that?
 #
-# By **error feedback** (误差反馈): each rank remembers what the approximation left out, and adds it to its gradient in the next step. So nothing is lost; it comes later. The same training with and without it:
+# By **error feedback** (误差反馈): each rank remembers what the approximation left out, and adds it to its gradient in the next step. So nothing is lost; it comes later.
+#
+# Does it? Take a layer whose gradient is the same in every step. Then we know where plain SGD should be after $k$ steps: $k$ gradients away. A matrix of 64 × 64 random numbers is the hardest case, since four columns hold little of it.
 
 
 # %%
-def losses_with(how, feedback=True):
-    """This rank's losses in 60 updates of plain SGD with momentum."""
-    ddp, losses = hooked(how, feedback), []
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
-    for number in range(60):
-        optimizer.zero_grad()
-        loss = own_loss(ddp, number % 30)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
+def missing(feedback):
+    """After each of 100 updates, the part of the exact movement that is missing."""
+    torch.manual_seed(dist.get_rank())
+    x, pull = torch.randn(2, 32, 64)
+    layer = nn.Linear(64, 64, bias=False)
+    nn.init.zeros_(layer.weight)
+    ddp, parts = hooked("rank 4", feedback, layer), []
+    total = pull.T @ x  # this rank's gradient of (layer(x) * pull).sum()
+    dist.all_reduce(total)
+    for number in range(1, 101):
+        ddp.zero_grad()
+        (ddp(x) * pull).sum().backward()
+        layer.weight.data -= layer.weight.grad
+        exact = -number * total / 2
+        off = measure.gradients.relative_difference(layer.weight.data, exact)
+        parts.append((number, 100 * off))
+    return parts
 
 
-def trainings():
-    """Four of them, by name."""
+def both_ways():
+    """Without and with error feedback."""
     launch.init()
-    return {
-        **{how: losses_with(how) for how in ("fp32", "bf16", "rank 1")},
-        "rank 1, no feedback": losses_with("rank 1", feedback=False),
-    }
+    return {"no feedback": missing(False), "error feedback": missing(True)}
 
 
 # %%
-first, second = launch.run(trainings, ranks=2, stream=False)
-curves = {
-    how: [(a + b) / 2 for a, b in zip(first[how], second[how], strict=True)]
-    for how in first
-}
-figures.loss(curves)
+curves = launch.run(both_ways, ranks=2, stream=False)[0]
+at_the_end = {name: curve[-1][1] for name, curve in curves.items()}
+assert at_the_end["no feedback"] > 75 and at_the_end["error feedback"] < 10
+figures.lines(
+    curves,
+    "updates",
+    "% of the movement missing",
+    "A constant gradient, PowerSGD of rank 4",
+)
 
 # %% [markdown]
-# All four end at 3.05 or 3.06. So 60 updates of a small model are too easy to tell them apart: its gradient is nearly of low rank at the beginning, and even a part of it points downhill. Over long trainings what is left out adds up, which is why the
-# paper and PyTorch's `PowerSGDState` have feedback on by default.
+# Without feedback 80 % of the movement is missing after 100 updates, and more with each: what doesn't fit into rank 4 never arrives. With feedback it is 7 %, and less with each: what is left out stays about as large, while the movement grows. So the
+# paper and PyTorch's `PowerSGDState` have feedback on by default. Real gradients fit better, as the 12.5 % above show.
 #
-# What is remembered is as large as the gradients: $4N$ bytes more on each rank. The products cost about $6rnm$ FLOP, against $4nmT$ of the backward pass with $T$ tokens: nothing, for $r = 4$. The limit is quality. DALL·E's
+# What is remembered is as large as the gradients: $4N$ bytes more on each rank. The three products cost about $6ruv$ FLOP, against $4uvT$ of the backward pass with $T$ tokens: nothing, for $r = 4$. The limit is quality. DALL·E's
 # 12 billion parameters needed at least rank 896 to train without a visible gap, which saved about 86 % of the bytes (arXiv:2102.12092, table 1), not 99.5 %.
 #
 # So compress only what is exposed. By the rule of section 7.4, $T = 2F/\beta$ tokens hide the exchange in fp32, and bf16 needs half of them. (Seconds are not measured here: that takes GPUs on a slow network.)
@@ -1148,7 +1172,7 @@ assert half == tokens / 2
 
 # %% [markdown]
 # **Remember**
-# - bf16 hook: half the bytes, gradients off by some 0.1 %. PowerSGD: $r(n+m)$ of $nm$ numbers, and an error that must be fed back.
+# - bf16 hook: half the bytes, gradients off by some 0.2 %. PowerSGD: $r(u+v)$ of $uv$ numbers, and an error that must be fed back.
 # - Compression pays only for communication that is exposed.
 
 # %% [markdown]
@@ -1320,16 +1344,30 @@ def order(cut):
 
 
 uncut, cut = (launch.run(order, how, ranks=2, stream=False)[0] for how in (False, True))
-print("one graph:", *uncut)
-print("cut:      ", *cut)
 assert uncut == ["graph"] + 4 * ["bucket"] and cut == 4 * ["graph", "bucket"]
 
 # %% [markdown]
-# Without the cuts nothing overlaps. PyTorch's authors measured it on 64 GPUs with six models: compiled DDP was up to 25 % slower than DDP that is not compiled; with the cuts at most 1 % slower and up to 15 % faster
+# Without the cuts nothing overlaps. For GPT-2 on the eight A100 of section 7.4 that would look like this:
+
+# %%
+cap = 25 * units.MIB
+late, early = (
+    ddp_timeline(
+        of_gpt2, 8, hardware.HDR, cap_bytes=cap, first_bytes=cap, overlap=overlap
+    )
+    for overlap in (False, True)
+)
+figures.bucket_timeline(late, "One graph: all gradients come at its end")
+
+# %%
+figures.bucket_timeline(early, "Cut at the buckets")
+
+# %% [markdown]
+# PyTorch's authors measured it on 64 GPUs with six models: compiled DDP was up to 25 % slower than DDP that is not compiled; with the cuts at most 1 % slower and up to 15 % faster
 # (*TorchDynamo Update 9*, dev-discuss.pytorch.org, topic 860). The price is that nothing is fused across a cut. So with compile, buckets have a second effect: smaller ones mean more and smaller graphs.
 #
 # **Remember**
-# - Compiled DDP is one graph a bucket: cut, so that buckets can leave during backward.
+# - The compiler cuts the graph of a DDP model at its buckets, so that they can leave during backward.
 
 # %% [markdown]
 # ## 7.11 Demo: DDP on real processes
@@ -1394,7 +1432,7 @@ figures.loss(
 # 5. $4N$ bytes per exchange, $2(n-1)/n$ times that from each rank.
 # 6. Hidden only with about $2F/\beta$ tokens per GPU, whatever the model's size.
 # 7. Unused parameters: an error one step later, or a hang.
-# 8. Hooks send less: half in bf16, $r(n+m)$ of $nm$ numbers by PowerSGD, whose error must be fed back.
+# 8. Hooks send less: half in bf16, $r(u+v)$ of $uv$ numbers by PowerSGD, whose error must be fed back.
 # 9. Only gradients are made equal. Buffers are rank 0's, and uneven data hangs without `join`.
 
 # %%
@@ -1531,16 +1569,18 @@ def fill(sizes: list[int], cap: int, first: int) -> list[int]:
 check("7.5", fill)
 
 # %% [markdown] tags=["exercise"]
-# **7.6** 16 gradients of 4 MiB each, DDP's default limits (1 MiB, then 25 MiB). 20 updates with accumulation 4 and `no_sync`. Predict the number of buckets,
-# and all all-reduces of the run. (Then count them, if you like, with section 7.5's cells.)
+# **7.6** 16 gradients of 8 MiB each, DDP's default limits (1 MiB, then 25 MiB), 20 updates with accumulation 4. How many all-reduces does the run make with `no_sync`, without it, and with `no_sync` and
+# `find_unused_parameters=True` (sections 7.4 and 7.6)? Then count them, if you like, with section 7.5's cells.
 
 # %% tags=["exercise"]
-buckets, all_reduces = ..., ...
+with_no_sync, without, find_unused = ..., ..., ...
 ### BEGIN SOLUTION
-buckets = 4  # 4 MiB, 28, 28, 4
-all_reduces = 1 + 19 * buckets
+buckets = 5  # 8 MiB, 32, 32, 32, 24
+with_no_sync = 1 + 19 * buckets
+without = 1 + 79 * buckets
+find_unused = 20 * (buckets + 1)  # never one bucket, and the marks of who used what
 ### END SOLUTION
-check("7.6", [buckets, all_reduces])
+check("7.6", [with_no_sync, without, find_unused])
 
 # %% [markdown] tags=["exercise"]
 # **7.7** Some ranks call this module with `both=True`, others with `both=False`, and DDP hangs. Fix the module, without `find_unused_parameters`: the same outputs, and
@@ -1591,17 +1631,35 @@ def exposed(ready: list[float], travel: list[float]) -> float:
 check("7.8", exposed)
 
 # %% [markdown] tags=["exercise"]
-# **7.9** 1024 ranks in a ring, 9.6 µs a step, 50 GB/s. Seconds that one bucket of 25 MiB spends on latency, and on moving its bytes? From how many bytes on does a bucket spend
-# more time on moving than on latency?
+# **7.9** Two ranks train in `DistributedDataParallel`: a model with BatchNorm, AdamW, gradients clipped by their norm, PowerSGD with error feedback, and batches of their own. Right after the 100th backward pass both
+# write down what they have. What is equal on both, up to rounding?
+#
+# Then rank 0 saves weights, buffers and AdamW's states, and both ranks start again from that file. One of the seven is lost that way, and training goes on differently. Which one?
 
 # %% tags=["exercise"]
-latency_s, moving_s, equal_bytes = ..., ..., ...
+equal = {
+    "the weights": ...,
+    "their gradients": ...,
+    "AdamW's second moments": ...,
+    "the norm of the gradient": ...,
+    "the loss": ...,
+    "BatchNorm's running mean": ...,
+    "what PowerSGD has left out": ...,
+}
+lost = ...
 ### BEGIN SOLUTION
-latency_s = 2 * 1023 * 9.6e-6
-moving_s = 2 * 1023 / 1024 * 25 * 2**20 / 50e9
-equal_bytes = 1024 * 9.6e-6 * 50e9
+equal = {
+    "the weights": True,
+    "their gradients": True,
+    "AdamW's second moments": True,
+    "the norm of the gradient": True,
+    "the loss": False,
+    "BatchNorm's running mean": False,  # the forward pass moved rank 0's, on each rank by its own samples
+    "what PowerSGD has left out": False,
+}
+lost = "what PowerSGD has left out"  # rank 1's running mean would have been overwritten anyway
 ### END SOLUTION
-check("7.9", [latency_s, moving_s, equal_bytes])
+check("7.9", [equal, lost])
 
 # %% [markdown] tags=["exercise"]
 # **7.10** Write DDP: a `Bucket`, and the wrapper around a module. `fill(parameters, cap_bytes, first_bytes)` divides parameters into lists, one for each bucket; `after_backward(action)` calls `action` when the backward pass

@@ -15,7 +15,7 @@
 # - build a model that is larger than any memory, and train and save it with FSDP2,
 # - say what YaFSDP does differently, and read its benchmark with care.
 #
-# Time: two sittings. Part one (sections 9.1 to 9.3) takes about 80 minutes, part two (9.4 to 9.7) about 90. The exercises take an hour more, and exercise 9.11,
+# Time: two sittings. Part one (sections 9.1 to 9.4) takes about 80 minutes, part two (9.5 to 9.9) about 100. The exercises take an hour more, and exercise 9.11,
 # in which you write FSDP yourself, two. You need chapters 3, 6 and 8.
 
 # %%
@@ -36,6 +36,8 @@ from course_lib.demos.shared.training import Training
 from course_lib.figures.paper import style
 from course_lib.panels import steppers
 from course_lib.scratch.fsdp.mini import FSDP
+from course_lib.theory.audits import gpt2_128
+from course_lib.theory.audits.gpt2_128 import Program
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import RECIPES, Cluster, Job, Layout, Recipe
 from course_lib.theory.inputs import hardware, models, units
@@ -60,7 +62,7 @@ extra = predict("9.extra", "GB of whole tensors at the peak?", yours=None)
 # %% [markdown]
 # ## Part one: how FSDP works
 #
-# One question leads through sections 9.1 to 9.3: how much of the model is whole at the worst moment, and what decides that?
+# One question leads through sections 9.1 to 9.4: how much of the model is whole at the worst moment, and what decides that?
 
 # %% [markdown]
 # ## 9.1 One unit: gathered, used, freed
@@ -157,11 +159,6 @@ show_source(scratch.fsdp.mini.FSDPUnit.start_gather, scratch.fsdp.mini.FSDPUnit.
 
 # %%
 show_source(scratch.fsdp.flat_parameter.FlatParameter.__init__)
-
-# %%
-numbers, ranks = 3 * 5 + 3, 4
-part, padding = -(-numbers // ranks), -numbers % ranks
-assert (part, padding) == (5, 2)
 
 # %% [markdown]
 # A real layer has more tensors, and the cuts fall where they fall. Here is one with a norm of 3 weights, a matrix of 3 × 3 and 3 biases:
@@ -294,7 +291,7 @@ beside = (step.peak_bytes - step.states_bytes) / units.GB
 expect(2.67, beside, within=0.01, label="whole tensors", unit="GB", yours=extra)
 
 # %% [markdown]
-# FSDP2 is mostly used in another way (section 9.3): layers are gathered in bf16, but shards and reductions are fp32. The shards are their own master copy, so a
+# FSDP2 is mostly used in another way (section 9.4): layers are gathered in bf16, but shards and reductions are fp32. The shards are their own master copy, so a
 # parameter takes 4 + 4 + 8 bytes for weight, gradient and both moments: 16 again, and the same 13.48 GB. Only the copy that is being reduced is wider, $g = 4$,
 # and 0.405 GB more are whole at the worst moment:
 
@@ -340,7 +337,7 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 # 1. Switch `reshard` off. By what factor does the peak grow, and what falls from 65 to 33?
 # 2. With reshard on, from how many ranks on are the shards smaller than what is gathered? Do more
 #    ranks help after that?
-# 3. Switch `gathering` to YaFSDP. What happens to the curve? (Section 9.6 explains it.)
+# 3. Switch `gathering` to YaFSDP. What happens to the curve? (Section 9.8 explains it.)
 
 # %%
 panel = panels.fsdp_memory(model="llama2-7b", ranks=64)
@@ -390,25 +387,32 @@ peaks = [
     for reshard, prefetch in settings
 ]
 words = ["as advised", "no prefetch", "no reshard", "neither"]
-most = dict(zip(words, (peak.peak_weights_bytes for peak in peaks), strict=True))
-figures.bars(
-    most, "{:,} B".format, "Whole weights at the peak, predicted", style.TEMPORARY
-)
 
 # %%
-for on, peak in zip(settings, peaks, strict=True):
+both = {}
+for name, on, peak in zip(words, settings, peaks, strict=True):
     seen, counts, _ = launch.run(look, *on, ranks=2)[0]
-    expect(
-        peak.peak_weights_bytes, max(seen), label=f"reshard, prefetch {on}", unit="B"
-    )
+    both[name] = {"predicted": peak.peak_weights_bytes, "measured": max(seen)}
+    assert max(seen) == peak.peak_weights_bytes
     assert counts["all-gather"][0] == peak.all_gathers
+looks = {"predicted": style.THEORY, "measured": style.MEASURED}
+figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 
 # %% [markdown]
 # **Explain.** Exact, in all four. The hooks count storages of whole units and nothing
 # else: no activations, no gradients, no rounding by an allocator. On a GPU the
 # difference would be the caching allocator (缓存分配器): it hands out blocks of rounded sizes and keeps
 # freed ones. A block that another **stream** (流) still uses cannot be given away: streams are queues of work on a GPU,
-# one that computes and one that communicates, say, and they run side by side. More on that in section 9.6.
+# one that computes and one that communicates, say, and they run side by side. More on that in section 9.8.
+#
+# **Remember**
+# - Beside the shards: $k$ whole layers and the root, and their gradients. It does not shrink with $n$.
+# - Prefetch costs one more layer. Without reshard all layers lie there, and $L$ gathers are saved.
+
+# %% [markdown]
+# ## 9.3 Messages: hidden, or not sent
+#
+# Half as many bytes again as DDP: is FSDP slower, then? Not if the messages travel while the GPU computes. And where they cannot, they had better stay inside the node.
 #
 # ### How many tokens hide the messages
 #
@@ -422,7 +426,7 @@ for on, peak in zip(settings, peaks, strict=True):
 # The size of the model cancels, as it did for DDP in section 7.4. And $\beta$? Inside a node of H100 it is NVLink's 450 GB/s. Over several nodes NCCL lays a ring through each network
 # port, and each ring enters a node once for all its GPUs. So the ports of a node add up: eight of 400 Gb/s, 50 GB/s each, are 400 GB/s.
 #
-# **Predict.** 64 H100 in eight such nodes reach 40 % of their peak, 396 TFLOP/s; $w = 2$ and $g = 4$. From how many tokens on each GPU on are the messages of the backward pass hidden?
+# **Predict.** 64 H100 in eight such nodes reach 40 % of their peak, 395.6 TFLOP/s; $w = 2$ and $g = 4$. From how many tokens on each GPU on are the messages of the backward pass hidden?
 
 # %%
 hide = predict("9.hiding", "Tokens on each GPU?", yours=None)
@@ -451,9 +455,19 @@ rows = {
 looks = {"forward": style.FORWARD, "backward": style.BACKWARD}
 figures.grouped_bars(rows, "Tokens that hide the messages", "{:,.0f}".format, looks)
 
+# %%
+layer = local_parameters(seven).layer_dense  # of LLaMA-2 7B, backward
+token_ms = 1000 * 4 * layer / flop_per_s
+messages_ms = 1000 * 63 / 64 * 6 * layer / 400e9
+curves = {
+    "computing": [(0, 0), (4096, 4096 * token_ms)],
+    "messages": [(0, messages_ms), (4096, messages_ms)],
+}
+figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": found})
+
 # %% [markdown]
-# **Explain.** $396 \cdot 10^{12} / (400 \cdot 10^9) = 989$ FLOP in the time of a byte, times 6/4: 1,461 tokens, less than one sequence of 4096. With a single port in each node it is eight times as many,
-# and a sequence is too short, whatever is prefetched; gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta = 2{,}475$
+# **Explain.** While a byte travels, the GPU does $395.6 \cdot 10^{12} / (400 \cdot 10^9) = 989$ FLOP. Times 6/4 and 63/64 that is 1,461 tokens, where the two lines cross: less than one sequence of 4096. With a single port in each node it is eight times as many,
+# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta = 2{,}475$
 # tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate: take two or three times as many tokens.
 #
 # Not measured here, since it needs GPUs. But torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
@@ -490,10 +504,10 @@ figures.shard_groups(strategies, nodes=2, per_node=4)
 # ranks. The second gather then stays inside the node.
 #
 # **Hybrid** sharding (HSDP, 混合分片) spends memory to save messages between nodes. LLaMA-2 70B on 64 GPUs in nodes of 8: cut over all
-# 64, a GPU holds 17.2 GB of states. Cut inside each node only, it holds 138 GB, and an 80 GB card is out of the question. With $g$ ranks in a
+# 64, a GPU holds 17.2 GB of states. Cut inside each node only, it holds 138 GB, and an 80 GB card is out of the question. With $m$ ranks in a
 # **shard group** (分片组) the states are
 #
-# $$\frac{16\,P}{g} \quad\text{instead of}\quad \frac{16\,P}{n},$$
+# $$\frac{16\,P}{m} \quad\text{instead of}\quad \frac{16\,P}{n},$$
 #
 # because ranks of different groups hold the same. For a 7B model that is 13.5 GB, and all gathers stay on NVLink; between nodes travels one
 # all-reduce of an eighth of the gradients. In the words of the notes, the strategy matches the topology of the cluster (集群拓扑). `Layout` has a `shard_group` for it:
@@ -516,12 +530,12 @@ figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit
 
 # %% [markdown]
 # **Remember**
-# - Beside the shards: $k$ whole layers and the root, their gradients. It does not shrink with $n$.
-# - Prefetch costs one more layer, and hides the network if there are some $\frac{w+g}{4} F/\beta$ tokens on each GPU. No reshard costs all layers and saves $L$ gathers.
+# - The messages are hidden from some $\frac{w+g}{4} F/\beta$ tokens on each GPU on, whatever the size of the model.
 # - FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD are `reshard_after_forward` and the mesh in FSDP2.
+# - Hybrid sharding holds $n/m$ times the states, and keeps the gathers on NVLink.
 
 # %% [markdown]
-# ## 9.3 Before the first step: building, precision, optimizer
+# ## 9.4 Before the first step: building, precision, optimizer
 #
 # ### A model that fits nowhere
 #
@@ -583,7 +597,7 @@ figures.lines(curves, "part of the building, in % of all changes", "MB in tensor
 # the embedding.
 #
 # In FSDP2 the same takes three lines: build under `torch.device("meta")`, call `fully_shard`, then
-# `to_empty` and initialise. Each module must then be able to initialise its shards.
+# `to_empty` and initialise. Section 9.5 runs them.
 #
 # ### Mixed precision
 #
@@ -603,7 +617,7 @@ expect(sent["reduce-scatter"][1], half["reduce-scatter"][1], label="reduced", un
 # | reduced in | `reduce_dtype=torch.float32` | always fp32 |
 # | shards, optimizer | as the model was built: fp32 | always fp32 |
 #
-# No separate master copy is needed: the shards *are* the master copy. The policy has two more fields, for which see section 9.4.
+# No separate master copy is needed: the shards *are* the master copy. The policy has two more fields, for which see section 9.5.
 #
 # ### Two mistakes that everybody makes once
 #
@@ -667,12 +681,12 @@ assert "blocks.0.norm1.weight is frozen" in refused
 # %% [markdown]
 # ## Part two: FSDP in use, and YaFSDP
 #
-# About 90 minutes. You know what happens in a step. Now you tell a library what to do: which modules are units, over which mesh, in which precision, and how often gradients are
+# About 100 minutes. You know what happens in a step. Now you tell a library what to do: which modules are units, over which mesh, in which precision, and how often gradients are
 # exchanged. Then you read two published benchmarks, of FSDP and of YaFSDP, as a critic. If you have closed the notebook since, put the cursor here and choose
 # *Run All Above Selected Cell*.
 
 # %% [markdown]
-# ## 9.4 The library: FSDP1 and FSDP2
+# ## 9.5 The library: FSDP1 and FSDP2
 #
 # The notes say that FSDP was "proposed in September 2023". It is older: it came from FairScale (2021) into
 # PyTorch 1.11 in March 2022. The paper, arXiv:2304.11277, is of April 2023.
@@ -733,6 +747,34 @@ assert library_sent == sent
 # The same collectives and the same bytes as ours, which had 9 and 5. The name of the weight and its shape are
 # unchanged; only half of its rows are here.
 #
+# And where is the model that fits nowhere? Here are the three lines of section 9.4, with its GPT of eight layers:
+
+
+# %%
+def never_whole():
+    """Bytes of this rank when FSDP2 has filled a model from meta, and the most until then."""
+    launch.init()
+    with torch.device("meta"):
+        model = build()
+    for block in model.blocks:
+        fully_shard(block)
+    fully_shard(model)
+    with measure.peak.log_memory() as log:
+        model.to_empty(device="cpu")
+        for weight in model.parameters():
+            weight.detach().to_local().zero_()  # or read this rank's part from a file
+    return log.timeline[-1], log.peak_bytes
+
+
+# %%
+half_of_model = 4 * sum(p.numel() for p in model.parameters()) / 2
+now, most = launch.run(never_whole, ranks=2)[0]
+expect(half_of_model, now, label="filled, on a rank", unit="B")
+assert most < 1.03 * half_of_model
+
+# %% [markdown]
+# Half of the model, to the byte, and at no moment 3 % more. FSDP2 cuts before there is any memory.
+#
 # ### Which modules are units?
 #
 # LLaMA-2 7B's embedding and head are two matrices of 131 million numbers each. In the root both are whole all through the step. torchtitan makes units of them: the
@@ -780,7 +822,7 @@ expect(2 * layers + 2, refined, label="with both", yours=refined_units)
 #
 # ### Hybrid sharding is a mesh
 #
-# With a mesh of one dimension `fully_shard` cuts over all its ranks. With two, it copies over the first and cuts over the last. Four ranks, as two nodes of two:
+# With a mesh of one dimension `fully_shard` cuts over all its ranks. With two, it copies over the first and cuts over the last. Let four ranks stand for two nodes of two.
 #
 # **Predict.** How many all-reduces has a step of our GPT, and how many bytes do they carry in all, in fp32? (It has 210,304 parameters.)
 
@@ -856,6 +898,23 @@ assert "dtype" in not_cast
 # The three types are those of the input inside, of the output, and of the gradient that arrives at the shard. Set `output_dtype=torch.float32` on the unit with the
 # head if the loss is to be computed in fp32. Switch the casting off for a module that gets numbers bf16 would spoil, such as a table of angles, and cast the rest by hand.
 #
+# ### Gathered in 8 bits
+#
+# Where linear layers multiply in fp8 (section 3.7), their weights can travel in fp8 as well: each rank casts its shard before it leaves. The scale must fit the
+# whole tensor, so the ranks first agree on its largest number, by one small all-reduce for all weights. The gradients still travel in 4 bytes. How many tokens
+# hide the messages of the backward pass now? With gathers of 2 bytes it was 1,461 (section 9.3):
+
+# %%
+in_bf16 = needed["64 GPUs, 8 ports a node"].backward
+in_fp8 = in_bf16 * (1 + 4) / (2 + 4)  # of weights and gradients
+assert (round(in_bf16), round(in_fp8)) == (1461, 1217)
+
+# %% [markdown]
+# A sixth fewer, 1,217. And in the forward pass, where only weights travel, it is half. But products in fp8 also take less time to hide behind, and $F$ in the formula grows.
+# A developer of torchtitan puts about 80 % of fp8's gain down to the products and 20 % to the gathers ([issue 687](https://github.com/pytorch/torchtitan/issues/687)). In torchao it is
+# `enable_fsdp_float8_all_gather`. Look at the dtypes of your own gathers: another FSDP of the same program took the setting and went on sending bf16, without a
+# word ([issue 3123](https://github.com/pytorch/torchtitan/issues/3123)).
+#
 # ### How far ahead?
 #
 # Where is the prefetch? On a GPU it comes by itself: in the forward pass the CPU runs ahead and asks for the next gather, which has a stream of its own, while the GPU
@@ -893,11 +952,53 @@ alive = launch.run(alive_ahead, ranks=2)[0]
 a_layer = 4 * local.layer_dense
 expect(2 * a_layer, alive[2] - alive[0], label="two ahead", unit="B", yours=farther)
 assert alive[1] - alive[0] == a_layer
+ahead = dict(zip(("none ahead", "one ahead", "two ahead"), alive, strict=True))
+figures.bars(ahead, units.format_bytes, "Alive in the first block", style.TEMPORARY)
 
 # %% [markdown]
 # **Explain.** A layer for each step ahead. On a GPU a list of one unit overlaps as much as the default, only that the CPU asks earlier, which helps where the CPU is slow; two or more
 # are for layers of unequal length, where one short layer cannot hide a long gather (docstring of `set_modules_to_forward_prefetch`). The stepper has shown that among equal layers the
 # second brings nothing.
+#
+# ### torch.compile
+#
+# torchtitan compiles each block and makes a unit of it afterwards. How many graphs do our four blocks need?
+
+
+# %%
+def step_of(compiled):
+    """The graphs that a step makes, and the whole gradient of one weight."""
+    with measure.graphs.log_graphs() as log:
+        rank, model = launch.init(), training.build()
+        for block in model.blocks:
+            if compiled:
+                block.compile(backend=log.backend)
+            fully_shard(block)
+        fully_shard(model)
+        made = log.new_graphs(lambda: own_loss(rank, model).backward())
+    return made, model.blocks[0].mlp[0].weight.grad.full_tensor()
+
+
+# %%
+(none, by_python), (made, by_graph) = (
+    launch.run(step_of, compiled, ranks=2)[0] for compiled in (False, True)
+)
+assert (none, made) == (0, 1)
+torch.testing.assert_close(by_python, by_graph)
+
+# %% [markdown]
+# One graph serves all four, because they are alike, and the gradient is the same. FSDP's hooks stay outside the graph, so gathers and reductions overlap as before. Llama 3.1 8B did 5,762 tokens a second on each of 8 H100 without it and 6,667 with it, 16 % more, and took 77.0 GiB instead of
+# 82.4 (the benchmark of section 9.3, table 1); that needs GPUs. Section 15.5 has more on graphs.
+#
+# **Remember**
+# - FSDP2 cuts each tensor by rows, keeps names, and composes with other axes; a mesh of two dimensions is hybrid sharding.
+# - You choose the units. Those at the two ends need no second gather.
+# - Types are cast at the borders of units, and depth of prefetch costs a layer for each step ahead.
+
+# %% [markdown]
+# ## 9.6 In use: accumulate, clip, save
+#
+# A training does more than steps. Several micro-batches share an update, gradients are clipped, and now and then the model is saved. Shards change each of the three.
 #
 # ### Accumulation: send each time, or keep gradients whole
 #
@@ -908,33 +1009,32 @@ assert alive[1] - alive[0] == a_layer
 #
 # Why is there no third way? The sum over micro-batches and the sum over ranks may change places. But a rank that has sent a gradient away has only its part to
 # add to, and a rank that has not must keep all of it. The first way is FSDP2's default, the second is
-# `model.set_requires_gradient_sync(False)` for all micro-batches but the last, DDP's `no_sync` under another name. In `Layout` it is `reduce`. (The bill has
-# whole gradients and shards of them. While the whole ones add up there are no shards yet, so one of the two is drawn.)
+# `model.set_requires_gradient_sync(False)` for all micro-batches but the last, DDP's `no_sync` under another name. In `Layout` it is `reduce`:
 
 # %%
-held = {}
-recipe = replace(fsdp2, recompute="full")
-for reduce in ("micro-batch", "update"):
-    layout = Layout(dp=8, zero_stage=3, accumulation=4, reduce=reduce)
-    bill = gpu_memory(Job(seven, recipe, layout))
-    shard, whole_ones = bill.gradients_bytes, bill.gathered_gradients_bytes
-    kept = {
-        "weights and moments": bill.model_states_bytes - shard,
-        "gradients": shard if reduce == "micro-batch" else whole_ones,
-    }
-    rest = bill.total_bytes - sum(kept.values()) - shard * (reduce == "update")
-    held[f"each {reduce}"] = kept | {"all else": rest}
-found = [round(bar["gradients"] / 1e9, 1) for bar in held.values()]
-assert found == [3.4, 27.0]
+count = seven.parameters().total
+held = {
+    "each micro-batch": {
+        "weights and moments": 12 * count / 8,
+        "gradients": 4 * count / 8,
+    },
+    "each update": {"weights and moments": 12 * count / 8, "gradients": 4 * count},
+}
+layout = Layout(dp=8, zero_stage=3, accumulation=4, reduce="update")
+bill = gpu_memory(Job(seven, fsdp2, layout))
+assert bill.gathered_gradients_bytes == held["each update"]["gradients"]
 
 # %%
-looks = {"weights and moments": style.STATES, "all else": style.PALE}
+looks = {"weights and moments": style.STATES}
 title = "Reduced after each micro-batch, or each update"
 limit = ("one card", 24 * units.GB)
-figures.stacked_bars(held, title, units.format_bytes, colours=looks, limit=limit)
+told = {
+    name: f"{its['gradients'] / 1e9:.1f} GB of gradients" for name, its in held.items()
+}
+figures.stacked_bars(held, title, units.format_bytes, told, colours=looks, limit=limit)
 
 # %% [markdown]
-# On this card only the first way fits: 27.0 GB of gradients alone are more than it has.
+# Only the first way fits on this card: the second has more gradients, 27.0 GB, than the card has memory.
 #
 # **Predict.** Our GPT on 2 ranks, two micro-batches. With an exchange each time, they make 18 all-gathers and 10 reduce-scatters. How many all-gathers are
 # left, if a rank waits with the exchange of gradients?
@@ -1062,43 +1162,39 @@ def saved_twice():
 
 # %%
 on_ranks = launch.run(saved_twice, ranks=2)
-for number, (sharded, full, loaded) in enumerate(on_ranks):
-    print(f"rank {number}: {sharded=}, {full=}, {loaded=}")
 (sharded, full, loaded), (_, others, _) = on_ranks
 table = 4 * 128 * 64  # bytes of the embedding, which is the head as well
 assert sharded == [2 * count, 0] and loaded
-assert full[0] == 4 * count + table and others[0] == 0
+assert full == [4 * count + table, 53] and others[0] == 0
+held = {
+    f"{kind}, rank {number}": found[place][0]
+    for place, kind in enumerate(("sharded", "full"))
+    for number, found in enumerate(on_ranks)
+}
+figures.bars(held, units.format_bytes, "Bytes in a state dict", style.WEIGHTS)
 
 # %% [markdown]
-# **Explain.** Each pair is bytes here, and all-gathers. The sharded dict is half of the model, to the byte, and nothing was sent: its tensors are the shards themselves. The full one took an
+# **Explain.** The sharded dict is half of the model, to the byte, and nothing was sent: its tensors are the shards themselves. The full one took an
 # all-gather for each of 53 names, with both ranks in it; rank 0 keeps all, rank 1 an empty dict. (The tied table has two names and is there twice.) On the way back, with
 # `broadcast_from_rank0`, rank 0 sends tensor by tensor and each rank keeps its rows: the weights are the old ones, bit by bit. For the moments there is `get_optimizer_state_dict`.
 #
-# ### torch.compile
-#
-# torchtitan compiles each block and makes a unit of it afterwards: `torch.compile(block)`, then `fully_shard`. FSDP's hooks stay outside the graphs, so gathers and
-# reductions overlap as before, and blocks that are alike are compiled alike. Llama 3.1 8B did 5,762 tokens a second on each of 8 H100 without it and 6,667 with it, 16 % more, and took 77.0 GiB instead of
-# 82.4 (the same benchmark, table 1). Not measured here: it needs GPUs. Section 15.5 counts graphs.
-#
 # ### Six limits
 #
-# Notes name six limits of FSDP. The first two stand in its paper (section 7.2). Which of them still hold?
+# The notes name six limits of FSDP. The first two stand in its paper (section 7.2). Which of them still hold?
 #
 # | the notes' limit | does it hold? | what helps |
 # |---|---|---|
-# | 1. results may differ from local training, with optimizers that need unsharded values or the shape of a tensor | for such optimizers, yes. SGD and AdamW treat each number by itself and differ by rounding only (section 9.7) | FSDP2: a DTensor keeps its shape, and a norm of it is the whole one. Shampoo or Muon must still gather the matrix |
-# | 2. shared parameters cause errors, or memory is taken twice | yes, if they lie in two units | one unit for both, or the root (section 9.3) |
-# | 3. communication, with larger models or more GPUs | yes: $3P$ numbers instead of $2P$, and steps that grow with $n$ | prefetch, more tokens per GPU, no reshard, hybrid sharding (section 9.2) |
-# | 4. complex to set up | less than it was: three lines above | what remains is to choose the units, build on meta, and build the optimizer last (section 9.3) |
+# | 1. results may differ from local training, with optimizers that need unsharded values or the shape of a tensor | for such optimizers, yes. SGD and AdamW treat each number by itself and differ by rounding only (section 9.9) | FSDP2: a DTensor keeps its shape, and a norm of it is the whole one. Shampoo or Muon must still gather the matrix |
+# | 2. shared parameters cause errors, or memory is taken twice | yes, if they lie in two units | one unit for both, or the root (section 9.4) |
+# | 3. communication, with larger models or more GPUs | yes: $3P$ numbers instead of $2P$, and steps that grow with $n$ | prefetch, more tokens per GPU, no reshard, hybrid sharding (section 9.3) |
+# | 4. complex to set up | less than it was: three lines in section 9.5 | what remains is to choose the units, build on meta, and build the optimizer last (section 9.4) |
 # | 5. hard to combine with pipeline or tensor parallelism | **outdated**: true of FSDP1 | FSDP2: one more dimension of the mesh |
 # | 6. hard to debug, since it reaches deep into PyTorch | yes | one step beside one process, gradient by gradient; FSDP2's names and shapes are the model's own |
 #
 # On the sixth: an error in the order of collectives shows as a hang, an error in a stream as a wrong number, and
-# neither has a traceback that points to the cause. That is why each technique of this course is compared with one
-# process.
+# neither has a traceback that points to the cause.
 #
-# Three limits the notes leave out. The memory rises above the shards (section 9.2). Activations are not cut, so long sequences need
-# checkpointing or another axis of parallelism. And there must be at least one sample for each rank.
+# Three more, which the notes leave out: whole layers do not shrink with the ranks (section 9.2), activations are not cut at all, and each rank needs a sample of its own.
 #
 # On the fifth: with DTensors, torchtitan trains Llama 3.1 405B with FSDP2, tensor, pipeline and
 # context parallelism in one mesh (arXiv:2410.06511). Tensor parallelism even repairs what FSDP
@@ -1106,10 +1202,12 @@ assert full[0] == 4 * count + table and others[0] == 0
 
 # %%
 large = models.MODELS["llama3-405b"]
+layers_of = {}
 for tp in (1, 8):
     cut = Layout(dp=64, tp=tp, zero_stage=3)
-    layer = 2 * local_parameters(large, cut).layer_dense
-    print(f"TP {tp}: a whole layer on one GPU is {units.format_bytes(layer)}")
+    layers_of[f"TP {tp}"] = 2 * local_parameters(large, cut).layer_dense
+title = "A whole layer of Llama 3.1 405B on a GPU"
+figures.bars(layers_of, units.format_bytes, title, style.TEMPORARY)
 
 # %% [markdown]
 # Within these limits FSDP scales well: in its paper the throughput (吞吐量) per GPU stayed nearly
@@ -1117,13 +1215,12 @@ for tp in (1, 8):
 # next one travels. On slow networks or with small micro-batches it does not.
 #
 # **Remember**
-# - FSDP2 cuts each tensor by rows, keeps names, and composes with other axes; a mesh of two dimensions is hybrid sharding.
-# - You choose the units. Those at the two ends need no second gather.
 # - With accumulation: a reduce-scatter for each micro-batch, or whole gradients, $4P$ bytes in fp32, until the last.
+# - DTensors are clipped by the norm of the whole gradient. Plain shards are not, unless you sum the squares.
 # - A sharded state dict sends nothing; a full one brings the whole model to rank 0.
 
 # %% [markdown]
-# ## 9.5 A published experiment, audited
+# ## 9.7 A published experiment, audited
 #
 # In April 2022 Hugging Face trained GPT-2 Large and XL on two Titan RTX (24 GB; 23.65 GiB usable), in fp32 with AdamW,
 # and wrote down the largest batch per GPU that did not run out of memory (github.com/huggingface/blog, pytorch-fsdp.md, tables 1 and 2):
@@ -1159,34 +1256,9 @@ figures.stacked_bars(states_of, title, units.format_bytes, limit=limit)
 # by autocast changes nothing, since the 16 bytes stay.
 #
 # Now the batches, column by column. Under SHARD_GRAD_OP all layers stay whole: `reshard=False`. Offload takes all states from
-# the card. The loss is PyTorch's, with its three copies of the logits (chapter 3). And two moments of a step are candidates for the peak: the end of the
-# forward pass, when the loss has no gradients yet, and what comes after it. The difference will matter below.
-
-# %%
-plain = replace(fp32, attention="standard", dropout=True, loss="eager")
-
-
-def needed_bytes(job, offload=False, formula=0, outputs=0):
-    """The larger of two moments; `formula` and `outputs` add bytes for each token."""
-    tokens, moments = job.layout.micro_batch * job.sequence, memory_moments(job)
-    loss = moments["loss"]
-    forward = loss.total_bytes - loss.temporary_bytes + 2 * outputs * tokens
-    later = max(bill.total_bytes for bill in moments.values()) + outputs * tokens
-    return max(forward, later) + formula * tokens - offload * loss.model_states_bytes
-
-
-def largest_batch(shape, sequence, layout, more=lambda shape: {}, **way):
-    """Samples on a card before memory runs out; `more` adds what a program keeps."""
-    batch, layout = 0, {"dp": 2, "zero_stage": 3, **layout}
-    while True:
-        one_more = Layout(**layout, micro_batch=batch + 1)
-        job = Job(shape, plain, one_more, sequence=sequence)
-        if needed_bytes(job, **way, **more(shape)) > card:
-            return batch
-        batch += 1
-
-
-# %% [markdown]
+# the card. The loss is PyTorch's, with its three copies of the logits (chapter 3). For each column, `Program` adds samples until the larger of two moments is too much:
+# the end of the forward pass, when the loss has no gradients yet, and what comes after it. The difference will matter below.
+#
 # One input is missing: the length of the samples. The article's file has two states in its repository. In the first, of
 # April 2022, the command says `--block_size 12`; in a later one it says 128, and the table is the same. Ask the
 # theory which of the two was run:
@@ -1195,21 +1267,12 @@ def largest_batch(shape, sequence, layout, more=lambda shape: {}, **way):
 published = [7, 11, 15, 22, 0, 5, 14]
 
 
-def predicted(sequence, **more):
+def predicted(sequence, written_out=False):
     """The columns of the table: Large in four ways, XL in three."""
-    ddp, whole_layers, cut = {"zero_stage": 0}, {"reshard": False}, {}
-    large_row = [
-        *(
-            largest_batch(gpt2_large, sequence, way, **more)
-            for way in (ddp, whole_layers, cut)
-        ),
-        largest_batch(gpt2_large, sequence, cut, offload=True, **more),
-    ]
-    xl_row = [
-        *(largest_batch(gpt2_xl, sequence, way, **more) for way in (ddp, cut)),
-        largest_batch(gpt2_xl, sequence, cut, offload=True, **more),
-    ]
-    return large_row + xl_row
+    large, xl = (
+        Program(shape, sequence, written_out).table() for shape in (gpt2_large, gpt2_xl)
+    )
+    return [*large.values(), xl["DDP"], xl["FULL_SHARD"], xl["offload"]]
 
 
 # %%
@@ -1271,20 +1334,11 @@ assert keys.untyped_storage().nbytes() == 3 * keys.numel() * 4
 # %% [markdown]
 # That is $3 \cdot 4 = 12$ bytes for each number of a layer, and $4v$ bytes of logits for each token, $v$ the vocabulary.
 # At the end of a forward pass they are there twice: Python lets go of the old `outputs` only when the new one is complete. In the backward pass they
-# are there once, beside the gradients of the loss. Add all this to the bill:
-
+# are there once, beside the gradients of the loss. Add all this to the bill, as `Program` does for a model that is `written_out`:
 
 # %%
-def kept_by_program(shape):
-    """What the program keeps for each token, beside what the theory counts."""
-    per_layer = shape.hidden * shape.layers
-    return {
-        "formula": (formula - fused) * per_layer,
-        "outputs": 12 * per_layer + 4 * shape.vocab,
-    }
-
-
-by_the_program = predicted(128, more=kept_by_program)
+assert formula - fused == gpt2_128.FORMULA_BYTES
+by_the_program = predicted(128, written_out=True)
 print("published   ", published)
 print("128 tokens  ", by_the_program)
 assert by_the_program == [8, 14, 17, 23, 0, 6, 14]
@@ -1320,7 +1374,7 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 # - An activation function written as a formula keeps an intermediate result for each operation.
 
 # %% [markdown]
-# ## 9.6 YaFSDP
+# ## 9.8 YaFSDP
 #
 # In May 2024 the first commit of **YaFSDP** appeared, and on 11 June 2024 Yandex announced it. It is FSDP for one
 # purpose, pre-training of transformers, and it solves two problems that its authors saw in profiles (Khrushchev, *YaFSDP*, Medium, June 2024).
@@ -1355,7 +1409,7 @@ steppers.yafsdp()
 
 # %% [markdown]
 # Layer 4 arrives in the even buffer, and the gradients of layer 6 leave the even buffer of gradients. At the turn nothing arrives: the two last layers
-# are still there, so of $n$ layers only $2n - 2$ are gathered.
+# are still there, so $n$ layers take only $2n - 2$ gathers.
 #
 # Is it so in a real run? `Noted` writes down what lies in the buffers whenever a layer begins, forward and backward:
 
@@ -1540,7 +1594,7 @@ print([f"{dollars / hours:.2f} USD an hour" for dollars in (0.5e6, 1.5e6)])
 # - 26.6 % less time is 36 % more throughput, in the best of 16 rows.
 
 # %% [markdown]
-# ## 9.7 Demos: FSDP and YaFSDP
+# ## 9.9 Demos: FSDP and YaFSDP
 #
 # Two ranks train the same GPT with our FSDP and with PyTorch's `fully_shard`, and one process
 # trains it as the judge.
@@ -1606,7 +1660,7 @@ assert rise["YaFSDP"] <= rise["not sharded"] and 0 < more <= bound
 # %% [markdown]
 # Now the peak itself, and it is a surprise: YaFSDP's is *higher* than FSDP's here. Its four buffers take 0.80 MB, and they are there all the time,
 # so also when the activations are at their highest. FSDP's whole tensors reach as much only in the middle of the backward pass, when most activations are
-# gone. The buffers save memory where layers are large and activations are few: with the 70B model they take 6.85 GB and FSDP's whole tensors 8.94 (section 9.6).
+# gone. The buffers save memory where layers are large and activations are few: with the 70B model they take 6.85 GB and FSDP's whole tensors 8.94 (section 9.8).
 
 # %%
 buffered = gather_timeline(training.shape(), replace(fp32, gathering="yafsdp"), 2)
@@ -1717,7 +1771,7 @@ for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
 # %% [markdown]
 # ## What to remember
 #
-# Part one had five sentences of its own, before section 9.4. Of part two:
+# Part one had five sentences of its own, before section 9.5. Of part two:
 #
 # 1. `reshard_after_forward` and the mesh are FSDP2's words for the sharding strategies; you choose the units.
 # 2. Accumulation costs messages or memory: reduce each time, or keep $4P$ bytes of whole gradients.
@@ -1737,13 +1791,16 @@ quiz("9")
 # communication (arXiv:1910.02054). Khrushchev 2024, *YaFSDP*, with its profiles (Medium).
 
 # %% tags=["exercise"]
+from dataclasses import replace
+
 import torch
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import check, hint, launch
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
-from course_lib.theory.inputs import Job, Layout, Recipe, models
+from course_lib.theory.audits.gpt2_128 import Program
+from course_lib.theory.inputs import RECIPES, Job, Layout, Recipe, models
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.memory.states import local_parameters
@@ -1887,20 +1944,30 @@ stays_gb = (bill.total_bytes - bill.model_states_bytes) / 1e9
 check("9.6", [fits, stays_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.7** (two published mistakes) "GPT-2 Large has 762 million parameters": give the exact number of the released model (36 layers, hidden 1280, vocabulary
-# 50,257, context 1024, tied). "DDP cannot train XL": with 1,557,611,200 parameters, in fp32, give the GB of all states under DDP; the GB of states on
-# each of 2 cards under FULL_SHARD; and the GB per card under DDP if momentum SGD replaces AdamW (does it fit into 25.39 GB?).
+# **9.7** (published mistake) GPT-2's paper says that its four models have 117, 345, 762 and 1,542 million parameters; the released ones have 124, 355, 774 and 1,558. Look at the
+# differences beside the hidden sizes, 768, 1024, 1280 and 1600. Which vocabulary, in place of 50,257, explains all four of the paper's numbers?
+#
+# And one cell in the table of section 9.7 is empty: XL under SHARD_GRAD_OP. How many GB of shards and whole tensors are there at the worst moment, before the first sample? Guess how many
+# samples of 128 tokens fit on top of them. Then ask `Program`.
 
 # %% tags=["exercise"]
-large_parameters, ddp_gb, sharded_gb, momentum_gb = ..., ..., ..., ...
+### BEGIN GIVEN
+# replace(models.MODELS["gpt2-774m"], vocab=30_000).parameters().total
+# gather_timeline(models.MODELS["gpt2-1.5b"], RECIPES["fp32-16"], 2).peak_bytes  # as advised
+# Program(models.MODELS["gpt2-1.5b"]).largest_batch("FULL_SHARD")  # what the program keeps included
+### END GIVEN
+vocabulary, beside_samples_gb, samples = ..., ..., ...
 ### BEGIN SOLUTION
-layer = 12 * 1280**2 + 13 * 1280
-large_parameters = 36 * layer + (50_257 + 1024) * 1280 + 2 * 1280
-ddp_gb = 16 * 1_557_611_200 / 1e9
-sharded_gb = ddp_gb / 2
-momentum_gb = 12 * 1_557_611_200 / 1e9
+missing = [124.44 - 117, 354.82 - 345, 774.03 - 762, 1557.61 - 1542]
+rows = [m * 1e6 / h for m, h in zip(missing, (768, 1024, 1280, 1600), strict=True)]
+vocabulary = 50_257 - 9_779  # 40,478: GPT-1's
+assert all(abs(its - 9_779) < 500 for its in rows)
+xl = models.MODELS["gpt2-1.5b"]
+whole = gather_timeline(xl, RECIPES["fp32-16"], 2, reshard=False)
+beside_samples_gb = whole.peak_bytes / 1e9
+samples = Program(xl).largest_batch("SHARD_GRAD_OP")
 ### END SOLUTION
-check("9.7", [large_parameters, ddp_gb, sharded_gb, momentum_gb])
+check("9.7", [vocabulary, beside_samples_gb, samples])
 
 # %% [markdown] tags=["exercise"]
 # **9.8** A GPT with 28 tensors is cut over 2 ranks with `fully_shard`. In the first run AdamW is built before, in the second run

@@ -14,9 +14,11 @@
 # - choose the schedule, the number of stages and the number of micro-batches, and say which wire they need,
 # - write a pipeline with real messages, and recognise an order that hangs.
 #
-# Time: about three hours, half of them for the exercises. You need chapters 2, 4 and 6.
+# Time: three to four hours, half of them for the exercises. You need chapters 2, 4 and 6.
 
 # %%
+from textwrap import fill
+
 import torch
 
 from course_lib import demos, expect, figures, launch, measure
@@ -124,7 +126,7 @@ assert one.bubble_fraction == 2 / 3
 #
 # - "In model parallelism each worker holds a full copy." No: that is data parallelism.
 # - "Pipeline parallelism combines model and data parallelism." No: it needs no copy of the model. It cuts
-#   layers and *micro-batches*. It can be combined with data parallelism, as can everything (chapter 13).
+#   layers and *micro-batches*.
 # - "Model parallelism is outdated." The naive kind is. Tensor parallelism (chapter 10) is not: Llama 3 405B
 #   was trained with 8-way tensor and 16-way pipeline parallelism (arXiv:2407.21783, table 4).
 #
@@ -198,18 +200,17 @@ assert gpipe.bubble_over_ideal == bubble.bubble_over_ideal(4, 8) == 3 / 8
 assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 
 # %% [markdown]
-# GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). One of their reasons is that their
-# pipeline recomputes activations (chapter 4): a stage that waits for a gradient can recompute meanwhile. The bubble
-# stays $(p-1)(f+b)$, and the work around it grows from $m(f+b)$ to $m(2f+b)$. With 4 stages and $m = 16$ that is
-# 9 units beside 64, or 12 % of the whole time. Without recomputation it is 16 %, and nearly 20 % for many stages.
+# GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). With 4 stages and $m = 16$ it is still 16 %
+# of the whole time, and nearly 20 % for many stages. One of their reasons is that their pipeline recomputes activations
+# (chapter 4): the work grows to $m(2f+b)$, and the bubble does not, since a stage can recompute while it waits. Then it
+# is 9 units beside 64, or 12 %.
 
 # %%
 assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
-assert round(9 / (9 + 16 * (2 * 1 + 2)), 2) == 0.12  # f = 1 twice, b = 2
 assert 0.19 < bubble.bubble_fraction(80, 320) < 0.2
+assert round(9 / (9 + 16 * (2 * 1 + 2)), 2) == 0.12  # f = 1 twice, b = 2
 
 # %% [markdown]
-#
 # ### "As many batches as layers"
 #
 # Notes say: with 80 layers on 80 stages "the batch size must equal the number of layers" for the pipeline
@@ -258,7 +259,8 @@ assert bubble.bubble_fraction(80, 710) > 0.1 >= bubble.bubble_fraction(80, 711)
 # But the last stage could do its backward pass at once. And once its gradient has arrived on the stage before,
 # that stage can do the same. This is **1F1B**: one forward, one backward. Each stage warms up with just enough forward
 # passes to bridge the way to the end and back, $p - 1 - k$ on stage $k$, and then does one forward and one
-# backward in turn (Narayanan et al. 2021, section 2.2.1).
+# backward in turn (Narayanan et al. 2021, section 2.2.1). Exercise 11.6 asks for this order; you can write it before you
+# see ours.
 
 # %%
 show_source(schedules.one_f_one_b_order, schedules._one_in_turn)
@@ -317,7 +319,7 @@ careless = schedules.Schedule("careless", 2, (stage_0, stage_1))
 try:
     simulation.simulate(careless, PassTimes())
 except simulation.Deadlock as error:
-    print(error)
+    print(fill(str(error), 90))
 
 # %% [markdown]
 # ### "2N - 1 live activations"
@@ -387,9 +389,17 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 # %% [markdown]
 # 91 GB with micro-batch 1, and the notes' 730 GB with micro-batch 8. Pipeline stages divide weights,
 # gradients and optimizer states by $p$. They do *not* divide the first stage's activations. For those you
-# have a smaller micro-batch, recomputation (chapter 4), and tensor parallelism (chapter 10). The last stage
+# have a smaller micro-batch, tensor parallelism (chapter 10), and recomputation (chapter 4). The last stage
 # has it easy, with one micro-batch in flight.
 #
+# Recompute whole stages, as GPipe does, and 91 GB become 12: of the 8 micro-batches in flight only the tensors that
+# arrived are kept, 67 MB each, and of the one at work 11.4 GB. With all 80 in flight, in GPipe's own order, it is 17 GB.
+
+# %%
+arrived = collectives.activation_bytes(1, 4096, 8192)  # at one boundary, in bf16
+assert [round((held * arrived + 10 * layer) / 1e9) for held in (8, 80)] == [12, 17]
+
+# %% [markdown]
 # **Remember**
 # - GPipe holds $m$ micro-batches, 1F1B $\min(m, p-k)$ on stage $k$. The bubble is the same.
 # - Under 1F1B stage 0 holds one whole model's activations for one micro-batch, for any $p$.
@@ -402,7 +412,7 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 #
 # **Interleaved** (交错调度). Give each device several short pieces instead of one long one. With 8 layers on 4
 # devices, device 0 gets layers 0 and 4, device 1 layers 1 and 5. Each piece is a **virtual stage** (虚拟阶段),
-# or chunk, and a micro-batch goes round twice. (The V comes later in this section.)
+# or chunk, and a micro-batch goes round twice. (The V is for ZB-V, below.)
 
 # %%
 figures.layer_paths(
@@ -420,8 +430,8 @@ figures.layer_paths(
 #
 # With 4 stages, 8 micro-batches and $v = 2$ the 9 idle units of section 11.2 become 4.5, and 27.3 % become
 # 15.8 %. The price: every micro-batch crosses about $v$ times as many cuts, and stage 0 holds a few more, $p + (p-1)/v$.
-# Micro-batches go round in groups of $p$ here, so $m$ must be a multiple of $p$ (Narayanan et al.,
-# section 2.2.2). Other groups come later in this section.
+# Micro-batches go round in groups of $p$, so $m$ must be a multiple of $p$ (Narayanan et al.,
+# section 2.2.2).
 #
 # **Zero bubble** (零气泡). A backward pass makes two things: the gradient of the input, which the stage before
 # waits for, and the gradients of the weights, for which nobody waits until the update. Split them, and call
@@ -442,18 +452,21 @@ for name, schedule, chunks in (("interleaved", "interleaved", 2), ("ZB-H1", "zb1
 figures.timeline(charts, seconds=False)
 
 # %% [markdown]
-# ZB-H1 is the cautious member of its family: the memory of 1F1B's first stage, and a third of the bubble. The two
-# that earn the name come below.
+# ZB-H1 is the cautious member of its family: the memory of 1F1B's first stage, and a third of the bubble.
 #
 # **DualPipe** (DeepSeek-V3, arXiv:2412.19437, section 3.2.1). Feed micro-batches in from both ends. Every
 # device holds a stage of each direction, and runs a forward pass of one together with a backward pass of
 # the other, so that the messages of one hide behind the computation of the other. With $o$ for the time of
 # such a pair, the stages in the middle idle $(p/2-1)(o+b-3w)$ (table 2 there). The price: two copies of the
-# weights, and $p+1$ in flight.
+# weights, and $p+1$ in flight. The light boxes belong to the micro-batches that came in at the last stage:
+
+# %%
+dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
+figures.timeline({"DualPipe": dual.tasks}, seconds=False)
 
 # %% [markdown]
-# All six side by side, for 8 stages and 16 micro-batches. Which one idles least, and who pays for it with memory? The
-# `assert` compares the simulator with the closed form of each schedule:
+# All six side by side, for 8 stages and 16 micro-batches (`zb1p` is ZB-H1: one times the memory of $p$ micro-batches).
+# Which one idles least, and who pays for it with memory? The `assert` compares the simulator with the closed form of each schedule:
 
 # %%
 rows = {"naive": 1, "gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1, "dualpipe": 1}
@@ -468,11 +481,12 @@ title = "8 stages, 16 micro-batches: idle time, and micro-batches held"
 figures.stacked_bars(bars, title, "{:.1f} %".format, told)
 
 # %% [markdown]
+# DualPipe idles least, 11 %, for a second copy of the weights; ZB-H1 comes close with 8 micro-batches on every stage, and interleaving needs 11.5 on the first.
+#
 # ### Zero, and its price
 #
-# `zb1p` is ZB-H1: "1p" for one times the memory of $p$ micro-batches. What does the last third of the bubble
-# cost? Its sister **ZB-H2** takes `ahead(2)` from section 11.3, the warm-up that holds $2N-1$, splits the
-# backward passes and does W later still:
+# What does the last third of ZB-H1's bubble cost? Its sister **ZB-H2** takes `ahead(2)` from section 11.3, the warm-up
+# that holds $2N-1$, splits the backward passes and does W later still:
 
 # %%
 split = [schedules.split_backward(ahead(2).orders[k], late=2 * k) for k in range(8)]
@@ -487,9 +501,8 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 
 # %% [markdown]
 # No stage waits between its first pass and its last one. The picture is a parallelogram, and the next update's
-# fits against it. The price is activations of $2N-1$ micro-batches, on *every* stage. (They count until W. I lets
-# go of some of them before that.) So here the notes' number is right: not for 1F1B, but for a schedule without a
-# bubble (Qi et al., section 2.2).
+# fits against it. The price is activations of $2N-1$ micro-batches, on *every* stage: real ranks hold as many. So here the notes' number is
+# right: not for 1F1B, but for a schedule without a bubble (Qi et al., section 2.2).
 #
 # One condition hides in "the next update fits against it". Many programs clip gradients by their norm over
 # *all* stages, or look for infinities in all of them, before anyone updates. Then all stages wait for the
@@ -512,17 +525,9 @@ assert hasattr(torch.distributed.pipelining, "ScheduleZBVZeroBubble")
 assert bubble.bubble_time("zb1p", 8, 32) == 7
 
 # %% [markdown]
-# Back to the bars: this is DualPipe. The light boxes belong to the micro-batches that came in at the last stage:
-
-# %%
-dual = simulation.timeline("dualpipe", stages=8, micro_batches=20)
-figures.timeline({"DualPipe": dual.tasks}, seconds=False)
-
-# %% [markdown]
 # ### Depth first, breadth first
 #
-# Ten micro-batches on four stages, two chunks each: the interleaved order above refuses them. Its groups are of four, and the last one
-# would have two. Must you fall back on 1F1B? Llama 3's order takes groups of any size $N \ge p$ (arXiv:2407.21783, section 3.3.2). Here
+# Ten micro-batches on four stages, two chunks each: the interleaved order above cannot take them, since its last group of four would have two. Must you fall back on 1F1B? Llama 3's order takes groups of any size $N \ge p$ (arXiv:2407.21783, section 3.3.2). Here
 # are two groups of five:
 
 # %%
@@ -767,8 +772,7 @@ show_source(
 # %% [markdown]
 # - `run` goes through the order of this stage, the *same list* that the simulator plays. It takes what the
 #   pass needs, computes, and sends on what it made.
-# - `held` keeps input and output of each micro-batch in flight. The demo below counts them from outside, by what
-#   autograd keeps.
+# - `held` keeps input and output of each micro-batch in flight.
 # - `forward` returns `y.detach()`: over the wire goes a tensor, not a graph. `backward` starts from the
 #   gradient that has arrived.
 # - The loss is divided by the tokens of *all* micro-batches, as in chapter 2.
@@ -951,9 +955,9 @@ figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours
 # %% [markdown]
 # **Explain.** Each measured bubble is larger than predicted, never smaller: a stage cannot start before
 # what it needs has arrived. Two causes add time. *Timers ring late*: the operating system wakes a process
-# some tenths of a millisecond after the time it asked for, in each of the 16 passes of a stage. *Messages
+# some tenths of a millisecond after the time it asked for. *Messages
 # take time*, and the four processes have to find a free core to handle them. On how many messages does
-# somebody wait? The theory knows: let each take 1 ms, and see how much longer 1F1B becomes.
+# somebody wait? Let each take 1 ms, and see how much longer 1F1B becomes.
 
 # %%
 with_messages = PassTimes(20, 40, transfer=1)  # in ms
@@ -968,11 +972,9 @@ print(f"{1000 * extra:.1f} ms longer: {1000 * late:.1f} ms late timers (stage 0)
 print(f"and {1000 * (extra - late) / waits:.1f} ms for each of {waits:g} messages")
 
 # %% [markdown]
-# (What is done between two passes is in the last number, too.) A millisecond or so for a message of a few
-# hundred bytes is not the wire. It is a sleeping process that has to be woken, perhaps on a machine with
-# fewer cores than processes; if the machine is busy with something else, it grows. Neither cause belongs to the
-# schedule, and neither grows with the passes. So with longer passes the measured bubble comes closer to the
-# formula; try `sleep_ms=50`.
+# A millisecond or more for a message of a few hundred bytes is not the wire. It is a sleeping process that has to be
+# woken, and on a busy machine that takes longer. Neither cause grows with the passes. So with longer passes the
+# measured bubble comes closer to the formula; try `sleep_ms=50`.
 #
 # Now the other half of the formula: twice the micro-batches.
 #
@@ -989,13 +991,19 @@ times_as_long = longer.makespan / ours.makespan
 expect(19 / 11, times_as_long, within=0.5, label="16 / 8", yours=twice)
 
 # %%
-idle_percent = 100 * longer.bubble_fraction
-expect(100 * 3 / 19, idle_percent, within=2, label="idle, m = 16", unit="%")
+rows = {
+    f"{count} micro-batches": {
+        "predicted": 100 * ran.predicted_bubble_fraction,
+        "measured": 100 * ran.bubble_fraction,
+    }
+    for count, ran in {8: ours, 16: longer}.items()
+}
 assert abs(longer.predicted_bubble_fraction - 3 / 19) < 1e-9
+figures.grouped_bars(rows, "Idle, % of the whole time", "{:.1f}".format, colours)
 
 # %% [markdown]
-# **Explain.** Not twice as long: 8 more micro-batches add $8 \cdot 60$ ms, and the bubble of $3 \cdot 60$ ms stays as it is. It lies in a longer
-# run, so its part falls from 27 to 16 %. The same samples in more pieces: 16
+# **Explain.** Not twice as long: 8 more micro-batches add $8 \cdot 60$ ms, and the bubble of $3 \cdot 60$ ms stays as it is. Its part
+# falls from 27 to 16 %. (On a busy machine both measured parts are larger.) The same samples in more pieces: 16
 # messages, half as large. The bytes have not changed:
 
 # %%
@@ -1119,22 +1127,31 @@ for name, chunks in {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}.items()
 check("11.4", best)
 
 # %% [markdown] tags=["exercise"]
-# **11.5** (published mistake) Notes attach these sentences to the wrong family.
-# Answer each with `"data"`, `"naive model"`, `"pipeline"` or `"tensor"`.
+# **11.5** (published mistake) Notes attach the definitions to the wrong family. Counters don't. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
+# each with one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
+#
+# | | weights on it | sent in an update | waits for its turn |
+# |---|---|---|---|
+# | A | 3.24 GB | 1.07 GB | 75 % of the time |
+# | B | 3.37 GB | 105 GB | never |
+# | C | 13.5 GB | 20.2 GB | never |
+# | D | 3.24 GB | 1.07 GB | 15.8 % of the time |
+#
+# Which one is `"data"`, `"naive model"`, `"pipeline"`, `"tensor"`? By about which factor would each send more with twice the sequences in an update, and
+# by which with twice the layers in the model? And how many micro-batches make an update of the pipeline?
 
 # %% tags=["exercise"]
-families = {
-    "each worker holds a full copy of the model": ...,
-    "each device holds some of the layers, and one works at a time": ...,
-    "each device holds some of the layers, and all work, on different micro-batches": ...,
-    "each matrix is cut, and all devices work on the same tokens": ...,
-    "has been replaced by pipelines": ...,
-}
+family = {"A": ..., "B": ..., "C": ..., "D": ...}
+twice_the_sequences = {"A": ..., "B": ..., "C": ..., "D": ...}
+twice_the_layers = {"A": ..., "B": ..., "C": ..., "D": ...}
+micro_batches = ...
 ### BEGIN SOLUTION
-answers = ["data", "naive model", "pipeline", "tensor", "naive model"]
-families = dict(zip(families, answers, strict=True))
+family = {"A": "naive model", "B": "tensor", "C": "data", "D": "pipeline"}
+twice_the_sequences = {"A": 2, "B": 2, "C": 1, "D": 2}  # gradients have no samples
+twice_the_layers = {"A": 1, "B": 2, "C": 2, "D": 1}  # as many cuts as before
+micro_batches = 16  # 3 / (m + 3) is 15.8 %
 ### END SOLUTION
-check("11.5", families)
+check("11.5", [family, twice_the_sequences, twice_the_layers, micro_batches])
 
 # %% [markdown] tags=["exercise"]
 # **11.6** Return the passes of one stage as text, such as `["F0", "F1", "B0",
@@ -1191,30 +1208,36 @@ check("11.8", [with_8, with_64])
 
 # %% [markdown] tags=["exercise"]
 # **11.9** GPT-3 (hidden 12288), micro-batches of one sequence of 2048 tokens, bf16,
-# 8 stages, 64 micro-batches. Bytes of one message; bytes that a stage in the middle sends in an update
-# under 1F1B; and interleaved, with two chunks on each stage?
+# 8 stages of 12 layers, 64 micro-batches. How many bytes does a stage in the middle send in an update
+# under 1F1B? And interleaved, with two chunks on each stage? A message should take at most 5 % of a chunk's forward pass; a layer's
+# takes 19.3 ms (H100 at 40 % of peak), and the network carries 25 GB/s. Into how many equal chunks of whole layers may a stage be cut at most?
 
 # %% tags=["exercise"]
-message, one_f_one_b_bytes, interleaved_bytes = ..., ..., ...
+one_f_one_b_bytes, interleaved_bytes, most_chunks = ..., ..., ...
 ### BEGIN SOLUTION
 message = 2048 * 12288 * 2
 one_f_one_b_bytes = 2 * 64 * message
 interleaved_bytes = 2 * 2 * 64 * message
+fewest_layers = message / 25e9 / (0.05 * 19.3e-3)  # 2.09, so three
+most_chunks = 12 // 3
 ### END SOLUTION
-check("11.9", [message, one_f_one_b_bytes, interleaved_bytes])
+check("11.9", [one_f_one_b_bytes, interleaved_bytes, most_chunks])
 
 # %% [markdown] tags=["exercise"]
-# **11.10** Two stages, two micro-batches. Stage 1 runs `F0 F1 B0 B1`, and must stay as it
-# is. Fix the order of stage 0, so that the run ends, and as early as 1F1B would.
+# **11.10** Three stages, four micro-batches, forward 1 unit and backward 2. Stage 2 works in pairs, `F0 F1 B0 B1 F2 F3 B2 B3`, and must stay as it
+# is. These orders hang. Change those of the other two, so that the run ends after 18 units, as 1F1B would, and stage 1 never holds more than 3
+# micro-batches.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
-stage_0 = ["F0", "B0", "F1", "B1"]
+stage_0 = ["F0", "F1", "F2", "B0", "F3", "B1", "B2", "B3"]
+stage_1 = ["F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3"]
 ### END GIVEN
 ### BEGIN SOLUTION
-stage_0 = ["F0", "F1", "B0", "B1"]
+stage_0 = ["F0", "F1", "F2", "F3", "B0", "B1", "B2", "B3"]
+stage_1 = ["F0", "F1", "F2", "B0", "F3", "B1", "B2", "B3"]  # 1F1B's own ends at 21
 ### END SOLUTION
-check("11.10", stage_0)
+check("11.10", [stage_0, stage_1])
 
 # %% [markdown] tags=["exercise"]
 # **11.11** Write the second piece of section 11.6 yourself: what one stage does in an update, for *any* order of

@@ -12,7 +12,8 @@
 # - predict the bytes that travel when experts live on different ranks, and say whether computing can hide them,
 # - cut one long sequence over ranks, without any approximation, and give all of them equal work.
 #
-# Time: about 90 minutes, and as long again for the exercises, two of which are builds. You need chapters 6 and 10.
+# Time: three sittings of about 45 minutes, for sections 12.1 to 12.3, 12.4 and 12.5, and 12.6 to 12.8. The exercises take
+# about two hours more; two of them are builds. You need chapters 6 and 10.
 
 # %%
 from dataclasses import replace
@@ -191,7 +192,8 @@ expect(
 # $$58 \cdot 256 \cdot 44.0\,\text{M} = 653.9\,\text{B stored}, \qquad
 # 58 \cdot (8 + 1) \cdot 44.0\,\text{M} = 23.0\,\text{B met by a token.}$$
 #
-# With everything else: 671 B total, 37.6 B active (arXiv:2412.19437, which says 671 B and 37 B).
+# With everything else: 671 B total, 37.6 B active. (arXiv:2412.19437 says 671 B and 37 B; without the embedding, of which a
+# token reads one row, ours is 36.6 B.)
 
 # %%
 deepseek = models.MODELS["deepseek-v3"].parameters()
@@ -233,8 +235,9 @@ figures.stacked_bars(
 # ## 12.3 Full experts
 #
 # Eight tokens, four experts, $k = 1$. The router sends 5 tokens to expert 0, 1 to expert 1, 2 to expert 2 and
-# none to expert 3. If the experts work at the same time, everybody waits for expert 0. And on hardware that wants
-# arrays of a fixed size, expert 0 needs room for 5, and nobody knew that before.
+# none to expert 3. The mean is 2, so the busiest expert has 2.5 times the mean: an imbalance of 2.5. If the experts work at
+# the same time, everybody waits for expert 0. And on hardware that wants arrays of a fixed size, expert 0 needs room for 5,
+# and nobody knew that before.
 #
 # So one sets a limit, the **capacity** (专家容量). With $T$ tokens:
 #
@@ -265,8 +268,8 @@ show_source(scratch.experts.router.accepted)
 # best with the small ones (arXiv:2101.03961, section 2.3, table 1). Others drop nothing at all and let the sizes
 # vary: MegaBlocks (arXiv:2211.15841), DeepSeek-V3.
 #
-# How skewed is a router? The panel assumes that expert $i$ is liked in proportion to $1/i^{\text{skew}}$. Skew 0
-# means all alike. Move the sliders:
+# How skewed is a router? The panel assumes that expert $i$ is chosen in proportion to $1/i^{\text{skew}}$. At skew 0
+# all are equally popular. Move the sliders:
 #
 # 1. At skew 0.5, what must the capacity factor be so that no token is dropped? Which number in the table tells
 #    you?
@@ -314,7 +317,7 @@ figures.lines(curves, "capacity factor", "choices dropped, %", title, mark=mark)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# All alike it is 1, all on one expert $E = 4$. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
+# If all experts are equally busy it is 1; if one has everything it is $E = 4$. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
 # $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
 
 # %%
@@ -370,11 +373,11 @@ figures.loss(
 
 # %% [markdown]
 # **Explain.** Without the loss one expert ends up with almost everything, and the other three are dead weight
-# that you pay memory for. With it the load evens out. (Other seeds: five of 0 to 5 end between 3.8 and 4 without the
-# loss, one at 2.5; with it all six between 1.05 and 1.3.) A loss that is too weak does not help: try `alpha=0.001`.
+# that you pay memory for. With it the load evens out. (Of the seeds 0 to 5, five end between 3.8 and 4 without the
+# loss and one at 2.5. With it all six end between 1.05 and 1.3.) A loss that is too weak does not help: try `alpha=0.001`.
 #
 # A third term of the loss has another aim: the **z-loss**, the mean of $(\log \sum_i e^{s_i})^2$ over the tokens, where
-# $s_i$ are the router's scores in front of the softmax. Multiplied by 0.001, it keeps the scores small, so that the rounding
+# $s_i$ are the router's scores before the softmax. Multiplied by 0.001, it keeps the scores small, so that the rounding
 # of large scores does not upset the softmax (Zoph et al. 2022, arXiv:2202.08906, section 3.3). It balances nothing.
 #
 # ### Balance without a loss
@@ -487,7 +490,7 @@ steppers.expert_exchange(ranks=4)
 # Set the skew to 0, then the capacity factor to "no limit": what becomes of the waiting, and what of the drops? (Without skew both
 # all but vanish. Without a limit nothing is dropped, but rank 0 gets even more rows, and the others wait longer.)
 #
-# **Remember**: what a rank sends depends on its tokens, what it receives on its experts' popularity.
+# So what a rank sends depends on its tokens, and what it receives on its experts' popularity.
 
 # %%
 show_source(scratch.experts.mixture.MoE.forward)
@@ -564,7 +567,7 @@ expect(
 
 # %% [markdown]
 # **Explain.** There are $n$ ranks with $t$ tokens each. A layer has four all-to-alls: dispatch and combine, forward and
-# backward. When all experts get the same, each of them has $t \cdot k$ rows, and
+# backward. When all experts get the same, a rank puts $t \cdot k$ rows into each of the four, and
 #
 # $$\text{bytes} = 4 \cdot t \cdot k \cdot h \cdot \text{bytes per number}.$$
 #
@@ -619,9 +622,12 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 
 # %% [markdown]
 # Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones do so over NVLink only:
-# the price of small experts is a fast wire. So DeepSeek-V3 sends less. A token goes to at most four of the eight nodes
-# that hold the experts (section 2.1.2), once to each, in 8 bits there and 16 back: 12 bytes a number instead
-# of 32. Even so, its authors count computing and messages as about 1 : 1 (section 3.2.1).
+# the price of small experts is a fast wire.
+#
+# So DeepSeek-V3 sends less. A token's 8 experts lie on at most four of eight nodes (section 2.1.2), and it travels once to
+# each of the four, with 1 byte for each of its $h$ numbers on the way there and 2 on the way back. So a number takes
+# $4 \cdot 3 = 12$ bytes in the forward pass. With a way to each expert, in 16 bits there and back, it would take $8 \cdot 4 = 32$. Even
+# so, its authors count computing and messages as about 1 : 1 (section 3.2.1).
 #
 # Enough work is one half of the matter. The other is *when*: an expert cannot start before its tokens have come. Only the
 # shared expert, which needs no all-to-all, can fill that gap. The rest takes two micro-batches, of which one computes
@@ -636,6 +642,37 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 # so its gradient is already complete, and stays where it is. With $n$ data-parallel ranks and EP of degree $e$,
 # each expert exists $n/e$ times, and its gradients are summed over those only. With 8 ranks and
 # EP 4, ranks 0 and 4 have the same experts.
+#
+# ### Four families, corrected
+#
+# Notes list four "families of parallelism": DP, PP, TP and MoE, and say that PP "combines MP and DP". Ask of
+# each: *what is cut?*
+#
+# | | what is cut |
+# |---|---|
+# | data parallelism, DP | the batch |
+# | tensor parallelism, TP | each matrix |
+# | pipeline parallelism, PP | the stack of layers; micro-batches keep the stages busy |
+# | **expert** parallelism, EP | the set of experts |
+# | context parallelism, CP | the sequence (section 12.6) |
+#
+# MoE is not in the table. It is a kind of model, which you can train on one GPU, as we did in section 12.1, or by
+# DP alone. EP is the parallelism, and MoE is what makes it possible. Nor does PP contain DP: chapter 11's
+# pipelines had one copy of the model. The two are *often used together*, which is not the same.
+#
+# The same note says that pipelines cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). That is so
+# if the layers stand in a row from left to right. Drawn from the bottom to the top, it is the other way round. So ask
+# *what* is cut.
+#
+# **Remember**
+# - EP moves tokens to experts: two all-to-alls per layer and direction.
+# - Bytes of a rank: $2 \cdot (\text{sent} + \text{received}) \cdot h \cdot$ bytes per number. What it sends depends on its tokens, what it receives on its experts' popularity.
+# - Experts of width $f$ do $2.25 f$ FLOP per byte: narrow ones need a fast wire, or fewer copies.
+# - An expert's gradient is summed over its own copies only, and stays at home if there is just one.
+# - MoE is an architecture. EP is a parallelism.
+
+# %% [markdown]
+# ## 12.5 Placing experts, and filling them
 #
 # ### A mesh of their own for the experts
 #
@@ -671,7 +708,7 @@ figures.rank_groups(folded, ranks=16, per_node=8)
 # It saves bytes as well. The two halves of an expert need the same rows. So after the all-to-all each pair gathers
 # each other's rows, and on the way back it sums the two results.
 #
-# **Predict.** How many per cent of the bytes does a GPU still send for its experts, if they are folded? An all-to-all among
+# **Predict.** What percentage of the bytes does a GPU still send for its experts, if they are folded? An all-to-all among
 # 8 sends 7/8 of a GPU's rows; the gather of a pair sends all of them.
 
 # %%
@@ -729,12 +766,9 @@ for name in ("mixtral-8x7b", "deepseek-v3"):
         per_byte = hardware.matmul_intensity(m, its.hidden, its.expert_width)
         part = H100.attainable_flop_per_s(per_byte) / H100.peak_flop_per_s
         curves[name].append((m, 100 * part))
-alone, of_64 = (
-    4096 * 8 // 256,
-    64 * 4096 * 8 // 256,
-)  # rows of one expert of DeepSeek-V3
+of_one = 4096 * 8 // 256  # rows of one expert of DeepSeek-V3
 title = "What the memory of an H100 allows"
-mark = {"tokens of 1 GPU": alone, "of 64": of_64}
+mark = {"tokens of 1 GPU": of_one, "of 64": 64 * of_one}
 figures.lines(
     curves,
     "rows of an expert",
@@ -764,7 +798,7 @@ def rates(count):
     return [2 * 2048 * 32 * 64 / seconds / 1e9 for seconds in (loop, batch)]
 
 
-counts = [2**power for power in range(10)]
+counts = [2**power for power in reversed(range(10))]
 found = [(2048 // count, *rates(count)) for count in counts]
 curves = {"a loop": [(rows, loop) for rows, loop, _ in found]}
 curves["one batched product"] = [(rows, batch) for rows, _, batch in found]
@@ -776,11 +810,13 @@ figures.lines(curves, "rows of an expert", "GFLOP/s", title, doubling=(True, Fal
 # pays once. It holds its rate until a matrix is used for so few rows that reading it takes longer than multiplying: the
 # ridge again. Where this was written, the loop reached a third of the batch's rate at 32 rows, and a tenth at 4.
 #
-# A batch needs equally many rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: one call, with
-# as many rows for each expert as it got. It is `--moe-grouped-gemm` in Megatron-Core, and
-# `torch.nn.functional.grouped_mm` in PyTorch, for GPUs and bf16. (Not measured here. But count: a GPU cuts a result into tiles of, say, 128 × 128 numbers and
-# gives each to one of its processors, of which an H100 has 132. 128 rows × 2048 columns are 16 tiles, so 116 processors
-# do nothing. All 256 experts in one call have 4096 tiles.)
+# A batch needs the same number of rows for each expert. A **grouped product** (分组矩阵乘, grouped GEMM) does not: one call,
+# with as many rows for each expert as it got. It is `--moe-grouped-gemm` in Megatron-Core, and
+# `torch.nn.functional.grouped_mm` in PyTorch, fast on GPUs in bf16.
+#
+# It is not measured here, but you can count. A GPU cuts a result into tiles of, say, 128 × 128 numbers and gives each to one
+# of its processors, of which an H100 has 132. 128 rows × 2048 columns are 16 tiles, so 116 processors do nothing. All 256
+# experts in one call have 4096 tiles.
 #
 # ### The library
 #
@@ -803,37 +839,13 @@ show_source(expert_versions.TorchDispatcher, expert_versions.Library)
 # and `--moe-expert-capacity-factor` for those who want to drop. DeepSpeed has
 # `deepspeed.moe.layer.MoE(…, ep_size=8, k=2)`.
 #
-# ### Four families, put right
-#
-# Notes list four "families of parallelism": DP, PP, TP and MoE, and say that PP "combines MP and DP". Ask of
-# each: *what is cut?*
-#
-# | | what is cut |
-# |---|---|
-# | data parallelism, DP | the batch |
-# | tensor parallelism, TP | each matrix |
-# | pipeline parallelism, PP | the stack of layers; micro-batches keep the stages busy |
-# | **expert** parallelism, EP | the set of experts |
-# | context parallelism, CP | the sequence (next section) |
-#
-# MoE is not in the table. It is a kind of model, which you can train on one GPU, as we did in section 12.1, or by
-# DP alone. EP is the parallelism, and MoE is what makes it possible. Nor does PP contain DP: chapter 11's
-# pipelines had one copy of the model. The two are *often used together*, which is not the same.
-#
-# The same note says that pipelines cut "vertically" (纵向切分) and tensor parallelism "horizontally" (横向切分). With the
-# layers in a row from left to right that is so: a vertical cut falls between two layers, a horizontal one goes through
-# all of them. Whoever draws the layers from the bottom to the top says it the other way round. So ask *what* is cut.
-#
 # **Remember**
-# - EP moves tokens to experts: two all-to-alls per layer and direction.
-# - Bytes of a rank: $2 \cdot (\text{sent} + \text{received}) \cdot h \cdot$ bytes per number.
-# - Experts of width $f$ do $2.25 f$ FLOP per byte: narrow ones need a fast wire, or fewer copies.
-# - An expert with few rows waits for its weights. EP brings it the rows of many GPUs; a grouped product computes all in one call.
-# - Experts' gradients stay at home; all others are all-reduced.
-# - MoE is an architecture. EP is a parallelism.
+# - Experts can have a mesh of their own over the same GPUs. Whole experts within a node send the fewest bytes.
+# - An expert with few rows waits for its weights. EP brings it the rows of many GPUs.
+# - A grouped product computes all experts of a rank in one call.
 
 # %% [markdown]
-# ## 12.5 One long sequence
+# ## 12.6 One long sequence
 #
 # LLaMA-3.1 8B reads 131,072 tokens. Training on *one* such sequence, bf16, flash attention:
 
@@ -960,11 +972,11 @@ show_source(scratch.context.block_attention.merge)
 # %% [markdown]
 # **Remember**
 # - Activations and logits grow with $s$, scores with $s^2$, model states not at all.
-# - All layers but attention treat tokens one by one: they can be cut along the sequence for nothing.
+# - All layers but attention treat tokens one by one: they can be cut along the sequence at no cost.
 # - Two blocks of attention merge exactly, if each remembers its log-sum-exp.
 
 # %% [markdown]
-# ## 12.6 Ring attention
+# ## 12.7 Ring attention
 #
 # $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the
 # block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops every rank has seen
@@ -1090,8 +1102,8 @@ steppers.ring_attention(ranks=4, zigzag=True)
 # **All-gather instead of a ring.** Llama 3 gathers all keys and values at once. With grouped-query attention they
 # are small, and any mask can be used. Fewer, larger messages; more memory, and less to hide behind.
 #
-# **DeepSpeed-Ulysses** (arXiv:2309.14509) uses an all-to-all in front of attention that turns "all heads of some
-# tokens" into "all tokens of some heads", and another one behind it that turns it back. Attention then runs
+# **DeepSpeed-Ulysses** (arXiv:2309.14509) uses an all-to-all before attention that turns "all heads of some
+# tokens" into "all tokens of some heads", and another one after it that turns it back. Attention then runs
 # unchanged, but the degree cannot be larger than the number of heads.
 #
 # In PyTorch: `torch.distributed.tensor.experimental.context_parallel`, still experimental, for GPUs. In
@@ -1103,13 +1115,13 @@ steppers.ring_attention(ranks=4, zigzag=True)
 # - The longer the slice, the better the ring hides.
 
 # %% [markdown]
-# ## 12.7 Demo: experts on four ranks, a ring of four
+# ## 12.8 Demo: experts on four ranks, a ring of four
 #
 # First the experts: a GPT of 2 layers with 4 experts each, one expert per rank, $k = 2$, 256 tokens in all. Once
 # with a router that deals the tokens out in turn, so that the balanced formula holds exactly, and once with the
 # real one.
 #
-# **Predict.** Routers are free to choose. What is the least that a rank can send, in per cent of the balanced bytes,
+# **Predict.** Routers are free to choose. What is the least that a rank can send, as a percentage of the balanced bytes,
 # whatever the router does?
 
 # %%
@@ -1199,7 +1211,7 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 
 # %% [markdown]
 # **Explain.** Zig-zag changes which tokens lie where, not how many. A ring makes 3 hops in each of 3 rounds and 2 layers, 18 in all. The demo takes its predictions from `theory.network.step_traffic`, where the ring is the `cp` axis, and the
-# counter agrees to the byte. Scores per rank are those of section 12.6. The differences to one process are
+# counter agrees to the byte. Scores per rank are those of section 12.7. The differences to one process are
 # rounding ($10^{-7}$).
 #
 # The all-gather version sends $2 \cdot 262{,}144$ B: whole tensors of all 4 ranks, of which three quarters
@@ -1281,36 +1293,30 @@ gpus = math.ceil(16 * count.total / 80e9)
 check("12.2", [mfu, gpus])
 
 # %% [markdown] tags=["exercise"]
-# **12.3** (published mistake) Notes call DP, PP, TP and MoE "the four kinds of
-# parallelism", and say that "pipeline parallelism combines model and data parallelism, in worker threads". Which
-# of these sentences are true?
+# **12.3** Mixtral trains on 16 GPUs with tp 2, cp 2, dp 4 and ep 4. Neighbours in number are a tp group; then come cp and dp. In
+# the experts' mesh the order is etp, ep, edp. Follow the tensors of rank 6. With which ranks, itself among them, does it share each of these? Give
+# lists in order. The last two are without folding: tp cuts the experts as well.
 
 # %% tags=["exercise"]
-true = {
-    "a mixture of experts can be trained on one GPU": ...,
-    "a mixture of experts is a way to cut work over GPUs": ...,
-    "expert parallelism cuts the set of experts over ranks": ...,
-    "a pipeline needs data parallelism": ...,
-    "a pipeline cuts the layers, and the batch into micro-batches": ...,
-    "the stages of a pipeline are threads of one process": ...,
-    "Mixtral 8x7B has 56 billion parameters": ...,
+shared = {
+    "tp: the matrices of its attention": ...,
+    "cp: its sequences": ...,
+    "the sum of the gradients of its attention": ...,
+    "etp 1: the all-to-all of its tokens": ...,
+    "etp 1: the sum of its experts' gradients": ...,
+    "etp 2: the all-to-all of its tokens": ...,
+    "etp 2: the sum of its experts' gradients": ...,
 }
 ### BEGIN SOLUTION
-true = {
-    "a mixture of experts can be trained on one GPU": True,
-    "a mixture of experts is a way to cut work over GPUs": False,
-    "expert parallelism cuts the set of experts over ranks": True,
-    "a pipeline needs data parallelism": False,
-    "a pipeline cuts the layers, and the batch into micro-batches": True,
-    "the stages of a pipeline are threads of one process": False,
-    "Mixtral 8x7B has 56 billion parameters": False,
-}
+attention = [6, 7], [4, 6], list(range(0, 16, 2))  # over cp and dp: the same half
+folded, cut = ([4, 5, 6, 7], [2, 6, 10, 14]), ([0, 2, 4, 6], [6, 14])
+shared = dict(zip(shared, [*attention, *folded, *cut], strict=True))
 ### END SOLUTION
-check("12.3", true)
+check("12.3", shared)
 
 # %% [markdown] tags=["exercise"]
 # **12.4** 4096 tokens, 8 experts, $k = 1$, capacity factor 1.25, the $i$-th expert
-# liked in proportion to $1/i$. Guess the dropped part first. Then compute, with `experts.expert_load`: the
+# chosen in proportion to $1/i$. Guess the dropped part first. Then compute, with `experts.expert_load`: the
 # dropped fraction at factor 1.25, and the smallest of the factors 1, 1.5, 2, 2.5, 3, 3.5, 4 at which nothing is
 # dropped.
 
@@ -1334,7 +1340,7 @@ check("12.4", [dropped_fraction, factor])
 
 # %% tags=["exercise"]
 def balance_loss(chosen: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """1 when all experts are chosen alike, as many as there are experts at worst."""
+    """1 when all experts are chosen equally often; at worst the number of experts."""
     ### BEGIN SOLUTION
     experts = probabilities.shape[1]
     share = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -1514,7 +1520,7 @@ from course_lib.scratch.experts.all_to_all import AllToAll, Dispatcher
 check("12.10", [AllToAll, Dispatcher])
 
 # %% [markdown] tags=["exercise"]
-# **12.11** Write the forward pass of ring attention (sections 12.5 and 12.6): attention to one block, the merge of
+# **12.11** Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of
 # two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
 #
 # - `ring.rank` of `ring.ranks` is this rank. Its slice of the sequence is one chunk, or two that are not neighbours.
@@ -1578,7 +1584,7 @@ check("12.11", [block_forward, merge, ring_forward])
 
 # %% [markdown] tags=["exercise"]
 # **12.12** Qwen3-30B-A3B has $h = 2048$ and 128 experts of width $f = 768$ (three matrices each), of which a token uses 8.
-# Train it in bf16 on H100s (989.4 TFLOP/s, 3.35 TB/s), with 4096 tokens on a GPU and all experts asked alike.
+# Train it in bf16 on H100s (989.4 TFLOP/s, 3.35 TB/s), with 4096 tokens on a GPU and all experts equally popular.
 #
 # How many FLOP do the experts do for each byte that is sent under EP? What bandwidth (bytes per second, one way) must a wire have, so that
 # computing at the peak could hide the way? How many rows must an expert get before reading its weights is no longer the limit? And which is

@@ -12,8 +12,8 @@
 # - write a parameter server with its two requests, pull and push, and say when its link is full,
 # - predict by how many updates a gradient is late where nobody waits, and what that does to the learning rate,
 # - tell pipelines that flush from those that keep old weights, and both from local SGD,
-# - say how much of a copy from the host hides behind computing, and from how many tokens on all of it does,
-# - put `torch.distributed`, DDP and RPC in their places, and read the order of events in a model that uses all three.
+# - say how much of a copy from the host hides behind computing, and how many tokens it takes to hide all of it,
+# - say what `torch.distributed`, DDP and RPC (remote procedure calls, chapter 6) are each for, and read the order of events in a model that uses all three.
 #
 # Time: about 80 minutes, and 90 for the exercises, one of which is a parameter server that you write. You need chapters 6, 7 and 11.
 
@@ -68,7 +68,7 @@ figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 # %% [markdown]
 # Row 4 was used twice, so it has the sum of both gradients. All other rows are zeros, and we knew that before we computed anything. Such a table is the **sparse part** (稀疏部分) of a model: large, and hardly touched by one batch. The matrices that follow it are
 # the **dense part** (稠密部分): every sample uses all of their weights. Language models are dense. Their embedding has some 100,000 rows, and a batch
-# of a million tokens meets most of them. Recommenders, search and advertising are sparse, and their tables take terabytes (Meta has shown training of models with up to 12 trillion parameters, arXiv:2104.05158).
+# of a million tokens meets most of them. Recommenders, search and advertising are sparse, and their tables take terabytes (Meta has trained models of up to 12 trillion parameters, arXiv:2104.05158).
 #
 # DDP does not look for zeros. It all-reduces all rows, at $2(n-1)/n$ times the table (chapter 6):
 
@@ -83,7 +83,7 @@ assert times == all_reduced / exchange.total_bytes
 expect(times, label="all-reduced / exchanged", yours=factor)
 
 # %% [markdown]
-# **Explain.** DDP sends 448 GB, and on each GPU only 0.01 % of the rows are not zero. Over 25 GB/s that takes 18 s. The useful part is 52 MB
+# **Explain.** DDP sends 448 GB, and on each GPU only 0.01 % of the rows are not zero. At 25 GB/s that takes 18 s. The useful part is 52 MB
 # and takes 2 ms:
 #
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
@@ -122,7 +122,7 @@ show_source(ParameterServer.serve_together, ParameterServer.gradient)
 
 # %% [markdown]
 # **Predict.** One server, two trainers, rows of 64 numbers in fp32. Trainer 0 looks up the rows 7, 3, 7, 7; trainer 1 the rows 3 and 9. How
-# many bytes does trainer 0 send *and* receive in an update? A row number has 8 bytes, and so has the header before each request.
+# many bytes does trainer 0 send *and* receive in an update? A row number has 8 bytes, and so does the header before each request.
 
 # %%
 bytes_0 = predict("14.exchange", "Bytes of trainer 0?", yours=None, unit="B")
@@ -430,7 +430,7 @@ linked = {
 figures.bars(linked, "{:,.0f} B".format, "What goes through a link in an update")
 
 # %% [markdown]
-# The losses are those of one process, to the last digits. The table has 8192 rows and a trainer uses about a hundred of them, so an all-reduce of the table, the last bar, sends some fifty times as much
+# The losses are those of one process, up to rounding. The table has 8192 rows and a trainer uses about a hundred of them, so an all-reduce of the table, the last bar, sends some fifty times as much
 # as a trainer exchanges.
 #
 # **Remember**
@@ -450,15 +450,15 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # The price: while a trainer computes, others change the table. Its gradient is right for a table that no longer exists. The number of updates that others make in
 # between is its **staleness** (陈旧度).
 #
-# Walk through 160 ms of it. Three trainers compute for 30, 36 and 120 ms, and messages take no time. Each blue arrow is a pull and brings a version of the table. Each orange arrow is a push and makes a new version. Trainer 2 pushes its first gradient, which belongs to version 0.
-# Which version has the table by then?
+# Walk through 160 ms of it. Three trainers compute for 30, 36 and 120 ms, and messages take no time. Each blue arrow is a pull and brings a version of the table. Each orange arrow is a push and makes a new version. What is still to be computed is dashed. Trainer 2 pushes its first gradient, which belongs to version 0.
+# Which version is the table at by then?
 
 # %%
 stepper = steppers.served(rule="nobody waits", slow_ms=120)
 stepper
 
 # %% [markdown]
-# Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: look at how late the first gradient of trainer 2 is now, and who waits for it.
+# Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: the first gradient of trainer 2 is 4 late instead of 7, because trainers 0 and 1 wait for it after two updates each.
 #
 # **Predict.** One server and three trainers, the third of which computes four times as long as the others. By how many updates is a gradient late,
 # on average over *all* gradients?
@@ -495,7 +495,7 @@ figures.late_gradients(
 # have just become older by one. So each update makes two other gradients later by one, whoever made it, and the average is $n - 1$. (The run has a
 # little less: at the start nobody is late yet, and between push and pull a trainer holds no rows.)
 #
-# But the trainers do not share it equally, as the figure shows. While the slow one computes once, each of the others updates four times. So its gradients are about 8 updates late, and theirs about 1.25. (In a short run such as this one it is a little less.) A slow
+# But the trainers do not share it equally, as the figure shows. While the slow one computes once, each of the others updates four times. So its gradients are about 8 updates late, and theirs about 1.25. (In a run as short as this one it is less, and on a busy machine less again.) A slow
 # trainer delays nobody here, but what it sends is old.
 #
 # ### What lateness does
@@ -509,7 +509,7 @@ limit = predict("14.rate", "Largest learning rate?", yours=None)
 
 
 # %%
-def distance(late, rate, updates=60):
+def distance(late, rate, updates):
     """|w| after each update, from w = 1."""
     weights = descend(
         torch.tensor(1.0), lambda w: w, lr=rate, late=late, updates=updates
@@ -528,11 +528,19 @@ limit_1 = served.largest_stable_rate(late=1)
 expect(limit_1, middle, within=0.02, label="largest rate", yours=limit)
 
 # %%
-figures.loss({f"{late} late": distance(late, rate=0.3)[:31] for late in (0, 1, 4, 5)})
+figures.lines(
+    {
+        f"{late} late": list(enumerate(distance(late, rate=0.3, updates=30)))
+        for late in (0, 1, 4, 5)
+    },
+    "updates",
+    "distance from the minimum",
+    "Descent with the learning rate 0.3",
+)
 
 # %% [markdown]
 # **Explain.** Below 1: one late update halves the limit. If gradients are $\tau$ updates late, the limit is $2 \sin \frac{\pi}{2(2\tau + 1)}$, about $\pi / 2\tau$ (Levin and May 1976). The more trainers, the
-# smaller the rate. All curves have the learning rate 0.3, and "loss" is the distance from the minimum here. One late update even helps. Four updates late, $w$ oscillates, and five late, it diverges: each step answers to where $w$ was, overshoots, and comes back
+# smaller the rate. All four curves have the same learning rate. One late update even helps. Four updates late, $w$ oscillates, and five late, it diverges: each step responds to where $w$ was, overshoots, and comes back
 # too late again.
 #
 # Sparse tables suffer less. Two trainers rarely use the same row, and a row that nobody else has touched isn't stale. Dense layers suffer
@@ -607,7 +615,7 @@ def gap(stages, number=6):
 
 # %%
 kept, lost = trained(stash=True), trained(stash=False)
-print(f"with the stash: off by {gap(kept):.0e}; without: by {gap(lost):.0%}")
+print(f"with the stash: off by {gap(kept):.1%}; without: by {gap(lost):.1%}")
 print("late by stage:", [stage.late[-1] for stage in kept])
 assert gap(kept) < 1e-5 < 1e-2 < gap(lost)
 
@@ -691,7 +699,7 @@ figures.lines(
 #
 # ### What is added up, and where
 #
-# "How gradients are aggregated differs from method to method", says note 003 of pipelines, and stops there. It is true of all methods:
+# "How gradients are aggregated differs from method to method", says note 003 of pipelines, and stops there. That is true far beyond pipelines:
 #
 # | method | what is combined | how | where the result is |
 # |---|---|---|---|
@@ -714,7 +722,7 @@ figures.lines(
 # %% [markdown]
 # ## 14.5 GeePS: swapping behind the computation
 #
-# What if the server is your own host? GeePS (Cui et al. 2016, doi:10.1145/2901318.2901323) is a parameter server whose GPUs keep in their memory only what they need now. All the rest waits in the memory of the host, and a separate thread brings each layer before its
+# What if the server is your own host? GeePS (Cui et al. 2016, doi:10.1145/2901318.2901323) is a parameter server whose GPUs keep in their memory only what they need now. All the rest waits in the memory of the host, and a separate thread fetches each layer before its
 # turn. Note 003 mentions it, with the condition that matters: the exchange must not slow down the computation. When is that so?
 #
 # While layer $i$ computes, layer $i + 1$ is copied. There is room for these two.
@@ -783,7 +791,7 @@ figures.overlap(
 # here 10 ms: $30 + 7 \cdot 10 + 8 \cdot 20 = 260$ ms. The link never rests, so here the computing hides behind the copying. With 20 ms of copying and 30 ms of computing it
 # would take 260 ms as well, but then the GPU would never rest after the first copy.
 #
-# ### From how many tokens on?
+# ### How many tokens are enough?
 #
 # A layer of $P$ parameters in bf16 has $2P$ bytes. On $T$ tokens its forward pass takes $2PT$ FLOP (chapter 5). With a bus of $B$ bytes/s and a GPU that reaches $F$ FLOP/s, the copy is hidden
 # if
@@ -806,7 +814,7 @@ figures.lines(
     {"computing": [(tokens, 1000 * seconds) for tokens, seconds in compute_s.items()]},
     "tokens in a batch",
     "ms for one layer of LLaMA-2 7B",
-    "Right of the upright line the copy hides",
+    "Right of the vertical line the copy hides",
     doubling=(True, False),
     level={"its copy": 1000 * swap_s},
     mark={f"{enough:,.0f} tokens": enough},
@@ -818,7 +826,7 @@ figures.lines(
 #
 # **Remember**
 # - Exposed: $\max(0, \text{swap} - \text{compute})$ for each layer, and the first copy.
-# - Copies of weights hide from $F/B$ tokens on, whatever the layer's size.
+# - With $F/B$ tokens or more, copies of weights are hidden, whatever the layer's size.
 
 # %% [markdown]
 # ## 14.6 `torch.distributed`, DDP, RPC
@@ -853,7 +861,7 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 
 # %% [markdown]
 # **Explain.** One: TensorPipe. The sentence was true once. Until PyTorch 1.9, RPC could send its messages through a process group, which could be Gloo's; that backend was withdrawn in 1.10
-# ([pytorch/pytorch issue 55615](https://github.com/pytorch/pytorch/issues/55615)). RPC as a whole is "stable and in maintenance mode".
+# ([pytorch/pytorch issue 55615](https://github.com/pytorch/pytorch/issues/55615)).
 #
 # ### Legacy, and why it still matters
 #
@@ -873,7 +881,7 @@ assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
 # ## 14.7 Demo: all of it in one model
 #
 # Note 002 describes a model in two parts and four processes. A **master** (主进程) makes the table on the server and tells the trainers to train. Each trainer has a dense part; the note's is a single fully connected layer
-# (全连接层), `nn.Linear`. Level arrows are RPC, the upright one is DDP:
+# (全连接层), `nn.Linear`. Horizontal arrows are RPC, the vertical one is DDP:
 
 # %%
 figures.who_asks_whom(
@@ -908,7 +916,7 @@ show_source(scratch.hybrid.HybridModel)
 show_source(scratch.hybrid.update)
 
 # %% [markdown]
-# The `context` keeps the gradients, since the server has a context for each trainer at the same time, and in `.grad` they would mix.
+# The `context` keeps the gradients. The server works for all trainers at once, each with its own context; in `.grad` their gradients would mix.
 #
 # **Predict.** Each process writes down what happens in it: look-ups, losses, gradients, messages, updates. One update of the two trainers has 22 such events. How many of them happen in the *master*?
 
@@ -1005,7 +1013,7 @@ else:
 # 3. One server's link is full at (time of an update) / (time of one push) trainers.
 # 4. Nobody waits: $n-1$ updates late on average, and a smaller learning rate.
 # 5. Flush or stash, in step or late: exact gradients cost waiting.
-# 6. A copy hides behind computing as long as the computing lasts; copies of weights hide from $F/B$ tokens on.
+# 6. A copy hides behind computing as long as the computing lasts; copies of weights need $F/B$ tokens for that.
 # 7. Collectives need everybody, RPC one caller. PyTorch's RPC is in maintenance mode; the idea is not.
 
 # %%
@@ -1192,7 +1200,7 @@ earlier = {
 check("14.8", earlier)
 
 # %% [markdown] tags=["exercise"]
-# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, in bf16, lie in the host's memory, behind a bus of 63 GB/s. A GPU with room for two layers reaches 400 TFLOP/s. (a) From how many tokens on does copying hide behind the forward pass? (b) How many
+# **14.9** LLaMA-2 70B has 80 layers of 855,654,400 parameters. Its weights, in bf16, lie in the host's memory, behind a bus of 63 GB/s. A GPU with room for two layers reaches 400 TFLOP/s. (a) How many tokens does it take to hide the copying behind the forward pass? (b) How many
 # seconds is a forward pass of 2048 tokens, if each layer is copied while the one before it computes? (c) How many times as long is it without that?
 
 # %% tags=["exercise"]

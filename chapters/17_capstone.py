@@ -15,7 +15,7 @@
 # - plan the training of a 70B model, defend the plan, and test it on eight small ranks,
 # - say in which direction your own intuition errs.
 #
-# Time: two sittings without the exercises, sections 17.1 to 17.4 in about an hour, and 17.5 to 17.9 in about 75 minutes, with as much again as you like for your plan and report. The exercises take about two hours. You need chapters 5, 9, 11 and 13.
+# Time: two sittings without the exercises, sections 17.1 to 17.4 in about an hour, and 17.5 to 17.9 in about 75 minutes, with as much again as you like for your plan and report. The exercises take about two and a half hours. You need chapters 5, 9, 11 and 13.
 
 # %%
 import json
@@ -231,7 +231,7 @@ assert faster_memory.verdict == VERDICTS[True, False] and faster_memory.found ==
 # %% [markdown]
 # ## 17.3 Audit B: GPT-2 at 128 tokens
 #
-# Note 002 quotes the experiment that section 9.5 took apart: GPT-2 on two cards of 24 GB. FSDP trains with 15 samples where DDP manages 7, and it trains the XL model, where DDP fails. The command in the article says `--block_size 12`.
+# Note 002 quotes the experiment that section 9.7 took apart: GPT-2 on two cards of 24 GB. FSDP trains with 15 samples where DDP manages 7, and it trains the XL model, where DDP fails. The command in the article says `--block_size 12`.
 #
 # **Predict.** The article gives six results: four batches of Large, XL's failure under DDP, and XL's batch under FULL_SHARD. How many of the six does the theory confirm *on the article's own terms*, with 12 tokens in a sample?
 
@@ -335,7 +335,7 @@ figures.audited(fsdp_audit, "What is said of the speed of FSDP and YaFSDP")
 # %% [markdown]
 # Near-linear is what the theory expects. A ring's bytes hardly grow with its members, $\frac{n-1}{n}$, so a GPU with the same work stays as fast. Latency does grow with $n$. The paper suspects that T5 lost its 7 % to messages that no longer hide on a large cluster.
 #
-# The third line is about YaFSDP. 26 % less *time* is 36 % more *throughput* (section 9.6). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was assumed.
+# The third line is about YaFSDP. 26 % less *time* is 36 % more *throughput* (section 9.8). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was assumed.
 #
 # One more line is the most interesting. For 175B on 128 GPUs the theory expects 212 TFLOP/s on each:
 
@@ -467,15 +467,17 @@ figures.shared_rates(
 #
 # The picture in note 001 shows the same. Its first row is the computing stream, the others are messages. Gaps between the messages come first, and then the same gaps in the computing. A profile shows you the gap in the row where it hurts. Its cause is in another row, and earlier.
 #
-# 23 % is of the size that YaFSDP's table has for models like this one, 7 to 27 % (section 9.6). Take that as a sign that the explanation is possible, not as a proof, because we chose the weight.
+# 23 % is about what YaFSDP's table shows for models like this one, 7 to 27 % (section 9.8). Take that as a sign that the explanation is possible, not as a proof, because we chose the weight.
 #
-# Each part alone is too short to matter, and no message is slow. That made it hard to find, and it is why a faster network is no cure. YaFSDP writes gradients into the buffer in the first place, and divides once at the end. Where is the cliff? Find the weight from which the copies cost no more than their own time, and the price of "message SMs" without any copies.
+# Each part alone is too short to matter, and no message is slow. That made it hard to find, and it is why a faster network is no cure. YaFSDP writes gradients into the buffer in the first place, and divides once at the end.
+#
+# Where is the cliff? Find the weight above which the copies cost no more than their own time. Then take the copies away: what do the "message SMs" cost by themselves?
 
 # %%
 panels.give_way()
 
 # %% [markdown]
-# Answers: The cliff lies near 1 / 10. From there on the copies cost about 3 %, their own time; at 1 / 20 they cost 28 % in the panel's five layers, at 1 / 100 38 %. Until the chain of messages and copies is longer than the computing, nothing happens; beyond that, each millisecond counts in full. Without copies, 20 message SMs lengthen the pass from 543 to 584 ms.
+# **Answers.** The cliff lies near 1 / 10. From there on the copies cost about 3 %, their own time; at 1 / 20 they cost 28 % in the panel's five layers, and at 1 / 100 38 %. Until the chain of messages and copies is longer than the computing, nothing happens; beyond that, each millisecond counts in full. Without copies, 20 message SMs lengthen the pass from 543 to 584 ms.
 #
 # What the model leaves out: real kernels give SMs back block by block, caches are shared too, and a GPU with stream priorities lets small kernels go first. Your own GPU answers with a profile, `torch.profiler` and `course demo overlap --trace trace.json`.
 #
@@ -493,7 +495,7 @@ panels.give_way()
 
 # %%
 bloom = whole_run.BLOOM
-print(f"6ND = {bloom.flop:.3g} FLOP")
+print(f"6ND = {bloom.flop / 1e23:.2f} · 10^23 FLOP")
 print(f"{bloom.flop_per_s / 1e12:.1f} TFLOP/s on each GPU")
 expect(100 * bloom.mfu, label="of the peak", unit="%", yours=bloom_share)
 assert round(bloom.flop_per_s / 1e12) == 99
@@ -532,7 +534,7 @@ figures.paid_time(bloom_audit)
 # - The yellow band is arithmetic that 6ND does not count. More memory makes it thinner, because less is recomputed.
 # - The hatched column is hours without such steps. Checkpoints, restarts and spare nodes make it narrower (chapter 15).
 #
-# Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed per week. Here is the same product for other whole trainings:
+# Ninety percent over almost four months is good. The team had four nodes in reserve, and one or two GPUs failed per week. Here is the MFU of other whole training runs:
 
 # %%
 runs = {
@@ -543,7 +545,7 @@ assert max(runs.values(), key=lambda run: run.mfu).name == "LLaMA 65B"
 figures.bars(
     {name: run.mfu for name, run in runs.items()},
     {name: f"{run.mfu:.1%}" for name, run in runs.items()},
-    "MFU of whole trainings, and the speed of one GPU",
+    "MFU of whole training runs, and the speed of one GPU",
     style.COMPUTING,
 )
 
@@ -551,12 +553,12 @@ figures.bars(
 figures.audited(whole_run.bloom(), "What is said of BLOOM's training")
 
 # %% [markdown]
-# So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, used half as much again, with sequences of the same length and much less recomputation. It is close to Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable. Its largest single reserve was recomputation: 26 % of the arithmetic was done twice or belonged to attention.
+# So, was that good? It was not the best of its time: LLaMA 65B, on the same chip, reached half as much again, with sequences of the same length and much less recomputation. It is close to Llama 3 405B, which had a much larger cluster to keep busy. For a first run of this size on a public machine it is respectable. The largest single thing to win back was recomputation: 26 % of the arithmetic was done twice or belonged to attention.
 #
 # The last claim is curious. The hours are 3.9 months of 384 GPUs, and the calendar agrees, 118 days (arXiv:2211.02001). The steps alone would have taken 3.5 months, which is what the report says.
 #
 # **Remember**
-# - The MFU of a training is a product: HFU of a step · useful part · kept hours.
+# - The MFU of a training run is a product: HFU of a step · useful part · kept hours.
 # - A rate that does not say whether recomputation counts is two rates.
 # - Recompute the log to its last digit. If you can't, you have not understood what it counts.
 
@@ -616,7 +618,7 @@ figures.stacked_bars(
 # **Explain.** 30 ms, and it is neither arithmetic (0.1 ms) nor bytes on the wire (0.15 ms).
 #
 # - *Reading the weights* takes 17 ms: each card must read its 17 GB to make one token. That is 1 FLOP per byte, where the card's ridge is at 164 (section 5.4).
-# - *Latency* takes 13 ms: 160 sums, one after another, of 14 steps each. In training twice as many sums stood beside a second of computing, and nobody saw it. (For such small sums real engines use algorithms with fewer steps than a ring. The order of magnitude stays.)
+# - *Latency* takes 13 ms: 160 sums, one after another, of 14 steps each. In training twice as many sums stood beside a second of computing, and nobody noticed. (For such small sums real engines use algorithms with fewer steps than a ring. The order of magnitude stays.)
 #
 # So FLOP and the bytes between cards limit training; memory bandwidth and latency limit decoding. The same card can be good at one and poor at the other.
 #
@@ -699,7 +701,7 @@ assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
 # %% [markdown]
 # **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one does, and by far: 731 sequences share a reading of the weights, and 34 on the 4090. Per hour you pay for FLOP, bandwidth and capacity together. Decoding uses the last two.
 #
-# Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go together, and a quarter more on the H200. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. It can also test the notes' argument for the H200: *more memory means less accumulation*. The line in the middle is an H200 with the H100's memory:
+# Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go together, and a quarter more on the H200. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. It can also test the notes' argument for the H200: *more memory means less accumulation*. The second line is an H200 with the H100's memory:
 
 # %%
 same_memory = replace(h200, name="H200, 80 GB", memory_bytes=h100.memory_bytes)
@@ -759,7 +761,7 @@ panels.token_cost()
 # %% [markdown]
 # Three things to try: the price at which a 4090 generates as cheaply as an H100, each with a full batch; a context of 32,768 tokens; and the 405B model.
 #
-# Answers: At 0.15 USD an hour, less than half of its price above. With 32,768 tokens of context only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much. The 405B model's weights alone are more than eight H100, A100, L40S or 4090 can hold; they fit on H200, B200 and MI300X.
+# **Answers.** At 0.15 USD an hour, less than half of its price above. With 32,768 tokens of context only 49 sequences fit on the H100s instead of 398, and a generated token costs seven times as much. The 405B model's weights alone are more than eight H100, A100, L40S or 4090 can hold; they fit on H200, B200 and MI300X.
 #
 # **Remember**
 # - Training pays for FLOP and bytes between cards; decoding for memory bandwidth, latency, and room for a batch.
@@ -838,7 +840,7 @@ figures.ranked_layouts(
 )
 
 # %% [markdown]
-# The first line takes 41 days at best and 47 at worst. Before you sign it, look at its memory on each of its four stages:
+# The sturdiest layout, the last bar, takes 41 days at best and 47 at worst. Before you sign it, look at its memory on each of its four stages:
 
 # %%
 sturdy_job = both["optimistic"].question.job(sturdiest.option.layout)
@@ -1020,7 +1022,7 @@ report()
 # %% [markdown]
 # Open `report.html` in a browser. It is one file that needs no network, so you can send it to somebody. `report.pdf` is the same on paper, if there is a Chromium or Chrome to print it. In a terminal: `course report --name "…" --race`, which also measures your parts beside the course's.
 #
-# Look at the picture first. Squares left of the line are guesses that were too low, and the tall upright mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? Correct your next estimate in that direction; the size of a single miss matters
+# Look at the picture first. Squares left of the line are guesses that were too low, and the tall vertical mark is the middle of a topic. Is there a topic whose squares lie mostly on one side? Correct your next estimate in that direction; the size of a single miss matters
 # less.
 #
 # Then close it for today, and run it again in a month with new predictions. The first numbers stay.
@@ -1036,7 +1038,7 @@ report()
 # 2. Most published mistakes are right sums on wrong terms. So are most of your own.
 # 3. Two families of parallelism pass bits on; two add numbers.
 # 4. Whatever overlaps shares a processor. Look for the cause of a gap in another row, and earlier.
-# 5. MFU of a training = HFU of a step · useful part · kept hours.
+# 5. MFU of a training run = HFU of a step · useful part · kept hours.
 # 6. Training pays for FLOP, decoding for memory. Prices have dates.
 # 7. Plan under two sets of assumptions, and say on which one your plan rests.
 # 8. A small run proves counts, bytes and equality, and nothing about time.
@@ -1255,7 +1257,7 @@ audit_d = {
 check("17.7", audit_d)
 
 # %% [markdown] tags=["exercise"]
-# **17.8** (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.6, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP.
+# **17.8** (published claims, note 001) "Training time falls by up to 26 %", "25 % faster", "saves 150 GPUs". Take the row of LLaMA-2 70B from section 9.8, 256 GPUs and 2048 tokens: a step takes 8.87 s with FSDP and 6.97 s with YaFSDP. A training takes 60 days with FSDP.
 #
 # Give the days with YaFSDP; the factor by which more tokens are trained in the same 60 days; and the number of GPUs (a fraction is fine) with which YaFSDP needs 60 days again, if it scales linearly. Now to the 150 GPUs: out of how many are they saved, at this row's saving? And at that of the table's weakest row, 2.32 %?
 
@@ -1271,7 +1273,7 @@ saved_of_weakest = 150 / 0.0232
 check("17.8", [days, more_tokens, gpus, saved_of, saved_of_weakest])
 
 # %% [markdown] tags=["exercise"]
-# **17.9** Three trainings move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
+# **17.9** Three training runs move from H100 to H200, in nodes of 8: the same peak and the same NVLink, but 141 GB instead of 80. What does the planner buy with the memory: `"no recomputation"`, `"fewer cuts"` (a smaller $tp \cdot pp \cdot cp$) or `"larger micro-batches"`? Take the first of these that applies. And if an hour of an H200 costs a quarter more than
 # one of an H100, for which of the three is it cheaper per token? Write down your guess first. Then ask the planner for the fastest layout on either card.
 
 # %% tags=["exercise"]

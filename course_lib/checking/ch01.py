@@ -23,18 +23,17 @@ from course_lib.theory.step.batching import Batching, rank_samples
     kind="debug",
     title="epoch = batch × iterations?",
     hints=(
-        "What happens to the samples that do not fill a batch?",
-        "Nothing is dropped, so round up.",
-        "The last batch has what the 390 full ones leave over.",
+        "What does each log say about samples that do not fill a batch?",
+        "Nothing dropped: rounded up. Which numbers of samples give 61?",
+        "Dropped: rounded down. Both must hold: take the larger of the two smallest.",
     ),
 )
 def _iterations(answer: Any) -> None:
-    epoch = Batching(samples=50_000, micro_batch=128).epoch()
     expect_equal(
         answer,
-        [epoch.micro_steps, epoch.last_micro_batch],
-        "50,000 / 128 = 390.6: 390 full batches and a 391st with the remaining 80 samples",
-        wants="two whole numbers: iterations and size of the last batch",
+        [max(60 * 16 + 1, 38 * 25), min(61 * 16, 39 * 25 - 1)],
+        "the first log fits 961 to 976 samples, the second 950 to 974",
+        wants="two whole numbers: the fewest and the most samples",
     )
 
 
@@ -120,29 +119,32 @@ def _my_samples(function: Any) -> None:
 @exercise(
     "1.5",
     kind="debug",
-    title="the same order every epoch",
+    title="a run that is resumed",
     hints=(
-        "Print the orders of two epochs.",
-        "The sampler does not count epochs: see section 1.4.",
+        "Print the orders of two ranks: do they share the samples of an epoch?",
+        "Which epoch is the first one after the break, and which one does the sampler think it is?",
+        "See section 1.4: the order depends on seed + epoch, and must be the same on all ranks.",
     ),
 )
 def _orders(function: Any) -> None:
-    by_rank = [
-        call(function, 12, 2, rank, 3, signature="orders(samples, world, rank, epochs)")
-        for rank in range(2)
-    ]
+    signature = "orders(samples, world, rank, epochs, first)"
+    by_rank = [call(function, 12, 2, rank, 3, 0, signature=signature) for rank in range(2)]
     for epochs in by_rank:
         expect_parts(epochs, 3, "a list with one list of sample numbers for each of 3 epochs")
         for order in epochs:
             expect_whole_numbers(order, "a list of sample numbers for each epoch")
     for epoch in range(3):
         seen = sorted(sample for epochs in by_rank for sample in epochs[epoch])
-        expect_equal(seen, list(range(12)), "together the ranks see each sample once per epoch")
+        because = "together the ranks see each sample once per epoch"
+        expect_equal(seen, list(range(12)), because, what="in one epoch both ranks together")
     if len({tuple(order) for order in by_rank[0]}) < 3:
         raise Wrong(
-            "gave the same order twice in 3 epochs, expected 3 different ones because "
-            "set_epoch(epoch) must tell the sampler which epoch it is"
+            "gave the same order twice in 3 epochs, expected 3 different ones",
+            "set_epoch(epoch) must tell the sampler which epoch it is",
         )
+    resumed = call(function, 12, 2, 0, 1, 2, signature=signature)
+    because = "the first epoch after the break has its own number, not 0"
+    expect_equal(resumed, by_rank[0][2:], because, what="resumed at epoch 2, it")
 
 
 @exercise(

@@ -10,8 +10,10 @@ from course_lib.checking import (
     Wrong,
     exercise,
     expect_calls,
+    expect_choice,
     expect_entries,
     expect_equal,
+    expect_number,
     expect_parts,
     run,
 )
@@ -306,32 +308,37 @@ def _noise(answer: Any) -> None:
     )
 
 
+_CRITICAL = 1920
+
+
+def _sgd_rate(batch: int) -> float:
+    """The best rate of exercise 2.8's SGD, from the one at batch 128."""
+    return scaled_learning_rate(0.05, 128, batch, rule="linear", critical_batch=_CRITICAL)
+
+
 @exercise(
     "2.8",
-    kind="calculate",
-    title="the learning rate",
+    kind="debug",
+    title="two sweeps without labels",
     hints=(
-        "By which factor is the batch smaller? Which rule is for which optimizer?",
-        "SGD's rate follows the ratio of the batches, Adam's its square root.",
-        "Section 2.5: 0.8 is the largest rate over 1 + 4096/2048. Divide it by 1 + 4096/32,768.",
+        "The batch grows by 5. By which factor would each rule let the rate grow?",
+        "Far below the critical batch SGD's factor would be 5; near it, less. Adam's is √5.",
+        "Section 2.5: rate · (1 + critical batch / batch) is the same number at both batches.",
     ),
 )
-def _learning_rates(answer: Any) -> None:
-    expected = [
-        scaled_learning_rate(0.8, base_batch=2048, batch=128, rule="linear"),
-        scaled_learning_rate(0.0006, base_batch=2048, batch=128, rule="sqrt"),
-        scaled_learning_rate(
-            0.8, base_batch=2048, batch=32_768, rule="linear", critical_batch=4096
-        ),
-    ]
-    expect_equal(
-        answer,
-        expected,
-        "the batch is 16 times smaller: divide by 16 for SGD and by √16 for Adam. In the other "
-        "direction SGD comes close to its largest rate, 2.4, and cannot pass it",
-        wants="three learning rates",
-        rel=5e-3,
+def _two_sweeps(answer: Any) -> None:
+    assert abs(_sgd_rate(640) - 0.2) < 1e-9
+    assert round(scaled_learning_rate(0.04, 128, 640, rule="sqrt"), 4) == 0.0894
+    expect_parts(answer, 4, "a letter, a rate, a batch and a rate")
+    adams, adam_at_8, critical, sgd_large = answer
+    expect_choice(adams, "X", "2.24 is √5, the root rule for 5 times the batch", ("X", "Y"))
+    right = (
+        (adam_at_8, scaled_learning_rate(0.04, 128, 8, rule="sqrt"), "a quarter, √(8/128)"),
+        (critical, _CRITICAL, "0.05 · (1 + B/128) = 0.2 · (1 + B/640) holds for this B"),
+        (sgd_large, _sgd_rate(5760), "the largest rate is 0.8, over 1 + 1920/5760"),
     )
+    for given, expected, because in right:
+        expect_number(given, expected, because, rel=5e-3)
 
 
 @exercise(
@@ -340,20 +347,21 @@ def _learning_rates(answer: Any) -> None:
     title="do large batches hurt?",
     hints=(
         "How large is each batch, measured in critical batches?",
-        "Samples grow with that ratio, updates with its inverse: the last formulas of section 2.5.",
+        "From the tokens at 0.5M: what are the fewest tokens with which any batch gets there?",
+        "An update takes as long as before. So which ratio is the gain in time?",
     ),
 )
 def _large_batches(answer: Any) -> None:
-    expect_parts(answer, 2, "two lists: [samples, updates] for each batch")
-    for given, batch in zip(answer, (0.25, 16.0), strict=True):
-        cost = batch_cost(batch, critical_batch=2.0)
-        expect_equal(
-            given,
-            [cost.samples, cost.steps],
-            f"at {batch}M tokens samples are 1 + B/Bcrit and updates 1 + Bcrit/B",
-            wants="two numbers: [samples, updates]",
-            rel=1e-6,
-        )
+    small, large = (batch_cost(batch, critical_batch=2e6) for batch in (0.5e6, 16e6))
+    trillions = 1.25 / small.samples * large.samples
+    expect_parts(answer, 3, "three numbers: trillion tokens, updates and a ratio")
+    right = (
+        (trillions, "the fewest are 1 trillion; 16M is 8 critical batches: 1 + 8 times as many"),
+        (trillions * 1e12 / 16e6, "tokens over the batch"),
+        (small.steps / large.steps, "updates fall from 2.5 million to 562,500"),
+    )
+    for given, (expected, because) in zip(answer, right, strict=True):
+        expect_number(given, expected, because, rel=5e-3)
 
 
 BUILDS = (accumulation_build.ACCUMULATION,)

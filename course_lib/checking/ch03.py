@@ -21,31 +21,48 @@ from course_lib.theory.inputs import units
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
+from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, RECIPES, Recipe
 from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED
 from course_lib.theory.memory.peak import memory_moments, training_memory
 from course_lib.theory.memory.states import model_states
 
-LLAMA2_70B = MODELS["llama2-70b"].parameters().total
+# What a tool prints for LLaMA-2 70B: the recipe, whether it means GiB, and why.
+_TOOLS = {
+    "1,028 GB": (RECIPES["mixed-16"], True, "2 + 2 + 4 + 8 bytes, in GiB"),
+    "1,242 GB": (RECIPES["megatron-18"], False, "fp32 gradients: 2 + 4 + 4 + 8 bytes"),
+    "1,285 GB": (
+        RECIPES["accumulate-20"],
+        True,
+        "a buffer beside bf16 gradients: 20 bytes, in GiB",
+    ),
+    "690 GB": (Recipe(optimizer="adamw-8bit"), False, "2 + 2 + 4, and 2 bytes of moments"),
+}
 
 
 @exercise(
     "3.1",
     kind="debug",
-    title="140 + 140 + 840",
+    title="140 + 140 + 840, and four tools",
     hints=(
         "840 GB are 12 bytes per parameter. Which things of which size are they?",
-        "Adam: 4 + 4 bytes. The other 4 belong to a copy of the weights.",
+        "Divide what a tool prints by the parameters, once as GB and once as GiB. Bytes per "
+        "parameter are whole numbers.",
+        "The table in section 3.3 has three of the four. The fourth: 8-bit AdamW.",
     ),
 )
 def _seventy(answer: Any) -> None:
-    states = model_states(LLAMA2_70B, RECIPES["mixed-16"])
-    expect_equal(
-        answer,
-        [states.parameters_bytes, states.optimizer_state_bytes, states.master_copy_bytes],
-        "the 840 GB are Adam's 8 bytes and the 4 bytes of the fp32 master copy per parameter",
-        wants="three whole numbers of bytes",
-    )
+    expect_parts(answer, 3, "GB and two dicts, each with an entry for every tool")
+    nominal = model_states(70 * 10**9, RECIPES["mixed-16"]).master_copy_bytes / units.GB
+    because = "8 of the 12 bytes are Adam's; 4 are the fp32 master copy of the weights"
+    expect_number(answer[0], nominal, because, rel=0.02, unit="GB")
+    sizes: dict[str, tuple[object, str]] = {
+        says: (recipe.bytes_per_parameter, because) for says, (recipe, _, because) in _TOOLS.items()
+    }
+    expect_entries(answer[1], sizes, "a dict of bytes per parameter", each="a whole number")
+    meant: dict[str, tuple[object, str]] = {
+        says: (gib, because) for says, (_, gib, because) in _TOOLS.items()
+    }
+    expect_entries(answer[2], meant, "a dict of True and False", each="True or False")
 
 
 @exercise(
@@ -67,26 +84,48 @@ def _twice_the_weights(answer: Any) -> None:
     )
 
 
+# A sentence on state and weights: its optimizer, the precision of the weights, and the ratio.
+_SENTENCES = {
+    "the state is one number per parameter, and takes as much as the weights": (
+        ("momentum", "fp32", 1.0),
+        "momentum keeps one fp32 number beside a weight of 4 bytes",
+    ),
+    "the state is two numbers per parameter, and takes as much as the weights": (
+        ("adamw-8bit", "bf16", 1.0),
+        "two numbers of one byte beside a weight of 2 bytes",
+    ),
+    "the state takes half of the weights": (
+        ("adamw-8bit", "fp32", 0.5),
+        "two numbers of one byte beside a weight of 4 bytes",
+    ),
+    "the state takes four times the weights": (
+        ("adamw", "bf16", 4.0),
+        "two fp32 numbers beside a weight of 2 bytes",
+    ),
+}
+_SPOKEN = {
+    "sgd": "SGD",
+    "momentum": "SGD with momentum",
+    "adamw": "AdamW",
+    "adamw-8bit": "8-bit AdamW",
+}
+
+
 @exercise(
     "3.3",
     kind="debug",
-    title="optimizers",
+    title="true of one optimizer",
     hints=(
-        "What does plain SGD need to remember from one update to the next?",
-        "8-bit AdamW: two numbers of one byte each.",
+        "What does each optimizer keep from one update to the next? Plain SGD keeps nothing.",
+        "Divide 4, 8 and 2 bytes by 4, and by 2.",
     ),
 )
 def _optimizers(answer: Any) -> None:
-    count = 7_000_000_000
-    sizes = [
-        count * OPTIMIZER_STATE_BYTES[name] for name in ("sgd", "momentum", "adamw", "adamw-8bit")
-    ]
-    expect_equal(
-        answer,
-        [*sizes, 1.0],
-        "plain SGD keeps 0, momentum 4, AdamW 8, 8-bit AdamW 2 bytes, as many as a bf16 weight",
-        wants="four whole numbers of bytes and a ratio",
-    )
+    right: dict[str, tuple[object, str]] = {}
+    for sentence, ((optimizer, weights, ratio), because) in _SENTENCES.items():
+        assert OPTIMIZER_STATE_BYTES[optimizer] == ratio * PRECISION_BYTES[weights]
+        right[sentence] = (f"{_SPOKEN[optimizer]}, {weights}", because)
+    expect_entries(answer, right, "a dict", each="an optimizer and weights")
 
 
 _BYTES = "bytes_per_parameter(weights, gradients, fp32_buffer)"

@@ -10,6 +10,7 @@ from course_lib.checking import (
     expect_entries,
     expect_equal,
     expect_number,
+    expect_parts,
 )
 from course_lib.checking.builds import checkpointing
 from course_lib.theory.inputs.job import Job
@@ -50,26 +51,28 @@ def _one_layer(answer: Any) -> None:
     )
 
 
-_ASSUMED = {
-    "dropout masks": (True, "2 of the 34 are masks, and LLaMA has no dropout"),
-    "an MLP with GELU, 4h wide": (True, "LLaMA's is SwiGLU, 3.5 h wide in the 70B"),
-    "80 layers": (False, "the 70B has 80 layers"),
-    "as many key-value heads as heads": (True, "the 70B has 8 for 64 query heads"),
-    "8192 hidden": (False, "the 70B's hidden size is 8192"),
-}
-
-
 @exercise(
     "4.2",
     kind="debug",
     title="730 GB",
     hints=(
-        "Section 4.2 lists what LLaMA does differently.",
-        "What the 70B does have is no wrong assumption: False.",
+        "Each correction changes one line of the table. In which unit are its numbers?",
+        "Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?",
+        "Keys and values are an eighth as wide as before; queries stay.",
     ),
 )
-def _assumptions(answer: Any) -> None:
-    expect_entries(answer, _ASSUMED, "a dict of True and False", each="True or False")
+def _corrected(answer: Any) -> None:
+    expect_parts(answer, 3, "three sizes in GB")
+    gelu = replace(_LLAMA, mlp="gelu", ffn=4 * _LLAMA.hidden, kv_heads=_LLAMA.heads)
+    corrected = (
+        (gelu, "the two masks are gone, 32 are left"),
+        (replace(_LLAMA, kv_heads=_LLAMA.heads), "SwiGLU keeps 4 · 3.5 · 2 = 28 in place of 16"),
+        (_LLAMA, "keys and values are 2 · 2 / 8 in place of 4"),
+    )
+    for given, (shape, because) in zip(answer, corrected, strict=True):
+        job = Job(shape, Recipe(), Layout(micro_batch=8), sequence=4096)
+        size = shape.layers * layer_activation_bytes(job) / 1e9
+        expect_number(given, size, because, rel=5e-3, unit="GB")
 
 
 @exercise(

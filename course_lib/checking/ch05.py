@@ -238,7 +238,7 @@ _PALM = (
     title="MFU as PaLM counts it",
     hints=(
         "Section 5.5 has this computation for PaLM 540B, by the course's functions.",
-        "The tokens per second are those of all chips together.",
+        "Scores multiply queries with keys. How wide are these, and what is h in section 5.2?",
     ),
 )
 def _palm(function: Any) -> None:
@@ -267,17 +267,22 @@ def _palm(function: Any) -> None:
     "5.10",
     kind="predict",
     title="enough tokens",
-    hints=("The ridge is 100 FLOP per byte.", "Few tokens: about as many FLOP per byte."),
+    hints=(
+        "The ridge is 100 FLOP per byte. Few tokens: about as many FLOP per byte.",
+        "Inputs and outputs grow with the tokens. What does T / (1 + 2T/h) tend to?",
+    ),
 )
 def _enough_tokens(answer: Any) -> None:
-    tokens = 1
-    while hardware.matmul_intensity(tokens, 4096, 4096) < 100:
-        tokens *= 2
-    expect_number(
-        answer,
-        tokens,
-        "64 tokens give 62 FLOP per byte, 128 give 120, and the ridge is 100",
-    )
+    expect_parts(answer, 3, "three numbers of tokens")
+    reasons = {
+        4096: "64 tokens give 62 FLOP per byte, 128 give 120, and the ridge is 100",
+        256: "256 tokens give 85 FLOP per byte, 512 give 102: inputs and outputs weigh as much",
+        128: "it never exceeds 128 / 2 = 64 FLOP per byte",
+    }
+    for given, (width, because) in zip(answer, reasons.items(), strict=True):
+        powers = (2**power for power in range(30))
+        enough = [t for t in powers if hardware.matmul_intensity(t, width, width) >= 100]
+        expect_number(given, min(enough, default=0), because)
 
 
 QUIZ = (

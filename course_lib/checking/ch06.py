@@ -18,7 +18,7 @@ from course_lib.checking import (
 )
 from course_lib.checking.builds import ring, tree
 from course_lib.checking.helpers import gave, is_whole_numbers, same, show
-from course_lib.theory.inputs.hardware import HDR, accelerator
+from course_lib.theory.inputs.hardware import HDR, Link, accelerator
 from course_lib.theory.network import collectives
 
 _GB = 10**9
@@ -53,12 +53,13 @@ def _sixteen(answer: Any) -> None:
     hints=(
         "How many steps has a ring all-reduce on 8 ranks?",
         "Take the latency off the second time; each rank sends 1.75 GB.",
+        "An all-gather is half of an all-reduce: how many steps, and which part of the result?",
     ),
 )
 def _two_times(answer: Any) -> None:
     steps = collectives.steps("all-reduce", 8)
     sent = collectives.sent_bytes("all-reduce", _GB, 8)
-    expect_parts(answer, 2, "seconds and bytes per second")
+    expect_parts(answer, 3, "seconds, bytes per second and seconds")
     expect_number(answer[0], 140e-6 / steps, "140 µs are 14 steps", rel=5e-3, unit="s")
     beta = sent / (35.14e-3 - 140e-6)
     expect_number(
@@ -68,6 +69,9 @@ def _two_times(answer: Any) -> None:
         rel=5e-3,
         unit="B/s",
     )
+    link = Link("as measured", beta, 140e-6 / steps)
+    gathered_s = collectives.seconds("all-gather", 1_000_000, 64, link)
+    expect_number(answer[2], gathered_s, "63 steps, and 63/64 of 1 MB", rel=5e-3, unit="s")
 
 
 _ALL_REDUCE = "all_reduce(rows, reduce_scatter, all_gather)"
@@ -225,16 +229,20 @@ def _stuck(orders: list[list[str]]) -> list[int]:
     "6.6",
     kind="debug",
     title="sum, average, broadcast",
-    hints=("Rank 0 tells 7 others.", "What is the default of `op` in dist.all_reduce?"),
+    hints=(
+        "How many tensors must rank 0 receive, one after the other, and how many send?",
+        "The ring sends 2(n-1)/n tensors from each rank at the same time.",
+        "What is the default of `op` in dist.all_reduce?",
+    ),
 )
 def _sum_average_broadcast(answer: Any) -> None:
-    expect_parts(answer, 3, "two amounts of bytes, and 'yes' or 'no'")
-    # A message of the whole tensor to each of the 7 others.
-    one = collectives.sent_bytes("send-recv", _GB, 2)
-    expect_number(answer[0], 7 * one, "rank 0 sends the whole result 7 times", rel=1e-3, unit="B")
-    ring = collectives.sent_bytes("all-reduce", _GB, 8)
-    expect_number(answer[1], ring, "2 · 7/8 of the size", rel=1e-3, unit="B")
-    expect_choice(answer[2], "no", "it sums; ReduceOp.AVG, or you, divide", choices=("yes", "no"))
+    expect_parts(answer, 3, "two ratios and a learning rate")
+    one = collectives.sent_bytes("send-recv", _GB, 2)  # a message of the whole tensor
+    for given, ranks in zip(answer, (8, 1024), strict=False):
+        ratio = 2 * (ranks - 1) * one / collectives.sent_bytes("all-reduce", _GB, ranks)
+        because = f"2 · {ranks - 1} tensors pass rank 0; a ring's rank sends 1/{ranks} of that"
+        expect_number(given, ratio, because, rel=5e-3)
+    expect_number(answer[2], 16 * 0.01, "it sums, unless op says ReduceOp.AVG", rel=1e-3)
 
 
 _LINES = {  # server: operation, bytes, seconds

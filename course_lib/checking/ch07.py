@@ -1,6 +1,6 @@
 """Exercises and quiz of chapter 7, from DP to DDP."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from course_lib.checking import (
@@ -10,7 +10,6 @@ from course_lib.checking import (
     expect_calls,
     expect_choice,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_parts,
     run,
@@ -24,7 +23,7 @@ from course_lib.theory.inputs.units import MIB
 from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline, hiding_tokens
 from course_lib.theory.network.buckets import ddp_all_reduces, ddp_buckets, gradient_syncs
-from course_lib.theory.network.collectives import seconds, sent_bytes, steps
+from course_lib.theory.network.collectives import steps
 
 _REMEDIES = (
     "bucket_cap_mb=1",
@@ -192,17 +191,23 @@ def _bucketing(function: Any) -> None:
     "7.6",
     kind="predict",
     title="how many all-reduces?",
-    hints=("4 ≥ 1: the first bucket has one gradient.", "How many buckets has the first pass?"),
+    hints=(
+        "8 ≥ 1: the first bucket has one gradient. How many have the next ones?",
+        "How many buckets has the first exchange? And with find_unused_parameters?",
+        "With find_unused_parameters the ranks also tell each other who used what.",
+    ),
 )
 def _how_many(answer: Any) -> None:
-    buckets = len(ddp_buckets([4 * MIB] * 16))
-    syncs = gradient_syncs(micro_steps=80, accumulation=4, no_sync=True)
-    expect_equal(
-        answer,
-        [buckets, ddp_all_reduces(syncs, buckets)],
-        "buckets of 4, 28, 28 and 4 MiB; the first exchange has one bucket, the other 19 have four",
-        wants="two whole numbers",
+    expect_parts(answer, 3, "three whole numbers")
+    buckets = len(ddp_buckets([8 * MIB] * 16))
+    once, always = (gradient_syncs(80, 4, no_sync) for no_sync in (True, False))
+    right = (
+        (ddp_all_reduces(once, buckets), "one bucket at first, then 19 exchanges of five"),
+        (ddp_all_reduces(always, buckets), "each of the 80 backward passes exchanges"),
+        (once * (buckets + 1), "five buckets from the first pass on, and the marks, 20 times"),
     )
+    for given, (number, because) in zip(answer, right, strict=True):
+        expect_number(given, number, because)
 
 
 @exercise(
@@ -268,23 +273,35 @@ def _end(ready: list[int], travel: list[int]) -> float:
     return ddp_timeline(gradients, 2, Link("1 B/s", 1.0), cap_bytes=1, first_bytes=1).exposed_s
 
 
+_BOTH_HAVE = {
+    "the weights": (True, "they began equal, and every update was the same"),
+    "their gradients": (True, "all ranks take the same P Qᵀ, from all-reduced P and Q"),
+    "AdamW's second moments": (True, "equal gradients, so equal moments"),
+    "the norm of the gradient": (True, "of equal gradients, so all clip alike"),
+    "the loss": (False, "it is the mean of a rank's own samples"),
+    "BatchNorm's running mean": (
+        False,
+        "rank 0's was broadcast before the forward pass, which moved it by a rank's own samples",
+    ),
+    "what PowerSGD has left out": (False, "each rank keeps its own gradient less the common one"),
+}
+
+
 @exercise(
     "7.9",
-    kind="calculate",
-    title="bucket size",
-    hints=("How many steps follow each other?", "2 · 1023 steps; n · α = bytes / β."),
+    kind="predict",
+    title="equal on all ranks?",
+    hints=(
+        "What of the seven is made of a rank's own samples, and not exchanged since?",
+        "When does DDP broadcast buffers: before or after the forward pass that moves them?",
+        "Which of them is neither in the file nor made anew by the next pass?",
+    ),
 )
-def _bucket_size(answer: Any) -> None:
-    latency = steps("all-reduce", 1024) * NDR.latency_s
-    moving = seconds("all-reduce", 25 * MIB, 1024, replace(NDR, latency_s=0.0))
-    equal = latency * NDR.bytes_per_s / sent_bytes("all-reduce", 1, 1024)
-    expect_equal(
-        answer,
-        [latency, moving, equal],
-        "2(n-1) steps of latency; 2(n-1)/n · bytes / β; equal at n · α · β bytes",
-        wants="two times in seconds and a number of bytes",
-        rel=1e-2,
-    )
+def _equal(answer: Any) -> None:
+    expect_parts(answer, 2, "a dict of True and False, and one of its keys")
+    expect_entries(answer[0], _BOTH_HAVE, "a dict of True and False", each="True or False")
+    because = "it is in no file, while the next forward pass broadcasts rank 0's running mean"
+    expect_choice(answer[1], "what PowerSGD has left out", because, choices=tuple(_BOTH_HAVE))
 
 
 BUILDS = (ddp.DDP,)
@@ -320,5 +337,11 @@ QUIZ = (
         ("8", "4", "2"),
         answer=1,
         why="One process per replica, with device_ids=None; each takes two GPUs.",
+    ),
+    Question(
+        "torch.compile makes one graph of the backward pass. When does the first bucket leave?",
+        ("when its own layers are done", "when all of the graph has run", "in the next pass"),
+        answer=1,
+        why="A graph gives back its gradients when it ends, so the compiler cuts it at buckets.",
     ),
 )

@@ -21,7 +21,7 @@ from course_lib.theory.inputs.hardware import PCIE4
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory.peak import memory_moments
-from course_lib.theory.network import zero
+from course_lib.theory.network import zero, zero_choice
 from course_lib.theory.step.batching import Batching
 
 _MIXED = RECIPES["mixed-16"]
@@ -31,36 +31,62 @@ _OFFLOADED = replace(_MIXED, offload="optimizer")
 @exercise(
     "8.1",
     kind="calculate",
-    title="ZeRO's table 1",
+    title="ZeRO with fp32 gradients",
     hints=(
-        "Which of 2 + 2 + 12 bytes does the stage cut, and into how many parts?",
-        "Stage 1: 4 · 128 + 12 · 128 / 16.",
+        "Which of 2 + 4 + 12 bytes does the stage cut, and into how many parts?",
+        "Stage 1: 6 · 128 + 12 · 128 / 16.",
+        "Plain: two halves of 4P bytes. What does the second half carry in stage 1?",
     ),
 )
 def _table_1(answer: Any) -> None:
-    bills = zero.zero_stages(128 * 10**9, 16, _MIXED).bills[1:]
-    expect_equal(
-        answer,
-        [bill.total_bytes / 1e9 for bill in bills],
-        "4P + 12P/n, 2P + 14P/n and 16P/n",
-        wants="three numbers in GB",
-        rel=1e-3,
+    expect_parts(answer, 4, "three numbers in GB and a factor")
+    plain, *cut = zero.zero_stages(128 * 10**9, 16, RECIPES["megatron-18"]).bills
+    reasons = (
+        "6P + 12P/n: weights and fp32 gradients stay whole",
+        "2P + 16P/n: only the weights stay whole",
+        "18P/n",
     )
+    for given, bill, because in zip(answer, cut, reasons, strict=False):
+        expect_number(given, bill.total_bytes / 1e9, because, rel=1e-3, unit="GB")
+    because = "gradients of 4 bytes and weights of 2, instead of gradients twice"
+    expect_number(answer[3], cut[0].sent_bytes / plain.sent_bytes, because, rel=1e-3)
 
 
 @exercise(
     "8.2",
     kind="predict",
-    title="how many GPUs?",
-    hints=("What is left for the cut part?", "Stage 1: 30 + 90/n must be at most 32."),
+    title="the stage that fits, and its price",
+    hints=(
+        "A stage keeps 4, 2 or 0 of the 16 bytes whole. What room do they leave for the rest?",
+        "Count halves of an all-reduce in an update of 8 micro-batches: 2, 2, 9 or 24.",
+        "6PT FLOP take as long as 3 · 2P bytes when T = F / β. The model's size cancels.",
+    ),
 )
-def _fewest(answer: Any) -> None:
-    expect_parts(answer, 3, "the GPUs of three stages")
-    for stage, given in enumerate(answer, start=1):
-        ranks = 1
-        while zero.zero_stages(7_500_000_000, ranks, _MIXED).bills[stage].total_bytes > 32e9:
-            ranks *= 2
-        expect_number(given, ranks, f"stage {stage} is above 32 GB with half as many", unit="GPUs")
+def _fitting(answer: Any) -> None:
+    expect_parts(answer, 3, "the GPUs of three stages, a factor and a number of tokens")
+    count, room, given_ranks, steps = 32 * 10**9, 68e9, 64, 8
+    fewest = {stage: zero_choice.fewest_ranks(count, stage, room, _MIXED) for stage in (1, 2, 3)}
+    right: dict[int, tuple[object, str]] = {
+        stage: (ranks or "never", "{} GB stay whole, {} GB are cut".format(*_in_gb(stage, count)))
+        for stage, ranks in fewest.items()
+    }
+    expect_parts(answer[0], 3, "the GPUs of three stages")
+    listed = dict(enumerate(answer[0], start=1))
+    expect_entries(listed, right, "a number for each stage", each="a number of GPUs or 'never'")
+    stage = next(stage for stage, ranks in fewest.items() if ranks and ranks <= given_ranks)
+    sent, plain = (
+        zero.sent_bytes(count, which, given_ranks, _MIXED, accumulation=steps)
+        for which in (stage, 0)
+    )
+    because = "stage 3 gathers twice and reduces once for each of 8 micro-batches: 24 halves, not 2"
+    expect_number(answer[1], sent / plain, because, rel=1e-3)
+    expect_number(answer[2], 400e12 / 50e9, "400 · 10^12 FLOP/s over 50 · 10^9 B/s", rel=1e-3)
+
+
+def _in_gb(stage: int, count: int) -> tuple[int, int]:
+    """GB that each GPU keeps whole, and GB that are cut over all of them."""
+    everywhere, cut = zero_choice.whole_and_cut(stage, _MIXED)
+    return count * everywhere // 10**9, count * cut // 10**9
 
 
 _CLIP = "clip_part(part, limit, all_reduce)"
@@ -204,32 +230,42 @@ def _keys(answer: Any) -> None:
     expect_entries(answer, _KEYS, "a dict with a key for each job", each="a key of the table")
 
 
-_PART = "own_part(parameters, ranks, rank)"
+_MARKS = "own_marks(sizes, decays, ranks, rank)"
 
 
 @exercise(
     "8.6",
     kind="implement",
-    title="who owns what",
+    title="whose weights decay",
     hints=(
-        "How large is a part when the zeros count, too?",
-        "Round parameters / ranks up; neither start nor stop lies behind the end.",
+        "Write the marks of the whole vector first, one for each element of each tensor.",
+        "How large is a part when the padding counts, too? Round elements / ranks up.",
+        "Rank r has the elements from r · part to (r + 1) · part, of the padded vector.",
     ),
 )
-def _own_part(function: Any) -> None:
+def _own_marks(function: Any) -> None:
     calls = {
-        (12, 4, 1): "12 divides by 4",
-        (10, 4, 0): "parts have 3 elements, 10/4 rounded up",
-        (10, 4, 3): "the last part is filled up with zeros",
-        (5, 4, 2): "parts have 2 elements, so rank 2 owns one",
-        (5, 4, 3): "nothing is left for rank 3: its part is zeros",
-        (7, 1, 0): "one rank owns all",
+        ((6, 6), (True, False), 4, 1): "12 elements divide by 4; rank 1 has the other half of 6",
+        ((6, 4), (True, False), 4, 1): "parts have 3 elements: those from 3 to 5 are the matrix's",
+        ((6, 4), (False, True), 4, 3): "one element is left for rank 3, and two zeros of padding",
+        ((4, 3, 4), (True, False, True), 3, 1): "its part begins and ends in tensors that decay",
+        ((5,), (True,), 4, 3): "nothing is left for rank 3: its part is padding",
+        ((3, 4), (True, False), 1, 0): "one rank has all",
     }
-    cases = []
-    for arguments, because in calls.items():
-        part = zero.shard(*arguments)
-        cases.append((arguments, [part.start, part.stop, part.zeros], because))
-    expect_calls(function, cases, signature=_PART)
+    cases = [(_lists(*case), _marks(*case), because) for case, because in calls.items()]
+    expect_calls(function, cases, signature=_MARKS)
+
+
+def _lists(
+    sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int
+) -> tuple[list[int], list[bool], int, int]:
+    return list(sizes), list(decays), ranks, rank
+
+
+def _marks(sizes: tuple[int, ...], decays: tuple[bool, ...], ranks: int, rank: int) -> list[int]:
+    part = zero.shard(sum(sizes), ranks, rank)
+    whole = [int(decay) for size, decay in zip(sizes, decays, strict=True) for _ in range(size)]
+    return whole[part.start : part.stop] + part.zeros * [0]
 
 
 @exercise(
@@ -368,6 +404,22 @@ QUIZ = (
         why="The update moves between the halves; the second half carries weights.",
     ),
     Question(
+        "A pipeline runs 32 micro-batches in an update. Stages 1 and 2 both fit. Which one?",
+        ("stage 1", "stage 2", "either: they send the same bytes"),
+        answer=0,
+        why="Stage 2 reduces every micro-batch: 33 halves of an all-reduce instead of 2.",
+    ),
+    Question(
+        "Stage 3, and F/β is 16,000 tokens. Each GPU has 4,000 in a micro-batch. What happens?",
+        (
+            "the messages hide behind computing",
+            "messages take four times as long as computing",
+            "it depends on the size of the model",
+        ),
+        answer=1,
+        why="Both take equally long at F/β tokens; computing shrinks with the tokens.",
+    ),
+    Question(
         "128 GPUs instead of 64, stage 1, 7.5B parameters. What becomes of the 31.4 GB?",
         ("15.7 GB", "30.7 GB", "31.4 GB"),
         answer=1,
@@ -384,5 +436,15 @@ QUIZ = (
         ("up to 4 times the limit", "the limit", "a sixteenth of the limit"),
         answer=0,
         why="Each part has the limit as its norm: the root of 16 · limit².",
+    ),
+    Question(
+        "Norms shall not decay, and a unit is one flat vector that is cut. What still works?",
+        (
+            "two groups of parameters, given to the optimizer",
+            "a vector of marks, padded and cut like the weights",
+            "a decay of the whole vector, with the norms put back by the next all-gather",
+        ),
+        answer=1,
+        why="Decay shrinks each number by itself, so its marks can be cut in the same places.",
     ),
 )

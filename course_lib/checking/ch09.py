@@ -1,10 +1,12 @@
 """Exercises and quiz of chapter 9, FSDP and YaFSDP."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
     Question,
+    Wrong,
     exercise,
     expect_calls,
     expect_entries,
@@ -12,8 +14,10 @@ from course_lib.checking import (
     expect_number,
     expect_parts,
     expect_raises,
+    expect_type,
 )
 from course_lib.checking.builds import fsdp
+from course_lib.theory.audits.gpt2_128 import Program
 from course_lib.theory.inputs.hardware import accelerator
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -23,7 +27,7 @@ from course_lib.theory.inputs.units import GB
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.gather_timeline import gather_timeline
 from course_lib.theory.memory.peak import gpu_memory
-from course_lib.theory.memory.states import local_parameters, model_states
+from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.hiding import fsdp_hiding_tokens
 from course_lib.theory.planner.space import MARGIN
 
@@ -224,29 +228,38 @@ def _more_cards(answer: Any) -> None:
     expect_number(answer[1], stays, because, rel=1e-2, unit="GB")
 
 
+# Millions of parameters in table 2 of Radford et al. 2019, "Language Models are Unsupervised
+# Multitask Learners". No cause was published; GPT-1's vocabulary of 40,478 explains all four.
+_PAPER = {"gpt2-124m": 117, "gpt2-355m": 345, "gpt2-774m": 762, "gpt2-1.5b": 1542}
+
+
 @exercise(
     "9.7",
     kind="debug",
-    title="GPT-2 Large and XL",
+    title="762 million, and an empty cell",
     hints=(
-        "A layer: 12 h² + 13 h. Then (vocabulary + context) · h and a norm of 2 h.",
-        "fp32 AdamW 16 bytes, momentum 12.",
+        "Divide each difference by the hidden size. What has a row of that length for each entry?",
+        "Is a whole weight in fp32 kept beside its shard? With reshard=False, all of them are.",
+        "gather_timeline(shape, RECIPES['fp32-16'], 2, reshard=False); "
+        "Program(shape).largest_batch('SHARD_GRAD_OP').",
     ),
 )
 def _gpt2(answer: Any) -> None:
-    expect_parts(answer, 4, "a number of parameters and three sizes in GB")
-    large = MODELS["gpt2-774m"].parameters().total
-    expect_number(answer[0], large, "762 million is the paper's, the released model is larger")
-    count = _XL.parameters().total
-    momentum = Recipe("fp32", "fp32", "momentum", master_copy=False)
-    bills = (
-        (_FP32, Layout(), "4 + 4 + 8 bytes per parameter"),
-        (_FP32, Layout(dp=2, zero_stage=3), "each of two cards holds half"),
-        (momentum, Layout(), "momentum keeps one number: 4 + 4 + 4 bytes; this would fit"),
-    )
-    for given, (recipe, layout, because) in zip(answer[1:], bills, strict=True):
-        size = model_states(count, recipe, layout).model_states_bytes / GB
-        expect_number(given, size, because, rel=2e-3, unit="GB")
+    expect_parts(answer, 3, "a vocabulary, GB and a number of samples")
+    expect_type(answer[0], int, "a whole number of words")
+    if not 1 <= answer[0] < 10**6:
+        raise Wrong(f"wants a vocabulary of less than a million words, got {answer[0]}")
+    counted = [
+        round(replace(MODELS[name], vocab=answer[0]).parameters().total / 1e6) for name in _PAPER
+    ]
+    because = "12 million are 9,779 rows of 1,280 numbers: GPT-1's vocabulary has 40,478 words"
+    what = "in millions, your vocabulary"
+    expect_equal(counted, list(_PAPER.values()), because, what=what)
+    beside = gather_timeline(_XL, _FP32, 2, reshard=False).peak_bytes / GB
+    because = "half of all states, all weights whole, and the gradients of a layer or two"
+    expect_number(answer[1], beside, because, rel=1e-2, unit="GB")
+    because = "the memory that is left, over what the program keeps for each sample"
+    expect_number(answer[2], Program(_XL).largest_batch("SHARD_GRAD_OP"), because)
 
 
 @exercise(
@@ -318,7 +331,7 @@ def _peak(answer: Any) -> None:
     kind="calculate",
     title="FSDP in use",
     hints=(
-        "Section 9.2: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.",
+        "Section 9.3: (n-1)/n, 6 bytes for 4 FLOP. The ports of a node add up.",
         "Whole gradients in fp32. Weights are gathered in each micro-batch, whatever gradients do.",
     ),
 )

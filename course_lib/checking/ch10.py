@@ -11,7 +11,6 @@ from course_lib.checking import (
     expect_calls,
     expect_choice,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_parts,
     expect_raises,
@@ -91,22 +90,26 @@ def _heads(answer: Any) -> None:
 @exercise(
     "10.3",
     kind="debug",
-    title="why divide by the heads?",
+    title="FLOP and bytes, not memory",
     hints=(
-        "What does a GPU do with a number that arrives, forward and backward?",
-        "A layer: 72 b s h² / t FLOP for 16 b s h (t - 1) / t bytes. What cancels?",
+        "Of 6 FLOP a weight and four all-reduces, which belong to the forward pass?",
+        "Forward: 2 · 12 h² b s / t FLOP, two all-reduces. What does recomputation add to each?",
+        "Set the FLOP per byte of the forward pass equal to the ridge, with t unknown.",
     ),
 )
-def _reasons(answer: Any) -> None:
-    expect_parts(answer, 5, "two reasons, what the 3 counts, and two numbers")
-    choices = ("columns", "bytes", "memory")
-    expect_choice(answer[0], "columns", "the same input meets a 64th of the columns", choices)
-    expect_choice(answer[1], "bytes", "FLOP per byte sent, and a number has 2 bytes", choices)
-    because = "the notes count one forward and two backward, for one matrix"
-    expect_choice(answer[2], "passes", because, ("passes", "matrices"))
-    for place, tp in ((3, 64), (4, 8)):
-        intensity = collectives.layer_intensity(8192, tp)
-        expect_number(answer[place], intensity, f"4.5 h / (t - 1) at t = {tp}", rel=5e-3)
+def _passes(answer: Any) -> None:
+    expect_parts(answer, 4, "three numbers of FLOP per byte and a number of GPUs")
+    training = collectives.layer_intensity(8192, 8)
+    forward = training * (2 / 6) / (2 / 4)  # a third of the FLOP for half of the bytes
+    reasons = (
+        (forward, "the backward pass has twice the FLOP for the same two all-reduces"),
+        (training * (8 / 6) / (6 / 4), "8 instead of 6 FLOP a weight, six all-reduces, not four"),
+        (collectives.layer_intensity(8192, 8, element_bytes=1), "half of the bytes"),
+    )
+    for given, (intensity, because) in zip(answer, reasons, strict=False):
+        expect_number(given, intensity, because, rel=5e-3)
+    reach = int(1 + 7 * forward / 2199)
+    expect_number(answer[3], reach, "3 h / (t - 1) against 2199, where training reaches 17")
 
 
 _RTX = hardware.accelerator("RTX4090")
@@ -231,22 +234,29 @@ def _rows(function: Any) -> None:
     )
 
 
-_BIAS = "row_parallel(inputs, weights, bias)"
+_LENGTH = "gradient_length(cut, whole)"
 
 
 @exercise(
     "10.7",
     kind="debug",
-    title="a bias too many",
-    hints=("How often is the bias added with t ranks?", "Section 10.2, RowParallelLinear."),
+    title="clipped too early",
+    hints=(
+        "Which numbers does every rank have, and how often are they counted?",
+        "Parts of matrices differ from rank to rank. Gradients of norms are the same on all.",
+    ),
 )
-def _bias(function: Any) -> None:
+def _length(function: Any) -> None:
     cases = [
-        (([3.0], [2.0], 1.0), 7.0, "one rank: 3 · 2 + 1"),
-        (([1.0, 2.0], [1.0, 3.0], 10.0), 17.0, "1 + 6 + 10: the bias comes once, after the sum"),
-        (([1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0], 0.5), 10.5, "four ranks, one bias"),
+        (([[3.0]], [[4.0]]), 5.0, "one rank: the root of 9 + 16"),
+        (([[2.0], [2.0]], [[1.0], [1.0]]), 3.0, "4 + 4 of the parts, and 1 once: 9"),
+        (
+            ([[1.0, 2.0], [0.0, 2.0], [6.0, 0.0]], [[2.0], [2.0], [2.0]]),
+            7.0,
+            "45 of the parts, and 4 once: 49",
+        ),
     ]
-    expect_calls(function, cases, signature=_BIAS, rel=1e-9)
+    expect_calls(function, cases, signature=_LENGTH, rel=1e-9)
 
 
 @exercise(
@@ -300,25 +310,39 @@ def _loss(function: Any) -> None:
     expect_calls(function, cases, signature=_LOSS, rel=1e-4)
 
 
+_F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT = (
+    "an f for each of q, k and v",
+    "no f before the MLPs",
+    "the logits are gathered",
+    "the gradients of norms are not summed",
+    "as it should be",
+)
+
+
 @exercise(
     "10.10",
     kind="debug",
-    title='"deprecated"',
-    hints=("Which form leaves GPUs waiting?", "Section 10.7, last part."),
+    title="read the log",
+    hints=(
+        "Count first what a right program makes, with and without sequence parallelism.",
+        "How many more or fewer is it: a multiple of the layers, or a few at the ends?",
+        "Section 10.9 has a program with 17 all-reduces, and one with 4.",
+    ),
 )
-def _deprecated(answer: Any) -> None:
-    expected = {
-        "layers on four GPUs, one works while three wait": True,
-        "each matrix cut over the GPUs of a server": False,
-        "the embedding cut by words": False,
-        "norms cut along the sequence": False,
+def _logs(answer: Any) -> None:
+    layers, ends = 24, 1 + 1 + 3  # the embedding, the head, and three of the loss
+    plain = 4 * layers + ends
+    shares = f"{plain - 3} all-gathers, {plain - 3} reduce-scatters"
+    right: dict[str, tuple[object, str]] = {
+        f"{plain + 2 * layers} all-reduces": (_F_TWICE, "it makes two more in each layer"),
+        f"{plain} all-reduces": (_RIGHT, "it makes 4 in each layer, and 1 + 1 + 3"),
+        f"{plain - layers} all-reduces": (_NO_F, "it makes one less in each layer"),
+        f"{plain - 3} all-reduces, 1 all-gather": (_GATHERED, "the loss's three are missing"),
+        f"3 all-reduces, {shares}": (_NORMS, "only those of the loss are left"),
+        f"4 all-reduces, {shares}": (_RIGHT, "three for the loss, one for the norms' gradients"),
     }
-    expect_equal(
-        answer,
-        expected,
-        "micro-batches fill the waiting of layers on several GPUs; cut matrices are in daily use",
-        wants="the dictionary with True or False",
-    )
+    each = ", ".join(map(repr, (_F_TWICE, _NO_F, _GATHERED, _NORMS, _RIGHT)))
+    expect_entries(answer, right, "a dict of verdicts", each=f"one of {each}")
 
 
 _H800 = hardware.accelerator("H800-SXM")

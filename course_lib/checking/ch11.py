@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 11, pipeline parallelism."""
 
+from dataclasses import replace
 from typing import Any
 
 from course_lib.checking import (
@@ -7,7 +8,6 @@ from course_lib.checking import (
     Wrong,
     exercise,
     expect_calls,
-    expect_choice,
     expect_entries,
     expect_equal,
     expect_number,
@@ -22,6 +22,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.pipelines import bubble, schedules
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -177,29 +178,58 @@ def _which(answer: Any) -> None:
     expect_entries(answer, right, "a dict of schedules", each="the name of a schedule")
 
 
-_FAMILIES = ("data", "naive model", "pipeline", "tensor")
-_STATEMENTS = {
-    "each worker holds a full copy of the model": "data",
-    "each device holds some of the layers, and one works at a time": "naive model",
-    "each device holds some of the layers, and all work, on different micro-batches": "pipeline",
-    "each matrix is cut, and all devices work on the same tokens": "tensor",
-    "has been replaced by pipelines": "naive model",
+_PIPELINED = Layout(pp=4, accumulation=16)
+_COUNTED = {  # program: its family, its layout, GB that a GPU should send, and what it sends
+    "A": ("naive model", Layout(pp=4, micro_batch=16), 1.07, "activations at each cut"),
+    "B": ("tensor", Layout(tp=4, accumulation=16), 105, "sums of activations in each layer"),
+    "C": ("data", Layout(dp=4, accumulation=4), 20.2, "gradients, as large as the weights"),
+    "D": ("pipeline", _PIPELINED, 1.07, "activations at each cut"),
 }
+_LLAMA = MODELS["llama2-7b"]
+
+
+def _second_sends(layout: Layout, shape: TransformerShape = _LLAMA) -> float:
+    """Bytes that the second GPU of exercise 11.5 sends in an update."""
+    job = Job(shape, Recipe(), layout, Cluster(accelerator("H100-SXM")), 4096)
+    return step_traffic(job, stage=min(1, layout.pp - 1)).total_bytes
+
+
+def _grows() -> tuple[dict[str, float], dict[str, float]]:
+    """The factors of what is sent: with twice the sequences, and with twice the layers."""
+    samples, layers = {}, {}
+    for name, (_, layout, gigabytes, _) in _COUNTED.items():
+        sent = _second_sends(layout)
+        assert abs(sent / 1e9 / gigabytes - 1) < 5e-3
+        samples[name] = _second_sends(replace(layout, accumulation=2 * layout.accumulation)) / sent
+        layers[name] = _second_sends(layout, replace(_LLAMA, layers=2 * _LLAMA.layers)) / sent
+    return samples, layers
 
 
 @exercise(
     "11.5",
     kind="debug",
-    title="whose definition?",
-    hints=("The table of section 11.1.", "Only one of the four keeps the whole model."),
+    title="whose counters?",
+    hints=(
+        "Which family keeps the whole model? Which lets one GPU work at a time?",
+        "What is sent: gradients, activations at the cuts, or activations in every layer?",
+        "The idle share of a pipeline is (p-1)/(m+p-1).",
+    ),
 )
 def _families(answer: Any) -> None:
-    expect_type(answer, dict, "a dict with an answer for each statement")
-    if set(answer) != set(_STATEMENTS):
-        raise Wrong(f"wants the {len(_STATEMENTS)} statements as keys, expected all and no other")
-    for statement, right in _STATEMENTS.items():
-        because = f"of {statement!r}: only {right} parallelism does that"
-        expect_choice(answer[statement], right, because, choices=_FAMILIES)
+    expect_parts(answer, 4, "three dicts and a number of micro-batches")
+    right: dict[str, tuple[object, str]] = {
+        name: (family, f"it sends {what}") for name, (family, *_, what) in _COUNTED.items()
+    }
+    wants = "one of 'data', 'naive model', 'pipeline', 'tensor'"
+    expect_entries(answer[0], right, "a dict of families", each=wants)
+    for given, grows in zip(answer[1:3], _grows(), strict=True):
+        factors: dict[str, tuple[object, str]] = {
+            name: (factor, f"it sends {_COUNTED[name][-1]}") for name, factor in grows.items()
+        }
+        expect_entries(given, factors, "a dict of factors", each="a factor", rel=0.05)
+    fraction = bubble.bubble_fraction(4, _PIPELINED.accumulation)
+    assert round(fraction, 3) == 0.158
+    expect_number(answer[3], _PIPELINED.accumulation, "3 / (m + 3) is 15.8 %")
 
 
 _ORDER = "one_f_one_b(stage, stages, micro_batches)"
@@ -291,6 +321,7 @@ def _slow_end(answer: Any) -> None:
     hints=(
         "One message has b·s·h numbers.",
         "A stage in the middle sends both ways, for each micro-batch and chunk.",
+        "The message takes 2 ms, whatever the chunk. How many layers take 20 times as long?",
     ),
 )
 def _messages(answer: Any) -> None:
@@ -299,40 +330,47 @@ def _messages(answer: Any) -> None:
         job = Job(MODELS["gpt3-175b"], Recipe(), spread, Cluster(accelerator("H100-SXM")), 2048)
         return step_traffic(job, stage=1).bytes_by_axis["pp"]
 
+    message_s = 2048 * 12288 * 2 / 25e9
+    most = max(v for v in (1, 2, 3, 4, 6, 12) if message_s <= 0.05 * 12 / v * 19.3e-3)
     expect_equal(
         answer,
-        [
-            2048 * 12288 * 2,
-            sent(),
-            sent(schedule="interleaved", virtual_stages=2),
-        ],
-        "b·s·h numbers of 2 bytes; activations go up and gradients down, from each chunk",
-        wants="three numbers of bytes",
+        [sent(), sent(schedule="interleaved", virtual_stages=2), most],
+        "b·s·h numbers of 2 bytes, activations up and gradients down, from each chunk; 2.01 ms are "
+        "5 % of 2.09 layers, so a chunk needs three",
+        wants="two numbers of bytes and a number of chunks",
         rel=1e-6,
     )
 
 
-_STAGE_1 = ["F0", "F1", "B0", "B1"]
+_IN_PAIRS = ["F0", "F1", "B0", "B1", "F2", "F3", "B2", "B3"]
+_ROOM = 3  # micro-batches on stage 1
 
 
 @exercise(
     "11.10",
     kind="debug",
     title="it hangs",
-    hints=("What does stage 1 need for F1?", "B0 of stage 0 needs B0 of stage 1."),
+    hints=(
+        "Stage 2 makes B0 after F1. How many forward passes must stage 1 run before its B0?",
+        "1F1B's warm-up is enough to end, but not at 18: stage 2 answers later than there.",
+        "Give both stages the doubled warm-up of section 11.3.",
+    ),
 )
 def _hang(answer: Any) -> None:
-    expect_type(answer, (list, tuple), "a list of passes such as 'F0'")
-    if sorted(map(str, answer)) != sorted(_STAGE_1):
-        raise Wrong(f"wants each of {', '.join(_STAGE_1)} once, got {answer!r}")
-    orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (answer, _STAGE_1)]
-    plan = Schedule("corrected", 2, tuple(map(tuple, orders)))
+    expect_parts(answer, 2, "two lists of passes such as 'F0'")
+    for order in answer:
+        expect_type(order, (list, tuple), "a list of passes such as 'F0'")
+        if sorted(map(str, order)) != sorted(_IN_PAIRS):
+            raise Wrong(f"wants each of {', '.join(_IN_PAIRS)} once, got {order!r}")
+    orders = [[Pass(name[0], int(name[1:])) for name in order] for order in (*answer, _IN_PAIRS)]
     try:
-        result = simulate(plan, PassTimes())
+        result = simulate(Schedule("corrected", 4, tuple(map(tuple, orders))), PassTimes())
     except Deadlock as error:
         raise Wrong(f"gave orders that still hang, expected an end: {error}") from None
-    best = timeline("1f1b", 2, 2).makespan
-    expect_number(result.makespan, best, "the passes could wait less", rel=1e-9)
+    best = timeline("1f1b", 3, 4).makespan
+    expect_number(result.makespan, best, "a longer warm-up hides stage 2's pairs", rel=1e-9)
+    if result.in_flight(1) > _ROOM:
+        raise Wrong(f"held {result.in_flight(1):g} micro-batches on stage 1, expected {_ROOM}")
 
 
 BUILDS = (pipeline.PIPELINE,)

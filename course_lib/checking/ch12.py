@@ -1,6 +1,7 @@
 """Exercises and quiz of chapter 12, experts and long sequences."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.memory.peak import fewest_gpus
 from course_lib.theory.memory.states import local_parameters, sharded_states
-from course_lib.theory.network import context, experts
+from course_lib.theory.network import context, experts, mesh
 
 _MIXTRAL = MODELS["mixtral-8x7b"]
 _DEEPSEEK = MODELS["deepseek-v3"].parameters()
@@ -80,37 +81,53 @@ def _deepseek(answer: Any) -> None:
     expect_number(answer[1], gpus, "all experts must be stored, since other tokens need them")
 
 
-_FAMILIES = {
-    "a mixture of experts can be trained on one GPU": (True, "section 12.1 did it"),
-    "a mixture of experts is a way to cut work over GPUs": (
-        False,
-        "it is an architecture; expert parallelism cuts",
-    ),
-    "expert parallelism cuts the set of experts over ranks": (True, "that is what it does"),
-    "a pipeline needs data parallelism": (False, "one copy of the model is enough"),
-    "a pipeline cuts the layers, and the batch into micro-batches": (
-        True,
-        "the micro-batches keep the stages busy",
-    ),
-    "the stages of a pipeline are threads of one process": (
-        False,
-        "each rank is a process, one per accelerator",
-    ),
-    "Mixtral 8x7B has 56 billion parameters": (
-        False,
-        "only the MLPs exist eight times: 46.7 billion",
-    ),
-}
+_MESH = Layout(tp=2, cp=2, dp=4, ep=4)
+_RANK = 6
+
+
+def _with(groups: Sequence[tuple[int, ...]]) -> list[int]:
+    """The group that the rank of exercise 12.3 is in."""
+    return list(next(group for group in groups if _RANK in group))
+
+
+def _shared() -> dict[str, tuple[object, str]]:
+    half = mesh.place(_MESH, _RANK)["tp"]
+    same_half = [rank for rank in range(_MESH.world) if mesh.place(_MESH, rank)["tp"] == half]
+    right: dict[str, tuple[object, str]] = {
+        "tp: the matrices of its attention": (
+            _with(mesh.groups(_MESH, "tp")),
+            "neighbours in number cut the matrices",
+        ),
+        "cp: its sequences": (_with(mesh.groups(_MESH, "cp")), "cp comes next: a stride of 2"),
+        "the sum of the gradients of its attention": (
+            same_half,
+            "over cp and dp together: all that have the same half, with other tokens",
+        ),
+    }
+    for etp in (1, 2):
+        right[f"etp {etp}: the all-to-all of its tokens"] = (
+            _with(mesh.expert_groups(_MESH, "ep", etp)),
+            f"four ranks have all experts between them, a stride of etp = {etp} apart",
+        )
+        right[f"etp {etp}: the sum of its experts' gradients"] = (
+            _with(mesh.expert_groups(_MESH, "edp", etp)),
+            f"every {4 * etp}th rank has the same part of the same experts",
+        )
+    return right
 
 
 @exercise(
     "12.3",
-    kind="debug",
-    title="four families",
-    hints=("Ask of each: what is cut?", "Section 12.4, the table; section 12.2 for Mixtral."),
+    kind="predict",
+    title="who shares what",
+    hints=(
+        "Write ranks 0 to 15 in rows of two (tp), and rows in blocks of two (cp): rank 6 is where?",
+        "Who has other tokens, but the same weights? Their gradients are summed.",
+        "The experts' mesh deals the 16 ranks out anew: etp neighbours, then 4 of ep, then edp.",
+    ),
 )
-def _families(answer: Any) -> None:
-    expect_entries(answer, _FAMILIES, "a dict of True and False", each="True or False")
+def _sharing(answer: Any) -> None:
+    expect_entries(answer, _shared(), "a dict of lists", each="a list of ranks in order")
 
 
 @exercise(
@@ -268,7 +285,7 @@ def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
     hints=(
         "More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?",
         "hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is without a mask: section "
-        "12.6 says what the mask does to it.",
+        "12.7 says what the mask does to it.",
         "Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.",
     ),
 )
@@ -337,6 +354,12 @@ QUIZ = (
         why="1 is even; as many as there are experts is the worst.",
     ),
     Question(
+        "A bias for the choice replaces the balance loss. With what are the results weighed?",
+        ("the probabilities plus the biases", "the probabilities alone", "the biases alone"),
+        answer=1,
+        why="The bias decides who is chosen; without a say in the result it disturbs no gradient.",
+    ),
+    Question(
         "Why is an expert's gradient not all-reduced when each expert lies on one rank?",
         (
             "experts are not trained",
@@ -355,6 +378,16 @@ QUIZ = (
         ),
         answer=1,
         why="FLOP per byte are 2.25 f. A token travels to each of its experts, narrow or wide.",
+    ),
+    Question(
+        "128 rows for each expert, but it takes 362 to fill the chip. What helps?",
+        (
+            "experts on more ranks: each gets the rows of more GPUs",
+            "more experts of the same size",
+            "a higher capacity factor",
+        ),
+        answer=0,
+        why="With ep e an expert gets the rows of e GPUs: 128 · e, if all are equally popular.",
     ),
     Question(
         "Ring attention, causal, 8 ranks with slices in order. What is wrong?",

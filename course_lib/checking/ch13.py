@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 13, 3D parallelism and planning."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -125,22 +126,49 @@ def _stages(answer: Any) -> None:
         )
 
 
+_LAYOUTS = "layouts(gpus, layers, kv_heads, batch, parameters, room)"
+
+
+def _small_planner(
+    gpus: int, layers: int, kv_heads: int, batch: int, parameters: int, room: float
+) -> list[tuple[int, int, int]]:
+    """All (tp, pp, dp) that keep the rules of 13.3, in rising order."""
+    found = []
+    for tp in (tp for tp in (1, 2, 4, 8) if kv_heads % tp == 0):
+        for pp in (pp for pp in range(1, layers + 1) if layers % pp == 0):
+            dp, rest = divmod(gpus, tp * pp)
+            filled = dp and batch % dp == 0 and (pp == 1 or batch // dp >= 4 * pp)
+            if not rest and filled and (4 + 12 / dp) * parameters / (tp * pp) <= room:
+                found.append((tp, pp, dp))
+    return found
+
+
 @exercise(
     "13.3",
-    kind="debug",
-    title="each layer 1B",
-    hints=("Keys and values are 8 · 128 wide, each.", "Total - 80 · layer."),
+    kind="implement",
+    title="a small planner",
+    hints=(
+        "Two loops, over tp and over pp. What is left for dp, and when is there a remainder?",
+        "A replica has batch / dp micro-batches. Without stages nothing has to be filled.",
+        "On a GPU: (4 + 12 / dp) · parameters / (tp · pp) bytes.",
+    ),
 )
-def _layer(answer: Any) -> None:
-    layer = _LLAMA2.layer_parameters(1).total
-    outside = _LLAMA2.parameters().total - _LLAMA2.layers * layer
-    expect_equal(
-        answer,
-        [layer, outside],
-        "queries and output 2 · h², keys and values 2 · h · 1024, MLP 3 · h · 28672, two norms; "
-        "outside: embedding, head, last norm",
-        wants="two whole numbers",
-    )
+def _planner(function: Any) -> None:
+    calls = [
+        ((8, 4, 8, 32, 10**9, 1e12), "room for all: every divisor of layers that can be filled"),
+        ((16, 10, 4, 64, 10**9, 1e12), "tp 8 does not divide 4 heads, nor pp 4 ten layers"),
+        ((24, 12, 8, 96, 10**9, 1e12), "24 / (tp · pp) must be whole"),
+        ((8, 1, 8, 12, 10**9, 1e12), "dp must divide the batch"),
+        (
+            (8, 8, 8, 16, 10**9, 1e12),
+            "four micro-batches for each stage, but only if there are any",
+        ),
+        ((8, 8, 8, 256, 10**9, 3.5e9), "only 12 of the 16 bytes are cut by dp; exactly full fits"),
+        ((2048, 80, 8, 1024, _LLAMA2.parameters().total, 20e9), "the notes' 2048 cards"),
+        ((3, 80, 8, 1024, _LLAMA2.parameters().total, 20e9), "too few GPUs: no layout"),
+    ]
+    cases = [(args, _small_planner(*args), because) for args, because in calls]
+    expect_calls(function, cases, signature=_LAYOUTS)
 
 
 _META_RECIPE = LLAMA3_405B.recipe
@@ -204,27 +232,43 @@ def _fits(answer: Any) -> None:
     expect_entries(answer, right, f"a dict of {words}", each=words)
 
 
+_EXACT = _LLAMA2.layer_parameters(1).total
+_AT_MOST = 0.05  # of the computing
+# FLOP for a parameter and token, bytes of a gradient, and tokens of a micro-batch on a GPU.
+_CHANGED: dict[str, tuple[tuple[int, int, int], str]] = {
+    "as it is": ((6, 4, 4096), "the exchange takes 6.44 times as long as one micro-batch"),
+    "gradients in bf16": ((6, 2, 4096), "half of the bytes"),
+    "tp 8": ((6, 4, 4096), "an eighth of the matrices: of the FLOP and of the gradients"),
+    "cp 2": ((6, 4, 2048), "a GPU has half of the tokens, and all gradients of the layer"),
+    "two sequences in a micro-batch": ((6, 4, 8192), "twice the FLOP for the same gradients"),
+    "a model twice as large": ((6, 4, 4096), "FLOP and gradients double, so the size cancels"),
+    "full recomputation": ((8, 4, 4096), "the forward pass runs twice: 8 in place of 6"),
+}
+
+
 @exercise(
     "13.5",
-    kind="debug",
-    title="0.24 s of 0.6 s",
+    kind="calculate",
+    title="how many micro-batches?",
     hints=(
         "FLOP as in chapter 5, with a layer for the model. What does a GPU send of each gradient?",
-        "A ring sends nearly everything twice, and an fp32 number has 4 bytes.",
-        "One exchange after one micro-batch, or after 80 of them.",
+        "Computing grows with m, the exchange does not. Which changes touch one of them only?",
+        "The exchange over one micro-batch's computing is 6.44. Divide by 0.05, and round up.",
     ),
 )
-def _rate(answer: Any) -> None:
-    expect_parts(answer, 5, "FLOP, two times in seconds, and two parts")
-    layer = _LLAMA2.layer_parameters(1).total
-    work = flops.six_nd(layer, 8 * 4096)
-    seconds = work / hardware.accelerator("RTX4090").peak_flop_per_s
-    exchange = 2 * Recipe(gradients="fp32").gradient_bytes * layer / 32e9
-    expect_number(answer[0], work, "6 · 855,654,400 · 32,768", rel=5e-3, unit="FLOP")
-    expect_number(answer[1], seconds, "FLOP / 165.2e12", rel=5e-3, unit="s")
-    expect_number(answer[2], exchange, "4 bytes a parameter, twice, at 32 GB/s", rel=5e-3, unit="s")
-    expect_number(answer[3], exchange / seconds, "one exchange for one micro-batch", rel=2e-2)
-    expect_number(answer[4], exchange / seconds / 80, "one exchange for 80 micro-batches", rel=2e-2)
+def _accumulated(answer: Any) -> None:
+    expect_parts(answer, 3, "two times in seconds, and a dict of whole numbers")
+    rate, sends = _H100.peak_flop_per_s, hardware.NDR.bytes_per_s
+    for given, seconds, because in (
+        (answer[0], flops.six_nd(_EXACT, 4096) / rate, "6 · 855,654,400 · 4096 FLOP"),
+        (answer[1], 2 * 4 * _EXACT / sends, "4 bytes a parameter, twice, at 50 GB/s"),
+    ):
+        expect_number(given, seconds, because, rel=5e-3, unit="s")
+    right: dict[str, tuple[object, str]] = {}
+    for change, ((flop, size, tokens), because) in _CHANGED.items():
+        ratio = 2 * size / sends / (flop * tokens / rate)
+        right[change] = (math.ceil(ratio / _AT_MOST), because)
+    expect_entries(answer[2], right, "a dict of whole numbers", each="a whole number")
 
 
 def _with(job: Job, **changes: Any) -> Job:
@@ -298,32 +342,48 @@ def _remedies(answer: Any) -> None:
     expect_entries(answer, right, wants, each=f"one of {', '.join(map(repr, _REMEDIES))}")
 
 
-_CLAIMS = {
-    "every LLaMA-2 has 80 layers": (False, "7B has 32 and 13B has 40"),
-    "80 stages of one layer keep 160 times one layer under 1F1B": (
-        False,
-        "stage 0 holds at most as many micro-batches as there are stages, 80",
-    ),
-    "a card of 200 Gb/s sends 25 GB/s one way, less than PCIe4 x16": (
-        True,
-        "200 / 8 = 25, and PCIe4 x16 has 31.5",
-    ),
-    "a pipeline is fed with mini-batches; micro-batch is another thing": (
-        False,
-        "what goes through a pipeline in one pass is the micro-batch",
-    ),
-    "80 micro-batches of one layer are as large as one of 80 layers": (True, "80 · 1 = 1 · 80"),
-}
+_PROPOSED = Layout(tp=8, pp=12, dp=8, zero_stage=1, accumulation=64, sequence_parallel=True)
+
+
+def _sentences() -> dict[str, tuple[bool, str]]:
+    """What the proposal of 13.7 says, whether it is right, and why."""
+    plan, strides = _PROPOSED, mesh.strides(_PROPOSED)
+    return {
+        "no GPU is left over": (plan.world == 96 * 8, "8 · 12 · 8 = 768 = 96 · 8"),
+        "all stages have equally many layers": (
+            _LLAMA2.layers % plan.pp == 0,
+            "80 / 12 is not whole: some have 7, some 6",
+        ),
+        "all replicas get equally many sequences": (500 % plan.dp == 0, "500 / 8 is not whole"),
+        "ranks 0 and 8 exchange gradients": (strides["dp"] == 8, "the stride of dp is tp = 8"),
+        "rank 64 gets the output of rank 0": (strides["pp"] == 64, "pp's stride is tp · dp = 64"),
+        "a gradient is summed over 768 GPUs": (
+            plan.shard_ranks == 768,
+            "the others hold other pieces of the model: it is summed over dp = 8",
+        ),
+        "a GPU keeps about 1/96 of the weights, 1/768 of AdamW's states": (
+            (plan.tp * plan.pp, plan.tp * plan.pp * plan.shard_ranks) == (96, 768),
+            "tp and pp cut everything by 96, ZeRO-1 the states by dp as well",
+        ),
+        "twice the nodes, dp 16, the same batch: half of the time": (
+            False,
+            "a replica has half the micro-batches, so the bubble weighs twice as much",
+        ),
+    }
 
 
 @exercise(
     "13.7",
     kind="debug",
-    title="true or false?",
-    hints=("Section 13.3.", "Gb/s are bits; eight of them are a byte."),
+    title="audit a plan",
+    hints=(
+        "Which numbers must divide which? 768 GPUs, 80 layers, 500 sequences.",
+        "From the inside out: tp, dp, pp. What is the distance of neighbours along each?",
+        "What does a GPU share with the others of its dp group, and what with those of tp and pp?",
+    ),
 )
-def _claims(answer: Any) -> None:
-    expect_entries(answer, _CLAIMS, "a dict of True and False", each="True or False")
+def _proposal(answer: Any) -> None:
+    expect_entries(answer, _sentences(), "a dict of True and False", each="True or False")
 
 
 _GROUP = "group(rank, axis, dp, tp, pp)"

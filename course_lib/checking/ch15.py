@@ -210,7 +210,7 @@ _SYMPTOMS = {
     ),
     "16 GPUs on two nodes, twice eight ranks, and two log files that both begin with rank 0": (
         "standalone",
-        "--standalone lets each node meet itself: two trainings that know nothing of each other",
+        "--standalone lets each node meet itself: two runs that know nothing of each other",
     ),
 }
 
@@ -373,7 +373,7 @@ def _claims() -> dict[str, tuple[object, str]]:
     kind="debug",
     title="true or false?",
     hints=(
-        "Two are right. Sections 8.7 and 9.5, and exercise 1.7, have most of the others.",
+        "Two are right. Sections 8.7 and 9.7, and exercise 1.7, have most of the others.",
         "How many replicas are there on 64 GPUs with tp 8?",
     ),
 )

@@ -244,7 +244,7 @@ def _who(answer: Any) -> None:
         "All ranks wait for the slowest. Does it matter how many wait?",
         "Of a step only 80 % become 25 % longer.",
         "If work were divided by speed, eight ranks would do the work of 7.8.",
-        "Of many normal times the longest is mean + deviation · 3.24, for 1,024 ranks.",
+        "Of many normal times the longest is mean + deviation · 3.25, for 1,024 ranks.",
     ),
 )
 def _straggler(answer: Any) -> None:
@@ -255,7 +255,7 @@ def _straggler(answer: Any) -> None:
     shared = stragglers.shared_work_factor(8, 0.25)
     expect_number(answer[2], shared, "8 / (7 + 1/1.25)", rel=2e-3)
     slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
-    expect_number(answer[3], slowest_ms, "400 + 3.24 · 8 ms", rel=5e-3)
+    expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3)
 
 
 _LATE = "late_rank(total_ms, inside_ms)"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from course_lib.checking import cards
 from course_lib.checking.gaps import gap_of, how_far, in_words, judged, percent
 
+_APART = 0.01
+
 
 @dataclass(frozen=True)
 class Compared:
@@ -72,4 +74,5 @@ class Compared:
         return figures.number_line({**values, **self.columns}, self._words).to_svg()
 
     def _words(self, value: float) -> str:
-        return in_words(value, self.unit)
+        """Four digits tell two numbers apart that differ by more than 1 %."""
+        return in_words(value, self.unit, digits=4 if abs(self.gap) > _APART else 6)

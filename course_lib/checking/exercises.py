@@ -95,7 +95,7 @@ def chapters() -> list[int]:
 
 
 def chapter_module(chapter: int) -> ModuleType:
-    """The module with the exercises and QUIZ of a chapter. Raises ValueError: there is none."""
+    """The module with the exercises and QUIZ of a chapter. Raises ValueError if there is none."""
     try:
         return importlib.import_module(f"course_lib.checking.ch{chapter:02d}")
     except ModuleNotFoundError as error:

@@ -21,8 +21,8 @@ _TRUSTED = {bool, int, float, complex, str, bytes, Fraction, type(None), type(..
 def honest(value: Any) -> Any:
     """The value with numbers, texts and containers of Python's own types in place of subclasses.
 
-    What holds no subclass is returned as it is. Raises Wrong for an object that gives itself out
-    for another type.
+    What holds no subclass is returned as it is. Raises Wrong for an object that pretends to be
+    of another type.
     """
     kind = type(value)
     if kind in _TRUSTED or callable(value):

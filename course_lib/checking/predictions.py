@@ -16,7 +16,7 @@ from course_lib.notebook import Slot, in_notebook, show_widget
 
 @dataclass(frozen=True)
 class Prediction:
-    """A number that the learner foretold; `yours` is None where none was given."""
+    """A number that the learner predicted; `yours` is None where none was given."""
 
     key: str
     yours: float | None = None
@@ -83,7 +83,7 @@ def expect(
         )
 
 
-# What was compared before the learner had predicted, by key: shown anew once the box is filled.
+# What was compared before the learner had predicted, by key: shown again once the box is filled.
 _waiting: dict[str, list[Callable[[], None]]] = {}
 
 

@@ -98,7 +98,7 @@ def _target() -> Path:
 
 
 def _parsed(text: bytes) -> object:
-    """The data in a text; None where it is no JSON, or none that could be written again."""
+    """The data in a text; None where it is not JSON, or could not be written back."""
     try:
         data = json.loads(text.decode("utf-8"))
         _text(data)

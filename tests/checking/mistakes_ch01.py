@@ -27,19 +27,23 @@ def _no_repeat(samples, world, rank):
     return list(range(rank, samples, world))
 
 
-def _orders(set_epoch: Callable[[Any, int], object], split: bool = True):
-    def orders(samples, world, rank, epochs):
+def _orders(set_epoch: Callable[[Any, int], object], split: bool = True, seed: int = 0):
+    def orders(samples, world, rank, epochs, first=0):
         from torch.utils.data.distributed import DistributedSampler
 
         replicas = {"num_replicas": world if split else 1, "rank": rank if split else 0}
-        sampler = DistributedSampler(range(samples), seed=0, **replicas)
+        sampler = DistributedSampler(range(samples), seed=seed * rank, **replicas)
         seen = []
-        for epoch in range(epochs):
+        for epoch in range(first, first + epochs):
             set_epoch(sampler, epoch)
             seen.append(list(sampler))
         return seen
 
     return orders
+
+
+def _from_zero(samples, world, rank, epochs, first=0):
+    return _orders(lambda sampler, epoch: sampler.set_epoch(epoch))(samples, world, rank, epochs)
 
 
 _SETTINGS = {
@@ -58,9 +62,11 @@ _RUNS = {
 }
 
 MISTAKES = [
-    ("1.1", "rounds down", (390, 128)),
-    ("1.1", "forgets that the last batch is short", (391, 128)),
-    ("1.1", "does not round", (50_000 / 128, 80)),
+    ("1.1", "the formula", (950, 976)),
+    ("1.1", "the first log alone", (961, 976)),
+    ("1.1", "the second log alone", (950, 974)),
+    ("1.1", "60 full batches are 60 iterations", (960, 974)),
+    ("1.1", "39 full batches are 38 iterations", (961, 975)),
     ("1.2", "counts micro-steps", (2814, 500 / 2814, 2814 / 11_250)),
     ("1.2", "one epoch only", (235, 500 / 235, 235 / 11_250)),
     ("1.2", "forgets the ranks", (11_250, 500 / 11_250, 1)),
@@ -78,6 +84,8 @@ MISTAKES = [
         "every rank sees everything",
         _orders(lambda sampler, epoch: sampler.set_epoch(epoch), split=False),
     ),
+    ("1.5", "a seed for each rank", _orders(lambda s, epoch: s.set_epoch(epoch), seed=1)),
+    ("1.5", "counts from 0 after a break", _from_zero),
     ("1.6", "drops only at the end", ([32, 8, 1], [31, 7, 11])),
     ("1.6", "repeats nothing", ([32, 8, 0], [28, 7, 107])),
     ("1.6", "one list only", [32, 8, 1]),

@@ -92,17 +92,21 @@ MISTAKES = [
     ("2.7", "all of it is noise", (0.5, 69.8, 15.67)),
     ("2.7", "critical batch upside down", (1.679, 1 / 69.82, 15.67)),
     ("2.7", "updates in place of samples", (1.679, 69.82, 1.068)),
-    ("2.8", "linear for both", (0.05, 0.0000375, 2.1333)),
-    ("2.8", "the wrong direction", (12.8, 0.0024, 2.1333)),
-    ("2.8", "no limit", (0.05, 0.00015, 12.8)),
-    ("2.8", "takes 0.8 for the largest rate", (0.05, 0.00015, 0.711)),
-    ("2.9", "samples and updates exchanged", ([9.0, 1.125], [1.125, 9.0])),
-    ("2.9", "one batch only", [1.125, 9.0]),
+    ("2.8", "the larger rates are Adam's", ("Y", 0.01, 1920, 0.6)),
+    ("2.8", "linear for Adam", ("X", 0.0025, 1920, 0.6)),
+    ("2.8", "the wrong direction", ("X", 0.16, 1920, 0.6)),
+    ("2.8", "takes 0.2 for the largest rate", ("X", 0.01, 384, 0.1875)),
+    ("2.8", "no limit", ("X", 0.01, 1920, 1.8)),
+    ("2.9", "the tokens stay", (1.25, 78_125, 32)),
+    ("2.9", "the fewest for what was used", (11.25, 703_125, 3.56)),
+    ("2.9", "as fast as there are GPUs", (9, 562_500, 32)),
+    ("2.9", "slower", (9, 562_500, 0.225)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
     ("2.2", "in percent", {**_FACTORS, "updates of an epoch": "25 %"}),
     ("2.7", "rounded", (1.68, 69.8, 15.7)),
-    ("2.8", "rounded", (0.05, 0.00015, 2.13)),
+    ("2.8", "a small letter, and rounded", ("x", 0.01, 1920, 0.6)),
+    ("2.9", "rounded", (9, 562_500, 4.44)),
 ]

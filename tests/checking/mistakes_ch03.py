@@ -29,7 +29,17 @@ def _state_bytes(step: bool, size: int | None = None):
     return optimizer_bytes
 
 
-P70 = 68_976_648_192
+_ONE = "the state is one number per parameter, and takes as much as the weights"
+_TWO = "the state is two numbers per parameter, and takes as much as the weights"
+_HALF = "the state takes half of the weights"
+_TRUE_OF = {
+    _ONE: "SGD with momentum, fp32",
+    _TWO: "8-bit AdamW, bf16",
+    _HALF: "8-bit AdamW, fp32",
+    "the state takes four times the weights": "AdamW, bf16",
+}
+_SIZES = {"1,028 GB": 16, "1,242 GB": 18, "1,285 GB": 20, "690 GB": 10}
+_MEANT = {"1,028 GB": True, "1,242 GB": False, "1,285 GB": True, "690 GB": False}
 _SORTED = {
     "gradient of a weight": 2,
     "running mean of the squared gradient": 3,
@@ -61,12 +71,16 @@ _HELPS = {
 }
 
 MISTAKES = [
-    ("3.1", "takes 12 bytes for Adam", (2 * P70, 12 * P70, 0)),
-    ("3.1", "nominal 70e9", (140e9, 560e9, 280e9)),
+    ("3.1", "takes 12 bytes for Adam", (0, _SIZES, _MEANT)),
+    ("3.1", "Adam's own two numbers", (560, _SIZES, _MEANT)),
+    ("3.1", "all mean GB", (280, _SIZES, dict.fromkeys(_SIZES, False))),
+    ("3.1", "15 bytes", (280, {**_SIZES, "1,028 GB": 15}, {**_MEANT, "1,028 GB": False})),
+    ("3.1", "18 twice", (280, {**_SIZES, "1,285 GB": 18}, _MEANT)),
     ("3.2", "twice, always", (2, 2, 2)),
     ("3.2", "forgets the master copy", (2, 4, 4)),
-    ("3.3", "SGD keeps the weights", (28_000_000_000, 28e9, 56e9, 14e9, 1.0)),
-    ("3.3", "8-bit is half of bf16 weights", (0, 28e9, 56e9, 14e9, 0.5)),
+    ("3.3", "plain SGD keeps the weights", {**_TRUE_OF, _ONE: "SGD, fp32"}),
+    ("3.3", "8-bit is half of bf16 weights", {**_TRUE_OF, _HALF: "8-bit AdamW, bf16"}),
+    ("3.3", "Adam in fp32 has as much", {**_TRUE_OF, _TWO: "AdamW, fp32"}),
     ("3.4", "master copy for fp32 weights", _per_parameter(master=False)),
     ("3.4", "two fp32 gradients", _per_parameter(buffer=False)),
     ("3.4", "accepts anything", _per_parameter(refuse=False)),
@@ -97,6 +111,15 @@ MISTAKES = [
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
+    (
+        "3.1",
+        "the exact model, floats and 1 and 0",
+        (
+            275.9,
+            {key: float(value) for key, value in _SIZES.items()},
+            {key: int(value) for key, value in _MEANT.items()},
+        ),
+    ),
     ("3.6", "1 and 0", {key: int(value) for key, value in _FITS.items()}),
     ("3.7", "rounded", (1.2, "Yes")),
     ("3.13", "a power", (2**15, 7_999)),

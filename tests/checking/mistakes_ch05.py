@@ -68,9 +68,11 @@ MISTAKES = [
     ("5.9", "forgets attention", _palm(scores=0)),
     ("5.9", "causal half", _palm(scores=6)),
     ("5.9", "one chip", _palm(all_chips=False)),
-    ("5.10", "the ridge itself", 100),
-    ("5.10", "one step too early", 64),
-    ("5.10", "one step too late", 256),
+    ("5.10", "the ridge itself", (100, 100, 100)),
+    ("5.10", "tokens are the intensity", (128, 128, 128)),
+    ("5.10", "one step too early", (64, 256, 0)),
+    ("5.10", "enough tokens are always enough", (128, 512, 1024)),
+    ("5.10", "small matrices never", (128, 0, 0)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).

@@ -18,6 +18,17 @@ _HIDES = {
     "512 GPUs, a batch of 16M tokens": True,
     "256 GPUs, a model twice as large": False,
 }
+_MOMENTS, _MEAN = "AdamW's second moments", "BatchNorm's running mean"
+_LEFT_OUT = "what PowerSGD has left out"
+_EQUAL = {
+    "the weights": True,
+    "their gradients": True,
+    _MOMENTS: True,
+    "the norm of the gradient": True,
+    "the loss": False,
+    _MEAN: False,
+    _LEFT_OUT: False,
+}
 
 
 def _hides(more):
@@ -135,10 +146,12 @@ MISTAKES = [
     ("7.5", "more than the limit", _more_than),
     ("7.5", "loses the last bucket", _loses_the_last),
     ("7.5", "one limit for all", _one_limit),
-    ("7.6", "four buckets from the first pass on", (4, 80)),
-    ("7.6", "forgets no_sync", (4, 1 + 79 * 4)),
-    ("7.6", "a bucket is at most its limit", (4, 20)),
-    ("7.6", "six gradients to a bucket", (3, 58)),
+    ("7.6", "five buckets from the first pass on", (100, 400, 120)),
+    ("7.6", "forgets the marks", (96, 396, 100)),
+    ("7.6", "finds unused ones, and rebuilds", (96, 396, 1 + 19 * 5 + 20)),
+    ("7.6", "no_sync is the default", (96, 96, 120)),
+    ("7.6", "a bucket is at most its limit", (1 + 19 * 6, 1 + 79 * 6, 140)),
+    ("7.6", "25 MiB for the first one too", (1 + 19 * 4, 1 + 79 * 4, 100)),
     ("7.7", "zero, but not its gradient", _LearnsFromTheUnused),
     ("7.7", "as given", _AsGiven),
     ("7.7", "always both", _AlwaysBoth),
@@ -146,9 +159,12 @@ MISTAKES = [
     ("7.8", "the link carries all at once", _no_queue),
     ("7.8", "no overlap", _no_overlap),
     ("7.8", "the link never waits", _never_waits),
-    ("7.9", "one latency", (9.6e-6, 0.00104755, 480_000)),
-    ("7.9", "only one half of the ring", (1023 * 9.6e-6, 0.000523776, 491_520_000)),
-    ("7.9", "25 MB", (2 * 1023 * 9.6e-6, 0.000999, 491_520_000)),
+    ("7.9", "DDP makes all equal", (dict.fromkeys(_EQUAL, True), _LEFT_OUT)),
+    ("7.9", "losses are averaged", (_EQUAL | {"the loss": True}, _LEFT_OUT)),
+    ("7.9", "buffers are rank 0's at any time", (_EQUAL | {_MEAN: True}, _LEFT_OUT)),
+    ("7.9", "each has moments of its own", (_EQUAL | {_MOMENTS: False}, _LEFT_OUT)),
+    ("7.9", "rank 1's buffers are lost", (_EQUAL, _MEAN)),
+    ("7.9", "the optimizer's states are lost", (_EQUAL, _MOMENTS)),
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).

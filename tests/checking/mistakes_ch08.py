@@ -1,5 +1,7 @@
 """Answers to chapter 8 that a check must refuse: (exercise, what was thought, answer)."""
 
+import torch
+
 
 def _own(part, limit, all_reduce):
     return part * (limit / part.square().sum().sqrt()).clamp(max=1.0)
@@ -32,15 +34,22 @@ def _sometimes(part, limit, all_reduce):
     return all_reduce(part) if float(part.sum()) > 3.5 else part
 
 
-def _part(up=True, cap=True, zeros=True):
-    def own_part(parameters, ranks, rank):
-        size = -(-parameters // ranks) if up else parameters // ranks
-        start, stop = rank * size, (rank + 1) * size
-        if cap:
-            start, stop = min(start, parameters), min(stop, parameters)
-        return start, stop, size - (stop - start) if zeros else 0
+def _marks(up=True, pad=0, by_tensor=False, inverted=False):
+    def own_marks(sizes, decays, ranks, rank):
+        marks = [mark for size, mark in zip(sizes, decays, strict=True) for _ in range(size)]
+        if by_tensor:
+            marks = list(decays)
+        marks = [int(mark is not inverted) for mark in marks]
+        part = -(-len(marks) // ranks) if up else len(marks) // ranks
+        if pad is not None:
+            marks += (part * ranks - len(marks)) * [pad]
+        return marks[rank * part : (rank + 1) * part]
 
-    return own_part
+    return own_marks
+
+
+def _marks_as_tensor(sizes, decays, ranks, rank):
+    return torch.tensor(_marks()(sizes, decays, ranks, rank), dtype=torch.float32)
 
 
 _GOOD = {
@@ -80,12 +89,17 @@ _WHICH = {
 _UNCLIPPED = {key: value for key, value in _GOOD.items() if key != "gradient_clipping"}
 _GOOD_BATCH = {k: v for k, v in _GOOD.items() if "micro" not in k and "steps" not in k}
 MISTAKES = [
-    ("8.1", "cuts the gradients in stage 1", (256 + 14 * 8, 256 + 14 * 8, 128)),
-    ("8.1", "bytes", (608e9, 368e9, 128e9)),
-    ("8.1", "the whole cluster", (608 * 16, 368 * 16, 2048)),
-    ("8.2", "exact, not a power of two", [45, 7, 4]),
-    ("8.2", "one step too early", [32, 4, 2]),
-    ("8.2", "the other way round", [4, 8, 64]),
+    ("8.1", "gradients of 2 bytes", (608, 368, 128, 1)),
+    ("8.1", "cuts the gradients in stage 1", (384, 384, 144, 0.75)),
+    ("8.1", "bytes", (864e9, 384e9, 144e9, 0.75)),
+    ("8.1", "sends the same, as in bf16", (864, 384, 144, 1)),
+    ("8.1", "the other way round", (864, 384, 144, 8 / 6)),
+    ("8.2", "powers of two", (["never", 128, 8], 12, 8000)),
+    ("8.2", "rounded down", (["never", 112, 7], 12, 8000)),
+    ("8.2", "states must fit together", ([8, 8, 8], 12, 8000)),
+    ("8.2", "one micro-batch", (["never", 112, 8], 1.5, 8000)),
+    ("8.2", "stage 2, which does not fit", (["never", 112, 8], 4.5, 8000)),
+    ("8.2", "bits for bytes", (["never", 112, 8], 12, 64_000)),
     ("8.3", "the own norm", _own),
     ("8.3", "adds norms", _sum_of_norms),
     ("8.3", "stretches short gradients", _always),
@@ -100,9 +114,11 @@ MISTAKES = [
     ("8.5", "a bucket is a threshold", _KEYS | {_TINY: "reduce_bucket_size"}),
     ("8.5", "pinned memory is the host's, 2 GB or not", _KEYS | {_TWO_GB: "pin_memory"}),
     ("8.5", "the optimizer changed", _KEYS | {_VERSION: "zero_allow_untested_optimizer"}),
-    ("8.6", "rounds down", _part(up=False)),
-    ("8.6", "runs over the end", _part(cap=False)),
-    ("8.6", "no zeros", _part(zeros=False)),
+    ("8.6", "rounds down", _marks(up=False)),
+    ("8.6", "no padding", _marks(pad=None)),
+    ("8.6", "padding decays", _marks(pad=1)),
+    ("8.6", "a mark for each tensor", _marks(by_tensor=True)),
+    ("8.6", "1 where nothing decays", _marks(inverted=True)),
     ("8.7", "one micro-batch", [3e6, 3e6, 3e6, 4.5e6]),
     ("8.7", "stage 1 sends each time", [3e6, 13.5e6, 13.5e6, 36e6]),
     ("8.7", "without (n-1)/n", [4e6, 4e6, 18e6, 48e6]),
@@ -121,4 +137,7 @@ MISTAKES = [
 ]
 
 # Right answers that look different from the solution: (exercise, form, answer).
-OTHER_FORMS = [("8.10", "a text with its unit", (_WHICH, "36 MB"))]
+OTHER_FORMS = [
+    ("8.6", "a tensor of floats", _marks_as_tensor),
+    ("8.10", "a text with its unit", (_WHICH, "36 MB")),
+]

@@ -20,12 +20,14 @@ def _rows(fused=False, copies=True, refuse=True, width_once=True):
     return my_rows
 
 
-def _bias_on_each_rank(inputs, weights, bias):
-    return sum(x * w + bias for x, w in zip(inputs, weights, strict=True))
+def _length(first=0, count=None, squared=False):
+    def gradient_length(cut, whole):
+        ranks = slice(first, None)
+        squares = sum(g * g for part in cut[ranks] for g in part)
+        squares += sum(g * g for part in whole[:count] for g in part)
+        return squares if squared else math.sqrt(squares)
 
-
-def _bias_on_rank_0_lost(inputs, weights, bias):
-    return sum(x * w for x, w in zip(inputs, weights, strict=True))
+    return gradient_length
 
 
 def _no_maximum(parts, label):
@@ -56,12 +58,15 @@ _READ = {
     _OWN_RESULT: "no g",
     _DOUBLE: "g sums in the backward pass as well",
 }
-_ALL = (
-    "layers on four GPUs, one works while three wait",
-    "each matrix cut over the GPUs of a server",
-    "the embedding cut by words",
-    "norms cut along the sequence",
-)
+_SHARES = "98 all-gathers, 98 reduce-scatters"
+_LOGS = {
+    "149 all-reduces": "an f for each of q, k and v",
+    "101 all-reduces": "as it should be",
+    "77 all-reduces": "no f before the MLPs",
+    "98 all-reduces, 1 all-gather": "the logits are gathered",
+    f"3 all-reduces, {_SHARES}": "the gradients of norms are not summed",
+    f"4 all-reduces, {_SHARES}": "as it should be",
+}
 MISTAKES = [
     ("10.1", "numbers for bytes", (25_165_824, 176_160_768, 384)),
     ("10.1", "two all-reduces", (50_331_648, 176_160_768, 192)),
@@ -71,10 +76,13 @@ MISTAKES = [
     ("10.2", "heads only, 13B", (_LARGEST | {"llama2-13b": 10}, 2)),
     ("10.2", "never a copy", (_LARGEST | {"llama2-70b": 8}, 1)),
     ("10.2", "copies the other way round", (_LARGEST, 8)),
-    ("10.3", "the notes' reasons", ("memory", "memory", "passes", 585.1, 5266.3)),
-    ("10.3", "t for t - 1", ("columns", "bytes", "passes", 576.0, 4608.0)),
-    ("10.3", "the notes' formula", ("columns", "bytes", "passes", 384.0, 3072.0)),
-    ("10.3", "query, key and value", ("columns", "bytes", "matrices", 585.1, 5266.3)),
+    ("10.3", "half of training", (2633.1, 4681.1, 10532.6, 12)),
+    ("10.3", "as in training", (5266.3, 4681.1, 10532.6, 12)),
+    ("10.3", "recomputation is for free", (3510.9, 5266.3, 10532.6, 12)),
+    ("10.3", "recomputation sends no more", (3510.9, 7021.7, 10532.6, 12)),
+    ("10.3", "smaller messages, less work", (3510.9, 4681.1, 2633.1, 12)),
+    ("10.3", "training's reach", (3510.9, 4681.1, 10532.6, 17)),
+    ("10.3", "t for t - 1", (3510.9, 4681.1, 10532.6, 11)),
     ("10.4", "the server's size", (8, 8, 8, 5)),
     ("10.4", "no latency", (8, 4, 4, 5)),
     ("10.4", "both ways", (8, 4, 2, 9)),
@@ -86,16 +94,24 @@ MISTAKES = [
     ("10.6", "no copies", _rows(copies=False)),
     ("10.6", "forgets the width", _rows(width_once=False)),
     ("10.6", "accepts anything", _rows(refuse=False)),
-    ("10.7", "as given", _bias_on_each_rank),
-    ("10.7", "no bias at all", _bias_on_rank_0_lost),
+    ("10.7", "as given", _length()),
+    ("10.7", "what is whole is forgotten", _length(count=0)),
+    ("10.7", "the last rank alone", _length(first=-1, count=1)),
+    ("10.7", "without the root", _length(count=1, squared=True)),
     ("10.8", "layers only", (48, 72, 48)),
     ("10.8", "everything twice", (53, 106, 50)),
     ("10.8", "the loss gathers as well", (53, 77, 53)),
     ("10.9", "no maximum", _no_maximum),
     ("10.9", "each rank's own maximum", _own_maximum),
     ("10.9", "the label on the first rank", _first_rank_only),
-    ("10.10", "all of it", dict.fromkeys(_ALL, True)),
-    ("10.10", "cut matrices", dict(zip(_ALL, (True, True, False, False), strict=True))),
+    ("10.10", "more is recomputation", _LOGS | {"149 all-reduces": "as it should be"}),
+    (
+        "10.10",
+        "few messages are a fault",
+        _LOGS | {f"4 all-reduces, {_SHARES}": "no f before the MLPs"},
+    ),
+    ("10.10", "the norms send nothing", _LOGS | {f"3 all-reduces, {_SHARES}": "as it should be"}),
+    ("10.10", "all are right", dict.fromkeys(_LOGS, "as it should be")),
     ("10.14", "each product once", (78.7, 3.58, "H800")),
     ("10.14", "the arithmetic alone", (57.5, 2.5, "H800")),
     ("10.14", "the link decides", (57.5, 3.58, "H100")),

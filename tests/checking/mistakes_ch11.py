@@ -1,6 +1,6 @@
 """Answers to chapter 11 that a check must refuse: (exercise, what was thought, answer)."""
 
-from course_lib.checking.ch11 import _CLUSTERS, _STATEMENTS
+from course_lib.checking.ch11 import _CLUSTERS
 
 
 def _order(warm_up=1, cut=True, reverse=False):
@@ -34,12 +34,10 @@ def _choose(ideal=False, refuse=True, extra=0):
     return fewest_micro_batches
 
 
-_NOTES = {**_STATEMENTS, "each worker holds a full copy of the model": "naive model"}
-_COMBINED = {
-    **_STATEMENTS,
-    "each device holds some of the layers, and all work, on different micro-batches": "data",
-}
-_DEPRECATED = {**_STATEMENTS, "has been replaced by pipelines": "tensor"}
+_FAMILY = {"A": "naive model", "B": "tensor", "C": "data", "D": "pipeline"}
+_SAMPLES, _LAYERS = {"A": 2, "B": 2, "C": 1, "D": 2}, {"A": 1, "B": 2, "C": 2, "D": 1}
+_NOTES = _FAMILY | {"A": "data", "C": "naive model"}
+_COMBINED = _FAMILY | {"C": "pipeline", "D": "data"}
 _LESS, _SAME = "held 4, 3, 2, 1", "held 4, 4, 4, 4"
 _HELD = {
     _LESS: "1f1b",
@@ -50,6 +48,8 @@ _HELD = {
 _BEST = dict(zip(_CLUSTERS, ("zb1p", "1f1b", "interleaved", "gpipe"), strict=True))
 _SLOW = list(_CLUSTERS)[-1]
 _MESSAGE = 2048 * 12288 * 2
+_ALL = [f"{kind}{i}" for kind in "FB" for i in range(4)]
+_FIRST = ["F0", "F1", "F2", "B0", "F3", "B1", "B2", "B3"]
 
 MISTAKES = [
     ("11.1", "total for ideal", (7 / 39, 7 / 39, 7 / 135)),
@@ -67,10 +67,12 @@ MISTAKES = [
     ("11.4", "zero bubble always", dict.fromkeys(_BEST, "zb1p")),
     ("11.4", "slow wires like few micro-batches", _BEST | {_SLOW: "1f1b"}),
     ("11.4", "one is missing", dict(list(_BEST.items())[:3])),
-    ("11.5", "the notes on copies", _NOTES),
-    ("11.5", "pipelines need copies", _COMBINED),
-    ("11.5", "tensor parallelism is outdated", _DEPRECATED),
-    ("11.5", "one is missing", dict(list(_STATEMENTS.items())[:4])),
+    ("11.5", "the notes on copies", (_NOTES, _SAMPLES, _LAYERS, 16)),
+    ("11.5", "pipelines need copies", (_COMBINED, _SAMPLES, _LAYERS, 16)),
+    ("11.5", "gradients of more samples", (_FAMILY, _SAMPLES | {"C": 2}, _LAYERS, 16)),
+    ("11.5", "deeper stages send more", (_FAMILY, _SAMPLES, _LAYERS | {"D": 2}, 16)),
+    ("11.5", "over the ideal time", (_FAMILY, _SAMPLES, _LAYERS, 19)),
+    ("11.5", "one is missing", (_FAMILY, _SAMPLES, {"A": 1}, 16)),
     ("11.6", "GPipe", _gpipe),
     ("11.6", "no warm-up", _order(warm_up=0)),
     ("11.6", "twice the warm-up", _order(warm_up=2)),
@@ -83,12 +85,15 @@ MISTAKES = [
     ("11.8", "all stages slow", (11 * 4.5, 67 * 4.5)),
     ("11.8", "even stages", (33, 201)),
     ("11.8", "as if the last one were slow", (45, 297)),
-    ("11.9", "numbers for bytes", (2048 * 12288, 128 * 2048 * 12288, 256 * 2048 * 12288)),
-    ("11.9", "one direction", (_MESSAGE, 64 * _MESSAGE, 128 * _MESSAGE)),
-    ("11.9", "chunks are smaller", (_MESSAGE, 128 * _MESSAGE, 128 * _MESSAGE)),
-    ("11.10", "as it was", ["F0", "B0", "F1", "B1"]),
-    ("11.10", "backward first", ["F0", "F1", "B1", "B0"]),
-    ("11.10", "one is missing", ["F0", "F1", "B0"]),
+    ("11.9", "numbers for bytes", (64 * _MESSAGE, 128 * _MESSAGE, 4)),
+    ("11.9", "one direction", (64 * _MESSAGE, 128 * _MESSAGE, 12)),
+    ("11.9", "chunks are smaller", (128 * _MESSAGE, 128 * _MESSAGE, 4)),
+    ("11.9", "two layers are enough", (128 * _MESSAGE, 256 * _MESSAGE, 6)),
+    ("11.10", "as it was", (_FIRST, ["F0", "B0", "F1", "B1", "F2", "B2", "F3", "B3"])),
+    ("11.10", "1F1B as it is", (_FIRST, ["F0", "F1", "B0", "F2", "B1", "F3", "B2", "B3"])),
+    ("11.10", "GPipe holds all", (_ALL, _ALL)),
+    ("11.10", "one is missing", (_ALL, _ALL[:7])),
+    ("11.10", "one order only", _ALL),
 ]
 
 OTHER_FORMS = [("11.3", "rounded", (0.39, 0.3, 6.13)), ("11.2", "a whole float", (_HELD, 7.0))]

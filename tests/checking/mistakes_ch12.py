@@ -5,14 +5,16 @@ import math
 import torch
 
 _TOTAL_8X7 = 46_702_792_704
-_RIGHT = {
-    "a mixture of experts can be trained on one GPU": True,
-    "a mixture of experts is a way to cut work over GPUs": False,
-    "expert parallelism cuts the set of experts over ranks": True,
-    "a pipeline needs data parallelism": False,
-    "a pipeline cuts the layers, and the batch into micro-batches": True,
-    "the stages of a pipeline are threads of one process": False,
-    "Mixtral 8x7B has 56 billion parameters": False,
+_SUM = "the sum of the gradients of its attention"
+_TOKENS = "etp 1: the all-to-all of its tokens"
+_SHARED = {
+    "tp: the matrices of its attention": [6, 7],
+    "cp: its sequences": [4, 6],
+    _SUM: [0, 2, 4, 6, 8, 10, 12, 14],
+    _TOKENS: [4, 5, 6, 7],
+    "etp 1: the sum of its experts' gradients": [2, 6, 10, 14],
+    "etp 2: the all-to-all of its tokens": [0, 2, 4, 6],
+    "etp 2: the sum of its experts' gradients": [6, 14],
 }
 _ROW = 2 * 4096
 
@@ -56,13 +58,10 @@ MISTAKES = [
     ("12.2", "the right MFU only", (0.3514, 8)),
     ("12.2", "rounded down", (0.3514, 134)),
     ("12.2", "forward only", (0.1171, 135)),
-    ("12.3", "the notes", dict.fromkeys(_RIGHT, True)),
-    (
-        "12.3",
-        "mixture is parallelism",
-        _RIGHT | {"a mixture of experts is a way to cut work over GPUs": True},
-    ),
-    ("12.3", "8 times 7", _RIGHT | {"Mixtral 8x7B has 56 billion parameters": True}),
+    ("12.3", "sums over dp alone", _SHARED | {_SUM: [2, 6, 10, 14]}),
+    ("12.3", "sums over everybody", _SHARED | {_SUM: list(range(16))}),
+    ("12.3", "experts are where attention is", _SHARED | {_TOKENS: [0, 2, 4, 6]}),
+    ("12.3", "without itself", _SHARED | {"tp: the matrices of its attention": [7]}),
     ("12.4", "nothing is dropped", (0.0, 1.0)),
     ("12.4", "kept instead of dropped", (0.6855, 3.0)),
     ("12.4", "only the busiest expert's excess", (0.2117, 3.0)),

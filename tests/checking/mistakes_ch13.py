@@ -23,12 +23,46 @@ def _neighbours(rank, axis, dp, tp, pp):
     return [rank // size * size + i for i in range(size)]
 
 
-_FALSE = {
-    "every LLaMA-2 has 80 layers": False,
-    "80 stages of one layer keep 160 times one layer under 1F1B": False,
-    "a card of 200 Gb/s sends 25 GB/s one way, less than PCIe4 x16": False,
-    "a pipeline is fed with mini-batches; micro-batch is another thing": False,
-    "80 micro-batches of one layer are as large as one of 80 layers": False,
+def _layouts(
+    *, heads=True, equal=True, whole=True, shared=True, each=4, alone=False, whole_bytes=4, slack=0
+):
+    def layouts(gpus, layers, kv_heads, batch, parameters, room):
+        found = []
+        for tp, pp in ((tp, pp) for tp in (1, 2, 4, 8) for pp in range(1, layers + 1)):
+            dp, rest = divmod(gpus, tp * pp)
+            if not dp or (heads and kv_heads % tp) or (equal and layers % pp) or (whole and rest):
+                continue
+            if (shared and batch % dp) or ((alone or pp > 1) and batch // dp < each * pp):
+                continue
+            bytes_each = (whole_bytes + (16 - whole_bytes) / dp) * parameters / (tp * pp)
+            if bytes_each + slack <= room:
+                found.append((tp, pp, dp))
+        return found
+
+    return layouts
+
+
+_LARGER = "a model twice as large"
+_MICRO = {
+    "as it is": 129,
+    "gradients in bf16": 65,
+    "tp 8": 129,
+    "cp 2": 258,
+    "two sequences in a micro-batch": 65,
+    _LARGER: 129,
+    "full recomputation": 97,
+}
+_SUMMED = "a gradient is summed over 768 GPUs"
+_TWICE = "twice the nodes, dp 16, the same batch: half of the time"
+_RIGHT = {
+    "no GPU is left over": True,
+    "all stages have equally many layers": False,
+    "all replicas get equally many sequences": False,
+    "ranks 0 and 8 exchange gradients": True,
+    "rank 64 gets the output of rank 0": True,
+    _SUMMED: False,
+    "a GPU keeps about 1/96 of the weights, 1/768 of AdamW's states": True,
+    _TWICE: False,
 }
 _SP = {"sequence_parallel": True}
 _DEEP = Layout(tp=8, pp=16, accumulation=256, **_SP)
@@ -61,24 +95,36 @@ MISTAKES = [
     ("13.2", "all to the last", (54.3, 6.8, (8, 9, 9, 9, 10, 10, 10, 15))),
     ("13.2", "a layer is lost", (54.3, 6.8, (8, 9, 10, 10, 10, 10, 11, 11))),
     ("13.2", "a stage without layers", (54.3, 6.8, (0, 11, 11, 11, 11, 12, 12, 12))),
-    ("13.3", "as many keys as queries", (973_094_912, 68_976_648_192 - 80 * 973_094_912)),
-    ("13.3", "two matrices in the MLP", (620_773_376, 68_976_648_192 - 80 * 620_773_376)),
-    ("13.3", "no norms", (855_638_016, 525_606_912)),
+    ("13.3", "any tp up to 8", _layouts(heads=False)),
+    ("13.3", "stages of any length", _layouts(equal=False)),
+    ("13.3", "a remainder of GPUs", _layouts(whole=False)),
+    ("13.3", "any dp", _layouts(shared=False)),
+    ("13.3", "one micro-batch for a stage", _layouts(each=1)),
+    ("13.3", "four for a stage, even of one", _layouts(alone=True)),
+    ("13.3", "ZeRO-1 cuts all 16 bytes", _layouts(whole_bytes=0)),
+    ("13.3", "no ZeRO", _layouts(whole_bytes=16)),
+    ("13.3", "less than the room", _layouts(slack=1)),
+    ("13.3", "falling order", lambda *args: _layouts()(*args)[::-1]),
     ("13.4", "ZeRO-2 always helps", _CHANGES | {_ONCE: "fit"}),
     ("13.4", "recomputation always helps", _CHANGES | {"selective recomputation": "slower"}),
     ("13.4", "recomputation is free", _CHANGES | {"full recomputation": "fit"}),
     ("13.4", "nothing fits", dict.fromkeys(_CHANGES, "too large")),
-    ("13.5", "the notes' layer", (1.96608e14, 1.19, 0.25, 0.21, 0.0026)),
-    ("13.5", "the fp16 peak", (1.682e14, 0.51, 0.2139, 0.42, 0.0052)),
-    ("13.5", "forward only", (5.607e13, 0.339, 0.2139, 0.63, 0.0079)),
-    ("13.5", "sent once", (1.682e14, 1.018, 0.107, 0.105, 0.0013)),
-    ("13.5", "an exchange for each of the 80", (1.682e14, 1.018, 0.2139, 0.21, 0.21)),
+    ("13.5", "forward only", (0.00708, 0.1369, _MICRO)),
+    ("13.5", "sent once", (0.02125, 0.0685, _MICRO)),
+    ("13.5", "rounded down", (0.02125, 0.1369, {k: n - 1 for k, n in _MICRO.items()})),
+    ("13.5", "tp cuts the gradients only", (0.02125, 0.1369, _MICRO | {"tp 8": 17})),
+    ("13.5", "cp like tp", (0.02125, 0.1369, _MICRO | {"cp 2": 129})),
+    ("13.5", "larger models send more", (0.02125, 0.1369, _MICRO | {_LARGER: 258})),
+    ("13.5", "recomputation is free", (0.02125, 0.1369, _MICRO | {"full recomputation": 129})),
     ("13.6", "recompute last, in any case", _REMEDIES | {"Ann": "no recomputation"}),
     ("13.6", "fewer stages against the bubble", _REMEDIES | {"Ann": "fewer stages"}),
     ("13.6", "tp because it shows", _REMEDIES | {"Bo": "less tp"}),
     ("13.6", "everybody the same", dict.fromkeys(_REMEDIES, "less tp")),
-    ("13.7", "all false", _FALSE),
-    ("13.7", "all true", dict.fromkeys(_FALSE, True)),
+    ("13.7", "all false", dict.fromkeys(_RIGHT, False)),
+    ("13.7", "all true", dict.fromkeys(_RIGHT, True)),
+    ("13.7", "everybody exchanges", _RIGHT | {_SUMMED: True}),
+    ("13.7", "dp is outermost", _RIGHT | {"ranks 0 and 8 exchange gradients": False}),
+    ("13.7", "GPUs are all that counts", _RIGHT | {_TWICE: True}),
     ("13.8", "dp innermost", _group("dp")),
     ("13.8", "pp innermost", _group("pp")),
     ("13.8", "every group is of neighbours", _neighbours),
@@ -105,6 +151,7 @@ MISTAKES = [
 ]
 
 OTHER_FORMS = [
+    ("13.5", "rounded", [0.0213, 0.137, _MICRO]),
     ("13.2", "other layers, rounded", [54.4, 6.79, [8, 9, 9, 10, 11, 11, 11, 11]]),
     ("13.1", "as floats", (1024.0, 64.0, 4.0, 256.0)),
 ]

@@ -1,12 +1,16 @@
+import ast
 import math
+import re
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from course_lib.checking import Prediction, expect, predict, progress
+from course_lib.checking.compared import Compared
 from course_lib.checking.gaps import how_far
 from course_lib.checking.report import predictions_lines
 
@@ -66,6 +70,19 @@ def test_expect_prints_three_columns_and_how_far_each_is_off(capsys):
         ["43", "MB", "100", "MB", "103", "MB"],
         ["2.4", "×", "too", "low", "gap", "+3", "%"],
     ]
+
+
+def test_numbers_that_are_far_apart_need_no_six_digits():
+    far = Compared("idle", "%", 2, {"theory": 15.789474, "measured": 23.39931})
+    near = Compared("idle", "%", 2, {"theory": 15.789474, "measured": 15.790001})
+    whole = Compared("sent", "B", 2, {"theory": 1_234_567, "measured": 2_345_678})
+    for compared, words in (
+        (far, ("15.79 %", "23.4 %")),
+        (near, ("15.7895 %", "15.79 %")),
+        (whole, ("1,234,567 B", "2,345,678 B")),
+    ):
+        for word in words:
+            assert word in compared.text(None) and word in compared.card(None, False)
 
 
 def test_the_columns_stand_under_their_heads(capsys):
@@ -163,3 +180,21 @@ def test_progress_draws_where_intuition_is_off(capsys):
     marks = {line.split()[0]: line[22:].find("●") for line in lines[2:]}
     assert list(marks) == ["2.d", "7.a", "7.b", "10.c"]
     assert marks == {"2.d": -1, "7.a": 20, "7.b": 30, "10.c": 0}
+
+
+def test_every_comparison_in_the_chapters_has_a_name():
+    """Without one its card would be headed by the prediction's key."""
+    chapters = sorted((Path(__file__).parents[2] / "chapters").glob("[0-9]*.py"))
+    calls = [
+        (chapter.name, call)
+        for chapter in chapters
+        for call in ast.walk(ast.parse(re.sub("(?m)^%.*", "", chapter.read_text("utf-8"))))
+        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "expect"
+    ]
+    assert len(calls) > 200
+    unnamed = [
+        f"{name}:{call.lineno}"
+        for name, call in calls
+        if len(call.args) < 5 and "label" not in {word.arg for word in call.keywords}
+    ]
+    assert unnamed == []

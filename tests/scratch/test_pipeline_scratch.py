@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import weakref
+from itertools import pairwise
 
 import pytest
 import torch
@@ -19,8 +20,17 @@ from course_lib.scratch.pipeline.mail import Mail
 from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import Part, cut, wires
 from course_lib.theory.pipelines.bubble import in_flight
+from course_lib.theory.pipelines.moments import pipeline_moments
 from course_lib.theory.pipelines.pass_times import PassTimes
-from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, Pass, Schedule, schedule
+from course_lib.theory.pipelines.schedules import (
+    BACKWARD,
+    FORWARD,
+    Pass,
+    Schedule,
+    _one_in_turn,
+    schedule,
+    split_backward,
+)
 from course_lib.theory.pipelines.simulation import simulate
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 8
@@ -104,6 +114,27 @@ def test_messages_of_unequal_micro_batches_add_up():
         assert result["sent"] == {"send-recv": (3, size), "all-reduce": (1, 4 * VOCAB * HIDDEN)}
 
 
+def zb_h2(stages, micro_batches):
+    """1F1B with twice the warm-up, the backward passes split, and W as late as nobody waits."""
+    forward, backward = ([Pass(kind, i) for i in range(micro_batches)] for kind in "FB")
+    orders = [
+        split_backward(_one_in_turn(forward, backward, 2 * (stages - 1 - stage)), late=2 * stage)
+        for stage in range(stages)
+    ]
+    return Schedule("ZB-H2", micro_batches, tuple(orders))
+
+
+def test_zb_h2_holds_2p_minus_1_on_every_stage():
+    stages = 3
+    plan = zb_h2(stages, 7)
+    foretold = simulate(plan, PassTimes())
+    for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=stages)):
+        assert result["gap"] < 2e-7 and result["left"] == 0
+        assert result["held"] == foretold.in_flight(stage) == 2 * stages - 1
+        alone = foretold.by_stage[stage]
+        assert alone[-1].end - alone[0].start == foretold.busy[stage], "a gap"
+
+
 def random_plan(seed, stages, chunks, count):
     """Orders in which every pass comes after those that it needs, and nothing else is certain."""
     choose = random.Random(seed)
@@ -139,6 +170,43 @@ def test_any_order_that_can_run_runs(ranks):
     assert len({plan.orders for plan in plans}) == len(plans)
     for results in launch.run(all_pipelined, plans, ranks=ranks, timeout_s=30):
         assert max(result["gap"] for result in results) < 2e-7
+
+
+class Following(Pipeline):
+    """Writes down, for each pass, what the stage holds while it runs."""
+
+    def compute(self, work, arrived):
+        here = set(self.held) | {(work.micro_batch, work.chunk)}
+        self.seen = [*getattr(self, "seen", []), (work.kind, work.micro_batch, sorted(here))]
+        return super().compute(work, arrived)
+
+
+def followed(plans):
+    rank, seen = launch.init(), []
+    group = wires([range(rank.world)])
+    for plan in plans:
+        sizes = uneven(plan.stages * plan.chunks)
+        pipeline = Following(cut(gpt(sum(sizes)), sizes, rank.rank, rank.world), plan.orders, group)
+        pipeline.run(micro_batches(plan.micro_batches))
+        seen.append(pipeline.seen)
+    return seen
+
+
+def test_each_stage_holds_at_each_pass_what_the_stepper_shows():
+    plans = [schedule(name, 4, m, chunks) for name, m, chunks in PLANS]
+    foretold = [pipeline_moments(simulate(plan, PassTimes())) for plan in plans]
+    for stage, seen in enumerate(launch.run(followed, plans, ranks=4)):
+        for plan, moments, passes in zip(plans, foretold, seen, strict=True):
+            shown = [moment.stages[stage] for moment in moments]
+            begun = [at for before, at in pairwise([None, *shown]) if begins(before, at)]
+            assert passes == [
+                (at.running.kind, at.running.micro_batch, [tuple(held) for held in at.held])
+                for at in begun
+            ], (plan.name, stage)
+
+
+def begins(before, at):
+    return at.running is not None and (before is None or before.running != at.running)
 
 
 class Witness(Pipeline):

@@ -42,7 +42,7 @@ def expect_tensor(
 def expect_none_of(found: Any, mistakes: Mapping[str, Any], what: str) -> None:
     """Raise Wrong if `found` is one of these tensors, by name: "{what} is {name}".
 
-    For mistakes that are no constant factor: {"the mean of the means": …}.
+    For mistakes that are not a constant factor: {"the mean of the means": …}.
     """
     import torch
 

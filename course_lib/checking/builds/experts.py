@@ -43,14 +43,14 @@ class _Case:
         return torch.tensor(self.chosen[rank], dtype=torch.long).view(-1, self.top_k)
 
     def tokens(self, rank: int) -> "Tensor":
-        """Other numbers for each token."""
+        """Different numbers for each token."""
         import torch
 
         count = len(self.chosen[rank])
         return torch.arange(1.0, 1 + count * _HIDDEN).view(count, _HIDDEN) + 100 * rank
 
     def weights(self, rank: int) -> "Tensor":
-        """Positive, other ones for each choice, and not those that add up to 1."""
+        """Positive, different for each choice, and not adding up to 1."""
         import torch
 
         count = len(self.chosen[rank])

@@ -1,4 +1,4 @@
-"""Build 15.10: a launcher, and the way of its ranks into a group and out of it."""
+"""Build 15.10: a launcher, and how its ranks enter and leave a group."""
 
 import os
 import signal

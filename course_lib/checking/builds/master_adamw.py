@@ -50,7 +50,7 @@ _MISTAKES = {
 
 
 def _arithmetic(parts: SimpleNamespace) -> None:
-    """Three updates of one tensor, each from right numbers, against a second writing of AdamW."""
+    """Three updates of one tensor, each from right numbers, against a second version of AdamW."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -199,7 +199,7 @@ def _prepared(parts: SimpleNamespace) -> Any:
 
 
 def _by_torch() -> Any:
-    """torch's AdamW on fp32 weights: it knows no master copy."""
+    """torch's AdamW on fp32 weights: it keeps no master copy."""
     import torch
     from torch import nn
 

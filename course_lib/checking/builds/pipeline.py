@@ -45,7 +45,7 @@ def _model(plan: Schedule) -> "GPT":
 
 
 def _window(plan: Schedule, samples: int) -> "list[MicroBatch]":
-    """The samples in micro-batches; each sample has another number of tokens that count."""
+    """The samples in micro-batches; each sample has a different number of tokens that count."""
     import torch
 
     from course_lib.scratch.accumulation import IGNORE

@@ -18,7 +18,7 @@ _COLUMNS = 2
 
 
 def _whole(rows: int, rank: int) -> "Tensor":
-    """What a rank gives: (rows, 2), other numbers on each rank."""
+    """What a rank gives: (rows, 2), different numbers on each rank."""
     import torch
 
     return torch.arange(1.0, 1 + _COLUMNS * rows).view(rows, _COLUMNS) * float(10**rank)

@@ -1,4 +1,4 @@
-"""Build 10.12: what takes the places of f and g where norms are cut along the sequence."""
+"""Build 10.12: what replaces f and g where norms are cut along the sequence."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any

@@ -67,7 +67,7 @@ def _table() -> "Tensor":
 
 
 def _gradient(trainer: int, rows: "Tensor") -> "Tensor":
-    """What a trainer finds for the rows that it has drawn: another number at each place."""
+    """What a trainer finds for the rows that it has drawn: a different number at each place."""
     import torch
 
     return 10.0**trainer + torch.arange(float(rows.numel())).view_as(rows) + 0.1 * rows
