@@ -96,7 +96,7 @@ def docker_signs(line: str, vendor: str) -> list[Sign]:
 def pod_signs(pod: Mapping[str, Any]) -> list[Sign]:
     """What a pod lacks for training over RDMA; `pod` is its YAML or JSON as a dict.
 
-    Raises ValueError for something that is no pod.
+    Raises ValueError for something that is not a pod.
     """
     spec = pod.get("spec") if isinstance(pod, Mapping) else None
     if not isinstance(spec, Mapping) or not spec.get("containers"):

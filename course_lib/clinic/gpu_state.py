@@ -83,7 +83,7 @@ def query(text: str) -> tuple[GpuState, ...]:
 
 
 def nvlink(text: str) -> tuple[NvLink, ...]:
-    """The links of `nvidia-smi nvlink -s`. Raises ValueError for a line that is none."""
+    """The links of `nvidia-smi nvlink -s`. Raises ValueError for any other line."""
     links, gpu = [], "GPU ?"
     for line in text.splitlines():
         if match := re.match(r"(GPU \d+):", line):
@@ -98,7 +98,7 @@ def nvlink(text: str) -> tuple[NvLink, ...]:
 def dcgm(text: str) -> tuple[Diagnosis, ...]:
     """The tests of `dcgmi diag`, warnings among them; a cell that goes on below is joined.
 
-    Raises ValueError for a row that is no pair of cells.
+    Raises ValueError for a row that is not a pair of cells.
     """
     found: list[Diagnosis] = []
     for line in text.splitlines():

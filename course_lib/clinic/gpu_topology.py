@@ -1,4 +1,4 @@
-"""`nvidia-smi topo -m`: by which way the GPUs and the network ports of a node reach each other.
+"""`nvidia-smi topo -m`: how the GPUs and the network ports of a node reach each other.
 
 Format: the legend that the command prints; https://docs.nvidia.com/deploy/nvidia-smi/.
 """
@@ -23,7 +23,7 @@ _NAME = re.compile(r"(GPU|NIC|mlx\d_|ib)\d+$|mlx5_\w+$")
 
 @dataclass(frozen=True)
 class Topology:
-    """The way between any two devices, as printed: NV18, PIX, …, SYS."""
+    """The path between any two devices, as printed: NV18, PIX, …, SYS."""
 
     devices: tuple[str, ...]
     ways: Mapping[tuple[str, str], str]
@@ -34,7 +34,7 @@ class Topology:
         return tuple(name for name in self.devices if name.startswith("GPU"))
 
     def nearest_port(self, gpu: str) -> tuple[str, str] | None:
-        """The network port with the shortest way to `gpu`, and that way; None without ports."""
+        """The network port with the shortest path to `gpu`, and that path; None without ports."""
         ports = [name for name in self.devices if name not in self.gpus]
         known = [(port, self.ways[gpu, port]) for port in ports]
         return min(known, key=lambda pair: WAYS.index(pair[1]), default=None)

@@ -1,7 +1,7 @@
 """Who uses which GPU, and how hot and fast it runs: `nvidia-smi pmon`, `dmon`, `amd-smi`, `hy-smi`.
 
 Formats: https://docs.nvidia.com/deploy/nvidia-smi/, "Process Monitoring" and "Device Monitoring";
-https://rocm.docs.amd.com/projects/amdsmi/; recorded outputs for Hygon, who has published none.
+https://rocm.docs.amd.com/projects/amdsmi/; recorded outputs for Hygon, which has published none.
 """
 
 import re
@@ -43,7 +43,7 @@ class GpuSample:
 
 
 def pmon(text: str) -> tuple[GpuProcess, ...]:
-    """The rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is no row."""
+    """The rows of `nvidia-smi pmon -s um`. Raises ValueError for a line that is not a row."""
     return tuple(
         GpuProcess(
             _whole(row["gpu"]) or 0,
@@ -58,7 +58,7 @@ def pmon(text: str) -> tuple[GpuProcess, ...]:
 
 
 def dmon(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `nvidia-smi dmon`. Raises ValueError for a line that is no row."""
+    """The rows of `nvidia-smi dmon`. Raises ValueError for a line that is not a row."""
     return tuple(
         GpuSample(
             _whole(row["gpu"]) or 0,
@@ -73,7 +73,7 @@ def dmon(text: str) -> tuple[GpuSample, ...]:
 
 
 def amd_smi(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `amd-smi monitor`. Raises ValueError for a line that is no row."""
+    """The rows of `amd-smi monitor`. Raises ValueError for a line that is not a row."""
     samples = []
     for line in text.splitlines():
         if line.strip() and not line.startswith(("GPU ", "WARNING")):
@@ -86,9 +86,9 @@ def amd_smi(text: str) -> tuple[GpuSample, ...]:
 
 
 def hy_smi(text: str) -> tuple[GpuSample, ...]:
-    """The rows of `hy-smi`; it tells no clock, and of the memory only how full it is.
+    """The rows of `hy-smi`; it gives no clock, and of the memory only how full it is.
 
-    Raises ValueError for a line that is no row, such as an error among them.
+    Raises ValueError for a line that is not a row, such as an error among them.
     """
     samples, heading = [], [""]
     for line in text.splitlines():
@@ -184,5 +184,5 @@ def _rows(command: str, text: str, needed: set[str]) -> list[dict[str, str]]:
 
 
 def _whole(word: str | None) -> int | None:
-    """None for "-", which stands for what the GPU can't tell."""
+    """None for "-", which stands for what the GPU does not report."""
     return int(word) if word and word.isdigit() else None

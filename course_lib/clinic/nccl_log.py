@@ -1,4 +1,4 @@
-"""What NCCL says with NCCL_DEBUG=INFO: which network it found, over which way its ranks talk.
+"""What NCCL says with NCCL_DEBUG=INFO: which network it found, and by which paths its ranks talk.
 
 Variables: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html. RCCL of AMD and
 Hygon prints the same words.

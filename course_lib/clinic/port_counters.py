@@ -12,7 +12,7 @@ from course_lib.clinic.sign import Sign, unreadable
 from course_lib.validation import number
 
 WORD_BYTES = 4
-# Bits that go wrong on the way; one now and then is usual, many in a minute are a bad cable.
+# Bits that go wrong on the way; one now and then is usual, many in a minute mean a bad cable.
 ERRORS = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
 # Where old counters of 8, 16 and 32 bits stop: they stay there, and tell nothing more.
 _ENDS = (2**8 - 1, 2**16 - 1, 2**32 - 1)
@@ -93,7 +93,7 @@ def mlnx_perf(text: str) -> dict[str, float]:
 
 
 def counter_signs(reading: PortCounters) -> list[Sign]:
-    """Counters that stand at their end, and a link that went down."""
+    """Counters that have reached their limit, and a link that went down."""
     signs = []
     for name, value in reading.values.items():
         if value in _ENDS:

@@ -20,7 +20,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Port:
-    """One port, with None for what the command does not tell; words as ibstat has them."""
+    """One port, with None for what the command does not say; words as ibstat has them."""
 
     device: str
     port: int
@@ -57,7 +57,7 @@ def ibstat(text: str) -> tuple[Port, ...]:
 
 
 def ibstatus(text: str) -> tuple[Port, ...]:
-    """`ibstatus`, which tells the lanes as well: "200 Gb/sec (4X HDR)"."""
+    """`ibstatus`, which gives the lanes as well: "200 Gb/sec (4X HDR)"."""
     ports = []
     heading = r"^Infiniband device '([^']+ port \d+|[^']+' port \d+) status:"
     for name, part in _parts(text, heading, "ibstatus"):
@@ -81,7 +81,7 @@ def ibstatus(text: str) -> tuple[Port, ...]:
 
 
 def ibv_devinfo(text: str) -> tuple[Port, ...]:
-    """`ibv_devinfo`, which tells the size of packets (MTU), and not the rate."""
+    """`ibv_devinfo`, which gives the size of packets (MTU), but not the rate."""
     ports = []
     for device, part in _parts(text, r"^hca_id:\s+(\S+)", "ibv_devinfo"):
         for number, body in _parts(part, r"^\s+port:\s+(\d+)", "ibv_devinfo", required=False):

@@ -25,7 +25,7 @@ class Output:
 
     @property
     def provenance(self) -> str:
-        """One line for below the output."""
+        """One line to stand below the output."""
         how = "recorded:" if self.recorded else "built, not recorded,"
         return f"{how} {self.source}" + (f" ({self.note})" if self.note else "")
 

@@ -87,7 +87,7 @@ class Xid:
 def xids(text: str) -> tuple[Xid, ...]:
     """All Xids of a kernel's log, in order; other lines are passed over.
 
-    Raises ValueError for a line that speaks of an Xid and has no number.
+    Raises ValueError for a line that mentions an Xid without its number.
     """
     found = []
     for line in text.splitlines():

@@ -14,7 +14,7 @@ from course_lib.launch.two_nodes import ADDRESSES
 NODES = ("n1", "n2")
 CPUS = 2  # of each node; Slurm counts them, the machine need not have them
 # Nodes that exist only here, as large as those of a real cluster: `sbatch --test-only` says whether
-# a script would start on them. A job that is really submitted there would wait for ever.
+# a script would start on them. A job that is really submitted there would wait forever.
 PAPER = "paper"
 _PAPER_NODES = f"{PAPER}[1-2048]"
 _PAPER_NODE = "CPUs=128 RealMemory=2000000 Gres=gpu:8"
@@ -87,7 +87,7 @@ def text(folder: Folder, *ports: int) -> str:
 
 
 def _where_to_listen(folder: Folder) -> dict[str, str]:
-    """Where the host's name points to, if that is this machine alone; else Slurm's default.
+    """What the host's name points to, if that is this machine alone; else Slurm's default.
 
     That is every network: in that of slow nodes there is nobody else, and in others the key
     protects the daemons.
@@ -98,7 +98,7 @@ def _where_to_listen(folder: Folder) -> dict[str, str]:
 
 
 def on_loopback() -> bool:
-    """Whether this machine's own name points to the machine alone."""
+    """Whether this machine's own name points to this machine alone."""
     try:
         return socket.gethostbyname(socket.gethostname()).startswith("127.")
     except OSError:

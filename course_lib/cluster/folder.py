@@ -38,12 +38,12 @@ class Folder:
 
     @property
     def key(self) -> Path:
-        """By which the daemons and their user know each other."""
+        """By which the daemons and their user recognise each other."""
         return self.path / "munge.key"
 
     @property
     def socket(self) -> Path:
-        """Where munged is asked."""
+        """Where munged listens."""
         return self.path / "munge.socket"
 
     @property

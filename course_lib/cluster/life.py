@@ -93,7 +93,7 @@ def _alone(folder: Folder) -> Iterator[None]:
     if not folder.path.parent.exists():
         yield
         return
-    import fcntl  # which Windows has not
+    import fcntl  # Windows does not have it
 
     descriptor = os.open(folder.path.parent, os.O_RDONLY)
     try:

@@ -2,7 +2,7 @@
 
 n1, slurmctld and munged share the network of their keeper, which has one of its own; n2 has
 another. Slurm's own words cross the cable as well. Works as root, and for everybody where the
-system allows namespaces of users, in which a user keeps the own name.
+system allows namespaces of users, in which users keep their own names.
 """
 
 import os

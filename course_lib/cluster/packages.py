@@ -29,5 +29,5 @@ def refuse_without_slurm() -> None:
 
 
 def program(name: str) -> str | None:
-    """The full path of a program, also where only administrators look; None if there is none."""
+    """The full path of a program, administrators' folders included; None if there is none."""
     return shutil.which(name, path=search_path())

@@ -46,7 +46,7 @@ def listen_for(*numbers: signal.Signals) -> int:
 def left_in(folder: Folder) -> list[int]:
     """The ids of processes that belong to this folder's cluster, its jobs included.
 
-    Not the shell in which a learner has set SLURM_CONF: it knows no SLURMD_NODENAME.
+    Not the shell in which a learner has set SLURM_CONF: it has no SLURMD_NODENAME.
     """
     mark = f"{MARK}={folder.path}".encode()
     cluster = f"SLURM_CONF={folder.configuration}".encode()

@@ -1,6 +1,6 @@
 """A node dies while a job trains: Slurm queues the job again, and it resumes from its checkpoint.
 
-The same batch script is submitted twice. The first job is left in peace: its losses are what the
+The same batch script is submitted twice. The first job is left alone: its losses are what the
 second, which loses a node, must end with.
 """
 
@@ -57,7 +57,7 @@ class Requeued:
     events: list[Event]
     losses: list[float]
     losses_undisturbed: list[float]
-    recorded: str = ""  # when and where, for a run of the past
+    recorded: str = ""  # when and where, for an earlier run
 
     @property
     def repeated(self) -> int:
@@ -142,7 +142,7 @@ def requeue(
 
 
 def recorded() -> Requeued:
-    """A run of `requeue` of the past, for machines without Slurm."""
+    """An earlier run of `requeue`, for machines without Slurm."""
     run = json.loads(files("course_lib.data").joinpath("requeue.json").read_text("utf-8"))
     return Requeued(**run | {"events": [Event(**event) for event in run["events"]]}).verify()
 
@@ -246,7 +246,7 @@ class _Job:
         return dict(word.split("=", 1) for word in said.split() if "=" in word)
 
     def seconds_until_start(self) -> float:
-        """How long Slurm means to wait."""
+        """How long Slurm intends to wait."""
         at = datetime.fromisoformat(self.fields()["StartTime"])
         return (at - datetime.now()).total_seconds()
 

@@ -63,12 +63,12 @@ class Slurm:
         return LINK if self.folder.mbit else "lo"
 
     def entering(self) -> list[str]:
-        """What a command must be preceded by: nothing, unless the nodes have their own network."""
+        """What must precede a command: nothing, unless the nodes have their own network."""
         keeper = self.keeper()
         return inside(keeper) if keeper and self.folder.mbit else []
 
     def keeper(self) -> int | None:
-        """The process that keeps it; None where nobody does."""
+        """The process that keeps it; None if there is none."""
         try:
             pid = int(self.folder.keeper.read_text())
         except (OSError, ValueError):
@@ -76,7 +76,7 @@ class Slurm:
         return pid if is_running(pid, (KEEPER, str(self.folder.path))) else None
 
     def nodes(self) -> dict[str, str]:
-        """The state of each node in Slurm's word, such as idle; none where slurmctld is silent."""
+        """The state of each node in Slurm's word, such as idle; empty if slurmctld is silent."""
         said = self.run(
             ["sinfo", "--Node", "--noheader", "--partition=debug", "--format=%N %T"]
         ).stdout
@@ -100,7 +100,7 @@ class Slurm:
     def would_start(self, script: "os.PathLike[str]", partition: str = PAPER) -> str:
         """Slurm's answer to a script that is not submitted: when and where it would start.
 
-        By `sbatch --test-only`, on 2048 nodes of 8 GPUs that exist on paper alone, or on the two
+        By `sbatch --test-only`, on 2048 nodes of 8 GPUs that exist only on paper, or on the two
         real ones ("debug"). Raises ValueError with Slurm's words for a script that it refuses.
         """
         command = ["sbatch", "--test-only", f"--partition={partition}", os.fspath(script)]
@@ -118,7 +118,7 @@ class Slurm:
     def kill_node(self, name: str) -> None:
         """Pull the plug of a node: its slurmd, its steps, and all that they started.
 
-        Slurm is told nothing. Raises ValueError for a node that there is not.
+        Slurm is told nothing. Raises ValueError for a node that does not exist.
         """
         choice("node", name, NODES)
         words = (NODE, str(self.folder.path), name)

@@ -59,7 +59,7 @@ class _Expected:
         self.dtype, self.error, self.roundings = "fp64", 0.0, 0
 
     def of(self, entry: Entry, pieces: list[Tensor]) -> float:
-        """Of a tensor that comes after those that were asked for before.
+        """For a tensor that comes after all those asked for so far.
 
         What was rounded in bf16 stays as coarse in fp32; an addition hands on its inputs' errors.
         """

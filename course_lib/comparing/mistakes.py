@@ -11,7 +11,7 @@ _MISSING = "an all-reduce is missing"
 
 
 def explained(pieces: list[Tensor], expected: Tensor, limit: float) -> str:
-    """What a difference looks like, in words; "" if like nothing that is known.
+    """What a difference looks like, in words; "" if like no known mistake.
 
     `limit` is the largest difference that still counts as equal, relative to the largest number.
     """
@@ -80,7 +80,7 @@ def wrong_ranks(pieces: list[Tensor], expected: Tensor, limit: float) -> list[in
 
 
 def _constant_row(found: Tensor, expected: Tensor, limit: float) -> bool:
-    """Whether every row is off by one and the same vector."""
+    """Whether every row is off by the same vector."""
     if found.ndim < 2 or len(found.flatten(0, -2)) < 2:
         return False
     rows = (found.double() - expected.double()).flatten(0, -2)

@@ -80,7 +80,7 @@ class Cost:
         told = "" if self.predicted_kept_bytes is None else f" ({self.predicted_kept_bytes:,})"
         return (
             f"  {self.name:<24}{self.kept_bytes:>12,} B{told}, {self.flop:,} FLOP "
-            f"({self.predicted_flop:,}); gradient with dropout off by "
+            f"({self.predicted_flop:,})\n{'':<26}gradient with dropout off by "
             f"{self.dropout_difference:.0e}"
         )
 

@@ -1,4 +1,4 @@
-"""Ranks for which the others wait: that died, hang, read, have finished, or never came."""
+"""Ranks that the others wait for: they died, hang, are reading, have finished, or never came."""
 
 import re
 from collections.abc import Sequence

@@ -148,7 +148,7 @@ Judge = Callable[[Meeting, int, int], Finding | None]
 
 
 def _extra_before(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """Its calls are those of the other rank with one more before."""
+    """Its calls are those of the other rank, with an extra one before them."""
     mine, others = (_sites(meeting.evidence.records[rank], meeting.group) for rank in (one, other))
     start = next((n for n in sorted(mine) if n in others and mine[n] != others[n]), 0)
     if not start or start >= meeting.number:
@@ -162,7 +162,7 @@ def _extra_before(meeting: Meeting, one: int, other: int) -> Finding | None:
 
 
 def _extra_now(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """A barrier where the others exchange data stands in no other's place: it is one too many."""
+    """A barrier where the others exchange data replaces nothing: it is one call too many."""
     mine, others = meeting.calls[one], meeting.calls[other]
     if mine.operation != "barrier" or others.operation == "barrier":
         return None
@@ -183,7 +183,7 @@ def _extra(meeting: Meeting, one: int, other: int, call: Call) -> Finding:
 
 
 def _swapped(meeting: Meeting, one: int, other: int) -> Finding | None:
-    """It is already where the others have come next, in the rounds before."""
+    """It is already where the others went next in earlier rounds."""
     mine, theirs = meeting.calls[one], meeting.calls[other]
     sites = _sites(meeting.evidence.records[other], meeting.group)
     here, there = _site(mine), _site(theirs)

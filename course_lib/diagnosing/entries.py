@@ -15,7 +15,7 @@ def no_source(_file: str, _line: int) -> str:
 
 
 def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = no_source) -> Call:
-    """One entry as a Call. Raises KeyError, TypeError or ValueError for what is none.
+    """One entry as a Call. Raises KeyError, TypeError or ValueError for anything else.
 
     `source` gives the text of a line. Keys: torch.distributed.flight_recorder, version 2.10.
     """

@@ -42,7 +42,7 @@ class Record:
 
     @property
     def error(self) -> str:
-        """What it raised, or said in the end."""
+        """What it raised, or printed last."""
         raised = self.page.error if self.page else ""
         return raised or (self.end.reason if self.end else "")
 

@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?:/|^)course_lib/(?!launch/)")
 
 @dataclass(frozen=True)
 class Line:
-    """A line of Python on a stack: its file, number, function, and what is written there."""
+    """A line of Python on a stack: its file, number, function, and text."""
 
     file: str
     line: int

@@ -23,7 +23,7 @@ def last_number(record: Record, group: str) -> int:
 
 
 def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> Waits:
-    """For each rank the ranks that have not come to where it waits."""
+    """For each rank, the ranks that have not arrived where it waits."""
     return {each.rank: _missing(evidence, stand, each) for each in stand}
 
 
@@ -45,7 +45,7 @@ def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> t
 
 
 def in_circle(waits: Waits) -> list[int]:
-    """The ranks that wait, over others or not, for themselves."""
+    """The ranks that wait for themselves, directly or through others."""
     return [rank for rank in waits if rank in _reached(waits, rank)]
 
 

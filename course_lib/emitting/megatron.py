@@ -120,7 +120,7 @@ def _check(job: Job) -> None:
 
 
 def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
-    """What its GPT has not."""
+    """What its GPT does not have."""
     return {
         "its layers have two norms": shape.layer_norms != 2,
         "its norms have weights": shape.norm == "plain",

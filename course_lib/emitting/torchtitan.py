@@ -100,7 +100,7 @@ def _check(job: Job) -> None:
 
 
 def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
-    """What its Llama has not."""
+    """What its Llama does not have."""
     return {
         "its mixtures of experts have sizes of their own": shape.experts > 0,
         "its Llama has a swiglu MLP and RMSNorms, two in a layer": (

@@ -84,7 +84,7 @@ class Case:
     def doctor(self) -> None:
         """Run it again with a record, and print what `course diagnose` says, and how soon.
 
-        Who has not answered yet is told by it: a later answer has no time.
+        This gives the answer away: whoever has not answered yet gets no time later.
         """
         self.over = True
         with tempfile.TemporaryDirectory(prefix="course_hunt_") as folder:

@@ -8,7 +8,7 @@ _MARKS = re.compile(r"^\s*[~^]+\s*$")
 
 
 def disguised(text: str) -> str:
-    """The same text, in which the frames of the demo that follow each other are one of train.py.
+    """The same text, with each run of the demo's own frames replaced by one of train.py.
 
     Of their source only lines that call torch.distributed stay: they are what a reader compares.
     """

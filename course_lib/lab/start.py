@@ -27,7 +27,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
     arguments.append(f"--LabApp.extra_labextensions_path={STYLE}")
     arguments.append(f"--LabApp.app_settings_dir={SETTINGS}")
     if port is not None:
-        # A wanted port is the wanted one: Jupyter must not take the next free one silently.
+        # If a port is asked for, Jupyter must not silently take the next free one.
         arguments += [f"--ServerApp.port={port}", "--ServerApp.port_retries=0"]
     if not browser:
         arguments.append("--no-browser")

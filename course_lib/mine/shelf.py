@@ -57,7 +57,7 @@ def lines(part: Part, parts: str = "mine") -> int | None:
     """Lines of code of a part, without blank ones and docstrings; None if it is not built.
 
     Of the course's own: with the functions and classes of the same module that each name uses.
-    Raises Problem for a file of the learner's that is no Python.
+    Raises Problem for a file of the learner's that is not Python.
     """
     if parts == "mine":
         path = file_of(part)

@@ -31,7 +31,7 @@ class Line:
 
     @property
     def unexplained(self) -> Total:
-        """What of it no difference names."""
+        """The part of it that no difference names."""
         calls = sum(difference.calls for difference in self.differences)
         size_bytes = sum(difference.size_bytes for difference in self.differences)
         return Total(self.difference.calls - calls, self.difference.size_bytes - size_bytes)
@@ -80,7 +80,7 @@ class Rehearsal:
         return next(line for line in self.lines if line.what == what)
 
     def verify(self) -> Self:
-        """Return itself; raises AssertionError for the first quantity with a nameless rest."""
+        """Return itself; raises AssertionError for the first quantity with an unexplained rest."""
         for line in self.lines:
             calls, size_bytes = line.unexplained
             if calls or size_bytes:

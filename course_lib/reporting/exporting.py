@@ -24,7 +24,7 @@ NO_BROWSER = (
     "`pip install playwright && playwright install chromium`, and ask again; or open the HTML in "
     "any browser and print it to a file"
 )
-# No script runs, and nothing is asked of any other machine, whatever stands in the page.
+# No script runs, and no other machine is asked for anything, whatever the page contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 

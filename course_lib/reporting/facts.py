@@ -42,7 +42,7 @@ class Facts:
 
     @property
     def compared(self) -> list[Guess]:
-        """The guesses of which something came."""
+        """The guesses that could be compared with something."""
         return [guess for guess in self.guesses if guess.found is not None]
 
     @property

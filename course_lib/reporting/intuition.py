@@ -13,7 +13,7 @@ from course_lib.reporting.topics import TOPICS, topic_of
 
 @dataclass(frozen=True)
 class Guess:
-    """A prediction and what came of it; None where nothing came yet, or nothing was measured."""
+    """A prediction and what it was compared with; None for what is not there, or not yet."""
 
     key: str
     question: str

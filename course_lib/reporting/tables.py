@@ -15,7 +15,7 @@ _NUMBER = ' class="number"'
 def table(
     head: Sequence[str], rows: Iterable[Sequence[str]], about: str, numbers: Collection[int] = ()
 ) -> str:
-    """A table; the columns `numbers` stand to the right. `about`: what it is, for listeners."""
+    """A table; the columns `numbers` are aligned right. `about`: what it is, for screen readers."""
     names = "".join(_cell(name, "th", place in numbers) for place, name in enumerate(head))
     lines = "".join(
         f"<tr>{''.join(_cell(text, 'td', at in numbers) for at, text in enumerate(row))}</tr>"

@@ -1,6 +1,6 @@
 """Files of the learner that a new version would overwrite are renamed, never copied or written.
 
-A rename needs no room on the disk, and whenever it is broken off the file is whole under one name.
+A rename needs no room on the disk, and if it is interrupted the file is whole under one name.
 """
 
 import os

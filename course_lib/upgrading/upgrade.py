@@ -1,6 +1,6 @@
 """`course upgrade`: fetch, rename what is in the way, fast-forward. Nothing else is touched.
 
-Broken off anywhere, by a kill as well, it leaves each file of the learner whole under its own name
+Interrupted anywhere, even by a kill, it leaves each of the learner's files whole under its own name
 or one that ends in `mine`; the next run goes on from there.
 """
 

@@ -41,7 +41,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The table of the rank; exit code 1 if a byte or a call has no name."""
+    """The table of the rank; exit code 1 if a byte or a call is not explained."""
     with refusals():
         answer = _answer(arguments)
     return answer.say(arguments.json)
