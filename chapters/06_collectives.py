@@ -55,7 +55,7 @@ least = predict("6.ms", "Milliseconds at least?", yours=None, unit="ms")
 # A **collective** (集合通信) is an operation that all ranks of a group call together. Each rank gives a tensor, and
 # each gets something back. Take three ranks that hold the rows 1 2 3, 10 20 30 and 100 200 300. Some operations use only the first number of each row.
 #
-# Here they are, each before and after. A colour stands for the rank whose numbers they are, and a bar of three colours for a sum. Which of them add? And
+# Here they are, each before and after. A colour marks the rank that the numbers come from, and a bar of three colours for a sum. Which of them add? And
 # after which do all ranks hold the same numbers?
 
 # %%
@@ -499,7 +499,7 @@ figures.lines(
 #
 # (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP.)
 #
-# For each pair of the two NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. On eight H100, LL on a ring
+# For each pair of algorithm and protocol NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. On eight H100, LL on a ring
 # takes $6.6 + 14 \cdot 0.6 = 15$ µs before any byte counts, and NVLS takes 25. Then 141 GB/s flow for LL, of which each GPU must send $1.75\,S$: 81 GB of tensor a second. For NVLS it is 272.
 #
 # **Predict.** Which is the largest tensor that NCCL still sends round the ring, in KiB, among powers of two?
@@ -726,8 +726,8 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # The notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
 # with 32 is too short by 22 %.
 #
-# How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. The notes ask for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B.
-# Section 10.7 takes that apart.
+# How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. The notes ask for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B:
+# 330 TFLOP/s over 384 FLOP per byte. Section 10.7 takes the 384 apart.
 #
 # ### Two bandwidths in one benchmark
 #
@@ -868,13 +868,13 @@ figures.bars(between, lambda rate: f"{rate / 1e9:.0f} GB/s", "Out of one server"
 #
 # | | Gloo | NCCL | MPI |
 # |---|---|---|---|
-# | tensors live on | CPU; some operations take GPU tensors | GPU | CPU; GPU if the MPI library can |
+# | tensors live on | CPU; most operations take GPU tensors | GPU | CPU; GPU if the MPI library can |
 # | travels by | TCP | NVLink, PCIe, InfiniBand, TCP | what the MPI library knows |
 # | comes with PyTorch | yes | yes, in the CUDA builds (on AMD: RCCL under the same name) | no, build PyTorch from source |
 # | operations | all of this chapter; its reduce-scatter costs a whole all-reduce | all | all but reduce-scatter |
 # | take it for | CPUs, tests, this course | GPUs, always | computing centres that ask for it |
 #
-# (Source: PyTorch's documentation of `torch.distributed`, section Backends. It promises less of Gloo than stands here; we tried.) Which ones does your
+# (Source: PyTorch's documentation of `torch.distributed`, section Backends.) Which ones does your
 # PyTorch have?
 
 # %%
@@ -1154,7 +1154,7 @@ check("6.6", [on_8, on_1024, learning_rate])
 # | A | all-reduce | 8 GB | 38.2 ms |
 # | B | all-reduce | 8 GB | 29.2 ms |
 # | C | all-gather | 8 GB | 38.2 ms |
-# | D | all-reduce | 64 kB | 50 µs |
+# | D | all-reduce, `NCCL_ALGO=RING` and `NCCL_PROTO=Simple` | 64 kB | 50 µs |
 #
 # Say of each `"healthy ring"`; `"switches add"`; `"latency"`, if hardly anything else is in the time; or `"links missing"`, if you would send for a technician.
 
@@ -1225,7 +1225,7 @@ twice_as_fast = 2 * crossover
 check("6.10", [crossover, twice_as_fast])
 
 # %% [markdown] tags=["exercise"]
-# **6.11** Write the two halves of a ring all-reduce yourself, from messages. `peers.rank` of `peers.ranks` calls `peers.swap(out, to, into, source)`: it sends the tensor `out` to rank
+# **6.11** Write the two halves of a ring all-reduce yourself, from messages. This rank is number `peers.rank` of `peers.ranks`. `peers.swap(out, to, into, source)` sends the tensor `out` to rank
 # `to` and fills `into` with what rank `source` sends (numbers beyond the last rank start again at 0). Parts are those of `tensor.tensor_split(peers.ranks)`: the first ones are a row longer where the ranks
 # do not divide the rows, and some are empty where there are fewer rows than ranks.
 #

@@ -131,7 +131,7 @@ ends_bytes = 2 * 4096 * 8192
 orders = {
     "column, row": ("nothing", "all-reduce"),
     "column, column": ("all-gather", "all-gather"),
-    "row, row": ("all-reduce", "all-reduce"),
+    "row, row": ("reduce-scatter", "all-reduce"),
     "row, column": ("all-reduce", "all-gather"),
 }
 by_order, told = {}, {}
@@ -171,7 +171,7 @@ figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]], gradient=[1, 1])
 # | f, before the columns | copy: nothing to send | all-reduce |
 # | g, after the rows | all-reduce | copy: nothing to send |
 #
-# **Question.** In which of its steps, forward and backward, does the pair send something? And how large is it: $h$ or $4h$ wide? Answer, then walk through the MLP of LLaMA-2 70B with one
+# **Question.** How wide is what the pair sends, $h$ or $4h$? And with four GPUs in place of two, does each send more or less? Answer, then walk through the MLP of LLaMA-2 70B with one
 # sequence of 4096 tokens. Each row is a rank. What a rank does not have is left blank. What still has to be summed is hatched.
 
 # %%
@@ -384,7 +384,7 @@ except ValueError as problem:
 # **Remember**
 # - Attention is cut by heads: q, k, v each by columns, the output by rows. One all-reduce, as in an MLP.
 # - A fused matrix is three matrices. Cut each.
-# - $t$ must divide the heads. Above the number of key-value heads these are copied.
+# - $t$ must divide the heads, and the width of the MLP. Above the number of key-value heads these are copied.
 
 # %% [markdown]
 # ## 10.4 What stays whole, and sequence parallelism
@@ -591,17 +591,17 @@ show_source(scratch.tensor.vocabulary.vocab_parallel_cross_entropy)
 # How much is saved?
 
 # %%
-sizes = {"all scores": 8192 * 128_256 * 4, "three sums": 3 * 8192 * 4}
+sizes = {"all scores": 8192 * 128_256 * 4, "three numbers a token": 3 * 8192 * 4}
 title = "Tensors of one rank's collectives, for the loss of 8192 tokens"
 figures.bars(sizes, units.format_bytes, title, tens=True)
 
 # %%
-assert sizes["all scores"] / sizes["three sums"] == 128_256 / 3
+assert sizes["all scores"] / sizes["three numbers a token"] == 128_256 / 3
 
 # %% [markdown]
 # **Remember**
 # - Embedding and head are cut by words; a foreign word's row is zero, and a sum completes it.
-# - The loss needs three sums of one number a token: maximum, sum of exponentials, the right word's score.
+# - The loss needs three all-reduces of one number a token: maximum, sum of exponentials, the right word's score.
 
 # %% [markdown]
 # ## 10.6 Count the messages
@@ -778,8 +778,8 @@ assert int(true_peak) == collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
 # cards in a PC may have to pass data through the main memory, which is slower. And *at* the limit communication takes as
 # long as computation: half of the time is lost. Move the sliders:
 #
-# 1. H100 and NVLink4: at $t = 16$, is communication shorter than computation, as the limit of 17 promises? Why not quite? (Look at the latency
-#    in the table: four all-reduces of 30 steps.)
+# 1. H100 and NVLink4: at $t = 16$, is communication shorter than computation, as the limit of 17 promises? The table has a term that the formula
+#    lacks. Which one?
 # 2. Take the InfiniBand port, or PCIe. How far does the layer's curve stay above the ridge? And with an H200, whose memory is faster?
 # 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
 
@@ -1131,7 +1131,7 @@ assert 2 * sharded.stored["weights"] == copies.stored["weights"]
 # 1. Columns, then rows: one all-reduce for two matrices. f and g do it, forward and backward.
 # 2. Attention is cut by heads; $t$ at most the key-value heads, or these are copied.
 # 3. Sequence parallelism cuts what lies between, with the same bytes.
-# 4. Logits are never gathered: the loss needs three sums of one number a token.
+# 4. Logits are never gathered: the loss needs three all-reduces of one number a token.
 # 5. Four all-reduces of $bsh$ a layer; $4.5h/(t-1)$ FLOP per byte in 16 bits.
 # 6. Bandwidth counts one way. Keep the group inside one server.
 # 7. Products hide messages when they are cut into shares, and only as far as they take longer.
@@ -1173,7 +1173,7 @@ all_reduces = 4 * 96
 check("10.1", [tensor_bytes, sent_bytes, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **10.2** (published mistake) Notes cut a layer by its heads, without a condition. You have a server of 16 GPUs with one NVLink. What is the largest $t \le 16$ that can cut
+# **10.2** (published mistake) Notes cut a layer by its heads, without a condition. You have a server of 16 GPUs, all joined by NVLink. What is the largest $t \le 16$ that can cut
 # each of these models? Heads, key-value heads and the MLP's width (`ffn`) are in `models.MODELS`. And at the $t$ that you give for LLaMA-2 70B, how many GPUs hold the same key-value head?
 
 # %% tags=["exercise"]
@@ -1358,7 +1358,7 @@ check("10.9", cut_loss)
 
 # %% [markdown] tags=["exercise"]
 # **10.10** Six programs train a GPT of 24 layers with $t = 4$ and one micro-batch. They should cut embedding, head and loss by words, and none of them
-# recomputes anything. Their logs count the collectives of a step. What is each of them like: `"as it should be"`, `"an f for each of q, k and v"`,
+# recomputes anything. Their logs count the collectives of a step. Which description fits each of them: `"as it should be"`, `"an f for each of q, k and v"`,
 # `"no f before the MLPs"`, `"the logits are gathered"` or `"the gradients of norms are not summed"`?
 
 # %% tags=["exercise"]
@@ -1530,7 +1530,7 @@ from course_lib.scratch.tensor.sequence import Gather, SumScatter
 check("10.12", [Gather, SumScatter])
 
 # %% [markdown] tags=["exercise"]
-# **10.13** Exercise 10.9 with tensors, on real ranks, and with gradients. Rank `region.rank` of `region.ranks` has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
+# **10.13** Exercise 10.9 with tensors, on real ranks, and with gradients. This rank, number `region.rank` of `region.ranks`, has the words from `region.rank * n` on, $n$ of them, where $n$ is the last size of `logits`. Where the ranks do
 # not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
 # A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
 #

@@ -317,7 +317,7 @@ figures.lines(curves, "capacity factor", "choices dropped, %", title, mark=mark)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# If all experts are equally busy it is 1; if one has everything it is $E = 4$. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
+# If all experts are equally busy it is 1; if one has everything it is $E$, here 4. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
 # $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
 
 # %%
@@ -383,8 +383,8 @@ figures.loss(
 # ### Balance without a loss
 #
 # The balance loss has a price: its gradient pulls tokens away from the expert that suits them best. DeepSeek-V3
-# balances without a gradient (arXiv:2412.19437, section 2.1.2; Wang et al. 2024, arXiv:2408.15664). Each expert has one
-# number, a bias $b_i$, which is added to its probability *for the choice only*. After each update it moves by a fixed
+# balances almost without one (arXiv:2412.19437, section 2.1.2; Wang et al. 2024, arXiv:2408.15664): a small balance loss inside each
+# sequence remains. Each expert has one number, a bias $b_i$, which is added to its score *for the choice only*. After each update it moves by a fixed
 # step: up if the expert got fewer choices than the mean, down if it got more.
 #
 # $$\text{choose the largest } k \text{ of } p_i + b_i, \qquad
@@ -394,7 +394,7 @@ figures.loss(
 show_source(scratch.experts.biased.BiasedRouter)
 
 # %% [markdown]
-# The weights of the chosen experts still come from $p_i$ alone.
+# The weights of the chosen experts still come from $p_i$ alone. (Here $p_i$ is a softmax. DeepSeek-V3 takes sigmoids.)
 #
 # **Predict.** The same mixture and the same 60 updates, with $\gamma = 0.02$ and no balance loss. How busy is the
 # busiest expert at the end, relative to the mean?
@@ -632,8 +632,8 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 # Enough work is one half of the matter. The other is *when*: an expert cannot start before its tokens have come. Only the
 # shared expert, which needs no all-to-all, can fill that gap. The rest takes two micro-batches, of which one computes
 # while the tokens of the other travel: DualPipe does that (section 13.5), or
-# `--overlap-moe-expert-parallel-comm` in Megatron-Core. By the theory of section 13.5 it hides 16.3 of the 36.5 s of an
-# update of DeepSeek-V3. (Not measured here: that needs GPUs.)
+# `--overlap-moe-expert-parallel-comm` in Megatron-Core. Section 13.5 computes how much of an
+# update of DeepSeek-V3 that hides. (Not measured here: that needs GPUs.)
 #
 # ### What EP does to the gradients
 #
@@ -779,7 +779,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** 362 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach
+# **Explain.** 363 rows. A GPU with 4096 tokens of its own has 128 rows for each of the 256 experts, and can reach
 # 40 % of its peak at most. With ep 64 an expert gets the rows of 64 GPUs, 8192. So expert parallelism does not only spread
 # the weights. It fills the experts.
 #
@@ -900,7 +900,7 @@ figures.lines(
 
 # %% [markdown]
 # So cut the sequence: with $n$ ranks each has $s/n$ tokens. Norms, MLPs, router and logits look at one token at a
-# time, and do not notice. Only in attention does a token look at others. This is context parallelism, CP, which chapter 1
+# time, and do not notice. Only in attention does a token look at others. Cutting the sequence through the whole layer is context parallelism, CP, which chapter 1
 # named and we now build. (Chapter 10's sequence parallelism cuts the sequence only *between* the
 # tensor-parallel parts.) The weights are the same on all ranks, as in data parallelism, and their gradients are
 # summed over DP and CP ranks together.
@@ -1041,8 +1041,8 @@ figures.lines(
 
 # %% [markdown]
 # LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank. With as many key heads as query heads it would need four times as
-# many. A causal mask removes half of the scores, so it takes twice as many tokens, about 9900. Real kernels
-# do not reach the peak, which makes hiding easier.
+# many. A causal mask removes half of the scores. If that halves the work of each rank at each hop, it takes twice as many tokens, about 9900.
+# Real kernels do not reach the peak, which makes hiding easier.
 #
 # ### Who has how much to do?
 #
@@ -1408,7 +1408,7 @@ check("12.8", merge)
 # %% [markdown] tags=["exercise"]
 # **12.9** You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
 # attention on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which the hops still hide behind
-# computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as heads? And for
+# computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as query heads? And for
 # LLaMA within a node of some future machine, over 450 GB/s?
 #
 # Then: by which factor do zig-zag slices shorten the busiest rank's work at the first of the three degrees? Guess each number, then compute it with `context.hidden_ring_tokens` and
@@ -1523,7 +1523,7 @@ check("12.10", [AllToAll, Dispatcher])
 # **12.11** Write the forward pass of ring attention (sections 12.6 and 12.7): attention to one block, the merge of
 # two blocks, and the way round the ring. Tensors are (batch, heads, tokens, width). Given is `ring`, a `SequenceRing`:
 #
-# - `ring.rank` of `ring.ranks` is this rank. Its slice of the sequence is one chunk, or two that are not neighbours.
+# - This rank is number `ring.rank` of `ring.ranks`. Its slice of the sequence is one chunk, or two that are not neighbours.
 # - `ring.start(tensor)` starts one hop: `tensor` to the next rank, and the previous rank's tensor to this one. It
 #   returns at once; `.wait()` on what it returns gives the tensor that has come. All ranks make the same number of hops.
 # - `ring.pairs(owner)` yields `(i, j, same)`: this rank's chunk `i` sees chunk `j` of the slice of rank `owner`. `same` says that both are the same chunk.

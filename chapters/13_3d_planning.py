@@ -100,7 +100,7 @@ assert Layout(dp=4, cp=2).shard_ranks == 8  # gradients go around among dp · cp
 # All ranks that differ in *one* coordinate only form a group, and each axis sends inside its own groups. Every rank is in one group
 # of each axis.
 #
-# **Predict.** With whom does rank 5 exchange gradients? Write down the other rank's number.
+# **Predict.** In the block of $2 \times 2 \times 2$, with whom does rank 5 exchange gradients? Write down the other rank's number.
 
 # %%
 partner = predict("13.partner", "dp partner of rank 5?", yours=None)
@@ -385,7 +385,7 @@ figures.stacked_bars(bars, title, "{:.2f} s".format, told)
 #
 # The parameters cancel. What counts are the tokens between two exchanges. Compare with the ridge of section
 # 10.7, what the chip computes while a byte is sent, in the notes' own numbers, and with tensor parallelism over 8 GPUs,
-# where batch and sequence have cancelled, $4.5h/(t-1)$:
+# where batch and sequence have cancelled, $4.5h/(8-1)$:
 
 # %%
 ridge = collectives.ridge(330e12, 32e9)  # FLOP in the time of one byte
@@ -512,11 +512,11 @@ figures.ranked_layouts(notes, "LLaMA-2 70B on 2048 RTX 4090, 1024 × 4096 tokens
 # | HSDP | the states fit in one node: up to 40 billion | the same over NVLink: 2,199 tokens |
 # | tp | a micro-batch of one sequence doesn't fit, or GPUs outnumber sequences | 5,596 FLOP per byte at tp 8: inside a node only |
 # | pp | it still doesn't fit | the bubble, $(p-1)/m$: at least four micro-batches a stage |
-# | cp | a sequence is too long for that | tokens on a rank: 4,947 hide a causal ring |
+# | cp | a sequence is too long for that | tokens on a rank: 4,947 hide a causal ring ($h$ is twice that of 12.7) |
 # | ep | there are experts | the expert's width: $2.25f$ FLOP per byte |
 #
 # Degrees come last: tp a divisor of the GPUs in a node and of the key-value heads, dp whatever is left, and a divisor of the global batch.
-# Recompute only if nothing else fits, because it costs a third. Here are the intensities on one scale, with 4096 tokens in a micro-batch:
+# Recompute fully only if nothing else fits, because that costs a third more FLOP. Here are the intensities on one scale, with 4096 tokens in a micro-batch:
 
 # %%
 tokens, stage_layers, wire = 4096, 10, 50e9
@@ -683,7 +683,7 @@ assert [round(by_ep[ep].total_s, 1) for ep in (1, 8)] == [7.3, 5.7]
 #
 # | rate | A100 | H100 | where from |
 # |---|---|---|---|
-# | matmuls of whole layers, of the best matmul | 81 % | 75 %, since a busy H100 lowers its clock | fitted: ten rows of Narayanan et al. (arXiv:2104.04473, table 1); Llama 3 405B |
+# | matmuls of whole layers, as a share of the best single matmul's rate | 81 % | 75 %, since a busy H100 lowers its clock | fitted: ten rows of Narayanan et al. (arXiv:2104.04473, table 1); Llama 3 405B |
 # | times that each byte of activations passes through memory | 8 | 8 | fitted to the same ten rows |
 # | collectives inside a node, of NVLink | 80 % | 80 % | measured |
 # | flash attention, of the peak | 60 % | 35 % | its authors |
@@ -732,7 +732,7 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 
 # %% [markdown]
 # **Explain.** 18.9 s against 18.9, closer than the theory deserves, and 8 % too slow for the trillion. Over 32 published steps the
-# median error is about 1 %, and 30 lie within 15 %. Where a rate was fitted to a source, that source was left out and predicted with the others' rate: then 28 do. The two that never do:
+# median error is about 1 %, and 30 lie within 15 %. If each source is predicted with rates fitted to the others only, 28 do. Two are far off either way:
 # 24 replicas over a slow network (42 % too fast), and a 30B model with one long sequence (25 %). What the source doesn't say, the theory can't know.
 #
 # With sequences of 131,072 tokens Meta measured 380 TFLOP/s, and the theory says 324. Attention is 40 % of the FLOP
@@ -810,9 +810,9 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=colours, limit=lim
 # An H100 gives PyTorch 85 GB (79.2 GiB), so 88.9 GB does not fit, and yet it trained. If a planner contradicts
 # somebody's success, one of the inputs differs. Look for it.
 #
-# Meta shards the gradients as well (ZeRO-2), which alone does not help: while they add up over the micro-batches they are whole. But when are they there? With 16 micro-batches and 16 stages, a
+# Meta shards the gradients as well (ZeRO-2), which alone does not help: a gradient that adds up over the micro-batches is whole on every GPU. But when must a chunk's gradients exist? With 16 micro-batches and 16 stages, a
 # stage of the first half runs *all* its forward passes before its first backward pass. And its micro-batches go through a chunk in groups of $N$, here all 16
-# (Megatron-LM: `microbatch_group_size_per_virtual_pipeline_stage`). If a chunk's gradients are born in its backward pass, and are reduced after its group, then there is only one chunk of them while the activations
+# (Megatron-LM: `microbatch_group_size_per_virtual_pipeline_stage`). If a chunk's gradients first exist in its backward pass, and are reduced after its group, then there is only one chunk of them while the activations
 # are at their peak. `memory_timeline` replays the passes one by one:
 
 # %%
@@ -1100,7 +1100,7 @@ figures.rank_mesh(eight.places, version.sent)
 #
 # Now with four ranks: tp 2, pp 2, and dp 1.
 #
-# **Predict.** The batch stays 8. Does rank 0 store as much as before? And how many times as many bytes does it put into tp's all-reduces?
+# **Predict.** The batch stays 8. First guess whether rank 0 stores as much as before. Then predict how many times as many bytes it puts into tp's all-reduces.
 
 # %%
 less = predict("13.four", "tp bytes, 4 ranks / 8?", yours=None)
@@ -1121,7 +1121,7 @@ assert not any(name.startswith("dp") for name in four.sent)
 # %% [markdown]
 # ## 13.7 What is yours
 #
-# That run took every part that you have built in the exercises, and the course's for the others. This is your library so far:
+# The run on eight ranks took every part that you have built in the exercises, and the course's for the others. This is your library so far:
 
 # %%
 figures.built(races.report()["parts"])
@@ -1301,7 +1301,7 @@ check("13.5", [computing_s, exchange_s, micro_batches])
 
 # %% [markdown] tags=["exercise"]
 # **13.6** Three people train Llama 3 70B on 128 H100, with 256 sequences of 8192 tokens in an update. Each is unhappy, and sends the bill of a step and the memory of the fullest GPU (80.8 GB may be used). You may propose one change to each:
-# "smaller micro-batches", "less tp", "fewer stages" (each with more of what makes up for it), or "no recomputation". Which of them makes the step the shortest, and still fits?
+# "smaller micro-batches" (one sequence each, and more of them), "less tp" or "fewer stages" (half as many, and twice the dp), or "no recomputation". Which of them makes the step the shortest, and still fits?
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
@@ -1414,7 +1414,7 @@ check("13.9", [order, factor])
 # %% [markdown] tags=["exercise"]
 # **13.10** Llama 3 70B on 16 nodes of 8 H100, 256 sequences of 8192 tokens in an update, bf16 with AdamW (16 bytes a parameter), no recomputation. Choose a layout by the
 # rules of section 13.4, write it down, and only then ask the planner's `why`. You need tp · pp · cp · dp = 128 and
-# micro_batch · accumulation · dp = 256. Your layout must fit. How slow may it be? Nearly all predictions of section 13.4 were within 17 % of the measured step, and two plans may err in opposite directions, so anything up to $1.17 / 0.83 = 1.41$ times the
+# micro_batch · accumulation · dp = 256. Your layout must fit. How slow may it be? 30 of the 32 predictions of section 13.4 were within 15 % of the measured step, and two plans may err in opposite directions, so anything up to $1.15 / 0.85 = 1.35$ times the
 # fastest may be as good.
 #
 # Then flip an assumption that you doubt. By default all of dp's messages hide and none of tp's. Say which part hides, such as `{"tp": 0.5, "dp": 0.8}`, and let the planner search again: how many times the fastest step does

@@ -380,7 +380,7 @@ QUIZ = (
         why="FLOP per byte are 2.25 f. A token travels to each of its experts, narrow or wide.",
     ),
     Question(
-        "128 rows for each expert, but it takes 362 to fill the chip. What helps?",
+        "128 rows for each expert, but it takes 363 to fill the chip. What helps?",
         (
             "experts on more ranks: each gets the rows of more GPUs",
             "more experts of the same size",
