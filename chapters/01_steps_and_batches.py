@@ -36,7 +36,7 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 # - A **sample** (样本) is one training example: here a row of numbers, later a piece of text.
 # - An **epoch** (轮次) is one pass over all samples: 1000 of them.
 # - A **micro-batch** (微批次) is what goes through the model in one forward pass: 5 samples.
-# - A **micro-step** is one forward pass (前向传播) and one backward pass (反向传播), on one micro-batch. Logs often call
+# - A **micro-step** is one forward pass (前向传播) and one backward pass (反向传播), on one micro-batch. Some logs call
 #   it **step** or **iteration** (迭代), and so does our colleague's.
 # - An **update** (参数更新) is one step of the optimizer (优化器), `optimizer.step()`: the weights change.
 #

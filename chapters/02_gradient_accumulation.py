@@ -67,7 +67,7 @@ rows = {
 figures.stacked_bars(rows, "The mean of four losses, at once and in two pieces")
 
 # %% [markdown]
-# In half of the whole bar, and in two thirds of the second piece's: 6 / 4 = 1.5 in both. In general:
+# It is half of the whole batch's bar and two thirds of piece 2's: 6 / 4 = 1.5 in both. In general:
 #
 # $$\nabla \frac{1}{T}\sum_{t=1}^{T} \ell_t
 # = \sum_{\text{micro-batches}} \nabla \frac{1}{T} \sum_{t \in \text{micro-batch}} \ell_t .$$
@@ -160,7 +160,7 @@ assert 0.01 < in_bf16 < 0.05
 assert torch.equal(gradient_of(accumulate, pieces), in_pieces)
 
 # %% [markdown]
-# The micro-batch is 8 times smaller. Why does the memory fall by only 5?
+# The micro-batch is 8 times smaller. Why does the memory fall by a factor of only 5?
 
 # %%
 bars = {
@@ -294,7 +294,7 @@ figures.bars(off, told, "How far the gradient is off", style.GRADIENTS)
 #   models use LayerNorm, which looks at one token at a time, and are safe.
 # - **Dropout** (随机失活) draws different random masks. The gradient is as good, but not the same.
 # - **Clipping** (梯度裁剪) after each micro-batch clips the pieces. Clip once, before the update.
-# - **The last window** may be short. Divide by what it has, as section 1.2 did.
+# - **The last window** may be short. Divide by what it has, as the loop of section 1.1 does.
 #
 # **Remember**
 # - Divide the sum of the losses by the tokens of the whole window, over all ranks.
@@ -396,7 +396,7 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 
 # %% [markdown]
 # FSDP2 exchanges each time unless you call `set_requires_gradient_sync(False)`. DeepSpeed refuses `no_sync` for stages 2 and 3
-# (an assertion in `engine.py`). Either way FSDP and ZeRO 3 gather the *weights* again for every micro-batch: section 8.3 counts the bytes,
+# (an assertion in `engine.py`). Either way FSDP and ZeRO 3 by default gather the *weights* again for every micro-batch: section 8.3 counts the bytes,
 # and section 9.6 measures both choices.
 #
 # **Remember**
@@ -489,8 +489,8 @@ figures.lines(curves, *axes, "The rules and the sweep", doubling=(True, True))
 # 512. With 256 its loss is 4.0, little better than the 4.85 of guessing: the steps have become so long that they overshoot, however good
 # their direction is.
 #
-# The data decides too. At its best rate SGD reaches 2.46 with batch 16 and only 2.70 with batch 1024, from the same 16,384 characters: 16
-# updates are too few. So both rules have a limit. The next section says where it is.
+# The number of updates counts too. At its best rate SGD reaches 2.46 with batch 16 and only 2.70 with batch 1024, from the same 16,384 characters: 16
+# updates are too few for it. (Adam still reaches 2.37.) So the linear rule has a limit. The next section says where it is.
 
 # %%
 assert best_sgd[1024] == 128 and 3.5 < with_sgd[1024][256] < guessing
@@ -672,13 +672,13 @@ assert (at_critical.steps, at_critical.samples) == (2.0, 2.0)
 panels.critical_batch()
 
 # %% [markdown]
-# At ten times the critical batch: doubling it takes 21 times the fewest samples in place of 11. And a very small batch? It needs the fewest samples
+# At ten times the critical batch: doubling it raises the samples from 11 to 21 times the fewest. And a very small batch? It needs the fewest samples
 # but the most updates, each with a small learning rate because it is noisy, and a GPU that works on one sample at a time is mostly idle.
 #
 # **Remember**
 # - The variance of the gradient goes as 1/B.
 # - The critical batch grows while the loss falls; accumulation and data parallelism let you read it at almost no cost.
-# - Below the critical batch: twice the batch, nearly half the updates. Above: twice the samples.
+# - Below the critical batch: twice the batch, nearly half the updates. Far above: nearly twice the samples.
 # - Linear rule for SGD, square root for Adam. The linear rule ends near the critical batch.
 
 # %% [markdown]
@@ -752,7 +752,7 @@ assert largest < 1e-2
 # %% [markdown]
 # Twice the traffic and the same result. With two processes on one laptop you hardly notice. Between
 # nodes you do. Take GPT-2's 498 MB of gradients and 16 ranks, each with a network port of 25 GB/s. An all-reduce
-# takes at least 37 ms (chapter 6 says why), and with accumulation 32 but without `no_sync` an update waits for 32 of them.
+# takes at least 37 ms (chapter 6 says why), and with accumulation 32 but without `no_sync` an update sends 32 of them, 1.2 s in all. (Chapter 7 says how much of that hides behind computing.)
 
 # %%
 gpt2_bytes = 4 * models.MODELS["gpt2-124m"].parameters().total
@@ -843,8 +843,8 @@ check("2.2", factors)
 
 # %% [markdown] tags=["exercise"]
 # **2.3** This loop should give the same weights as one
-# update per full window with the window's mean loss. `batches` is a list of `(inputs, targets)`, the
-# last window may be short, and the micro-batches may differ in size. Fix it.
+# update per window with the mean loss over all samples of the window. `batches` is a list of `(inputs, targets)`. The
+# last window may be short and makes an update too, and the micro-batches may differ in size. Fix it.
 
 
 # %% tags=["exercise"]
@@ -1031,7 +1031,7 @@ def accumulate_ddp(
 ) -> Tensor:
     """`accumulate` on every rank: the mean is over all tokens of all ranks.
 
-    Every rank has another window, of as many micro-batches. DDP exchanges the gradients
+    Every rank has its own window, all with the same number of micro-batches. DDP exchanges the gradients
     once in the window; without `no_sync`, in every micro-batch. Returns the mean loss
     over all ranks.
     """

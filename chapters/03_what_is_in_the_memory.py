@@ -84,9 +84,9 @@ assert sum(p.numel() for name, p in named if name.endswith("bias")) == 102_144
 #   ("tried to allocate 2.00 GiB") and `nvidia-smi` (in MiB, $2^{20}$) use it.
 #
 # 24.92 GB are 23.21 GiB. Mix them up, and a plan with 5 % to spare has 2 % too little. This
-# course computes in bytes and writes the unit out. A card's "80 GB" is read as
-# $80 \times 10^9$ bytes, the cautious reading. (An H200, sold with 141 GB, reports
-# 143,771 MiB = 150.8 GB to `nvidia-smi`: its maker's GB are closer to GiB.)
+# course computes in bytes and writes the unit out. In sums by hand a card's "80 GB"
+# is $80 \times 10^9$ bytes, the cautious reading. What a card reports may be more: an A100 or H100 85 GB, an H200, sold with 141 GB,
+# 143,771 MiB = 150.8 GB. Planners count with that.
 
 # %%
 states_bytes = 24_921_779_200
@@ -403,7 +403,7 @@ figures.grouped_bars(rows, "Bytes per parameter", "{:.1f}".format, looks)
 # PyTorch's own AdamW has several ways to do the same arithmetic. On a GPU it takes `foreach` by default: all tensors
 # in a few large operations, with a temporary as large as all weights. `fused=True` needs none.
 #
-# So "16 bytes per parameter" is what an update leaves behind. For 70 billion parameters, 4 bytes more are 276 GB.
+# So "16 bytes per parameter" is what an update leaves behind. For LLaMA-2 70B, 4 bytes more are 276 GB.
 # They come when the intermediate results are gone, so the two never add up, but the larger of them must fit.
 #
 # ### Two bytes in place of eight
@@ -513,7 +513,7 @@ print(seventy.explain("GB"))
 assert round(units.gb(seventy.model_states_bytes), 1) == 1103.6
 
 # %% [markdown]
-# 138 + 138 + 828 with the exact number of parameters (exercise 3.1 takes the 828 apart). That is 14 cards of 80 GB before the first sample arrives.
+# 138 + 138 + 828 with the exact number of parameters (exercise 3.1 takes such a sum apart). That is 14 cards of 80 GB before the first sample arrives.
 #
 # **Remember**
 # - bf16 with AdamW: 2 + 2 + 4 + 8 = 16 bytes per parameter; the optimizer is three quarters of it.
@@ -626,7 +626,7 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 #
 # **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
 # 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
-# convention. The allocator adds unused gaps (显存碎片, fragmentation); keep 5 to 10 % free for them (section 3.5).
+# convention. The allocator adds unused gaps (显存碎片, fragmentation); section 3.5 says how much to leave for them: some 15 % on top of the tensors.
 #
 # ### The peak is one moment
 #
@@ -636,8 +636,8 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 # | moment | weights, optimizer | intermediate results | gradients | temporary |
 # |---|---|---|---|---|
 # | loss | all | all | none yet | copies of the logits |
-# | layer: the backward pass enters the last one | all | all but the loss's | none yet | gradients inside the layer |
-# | last layer: it has come down to the first | all | of one layer | all | gradients inside the layer |
+# | backward begins: it enters the last layer | all | all but the loss's | none yet | gradients inside the layer |
+# | backward ends: it has come down to the first layer | all | of one layer | all | gradients inside the layer |
 # | update | all | none | all | temporaries of the optimizer |
 #
 # That is PyTorch's way, where `zero_grad` throws the gradients away. Megatron-LM and DeepSpeed keep one buffer for them
@@ -682,14 +682,14 @@ figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
 #
 # **Remember**
 # - Intermediate results grow with micro-batch × sequence × layers; model states do not.
-# - The logits and their gradients are large for large vocabularies: 12 bytes for each in PyTorch.
+# - With a large vocabulary the logits and their gradients are large: 12 bytes for each logit in PyTorch.
 # - The peak is the largest of four moments, not the sum of everything.
 # - Overhead is a convention: 1 GiB here.
 
 # %% [markdown]
 # ## 3.5 What the meters show
 #
-# A published run had 61 GB of tensors on a GPU, and 127 GB of its memory were taken. By what?
+# A published run had 61 GiB of tensors on a GPU, and 127 GiB of its memory were taken. By what?
 #
 # ### Allocated and reserved
 #
@@ -705,14 +705,15 @@ figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
 # A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
 # message says so: "… GiB is reserved by PyTorch but unallocated".
 #
-# How much is it? In 16 published runs of torchtitan, with sequences of one length, reserved was 1.15 times allocated in the median, and between 1.01 and 1.23. With changing lengths it can be far more.
+# How much is it? In 16 published runs of torchtitan, with sequences of one length, reserved was 1.15 times allocated in the median, and between 1.01 and 1.23 (the course's benchmarks/README.md lists them). With changing lengths it can be far more.
 # With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
 # `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
 #
-# This needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
+# Showing it needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
 
 # %%
-# GB on one GPU after three updates: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
+# GiB on one GPU after three updates: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
+# (It writes GB; beside 126.97 it prints 128.88 GiB for the same GPU from outside.)
 published = {
     "as installed": {"allocated": 60.93, "reserved": 126.97},
     "expandable segments": {"allocated": 60.81, "reserved": 96.61},
@@ -722,12 +723,12 @@ for sizes in published.values():
 figures.grouped_bars(
     published,
     "Qwen2.5 7B, one GPU of two",
-    lambda size: f"{size:.0f} GB",
+    lambda size: f"{size:.0f} GiB",
     {"allocated": style.GREEN, "reserved": style.IDLE},
 )
 
 # %% [markdown]
-# The tensors are the same, and 30 GB of gaps are gone. So say which meter you read, and look at reserved over allocated before you buy a larger card.
+# The tensors are the same, and 30 GiB of gaps are gone. So say which meter you read, and look at reserved over allocated before you buy a larger card.
 #
 # ### The allocator's diary
 #
@@ -973,7 +974,7 @@ figures.number_ranges(
 show_source(scratch.loss_scale.LossScaler)
 
 # %% [markdown]
-# `torch.amp.GradScaler` has the same rules. It starts at 65,536, and doubles after 2000 updates in a row. Here the scale doubles after 6, so that we can see it at work:
+# `torch.amp.GradScaler` has the same rules. It starts at 65,536, and doubles after 2000 updates in a row without an overflow. Here the scale doubles after 6, so that we can see it at work:
 
 # %%
 torchs = torch.amp.GradScaler("cpu")
@@ -1116,7 +1117,7 @@ figures.grouped_bars(
 )
 
 # %% [markdown]
-# What are blocks good for, then? For tensors in which a few numbers are far larger than the rest. In large language models single features of the activations are (Dettmers et
+# What are blocks good for, then? For tensors in which a few numbers are far larger than the rest. In large language models the activations have such features (Dettmers et
 # al. 2022, arXiv:2208.07339). Multiply one feature of 64 by a factor, and see how far the *other* 63 are off:
 
 # %%
@@ -1202,8 +1203,7 @@ assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
 # MLP has three matrices and keeps four tensors where GELU keeps two; chapter 4 counts them.
 
 # %%
-panel = panels.memory()
-panel
+panels.memory()
 
 # %% [markdown]
 # 1. At 16 bytes per parameter, 80 GB are gone with 5 billion parameters. In the list, that is gpt-3.6b.
@@ -1213,8 +1213,8 @@ panel
 # %%
 bills = {}
 for optimizer in ("adamw", "adamw-8bit"):
-    panel.model.value, panel.optimizer.value = "llama2-7b", optimizer
-    bills[optimizer] = panel.result.consumers["optimizer"]
+    bill = panels.memory(model="llama2-7b", optimizer=optimizer).result
+    bills[optimizer] = bill.consumers["optimizer"]
 assert round((bills["adamw"] - bills["adamw-8bit"]) / 1e9, 1) == 40.4
 assert bills["adamw"] == 2 * bills["adamw-8bit"]
 for name, fits in (("gpt-3.6b", True), ("gpt-7.5b", False)):
@@ -1303,8 +1303,8 @@ check("3.2", [fp32, bf16, bf16_with_master])
 
 # %% [markdown] tags=["exercise"]
 # **3.3** (published mistakes, note 000) "SGD takes as much as the weights", and "8-bit AdamW takes half of the weights". Both leave out a condition. Each sentence below is
-# true of one optimizer with one precision of weights. Write both: "SGD", "SGD with momentum", "AdamW" or "8-bit AdamW", a comma, and "fp32" or "bf16". AdamW's numbers are fp32 unless
-# it is the 8-bit one. Leave out master copies and scales.
+# true of one optimizer with one precision of weights. Write both: "SGD", "SGD with momentum", "AdamW" or "8-bit AdamW", a comma, and "fp32" or "bf16". All states are fp32, except
+# those of 8-bit AdamW. Leave out master copies and scales.
 
 # %% tags=["exercise"]
 true_of = {  # for example "SGD, bf16"
@@ -1369,7 +1369,7 @@ check("3.5", optimizer_bytes)
 
 # %% [markdown] tags=["exercise"]
 # **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. Six colleagues propose one change each. Which of them
-# make it fit, with 1 GiB of overhead? Predict, True or False; then you may ask `training_memory`.
+# make it fit, with 1 GiB of overhead and no gaps? Predict, True or False.
 
 # %% tags=["exercise"]
 fits = {

@@ -208,32 +208,30 @@ figures.stacked_bars(
 #
 # Move the sliders:
 #
-# 1. GPT-3: which single setting saves most? And which saves most without computing a layer twice?
+# 1. GPT-3: which single setting saves most? And which saves most on one GPU, for the same tokens, without computing a layer twice?
 # 2. From which sequence on are the scores of LLaMA-2 70B, with standard attention, half of the layer? (Choose
 #    `attention` standard, `dropout` off.)
 # 3. `tensor parallel` cuts the matrices of a layer over several GPUs (chapter 10). With 8 of them, is an eighth of the activations left on each, or more?
 
 # %%
-panel = panels.activations(model="gpt3-175b")
-panel
+panels.activations(model="gpt3-175b")
 
 # %% [markdown]
-# The answers, by the panel itself:
+# The answers, by panels that are not shown:
 
 # %%
-before = panel.result.total_bytes
+before = panels.activations(model="gpt3-175b").result.total_bytes
 
 
 def kept_with(**settings):
-    """The part of the layer's bytes that is still kept when the panel's controls are set so."""
-    for name, value in settings.items():
-        getattr(panel, name).value = value
-    return panel.result.total_bytes / before
+    """The part of the layer's bytes that is still kept when the controls are set so."""
+    layer = panels.activations(model="gpt3-175b", **settings).result
+    return layer.total_bytes / before
 
 
 flash = kept_with(attention="flash")
-full = kept_with(attention="standard", recompute="full")
-cut = kept_with(recompute="none", tp=8)
+full = kept_with(recompute="full")
+cut = kept_with(tp=8)
 assert (round(flash, 2), round(full, 3)) == (0.30, 0.018)
 assert cut > 1 / 8
 settings = {
@@ -247,16 +245,15 @@ figures.bars(
 )
 
 # %%
-kept_with(model="llama2-70b", dropout=False, tp=1)
 shares = {}
 for sequence in (2048, 4096):
-    kept_with(sequence=sequence)
-    shares[sequence] = panel.result.scores_bytes / panel.result.total_bytes
+    llama = panels.activations(model="llama2-70b", sequence=sequence, dropout=False)
+    shares[sequence] = llama.result.scores_bytes / llama.result.total_bytes
     print(f"{sequence} tokens: scores {shares[sequence]:.0%}")
 assert shares[2048] < 0.5 < shares[4096]
 
 # %% [markdown]
-# 1. Full recomputation saves 98 %: section 4.3. Without it, flash attention saves 70 %.
+# 1. Full recomputation saves 98 %: section 4.3. Without it, and on one GPU, flash attention saves 70 %. (Eight GPUs leave 20 % on each.)
 # 2. Between 2048 and 4096 tokens. At 4096, the model's own context, the scores are 61 %.
 # 3. More than an eighth: the inputs of the norms, among others, are not cut. Chapter 10 says why, and what `sequence parallel` does about it.
 #
@@ -352,8 +349,8 @@ expect(
 )
 
 # %% [markdown]
-# **Explain.** One sixteenth, as the formula says: 4 of 64 bytes. The gap comes from the token ids, the norms' statistics and
-# the like: they are the same in both, and weigh more where little else is kept.
+# **Explain.** One sixteenth, as the formula says: 4 of 64 bytes. The gap comes from some 7 kB outside the layers that both keep,
+# such as token ids, labels and the last norm's statistics. They weigh more where little else is kept.
 #
 # The *peak* is another matter. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
 # weights and the inputs. What is left is what the two passes add: intermediate results, and gradients as they come.
@@ -384,7 +381,7 @@ def above_weights(recompute, samples=4):
         name: moments[name].total_bytes
         - moments[name].parameters_bytes
         - moments[name].inputs_bytes
-        for name in ("loss", "layer", "last layer")
+        for name in ("loss", "backward begins", "backward ends")
     }
 
 
@@ -549,7 +546,7 @@ figures.stacked_bars(
 #
 # ### Selection by operators
 #
-# LLaMA-3.1 8B, two sequences of 8192 tokens on each of eight H100s. torchtitan, PyTorch's own training program, measured 82.4 GiB on each
+# LLaMA-3.1 8B, two sequences of 8192 tokens on each of eight H100s (a variant with 96 GB). torchtitan, PyTorch's own training program, measured 82.4 GiB on each
 # (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md, table 1, not compiled). With everything kept it would be far more. There is flash attention, so Korthikanti's
 # selection has nothing to throw away. torchtitan selects differently: it keeps the result of attention and of *every second matrix product*, and
 # computes the rest again.
@@ -606,8 +603,8 @@ for mode in ("none", "selective", "operators", "full"):
 figures.bars(bars, units.format_bytes, "Kept by 32 layers", style.ACTIVATIONS)
 
 # %% [markdown]
-# "None" and "selective" are the same: flash attention has made that selection. Operators keep 38 % for 10 % more operations, full recomputation
-# keeps 5 % for 31 % more. A layer of LLaMA has seven products, and three of them are computed again: keys (a small one), attention's output matrix and the second of the MLP's three.
+# "None" and "selective" are the same: flash attention has made that selection. Beside "none" (whose own 2 % are flash attention's second look at the scores), operators keep 38 %
+# for 10 % more operations, full recomputation 5 % for 31 % more. A layer of LLaMA has seven products, and three of them are computed again: keys (a small one), attention's output matrix and the second of the MLP's three.
 #
 # **Theory beside a published number.** Back to torchtitan's 82.4 GiB. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
 # PyTorch's loss with its copies, gradients that are thrown away after each update. The allocator's blocks are 1.15 times the tensors (chapter 3):
@@ -753,7 +750,7 @@ assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 # | here | PyTorch | Megatron-LM | others |
 # |---|---|---|---|
 # | each layer | `torch.utils.checkpoint.checkpoint` | `--recompute-granularity full --recompute-method uniform --recompute-num-layers 1` | Hugging Face: `model.gradient_checkpointing_enable()` |
-# | segments of $k$ layers | `torch.utils.checkpoint.checkpoint_sequential` | the same, with `--recompute-num-layers` $k$ | |
+# | segments of $k$ layers | `torch.utils.checkpoint.checkpoint_sequential` (takes the *number* of segments, and keeps the last one whole) | the same, with `--recompute-num-layers` $k$ | |
 # | only the first $k$ layers | | `--recompute-method block` | |
 # | the scores | fused attention does it | `--recompute-granularity selective --recompute-modules core_attn` | |
 # | by operators | `create_selective_checkpoint_contexts` | | torchtitan's selective mode |

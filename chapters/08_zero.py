@@ -171,7 +171,7 @@ assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
 #
 # ### One step, moment by moment
 #
-# Three layers of 600 million parameters, 28.8 GB of model states, on four ranks. A column is a rank, a height is bytes. White is what a rank does not hold. Start with stage 2, walk through the step, and look at the gradients.
+# Three layers of 600 million parameters each, 28.8 GB of model states, on four ranks. A column is a rank, a height is bytes. White is what a rank does not hold. Start with stage 2, walk through the step, and look at the gradients.
 #
 # **Predict.** At rest a rank holds 9.0 GB in stage 2: 3.6 of weights and a quarter of 21.6. How many GB does it hold at most during the step? A layer has 1.2 GB of gradients.
 
@@ -179,16 +179,14 @@ assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
 
 # %%
-stepper = steppers.zero(stage=2, ranks=4)
-stepper
+steppers.zero(stage=2, ranks=4)
 
 # %%
-held = []
-for place in range(stepper.count):
-    stepper.step.value = place
-    held.append(stepper.result.total_bytes / 1e9)
+walk, held = steppers.zero(stage=2, ranks=4), []
+for place in range(walk.count):
+    walk.step.value = place
+    held.append(walk.result.total_bytes / 1e9)
 expect(10.8, max(held), within=1e-6, label="at most", unit="GB", yours=at_most)
-stepper.step.value = 0
 
 # %% [markdown]
 # **Explain.** $9.0 + 2 \cdot 0.3 + 1.2$: the layer at work has its whole gradient, and of the two before it the rank has kept its quarter. Now look at the other stages:
@@ -231,16 +229,15 @@ figures.lines(
 # 3. The 7.5B model, stage 1, from 64 to 1024 GPUs: how much does each GPU save? Why so little?
 
 # %%
-panel = panels.zero(model="llama2-7b", stage=0, ranks=8)
-panel
+panels.zero(model="llama2-7b", stage=0, ranks=8)
 
 # %%
-panel.model.value, panel.stage.value, panel.ranks.value = "zero-7.5b", 1, 64
-before = panel.result.total_bytes
-panel.ranks.value = 1024
-print(f"saved: {units.format_bytes(before - panel.result.total_bytes)}")
-assert panel.result.total_bytes > 4 * 7_500_000_000
-panel.model.value, panel.stage.value, panel.ranks.value = "llama2-7b", 0, 8
+before, after = (
+    panels.zero(model="zero-7.5b", stage=1, ranks=ranks).result.total_bytes
+    for ranks in (64, 1024)
+)
+print(f"saved: {units.format_bytes(before - after)}")
+assert after > 4 * 7_500_000_000
 
 # %%
 bills = zero.zero_stages(llama, 8, RECIPES["mixed-16"]).bills
@@ -313,7 +310,7 @@ assert passes == [13.5, 0, 1.3, 2.7]
 #
 # **Remember**
 # - Whoever owns a part sums its gradient, keeps its optimizer states and updates it.
-# - Stage 1 works like DDP until the update. Stage 2 lets go of gradients during backward, stage 3 of weights after each layer.
+# - Stage 1 keeps whole gradients as DDP does, and sends only after the backward pass. Stage 2 lets go of gradients during backward, stage 3 of weights after each layer.
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$: at most a factor of 4, of 8, and of $n$.
 # - Take the lowest stage that fits, with what it holds for a moment.
 
@@ -501,8 +498,8 @@ show_source(scratch.zero.shard.Unit.__init__, scratch.zero.shard.Unit.part)
 show_source(scratch.zero.shard.Unit.reduce, scratch.zero.shard.Unit.publish)
 
 # %% [markdown]
-# `reduce` is step (2). It lays the gradients end to end in the same order, reduces and scatters, keeps the
-# own part, and sets `.grad` to None: the rest is gone. `publish` is step (4).
+# `reduce` is step (2) of section 8.2. It lays the gradients end to end in the same order, reduces and scatters, keeps the
+# own part, and sets `.grad` to None: the rest is gone. `publish` is its step (4).
 #
 # ### The trainer
 
@@ -1041,14 +1038,14 @@ print(json.dumps(config, indent=2))
 # | `overlap_comm` | reduce while the backward pass goes on | on in stage 3, otherwise off |
 # | `reduce_bucket_size`, `allgather_bucket_size` | *elements* in one message | 5 · 10⁸: a buffer of 1 GB in bf16, 2 GB in fp32 |
 # | `stage3_param_persistence_threshold` | tensors smaller than this stay whole | 100,000 elements: a small test model is then hardly cut at all |
-# | `offload_optimizer` | `device`, and `pin_memory` for faster copies | no offload; pinned if there is one |
+# | `offload_optimizer` | `device`, and `pin_memory` for faster copies | no offload; pinned if there is one (before August 2026: **not** pinned) |
 # | `zero_force_ds_cpu_optimizer` | offload insists on DeepSpeed's own Adam for the CPU | true |
 # | `zero_allow_untested_optimizer` | allow an optimizer that is not on DeepSpeed's list | false |
 #
 # **Pinned** memory (锁页内存) is memory of the host that the operating system promises not to move. A GPU can copy
 # from it directly, while it computes; any other memory is first copied into a pinned buffer.
 #
-# The fourth row is a trap. A file without `gradient_clipping` trains one way with an older DeepSpeed and another
+# The fourth row is a trap, and so is pinned memory. A file without `gradient_clipping` trains one way with an older DeepSpeed and another
 # way with a newer one (pull request 8068 of deepspeedai/DeepSpeed), without an error. Write down every default
 # that matters.
 #
@@ -1077,7 +1074,7 @@ assert config["gradient_clipping"] == 0.0
 # | torchrun (PyTorch) | starts processes, and starts them again when one dies | nothing |
 # | accelerate (Hugging Face) | one interface over DDP, FSDP and DeepSpeed for PyTorch training loops; a launcher | nothing itself |
 # | ZeRO (Microsoft) | a method, with three stages | model states over data-parallel ranks |
-# | DeepSpeed (Microsoft) | a library: ZeRO, offload, pipelines, its own launcher | by ZeRO |
+# | DeepSpeed (from Microsoft) | a library: ZeRO, offload, pipelines, its own launcher | by ZeRO |
 # | Megatron-LM (NVIDIA) | a library for GPT-like models: tensor, pipeline, context and expert parallelism, fast kernels; its distributed optimizer is ZeRO 1 | matrices and layers, too |
 #
 # Two published claims to be careful with. Accelerate "supports PyTorch and TensorFlow": it is for PyTorch.
@@ -1343,7 +1340,7 @@ seconds_on_8 = seconds / 8
 check("8.8", [host_bytes, seconds, seconds_on_8])
 
 # %% [markdown] tags=["exercise"]
-# **8.9** For 4 GPUs. DeepSpeed refuses it. Once that is fixed, the losses differ from
+# **8.9** This configuration is meant for 4 GPUs, and DeepSpeed refuses it. Once that is fixed, the losses differ from
 # those of DDP, which does not clip, and each GPU still holds all gradients. Keep the global batch of 64 and the
 # micro-batch of 4. Fix the rest: gradients sharded, weights whole, no clipping in any version.
 

@@ -92,8 +92,7 @@ scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 # whole. Below are the units, of which 0 is the root: blue is the shard, which always stays, yellow are whole weights, orange is a gradient. Follow layer 2.
 
 # %%
-life = steppers.fsdp()
-life
+steppers.fsdp()
 
 # %% [markdown]
 # 1. Set `prefetch` to 0. When does the GPU wait? Set it to 2: what has become faster, and what does it cost?
@@ -102,15 +101,12 @@ life
 # %%
 found = {}
 for ahead in (0, 1, 2):
-    life.prefetch.value = ahead
-    life.step.value = 0
-    found[ahead] = life.text.splitlines()[3]
+    found[ahead] = steppers.fsdp(prefetch=ahead).text.splitlines()[3]
     print(ahead, found[ahead])
-life.prefetch.value = 1
 assert len(set(found.values())) == 2
 
 # %% [markdown]
-# Answers. 1: without prefetch it waits for every gather. One layer ahead hides nearly all of them. Two ahead win nothing: there is one link, and it cannot bring
+# Answers. 1: without prefetch it waits for every gather. One layer ahead hides six of the nine: the root, layer 1 and, at the turn, layer 4 are still waited for. Two ahead win nothing: there is one link, and it cannot bring
 # layers sooner; they only lie in memory longer. 2: `reshard` off. Then all layers are whole at the turn (section 9.2).
 #
 # **Remember.** A unit's life: shard, gathered, used, freed, gathered, used, freed, and its gradient reduced and scattered. The optimizer then updates each part where it lies,
@@ -340,14 +336,12 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 # 3. Switch `gathering` to YaFSDP. What happens to the curve? (Section 9.8 explains it.)
 
 # %%
-panel = panels.fsdp_memory(model="llama2-7b", ranks=64)
-panel
+panels.fsdp_memory(model="llama2-7b", ranks=64)
 
 # %%
-resharded = panel.result.peak_bytes
-panel.reshard.value = False
-assert panel.result.peak_bytes > 3 * resharded and panel.result.all_gathers == 33
-panel.reshard.value = True
+freed = panels.fsdp_memory(ranks=64).result
+kept = panels.fsdp_memory(ranks=64, reshard=False).result
+assert kept.peak_bytes > 3 * freed.peak_bytes and kept.all_gathers == 33
 
 # %% [markdown]
 # Answers. 1: the peak grows by a factor of 3.7, and the all-gathers fall. 2: from 41 ranks on, so of the panel's powers of two from 64 on; more ranks hardly help
@@ -426,7 +420,7 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 # The size of the model cancels, as it did for DDP in section 7.4. And $\beta$? Inside a node of H100 it is NVLink's 450 GB/s. Over several nodes NCCL lays a ring through each network
 # port, and each ring enters a node once for all its GPUs. So the ports of a node add up: eight of 400 Gb/s, 50 GB/s each, are 400 GB/s.
 #
-# **Predict.** 64 H100 in eight such nodes reach 40 % of their peak, 395.6 TFLOP/s; $w = 2$ and $g = 4$. From how many tokens on each GPU on are the messages of the backward pass hidden?
+# **Predict.** 64 H100 in eight such nodes reach 40 % of their peak, 395.8 TFLOP/s; $w = 2$ and $g = 4$. From how many tokens on each GPU on are the messages of the backward pass hidden?
 
 # %%
 hide = predict("9.hiding", "Tokens on each GPU?", yours=None)
@@ -466,8 +460,8 @@ curves = {
 figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": found})
 
 # %% [markdown]
-# **Explain.** While a byte travels, the GPU does $395.6 \cdot 10^{12} / (400 \cdot 10^9) = 989$ FLOP. Times 6/4 and 63/64 that is 1,461 tokens, where the two lines cross: less than one sequence of 4096. With a single port in each node it is eight times as many,
-# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta = 2{,}475$
+# **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. Times 6/4 and 63/64 that is 1,461 tokens, where the two lines cross: less than one sequence of 4096. With a single port in each node it is eight times as many,
+# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
 # tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate: take two or three times as many tokens.
 #
 # Not measured here, since it needs GPUs. But torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
@@ -591,7 +585,7 @@ figures.lines(curves, "part of the building, in % of all changes", "MB in tensor
 
 # %% [markdown]
 # **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest
-# is a matrix of an MLP, 256 × 64. That is a factor of 16 less than the whole model, and it grows with the depth: 100 layers need no more. The order
+# is a matrix of an MLP, 256 × 64. That is a fifteenth of the whole model, and 100 layers would need no more. The order
 # of the calls is kept, so the random numbers are those of the usual way, and so are the weights. "As usual" took
 # 32,768 bytes more than the parameters: the head had a matrix of its own before it was tied to
 # the embedding.
@@ -1401,7 +1395,7 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 show_source(scratch.fsdp.yafsdp_layers.Buffers)
 
 # %% [markdown]
-# **Question.** Layer 5 of eight goes backward, in the odd buffer. Which layer's weights arrive meanwhile, and in which buffer? Whose gradients leave? Think of
+# **Question.** Layer 5 of 0 to 7 goes backward, in the odd buffer. Which layer's weights arrive meanwhile, and in which buffer? Whose gradients leave? Think of
 # an answer, then go to that step:
 
 # %%
@@ -1409,7 +1403,7 @@ steppers.yafsdp()
 
 # %% [markdown]
 # Layer 4 arrives in the even buffer, and the gradients of layer 6 leave the even buffer of gradients. At the turn nothing arrives: the two last layers
-# are still there, so $n$ layers take only $2n - 2$ gathers.
+# are still there, so $L$ units, from the embedding to the head, take only $2L - 2$ gathers.
 #
 # Is it so in a real run? `Noted` writes down what lies in the buffers whenever a layer begins, forward and backward:
 
@@ -1534,7 +1528,7 @@ figures.stacked_bars(buffers, title, "{:.2f} GB".format, told, colours=looks)
 #
 # Activation checkpointing runs the forward pass again: 8 instead of 6 FLOP per weight and token, so a quarter of
 # the time is repetition. Whoever has memory left can **skip checkpointing** (跳过检查点) in some layers.
-# With $c$ of $L$ layers checkpointed, the FLOP are $1 + c / 3L$ times those of none. YaFSDP's 70B run
+# With $c$ of $L$ layers checkpointed, the FLOP are $1 + \frac{c}{3L}$ times those of none. YaFSDP's 70B run
 # at 2048 tokens checkpoints 10 of 80 layers:
 
 # %%
@@ -1755,7 +1749,7 @@ for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
 
 # %% [markdown]
 # **Explain.** The order of the bars is the predicted one, in both lanes. With prefetch the gathers lie under the naps; without it each layer waits for its own. The measured step is
-# longer, and the picture shows where. *Naps end late*, as in chapter 11. *Between a nap and its reduction* there is a hole: there a rank makes a vector of zeros and adds the gradients up, which theory
+# longer, and the picture shows where. *Naps end late*, as in section 7.4. *Between a nap and its reduction* there is a hole: there a rank makes a vector of zeros and adds the gradients up, which theory
 # counts as free. And *a message takes longer than alone* where two ranks and their threads share few cores. On a busy machine with two cores we saw gaps from nothing to 40 %, so the tolerance is
 # generous. What does not depend on the machine is the order.
 #

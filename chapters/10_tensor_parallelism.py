@@ -784,16 +784,13 @@ assert int(true_peak) == collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
 # 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
 
 # %%
-panel = panels.tp_reach()
-panel
+panels.tp_reach()
 
 # %%
-panel.tp.value = 16
-assert panel.result.layer_reach == 17
-assert panel.result.communication_s > panel.result.compute_s  # latency
-panel.link.value = "InfiniBand NDR 400 Gb/s"
-assert panel.result.layer_reach == 2
-panel.link.value, panel.tp.value = "NVLink4", 8
+sixteen = panels.tp_reach(tp=16).result
+assert sixteen.layer_reach == 17
+assert sixteen.communication_s > sixteen.compute_s  # latency
+assert panels.tp_reach(link="InfiniBand NDR 400 Gb/s").result.layer_reach == 2
 
 # %% [markdown]
 # **Answers.**

@@ -392,7 +392,7 @@ figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 # have a smaller micro-batch, tensor parallelism (chapter 10), and recomputation (chapter 4). The last stage
 # has it easy, with one micro-batch in flight.
 #
-# Recompute whole stages, as GPipe does, and 91 GB become 12: of the 8 micro-batches in flight only the tensors that
+# On 8 stages of 10 layers, recompute whole stages, as GPipe does, and 91 GB become 12: of the 8 micro-batches in flight only the tensors that
 # arrived are kept, 67 MB each, and of the one at work 11.4 GB. With all 80 in flight, in GPipe's own order, it is 17 GB.
 
 # %%
@@ -1154,7 +1154,7 @@ micro_batches = 16  # 3 / (m + 3) is 15.8 %
 check("11.5", [family, twice_the_sequences, twice_the_layers, micro_batches])
 
 # %% [markdown] tags=["exercise"]
-# **11.6** Return the passes of one stage as text, such as `["F0", "F1", "B0",
+# **11.6** Return one stage's passes under 1F1B as text, such as `["F0", "F1", "B0",
 # "F2", "B1", "B2"]` for stage 0 of 2 with 3 micro-batches.
 
 

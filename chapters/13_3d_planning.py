@@ -627,8 +627,7 @@ assert sum(plan.remedies.values()) == plan.layouts - plan.fitting
 # Each bar is the time under the usual assumptions, and the thin line leads to that under the cautious ones.
 
 # %%
-panel = panels.planner()
-panel
+panels.planner()
 
 
 # %%
@@ -638,31 +637,26 @@ def bubble_part(plan):
     return step.bubble_s / step.total_s
 
 
-few = bubble_part(panel.result)
-panel.nodes.value = 2048
-many = bubble_part(panel.result)
+few, many = (bubble_part(panels.planner(nodes=nodes).result) for nodes in (16, 2048))
 print(f"bubble: {few:.0%} on 128 GPUs, {many:.0%} on 16,384")
 assert few < 0.01 and many > 0.5
-panel.nodes.value = 16
 
 # %%
-with_zero_3 = panel.result.best(1)[0]
-panel.zero_stage.value = "0"
-without = panel.result.best(1)[0]
+with_zero_3, without = (
+    panels.planner(zero_stage=stage).result.best(1)[0]
+    for stage in ("planner's choice", "0")
+)
 assert with_zero_3.layout.zero_stage == 3
 assert (without.layout.tp, without.layout.pp) == (4, 8)
 assert 1.1 < without.step_s / with_zero_3.step_s < 1.3
-panel.zero_stage.value = "planner's choice"
-panel.model.value, panel.recompute.value = "llama3.1-405b", "none"
-assert panel.result.fitting == 0
-panel.nodes.value = 32
-assert panel.result.fitting
+asked = {"model": "llama3.1-405b", "recompute": "none"}
+assert panels.planner(nodes=16, **asked).result.fitting == 0
+assert panels.planner(nodes=32, **asked).result.fitting
 
 # %%
-panel.model.value, panel.recompute.value = "deepseek-v3", "planner's choice"
-panel.nodes.value, by_ep = 64, {}
-for option in panel.result.best(100):  # the first of each ep is its fastest
-    by_ep.setdefault(option.layout.ep, panel.result.step(option))
+found, by_ep = panels.planner(model="deepseek-v3", nodes=64).result, {}
+for option in found.best(100):  # the first of each ep is its fastest
+    by_ep.setdefault(option.layout.ep, found.step(option))
 waits = {ep: round(step.ep_s, 2) for ep, step in by_ep.items()}
 assert waits == {64: 2.49, 8: 0.45, 1: 0} and round(by_ep[8].bubble_s, 1) == 1.6
 assert [round(by_ep[ep].total_s, 1) for ep in (1, 8)] == [7.3, 5.7]

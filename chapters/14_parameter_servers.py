@@ -47,7 +47,7 @@ torch.set_num_threads(1)
 
 # %% [markdown]
 # **Predict.** Suppose each GPU could fetch exactly the rows that it meets, wherever they are, and send their gradients back. How many
-# times as much does DDP send? (A row number has 8 bytes.)
+# times as many bytes pass through its link, one after the other, with DDP? (A row number has 8 bytes.)
 
 # %%
 factor = predict("14.factor", "All-reduced / exchanged?", yours=None)
@@ -89,7 +89,8 @@ expect(times, label="all-reduced / exchanged", yours=factor)
 # $$\underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{rows, there}} + \underbrace{100{,}000 \cdot 64 \cdot 4}_{\text{gradients, back}} +
 # \underbrace{100{,}000 \cdot 8}_{\text{row numbers}} = 52 \text{ MB},$$
 #
-# plus 16 bytes of headers. The number of rows in the table does not appear. Ten times as many customers cost ten times the memory, and not one byte more on the
+# plus 16 bytes of headers. (An all-reduce receives as much as it sends, but at the same time. Here the rows must come before the gradients can go, so both
+# directions count.) The number of rows in the table does not appear. Ten times as many customers cost ten times the memory, and not one byte more on the
 # wire.
 #
 # **Remember**
@@ -279,7 +280,7 @@ assert [round(size / 1e6) for size in ways.values()] == [448_000, 185, 52, 46]
 figures.bars(
     ways,
     lambda size: units.format_bytes(size, digits=0),
-    "What each of 8 GPUs moves in an update",
+    "What passes through a GPU's link, one after the other",
     tens=True,
 )
 
@@ -366,17 +367,13 @@ assert round(busy.speed_up_in_step, 2) == 4.82
 # 3. A table of 100,000 rows, and every update uses all of them. Would you still take a server?
 
 # %%
-panel = panels.parameter_server()
-panel
+panels.parameter_server()
 
 # %%
-panel.trainers.value = 64
-crowd, _ = panel.result
+crowd, _ = panels.parameter_server(trainers=64).result
 print(f"64 trainers: {crowd.speed_up_in_step:.1f} and {crowd.speed_up:.1f} times")
-panel.servers.value = 4
-four, _ = panel.result
+four, _ = panels.parameter_server(trainers=64, servers=4).result
 assert crowd.speed_up < 21 and four.speed_up == 64
-panel.trainers.value, panel.servers.value = 8, 1
 
 # %% [markdown]
 # **Answers.** (1) 9.2 times in step, 20.9 as they come. If nobody waits, four servers are enough: 64 times. (2) 191: a push takes a tenth of the time, while an update has hardly become shorter. (3) No. The
@@ -454,8 +451,7 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # Which version is the table at by then?
 
 # %%
-stepper = steppers.served(rule="nobody waits", slow_ms=120)
-stepper
+steppers.served(rule="nobody waits", slow_ms=120)
 
 # %% [markdown]
 # Version 7: four updates of trainer 0 and three of trainer 1 have come in between, so the gradient is 7 late. Now choose "together". Nobody is late, and the two fast trainers wait for about three quarters of the time. "At most 1 ahead" lies between the two: the first gradient of trainer 2 is 4 late instead of 7, because trainers 0 and 1 wait for it after two updates each.
@@ -546,8 +542,10 @@ figures.lines(
 # Sparse tables suffer less. Two trainers rarely use the same row, and a row that nobody else has touched isn't stale. Dense layers suffer
 # from every late update, which is one reason why large models are trained in step today.
 #
-# A **staleness bound** (陈旧度上界) lies between the two. Nobody may be more than $s$ updates ahead of the slowest trainer; whoever is, waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
-# asynchronous. `scratch.parameter_server.bounded` does it, and in the stepper it is "at most 1 ahead". How the limit falls:
+# A **staleness bound** (陈旧度上界) lies between the two. Who has finished more than $s$ updates more than the slowest trainer does not begin the next one, but waits (Ho et al. 2013, "stale synchronous parallel"). $s = 0$ is in step, $s = \infty$ is
+# asynchronous. `scratch.parameter_server.bounded` does it, and in the stepper it is "at most 1 ahead".
+#
+# This is how the largest learning rate falls as gradients come later:
 
 # %%
 assert served.largest_stable_rate(5) < 0.3 < served.largest_stable_rate(4)
@@ -567,8 +565,8 @@ figures.lines(
 # %% [markdown]
 # ### The same choice in a pipeline
 #
-# The schedules of chapter 11 wait, too. GPipe and 1F1B **flush** (清空) the pipeline before each update: they let it run empty, and the bubble is the price. PipeDream (Narayanan et
-# al. 2019, arXiv:1806.03377) doesn't. Each stage updates after every backward pass and never stops:
+# The schedules of chapter 11 wait, too. GPipe and 1F1B **flush** (清空) the pipeline before each update: they let it run empty, and the bubble is the price. PipeDream (Harlap et
+# al. 2018, arXiv:1806.03377) doesn't. Each stage updates after every backward pass and never stops:
 
 # %%
 batch = simulation.timeline("1f1b", stages=4, micro_batches=4)
@@ -842,7 +840,7 @@ figures.lines(
 # | fits | programs where all do the same | data parallelism | servers and clients, actors and learners |
 # | state | the base of everything | in active development | "stable and in maintenance mode", says its documentation |
 #
-# (Neither of the first two is `nn.DataParallel`, which one note calls "similar": one process with threads, section 7.1.)
+# (Neither of the first two is `nn.DataParallel`, which one note calls "similar": one process with threads, section 7.2.)
 #
 # Note 002 quotes: "Gloo is one of the default backends for DDP and RPC frameworks, alongside other backends like NCCL and MPI". Ask your own PyTorch.
 #
@@ -939,7 +937,7 @@ figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
 #
 # 1. It asks the server for its rows and *waits*: rows first, then the dense part.
 # 2. It has the loss, and the backward pass begins with the last dense layer.
-# 3. When all dense gradients are there, DDP starts its all-reduce. The note says so, and it is right.
+# 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here all of them fit into one bucket, so the note is right: first the dense gradients, then the all-reduce.
 # 4. The gradient of the rows is computed next and leaves for the server. It does *not* wait for the all-reduce. Run the cell several times: sometimes it leaves before the all-reduce has ended, sometimes after.
 # 5. The server adds up the gradients of both trainers. No update begins before both are there: that is the first barrier in `update`. Without it, the faster trainer could update the table before the slower one
 #    has looked up its rows.
@@ -1022,8 +1020,8 @@ quiz("14")
 # %% [markdown]
 # **Now you:** open [the exercises](../exercises/14_parameter_servers.ipynb).
 #
-# **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NeurIPS. Narayanan et al.
-# 2019, *PipeDream* (arXiv:1806.03377). Cui et al. 2016, *GeePS* (doi:10.1145/2901318.2901323). Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).
+# **Read on.** Li et al. 2014, *Scaling Distributed Machine Learning with the Parameter Server*, OSDI, sections 2 and 3. Ho et al. 2013, *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, NeurIPS. Harlap et al.
+# 2018, *PipeDream* (arXiv:1806.03377; Narayanan et al. 2019 at SOSP). Cui et al. 2016, *GeePS* (doi:10.1145/2901318.2901323). Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).
 
 # %% tags=["exercise"]
 from course_lib import check, hint

@@ -237,7 +237,7 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 #
 # The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and thereby on all ranks. So do not rely on rank 8 being on the second machine of
 # your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; on several nodes it is a mistake, and
-# each node starts a job of its own.
+# each node starts a job of its own (or, with `--nnodes=2` beside it, waits for the other until it gives up).
 #
 # ### A Slurm on your laptop
 #
@@ -372,7 +372,7 @@ assert found["torchrun, accelerate inside"] == 2
 # | accumulation | your loop, `no_sync()` | `gradient_accumulation_steps=`, `accumulate()` | `gradient_accumulation_steps` | follows from the global batch |
 # | global batch | their product, times dp | their product, times dp | `train_batch_size`; the three must multiply | `--global-batch-size` |
 # | bf16 | `autocast` | `--mixed_precision bf16` | `"bf16": {"enabled": true}` | `--bf16` |
-# | fp16 (section 15.4) | `autocast` and `torch.amp.GradScaler` | `--mixed_precision fp16` | `"fp16": {"enabled": true}` | `--fp16` |
+# | fp16 (section 3.6) | `autocast` and `torch.amp.GradScaler` | `--mixed_precision fp16` | `"fp16": {"enabled": true}` | `--fp16` |
 # | clipping | `clip_grad_norm_`, else none | the same | `gradient_clipping`, **1.0** if left out (before June 2026: none) | `--clip-grad`, **1.0** if left out |
 # | sharded states | `fully_shard` | `--use_fsdp --fsdp_version 2` | `zero_optimization.stage` | `--use-distributed-optimizer` |
 # | tensor, pipeline | `parallelize_module`, `pipelining` | tensor, by a mesh | pipeline, by `PipelineModule` | `--tensor-model-parallel-size`, `--pipeline-model-parallel-size` |
@@ -558,7 +558,7 @@ figures.stacked_bars(rows, title, "{:.2f}".format, colours=colours)
 # It is 2.06 bytes, with two parts that the note leaves out: a scale of 4 bytes for every 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that gives the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is
 # saved. (Two bytes are half of the fp32 weights, as the note says, and all of the bf16 weights.)
 #
-# **5. fp16, and a step that is left out.** Under `torch.autocast` (自动混合精度) matrix products run in 16 bits, while the parameters and their gradients stay fp32. For bf16 that is all. fp16 knows no number below $6 \cdot 10^{-8}$, and many gradients are smaller than that. So a `GradScaler` multiplies the loss by $2^{16}$ before the backward pass, and divides the gradients by it before the step; this is **loss scaling** (损失缩放). If a gradient is infinite by then, the scaler leaves out the step and halves the scale. (To clip, call `scaler.unscale_(optimizer)` first, or you compare your limit with a norm that is 65,536 times too large.)
+# **5. fp16, and a step that is left out.** Section 3.6 trained in fp16: a `GradScaler` multiplies the loss by $2^{16}$ before the backward pass, so that small gradients survive, and divides the gradients by it before the step. If a gradient is infinite by then, the scaler leaves out the step and halves the scale. (To clip, call `scaler.unscale_(optimizer)` first, or you compare your limit with a norm that is 65,536 times too large.)
 #
 # **Predict.** A matrix is cut over two ranks. One number in the gradient of rank 1's part is infinite. With plain shards each rank has its own scaler and looks at its own part. How many of the two ranks leave out the step? And how many with a DTensor?
 
@@ -965,8 +965,7 @@ goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%
 # Step through it. What is still to come is dashed. When the node dies, the red work is lost, and the goodput falls. Below, the thick line is the work that is done, and the filled stairs are the work that is saved.
 
 # %%
-job = steppers.failing_job()
-job
+steppers.failing_job()
 
 # %%
 job_costs = JobCosts(update_s=360, save_s=60, notice_s=300, queue_s=120, start_s=180)
@@ -1108,7 +1107,7 @@ figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots
 # %% [markdown]
 # Around its lowest point the curve is flat. Half the interval or twice the interval costs about three points more, so it is enough to know $C$ and $M$ roughly. But an hour instead of 19 minutes costs ten points.
 #
-# Meta reports more than 90 % effective training time (same section), and we have found 85 %. Their saves or their restarts must have been shorter than our minute and ten minutes. Find out which in the panel. It saves 4.87 TB for the 405B model:
+# Meta reports more than 90 % effective training time (arXiv:2407.21783, section 3.3.4), and we have found 85 %. Their saves or their restarts must have been shorter than our minute and ten minutes. Find out which in the panel. Its job saves 4.87 TB, the 405B model:
 #
 # 1. Set the interval to what you guessed at the beginning. What does it cost?
 # 2. Meta's storage takes 2 TB/s (same paper, section 3.3.1). Set `storage` to 2000, and `interval` to the best. Are you above 90 %? Which of the three terms is now the largest?
@@ -1116,22 +1115,18 @@ figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots
 # 4. 131,072 GPUs of the same kind, at 81 GB/s and with restarts of ten minutes. Which part of the time is new work, at best? What would you buy first?
 
 # %%
-panel = panels.recovery()
-panel
+panels.recovery()
 
 # %%
-panel.storage_gb_per_s.value = 2000
-panel.interval_min.value = 4
-assert panel.result.progress > 0.92
-parts = panel.result.parts
-assert max(parts, key=parts.get) == "restarting"
-panel.storage_gb_per_s.value, panel.interval_min.value = 81, 60
+often = panels.recovery(storage_gb_per_s=2000, interval_min=4).result
+assert often.progress > 0.92
+assert max(often.parts, key=often.parts.get) == "restarting"
 crowd = {"save_s": 60, "mtbf_s": mtbf_s / 8, "restart_s": 600}  # 131,072 GPUs
 best_s = recovery.daly_interval_s(60, mtbf_s / 8)
 assert round(recovery.Saving(best_s, **crowd).progress, 2) == 0.48
 
 # %% [markdown]
-# **Answers.** (1) From 10 to 40 minutes it costs four points at most; with an hour, ten. (2) Yes, 93 %, and restarts are the largest term. (3) No: even restarts in no time reach only 90.0 %, since saves and repeated work take 10 % by themselves. (4) 48 %. A failure comes every 23 minutes and a restart takes 10. With restarts in half the time it would be 59 %, with saves in half the time 52 %, so buy shorter restarts first. Here are all combinations:
+# **Answers.** (1) From 10 to 40 minutes it costs four points at most; with an hour, ten. (2) Yes, 93 %, and restarts are the largest term. (3) Just not: even restarts in no time reach only 89.97 %, since saves and repeated work take 10 % by themselves. (4) 48 %. A failure comes every 23 minutes and a restart takes 10. With restarts in half the time it would be 59 %, with saves in half the time 52 %, so buy shorter restarts first. Here are all combinations:
 
 
 # %%

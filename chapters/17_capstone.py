@@ -123,7 +123,7 @@ figures.families({family: size for family, (_, _, size) in first.items()})
 #
 # **Remember**
 # - Four cuts: the batch, the stack, each matrix, the set of experts.
-# - Two families pass bits on, two add numbers. Only the first two are opaque to the network.
+# - Two families pass bits on, two add numbers. Only those that pass bits on are opaque to the network.
 # - Tokens grow with the batch, gradients don't.
 
 # %% [markdown]
@@ -282,7 +282,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** DDP needs 16 bytes per parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. So a "cannot" tells how far you are from a limit, and here that is less than one generation of cards. The *order* of the four curves holds on every card, and that is the part of the claim to take home.
+# **Explain.** DDP needs 16 bytes per parameter and 4 more for the copies in its buckets: 31.2 GB before the first sample. At 32 GB it still fails, and from 36 GB on it trains. So behind a "cannot" stands a limit, and here it is less than one generation of cards away. The *order* of the four curves holds on every card, and that is the part of the claim to take home.
 #
 # **Remember**
 # - Right number, other terms: trust the measurement, not its caption.
@@ -325,7 +325,7 @@ figures.lines(
 # **Explain.** Mostly FSDP is *faster*, because its optimizer updates only a shard. With 4096 tokens per GPU all messages hide behind the computing, on 8 GPUs as on 512. With 512 tokens a GPU computes for 36 ms, and half as many bytes again don't hide behind that. Besides, each message goes around a ring of 512, whose 511 steps take 4.9 ms even if they carry nothing. So "comparable" has a condition,
 # tokens per GPU, the same one that decides DDP's own speed (section 7.4).
 #
-# Now the scaling. The paper measured it (section 5.4): GPT-3 175B is as fast per GPU on 512 GPUs as on 128. T5 11B lost 7 % between 8 and 512.
+# Now the scaling. The paper measured it (its section 5.4): GPT-3 175B is as fast per GPU on 512 GPUs as on 128. T5 11B lost 7 % between 8 and 512.
 
 # %%
 fsdp_audit = fsdp_scaling(Weak(small), Weak(small, 512, 512))
@@ -335,7 +335,7 @@ figures.audited(fsdp_audit, "What is said of the speed of FSDP and YaFSDP")
 # %% [markdown]
 # Near-linear is what the theory expects. A ring's bytes hardly grow with its members, $\frac{n-1}{n}$, so a GPU with the same work stays as fast. Latency does grow with $n$. The paper suspects that T5 lost its 7 % to messages that no longer hide on a large cluster.
 #
-# The third line is about YaFSDP. 26 % less *time* is 36 % more *throughput* (section 9.8). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was assumed.
+# The third line is about YaFSDP. 26.6 % less *time* is 36 % more *throughput* (section 9.8). The fourth turns GPUs into money: 150 GPUs for a month are 109,500 GPU-hours. At 2 USD that is 0.22 million, and the claim begins at 0.5. Ask which price was assumed.
 #
 # One more line is the most interesting. For 175B on 128 GPUs the theory expects 212 TFLOP/s on each:
 
@@ -701,7 +701,7 @@ assert bars["RTX4090"]["generating, 32"] < bars["H200-SXM"]["generating, 32"]
 # %% [markdown]
 # **Explain.** With 32 sequences the cheap card wins. With as many as fit, the expensive one does, and by far: 731 sequences share a reading of the weights, and 34 on the 4090. Per hour you pay for FLOP, bandwidth and capacity together. Decoding uses the last two.
 #
-# Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go together, and a quarter more on the H200. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. It can also test the notes' argument for the H200: *more memory means less accumulation*. The second line is an H200 with the H100's memory:
+# Training at the same MFU of 40 % costs the same on the H100 and the 4090, because price and peak go together, and a quarter more on the H200. But 40 % is an assumption, and for the 4090 a bold one. Ask the planner instead, for 32 H100 and 128 RTX 4090, and 256 sequences in an update. It can also test the notes' argument for the H200: *more memory means less accumulation*. In the chart below, the second bar of each kind is an H200 with the H100's memory:
 
 # %%
 same_memory = replace(h200, name="H200, 80 GB", memory_bytes=h100.memory_bytes)
@@ -1137,7 +1137,7 @@ lines = {
     "the first stage keeps 40 times the activations of the whole model": ...,
     "full recomputation makes 820 layers out of 40": ...,
     "selective recomputation keeps the inputs of 5 groups of 8 layers, and nothing else": ...,
-    "40 micro-batches between two exchanges make these a 40 times smaller part of the time": ...,
+    "40 micro-batches between two exchanges: each pays a fortieth of one": ...,
     "on H200 instead of H100, tensor parallelism reaches further: the memory is faster": ...,
 }
 ### BEGIN SOLUTION
@@ -1201,7 +1201,7 @@ check("17.5", audit_b)
 # **17.6** (published claim, note 001) Before each reduce-scatter FSDP prepares the gradients with small kernels in the stream of the messages. These "run in parallel to the computing and slow the communication severely", so that gaps appear in the computing as well. But they are so small!
 #
 # Take a long backward pass. Alone, a layer computes for 10 ms, preparing its gradients takes 1 ms, the reduce-scatter 6 ms and the next gather 3 ms. Computing and preparing both want the whole processor, with weights 9 and 1. Gathers and reduce-scatters use only the network and stand in one stream with the preparing. In the middle of the pass, how many ms lie between the ends of two layers' computing? Work it out by hand first, then with
-# `sharded_backward` and `shared_timeline`. Then look for the cause: which change ends the waiting, and still leaves every part as long as it is alone?
+# `sharded_backward` and `shared_timeline`. Then look for the cause: which of these five, taken away, would end the waiting although each part alone stays as long as it is?
 #
 # - `because`: `"the processor they share"`, `"the network"`, `"the size of the copies"`, `"too few streams"` or `"the CPU"`
 # - `source`: `"Khrushchev 2024, YaFSDP (Medium)"`, `"github.com/yandex/YaFSDP, README"`, `"arXiv:2304.11277"` (FSDP) or `"note 001"`

@@ -270,10 +270,10 @@ QUIZ = (
         why="Four micro-steps make one update: 400 / 4 = 100.",
     ),
     Question(
-        "64 GPUs, tp 8, pp 2. How many different samples are worked on at once with micro-batch 1?",
+        "64 GPUs, tp 8, pp 2, micro-batch 1, accumulation 1. How large is the global batch?",
         ("64", "8", "4"),
         answer=2,
-        why="dp = 64 / (8 × 2) = 4; the other GPUs work on the same four samples.",
+        why="dp = 64 / (8 × 2) = 4: the 16 GPUs of a copy work on the same samples.",
     ),
     Question(
         "You double the number of GPUs and keep micro-batch and accumulation. The epoch has …",

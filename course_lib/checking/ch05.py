@@ -81,7 +81,7 @@ _WHY = {
     "6N": "it is 6 times 124,439,808",
     "all pairs": "6 for each weight of a matrix, and 12 · layers · hidden · 1024 for the scores",
     "causal half": "it has half as many FLOP for the scores as the count of all pairs",
-    "recomputation": "it is almost 8/6 of the count of all pairs: the head is not computed again",
+    "recomputation": "it is 1.24 times the count of all pairs: the head is not computed again",
     "forward only": "it is a third of the count of all pairs",
 }
 
@@ -92,7 +92,7 @@ _WHY = {
     title="five counts of one model",
     hints=(
         "One of them knows nothing but the number of parameters. Start from it.",
-        "Divide the others by one another: which counts are 1/3 and nearly 4/3 of which?",
+        "Divide the others by one another: which counts are 1/3 and 1.24 of which?",
         "flops.training_flops(models.MODELS['gpt2-124m'], mask=…, recompute=…) counts them all.",
     ),
 )

@@ -155,7 +155,7 @@ def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
             False,
             "that is full recomputation by segments; selective drops attention's scores only",
         ),
-        "40 micro-batches between two exchanges make these a 40 times smaller part of the time": (
+        "40 micro-batches between two exchanges: each pays a fortieth of one": (
             one * _STAGES / one == 40,
             "FLOP per byte sent are 6 t m / 8, so m = 40 makes them 40 times as many",
         ),

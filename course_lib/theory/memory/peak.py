@@ -72,11 +72,11 @@ def memory_moments(
 ) -> dict[str, MemoryBreakdown]:
     """What is there at the moments of an update at which most may be needed.
 
-    "loss": all activations are held, and the copies of the logits. "layer": the loss is gone, the
-    last layer has its gradients and what it recomputes. "last layer": all gradients have come to
-    be, the activations of one layer are left. "update": the optimizer's step. Inputs and
-    labels are int64. Where gradients live from the backward pass to the update they are missing at
-    the first two moments, unless other micro-batches have left theirs. That makes this an upper
+    "loss": all activations are held, and the copies of the logits. "backward begins": the loss is
+    gone, the last layer has its gradients and what it recomputes. "backward ends": all gradients
+    have come to be, the activations of one layer are left. "update": the optimizer's step. Inputs
+    and labels are int64. Where gradients live from the backward pass to the update they are missing
+    at the first two moments, unless other micro-batches have left theirs. That makes this an upper
     bound where a pipeline holds most activations before all gradients have come to be;
     `replay.memory_timeline` goes through the passes one by one. Where whole
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
@@ -96,8 +96,8 @@ def memory_moments(
     temporary = layer_temporary_bytes(job, chunks)
     return {
         "loss": replace(first, **held, temporary_bytes=has_head * loss_temporary_bytes(job)),
-        "layer": replace(first, **held | {"head_bytes": done}, temporary_bytes=temporary),
-        "last layer": replace(
+        "backward begins": replace(first, **held | {"head_bytes": done}, temporary_bytes=temporary),
+        "backward ends": replace(
             passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
         "update": replace(states, update_bytes=update_bytes(local, job.recipe, job.layout)),

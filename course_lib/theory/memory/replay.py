@@ -104,7 +104,7 @@ def memory_timeline(
     """
     layout = job.layout
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
-    always = replace(moments["last layer"], activations_bytes=0, temporary_bytes=0)
+    always = replace(moments["backward ends"], activations_bytes=0, temporary_bytes=0)
     late = job.recipe.gradient_life == "backward"
     if late:
         always = replace(always, gradients_bytes=0)

@@ -113,7 +113,7 @@ class _Step:
         hidden = {"optimizer_state_bytes": 0} if first_update else {}
         self.resting = replace(self.update, update_bytes=0, **hidden)
         buffers = ("gathered_parameters_bytes", "gathered_gradients_bytes", "bucket_bytes")
-        largest = {name: getattr(moments["last layer"], name) for name in buffers}
+        largest = {name: getattr(moments["backward ends"], name) for name in buffers}
         self.passing = replace(self.resting, **largest)
         kinds = job.layers_of(0)
         layers = [(its, layer) for its, layer, count in kinds for _ in range(count)]

@@ -63,11 +63,11 @@ def peaks(
 @every(
     ("sizes", "samples", "foreach", "moment"),
     [
-        ((6, 128, 4, 64, 128), 16, True, "layer"),
-        ((3, 64, 4, 16, 32), 64, True, "layer"),
+        ((6, 128, 4, 64, 128), 16, True, "backward begins"),
+        ((3, 64, 4, 16, 32), 64, True, "backward begins"),
         ((4, 128, 4, 1000, 64), 8, True, "loss"),
         ((2, 256, 4, 4096, 64), 4, True, "loss"),
-        ((6, 128, 4, 64, 128), 16, False, "layer"),
+        ((6, 128, 4, 64, 128), 16, False, "backward begins"),
     ],
 )
 def test_moments_are_those_of_a_step(sizes, samples, foreach, moment):
@@ -77,7 +77,7 @@ def test_moments_are_those_of_a_step(sizes, samples, foreach, moment):
     moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
     predicted = {name: bill.total_bytes for name, bill in moments.items()}
     measured = peaks(shape, samples, foreach)
-    first = {name: predicted[name] for name in ("loss", "layer", "last layer")}
+    first = {name: predicted[name] for name in ("loss", "backward begins", "backward ends")}
     assert max(first, key=first.__getitem__) == moment
     assert max(first.values()) == pytest.approx(measured["backward"], rel=0.012)
     # AdamW that is neither fused nor foreach has temporaries of one parameter at a time.
@@ -93,9 +93,9 @@ def test_some_layers_recomputed_need_what_a_step_needs(sizes, samples, recompute
     some = {"recompute": "full", "recompute_layers": recomputed}
     recipe = Recipe(**vars(FP32) | {"update": "foreach"} | some)
     moments = memory_moments(Job(shape, recipe, Layout(micro_batch=samples)), overhead_bytes=0)
-    predicted = [moments[name].total_bytes for name in ("loss", "layer", "last layer")]
+    predicted = [moments[name].total_bytes for name in ("loss", "backward begins", "backward ends")]
     measured = peaks(shape, samples, True, recomputed)["backward"]
     assert max(predicted) == pytest.approx(measured, rel=0.015)
     plain = replace(recipe, recompute="none", recompute_layers=None)
     without = memory_moments(Job(shape, plain, Layout(micro_batch=samples)), overhead_bytes=0)
-    assert max(predicted) < without["layer"].total_bytes
+    assert max(predicted) < without["backward begins"].total_bytes

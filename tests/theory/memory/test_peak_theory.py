@@ -60,7 +60,7 @@ def test_gradients_that_come_late_are_not_there_with_the_most_activations():
     gradients = 2 * shape.parameters().total
     saved = always["loss"].total_bytes - moments["loss"].total_bytes
     assert saved == gradients
-    assert moments["last layer"] == always["last layer"]
+    assert moments["backward ends"] == always["backward ends"]
     # Several micro-batches leave their gradients for the next one.
     twice = Job(shape, LATE, Layout(accumulation=2), sequence=4096)
     assert memory_moments(twice)["loss"].gradients_bytes == gradients

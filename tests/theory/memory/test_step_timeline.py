@@ -62,8 +62,8 @@ def test_the_four_moments_are_among_them(job):
     found = {(step.phase, step.what): step.bill for step in run.steps}
     names = {
         "loss": ("backward", "loss"),
-        "layer": ("backward", f"layer {job.shape.layers}"),
-        "last layer": ("backward", "layer 1, end"),
+        "backward begins": ("backward", f"layer {job.shape.layers}"),
+        "backward ends": ("backward", "layer 1, end"),
         "update": ("update", "update"),
     }
     for moment, where in names.items():
