@@ -1181,25 +1181,26 @@ def rounded(hook):
     return lambda state, bucket: wrapped(state, bucket)
 
 
-def without_a_link(how):
-    """Seconds of a backward pass with 4 MB of gradients, which travel through memory."""
-    launch.init()
-    ddp, x = hooked(how, model=nn.Linear(1024, 1024)), torch.ones(1, 1024)
-    repeat = measure.machine.seconds
-    return min(repeat(lambda: ddp(x).sum().backward()) for _ in range(5))
-
-
-# %%
 passes = launch.run(backward_passes, 0.25, 20, rounded, ranks=2, stream=False)[0]
 slow_s = min(seconds for seconds, *_ in passes[1:])
 expect(0.135, slow_s, within=0.2, label="slow link, bf16", unit="s")
-fp32_s, bf16_s = (launch.run(without_a_link, how, ranks=2)[0] for how in HOOKS[:2])
-ratios = slow_s / best_s[0.25], bf16_s / fp32_s
-print("bf16 / fp32: {:.2f} on the slow link, {:.2f} without one".format(*ratios))
-assert ratios[0] < 0.85 and ratios[1] > 0.7
+assert slow_s < 0.85 * best_s[0.25]
 
 # %% [markdown]
-# In memory a byte costs next to nothing, and rounding takes its time: where this was written, the hook made the pass 0 to 20 % slower.
+# Rounding is not free. There and back a number moves 4 + 2 + 2 + 4 = 12 bytes through memory, to save 2 of 4 bytes on the link. So the hook wins only on links slower than a
+# sixth of the memory. For an H100 that is 3350 / 6 = 558 GB/s, faster than NVLink. And for this machine?
+
+# %%
+bucket = torch.randn(2**18)  # 1 MiB
+rounding_s = measure.machine.seconds(lambda: bucket.copy_(bucket.bfloat16()))
+pays_below = 2 * bucket.numel() / rounding_s / units.GB
+sixth = measure.machine.memory_bytes_per_s(2**18) / 6 / units.GB
+expect(sixth, pays_below, within=0.8, label="pays below", unit="GB/s")
+assert 1e9 * pays_below > 100 * wire_speed.bytes_per_s
+
+# %% [markdown]
+# Without the sleeping link our two ranks talk through that memory. There the hook gained nothing that could be told from noise: in 24 runs with 0.25 to 16 MB of gradients a
+# pass took 0.6 to 1.6 times as long with it as without. Bytes must be dear, and exposed.
 #
 # **Remember**
 # - bf16 hook: half the bytes, gradients off by some 0.2 %. PowerSGD: $r(u+v)$ of $uv$ numbers, and an error that must be fed back.
