@@ -470,7 +470,7 @@ figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": fou
 # and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta = 2{,}475$
 # tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate: take two or three times as many tokens.
 #
-# Not measured here, since it needs GPUs. But torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
+# Section 9.9 measures the bound with layers and links that sleep. For GPUs, torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
 # ports a node. On 8 GPUs each did 5,762 tokens a second; on 128 it was 5,605, or 97 % (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md,
 # tables 1 and 3). That is far above the bound, and the network hardly shows.
 #
@@ -1779,10 +1779,24 @@ for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
 # counts as free. And *a message takes longer than alone* where two ranks and their threads share few cores. On a busy machine with two cores we saw gaps from nothing to 40 %, so the tolerance is
 # generous. What does not depend on the machine is the order.
 #
+# Now the tokens that hide the messages (section 9.3), on a link that sleeps too, 20 ms for each message. In fp32 the bound is reached when a layer computes for 20 ms forward
+# and 40 backward. Then only the five messages at the ends and the turn are waited for, 100 ms in all. With half of the tokens theory says 170:
+
+# %%
+slow = {"numbers": 6000, "message_ms": 20.0}
+half, bound = (
+    demos.run("prefetch", ranks=2, stream=False, forward_ms=ms, **slow).lanes[1]
+    for ms in (10.0, 20.0)
+)
+for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 100)):
+    expect(by_hand, 1000 * lane.waited_s, within=0.7, label=f"waited, {name}", unit="ms")
+assert half.waited_s > 1.3 * bound.waited_s
+
+# %% [markdown]
 # The demos outside the notebook, also by PyTorch's own launcher:
 #
 # ```
-# course demo prefetch --ranks 2 --layers 6
+# course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
 # course demo fsdp --ranks 2 --no-reshard
 # course demo yafsdp --ranks 2 --precision bf16
 # python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos fsdp
