@@ -784,7 +784,7 @@ assert most < 1.03 * half_of_model
 # - `[norm, head]` is last in the forward pass and first in the backward pass. Freeing it in between is for nothing: `reshard_after_forward=False`.
 # - An embedding's backward pass needs the token numbers and no weights: `set_unshard_in_backward(False)`.
 #
-# The last block's turn comes soon after, so it may stay whole as well, for a third gather.
+# The last block may stay whole too, for a third gather: its turn comes right after the head's.
 #
 # **Predict.** Our GPT, with a head of its own as in LLaMA: four blocks and these two units. How many all-gathers has a step without the refinements, and with the first two?
 
@@ -819,8 +819,8 @@ expect(2 * layers + 2, refined, label="with both", yours=refined_units)
 expect(2 * layers + 1, last_whole, label="and the last block whole")
 
 # %% [markdown]
-# **Explain.** Each unit twice, and the two at the ends once. A last block that stays whole saves one more, and costs a layer at no worse moment than the next one: its backward
-# pass would gather it at once. With both it is one gather more than with a root, 10 instead of 9, and less memory: in the middle of the 7B model's
+# **Explain.** Each unit twice, and the two at the ends once. A last block that stays whole saves one more, and costs a layer's memory while the
+# head computes. With the first two it is one gather more than with a root, 10 instead of 9, and less memory: in the middle of the 7B model's
 # backward pass two layers are whole, 0.81 GB of bf16 weights, instead of two layers and the root, 1.33 GB. With a tied table this does not work: embedding and head
 # would be two units with one weight, so our GPT keeps its root.
 #
@@ -1789,7 +1789,9 @@ half, bound = (
     for ms in (10.0, 20.0)
 )
 for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 100)):
-    expect(by_hand, 1000 * lane.waited_s, within=0.7, label=f"waited, {name}", unit="ms")
+    expect(
+        by_hand, 1000 * lane.waited_s, within=0.7, label=f"waited, {name}", unit="ms"
+    )
 assert half.waited_s > 1.3 * bound.waited_s
 
 # %% [markdown]
