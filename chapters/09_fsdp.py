@@ -464,7 +464,7 @@ figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": fou
 # and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
 # tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate: take two or three times as many tokens.
 #
-# Not measured here, since it needs GPUs. But torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
+# Section 9.9 measures the bound with layers and links that sleep. For GPUs, torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
 # ports a node. On 8 GPUs each did 5,762 tokens a second; on 128 it was 5,605, or 97 % (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md,
 # tables 1 and 3). That is far above the bound, and the network hardly shows.
 #
@@ -778,7 +778,9 @@ assert most < 1.03 * half_of_model
 # - `[norm, head]` is last in the forward pass and first in the backward pass. Freeing it in between is for nothing: `reshard_after_forward=False`.
 # - An embedding's backward pass needs the token numbers and no weights: `set_unshard_in_backward(False)`.
 #
-# **Predict.** Our GPT, with a head of its own as in LLaMA: four blocks and these two units. How many all-gathers has a step without the refinements, and with both?
+# The last block may stay whole too, for a third gather: its turn comes right after the head's.
+#
+# **Predict.** Our GPT, with a head of its own as in LLaMA: four blocks and these two units. How many all-gathers has a step without the refinements, and with the first two?
 
 # %%
 as_units = predict("9.units", "All-gathers, without?", yours=None)
@@ -786,13 +788,13 @@ refined_units = predict("9.refined", "All-gathers, with both?", yours=None)
 
 
 # %%
-def with_units(refined):
+def with_units(refined, whole_blocks=0):
     """The collectives of a step in which the root is empty."""
     rank, model = launch.init(), training.build()
     model.head.weight = nn.Parameter(model.head.weight.detach().clone())
     fully_shard([model.embedding, model.positions])
-    for block in model.blocks:
-        fully_shard(block)
+    for number, block in enumerate(model.blocks):
+        fully_shard(block, reshard_after_forward=number < layers - whole_blocks)
     fully_shard([model.norm, model.head], reshard_after_forward=not refined)
     fully_shard(model)
     model.embedding.set_unshard_in_backward(not refined)
@@ -802,15 +804,17 @@ def with_units(refined):
 
 
 # %%
-plain_units, refined = (
-    launch.run(with_units, wanted, ranks=2)[0]["all-gather"][0]
-    for wanted in (False, True)
+plain_units, refined, last_whole = (
+    launch.run(with_units, *wanted, ranks=2)[0]["all-gather"][0]
+    for wanted in ((False,), (True,), (True, 1))
 )
 expect(2 * (layers + 2), plain_units, label="without", yours=as_units)
 expect(2 * layers + 2, refined, label="with both", yours=refined_units)
+expect(2 * layers + 1, last_whole, label="and the last block whole")
 
 # %% [markdown]
-# **Explain.** Each unit twice, and the two at the ends once. That is one gather more than with a root, 10 instead of 9, and less memory: in the middle of the 7B model's
+# **Explain.** Each unit twice, and the two at the ends once. A last block that stays whole saves one more, and costs a layer's memory while the
+# head computes. With the first two it is one gather more than with a root, 10 instead of 9, and less memory: in the middle of the 7B model's
 # backward pass two layers are whole, 0.81 GB of bf16 weights, instead of two layers and the root, 1.33 GB. With a tied table this does not work: embedding and head
 # would be two units with one weight, so our GPT keeps its root.
 #
@@ -826,20 +830,23 @@ copied = predict("9.copied", "Bytes in them?", yours=None, unit="B")
 
 
 # %%
-def hybrid():
-    """A rank's place, where a weight lies, and what was sent along each axis."""
+def hybrid(micro_batches=1, waits=False):
+    """A rank's place, where a gradient lies, its part of it, and what was sent."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "inside"))
     rank, model = cut_model(mesh=mesh)
     axes = {mesh.get_group(axis).group_name: axis for axis in mesh.mesh_dim_names}
     with measure.wire.log_wire() as log:
-        own_loss(rank, model).backward()
-    placed = str(model.blocks[0].mlp[0].weight.placements)
-    return mesh.get_coordinate(), placed, log.sent(axes)
+        for number in range(1, micro_batches + 1):
+            model.set_requires_all_reduce(number == micro_batches or not waits)
+            own_loss(rank, model).backward()
+    part = model.blocks[0].mlp[0].weight.grad
+    placed = mesh.get_coordinate(), str(part.placements)
+    return *placed, part.to_local(), log.sent(axes)
 
 
 # %%
 on_ranks = launch.run(hybrid, ranks=4)
-for number, (place, placed, _) in enumerate(on_ranks):
+for number, (place, placed, *_) in enumerate(on_ranks):
     print(f"rank {number}: node {place[0]}, place {place[1]}; {placed}")
 along = on_ranks[0][-1]
 for what, (calls, size) in along.items():
@@ -851,7 +858,20 @@ expect(2 * local.total, between[1], label="their bytes", unit="B", yours=copied)
 # %% [markdown]
 # **Explain.** Gathers and reduce-scatters stay inside a node. Each rank then has the half of each unit's gradients that it keeps, and adds it up with the rank of the
 # other node that keeps the same half: an all-reduce for each unit, of half of its numbers. In nodes of eight it would be an eighth. With accumulation there is a
-# middle way: `set_requires_all_reduce(False)` reduces inside the node after each micro-batch, and between nodes only once.
+# middle way: `set_requires_all_reduce(False)` reduces inside the node after each micro-batch, and between nodes only once. Of four micro-batches:
+
+# %%
+(*_, part, every), (*_, same, waited) = (
+    launch.run(hybrid, 4, waits, ranks=4)[0] for waits in (False, True)
+)
+name = "node all-reduce"
+expect(4 * (layers + 1), every.pop(name)[0], label="all-reduces, each time")
+expect(layers + 1, waited.pop(name)[0], label="only the last time")
+assert every == waited and every["inside reduce-scatter"][0] == 4 * (layers + 1)
+torch.testing.assert_close(part, same)
+
+# %% [markdown]
+# A quarter of the messages between nodes, the same gradient, and no message less inside a node.
 #
 # ### Mixed precision at the borders
 #
@@ -1753,10 +1773,26 @@ for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
 # counts as free. And *a message takes longer than alone* where two ranks and their threads share few cores. On a busy machine with two cores we saw gaps from nothing to 40 %, so the tolerance is
 # generous. What does not depend on the machine is the order.
 #
+# Now the tokens that hide the messages (section 9.3), on a link that sleeps too, 20 ms for each message. In fp32 the bound is reached when a layer computes for 20 ms forward
+# and 40 backward. Then only the five messages at the ends and the turn are waited for, 100 ms in all. With half of the tokens theory says 170:
+
+# %%
+slow = {"numbers": 6000, "message_ms": 20.0}
+half, bound = (
+    demos.run("prefetch", ranks=2, stream=False, forward_ms=ms, **slow).lanes[1]
+    for ms in (10.0, 20.0)
+)
+for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 100)):
+    expect(
+        by_hand, 1000 * lane.waited_s, within=0.7, label=f"waited, {name}", unit="ms"
+    )
+assert half.waited_s > 1.3 * bound.waited_s
+
+# %% [markdown]
 # The demos outside the notebook, also by PyTorch's own launcher:
 #
 # ```
-# course demo prefetch --ranks 2 --layers 6
+# course demo prefetch --ranks 2 --message-ms 20 --forward-ms 10
 # course demo fsdp --ranks 2 --no-reshard
 # course demo yafsdp --ranks 2 --precision bf16
 # python -m torch.distributed.run --standalone --nproc-per-node 2 -m course_lib.demos fsdp

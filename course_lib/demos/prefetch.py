@@ -1,15 +1,17 @@
 """FSDP's two lanes, predicted and measured: layers that sleep, and real messages between them.
 
 Each layer sleeps instead of computing, so that few cores disturb nobody; its weights are gathered
-and its gradients reduced for real. Both messages are timed alone, and theory predicts the step.
+and its gradients reduced for real, on a link that may be slow: there a message sleeps as well. Both
+messages are timed alone, and theory predicts the step.
 Of messages and steps the quickest counts, since other programs only ever make them slower.
 Run it with `course demo prefetch --ranks 2`, or under torchrun.
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,7 +23,8 @@ from course_lib import launch
 from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.scratch.fsdp.flat_parameter import Reduction
 from course_lib.scratch.fsdp.mini import FSDP, FSDPUnit
-from course_lib.theory.memory.unit_life import UnitCosts, UnitTask, unit_life
+from course_lib.scratch.wire import Work
+from course_lib.theory.memory.unit_life import COMPUTING, UnitCosts, UnitTask, unit_life
 from course_lib.validation import number, whole
 
 _TRIES, _STEPS = 9, 3  # of a message alone, and of a whole step
@@ -34,12 +37,14 @@ class Options(DemoOptions):
     layers: int = option(4, "layers beside the root, all equally large")
     numbers: int = option(800_000, "parameters of each unit")
     forward_ms: float = option(15.0, "sleep of a forward pass; a backward one is twice as long")
+    message_ms: float = option(0.0, "a slow link: least time of a gather, and of a reduction")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole("layers", self.layers, most=20)
         whole("numbers", self.numbers, most=10**8)
         number("forward_ms", self.forward_ms, above=0, most=1000)
+        number("message_ms", self.message_ms, least=0, most=1000)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,12 @@ class Lanes:
     def measured_s(self) -> float:
         """And on the clock."""
         return max(task.end_s for task in self.measured)
+
+    @property
+    def waited_s(self) -> float:
+        """The part of it in which no layer slept: messages that nothing hid."""
+        naps = (task.end_s - task.start_s for task in self.measured if task.lane == COMPUTING)
+        return self.measured_s - sum(naps)
 
 
 @dataclass(frozen=True)
@@ -91,14 +102,15 @@ def main(options: Options) -> Result:
     if rank.world == 1:
         raise ValueError("ranks is 1, and one rank exchanges nothing: start at least 2")
     forward_s = options.forward_ms / 1000
-    gather_s, reduce_s = _alone(options, rank.device)
+    link = Link(options.message_ms / 1000)
+    gather_s, reduce_s = _alone(options, link, rank.device)
     size = 4 * options.numbers
     layer = UnitCosts(forward_s, 2 * forward_s, gather_s, reduce_s, size, size)
     root = UnitCosts(0.0, 0.0, gather_s, reduce_s, size, size)
     lanes = []
     for prefetch in (False, True):
         predicted = unit_life([root, *[layer] * options.layers], prefetch=int(prefetch))
-        measured = _measured(options, prefetch, rank.device)
+        measured = _measured(options, link, prefetch, rank.device)
         lanes.append(Lanes(prefetch, list(predicted.tasks), measured))
     return Result(rank.world, size, gather_s, reduce_s, lanes)
 
@@ -142,36 +154,59 @@ class Sleeper(nn.Module):
         return x
 
 
+class Link:
+    """Carries one message at a time, each for `least_s` or longer, in a thread of its own."""
+
+    def __init__(self, least_s: float) -> None:
+        self.thread, self.least_s = ThreadPoolExecutor(1), least_s
+
+    def carry(self, work: Work, note: Callable[[], None] = lambda: None) -> "Delivery":
+        """Wait for `work` beside the program, which may come later; then call `note`."""
+        return Delivery(self.thread.submit(self._carry, work, note))
+
+    def _carry(self, work: Work, note: Callable[[], None]) -> None:
+        start = time.monotonic()
+        work.wait()
+        time.sleep(max(0.0, start + self.least_s - time.monotonic()))
+        note()
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A message on a link; a unit waits for it as for any other."""
+
+    arrived: Future[None]
+
+    def wait(self) -> None:
+        """Return when it is there."""
+        self.arrived.result()
+
+
 class Timed(FSDPUnit):
     """A unit that notes when its messages begin, and when they have ended."""
 
+    link: Link
+
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.watchers: list[threading.Thread] = []
         self.note: Callable[[str, float], None] = lambda *_: None
         super().__init__(*args, **options)
 
     def start_gather(self) -> None:
-        """A thread waits beside the program, which may come later."""
+        """By the link."""
         before = self.gathering
         start = time.monotonic()
         super().start_gather()
-        if self.gathering is not before:
-            self._watch("gather", start, self.gathering)
+        if self.gathering and self.gathering is not before:
+            note = partial(self.note, "gather", start)
+            self.gathering = self.link.carry(self.gathering, note)
 
     def start_reduction(self) -> None:
         """The same for the gradients."""
         start = time.monotonic()
         super().start_reduction()
         assert self.reduction is not None
-        self._watch("reduce", start, self.reduction.work)
-
-    def _watch(self, what: str, start: float, work: Any) -> None:
-        def wait(note: Callable[[str, float], None] = self.note) -> None:
-            work.wait()
-            note(what, start)
-
-        self.watchers.append(threading.Thread(target=wait, daemon=True))
-        self.watchers[-1].start()
+        note = partial(self.note, "reduce", start)
+        self.reduction.work = self.link.carry(self.reduction.work, note)
 
 
 class TimedFSDP(FSDP):
@@ -180,12 +215,14 @@ class TimedFSDP(FSDP):
     unit = Timed
 
 
-def _measured(options: Options, prefetch: bool, device: torch.device) -> list[UnitTask]:
+def _measured(options: Options, link: Link, prefetch: bool, device: torch.device) -> list[UnitTask]:
     """The quickest step of a model that sleeps; one before them warms up."""
     forward_s = options.forward_ms / 1000
     layers = [Sleeper(options.numbers, forward_s) for _ in range(options.layers)]
     model = Sleeper(options.numbers, 0.0, layers)
     fsdp = TimedFSDP(model, layers, device=device, prefetch=prefetch)
+    for unit in fsdp.units:
+        unit.link = link
     model(torch.zeros(1)).sum().backward()
     return min(
         (_step(fsdp, model, [model, *layers]) for _ in range(_STEPS)),
@@ -202,10 +239,7 @@ def _step(fsdp: FSDP, model: Sleeper, modules: Sequence[Sleeper]) -> list[UnitTa
 
         unit.note = module.note = note
     dist.barrier()
-    model(torch.zeros(1)).sum().backward()
-    for unit in fsdp.units:
-        for watcher in unit.watchers:
-            watcher.join()
+    model(torch.zeros(1)).sum().backward()  # waits for all messages
     return _tasks(diary)
 
 
@@ -223,17 +257,17 @@ def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[UnitTask]:
     return tasks
 
 
-def _alone(options: Options, device: torch.device) -> tuple[float, float]:
+def _alone(options: Options, link: Link, device: torch.device) -> tuple[float, float]:
     """The quickest of a gather and of a reduction while nothing else happens."""
     unit = FSDPUnit({"weight": nn.Parameter(torch.zeros(options.numbers))}, device)
     whole_ = torch.zeros(unit.flat.size, device=device)
 
-    def timed(start: Callable[[], dist.Work]) -> float:
+    def timed(start: Callable[[], Work]) -> float:
         times = []
         for _ in range(_TRIES):
             dist.barrier()
             before = time.monotonic()
-            start().wait()
+            link.carry(start()).wait()
             times.append(time.monotonic() - before)
         return min(times)
 

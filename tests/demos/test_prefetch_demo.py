@@ -1,4 +1,7 @@
-"""The prefetch demo: its steps have the tasks of the theory, and never less time than the naps."""
+"""The prefetch demo: its steps have the tasks of the theory, and never less time than the naps.
+
+On a slow link they also show how many tokens hide the messages.
+"""
 
 from collections import Counter
 
@@ -6,6 +9,9 @@ import pytest
 
 from course_lib import demos
 from course_lib.demos import prefetch
+from course_lib.theory.inputs import RECIPES
+from course_lib.theory.memory.unit_life import UnitCosts, unit_life
+from course_lib.theory.network.hiding import fsdp_hiding_tokens
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -30,6 +36,40 @@ def test_the_tasks_are_those_of_the_theory(ranks):
     assert "alone, 0.0 MB" in result.report() and "prefetch on" in result.report()
 
 
+MESSAGE_S, NUMBERS = 0.020, 6000  # of a gather or a reduction, and the parameters of a unit
+
+
+def lane(tokens, flop_per_s):
+    """The step with prefetch of layers that sleep as long as so many tokens compute."""
+    forward_ms = 1000 * 2 * tokens * NUMBERS / flop_per_s
+    slow = {"message_ms": 1000 * MESSAGE_S, "forward_ms": forward_ms}
+    result = demos.run("prefetch", ranks=2, stream=False, layers=5, numbers=NUMBERS, **slow)
+    return result.lanes[1]
+
+
+def waiting_s(forward_s):
+    """By theory, the part of such a step in which no layer computes."""
+    root, layer = (
+        UnitCosts(seconds, 2 * seconds, MESSAGE_S, MESSAGE_S, 4 * NUMBERS, 4 * NUMBERS)
+        for seconds in (0, forward_s)
+    )
+    return unit_life([root, *[layer] * 5]).waiting_s
+
+
+def test_the_messages_are_hidden_from_the_predicted_number_of_tokens_on():
+    # Two ranks: half of a unit's 4-byte numbers arrives from the other one in MESSAGE_S.
+    rates = {"flop_per_s": 3e8, "bytes_per_s": 4 * NUMBERS / 2 / MESSAGE_S}
+    hidden = fsdp_hiding_tokens(RECIPES["fp32-16"], 2, **rates)
+    assert hidden.forward == pytest.approx(hidden.backward) == pytest.approx(500)
+    # At the bound only the ends are left: two gathers before the first layer, one where the
+    # backward pass begins, and two reductions after the last one.
+    assert [waiting_s(part * 0.020) for part in (0.5, 1, 2)] == pytest.approx([0.2, 0.1, 0.1])
+    half, bound = (lane(part * hidden.both, 3e8) for part in (0.5, 1))
+    for step in (half, bound):
+        assert 0.99 * step.predicted_s < step.measured_s < 1.5 * step.predicted_s
+    assert half.waited_s > 1.5 * bound.waited_s
+
+
 def test_one_rank_is_refused():
     with pytest.raises(Exception, match="start at least 2"):
         demos.run("prefetch", ranks=1, stream=False)
@@ -38,3 +78,5 @@ def test_one_rank_is_refused():
 def test_options_are_checked():
     with pytest.raises(ValueError, match="forward_ms must be above 0"):
         prefetch.Options(forward_ms=0)
+    with pytest.raises(ValueError, match="message_ms must be at least 0"):
+        prefetch.Options(message_ms=-1)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.scratch.wire import (
+    Work,
     all_gather,
     start_all_gather,
     start_reduce_scatter,
@@ -89,7 +90,7 @@ class Reduction:
         whole[flat.elements :].zero_()  # padding must not enter a norm
         self.flat, self.whole = flat, whole
         self.part = torch.empty_like(flat.shard, requires_grad=False)
-        self.work = start_reduce_scatter(self.part, whole, flat.group)
+        self.work: Work = start_reduce_scatter(self.part, whole, flat.group)
 
     def finish(self) -> None:
         """Add this rank's part to its shard's gradient."""

@@ -9,12 +9,12 @@ Zhao et al. 2023, arXiv:2304.11277, sections 3.2 and 3.3.
 from collections.abc import Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
 from course_lib.scratch.fsdp.flat_parameter import FlatParameter, Reduction
 from course_lib.scratch.fsdp.hooks import Hooked
+from course_lib.scratch.wire import Work
 
 
 class FSDPUnit:
@@ -37,7 +37,7 @@ class FSDPUnit:
         self.shard = self.flat.shard
         self.whole = self.shard.detach().new_empty(self.flat.size, dtype=dtype)
         self.gradient: Tensor | None = None
-        self.gathering: dist.Work | None = None
+        self.gathering: Work | None = None
         self.reduction: Reduction | None = None
         self.free()
 
