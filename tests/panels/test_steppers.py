@@ -147,6 +147,20 @@ def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
     assert outlines.count("M") == 3  # what each of the three has begun
 
 
+def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
+    stepper = steppers.expert_exchange(ranks=4)
+    told = {}
+    for step in range(stepper.count):
+        stepper.step.value = step
+        result, stage = stepper.result
+        told[stage.name, stage.turn] = stepper.shown["caption"]
+    sent = result.sent[0]
+    assert told["dispatch", 1] == (
+        f"Dispatch: rank 0 sends {sent[1]} rows to rank 1, the others likewise."
+    )
+    assert told["combine", 1] == f"Combine: rank 3 gives rank 0 its {sent[3]} results back."
+
+
 def dashed_boxes(svg: str) -> int:
     return sum(path.count("z") for path in dashed_paths(svg))
 
