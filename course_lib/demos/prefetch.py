@@ -238,9 +238,17 @@ def _own_costs(tasks: Sequence[UnitTask]) -> list[UnitCosts]:
         took = [it.end_s - it.start_s for it in tasks if (it.what, it.unit) == (what, unit)]
         return fmean(took) if took else 0.0  # a nap of no time
 
-    kinds = ("forward", "backward", "gather", "reduce")
-    units = range(1 + max(task.unit for task in tasks))
-    return [UnitCosts(*(seconds(what, unit) for what in kinds), 0, 0) for unit in units]
+    return [
+        UnitCosts(
+            seconds("forward", unit),
+            seconds("backward", unit),
+            seconds("gather", unit),
+            seconds("reduce", unit),
+            weights_bytes=0,
+            gradients_bytes=0,
+        )
+        for unit in range(1 + max(task.unit for task in tasks))
+    ]
 
 
 def _alone(options: Options, device: torch.device) -> tuple[float, float]:
