@@ -4,9 +4,14 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from course_lib.cluster.slurm import Slurm
 
 _home = tempfile.mkdtemp(prefix="course-test-")
 os.environ["COURSE_HOME"] = _home
@@ -15,6 +20,15 @@ os.environ["COURSE_STRICT"] = "1"  # in the notebooks that nbval runs, a failed 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 INTERNALS_SINCE = (2, 13)  # the torch whose schedules, trackers and saved tensors were compared
 atexit.register(shutil.rmtree, _home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def slurm() -> "Iterator[Slurm]":
+    """A Slurm of two nodes on this machine, which is up while the tests of one file run."""
+    from course_lib import cluster  # here, so that other tests do not load it
+
+    with cluster.running() as slurm:
+        yield slurm
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1754,24 +1754,20 @@ figures.two_lanes({"predicted, prefetch": ahead.predicted, "measured": ahead.mea
 # %%
 for name, run_ in (("no prefetch", without), ("prefetch", ahead)):
     expect(
-        1000 * run_.predicted_s,
+        1000 * run_.replayed_s,
         1000 * run_.measured_s,
-        within=1.0,
+        within=0.5,
         label=name,
         unit="ms",
     )
-    slept_s = sum(
-        it.end_s - it.start_s for it in run_.measured if it.lane == "computing"
-    )
-    late_ms = 1000 * (slept_s - 0.180)
-    gap_ms = 1000 * (run_.measured_s - run_.predicted_s)
-    print(f"{name}: gap {gap_ms:+.0f} ms, naps that end late {late_ms:.0f} ms")
+    late_ms = 1000 * (run_.replayed_s - run_.predicted_s)
+    print(f"{name}: {late_ms:+.0f} ms by messages and naps that took longer")
 
 # %% [markdown]
 # **Explain.** The order of the bars is the predicted one, in both lanes. With prefetch the gathers lie under the naps; without it each layer waits for its own. The measured step is
-# longer, and the picture shows where. *Naps end late*, as in section 7.4. *Between a nap and its reduction* there is a hole: there a rank makes a vector of zeros and adds the gradients up, which theory
-# counts as free. And *a message takes longer than alone* where two ranks and their threads share few cores. On a busy machine with two cores we saw gaps from nothing to 40 %, so the tolerance is
-# generous. What does not depend on the machine is the order.
+# longer than the report's first prediction: *messages take longer than alone* where two ranks and their threads share few cores, and naps end late, as in section 7.4. So the second prediction
+# takes every message and every nap as long as it took here, and asks only whether they follow each other as theory says. Without prefetch 2 to 5 % are missing, on an idle machine and on a busy one. With prefetch it is
+# 6 to 25 %, on a very busy machine 40 %. Theory counts *asking* for a message as free, but a rank first copies its shard into new memory, and cannot nap meanwhile.
 #
 # Now the tokens that hide the messages (section 9.3), on a link that sleeps too, 20 ms for each message. In fp32 the bound is reached when a layer computes for 20 ms forward
 # and 40 backward. Then only the five messages at the ends and the turn are waited for, 100 ms in all. With half of the tokens theory says 170:

@@ -2,9 +2,10 @@
 
 import math
 
+from course_lib.theory.inputs.units import power_of_ten
+
 _NEAR = 0.01  # a guess so near needs no factor
 _TINY_GAP = 1e-5
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def gap_of(predicted: float, measured: float) -> float:
@@ -31,7 +32,7 @@ def in_words(value: float, unit: str, digits: int = 6) -> str:
     number, size = float(value), abs(value)
     if size >= 10**15 or 0 < size < 1e-4:
         mantissa, _, power = f"{number:.{digits - 1}e}".partition("e")
-        ten = f"10{str(int(power)).translate(_SUPERSCRIPTS)}"
+        ten = power_of_ten(int(power))
         text = ten if float(mantissa) == 1 else f"{float(mantissa):g} × {ten}"
     elif number.is_integer():
         text = f"{int(value):,}"

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -71,6 +72,12 @@ class Lanes:
         naps = (task.end_s - task.start_s for task in self.measured if task.lane == COMPUTING)
         return self.measured_s - sum(naps)
 
+    @property
+    def replayed_s(self) -> float:
+        """Theory's step if messages and naps take as long as they did here, not as when alone."""
+        life = unit_life(_own_costs(self.measured), prefetch=int(self.prefetch))
+        return life.total_s
+
 
 @dataclass(frozen=True)
 class Result:
@@ -90,7 +97,8 @@ class Result:
         )
         steps = [
             f"prefetch {'on' if one.prefetch else 'off':<4} predicted {1000 * one.predicted_s:.0f} "
-            f"ms, measured {1000 * one.measured_s:.0f} ms"
+            f"ms, measured {1000 * one.measured_s:.0f} ms, with the step's own messages predicted "
+            f"{1000 * one.replayed_s:.0f} ms"
             for one in self.lanes
         ]
         return "\n".join([alone, *steps])
@@ -255,6 +263,26 @@ def _tasks(diary: Sequence[tuple[str, int, float, float]]) -> list[UnitTask]:
             link_free = end
         tasks.append(UnitTask(what, place, asked - zero, start - zero, end - zero))
     return tasks
+
+
+def _own_costs(tasks: Sequence[UnitTask]) -> list[UnitCosts]:
+    """What each unit's passes and messages took in a step; of its two gathers the mean."""
+
+    def seconds(what: str, unit: int) -> float:
+        took = [it.end_s - it.start_s for it in tasks if (it.what, it.unit) == (what, unit)]
+        return fmean(took) if took else 0.0  # a nap of no time
+
+    return [
+        UnitCosts(
+            seconds("forward", unit),
+            seconds("backward", unit),
+            seconds("gather", unit),
+            seconds("reduce", unit),
+            weights_bytes=0,
+            gradients_bytes=0,
+        )
+        for unit in range(1 + max(task.unit for task in tasks))
+    ]
 
 
 def _alone(options: Options, link: Link, device: torch.device) -> tuple[float, float]:

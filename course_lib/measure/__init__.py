@@ -25,6 +25,7 @@ from course_lib.measure import (
     running,
     saved_tensors,
     sharing,
+    storages,
     tcp,
     wire,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "running",
     "saved_tensors",
     "sharing",
+    "storages",
     "tcp",
     "wire",
 ]

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor.parallel import loss_parallel, parallelize_module
 from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW, Optimizer
 
+from course_lib.measure.storages import tensor_bytes
 from course_lib.measure.wire import Total, log_wire
 from course_lib.rehearsal.model import Transformer, cuts
 from course_lib.theory.inputs.job import Job
@@ -46,9 +46,9 @@ def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
         optimizer.step()
     states = optimizer.state.values()
     stored = {
-        "weights": _bytes(parameters),
-        "gradients": _bytes(p.grad for p in parameters if p.grad is not None),
-        "moments": _bytes(value for state in states for value in state.values()),
+        "weights": tensor_bytes(parameters),
+        "gradients": tensor_bytes(p.grad for p in parameters if p.grad is not None),
+        "moments": tensor_bytes(value for state in states for value in state.values()),
     }
     return Observed(stored, log.sent(_axes(mesh)))
 
@@ -116,10 +116,3 @@ def _forward_and_backward(job: Job, model: Transformer) -> None:
     with loss_parallel():
         logits = model(tokens).flatten(0, 1).float()
         cross_entropy(logits, tokens.flatten()).backward()
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages of this rank's parts, padding included, each storage once."""
-    own = [t.to_local() if hasattr(t, "to_local") else t for t in tensors]
-    storages = [t.untyped_storage() for t in own]  # a fake one has no address, as ledger asks for
-    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())

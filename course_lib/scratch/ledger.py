@@ -5,18 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-
-def tensor_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes of the storages behind `tensors`, each storage counted once.
-
-    For a DTensor, only this rank's shard counts.
-    """
-    own = (t.to_local() if hasattr(t, "to_local") else t for t in tensors)
-    storages = {
-        t.untyped_storage().data_ptr(): t.untyped_storage().nbytes()
-        for t in own
-    }
-    return sum(storages.values())
+from course_lib.measure.storages import tensor_bytes
 
 
 def ledger(

@@ -2,16 +2,9 @@
 
 import pytest
 
-from course_lib import cluster
 from course_lib.cluster import packages
 
 pytestmark = pytest.mark.engine(*packages.PROGRAMS)
-
-
-@pytest.fixture(scope="module")
-def slurm():
-    with cluster.running() as slurm:
-        yield slurm
 
 
 @pytest.fixture

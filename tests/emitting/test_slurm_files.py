@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from plans import JOBS
 
-from course_lib import cli, cluster, emitting
+from course_lib import cli, emitting
 from course_lib.cluster import packages
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import accelerator
@@ -19,12 +19,6 @@ pytestmark = pytest.mark.engine(*packages.PROGRAMS)
 DEMO = JOBS["demo"]
 TWO_BY_TWO = "--nodes 2 --gpus-per-node 2 --recipe fp32-16 --batch 8"
 SMALL = "--layers 4 --hidden 32 --heads 4 --ffn 128 --vocab 128 --context 16"
-
-
-@pytest.fixture(scope="module")
-def slurm():
-    with cluster.running() as slurm:
-        yield slurm
 
 
 @pytest.fixture

@@ -10,6 +10,9 @@ from course_lib.panels import steppers
 from course_lib.panels.controls import whole
 from course_lib.panels.panel import View
 from course_lib.panels.stepper import Stepper, Story
+from course_lib.theory.inputs.published import LLAMA3_405B
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.network.step_traffic import step_traffic
 
 ONE_LINE = 95  # letters of a caption, 760 pixels wide in a wide font
 STEPPERS = [getattr(steppers, name) for name in dir(steppers) if name != "Stepper"]
@@ -144,6 +147,20 @@ def test_the_first_step_of_a_server_shows_how_long_each_trainer_takes():
     assert outlines.count("M") == 3  # what each of the three has begun
 
 
+def test_results_come_back_from_the_rank_that_sends_them_in_that_turn() -> None:
+    stepper = steppers.expert_exchange(ranks=4)
+    told = {}
+    for step in range(stepper.count):
+        stepper.step.value = step
+        result, stage = stepper.result
+        told[stage.name, stage.turn] = stepper.shown["caption"]
+    sent = result.sent[0]
+    assert told["dispatch", 1] == (
+        f"Dispatch: rank 0 sends {sent[1]} rows to rank 1, the others likewise."
+    )
+    assert told["combine", 1] == f"Combine: rank 3 gives rank 0 its {sent[3]} results back."
+
+
 def dashed_boxes(svg: str) -> int:
     return sum(path.count("z") for path in dashed_paths(svg))
 
@@ -156,3 +173,54 @@ def test_a_stepper_can_be_asked_for_twice():
     for name in dir(steppers):
         assert getattr(steppers, name) is getattr(steppers, name)
         assert callable(getattr(steppers, name)), name
+
+
+# --- chapter 0: Llama 3 405B on 16,384 GPUs -------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def told() -> dict[str, tuple[str, str]]:
+    """What is lit in each step, with its number and its caption."""
+    stepper, steps = steppers.block(), {}
+    for step in range(stepper.count):
+        stepper.step.value = step
+        lit, (number, _) = stepper.result
+        steps[lit] = number, stepper.shown["caption"]
+    return steps
+
+
+def test_the_block_shows_the_bytes_of_the_whole_step(told: dict[str, tuple[str, str]]) -> None:
+    """Those of `step_traffic` as the planner asks for it, in buckets of the usual size."""
+    traffic = step_traffic(LLAMA3_405B)
+    for axis, sent in traffic.bytes_by_axis.items():
+        assert told[axis][0] == format_bytes(sent, digits=0)
+    assert told["groups"][0] == format_bytes(traffic.total_bytes, digits=0)
+
+
+def test_the_block_shows_what_follows_by_hand_from_the_paper(
+    told: dict[str, tuple[str, str]],
+) -> None:
+    """arXiv:2407.21783, tables 3 and 4 and section 3.3.2, whose first stage has 7 layers."""
+    h, kv, ffn, vocab, micro_batches = 16_384, 1024, 53_248, 128_256, 16
+    tensor = 2 * 8192 * h  # one sequence in bf16
+    # Two blocks in a layer, each two collectives forward and three backward; the embedding has two.
+    tp = 7 / 8 * tensor * micro_batches * (7 * 2 * 5 + 2)
+    # A tp rank sends its eighth from each of 8 chunks, and back from all but the first.
+    pp = tensor / 8 * micro_batches * (8 + 7)
+    layer = 2 * h * h + 2 * h * kv + 3 * h * ffn
+    held, all_weights = (7 * layer + vocab * h) / 8, 126 * layer + 2 * vocab * h
+    dp = 127 / 128 * held * (4 + 2)  # fp32 gradients out, bf16 weights back
+    by_hand = {"tp": tp, "pp": pp, "dp": dp, "groups": tp + pp + dp, "one": 2 * all_weights}
+    for lit, size_bytes in by_hand.items():
+        shown, unit = told[lit][0].split()
+        assert unit == "GB" and float(shown) == pytest.approx(size_bytes / 1e9, abs=0.5)
+    assert told["copy"][0] == f"{all_weights / 128 / 1e9:.1f} billion"  # of a GPU on the average
+
+
+def test_the_block_has_the_groups_of_the_papers_table(told: dict[str, tuple[str, str]]) -> None:
+    """Table 4: 16,384 GPUs, tp 8, pp 16, dp 128, and 16M tokens in a batch."""
+    assert "So 8 GPUs of one computer" in told["tp"][1]
+    assert told["pp"][1].startswith("16 groups hold the 126 layers")
+    assert "8 × 16 = 128 GPUs" in told["copy"][1] and "128 copies" in told["dp"][1]
+    assert "All 16,384 GPUs" in told["all"][1]
+    assert told["all"][0] == f"{2**24 / 1e6:.1f} million"

@@ -6,8 +6,8 @@ from torch import nn
 
 from course_lib.measure.copies import copied_bytes
 from course_lib.measure.gradients import flat_gradient
+from course_lib.measure.storages import tensor_bytes
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.ledger import tensor_bytes
 from course_lib.scratch.replicas.data_parallel import DataParallel, scatter, shell
 from course_lib.scratch.replicas.spread import Spread
 

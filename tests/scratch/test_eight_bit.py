@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from course_lib.measure.storages import tensor_bytes
 from course_lib.scratch.eight_bit import (
     AdamW8bit,
     dequantise,
@@ -11,7 +12,6 @@ from course_lib.scratch.eight_bit import (
     linear_levels,
     quantise,
 )
-from course_lib.scratch.ledger import tensor_bytes
 
 
 @pytest.mark.parametrize("levels_of", [linear_levels, dynamic_levels])

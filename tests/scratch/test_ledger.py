@@ -5,7 +5,7 @@ import torch
 
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.scratch.gpt import GPT
-from course_lib.scratch.ledger import ledger, tensor_bytes
+from course_lib.scratch.ledger import ledger
 from course_lib.scratch.master_copy import MasterAdamW, adamw_update
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
@@ -44,12 +44,6 @@ def test_mixed_precision_ledger_equals_the_formula():
     found = train_once(torch.bfloat16, lambda p: MasterAdamW(p, lr=1e-3))
     predicted = training_memory(SHAPE, Recipe(), SAMPLES).consumers
     assert found == {name: predicted[name] for name in found}
-
-
-def test_a_storage_counts_once():
-    tensor = torch.zeros(10)
-    assert tensor_bytes([tensor, tensor.view(2, 5), tensor[3:]]) == 40
-    assert tensor_bytes([tensor, tensor.clone()]) == 80
 
 
 def test_master_copy_keeps_updates_that_bf16_loses():

@@ -29,8 +29,9 @@ def test_erratum_3():
     """
     intensity = collectives.matrix_intensity(8192, 64)
     assert intensity == 384
-    needed = collectives.needed_bytes_per_s(330e12, intensity)
-    assert needed == pytest.approx(859.4e9, rel=1e-4)
+    needed = 859.4e9
+    assert collectives.ridge(330e12, needed) == pytest.approx(intensity, rel=1e-4)
+    assert collectives.matrix_tp_reach(8192, 330e12, needed) == pytest.approx(64, rel=1e-4)
     assert 2 * needed == pytest.approx(1.72e12, rel=1e-3)
 
 

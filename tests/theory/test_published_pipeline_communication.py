@@ -71,7 +71,8 @@ def reaches(case):
     if "heads" in inputs:
         return collectives.matrix_intensity(inputs["hidden"], inputs["heads"], inputs["bytes"])
     if "flop_per_byte" in inputs:
-        return collectives.needed_bytes_per_s(inputs["peak"], inputs["flop_per_byte"])
+        # peak / bandwidth = intensity: the bandwidth and the intensity can change places.
+        return collectives.ridge(inputs["peak"], inputs["flop_per_byte"])
     reach = collectives.layer_tp_reach if "tp-layer" in case["id"] else collectives.matrix_tp_reach
     return reach(inputs["hidden"], inputs["peak"], inputs["bytes_per_s"])
 

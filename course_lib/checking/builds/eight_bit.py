@@ -152,7 +152,7 @@ def _trained(optimizer_of: Any, updates: int) -> tuple[Any, Any, list[float]]:
 
 def _bytes(parts: SimpleNamespace) -> None:
     """Two bytes for each weight, and a scale of each block of both moments."""
-    from course_lib.scratch.ledger import tensor_bytes
+    from course_lib.measure.storages import tensor_bytes
 
     model, ours, _ = _trained(lambda p: parts.AdamW8bit(p, lr=_LR, block=_BLOCK), 2)
     state = getattr(ours, "state", None)

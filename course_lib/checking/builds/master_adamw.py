@@ -161,7 +161,7 @@ def _kind(tensor: Any) -> str:
 def _bytes(parts: SimpleNamespace) -> None:
     """What stays after an update: 4 bytes of master copy, and AdamW's 8."""
     from course_lib.measure.peak import log_memory
-    from course_lib.scratch.ledger import tensor_bytes
+    from course_lib.measure.storages import tensor_bytes
 
     weights = _weights()
     ours = parts.MasterAdamW(weights, lr=_SMALL_LR)

@@ -7,7 +7,7 @@ from itertools import cycle
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT, Point
-from course_lib.figures.paper.text import power_of_ten
+from course_lib.theory.inputs.units import power_of_ten
 
 _LEFT, _RIGHT, _TOP, _HEIGHT = 60.0, WIDTH_PT - 128, 46.0, 168.0
 _BOTTOM = _TOP + _HEIGHT

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import power_of_ten
+from course_lib.theory.inputs.units import power_of_ten
 
 _LEFT, _RIGHT, _TOP, _ROW, _BAR = 92.0, WIDTH_PT - 24, 34.0, 24.0, 15.0
 _STEP = 10  # powers of ten between two ticks

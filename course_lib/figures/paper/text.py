@@ -1,18 +1,11 @@
 """Small helpers for layout and wording that several figures share."""
 
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
 
 def elide(count: int, most: int) -> list[int | None]:
     """0 … count-1 in at most `most` entries: None stands for those left out."""
     if count <= most:
         return list(range(count))
     return [*range(most - 2), None, count - 1]
-
-
-def power_of_ten(power: int) -> str:
-    """ "10⁻⁵"."""
-    return f"10{str(power).translate(_SUPERSCRIPTS)}"
 
 
 def counted(number: int, noun: str) -> str:

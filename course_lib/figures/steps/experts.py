@@ -60,8 +60,10 @@ _MOVING = ("dispatch", "combine")
 def _way(stage: Stage) -> str:
     if not stage.turn:
         return "what stays at home"
-    far = "the next rank" if stage.turn == 1 else f"the rank {stage.turn} places on"
-    return f"to {far}" if stage.name == "dispatch" else f"back from {far}"
+    if stage.name == "dispatch":
+        return "to the next rank" if stage.turn == 1 else f"to the rank {stage.turn} places on"
+    far = "the rank before" if stage.turn == 1 else f"the rank {stage.turn} places before"
+    return f"back from {far}"
 
 
 def _arrived(result: ExpertExchange, stage: Stage) -> int:
@@ -76,11 +78,6 @@ def _returned(result: ExpertExchange, stage: Stage) -> int:
     if stage.name == "summed":
         return result.ranks
     return stage.turn + 1 if stage.name == "combine" else 0
-
-
-def _turn(result: ExpertExchange, rank: int, expert: int) -> int:
-    """The turn in which a rank's tokens for an expert travel."""
-    return (expert // result.experts_of_a_rank - rank) % result.ranks
 
 
 def _table(drawing: Drawing, result: ExpertExchange, stage: Stage, wide: float) -> None:
@@ -98,9 +95,8 @@ def _table(drawing: Drawing, result: ExpertExchange, stage: Stage, wide: float) 
         for expert, choices in enumerate(row):
             kept = result.kept[rank][expert] if cut else choices
             box = (_LEFT + expert * wide + 1, y, wide - 2, _ROW - 4)
-            turn = _turn(result, rank, expert)
-            now = stage.name in _MOVING and stage.turn == turn
-            gone = turn < _arrived(result, stage)
+            now = stage.name in _MOVING and stage.turn == result.turn(stage.name, rank, expert)
+            gone = result.turn("dispatch", rank, expert) < _arrived(result, stage)
             (moving if now else away if gone else waiting).append(box)
             middle = box[0] + (box[2] - 20 * (choices > kept)) / 2
             (on_fill if now or not gone else plain).append((middle, y + 13, str(kept)))
@@ -109,7 +105,7 @@ def _table(drawing: Drawing, result: ExpertExchange, stage: Stage, wide: float) 
         back = sum(
             kept
             for expert, kept in enumerate(result.kept[rank])
-            if _turn(result, rank, expert) < _returned(result, stage)
+            if result.turn("combine", rank, expert) < _returned(result, stage)
         )
         total = sum(row)
         x, long = WIDTH_PT - _RETURNED + 8, _RETURNED - 9
@@ -143,7 +139,7 @@ def _queues(
         came = sum(
             result.kept[rank][expert]
             for rank in range(result.ranks)
-            if _turn(result, rank, expert) < turns
+            if result.turn("dispatch", rank, expert) < turns
         )
         wanted.append((x, bottom - load * scale, wide - 8, load * scale))
         if came:

@@ -53,8 +53,11 @@ def _caption(result: ExpertExchange, step: int) -> str:
         lost = f"{result.dropped} choices exceed capacity and are dropped, last ranks first"
         return f"The ranks share their counts: {lost if result.dropped else 'nothing is dropped'}."
     if stage.name in ("dispatch", "combine"):
-        rank, partner = result.partners(stage.turn)[0]
-        rows = result.sent[rank][partner]
+        pairs = result.partners(stage.turn)
+        if stage.name == "combine":  # those who send have the experts
+            pairs = tuple((to, sender) for sender, to in pairs)
+        partner = dict(pairs)[0]
+        rows = result.sent[0][partner]
         if stage.name == "dispatch":
             way = (
                 f"rank 0 sends {rows} rows to rank {partner}, the others likewise"

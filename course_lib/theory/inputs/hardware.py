@@ -64,7 +64,8 @@ class Accelerator:
     best measured large matmul over the peak. `layer_efficiency`: the matmuls of whole layers over
     that one. `attention_efficiency`: what flash attention reaches of the peak. `between` None: no
     usual network, a cluster must name one.
-    Raises ValueError for numbers that are not positive and finite, and for another format.
+    Raises ValueError for numbers that are not positive and finite, for less memory than 1 GB, and
+    for another format.
     """
 
     BY_NAME: ClassVar[str] = "accelerator({0})"
@@ -84,6 +85,11 @@ class Accelerator:
         text("name", self.name)
         number("peak_flop_per_s", self.peak_flop_per_s, above=0)
         whole("memory_bytes", self.memory_bytes)
+        if self.memory_bytes < GB:
+            raise ValueError(
+                f"memory_bytes {self.memory_bytes:,} is less than 1 GB, and no accelerator has so "
+                "little: give bytes, 80 * GIB for 80 GiB"
+            )
         number("memory_bytes_per_s", self.memory_bytes_per_s, above=0)
         fraction("matmul_efficiency", self.matmul_efficiency)
         fraction("layer_efficiency", self.layer_efficiency)

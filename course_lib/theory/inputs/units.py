@@ -12,6 +12,7 @@ KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 _DECIMAL = {"TB": TB, "GB": GB, "MB": MB, "kB": KB}
 _BINARY = {"TiB": TIB, "GiB": GIB, "MiB": MIB, "KiB": KIB}
 _FLOP = {"Z": 10**21, "E": 10**18, "P": 10**15, "T": 10**12, "G": 10**9, "M": 10**6}
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _COUNTS = {"T": 10**12, "B": 10**9, "M": 10**6, "K": 10**3}
 
 
@@ -65,6 +66,12 @@ def format_number(value: float, digits: int = 3) -> str:
         return text
     zeros = int(text.partition("e-")[2])
     return f"{value:.{zeros + digits - 1}f}".rstrip("0")
+
+
+def power_of_ten(power: int) -> str:
+    """Text for a power of ten: -5 is "10⁻⁵". Raises ValueError outside of ±400, past all floats."""
+    whole("power", power, least=-400, most=400)
+    return f"10{str(power).translate(_SUPERSCRIPTS)}"
 
 
 def format_flop(flop: float) -> str:

@@ -15,7 +15,8 @@ def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> s
 
     `phases` has the phase of each moment, `sizes` its bytes by category, as timelines here have
     them. Moments are in order, not to scale in time. Raises ValueError for lists of other lengths.
-    Source: Google's Trace Event Format: "M" names a process, "X" lasts, "C" counts; times in µs.
+    Events have the keys of those that torch.profiler exports. Source: Google's Trace Event Format:
+    "M" names a process, "X" lasts, "C" counts; times in µs.
     """
     for phase in phases:
         text("phases", phase)
@@ -29,12 +30,13 @@ def chrome_trace(phases: Sequence[str], sizes: Mapping[str, Sequence[int]]) -> s
             whole(f"sizes {name!r}", size_bytes, least=0)
     process = {"pid": 0, "tid": 0}
     events: list[dict[str, Any]] = [
-        {"name": "process_name", "ph": "M", **process, "args": {"name": "memory of one GPU"}}
+        {"name": "process_name", "ph": "M", "ts": 0, **process, "args": {"name": "memory of a GPU"}}
     ]
     start = 0
     for phase, group in groupby(phases):
         count = len(list(group))
-        events.append({"name": phase, "ph": "X", "ts": start, "dur": count, **process})
+        bar = {"name": phase, "ph": "X", "cat": "phase", "ts": start, "dur": count}
+        events.append(bar | process)
         start += count
     for moment in range(len(phases)):
         args = {name: its[moment] for name, its in sizes.items()}

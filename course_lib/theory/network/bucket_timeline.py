@@ -182,9 +182,10 @@ def hiding_tokens(
     """Tokens per GPU from which backward is as long as the all-reduce of its gradients.
 
     4·N·T / F = 2(n-1)/n · e·N / β, solved for T: e·(n-1)/(2n) · F / β. The model's size N cancels.
-    F is what a GPU really computes per second, β one way, e bytes of a gradient. Compare How to
-    Scale Your Model, jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for
-    rates that are not positive.
+    F is what a GPU really computes per second, β one way, e bytes of a gradient. Not FSDP's:
+    `hiding.fsdp_hiding_tokens` has its gathers as well. Compare How to Scale Your Model,
+    jax-ml.github.io/scaling-book/training, for e = 2. Raises ValueError for rates that are not
+    positive.
     """
     number("flop_per_s", flop_per_s, above=0)
     number("bytes_per_s", bytes_per_s, above=0)

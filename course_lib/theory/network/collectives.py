@@ -247,13 +247,6 @@ def layer_tp_reach(
     return int(1 + reach / ridge(peak_flop_per_s, bytes_per_s))
 
 
-def needed_bytes_per_s(peak_flop_per_s: float, flop_per_byte: float) -> float:
-    """Bandwidth (one way) at which sending takes as long as computing: peak / intensity."""
-    number("peak_flop_per_s", peak_flop_per_s, above=0)
-    number("flop_per_byte", flop_per_byte, above=0)
-    return peak_flop_per_s / flop_per_byte
-
-
 def _layer_parameters(hidden: int, element_bytes: int, parameters: int | None) -> int:
     whole("hidden", hidden)
     whole("element_bytes", element_bytes)

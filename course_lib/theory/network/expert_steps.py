@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from course_lib.checked import checked
 from course_lib.theory.network.experts import capacity, experts_per_rank, zipf_load
-from course_lib.validation import divisible, whole
+from course_lib.validation import choice, divisible, whole
 
 Table = tuple[tuple[int, ...], ...]
 
@@ -70,12 +70,24 @@ class ExpertExchange:
         )
 
     def partners(self, step: int) -> tuple[tuple[int, int], ...]:
-        """Who sends to whom in step 0 … n-1 of the all-to-all: rank r to rank r + step.
+        """Who sends to whom in step 0 … n-1 of either all-to-all: rank r to rank r + step.
 
         Step 0 is what stays. Source: Thakur, Rabenseifner and Gropp 2005, section 4.3.
         """
         whole("step", step, least=0, most=self.ranks - 1)
         return tuple((rank, (rank + step) % self.ranks) for rank in range(self.ranks))
+
+    def turn(self, name: str, rank: int, expert: int) -> int:
+        """In which turn of "dispatch" or "combine" a rank's rows for an expert are on their way.
+
+        Dispatch: owner of the expert - rank, modulo n. Combine, which the owner sends: minus that.
+        Raises ValueError for a name, a rank or an expert that is not there.
+        """
+        choice("name", name, ("dispatch", "combine"))
+        whole("rank", rank, least=0, most=self.ranks - 1)
+        whole("expert", expert, least=0, most=len(self.counts[0]) - 1)
+        ahead = expert // self.experts_of_a_rank - rank
+        return (ahead if name == "dispatch" else -ahead) % self.ranks
 
 
 @checked

@@ -34,7 +34,8 @@ def fsdp_hiding_tokens(
     its forward pass: `recompute` "full") while one layer is gathered and the gradients of another
     are reduced, (n-1)/n · (w + g)N / β. The size N cancels. w: bytes of a gathered weight, g: of a
     gradient as it is reduced, F: FLOP/s that a GPU really reaches, β: bytes/s of a ring one way, as
-    in `links.group_link`. Latency, the root and attention's scores are left out. In bf16 both are
+    in `links.group_link`. Latency, the root and attention's scores are left out. Not DDP's, whose
+    one all-reduce hides behind backward: `bucket_timeline.hiding_tokens`. In bf16 both are
     F/β: How to Scale Your Model, jax-ml.github.io/scaling-book/training and /gpus. Raises
     ValueError for one rank, and for rates that are not positive.
     """

@@ -1,7 +1,9 @@
 """Which stage of ZeRO: the largest model that each fits, and the fewest GPUs."""
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.states import model_states
 from course_lib.validation import number, whole
 
 
@@ -10,15 +12,14 @@ def whole_and_cut(zero_stage: int, recipe: Recipe) -> tuple[int, int]:
     """Bytes of each parameter that every GPU keeps, and bytes that are cut over the GPUs.
 
     Stage 0: 16 and 0 with the recipe "mixed-16"; 1: 4 and 12; 2: 2 and 14; 3: 0 and 16. What is
-    offloaded is in neither. Source: ZeRO, arXiv:1910.02054, figure 1.
+    offloaded is in neither. By the bills of `model_states`: 1 parameter on 1 GPU takes w + c bytes,
+    2 on each of 2 GPUs 2w + c. Source: ZeRO, arXiv:1910.02054, figure 1.
     """
     whole("zero_stage", zero_stage, least=0, most=3)
-    on_gpu = recipe.offload == "none"
-    optimizer = (4 * recipe.master_copy + OPTIMIZER_STATE_BYTES[recipe.optimizer]) * on_gpu
-    gradients = recipe.gradient_bytes + 4 * recipe.gradient_buffer
-    kinds = {1: optimizer, 2: gradients, 3: recipe.weight_bytes}  # by the stage that cuts them
-    cut = sum(size for stage, size in kinds.items() if zero_stage >= stage)
-    return sum(kinds.values()) - cut, cut
+    alone = model_states(1, recipe).total_bytes
+    each_of_two = model_states(2, recipe, Layout(dp=2, zero_stage=zero_stage)).total_bytes
+    everywhere = each_of_two - alone
+    return everywhere, alone - everywhere
 
 
 @checked

@@ -83,6 +83,16 @@ def test_no_time_below_zero():
         units.format_seconds(-1)
 
 
+@every(("power", "text"), [(12, "10¹²"), (-5, "10⁻⁵"), (0, "10⁰"), (-307, "10⁻³⁰⁷")])
+def test_powers_of_ten(power, text):
+    assert units.power_of_ten(power) == text
+
+
+def test_a_power_that_is_not_whole_is_refused():
+    with pytest.raises(ValueError, match="power must be a whole number"):
+        units.power_of_ten(0.5)
+
+
 def test_an_amount_of_computation_is_not_a_rate():
     assert format_flop(196_608_000_000_000) == "196.6 TFLOP"
     assert format_flop(3.14e23) == "314 ZFLOP"
@@ -122,6 +132,7 @@ PROBES = {
     ),
     "format_count": Probe(units.format_count, {"count": 1e9}, {"count": 2e9}),
     "format_duration": Probe(units.format_duration, {"seconds": 1.0}, {"seconds": 2e6}),
+    "power_of_ten": Probe(units.power_of_ten, {"power": 12}, {"power": -5}),
     "format_seconds": Probe(units.format_seconds, {"seconds": 1.0}, {"seconds": 2e-3}),
     "format_flop": Probe(units.format_flop, {"flop": 1e9}, {"flop": 2e9}),
     "parse_count": Probe(units.parse_count, {"text": "1B"}, {"text": "2B"}),

@@ -248,8 +248,6 @@ def test_reach_is_the_last_t_that_is_fast_enough(hidden, peak, bandwidth, elemen
     assert collectives.layer_intensity(hidden, reach + 1, element_bytes) < ridge * (1 + 1e-9)
     real = collectives.matrix_tp_reach(hidden, peak, bandwidth, element_bytes)
     assert collectives.matrix_intensity(hidden, real, element_bytes) == pytest.approx(ridge)
-    needed = collectives.needed_bytes_per_s(peak, ridge)
-    assert needed == pytest.approx(bandwidth)
 
 
 def test_reach_counts_the_parameters_of_the_layer():
@@ -286,7 +284,6 @@ def test_reach_counts_the_parameters_of_the_layer():
         (lambda: collectives.layer_intensity(8, 0), "tp must be at least 1"),
         (lambda: collectives.matrix_intensity(8, 0), "tp must be above 0"),
         (lambda: collectives.ridge(1e12, 0), "bytes_per_s must be above 0"),
-        (lambda: collectives.needed_bytes_per_s(1e12, 0), "flop_per_byte must be above 0"),
         (
             lambda: collectives.layer_tp_reach(8, 1, 1, element_bytes=2, layer_parameters=0),
             "layer_parameters must be at least 1",
@@ -343,10 +340,5 @@ PROBES = {
     "matrix_tp_reach": Probe(collectives.matrix_tp_reach, REACH, OTHER_REACH),
     "layer_tp_reach": Probe(
         collectives.layer_tp_reach, REACH, OTHER_REACH | {"layer_parameters": 10**9}
-    ),
-    "needed_bytes_per_s": Probe(
-        collectives.needed_bytes_per_s,
-        {"peak_flop_per_s": 1e14, "flop_per_byte": 10.0},
-        {"peak_flop_per_s": 2e14, "flop_per_byte": 20.0},
     ),
 }

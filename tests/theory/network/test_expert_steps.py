@@ -6,6 +6,8 @@ import torch.distributed as dist
 from probes import Probe
 
 from course_lib import launch
+from course_lib.scratch.collectives.peers import Peers
+from course_lib.scratch.collectives.ring import all_to_all
 from course_lib.scratch.experts.mixture import MoE
 from course_lib.theory.network.expert_steps import expert_exchange, skewed_exchange
 from course_lib.theory.network.experts import routed_bytes
@@ -40,6 +42,75 @@ def test_the_tables_are_those_of_the_courses_mixture(factor):
     assert (result.dropped > 0) == (factor is not None)
 
 
+class Told(Peers):
+    """Peers that note each message of this rank: to whom, and from whom."""
+
+    def __init__(self):
+        super().__init__()
+        self.swaps = []
+
+    def swap(self, out, to, into, source):
+        self.swaps.append((to, source))
+        super().swap(out, to, into, source)
+
+
+def there_and_back():
+    """The messages of a dispatch and of a combine, and whether every row has come home."""
+    launch.init()
+    dispatch, combine = Told(), Told()
+    rows = dispatch.rank * RANKS + torch.arange(RANKS)
+    home = all_to_all(all_to_all(rows, dispatch), combine)
+    return dispatch.swaps, combine.swaps, torch.equal(home, rows)
+
+
+def test_turns_are_those_of_the_scratch_exchange():
+    result = expert_exchange([[1] * EXPERTS] * RANKS, 100)
+    for rank, (dispatch, combine, home) in enumerate(launch.run(there_and_back, ranks=RANKS)):
+        assert home and len(dispatch) == len(combine) == RANKS - 1
+        for turn in range(1, RANKS):
+            pairs = result.partners(turn)
+            for to, source in (dispatch[turn - 1], combine[turn - 1]):
+                assert (rank, to) in pairs and (source, rank) in pairs
+        for expert in range(EXPERTS):
+            owner = expert // result.experts_of_a_rank
+            sent = [rank, *(to for to, _ in dispatch)]
+            returned = [rank, *(source for _, source in combine)]
+            assert result.turn("dispatch", rank, expert) == sent.index(owner)
+            assert result.turn("combine", rank, expert) == returned.index(owner)
+
+
+def events():
+    """What happens in one forward pass of the mixture, in its order."""
+    launch.init()
+    moe, seen = MoE(hidden=8, experts=EXPERTS, top_k=2), []
+    moe.spread(dist.group.WORLD)
+
+    def noted(call, name):
+        def wrapped(*given):
+            result = call(*given)
+            seen.append(name)
+            return result
+
+        return wrapped
+
+    moe.router.register_forward_hook(lambda *_: seen.append("chosen"))
+    for expert in moe.experts.values():
+        expert.register_forward_hook(lambda *_: seen.append("compute"))
+    for name, told in {
+        "count": "accepted", "all_to_all": "dispatch or combine", "combine": "summed"
+    }.items():  # fmt: skip
+        setattr(moe.dispatcher, name, noted(getattr(moe.dispatcher, name), told))
+    moe(torch.randn(1, TOKENS, 8))
+    return [name for name, before in zip(seen, [None, *seen], strict=False) if name != before]
+
+
+def test_stages_are_those_of_a_run():
+    names = [stage.name for stage in expert_exchange([[1, 1], [1, 1]], 9).stages]
+    expected = ["dispatch or combine" if it in ("dispatch", "combine") else it for it in names]
+    once = [it for it, last in zip(expected, [None, *expected], strict=False) if it != last]
+    assert launch.run(events, ranks=2) == [once] * 2
+
+
 def test_bytes_and_sums():
     result = skewed_exchange(64, 8, 2, 4, skew=1.0, factor=1.25)
     for rank in range(4):
@@ -71,6 +142,11 @@ PROBES = {
     ),
     "ExpertExchange.partners": Probe(
         lambda step: expert_exchange([[1, 1], [1, 1]], 9).partners(step), {"step": 0}, {"step": 1}
+    ),
+    "ExpertExchange.turn": Probe(
+        lambda name, rank, expert: expert_exchange([[1] * 3] * 3, 9).turn(name, rank, expert),
+        {"name": "dispatch", "rank": 0, "expert": 1},
+        {"name": "combine", "rank": 1, "expert": 2},
     ),
 }
 RECORDS = {

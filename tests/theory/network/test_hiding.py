@@ -7,6 +7,7 @@ from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import Link
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.network.bucket_timeline import hiding_tokens
 from course_lib.theory.network.hiding import fsdp_hiding_tokens
 from course_lib.theory.network.links import group_link
 from course_lib.theory.network.unit_costs import unit_costs
@@ -53,6 +54,14 @@ def test_fp32_reductions_need_half_as_many_tokens_again():
     repeated = fsdp_hiding_tokens(Recipe(recompute="full"), 64, **rates)
     assert repeated.backward == pytest.approx(narrow.backward * 2 / 3)
     assert repeated.both == repeated.forward
+
+
+@pytest.mark.parametrize("recipe, element_bytes", [(Recipe(), 2), (FSDP2, 3)])
+def test_backward_needs_as_many_as_an_all_reduce_of_the_mean_bytes(recipe, element_bytes):
+    """A gather and a reduction are the two halves of DDP's all-reduce."""
+    found = fsdp_hiding_tokens(recipe, 64, flop_per_s=4e14, bytes_per_s=5e10)
+    ddp = hiding_tokens(4e14, 5e10, 64, element_bytes)
+    assert found.backward == pytest.approx(ddp)
 
 
 def test_what_is_refused():

@@ -8,8 +8,9 @@ from probes import Probe
 from torch import nn
 
 from course_lib import launch
+from course_lib.measure.storages import tensor_bytes
 from course_lib.measure.wire import log_wire
-from course_lib.scratch.ledger import ledger, tensor_bytes
+from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.shard import Unit
 from course_lib.scratch.zero.stage3 import ShardedUnit, Zero3
 from course_lib.scratch.zero.stages import Zero

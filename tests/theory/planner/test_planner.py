@@ -277,10 +277,11 @@ def test_nothing_fits_says_what_is_closest():
 
 
 def test_a_cluster_just_large_enough_for_one_layer_is_not_refused():
-    states = 16 * DENSE.layer_parameters(0).total
+    shape = model("llama2-7b")
+    states = 16 * shape.layer_parameters(0).total
     exact = replace(accelerator("H100-SXM"), memory_bytes=states)
     for chip, refused in ((exact, False), (replace(exact, memory_bytes=states - 1), True)):
-        question = Question(DENSE, PLAIN, Cluster(chip, gpus_per_node=1), 1, 512, GUESS, 0, 0)
+        question = Question(shape, PLAIN, Cluster(chip, gpus_per_node=1), 1, 512, GUESS, 0, 0)
         if refused:
             with pytest.raises(ValueError, match="too small for one layer"):
                 reasons.check_one_layer(question)
