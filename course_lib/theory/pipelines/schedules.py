@@ -1,5 +1,6 @@
 """Pipeline schedules: the order in which each stage runs its passes. No times here."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,8 +40,9 @@ class Schedule:
     """The order of passes on each stage.
 
     `chunks` parts of the model lie on each stage. A micro-batch visits chunk 0 of all stages, then
-    chunk 1, and so on; with `both_ways` chunk 0 is visited from the first stage to the last and
-    chunk 1 from the last to the first, by other micro-batches.
+    chunk 1, and so on, always from the first stage to the last. With `v_shaped` it visits chunk 1
+    from the last stage back to the first; with `both_ways` other micro-batches do so, and each
+    visits one chunk of a stage.
     """
 
     name: str
@@ -48,11 +50,32 @@ class Schedule:
     orders: tuple[tuple[Pass, ...], ...]
     chunks: int = 1
     both_ways: bool = False
+    v_shaped: bool = False
 
     @property
     def stages(self) -> int:
         """Stages of the pipeline: one order each."""
         return len(self.orders)
+
+    @property
+    def visits(self) -> int:
+        """How many chunks of a stage one micro-batch goes through."""
+        return 1 if self.both_ways else self.chunks
+
+    def piece(self, stage: int, chunk: int) -> int:
+        """The number of a stage's chunk in the order of visits: chunk · stages + place."""
+        back = chunk and (self.both_ways or self.v_shaped)
+        return chunk * self.stages + (self.stages - 1 - stage if back else stage)
+
+    def stage_of(self, piece: int) -> int:
+        """The stage on which a piece lies: what `piece` has counted, the other way round."""
+        turn, place = divmod(piece, self.stages)
+        return self.stages - 1 - place if turn and (self.both_ways or self.v_shaped) else place
+
+    def beside(self, piece: int, step: int) -> int | None:
+        """The piece visited next (`step` 1) or before (-1); None at an end of the way."""
+        way = self.stages * self.visits
+        return piece + step if (piece + step) // way == piece // way else None
 
 
 def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
@@ -77,12 +100,13 @@ def schedule(
 
     `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1), `group` how
     many micro-batches it sends through a chunk before the next chunk; without a group it needs
-    micro-batches in multiples of the stages. "dualpipe" needs an even number of stages and an even
-    number of micro-batches of at least twice the stages. Raises ValueError otherwise.
+    micro-batches in multiples of the stages. "zbv" needs 2 · stages - 1 micro-batches or more;
+    "dualpipe" an even number of stages and an even number of micro-batches of at least twice the
+    stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stages", stages, most=MOST_STAGES)
-    each = 3 if name == "zb1p" else 2  # forward, and backward in one or in two parts
+    each = {"zb1p": 3, "zbv": 2 * 3}.get(name, 2)  # forward, and backward in one or in two parts
     passes = each * stages * micro_batches * virtual_stages
     listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
     sizes = (stages, micro_batches)
@@ -92,6 +116,8 @@ def schedule(
     )
     if name == "dualpipe":
         return Schedule(name, micro_batches, orders, chunks=2, both_ways=True)
+    if name == "zbv":
+        return Schedule(name, micro_batches, orders, chunks=2, v_shaped=True)
     return Schedule(name, micro_batches, orders, virtual_stages)
 
 
@@ -189,6 +215,31 @@ def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
         if len(waiting) > late:
             passes.append(waiting.pop(0))
     return (*passes, *waiting)
+
+
+def zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """ZB-V: chunk 0 on the way down the stages, chunk 1 on the way back up.
+
+    Warm up until the first micro-batches return, then one pass of each kind in turn; at the end
+    the gradients of the input go first, and those of the weights fill the gaps. Source: Qi et al.
+    2023, arXiv:2401.10241, section 6; Qi et al. 2024, arXiv:2405.15362, for the V.
+    """
+    _check_order(stage, stages, micro_batches)
+    check_schedule("zbv", stages, micro_batches)
+    behind = stages - stage  # stages from here to the turn of the V, with this one
+    down, up = [(FORWARD, 0)], [(FORWARD, 1)]
+    back = [[(INPUT, chunk), (WEIGHT, chunk)] for chunk in (0, 1)]
+    steps = down * (2 * behind - 1) + (up + down) * stage + (up + back[1]) * behind
+    steps += (down + back[0] + up + back[1]) * (micro_batches - stages - behind + 1)
+    steps += (back[0] + up + back[1]) * (behind - 1)
+    steps += [(INPUT, 0), (INPUT, 1)] * stage + back[0] * behind
+    steps += [(WEIGHT, 1)] * stage + [(WEIGHT, 0)] * stage
+    done: Counter[tuple[str, int]] = Counter()
+    order = []
+    for kind, chunk in steps:
+        order.append(Pass(kind, done[kind, chunk], chunk))
+        done[kind, chunk] += 1
+    return tuple(order)
 
 
 def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
@@ -291,5 +342,6 @@ _ORDERS = {
     "gpipe": gpipe_order,
     "1f1b": one_f_one_b_order,
     "zb1p": zb1p_order,
+    "zbv": zbv_order,
     "dualpipe": dualpipe_order,
 }

@@ -53,6 +53,48 @@ def test_zb1p_is_torchs_order(stages, micro_batches):
 
 
 @pytest.mark.torch_internals
+@every(("stages", "micro_batches"), [(1, 3), (2, 3), (3, 5), (4, 8), (5, 20), (8, 16)])
+def test_zbv_is_torchs_order(stages, micro_batches):
+    """Which torch's authors wrote from the same paper; and from arXiv:2405.15362, whose V it is."""
+    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    settings_of_torch = _Sizes(2, stages, micro_batches, micro_batches)
+    settings_of_torch.num_stages = 2 * stages
+    plan = schedule("zbv", stages, micro_batches)
+    for rank, order in enumerate(plan.orders):
+        theirs = torch_schedules.ScheduleZBVZeroBubble._calculate_single_rank_operations(
+            settings_of_torch, rank
+        )
+        ours = [(work.kind, work.micro_batch, plan.piece(rank, work.chunk)) for work in order]
+        assert ours == _torch_order(theirs, 1)
+
+
+@every(("stages", "micro_batches"), [(1, 1), (2, 3), (3, 5), (4, 12), (8, 15), (8, 32)])
+def test_zbv_leaves_no_gap_and_holds_p(stages, micro_batches):
+    """For equal F, I and W: arXiv:2401.10241, section 6; the memory of 1F1B's first stage."""
+    ran = simulate(schedule("zbv", stages, micro_batches), PassTimes())
+    one = simulate(schedule("1f1b", stages, micro_batches), PassTimes())
+    assert ran.makespan == 3 * micro_batches + (stages - 1) / 2
+    for stage, tasks in enumerate(ran.by_stage):
+        assert tasks[0].start == stage / 2
+        assert tasks[-1].end - tasks[0].start == ran.busy[stage] == 3 * micro_batches
+        assert ran.in_flight(stage) == stages == one.in_flight(0)
+
+
+def test_a_micro_batch_goes_down_the_v_and_back_up():
+    plan = schedule("zbv", 3, 5)
+    way = [(plan.stage_of(piece), piece // 3) for piece in range(6)]
+    assert way == [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1)]
+    assert [plan.piece(*place) for place in way] == list(range(6))
+    assert [plan.beside(piece, 1) for piece in range(6)] == [1, 2, 3, 4, 5, None]
+
+
+def test_dualpipes_two_ways_are_not_one():
+    plan = schedule("dualpipe", 4, 8)
+    assert [plan.stage_of(piece) for piece in range(8)] == [0, 1, 2, 3, 3, 2, 1, 0]
+    assert [plan.beside(piece, -1) for piece in range(8)] == [None, 0, 1, 2, None, 4, 5, 6]
+
+
+@pytest.mark.torch_internals
 @every(("stages", "micro_batches"), [(4, 8), (5, 7), (2, 3)])
 def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -119,7 +161,8 @@ class _Sizes:
 
 ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}
 OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
-PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4)]
+PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 5)]
+IN_A_V = PLANS[2]
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
@@ -160,6 +203,10 @@ PROBES = {
         {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
         {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
     ),
+    "zbv_order": Probe(schedules.zbv_order, ORDER, OTHER_ORDER),
+    "Schedule.piece": Probe(IN_A_V.piece, {"stage": 1, "chunk": 1}, {"stage": 2, "chunk": 0}),
+    "Schedule.stage_of": Probe(IN_A_V.stage_of, {"piece": 1}, {"piece": 4}),
+    "Schedule.beside": Probe(IN_A_V.beside, {"piece": 1, "step": 1}, {"piece": 4, "step": -1}),
     "dualpipe_order": Probe(
         schedules.dualpipe_order,
         ORDER | {"micro_batches": 16},
