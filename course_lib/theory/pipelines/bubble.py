@@ -53,7 +53,8 @@ def bubble_time(
     W <= B-W <= 2W; dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
     and F&B >= B, on the two middle stages (the others idle no longer). All stages take equal times
     and transfers are free. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2
-    of DeepSeek-V3, arXiv:2412.19437; zbv: found by simulation. Raises ValueError where a form would give a negative time.
+    of DeepSeek-V3, arXiv:2412.19437; that of zbv was found by simulation. Raises ValueError where
+    a form would give a negative time.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     each = (times or PassTimes()).of(1)[0]

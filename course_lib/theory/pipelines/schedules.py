@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from course_lib.checked import checked
@@ -40,17 +40,16 @@ class Schedule:
     """The order of passes on each stage.
 
     `chunks` parts of the model lie on each stage. A micro-batch visits chunk 0 of all stages, then
-    chunk 1, and so on, always from the first stage to the last. With `v_shaped` it visits chunk 1
-    from the last stage back to the first; with `both_ways` other micro-batches do so, and each
-    visits one chunk of a stage.
+    chunk 1, and so on, in `way` "rounds" always from the first stage to the last. In "v" it visits
+    chunk 1 from the last stage back to the first; in "both ways" other micro-batches do so, and
+    each visits one chunk of a stage.
     """
 
     name: str
     micro_batches: int
     orders: tuple[tuple[Pass, ...], ...]
     chunks: int = 1
-    both_ways: bool = False
-    v_shaped: bool = False
+    way: str = "rounds"
 
     @property
     def stages(self) -> int:
@@ -60,17 +59,22 @@ class Schedule:
     @property
     def visits(self) -> int:
         """How many chunks of a stage one micro-batch goes through."""
-        return 1 if self.both_ways else self.chunks
+        return 1 if self.way == "both ways" else self.chunks
 
     def piece(self, stage: int, chunk: int) -> int:
         """The number of a stage's chunk in the order of visits: chunk · stages + place."""
-        back = chunk and (self.both_ways or self.v_shaped)
+        back = chunk and self.way != "rounds"
         return chunk * self.stages + (self.stages - 1 - stage if back else stage)
 
     def stage_of(self, piece: int) -> int:
         """The stage on which a piece lies: what `piece` has counted, the other way round."""
         turn, place = divmod(piece, self.stages)
-        return self.stages - 1 - place if turn and (self.both_ways or self.v_shaped) else place
+        return self.stages - 1 - place if turn and self.way != "rounds" else place
+
+    def apart(self) -> "Schedule":
+        """The same with each "F&B" as two passes, forward first."""
+        orders = (tuple(part for work in order for part in work.parts) for order in self.orders)
+        return replace(self, orders=tuple(orders))
 
     def beside(self, piece: int, step: int) -> int | None:
         """The piece visited next (`step` 1) or before (-1); None at an end of the way."""
@@ -115,9 +119,9 @@ def schedule(
         for stage in range(stages)
     )
     if name == "dualpipe":
-        return Schedule(name, micro_batches, orders, chunks=2, both_ways=True)
+        return Schedule(name, micro_batches, orders, chunks=2, way="both ways")
     if name == "zbv":
-        return Schedule(name, micro_batches, orders, chunks=2, v_shaped=True)
+        return Schedule(name, micro_batches, orders, chunks=2, way="v")
     return Schedule(name, micro_batches, orders, virtual_stages)
 
 

@@ -85,9 +85,9 @@ def _passes(task):
 
 
 def _place(line, stage, chunk):
-    if line.schedule.both_ways:
+    if line.schedule.way == "both ways":
         return line.stages - 1 - stage if chunk else stage
-    if line.schedule.v_shaped and chunk:
+    if line.schedule.way == "v" and chunk:
         return 2 * line.stages - 1 - stage
     return chunk * line.stages + stage
 
