@@ -519,7 +519,7 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 #
 # **ZB-V** leaves no gap either, and holds no more than 1F1B's first stage. Each device has two chunks, laid out as
 # the V of section 11.4: a micro-batch goes down the first chunks and back up the second (lighter) ones. It ends where it began, so
-# the first device can start the backward pass at once, and soon frees what it kept (section 6 there).
+# the first device can start the backward pass at once, and soon frees what it kept (section 6 there). The stepper of section 11.3 has it, too.
 
 # %%
 in_a_v = simulation.timeline("zbv", stages=4, micro_batches=8)
