@@ -28,6 +28,7 @@ from course_lib.theory.pipelines.schedules import (
     Pass,
     Schedule,
     _one_in_turn,
+    apart,
     schedule,
     split_backward,
 )
@@ -136,7 +137,7 @@ def test_zbv_is_one_process_and_holds_p_on_every_stage(ranks):
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_dualpipe_with_two_copies_is_one_process(ranks):
     """Each rank has two parts; the copies' gradients are summed, and passes run one by one."""
-    plan = schedule("dualpipe", ranks, 2 * ranks).apart()
+    plan = apart(schedule("dualpipe", ranks, 2 * ranks))
     assert not any(work.backward for order in plan.orders for work in order)
     foretold = simulate(plan, PassTimes())
     for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=ranks)):
@@ -226,7 +227,7 @@ def followed(plans):
 
 def test_each_stage_holds_at_each_pass_what_the_stepper_shows():
     plans = [schedule(name, 4, m, chunks) for name, m, chunks in PLANS]
-    plans.append(schedule("dualpipe", 4, 8).apart())
+    plans.append(apart(schedule("dualpipe", 4, 8)))
     foretold = [pipeline_moments(simulate(plan, PassTimes())) for plan in plans]
     for stage, seen in enumerate(launch.run(followed, plans, ranks=4)):
         for plan, moments, passes in zip(plans, foretold, seen, strict=True):

@@ -205,7 +205,8 @@ def test_the_stages_of_a_pipeline_have_all_parameters(job):
     assume(layout.schedule != "dualpipe")
     alone = replace(layout, tp=1, ep=1)
     stages = [local_parameters(shape, alone, stage) for stage in range(layout.pp)]
-    copied = shape.vocab * shape.hidden * (shape.tied_embeddings and layout.pp > 1)
+    copies = shape.tied_embeddings and layout.pp > 1 and layout.schedule != "zbv"
+    copied = shape.vocab * shape.hidden * copies
     assert sum(stage.total for stage in stages) == shape.parameters().total + copied
     cut = [local_parameters(shape, layout, stage).total for stage in range(layout.pp)]
     assert sum(cut) * layout.tp * layout.ep >= sum(stage.total for stage in stages)

@@ -138,5 +138,6 @@ def _messages(plan: Schedule, task: Task) -> list[Message]:
 
 def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:
     """The stage that has the next (step 1) or the previous (-1) piece of the model."""
-    other = plan.beside(plan.piece(stage, chunk), step)
-    return None if other is None else plan.stage_of(other)
+    piece = plan.pieces[stage][chunk]
+    same_way = (piece + step) // plan.length == piece // plan.length
+    return plan.homes[piece + step] if same_way else None

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from course_lib.checked import checked
@@ -61,25 +62,32 @@ class Schedule:
         """How many chunks of a stage one micro-batch goes through."""
         return 1 if self.way == "both ways" else self.chunks
 
-    def piece(self, stage: int, chunk: int) -> int:
-        """The number of a stage's chunk in the order of visits: chunk · stages + place."""
-        back = chunk and self.way != "rounds"
-        return chunk * self.stages + (self.stages - 1 - stage if back else stage)
+    @property
+    def length(self) -> int:
+        """How many pieces one micro-batch visits; those of both ways are two lots."""
+        return self.stages * self.visits
 
-    def stage_of(self, piece: int) -> int:
-        """The stage on which a piece lies: what `piece` has counted, the other way round."""
-        turn, place = divmod(piece, self.stages)
-        return self.stages - 1 - place if turn and self.way != "rounds" else place
+    @cached_property
+    def homes(self) -> tuple[int, ...]:
+        """The stage of each piece, in the order of visits: chunk 0 of all stages, chunk 1, …"""
+        down = tuple(range(self.stages))
+        later = down if self.way == "rounds" else down[::-1]
+        return down + later * (self.chunks - 1)
 
-    def apart(self) -> "Schedule":
-        """The same with each "F&B" as two passes, forward first."""
-        orders = (tuple(part for work in order for part in work.parts) for order in self.orders)
-        return replace(self, orders=tuple(orders))
+    @cached_property
+    def pieces(self) -> tuple[tuple[int, ...], ...]:
+        """The other way round, pieces[stage][chunk]: the number of each stage's chunk."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        for piece, stage in enumerate(self.homes):
+            found[stage].append(piece)
+        return tuple(map(tuple, found))
 
-    def beside(self, piece: int, step: int) -> int | None:
-        """The piece visited next (`step` 1) or before (-1); None at an end of the way."""
-        way = self.stages * self.visits
-        return piece + step if (piece + step) // way == piece // way else None
+
+@checked
+def apart(plan: Schedule) -> Schedule:
+    """The same orders with each "F&B" as two passes, forward first."""
+    orders = (tuple(part for work in order for part in work.parts) for order in plan.orders)
+    return replace(plan, orders=tuple(orders))
 
 
 def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:

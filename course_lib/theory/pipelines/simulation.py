@@ -96,14 +96,14 @@ class _Simulation:
         if work.kind == OVERLAPPED:
             return [need for part in work.parts for need in self._needs(stage, part)]
         kind, i, chunk, _ = work
-        piece = self.plan.piece(stage, chunk)
+        piece = self.plan.pieces[stage][chunk]
         if kind == WEIGHT:
             return [((BACKWARD, i, piece), 0.0)]
         own = [] if kind == FORWARD else [((FORWARD, i, piece), 0.0)]
-        other = self.plan.beside(piece, -1 if kind == FORWARD else 1)
-        if other is None:
-            return own
-        hop = 0.0 if self.plan.stage_of(other) == stage else self.hop
+        other = piece + (-1 if kind == FORWARD else 1)
+        if other // self.plan.length != piece // self.plan.length:
+            return own  # an end of the way
+        hop = 0.0 if self.plan.homes[other] == stage else self.hop
         return [*own, ((FORWARD if kind == FORWARD else BACKWARD, i, other), hop)]
 
     def _makes(self, stage: int, work: Pass) -> list[tuple[str, int, int]]:
@@ -113,12 +113,12 @@ class _Simulation:
         kind, i, chunk, _ = work
         if kind == WEIGHT:
             return []
-        return [(FORWARD if kind == FORWARD else BACKWARD, i, self.plan.piece(stage, chunk))]
+        return [(FORWARD if kind == FORWARD else BACKWARD, i, self.plan.pieces[stage][chunk])]
 
     def _deadlock(self) -> str:
         waits = []
         for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
-            at = self.plan.stage_of(piece)
+            at = self.plan.homes[piece]
             waits.append(f"stage {stage} for {kind} of micro-batch {i} on stage {at}")
         return (
             f"the orders deadlock, waiting are {'; '.join(waits[:4])}: "

@@ -342,9 +342,9 @@ def _sends(line, stage, task, kinds):
     count = 0
     for kind, chunk in passes:
         step = 1 if kind == "F" else -1
-        other = line.schedule.beside(line.schedule.piece(stage, chunk), step)
-        there = stage if other is None else line.schedule.stage_of(other)
-        count += kind in kinds and there != stage
+        piece, length = line.schedule.pieces[stage][chunk], line.schedule.length
+        onward = (piece + step) // length == piece // length
+        count += kind in kinds and onward and line.schedule.homes[piece + step] != stage
     return count
 
 

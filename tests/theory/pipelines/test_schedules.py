@@ -64,7 +64,7 @@ def test_zbv_is_torchs_order(stages, micro_batches):
         theirs = torch_schedules.ScheduleZBVZeroBubble._calculate_single_rank_operations(
             settings_of_torch, rank
         )
-        ours = [(work.kind, work.micro_batch, plan.piece(rank, work.chunk)) for work in order]
+        ours = [(work.kind, work.micro_batch, plan.pieces[rank][work.chunk]) for work in order]
         assert ours == _torch_order(theirs, 1)
 
 
@@ -82,16 +82,14 @@ def test_zbv_leaves_no_gap_and_holds_p(stages, micro_batches):
 
 def test_a_micro_batch_goes_down_the_v_and_back_up():
     plan = schedule("zbv", 3, 5)
-    way = [(plan.stage_of(piece), piece // 3) for piece in range(6)]
-    assert way == [(0, 0), (1, 0), (2, 0), (2, 1), (1, 1), (0, 1)]
-    assert [plan.piece(*place) for place in way] == list(range(6))
-    assert [plan.beside(piece, 1) for piece in range(6)] == [1, 2, 3, 4, 5, None]
+    assert plan.homes == (0, 1, 2, 2, 1, 0) and plan.length == 6
+    assert plan.pieces == ((0, 5), (1, 4), (2, 3))
 
 
 def test_dualpipes_two_ways_are_not_one():
     plan = schedule("dualpipe", 4, 8)
-    assert [plan.stage_of(piece) for piece in range(8)] == [0, 1, 2, 3, 3, 2, 1, 0]
-    assert [plan.beside(piece, -1) for piece in range(8)] == [None, 0, 1, 2, None, 4, 5, 6]
+    assert plan.homes == (0, 1, 2, 3, 3, 2, 1, 0) and plan.length == 4
+    assert schedule("interleaved", 2, 4, 3).homes == (0, 1) * 3
 
 
 @pytest.mark.torch_internals
@@ -162,7 +160,6 @@ class _Sizes:
 ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}
 OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
 PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 5)]
-IN_A_V = PLANS[2]
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
@@ -203,10 +200,10 @@ PROBES = {
         {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
         {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
     ),
-    "zbv_order": Probe(schedules.zbv_order, ORDER, OTHER_ORDER),
-    "Schedule.piece": Probe(IN_A_V.piece, {"stage": 1, "chunk": 1}, {"stage": 2, "chunk": 0}),
-    "Schedule.stage_of": Probe(IN_A_V.stage_of, {"piece": 1}, {"piece": 4}),
-    "Schedule.beside": Probe(IN_A_V.beside, {"piece": 1, "step": 1}, {"piece": 4, "step": -1}),
+    "zbv_order": Probe(
+        schedules.zbv_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}
+    ),
+    "apart": Probe(schedules.apart, {"plan": PLANS[0]}, {"plan": PLANS[1]}),
     "dualpipe_order": Probe(
         schedules.dualpipe_order,
         ORDER | {"micro_batches": 16},

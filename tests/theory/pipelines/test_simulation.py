@@ -66,8 +66,8 @@ def test_every_timeline_is_possible(name, data, transfer, skew):
         for place in range(places):
             start, end = ends["F", i, place]
             assert ends["B", i, place][0] >= end
-            there, here = (line.schedule.stage_of(piece) for piece in (max(place - 1, 0), place))
-            hop = transfer if there != here else 0.0
+            homes = line.schedule.homes
+            hop = transfer if homes[place - 1] != homes[place] else 0.0
             if place:
                 assert start >= ends["F", i, place - 1][1] + hop
                 assert ends["B", i, place - 1][0] >= ends["B", i, place][1] + hop
