@@ -301,7 +301,7 @@ _UNEVEN = PassTimes((1, 1.5, 1, 1), (2, 3, 2, 2))
     hints=(
         "How long is the first micro-batch on its way, there and back?",
         "After that each later one costs the slow stage's 1.5 + 3.",
-        "Section 11.5: what does stage 1 do while the first micro-batch is away?",
+        "Section 11.6: what does stage 1 do while the first micro-batch is away?",
     ),
 )
 def _slow_end(answer: Any) -> None:

@@ -26,7 +26,12 @@ from course_lib.theory.memory.peak import worst_stage
 VERSION = "torchtitan 0.3.0"
 FILE = "titan_plan.py"
 # Names of torch.distributed.pipelining; any other order of passes is not one of these.
-_SCHEDULES = {"1f1b": "1F1B", "interleaved": "Interleaved1F1B", "gpipe": "GPipe"}
+_SCHEDULES = {
+    "1f1b": "1F1B",
+    "interleaved": "Interleaved1F1B",
+    "gpipe": "GPipe",
+    "zbv": "ZBVZeroBubble",
+}
 _RECOMPUTE = {"none": "None", "full": "FullAC.Config()", "operators": "SelectiveAC.Config()"}
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 

@@ -15,6 +15,7 @@ SCHEDULE_NAMES = {
     "1F1B": "1f1b",
     "interleaved": "interleaved",
     "ZB1P": "zb1p",
+    "ZB-V": "zbv",
     "DualPipe": "dualpipe",
 }
 _FORMULA = ("gpipe", "1f1b", "interleaved")  # idle for (p-1) passes, forward and backward

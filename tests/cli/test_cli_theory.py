@@ -130,7 +130,15 @@ def test_memory_names_the_layout_and_the_worst_stage(text):
 
 @pytest.mark.parametrize(
     ("schedule", "micro_batches"),
-    [("1f1b", 4), ("zb1p", 4), ("naive", 4), ("dualpipe", 8), ("interleaved", 8), ("gpipe", 4)],
+    [
+        ("1f1b", 4),
+        ("zb1p", 4),
+        ("naive", 4),
+        ("zbv", 8),
+        ("dualpipe", 8),
+        ("interleaved", 8),
+        ("gpipe", 4),
+    ],
 )
 def test_memory_fills_the_pipeline_unless_told_otherwise(data, schedule, micro_batches):
     spread = ["--pp", "4", "--schedule", schedule]

@@ -53,8 +53,9 @@ def versions(result):
 def test_every_schedule_stands_beside_its_library(two, four):
     names = ["scratch naive", "scratch gpipe", "torch gpipe", "scratch 1f1b", "torch 1f1b"]
     names += ["scratch interleaved", "torch interleaved", "scratch zb1p"]
+    assert list(versions(four)) == names, "four micro-batches do not fill a V of four stages"
+    assert list(versions(two)) == [*names, "scratch zbv"]
     for result in (two, four):
-        assert list(versions(result)) == names
         for version in result.comparison.versions:
             assert version.gradient_difference < 1e-6
             assert version.losses == pytest.approx(result.comparison.losses_one_process, rel=1e-5)
@@ -70,12 +71,22 @@ def test_messages_are_as_predicted(two, four):
             assert sent == versions(result)[f"{kind} {name}"].predicted_sent
 
 
+def test_zbv_keeps_one_table(two):
+    """Embedding and head are on the first stage, so that nobody sums two copies."""
+    ours = versions(two)["scratch zbv"]
+    assert ours.sent == ours.predicted_sent == {"send-recv": (8, 8 * BOUNDARY)}
+    assert "all-reduce" in versions(two)["scratch 1f1b"].sent
+    assert [stage.layers for stage in two.stages["zbv"]] == [[2, 1], [1, 1]]
+    assert [stage.most_held for stage in two.stages["zbv"]] == [4, 4]  # chunks
+
+
 def test_layers_are_divided_unevenly(two, four):
     assert [stage.layers for stage in two.stages["1f1b"]] == [[3], [2]]
     assert [stage.layers for stage in two.stages["interleaved"]] == [[2, 1], [1, 1]]
     assert [stage.layers for stage in four.stages["gpipe"]] == [[3], [2], [2], [2]]
     assert four.stages["interleaved"][0].layers == [2, 1]
-    tables = {version.stored["weights"] for version in two.comparison.versions}
+    straight = [one for one in two.comparison.versions if one.name != "scratch zbv"]
+    tables = {version.stored["weights"] for version in straight}
     assert len(tables) == 1
 
 
@@ -192,6 +203,10 @@ def test_bad_options_are_explained():
 def test_what_does_not_fit_the_ranks_is_explained():
     of_three = [
         ({"model": "2x16x2"}, "pp.virtual_stages 3 leaves a stage without a layer"),
+        (
+            {"schedule": "zbv", "model": "6x16x2"},
+            "accumulation of zbv must be at least 5",
+        ),
         (
             {"schedule": "interleaved"},
             "accumulation 4 is not divisible by pp 3",

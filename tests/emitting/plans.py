@@ -87,6 +87,10 @@ PLANS = {
         _job("llama2-70b", replace(SEVENTY, zero_stage=3, schedule="gpipe")),
         "torchtitan",
     ),
+    "70b in a v": (
+        _job("llama2-70b", replace(SEVENTY, zero_stage=3, schedule="zbv")),
+        "torchtitan",
+    ),
     "70b, first layers recomputed": (
         _job("llama2-70b", SEVENTY, replace(FULL, recompute_layers=5)),
         "megatron",

@@ -84,7 +84,7 @@ def test_each_module_is_in_one_chunk(name, read):
     job: Job = PLANS[name]
     (text,) = emitting.files("torchtitan", job, name).values()
     parallelism = read(text).parallelism
-    looped = job.layout.virtual_stages > 1
+    looped = job.layout.chunks > job.layout.pp
     schedule = get_schedule_class(parallelism.pipeline_parallel_schedule)
     assert issubclass(schedule, PipelineScheduleMulti) == looped
     chunks = parallelism.module_fqns_per_model_part

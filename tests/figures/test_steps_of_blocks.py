@@ -30,6 +30,7 @@ SETTINGS = {
     "1f1b, one": lambda: steppers.schedule("1f1b", 6, 1),
     "interleaved": lambda: steppers.schedule("interleaved", 6, 12),
     "zb1p": lambda: steppers.schedule("zb1p", 6, 12),
+    "zbv": lambda: steppers.schedule("zbv", 6, 12),
     "dualpipe": lambda: steppers.schedule("dualpipe", 4, 8),
 }
 
@@ -47,7 +48,8 @@ def test_frames_are_readable(name: str) -> None:
         drawn = draw(picture)
         assert not faults(drawn), (name, step, faults(drawn))
         assert ElementTree.fromstring(drawn.svg).get("aria-label") == picture.sentence
-        assert len(drawn.svg) < 34_000, (name, step)
+        most = 42_000 if name == "zbv" else 34_000  # six passes of each micro-batch on a stage
+        assert len(drawn.svg) < most, (name, step)
 
 
 def test_the_first_picture_of_the_course_is_small() -> None:

@@ -72,6 +72,7 @@ FIGURES = {
     "1f1b": lambda: figures.timeline({"1f1b": tasks("1f1b", 4, 8)}, seconds=False),
     "interleaved": lambda: figures.timeline({"a": tasks("interleaved", 4, 8, 2)}, seconds=False),
     "zb1p": lambda: figures.timeline({"zb1p": tasks("zb1p", 4, 8)}, seconds=False),
+    "zbv": lambda: figures.timeline({"V": tasks("zbv", 4, 8)}, seconds=False),
     "dualpipe": lambda: figures.timeline({"both ways": tasks("dualpipe", 8, 20)}, seconds=False),
     "large": lambda: figures.timeline({"1f1b": tasks("1f1b", 64, 64)}, seconds=False),
     "two": lambda: figures.timeline(
@@ -209,7 +210,7 @@ def test_later_chunks_look_different():
 
 
 def test_the_height_is_the_same_whatever_is_drawn():
-    alone = ("1f1b", "interleaved", "zb1p", "dualpipe", "one stage")
+    alone = ("1f1b", "interleaved", "zb1p", "zbv", "dualpipe", "one stage")
     assert {FIGURES[name]().height_pt for name in alone} == {270}
 
 

@@ -244,6 +244,13 @@ def test_memory_says_whether_it_fits() -> None:
             "not divisible by stages 4",
         ),
         (
+            lambda: panels.pipeline("zbv"),
+            "stages",
+            5,
+            4,
+            "micro_batches of zbv must be at least 9",
+        ),
+        (
             lambda: panels.pipeline("dualpipe"),
             "stages",
             8,

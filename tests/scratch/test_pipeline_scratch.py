@@ -28,14 +28,19 @@ from course_lib.theory.pipelines.schedules import (
     Pass,
     Schedule,
     _one_in_turn,
+    apart,
     schedule,
     split_backward,
 )
 from course_lib.theory.pipelines.simulation import simulate
 
 VOCAB, HIDDEN, SEQUENCE = 11, 16, 8
-# Seven samples: no number of micro-batches above 1 makes them equal.
-PLANS = [("naive", 3, 1), ("gpipe", 3, 1), ("1f1b", 5, 1), ("zb1p", 5, 1), ("interleaved", 4, 2)]
+# Eleven samples: no number of micro-batches below that makes them equal.
+SAMPLES = 11
+PLANS = [
+    *(("naive", 3, 1), ("gpipe", 3, 1), ("1f1b", 5, 1), ("zb1p", 5, 1)),
+    *(("interleaved", 4, 2), ("zbv", 7, 1)),
+]
 
 
 def gpt(layers):
@@ -43,7 +48,7 @@ def gpt(layers):
     return GPT(layers, HIDDEN, 2, VOCAB, SEQUENCE)
 
 
-def samples(count=7):
+def samples(count=SAMPLES):
     text = torch.randint(VOCAB, (count, SEQUENCE + 1), generator=torch.manual_seed(1))
     return text[:, :-1], text[:, 1:]
 
@@ -65,9 +70,9 @@ def one_process(layers):
 
 
 def pipelined(plan, group):
-    rank, sizes = launch.init(), uneven(plan.stages * plan.chunks)
-    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world)
-    pipeline = Pipeline(parts, plan.orders, group)
+    rank, sizes = launch.init(), uneven(plan.stages * plan.visits)
+    parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world, plan.way)
+    pipeline = Pipeline(parts, plan.orders, group, way=plan.way)
     with log_wire() as log, count_held(parts) as held:
         loss = pipeline.run(micro_batches(plan.micro_batches))
     dist.all_reduce(loss)
@@ -81,7 +86,7 @@ def pipelined(plan, group):
     return {
         "gap": max(gaps),
         "loss gap": abs(float(loss) - expected),
-        "held": held.most / plan.chunks,
+        "held": held.most / plan.visits,
         "left": len(pipeline.held),
         "sent": log.sent(),
     }
@@ -110,8 +115,35 @@ def test_every_schedule_is_equal_to_one_process(ranks):
 def test_messages_of_unequal_micro_batches_add_up():
     plan = schedule("1f1b", 2, 3)
     for (result,) in launch.run(all_pipelined, [plan], ranks=2):
-        size = 4 * 7 * SEQUENCE * HIDDEN  # all samples pass each boundary once a direction
+        size = 4 * SAMPLES * SEQUENCE * HIDDEN  # all samples pass each boundary once a direction
         assert result["sent"] == {"send-recv": (3, size), "all-reduce": (1, 4 * VOCAB * HIDDEN)}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_zbv_is_one_process_and_holds_p_on_every_stage(ranks):
+    """The memory of 1F1B's first stage, as the simulation says; twice the messages."""
+    plan = schedule("zbv", ranks, 2 * ranks - 1)
+    foretold = simulate(plan, PassTimes())
+    straight = schedule("1f1b", ranks, 2 * ranks - 1)
+    for stage, (result, one) in enumerate(launch.run(all_pipelined, [plan, straight], ranks=ranks)):
+        assert result["gap"] < 2e-7 and result["loss gap"] < 2e-6 and result["left"] == 0
+        assert result["held"] == foretold.in_flight(stage) == ranks
+        # Embedding and head are on the first stage: no copies of the table have to be summed.
+        assert list(result["sent"]) == ["send-recv"]
+        count, size = result["sent"]["send-recv"]
+        assert (count, size) == tuple(2 * each for each in one["sent"]["send-recv"])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_dualpipe_with_two_copies_is_one_process(ranks):
+    """Each rank has two parts; the copies' gradients are summed, and passes run one by one."""
+    plan = apart(schedule("dualpipe", ranks, 2 * ranks))
+    assert not any(work.backward for order in plan.orders for work in order)
+    foretold = simulate(plan, PassTimes())
+    for stage, (result,) in enumerate(launch.run(all_pipelined, [plan], ranks=ranks)):
+        assert result["gap"] < 2e-7 and result["loss gap"] < 2e-6 and result["left"] == 0
+        assert result["held"] == foretold.in_flight(stage)
+        assert "all-reduce" not in result["sent"], "both copies of the tied table are on each end"
 
 
 def zb_h2(stages, micro_batches):
@@ -185,8 +217,9 @@ def followed(plans):
     rank, seen = launch.init(), []
     group = wires([range(rank.world)])
     for plan in plans:
-        sizes = uneven(plan.stages * plan.chunks)
-        pipeline = Following(cut(gpt(sum(sizes)), sizes, rank.rank, rank.world), plan.orders, group)
+        sizes = uneven(plan.stages * plan.visits)
+        parts = cut(gpt(sum(sizes)), sizes, rank.rank, rank.world, plan.way)
+        pipeline = Following(parts, plan.orders, group, way=plan.way)
         pipeline.run(micro_batches(plan.micro_batches))
         seen.append(pipeline.seen)
     return seen
@@ -194,6 +227,7 @@ def followed(plans):
 
 def test_each_stage_holds_at_each_pass_what_the_stepper_shows():
     plans = [schedule(name, 4, m, chunks) for name, m, chunks in PLANS]
+    plans.append(apart(schedule("dualpipe", 4, 8)))
     foretold = [pipeline_moments(simulate(plan, PassTimes())) for plan in plans]
     for stage, seen in enumerate(launch.run(followed, plans, ranks=4)):
         for plan, moments, passes in zip(plans, foretold, seen, strict=True):

@@ -25,7 +25,7 @@ _COUNTS = {
     "--stage": "pipeline rank, or worst (default)",
 }
 _NAMES = {
-    "--schedule": "1f1b (default), gpipe, interleaved, zb1p, dualpipe or naive",
+    "--schedule": "1f1b (default), gpipe, interleaved, zb1p, zbv, dualpipe or naive",
     "--unit": "GB (default) or GiB, for the table; JSON is in bytes",
 }
 
@@ -80,7 +80,7 @@ def _layout(arguments: argparse.Namespace) -> "Layout":
     schedule = arguments.schedule or "1f1b"
     pp = count(arguments, "pp", 1)
     # No more micro-batches than this are ever in flight, under any schedule but gpipe.
-    filled = pp * (2 if schedule in ("interleaved", "dualpipe") else 1)
+    filled = pp * (2 if schedule in ("interleaved", "zbv", "dualpipe") else 1)
     return Layout(
         micro_batch=count(arguments, "micro_batch", 1),
         accumulation=count(arguments, "accumulation", filled),

@@ -63,7 +63,7 @@ def sleep(
     trainee = make(training)
     batch = training.batches(trainee.rank.device)[0]
     trainee.backward(batch)  # without sleep: the first passes of a model take longer
-    seconds = {kind: each / plan.chunks for kind, each in times.of(1)[0].items()}
+    seconds = {kind: each / plan.visits for kind, each in times.of(1)[0].items()}
     asleep = Asleep(trainee.pipeline, seconds)
     dist.barrier()
     trainee.backward(batch)

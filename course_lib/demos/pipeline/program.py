@@ -20,12 +20,13 @@ from course_lib.demos.shared.prediction import predicted_sent, predicted_stored,
 from course_lib.demos.shared.ranks import from_all_ranks
 from course_lib.demos.shared.training import OneProcess, Training, one_process
 from course_lib.measure.saved_tensors import count_held
+from course_lib.scratch.pipeline.runtime import Pipeline
 from course_lib.scratch.pipeline.stage import wires
 from course_lib.theory.inputs.layout import Layout
 from course_lib.validation import choice, divisible, number, whole
 
-# DualPipe holds every layer twice, and a bidirectional runtime is another program.
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p")
+# DualPipe holds every layer twice, which neither optimizer nor prediction here expects.
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv")
 
 
 @dataclass(frozen=True)
@@ -67,13 +68,19 @@ class Options(BatchOptions):
         """The one that was asked for, or every schedule that fits these ranks."""
         if self.schedule != "all":
             return [self.layout(self.schedule, ranks)]
-        fits = ranks > 1 and self.micro_batches % ranks == 0
-        fits = fits and ranks * self.virtual_stages <= self.training().size[0]
-        names = [name for name in SCHEDULES if name != "interleaved" or fits]
+        layers, pipeline = self.training().size[0], mine.get("Pipeline", self.parts)
+        in_turns = ranks > 1 and self.micro_batches % ranks == 0
         # A Pipeline of the learner's has whole backward passes, unless it goes beyond the exercise.
-        if not hasattr(mine.get("Pipeline", self.parts), "backward_input"):
-            names.remove("zb1p")
-        return [self.layout(name, ranks) for name in names]
+        fits = {
+            "interleaved": in_turns and ranks * self.virtual_stages <= layers,
+            "zb1p": hasattr(pipeline, "backward_input"),
+            "zbv": pipeline is Pipeline and self.fills_a_v(ranks),
+        }
+        return [self.layout(name, ranks) for name in SCHEDULES if fits.get(name, True)]
+
+    def fills_a_v(self, ranks: int) -> bool:
+        """Whether there are micro-batches and layers enough for ZB-V on these ranks."""
+        return self.micro_batches >= 2 * ranks - 1 and self.training().size[0] >= 2 * ranks
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,8 @@ def main(options: Options) -> Result:
         trainee = make(training)
         versions.append(_followed(trainee, training, layout, reference))
         stages[layout.schedule] = from_all_ranks(_stage(trainee, training, layout))
-        # Alone, torch divides a table that two of its stages share twice by the micro-batches.
+        # torch divides a table that two stages of a rank share twice by the micro-batches: alone,
+        # and in a V.
         if layout.schedule in LIBRARY and rank.world > 1:
             library = Library(training, layout, group, rank)
             versions.append(_followed(library, training, layout, reference))

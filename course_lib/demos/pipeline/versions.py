@@ -38,8 +38,9 @@ class Staged(Trainee):
     ) -> None:
         self.name = f"{kind} {layout.schedule}"
         self.layout, self.group, self.rank = layout, group, rank
-        layers = layout.chunk_layers(training.shape())
-        self.parts = cut(training.build(rank.device), layers, rank.rank, rank.world)
+        self.plan = plan_of(layout)
+        layers, place = layout.chunk_layers(training.shape()), (rank.rank, rank.world)
+        self.parts = cut(training.build(rank.device), layers, *place, self.plan.way)
         model = nn.ModuleList(self.parts)
         super().__init__(model, training.optimizer(model.parameters()))
 
@@ -68,10 +69,12 @@ class Scratch(Staged):
         kind = "your Pipeline" if theirs else "scratch"
         super().__init__(kind, training, layout, group, rank)
         pipeline: type[Pipeline] = mine.get("Pipeline", parts)
-        self.pipeline = pipeline(self.parts, plan_of(layout).orders, group)
+        # What a learner builds knows no other way than rounds.
+        way: dict[str, Any] = {} if self.plan.way == "rounds" else {"way": self.plan.way}
+        self.pipeline = pipeline(self.parts, self.plan.orders, group, **way)
 
     def backward(self, batch: Batch) -> Tensor:
-        """All passes of this stage; the last one returns the loss, the others 0."""
+        """All passes of this stage; the one with the model's end returns the loss, others 0."""
         pieces = [part.chunk(self.layout.accumulation) for part in batch]
         return self.pipeline.run(list(zip(*pieces, strict=True)))
 

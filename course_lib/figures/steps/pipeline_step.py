@@ -27,6 +27,7 @@ _TITLES = {
     "1f1b": "1F1B",
     "interleaved": "Interleaved 1F1B",
     "zb1p": "Zero bubble, ZB-H1",
+    "zbv": "Zero bubble, ZB-V",
     "dualpipe": "DualPipe",
 }
 _NAMES = {"F": "forward", "B": "backward", "I": "input grad.", "W": "weight grad."}
@@ -50,7 +51,7 @@ def pipeline_step(line: Timeline, moments: Sequence[Moment], step: int) -> Drawi
 
 
 def _sentence(line: Timeline, moment: Moment) -> str:
-    share = 1 if line.schedule.both_ways else line.schedule.chunks
+    share = line.schedule.visits
     held = ", ".join(f"{len(at.held) / share:g}" for at in moment.stages)
     most = ", ".join(f"{at.most:g}" for at in moment.stages)
     return (
@@ -136,7 +137,7 @@ def _stage(drawing: Drawing, plan: Schedule, at: AtStage, stage: int, top: float
     middle = top + _HELD_ROW / 2
     _name(drawing, stage, middle)
     _running(drawing, at.running, top)
-    rows = 1 if plan.both_ways else plan.chunks
+    rows = plan.visits
     width = min(22.0, (_SLOTS_END - _SLOTS) / plan.micro_batches)
     height = (_HELD_ROW - 4) / rows
     slots = {

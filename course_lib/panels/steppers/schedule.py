@@ -59,7 +59,7 @@ def _view(line: Timeline, moments: tuple[Moment, ...], step: int) -> View:
 
 def _share(line: Timeline) -> int:
     """Chunks that make a whole micro-batch."""
-    return 1 if line.schedule.both_ways else line.schedule.chunks
+    return line.schedule.visits
 
 
 def _each(counts: list[float]) -> str:

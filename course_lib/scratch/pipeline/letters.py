@@ -41,17 +41,24 @@ class Letter(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way of a micro-batch: piece q of the model lies on q % stages."""
+    """The way of a micro-batch over pieces 0, 1, … of all stages.
+
+    In "rounds" piece q lies on stage q % stages. In a "v" the second chunk
+    of pieces goes back up, from the last stage to the first; so it does with
+    "both ways", where it is the way of other micro-batches, through a second
+    copy of the model.
+    """
 
     stages: int
     chunks: int  # pieces on each stage
+    way: str = "rounds"
 
     def needed(self, work: Pass, stage: int) -> Letter | None:
         """What must be here before pass `work` of `stage`, if anything."""
         if work.kind == "W":
             return None  # I has left here what it needs
         letter = Letter(_kind(work), work.micro_batch, self._at(work, stage))
-        return letter if self._exists(letter.source) else None
+        return letter if self._joined(letter) else None
 
     def made(self, work: Pass, stage: int) -> Letter | None:
         """What `stage` sends after pass `work`, if anything."""
@@ -59,7 +66,7 @@ class Route(NamedTuple):
             return None  # gradients of weights stay here
         to = self._at(work, stage) + (1 if work.kind == "F" else -1)
         letter = Letter(_kind(work), work.micro_batch, to)
-        return letter if self._exists(to) else None
+        return letter if self._joined(letter) else None
 
     def between(
         self, source: int, receiver: int, order: Order
@@ -68,14 +75,25 @@ class Route(NamedTuple):
         if source == receiver:
             return []
         made = (self.made(work, source) for work in order)
-        return [x for x in made if x and x.to % self.stages == receiver]
+        return [x for x in made if x and self.stage_of(x.to) == receiver]
+
+    def stage_of(self, piece: int) -> int:
+        """The stage on which a piece lies."""
+        turn, place = divmod(piece, self.stages)
+        back = turn and self.way != "rounds"
+        return self.stages - 1 - place if back else place
 
     def _at(self, work: Pass, stage: int) -> int:
         """The piece that pass `work` of `stage` goes through."""
-        return work.chunk * self.stages + stage
+        back = work.chunk and self.way != "rounds"
+        place = self.stages - 1 - stage if back else stage
+        return work.chunk * self.stages + place
 
-    def _exists(self, piece: int) -> bool:
-        return 0 <= piece < self.stages * self.chunks
+    def _joined(self, letter: Letter) -> bool:
+        """Whether there is such a pair of pieces, on one way."""
+        visits = 1 if self.way == "both ways" else self.chunks
+        length = visits * self.stages
+        return letter.to // length == letter.source // length
 
 
 def _kind(work: Pass) -> str:

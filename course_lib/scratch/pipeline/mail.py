@@ -18,7 +18,7 @@ class Mail:
 
     So a stage waits for nothing but what its next pass needs, and every order
     that can run at all runs here. `blank(i)` makes the tensor into which a
-    message about micro-batch i is received.
+    message about micro-batch i is received; `way`: see `Route`.
 
     A trace: two stages, two micro-batches, 1F1B. Stage 0 runs F0 F1 B0 B1 and
     stage 1 runs F0 B0 F1 B1; piece = stage. A letter is (kind, micro-batch,
@@ -45,11 +45,12 @@ class Mail:
         orders: Sequence[Order],
         group: Wires,
         blank: Callable[[int], Tensor],
+        way: str = "rounds",
     ) -> None:
         self.stage = dist.get_rank(group.up)
         self.group, self.blank = group, blank
         chunks = 1 + max(work.chunk for work in orders[0])
-        self.route = Route(len(orders), chunks)
+        self.route = Route(len(orders), chunks, way)
         # By sender: the letters that it will send us, and the one under way.
         self.queues = [
             deque(self.route.between(source, self.stage, order))
@@ -68,7 +69,7 @@ class Mail:
         if letter is None:
             return None
         while letter not in self.box:
-            self._receive(letter.source % self.route.stages)
+            self._receive(self.route.stage_of(letter.source))
         if letter.kind == "B":  # an answer: what we sent has arrived
             self._let_go(Letter("F", letter.micro_batch, letter.source))
         return self.box.pop(letter)
@@ -78,7 +79,7 @@ class Mail:
         letter = self.route.made(work, self.stage)
         if letter is None or result is None:
             return
-        receiver = letter.to % self.route.stages
+        receiver = self.route.stage_of(letter.to)
         if receiver == self.stage:
             self.box[letter] = result
         else:

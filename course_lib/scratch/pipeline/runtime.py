@@ -2,7 +2,8 @@
 
 GPipe: Huang et al. 2018, arXiv:1811.06965, section 2.2; 1F1B and chunks:
 Narayanan et al. 2021, arXiv:2104.04473, section 2.2; a backward pass in two:
-Qi et al. 2023, arXiv:2401.10241, section 2.
+Qi et al. 2023, arXiv:2401.10241, section 2, and section 6 for the V; both
+ways: DeepSeek-V3, arXiv:2412.19437, section 3.2.1.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,12 @@ from course_lib.scratch.accumulation import (
 )
 from course_lib.scratch.pipeline.letters import Order, Pass
 from course_lib.scratch.pipeline.mail import Mail
-from course_lib.scratch.pipeline.stage import Part, Wires, sum_tied_gradients
+from course_lib.scratch.pipeline.stage import (
+    Part,
+    Wires,
+    sum_copied_gradients,
+    sum_tied_gradients,
+)
 
 # Input, output, and the gradient of the output where I has it and W not yet.
 _Held = tuple[Tensor, Tensor, Tensor | None]
@@ -30,6 +36,7 @@ class Pipeline:
 
     `orders` has the passes of every stage, as `letters.Pass` describes them.
     `loss_sum` gives the loss, summed over tokens, of logits and labels.
+    `way` is that of a micro-batch over the stages, as in `letters.Route`.
     """
 
     def __init__(
@@ -38,8 +45,10 @@ class Pipeline:
         orders: Sequence[Order],
         group: Wires,
         loss_sum: Callable[[Tensor, Tensor], Tensor] = loss_sum,
+        way: str = "rounds",
     ) -> None:
         self.parts, self.orders, self.group = parts, orders, group
+        self.way = way
         self.order = orders[dist.get_rank(group.up)]
         self.loss_sum = loss_sum
         self.do: dict[str, _Run] = {
@@ -53,17 +62,20 @@ class Pipeline:
         """Leave in `.grad` the gradient of the mean loss over all tokens.
 
         Every stage gets all micro-batches, for their shapes; they may differ
-        in size. Returns the mean loss on the last stage and 0 on the others.
+        in size. Returns the mean loss on the stage with the model's end and
+        0 on the others.
         """
         self.window, self.tokens = window, count_tokens(window)
         self.loss = torch.zeros((), device=self.tokens.device)
         self.held: dict[tuple[int, int], _Held] = {}  # by micro-batch, chunk
-        mail = Mail(self.orders, self.group, self.blank)
+        mail = Mail(self.orders, self.group, self.blank, self.way)
         for work in self.order:
             result = self.compute(work, mail.take(work))
             mail.send(work, result)
         mail.finish()
         sum_tied_gradients(self.parts, self.group)
+        if self.way == "both ways":
+            sum_copied_gradients(self.parts, self.group)
         return self.loss
 
     def compute(self, work: Pass, arrived: Tensor | None) -> Tensor | None:

@@ -41,14 +41,21 @@ class Part(nn.Module):
 
 
 def cut(
-    model: GPT, layers: Sequence[int], stage: int, stages: int
+    model: GPT,
+    layers: Sequence[int],
+    stage: int,
+    stages: int,
+    way: str = "rounds",
 ) -> list[Part]:
     """This stage's parts of a model in pieces of `layers[0]`, … layers.
 
-    Piece q lies on stage q % stages, as its chunk q // stages.
+    Piece q lies on stage q % stages, as its chunk q // stages. In a "v" and
+    with "both ways" the second chunk counts from the model's end.
     """
     stops = list(accumulate(layers))
-    pieces = range(stage, len(layers), stages)
+    pieces = list(range(stage, len(layers), stages))
+    if way != "rounds":
+        pieces = [stage, len(layers) - 1 - stage]
     return [Part(model, stops[q] - layers[q], stops[q]) for q in pieces]
 
 
@@ -81,10 +88,30 @@ def wires(pipelines: Sequence[Sequence[int]]) -> Wires:
 
 def sum_tied_gradients(parts: Sequence[Part], group: Wires) -> None:
     """Both copies of the tied table get the sum of both gradients."""
-    if dist.get_world_size(group.up) == 1:
+    if any(part.first for part in parts) and any(part.last for part in parts):
         return  # one table: autograd has added both
     for part in parts:
         if part.first or part.last:
             table = part.embedding if part.first else part.head
             assert table.weight.grad is not None  # backward is over
             dist.all_reduce(table.weight.grad, group=group.ends)
+
+
+def sum_copied_gradients(parts: Sequence[Part], group: Wires) -> None:
+    """With both ways a stage and its mirror image hold the same parts.
+
+    Both get the sum of both gradients: each sends its own to the other.
+    """
+    rank = dist.get_rank(group.up)
+    mirror = dist.get_world_size(group.up) - 1 - rank
+    in_order = list(parts) if rank < mirror else list(reversed(parts))
+    peer = dist.get_global_rank(group.up, mirror)
+    there, back = group[:2] if rank < mirror else (group.down, group.up)
+    for weight in nn.ModuleList(in_order).parameters():  # a tied one once
+        assert weight.grad is not None  # backward is over
+        theirs = torch.empty_like(weight.grad)
+        sent = dist.isend(weight.grad, peer, group=there)
+        dist.recv(theirs, peer, group=back)
+        assert sent is not None  # only for a rank outside the group
+        sent.wait()
+        weight.grad += theirs

@@ -10,6 +10,8 @@ from course_lib.theory.inputs.schedule_rules import (
     SCHEDULES,
     check_schedule,
     chunks_in_flight,
+    chunks_on_a_stage,
+    stage_of_chunk,
 )
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import choice, divisible, flag, told, whole
@@ -119,7 +121,7 @@ class Layout:
         if len(self.stage_layers) != self.chunks:
             raise ValueError(
                 f"stage_layers {told(self.stage_layers)} has {len(self.stage_layers)} entries: "
-                f"give pp*virtual_stages = {self.chunks}"
+                f"give {self._pieces} = {self.chunks}"
             )
 
     @property
@@ -134,8 +136,13 @@ class Layout:
 
     @property
     def chunks(self) -> int:
-        """Pieces into which the layers are cut: pp · virtual_stages."""
-        return self.pp * self.virtual_stages
+        """Pieces into which the layers are cut: pp · virtual_stages, 2 pp under "zbv"."""
+        return self.pp * chunks_on_a_stage(self.schedule, self.virtual_stages)
+
+    @property
+    def _pieces(self) -> str:
+        """How `chunks` comes about, for messages."""
+        return "2*pp" if self.schedule == "zbv" else "pp*virtual_stages"
 
     @property
     def shard_ranks(self) -> int:
@@ -226,7 +233,7 @@ class Layout:
             )
         if self.stage_layers is None and self.chunks > shape.layers:
             raise ValueError(
-                f"pp*virtual_stages {self.chunks} leaves a stage without a layer: "
+                f"{self._pieces} {self.chunks} leaves a stage without a layer: "
                 f"take at most {shape.layers}, the model's layers"
             )
 
@@ -260,15 +267,23 @@ class Layout:
         return shape.layer_kinds(start, stop)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
-        """Chunks held by one pipeline rank: stage, stage + pp, … ; two mirrored ones in DualPipe.
+        """Chunks held by one pipeline rank: stage, stage + pp, …
 
-        Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3,
-        arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters).
+        Two mirrored ones in DualPipe, of pp, and in ZB-V, of 2 pp. Sources: Narayanan et al. 2021,
+        arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3, arXiv:2412.19437, section 3.2.1
+        (DualPipe holds two copies of the parameters); Qi et al. 2023, arXiv:2401.10241, section 6.
         """
         whole("stage", stage, least=0, most=self.pp - 1)
         if self.schedule == "dualpipe":
             return stage, self.pp - 1 - stage
+        if self.schedule == "zbv":
+            return stage, self.chunks - 1 - stage
         return tuple(range(stage, self.chunks, self.pp))
+
+    def stage_of(self, chunk: int) -> int:
+        """The pipeline rank that holds a chunk; of the two in DualPipe, the first direction's."""
+        whole("chunk", chunk, least=0, most=self.chunks - 1)
+        return stage_of_chunk(self.schedule, self.pp, chunk)
 
     def holds_ends(self, stage: int) -> tuple[bool, bool]:
         """Whether pipeline rank `stage` has the embedding, and whether it has the head."""
@@ -292,7 +307,7 @@ class Layout:
     def most_in_flight(self, chunk: int) -> int:
         """Micro-batches whose activations one chunk holds at its most."""
         whole("chunk", chunk, least=0, most=self.chunks - 1)
-        stage = chunk % self.pp
+        stage = self.stage_of(chunk)
         if chunk == self.chunks - 1:  # which is the first to work backward
             return self.in_flight(stage)[chunk]
         only = [int(its == chunk) for its in self.stage_chunks(stage)]

@@ -8,7 +8,7 @@ from course_lib.validation import choice, divisible, text, whole
 # As many as layers, for which see shape.py; no pipeline is nearly as long as MOST_STAGES.
 MOST_CHUNKS = 10_000
 MOST_STAGES = 1024
-SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "dualpipe")
+SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe")
 
 
 @checked
@@ -28,8 +28,9 @@ def check_schedule(
     microbatch_group_size_per_virtual_pipeline_stage; N in Llama 3, arXiv:2407.21783, section
     3.3.2): all of them, or at least `stages`, as many as must be in the last group, too, since the
     stages would wait for each other. None: `stages`, which then have to divide the micro-batches.
-    "dualpipe" feeds half of the micro-batches in from either end. `words`: what the caller calls
-    stages and micro-batches.
+    "dualpipe" feeds half of the micro-batches in from either end; "zbv" has two chunks on each
+    stage and at least as many micro-batches as fill it, 2 stages - 1. `words`: what the caller
+    calls stages and micro-batches.
     """
     whole("words", len(words), 2, 2)
     stages_word, batches_word = words
@@ -52,6 +53,32 @@ def check_schedule(
         _even(stages_word, stages)
         _even(batches_word, micro_batches)
         whole(f"{batches_word} of dualpipe", micro_batches, least=2 * stages)
+    if name == "zbv":
+        whole(f"{batches_word} of zbv", micro_batches, least=2 * stages - 1)
+
+
+@checked
+def chunks_on_a_stage(name: str, virtual_stages: int = 1) -> int:
+    """Into how many pieces of the model each stage's part is cut: 2 in "zbv".
+
+    Otherwise `virtual_stages`; both chunks of a stage of "dualpipe" are whole parts.
+    """
+    choice("schedule", name, SCHEDULES)
+    whole("virtual_stages", virtual_stages, most=MOST_CHUNKS)
+    return 2 if name == "zbv" else virtual_stages
+
+
+@checked
+def stage_of_chunk(name: str, stages: int, chunk: int) -> int:
+    """The stage on which piece `chunk` of the model lies: chunk % stages, in "zbv" down and up.
+
+    "dualpipe" has every piece on two stages, of which this is the one of the first direction.
+    """
+    choice("schedule", name, SCHEDULES)
+    whole("stages", stages)
+    whole("chunk", chunk, least=0)
+    turn, place = divmod(chunk, stages)
+    return stages - 1 - place if name == "zbv" and turn else place
 
 
 def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None:
@@ -92,19 +119,20 @@ def chunks_in_flight(
     """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
 
     With p stages and m micro-batches. naive: 1; gpipe: m; 1f1b: min(m, p - stage); zb1p: min(m, p),
-    since the weights' part of backward waits; dualpipe: 1f1b in both directions, p + 1 in all;
+    since the weights' part of backward waits; zbv: 2p passes of chunks, 2p - stage - 1 of the first
+    and stage + 1 of the second or one more and one less; dualpipe: 1f1b in both directions, p + 1;
     interleaved: 2(p - stage - 1) + (v - 1)N + 1 passes of chunks, v = virtual_stages, N = `group`,
     p unless it is given. These many are held again and again, shared among the chunks in changing
     ways: before the first backward pass, or with `layers`, how many each chunk of the stage has,
     when they have most layers.
     Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022,
-    arXiv:2205.05198, section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1);
+    arXiv:2205.05198, section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1; ZB-V in section 6);
     DeepSeek-V3, arXiv:2412.19437, table 2.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stage", stage, least=0, most=stages - 1)
     if layers is not None:
-        chunks = 2 if name == "dualpipe" else virtual_stages
+        chunks = 2 if name == "dualpipe" else chunks_on_a_stage(name, virtual_stages)
         whole("len(layers)", len(layers), chunks, chunks)
         whole("sum(layers)", sum(layers), least=0)
     if name == "interleaved" and virtual_stages > 1:
@@ -114,10 +142,21 @@ def chunks_in_flight(
         if layers is not None:
             counts = _heaviest(counts, micro_batches, group or stages, layers)
         return {stage + turn * stages: count for turn, count in enumerate(counts)}
+    if name == "zbv":
+        most = (
+            (2 * stages - stage - 1, stage + 1),
+            (min(micro_batches, 2 * stages - stage), stage),
+        )
+        first, second = max(most, key=lambda held: _layers_held(held, layers or (1, 1)))
+        return {stage: first, 2 * stages - 1 - stage: second}
     if name == "dualpipe":  # micro_batches / 2 is at least p
         return {chunk: stages - chunk for chunk in (stage, stages - 1 - stage)}
     held = {"naive": 1, "gpipe": micro_batches, "zb1p": stages}.get(name, stages - stage)
     return {stage: min(micro_batches, held)}
+
+
+def _layers_held(held: Sequence[int], layers: Sequence[int]) -> int:
+    return sum(count * each for count, each in zip(held, layers, strict=True))
 
 
 def _dealt_out(passes: int, m: int, v: int, group: int) -> list[int]:

@@ -237,7 +237,7 @@ def _end_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> tupl
     if last:
         ends += shape.head_parameters().norms
     # The last stage has a copy of a tied embedding, unless it is the first as well.
-    shared = shape.tied_embeddings and layout.holds_ends(layout.pp - 1)[0]
+    shared = shape.tied_embeddings and layout.holds_ends(layout.stage_of(layout.chunks - 1))[0]
     if last and not shared:
         ends += table
     return table, ends

@@ -338,7 +338,9 @@ def _pipeline(step: _Step) -> Iterator[Collective]:
     size = step.activation_bytes(inside=False)
     embedding, head = step.ends
     chunks = len(layout.stage_chunks(step.stage))
-    there, back = (chunks - head) * step.passes, (chunks - embedding) * step.passes
+    stays = layout.schedule == "zbv" and step.stage == layout.pp - 1  # where the V turns
+    there = (chunks - head - stays) * step.passes
+    back = (chunks - embedding - stays) * step.passes
     yield group.calls("activations", "send-recv", there, size)
     yield group.calls("gradients", "send-recv", back, size, kind="gradients")
     what, copies = _copied_parameters(step)
@@ -357,7 +359,8 @@ def _copied_parameters(step: _Step) -> tuple[str, int]:
     shape, layout = step.job.shape, step.job.layout
     if layout.schedule == "dualpipe":
         return "gradients of both copies", local_parameters(shape, layout, step.stage).total
-    if shape.tied_embeddings and any(step.ends):
+    embedding, head = step.ends
+    if shape.tied_embeddings and embedding != head:  # both on one stage are one table
         return "tied embedding", -(-shape.vocab // layout.tp) * shape.hidden
     return "tied embedding", 0
 

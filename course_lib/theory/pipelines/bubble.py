@@ -5,7 +5,11 @@ transfers); uneven stages and slow links need `pipeline.timeline`.
 """
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.schedule_rules import check_schedule, chunks_in_flight
+from course_lib.theory.inputs.schedule_rules import (
+    check_schedule,
+    chunks_in_flight,
+    chunks_on_a_stage,
+)
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import BACKWARD, FORWARD, OVERLAPPED, WEIGHT
 from course_lib.validation import whole
@@ -45,10 +49,12 @@ def bubble_time(
 
     naive m(p-1)(F+B); gpipe, 1f1b (p-1)(F+B); interleaved (p-1)(F+B)/v with any `group`, and
     (p-1 + (v-1)(p-m))(F+B)/v for m < p; zb1p (p-1)(F+B-2W), which
-    holds for m >= p and W <= min(F, B-W); dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
+    holds for m >= p and W <= min(F, B-W); zbv (p-1)(B-W)/2, which holds for F <= B-W and
+    W <= B-W <= 2W; dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
     and F&B >= B, on the two middle stages (the others idle no longer). All stages take equal times
     and transfers are free. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2
-    of DeepSeek-V3, arXiv:2412.19437. Raises ValueError where a form would give a negative time.
+    of DeepSeek-V3, arXiv:2412.19437; that of zbv was found by simulation. Raises ValueError where
+    a form would give a negative time.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     each = (times or PassTimes()).of(1)[0]
@@ -58,6 +64,7 @@ def bubble_time(
         "naive": micro_batches * (stages - 1) * both,
         "interleaved": (stages - 1 + late) * both / virtual_stages,
         "zb1p": (stages - 1) * (both - 2 * weight),
+        "zbv": (stages - 1) * (each[BACKWARD] - weight) / 2,
         "dualpipe": (stages / 2 - 1) * (each[OVERLAPPED] + each[BACKWARD] - 3 * weight),
     }.get(name, (stages - 1) * both)
     if idle < 0:
@@ -79,8 +86,9 @@ def in_flight(
     """Most micro-batches whose activations `stage` holds at once; a chunk is 1/v of one.
 
     The sum of `schedule_rules.chunks_in_flight`, whose docstring has the forms: a chunk of
-    DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages.
+    DualPipe is a whole micro-batch, one of an interleaved schedule 1 / virtual_stages, one of ZB-V
+    a half.
     """
     sizes = (stages, micro_batches, virtual_stages)
     held = chunks_in_flight(name, *sizes, stage=stage, group=group)
-    return sum(held.values()) / virtual_stages
+    return sum(held.values()) / chunks_on_a_stage(name, virtual_stages)

@@ -58,7 +58,6 @@ def pipeline_moments(line: Timeline) -> tuple[Moment, ...]:
     times = _times(line)
     held: list[list[Held]] = [[] for _ in range(line.stages)]
     most = [0.0] * line.stages
-    at_once = 1 if line.schedule.both_ways else line.schedule.chunks
     starts, ends = _by_time(line, times)
     running: list[Task | None] = [None] * line.stages
     moments = []
@@ -69,7 +68,7 @@ def pipeline_moments(line: Timeline) -> tuple[Moment, ...]:
         for task in starts[place]:
             running[task.stage] = task
             _take(held[task.stage], task)
-            most[task.stage] = max(most[task.stage], len(held[task.stage]) / at_once)
+            most[task.stage] = max(most[task.stage], len(held[task.stage]) / line.schedule.visits)
         sent = tuple(letter for task in ends[place] for letter in _messages(line.schedule, task))
         stages = tuple(
             AtStage(running[stage], tuple(sorted(held[stage])), most[stage])
@@ -139,8 +138,6 @@ def _messages(plan: Schedule, task: Task) -> list[Message]:
 
 def _neighbour(plan: Schedule, stage: int, chunk: int, step: int) -> int | None:
     """The stage that has the next (step 1) or the previous (-1) piece of the model."""
-    if plan.both_ways:
-        there = stage + (step if chunk == 0 else -step)
-        return there if 0 <= there < plan.stages else None
-    piece = chunk * plan.stages + stage + step
-    return piece % plan.stages if 0 <= piece < plan.stages * plan.chunks else None
+    piece = plan.pieces[stage][chunk]
+    same_way = (piece + step) // plan.length == piece // plan.length
+    return plan.homes[piece + step] if same_way else None

@@ -1,7 +1,9 @@
 """Pipeline schedules: the order in which each stage runs its passes. No times here."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from course_lib.checked import checked
@@ -39,20 +41,53 @@ class Schedule:
     """The order of passes on each stage.
 
     `chunks` parts of the model lie on each stage. A micro-batch visits chunk 0 of all stages, then
-    chunk 1, and so on; with `both_ways` chunk 0 is visited from the first stage to the last and
-    chunk 1 from the last to the first, by other micro-batches.
+    chunk 1, and so on, in `way` "rounds" always from the first stage to the last. In "v" it visits
+    chunk 1 from the last stage back to the first; in "both ways" other micro-batches do so, and
+    each visits one chunk of a stage.
     """
 
     name: str
     micro_batches: int
     orders: tuple[tuple[Pass, ...], ...]
     chunks: int = 1
-    both_ways: bool = False
+    way: str = "rounds"
 
     @property
     def stages(self) -> int:
         """Stages of the pipeline: one order each."""
         return len(self.orders)
+
+    @property
+    def visits(self) -> int:
+        """How many chunks of a stage one micro-batch goes through."""
+        return 1 if self.way == "both ways" else self.chunks
+
+    @property
+    def length(self) -> int:
+        """How many pieces one micro-batch visits; those of both ways are two lots."""
+        return self.stages * self.visits
+
+    @cached_property
+    def homes(self) -> tuple[int, ...]:
+        """The stage of each piece, in the order of visits: chunk 0 of all stages, chunk 1, …"""
+        down = tuple(range(self.stages))
+        later = down if self.way == "rounds" else down[::-1]
+        return down + later * (self.chunks - 1)
+
+    @cached_property
+    def pieces(self) -> tuple[tuple[int, ...], ...]:
+        """The other way round, pieces[stage][chunk]: the number of each stage's chunk."""
+        found: list[list[int]] = [[] for _ in range(self.stages)]
+        for piece, stage in enumerate(self.homes):
+            found[stage].append(piece)
+        return tuple(map(tuple, found))
+
+
+@checked
+def apart(plan: Schedule) -> Schedule:
+    """The same orders with each "F&B" as two passes, forward first."""
+    orders = (tuple(part for work in order for part in work.parts) for order in plan.orders)
+    return replace(plan, orders=tuple(orders))
 
 
 def _check_order(stage: int, stages: int, micro_batches: int, virtual_stages: int = 1) -> None:
@@ -77,12 +112,13 @@ def schedule(
 
     `virtual_stages` is the number of chunks per stage of "interleaved" (others: 1), `group` how
     many micro-batches it sends through a chunk before the next chunk; without a group it needs
-    micro-batches in multiples of the stages. "dualpipe" needs an even number of stages and an even
-    number of micro-batches of at least twice the stages. Raises ValueError otherwise.
+    micro-batches in multiples of the stages. "zbv" needs 2 · stages - 1 micro-batches or more;
+    "dualpipe" an even number of stages and an even number of micro-batches of at least twice the
+    stages. Raises ValueError otherwise.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stages", stages, most=MOST_STAGES)
-    each = 3 if name == "zb1p" else 2  # forward, and backward in one or in two parts
+    each = {"zb1p": 3, "zbv": 2 * 3}.get(name, 2)  # forward, and backward in one or in two parts
     passes = each * stages * micro_batches * virtual_stages
     listed("passes", passes, "take fewer stages or micro-batches", most=MOST_PASSES)
     sizes = (stages, micro_batches)
@@ -91,7 +127,9 @@ def schedule(
         for stage in range(stages)
     )
     if name == "dualpipe":
-        return Schedule(name, micro_batches, orders, chunks=2, both_ways=True)
+        return Schedule(name, micro_batches, orders, chunks=2, way="both ways")
+    if name == "zbv":
+        return Schedule(name, micro_batches, orders, chunks=2, way="v")
     return Schedule(name, micro_batches, orders, virtual_stages)
 
 
@@ -189,6 +227,31 @@ def split_backward(order: Sequence[Pass], late: int) -> tuple[Pass, ...]:
         if len(waiting) > late:
             passes.append(waiting.pop(0))
     return (*passes, *waiting)
+
+
+def zbv_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
+    """ZB-V: chunk 0 on the way down the stages, chunk 1 on the way back up.
+
+    Warm up until the first micro-batches return, then one pass of each kind in turn; at the end
+    the gradients of the input go first, and those of the weights fill the gaps. Source: Qi et al.
+    2023, arXiv:2401.10241, section 6; Qi et al. 2024, arXiv:2405.15362, for the V.
+    """
+    _check_order(stage, stages, micro_batches)
+    check_schedule("zbv", stages, micro_batches)
+    behind = stages - stage  # stages from here to the turn of the V, with this one
+    down, up = [(FORWARD, 0)], [(FORWARD, 1)]
+    back = [[(INPUT, chunk), (WEIGHT, chunk)] for chunk in (0, 1)]
+    steps = down * (2 * behind - 1) + (up + down) * stage + (up + back[1]) * behind
+    steps += (down + back[0] + up + back[1]) * (micro_batches - stages - behind + 1)
+    steps += (back[0] + up + back[1]) * (behind - 1)
+    steps += [(INPUT, 0), (INPUT, 1)] * stage + back[0] * behind
+    steps += [(WEIGHT, 1)] * stage + [(WEIGHT, 0)] * stage
+    done: Counter[tuple[str, int]] = Counter()
+    order = []
+    for kind, chunk in steps:
+        order.append(Pass(kind, done[kind, chunk], chunk))
+        done[kind, chunk] += 1
+    return tuple(order)
 
 
 def dualpipe_order(stage: int, stages: int, micro_batches: int) -> tuple[Pass, ...]:
@@ -291,5 +354,6 @@ _ORDERS = {
     "gpipe": gpipe_order,
     "1f1b": one_f_one_b_order,
     "zb1p": zb1p_order,
+    "zbv": zbv_order,
     "dualpipe": dualpipe_order,
 }

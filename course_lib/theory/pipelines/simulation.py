@@ -49,13 +49,11 @@ class _Simulation:
 
     def __init__(self, plan: Schedule, times: PassTimes) -> None:
         self.plan = plan
-        share = 1 if plan.both_ways else plan.chunks
         self.durations = [
-            {kind: seconds / share for kind, seconds in stage.items()}
+            {kind: seconds / plan.visits for kind, seconds in stage.items()}
             for stage in times.of(plan.stages)
         ]
-        self.depth = plan.stages * share  # places that a micro-batch visits
-        self.hop = times.transfer if plan.stages > 1 else 0.0
+        self.hop = times.transfer  # to another stage
         self.ended: dict[tuple[str, int, int], float] = {}
         self.waiting: dict[tuple[str, int, int], int] = {}
 
@@ -93,26 +91,20 @@ class _Simulation:
                 if key in self.waiting:
                     ready.append(self.waiting.pop(key))
 
-    def _place(self, stage: int, chunk: int) -> int:
-        """How many parts of the model come before `chunk` of `stage`."""
-        stages = self.plan.stages
-        if self.plan.both_ways:
-            return stages - 1 - stage if chunk else stage
-        return chunk * stages + stage
-
     def _needs(self, stage: int, work: Pass) -> list[tuple[tuple[str, int, int], float]]:
         """The passes that `work` needs, each with the time until its result is here."""
         if work.kind == OVERLAPPED:
             return [need for part in work.parts for need in self._needs(stage, part)]
         kind, i, chunk, _ = work
-        place = self._place(stage, chunk)
+        piece = self.plan.pieces[stage][chunk]
         if kind == WEIGHT:
-            return [((BACKWARD, i, place), 0.0)]
-        if kind == FORWARD:
-            return [((FORWARD, i, place - 1), self.hop)] if place else []
-        own = ((FORWARD, i, place), 0.0)
-        after = place + 1
-        return [own, ((BACKWARD, i, after), self.hop)] if after < self.depth else [own]
+            return [((BACKWARD, i, piece), 0.0)]
+        own = [] if kind == FORWARD else [((FORWARD, i, piece), 0.0)]
+        other = piece + (-1 if kind == FORWARD else 1)
+        if other // self.plan.length != piece // self.plan.length:
+            return own  # an end of the way
+        hop = 0.0 if self.plan.homes[other] == stage else self.hop
+        return [*own, ((FORWARD if kind == FORWARD else BACKWARD, i, other), hop)]
 
     def _makes(self, stage: int, work: Pass) -> list[tuple[str, int, int]]:
         """The results that others wait for; I and B make the same gradient of the input."""
@@ -121,15 +113,12 @@ class _Simulation:
         kind, i, chunk, _ = work
         if kind == WEIGHT:
             return []
-        return [(FORWARD if kind == FORWARD else BACKWARD, i, self._place(stage, chunk))]
+        return [(FORWARD if kind == FORWARD else BACKWARD, i, self.plan.pieces[stage][chunk])]
 
     def _deadlock(self) -> str:
-        stages = self.plan.stages
         waits = []
-        for (kind, i, place), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
-            at = place % stages
-            if self.plan.both_ways and i >= self.plan.micro_batches // 2:
-                at = stages - 1 - place
+        for (kind, i, piece), stage in sorted(self.waiting.items(), key=lambda item: item[1]):
+            at = self.plan.homes[piece]
             waits.append(f"stage {stage} for {kind} of micro-batch {i} on stage {at}")
         return (
             f"the orders deadlock, waiting are {'; '.join(waits[:4])}: "

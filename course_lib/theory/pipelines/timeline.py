@@ -91,7 +91,7 @@ class Timeline:
             held += task.kind in (FORWARD, OVERLAPPED)
             most = max(most, held)
             held -= task.kind in (BACKWARD, WEIGHT, OVERLAPPED)
-        return most if self.schedule.both_ways else most / self.schedule.chunks
+        return most / self.schedule.visits
 
     def repeated(self, turns: int) -> tuple[Task, ...]:
         """The tasks of `turns` such batches: each begins when the one before is flushed.

@@ -41,6 +41,10 @@ def test_chunks_of_a_stage():
     assert Layout(pp=4).stage_chunks(1) == (1,)
     interleaved = Layout(pp=2, schedule="interleaved", virtual_stages=3, accumulation=2)
     assert interleaved.stage_chunks(1) == (1, 3, 5)
+    in_a_v = Layout(pp=3, schedule="zbv", accumulation=5)
+    assert [in_a_v.stage_chunks(stage) for stage in range(3)] == [(0, 5), (1, 4), (2, 3)]
+    assert [in_a_v.stage_of(chunk) for chunk in range(6)] == [0, 1, 2, 2, 1, 0]
+    assert in_a_v.holds_ends(0) == (True, True) and in_a_v.holds_ends(2) == (False, False)
     assert Layout(pp=4, schedule="dualpipe", accumulation=8).stage_chunks(1) == (1, 2)
 
 
@@ -121,6 +125,12 @@ def test_bad_counts_are_named(field, bad):
             {"schedule": "dualpipe", "pp": 2, "accumulation": 5},
             "accumulation 5 is odd",
         ),
+        ({"schedule": "zbv", "pp": 4, "accumulation": 6}, "accumulation of zbv must be at least 7"),
+        ({"schedule": "zbv", "virtual_stages": 2}, "interleaved needs 2 or more, every other"),
+        (
+            {"schedule": "zbv", "pp": 2, "accumulation": 3, "stage_layers": (3, 3)},
+            r"has 2 entries: give 2\*pp = 4",
+        ),
         ({"reduce": "group"}, "reduce 'group' needs groups of micro-batches, which '1f1b' has not"),
         ({"stage_layers": (7, -1), "pp": 2}, r"stage_layers\[1\] must be at least 0"),
         ({"stage_layers": (3, 3), "pp": 3}, "has 2 entries: give pp"),
@@ -135,6 +145,7 @@ def test_bad_layouts_are_explained(fields, message):
     ("fields", "message"),
     [
         ({"tp": 3}, "heads 8 is not divisible by tp 3"),
+        ({"pp": 4, "schedule": "zbv", "accumulation": 7}, "2.pp 8 leaves a stage without"),
         ({"pp": 7}, "leaves a stage without a layer: take at most 6"),
         ({"pp": 2, "stage_layers": (3, 4)}, "sum to 7: make them sum to the model's 6 layers"),
         ({"ep": 2, "dp": 2}, "ep 2 has no experts to spread in this model"),
@@ -232,6 +243,7 @@ PROBES = {
         SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
     ),
     "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
+    "Layout.stage_of": Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
     "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
     "Layout.in_flight": Probe(
         GROUPED.in_flight, {"stage": 0}, {"stage": 1, "layers": Given((2, 1), before=(1, 2))}

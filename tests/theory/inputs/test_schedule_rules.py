@@ -4,7 +4,13 @@ import pytest
 from every import every
 from probes import Given, Probe, check
 
-from course_lib.theory.inputs.schedule_rules import SCHEDULES, check_schedule, chunks_in_flight
+from course_lib.theory.inputs.schedule_rules import (
+    SCHEDULES,
+    check_schedule,
+    chunks_in_flight,
+    chunks_on_a_stage,
+    stage_of_chunk,
+)
 
 
 def test_what_each_schedule_holds_by_hand():
@@ -19,6 +25,7 @@ def test_what_each_schedule_holds_by_hand():
         "gpipe": [{0: 8}, {3: 8}],
         "1f1b": [{0: 4}, {3: 1}],
         "zb1p": [{0: 4}, {3: 4}],
+        "zbv": [{0: 7, 7: 1}, {3: 4, 4: 4}],
         "dualpipe": [{0: 4, 3: 1}, {3: 1, 0: 4}],
     }
     # 2 (p - 1) + (v - 1) p + 1 = 11 passes: 4 to each chunk in turn.
@@ -32,6 +39,9 @@ def test_a_heavier_chunk_waits_for_its_worst_moment():
     """After 11 forward passes, 7 and 4, one goes to chunk 0 for each that comes back from 1."""
     assert chunks_in_flight("interleaved", 4, 8, 2, layers=(1, 2)) == {0: 7, 4: 4}
     assert chunks_in_flight("interleaved", 4, 8, 2, layers=(2, 1)) == {0: 8, 4: 3}
+    assert chunks_in_flight("zbv", 4, 8, stage=1, layers=(1, 2)) == {1: 6, 6: 2}
+    assert chunks_in_flight("zbv", 4, 8, stage=1, layers=(2, 1)) == {1: 7, 6: 1}
+    assert chunks_in_flight("zbv", 4, 7, layers=(2, 1)) == {0: 7, 7: 1}, "there is no eighth"
 
 
 @every(
@@ -46,6 +56,8 @@ def test_a_heavier_chunk_waits_for_its_worst_moment():
         (("interleaved", 4, 8, 2, {"group": 2}), "last has 2, and 4 stages would wait"),
         (("interleaved", 4, 9, 2, {"group": 4}), "last has 1, and 4 stages would wait"),
         (("1f1b", 4, 8, 1, {"group": 8}), "group 8 has no meaning for schedule '1f1b'"),
+        (("zbv", 4, 6), "micro_batches of zbv must be at least 7, got 6"),
+        (("zbv", 4, 8, 2), "virtual_stages 2 has no meaning for schedule 'zbv'"),
         (("dualpipe", 4, 6), "dualpipe must be at least 8, got 6"),
     ],
 )
@@ -69,6 +81,16 @@ PROBES = {
             "group": 8,
             "words": Given(("pp", "accumulation"), {"stages": 3}),
         },
+    ),
+    "chunks_on_a_stage": Probe(
+        chunks_on_a_stage,
+        {"name": "1f1b", "virtual_stages": 1},
+        {"name": "zbv", "virtual_stages": 3},
+    ),
+    "stage_of_chunk": Probe(
+        stage_of_chunk,
+        {"name": "zbv", "stages": 4, "chunk": 5},
+        {"name": "interleaved", "stages": 3, "chunk": 6},
     ),
     "chunks_in_flight": Probe(
         chunks_in_flight,

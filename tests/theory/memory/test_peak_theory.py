@@ -14,6 +14,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, RECIPES, Recipe
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.memory import activations
 from course_lib.theory.memory.breakdown import MemoryBreakdown
 from course_lib.theory.memory.ends import head_activation_bytes
@@ -377,7 +378,7 @@ def test_fewest_gpus_is_a_rounded_up_share():
 @st.composite
 def layouts(draw):
     """Layouts that fit every shape below at a sequence of 4096."""
-    schedule = draw(st.sampled_from(["naive", "gpipe", "1f1b", "interleaved", "zb1p", "dualpipe"]))
+    schedule = draw(st.sampled_from(SCHEDULES))
     pp = draw(st.sampled_from([2, 4] if schedule == "dualpipe" else [1, 2, 4]))
     dp, tp, cp = (draw(st.sampled_from([1, 2, 4])) for _ in range(3))
     return Layout(

@@ -118,6 +118,19 @@ def test_dualpipe_holds_the_parameters_twice():
     assert local_parameters(shape, layout, 1).total == shape.parameters().total
 
 
+def test_zbv_has_one_table_where_both_ends_are_one_stage():
+    """Four stages of six layers, each twice three; stage 0 has embedding and head as well."""
+    shape = MODELS["gpt2-124m"]
+    layout = Layout(pp=2, accumulation=3, schedule="zbv")
+    both = [local_parameters(shape, layout, stage) for stage in (0, 1)]
+    assert both[0].total + both[1].total == shape.parameters().total, "nothing twice"
+    assert both[1].ends_dense == 0 < both[0].ends_dense
+    of_1f1b = [
+        local_parameters(shape, Layout(pp=2, accumulation=3), stage).total for stage in (0, 1)
+    ]
+    assert sum(of_1f1b) == shape.parameters().total + shape.vocab * shape.hidden
+
+
 def test_experts_are_spread_over_ep_and_the_rest_is_not():
     shape = MODELS["mixtral-8x7b"]
     alone, spread = (local_parameters(shape, Layout(dp=8, ep=ep)) for ep in (1, 8))

@@ -312,7 +312,15 @@ def test_a_split_vocabulary_costs_at_the_ends():
 
 @every(
     ("schedule", "virtual"),
-    [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
+    [
+        ("naive", 1),
+        ("gpipe", 1),
+        ("1f1b", 1),
+        ("interleaved", 2),
+        ("zb1p", 1),
+        ("zbv", 1),
+        ("dualpipe", 1),
+    ],
 )
 def test_pipeline_sends_are_those_of_the_timeline(schedule, virtual):
     layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
@@ -331,13 +339,12 @@ def _sends(line, stage, task, kinds):
     passes = [(task.kind, task.chunk)]
     if task.kind == "F&B":
         passes = [("F", task.chunk), ("B", task.backward.chunk)]
-    last = line.stages * (1 if line.schedule.both_ways else line.schedule.chunks) - 1
     count = 0
     for kind, chunk in passes:
-        place = chunk * line.stages + stage
-        if line.schedule.both_ways:
-            place = line.stages - 1 - stage if chunk else stage
-        count += kind in kinds and place != (last if kind == "F" else 0)
+        step = 1 if kind == "F" else -1
+        piece, length = line.schedule.pieces[stage][chunk], line.schedule.length
+        onward = (piece + step) // length == piece // length
+        count += kind in kinds and onward and line.schedule.homes[piece + step] != stage
     return count
 
 
@@ -347,6 +354,8 @@ def test_pipeline_copies_of_parameters():
     assert entry(both, "pp", "tied embedding").size_bytes == 1000 * 512 * 2
     middle = traffic(Layout(pp=4, accumulation=8), shape=tied, stage=1)
     assert "tied embedding" not in {item.what for item in middle.collectives}
+    one_table = traffic(Layout(pp=2, accumulation=8, schedule="zbv"), shape=tied)
+    assert "tied embedding" not in {item.what for item in one_table.collectives}
     layout = Layout(pp=4, accumulation=8, schedule="dualpipe")
     copies = entry(traffic(layout), "pp", "gradients of both copies")
     assert copies.size_bytes == 2 * local_parameters(SHAPE, layout).total
@@ -520,7 +529,7 @@ def test_one_gpu_sends_nothing():
 def layouts(draw):
     tp, cp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
     dp, pp = draw(st.sampled_from([1, 2, 8])), draw(st.sampled_from([1, 2, 4]))
-    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb1p", "dualpipe"]))
+    schedule = draw(st.sampled_from(["gpipe", "1f1b", "interleaved", "zb1p", "zbv", "dualpipe"]))
     if schedule == "dualpipe" and pp == 1:
         schedule = "1f1b"
     return Layout(

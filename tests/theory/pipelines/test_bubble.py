@@ -24,7 +24,8 @@ def sizes(draw, name):
     if name == "dualpipe":
         stages = 2 * draw(st.integers(1, 4))
         return stages, 2 * stages + 2 * draw(st.integers(0, 6)), 1
-    return stages, draw(st.integers(1, 24)), 1
+    least = 2 * stages - 1 if name == "zbv" else 1
+    return stages, draw(st.integers(least, 24)), 1
 
 
 @every("name", ["naive", "gpipe", "1f1b", "interleaved"])
@@ -49,6 +50,24 @@ def test_zero_bubble_is_the_closed_form(p, more, forward, gradient, weight):
     times = PassTimes(**parts)
     line = timeline("zb1p", p, p + more, times=times)
     assert line.idle == pytest.approx([bubble.bubble_time("zb1p", p, p + more, times=times)] * p)
+
+
+@given(p=SHORT, more=st.integers(0, 12), forward=DURATIONS, gradient=DURATIONS, weight=DURATIONS)
+@settings(deadline=None)
+def test_zbv_is_the_closed_form(p, more, forward, gradient, weight):
+    assume(forward <= gradient and weight <= gradient <= 2 * weight)
+    times = PassTimes(forward, gradient + weight, weight)
+    line = timeline("zbv", p, 2 * p - 1 + more, times=times)
+    closed = bubble.bubble_time("zbv", p, 2 * p - 1 + more, times=times)
+    assert line.idle == pytest.approx([closed] * p)
+
+
+@every("times", [(1.5, 2, 1), (1, 2.5, 1.5), (1, 2, 0.5)])
+def test_zbvs_closed_form_stops_where_it_should(times):
+    """A long F, a long W, a short W: here the simulated bubble is larger than the form says."""
+    longer = PassTimes(*times)
+    closed = bubble.bubble_time("zbv", 4, 8, times=longer)
+    assert timeline("zbv", 4, 8, times=longer).bubble_time > closed
 
 
 @given(

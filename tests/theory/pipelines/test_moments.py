@@ -30,7 +30,7 @@ def lines():
 def test_what_is_held_peaks_at_what_is_in_flight():
     for line in lines():
         moments = pipeline_moments(line)
-        share = 1 if line.schedule.both_ways else line.schedule.chunks
+        share = line.schedule.visits
         for stage in range(line.stages):
             shown = [len(moment.stages[stage].held) / share for moment in moments]
             assert max(shown) == line.in_flight(stage) == moments[-1].stages[stage].most
@@ -51,7 +51,7 @@ def test_every_pass_runs_as_long_as_in_the_timeline():
         assert busy == pytest.approx(line.busy)
 
 
-@every("name", ("naive", "gpipe", "1f1b", "interleaved"))
+@every("name", ("naive", "gpipe", "1f1b", "interleaved", "zb1p", "zbv"))
 def test_as_many_messages_as_a_step_sends(name):
     """step_traffic's counts are those of real runs of the demos."""
     chunks = 2 if name == "interleaved" else 1

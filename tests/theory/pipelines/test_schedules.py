@@ -53,6 +53,46 @@ def test_zb1p_is_torchs_order(stages, micro_batches):
 
 
 @pytest.mark.torch_internals
+@every(("stages", "micro_batches"), [(1, 3), (2, 3), (3, 5), (4, 8), (5, 20), (8, 16)])
+def test_zbv_is_torchs_order(stages, micro_batches):
+    """Which torch's authors wrote from the same paper; and from arXiv:2405.15362, whose V it is."""
+    torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+    settings_of_torch = _Sizes(2, stages, micro_batches, micro_batches)
+    settings_of_torch.num_stages = 2 * stages
+    plan = schedule("zbv", stages, micro_batches)
+    for rank, order in enumerate(plan.orders):
+        theirs = torch_schedules.ScheduleZBVZeroBubble._calculate_single_rank_operations(
+            settings_of_torch, rank
+        )
+        ours = [(work.kind, work.micro_batch, plan.pieces[rank][work.chunk]) for work in order]
+        assert ours == _torch_order(theirs, 1)
+
+
+@every(("stages", "micro_batches"), [(1, 1), (2, 3), (3, 5), (4, 12), (8, 15), (8, 32)])
+def test_zbv_leaves_no_gap_and_holds_p(stages, micro_batches):
+    """For equal F, I and W: arXiv:2401.10241, section 6; the memory of 1F1B's first stage."""
+    ran = simulate(schedule("zbv", stages, micro_batches), PassTimes())
+    one = simulate(schedule("1f1b", stages, micro_batches), PassTimes())
+    assert ran.makespan == 3 * micro_batches + (stages - 1) / 2
+    for stage, tasks in enumerate(ran.by_stage):
+        assert tasks[0].start == stage / 2
+        assert tasks[-1].end - tasks[0].start == ran.busy[stage] == 3 * micro_batches
+        assert ran.in_flight(stage) == stages == one.in_flight(0)
+
+
+def test_a_micro_batch_goes_down_the_v_and_back_up():
+    plan = schedule("zbv", 3, 5)
+    assert plan.homes == (0, 1, 2, 2, 1, 0) and plan.length == 6
+    assert plan.pieces == ((0, 5), (1, 4), (2, 3))
+
+
+def test_dualpipes_two_ways_are_not_one():
+    plan = schedule("dualpipe", 4, 8)
+    assert plan.homes == (0, 1, 2, 3, 3, 2, 1, 0) and plan.length == 4
+    assert schedule("interleaved", 2, 4, 3).homes == (0, 1) * 3
+
+
+@pytest.mark.torch_internals
 @every(("stages", "micro_batches"), [(4, 8), (5, 7), (2, 3)])
 def test_1f1b_and_gpipe_are_torchs_orders(stages, micro_batches):
     torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -119,7 +159,7 @@ class _Sizes:
 
 ORDER = {"stage": 1, "stages": 4, "micro_batches": 8}
 OTHER_ORDER = {"stage": 0, "stages": 8, "micro_batches": 16}
-PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4)]
+PLANS = [schedule("dualpipe", 4, 8), schedule("1f1b", 2, 4), schedule("zbv", 3, 5)]
 # Orders have one signature; these two are the same on every stage of any pipeline.
 SAME_ON_ALL_STAGES = ("stage", "stages")
 IN_TURNS = {"name": "interleaved", "virtual_stages": 2}
@@ -160,6 +200,10 @@ PROBES = {
         {"order": schedules.one_f_one_b_order(1, 4, 8), "late": 1},
         {"order": schedules.gpipe_order(1, 4, 8), "late": 2},
     ),
+    "zbv_order": Probe(
+        schedules.zbv_order, ORDER | {"micro_batches": 16}, OTHER_ORDER | {"micro_batches": 20}
+    ),
+    "apart": Probe(schedules.apart, {"plan": PLANS[0]}, {"plan": PLANS[1]}),
     "dualpipe_order": Probe(
         schedules.dualpipe_order,
         ORDER | {"micro_batches": 16},

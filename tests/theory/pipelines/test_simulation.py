@@ -11,7 +11,7 @@ from probes import TIMES, Given, Probe
 from test_bubble import DURATIONS, sizes
 
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.schedule_rules import SCHEDULES
+from course_lib.theory.inputs.schedule_rules import SCHEDULES, chunks_in_flight
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
@@ -27,7 +27,22 @@ def test_in_flight_is_the_layouts(name, data):
     layout = Layout(pp=p, accumulation=m, schedule=name, virtual_stages=v)
     line = timeline(name, p, m, v)
     for stage in range(p):
-        assert sum(layout.in_flight(stage).values()) == pytest.approx(v * line.in_flight(stage))
+        held = sum(layout.in_flight(stage).values())
+        assert held == pytest.approx(line.schedule.visits * line.in_flight(stage))
+
+
+@every(("p", "m"), [(1, 1), (1, 4), (2, 3), (3, 5), (4, 8), (5, 23)])
+@every("layers", [(1, 1), (2, 1), (1, 2), (5, 1), (1, 7), (0, 1), (1, 0)])
+def test_zbv_holds_most_layers_at_the_worst_moment(p, m, layers):
+    """Gone through pass by pass: each chunk's micro-batches, times its layers."""
+    for stage, order in enumerate(schedule("zbv", p, m).orders):
+        held, most = [0, 0], 0
+        for work in order:
+            held[work.chunk] += work.kind == "F"
+            most = max(most, held[0] * layers[0] + held[1] * layers[1])
+            held[work.chunk] -= work.kind == "W"
+        counts = chunks_in_flight("zbv", p, m, stage=stage, layers=layers)
+        assert sum(n * each for n, each in zip(counts.values(), layers, strict=True)) == most
 
 
 @every("name", SCHEDULES)
@@ -46,12 +61,13 @@ def test_every_timeline_is_possible(name, data, transfer, skew):
             for kind, i, chunk, start in _passes(task):
                 assert ends.setdefault((kind, i, _place(line, task.stage, chunk)), None) is None
                 ends[kind, i, _place(line, task.stage, chunk)] = (start, task.end)
-    places = p * (1 if name == "dualpipe" else v)
-    hop = transfer if p > 1 else 0.0
+    places = p * line.schedule.visits
     for i in range(m):
         for place in range(places):
             start, end = ends["F", i, place]
             assert ends["B", i, place][0] >= end
+            homes = line.schedule.homes
+            hop = transfer if homes[place - 1] != homes[place] else 0.0
             if place:
                 assert start >= ends["F", i, place - 1][1] + hop
                 assert ends["B", i, place - 1][0] >= ends["B", i, place][1] + hop
@@ -69,8 +85,10 @@ def _passes(task):
 
 
 def _place(line, stage, chunk):
-    if line.schedule.both_ways:
+    if line.schedule.way == "both ways":
         return line.stages - 1 - stage if chunk else stage
+    if line.schedule.way == "v" and chunk:
+        return 2 * line.stages - 1 - stage
     return chunk * line.stages + stage
 
 
@@ -158,6 +176,7 @@ def test_fast_enough_for_a_slider():
         ),
         (lambda: timeline("1f1b", 4, 8, 2), "virtual_stages 2 has no meaning"),
         (lambda: timeline("dualpipe", 3, 8), "stages 3 is odd"),
+        (lambda: timeline("zbv", 4, 6), "micro_batches of zbv must be at least 7"),
         (
             lambda: timeline("dualpipe", 4, 6),
             "micro_batches of dualpipe must be at least 8",

@@ -88,7 +88,15 @@ def test_the_busiest_experts_compute_more(recompute, passes):
 
 @every(
     ("schedule", "virtual"),
-    [("naive", 1), ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("zb1p", 1), ("dualpipe", 1)],
+    [
+        ("naive", 1),
+        ("gpipe", 1),
+        ("1f1b", 1),
+        ("interleaved", 2),
+        ("zb1p", 1),
+        ("zbv", 1),
+        ("dualpipe", 1),
+    ],
 )
 def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
     """Equal stages: a model whose embedding and head cost nothing, on links without delay."""
