@@ -556,7 +556,7 @@ figures.stacked_bars(rows, title, "{:.2f}".format, colours=colours)
 
 # %% [markdown]
 # It is 2.06 bytes, with two parts that the note leaves out: a scale of 4 bytes for every 256 codes, and tensors with fewer than 4096 numbers, which stay in fp32. Now think of a wrapper that gives the optimizer nothing but its shards: over 64 ranks a matrix of 256 × 768 becomes 3,072 numbers on each, and nothing is
-# saved. (Two bytes are half of the fp32 weights, as the note says, and all of the bf16 weights.)
+# saved. (Two bytes are half of the fp32 weights, as the note says, and all of the bf16 weights. How well it trains stands in section 3.3.)
 #
 # **5. fp16, and a step that is left out.** Section 3.6 trained in fp16: a `GradScaler` multiplies the loss by $2^{16}$ before the backward pass, so that small gradients survive, and divides the gradients by it before the step. If a gradient is infinite by then, the scaler leaves out the step and halves the scale. (To clip, call `scaler.unscale_(optimizer)` first, or you compare your limit with a norm that is 65,536 times too large.)
 #

@@ -16,6 +16,7 @@ CASES = {
     "ddp": {"model": "2x16x2", "steps": 3},
     "experts": SMALL,
     "faults": {},
+    "fp8": SMALL,
     "fsdp": SMALL,
     "fsdp_tp": SMALL,
     "local_sgd": SMALL | {"every": 2},
