@@ -5,7 +5,6 @@ from pathlib import Path
 
 MAX_BYTES = 16 * 2**20
 _CHUNK_BYTES = 4 * 2**20
-_GREETING = b"[Gloo] Rank "  # torch 2.10's gloo says how many peers it has met; nobody asked
 
 
 class Output:
@@ -57,7 +56,6 @@ class Output:
 
     def _show(self, new: bytes) -> None:
         *lines, self._partial = (self._partial + new).split(b"\n")
-        lines = [line for line in lines if not line.startswith(_GREETING)]
         if lines:
             text = "".join(f"{self._label}{_text(line)}\n" for line in lines)
             self._make_room()

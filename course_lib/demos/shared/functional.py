@@ -26,5 +26,5 @@ def all_gather(shard: Tensor, group: ProcessGroup) -> Tensor:
     """(s, …) -> (n·s, …); the backward pass scatters the sum of all ranks' gradients."""
     whole = _gather(shard, 0, group)
     if whole.requires_grad:
-        whole.register_hook(Tensor.contiguous)  # torch 2.10 scatters nothing else
+        whole.register_hook(Tensor.contiguous)  # some versions of torch scatter nothing else
     return whole
