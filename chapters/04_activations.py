@@ -247,8 +247,8 @@ figures.bars(
 # %%
 shares = {}
 for sequence in (2048, 4096):
-    llama = panels.activations(model="llama2-70b", sequence=sequence, dropout=False)
-    shares[sequence] = llama.result.scores_bytes / llama.result.total_bytes
+    layer = panels.activations(model="llama2-70b", sequence=sequence, dropout=False)
+    shares[sequence] = layer.result.scores_bytes / layer.result.total_bytes
     print(f"{sequence} tokens: scores {shares[sequence]:.0%}")
 assert shares[2048] < 0.5 < shares[4096]
 
