@@ -45,8 +45,9 @@ def test_each_setting_is_one_that_jupyterlab_knows_and_a_new_default(plugin, tmp
     for name, value in OVERRIDES[plugin].items():
         known = found["schema"]["properties"][name]
         assert known["default"] == value
-        assert type(value).__name__[:3] == known["type"][:3]
-        assert value in [choice["const"] for choice in known.get("oneOf", [])] or value in (0, 1)
+        choices = [choice["const"] for choice in known.get("oneOf", [])] + known.get("enum", [])
+        assert "enum" in known or type(value).__name__[:3] == known["type"][:3]
+        assert value in choices or value in (0, 1)
 
 
 def test_the_theme_is_the_learners():
