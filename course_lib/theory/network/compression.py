@@ -25,7 +25,8 @@ def powersgd_bytes(
     """Bytes of all that PowerSGD gives to all-reduce for the gradients of one backward pass.
 
     A tensor is taken as a matrix of n rows, n its first dimension. It travels as two factors if
-    these, times `least_saving`, are smaller; otherwise, as every vector, it travels whole.
+    these, times `least_saving`, are smaller; otherwise, as every vector, it travels whole. A number
+    is a vector of one.
     Source: torch, ddp_comm_hooks/powerSGD_hook.py, whose `min_compression_rate` is `least_saving`.
     """
     number("least_saving", least_saving, least=0)
@@ -34,7 +35,7 @@ def powersgd_bytes(
     for count, shape in enumerate(shapes):
         for size in shape:
             whole(f"shapes[{count}]", size)
-        rows, columns = shape[0], prod(shape[1:])
+        rows, columns = (shape[0], prod(shape[1:])) if shape else (1, 1)
         factors = low_rank_elements(rows, columns, rank)
         elements += factors if factors * least_saving < rows * columns else rows * columns
     return elements * element_bytes

@@ -179,7 +179,8 @@ class Tables:
                 alike.update(zip(new, parts, strict=True))
             return [alike[key] for key in keys]
 
-        known = self._known("states", question.cluster)
+        width = len(self._kinds(self.rows[0]))  # of all lines: another search may have more kinds
+        known = self._known("states", question.cluster, width)
         return self._table(("tp", "pp", "ep", "virtual_stages"), fill, known=known)
 
     def _messages(self) -> dict[str, Table]:

@@ -25,6 +25,10 @@ def test_a_rank_larger_than_the_matrix_is_that_of_the_matrix():
     assert low_rank_elements(3, 100, 8) == 3 * 103
 
 
+def test_a_number_is_a_vector_of_one():
+    assert powersgd_bytes([()], rank=1) == powersgd_bytes([(1,)], rank=1) == 4
+
+
 def test_what_would_save_too_little_travels_whole():
     # Rank 1 of 4 × 4 is 8 of 16 numbers: not less than half.
     assert powersgd_bytes([(4, 4)], rank=1) == 4 * 16

@@ -490,6 +490,18 @@ def test_what_an_earlier_search_left_changes_nothing(change):
     assert after.step_s == pytest.approx(alone.step_s, rel=1e-12)
 
 
+@every("pp", [(1,), (2,), (1, 2), (4,)])
+def test_an_earlier_search_of_fewer_pipelines_changes_nothing(pp):
+    """Its stages come in fewer kinds, so its lines are shorter."""
+    question = Question(MIXTURE, Recipe(), TINY, 16, 384, Assumptions(), 12345)
+    arrays.kept.clear()
+    alone = search(question)
+    arrays.kept.clear()
+    search(replace(question, only={"pp": pp}))
+    after = search(question)
+    assert (after.memory_bytes == alone.memory_bytes).all()
+
+
 def test_what_is_kept_is_bounded(monkeypatch):
     monkeypatch.setattr(arrays, "MOST_TABLES", 5)
     monkeypatch.setattr(arrays, "MOST_LINES", 30)
