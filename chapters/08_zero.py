@@ -1178,7 +1178,7 @@ quiz("8")
 import torch
 
 from course_lib import check, hint
-from course_lib.theory.inputs import RECIPES, Recipe
+from course_lib.theory.inputs import RECIPES, Recipe, models
 from course_lib.theory.network import zero, zero_choice
 
 
@@ -1243,7 +1243,8 @@ check("8.3", clip_part)
 
 # %% [markdown] tags=["exercise"]
 # **8.4** Which stage would you take? bf16 with AdamW and a master copy (16 bytes), GPUs of 80 GB (10⁹ bytes). Beside the model states there are activations, given here in GB, and what each stage holds for a moment in
-# the passes (section 8.2). Take the lowest stage that fits, 0 for plain DDP, or `"none"`.
+# the passes (section 8.2). Take the lowest stage that fits, 0 for plain DDP, or `"none"`. A model's parameters are
+# `models.MODELS["llama2-7b"].parameters().total`, those of one layer `models.MODELS["llama2-7b"].layer_parameters(0).total`.
 
 # %% tags=["exercise"]
 stage = {
