@@ -241,6 +241,12 @@ def test_the_learners_pipeline_is_run(tmp_path, monkeypatch):
     assert "scratch naive" in versions(run(2, schedule="naive"))
 
 
+def test_a_pipeline_of_the_learners_knows_no_v(tmp_path, monkeypatch):
+    keep_mine(tmp_path, monkeypatch, "pipeline")
+    with pytest.raises(ValueError, match="a Pipeline of yours does not know"):
+        pipeline.Options(parts="mine", schedule="zbv").layouts(2)
+
+
 def test_a_wrong_one_of_the_learners_is_found_out(tmp_path, monkeypatch):
     sum_instead = ("/ count_tokens(self.window)", "")
     keep_mine(tmp_path, monkeypatch, "pipeline", sum_instead)

@@ -66,9 +66,14 @@ class Options(BatchOptions):
 
     def layouts(self, ranks: int) -> list[Layout]:
         """The one that was asked for, or every schedule that fits these ranks."""
+        layers, pipeline = self.training().size[0], mine.get("Pipeline", self.parts)
+        if self.schedule == "zbv" and pipeline is not Pipeline:
+            raise ValueError(
+                "schedule zbv runs through the stages in a V, which a Pipeline of yours does not "
+                "know: take another schedule, or parts course"
+            )
         if self.schedule != "all":
             return [self.layout(self.schedule, ranks)]
-        layers, pipeline = self.training().size[0], mine.get("Pipeline", self.parts)
         in_turns = ranks > 1 and self.micro_batches % ranks == 0
         # A Pipeline of the learner's has whole backward passes, unless it goes beyond the exercise.
         fits = {
