@@ -16,6 +16,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network import collectives
@@ -310,18 +311,7 @@ def test_a_split_vocabulary_costs_at_the_ends():
     assert (loss.count, loss.size_bytes) == (3 * 4, 2 * SEQUENCE * 4)
 
 
-@every(
-    ("schedule", "virtual"),
-    [
-        ("naive", 1),
-        ("gpipe", 1),
-        ("1f1b", 1),
-        ("interleaved", 2),
-        ("zb1p", 1),
-        ("zbv", 1),
-        ("dualpipe", 1),
-    ],
-)
+@every(("schedule", "virtual"), [(name, 1 + (name == "interleaved")) for name in SCHEDULES])
 def test_pipeline_sends_are_those_of_the_timeline(schedule, virtual):
     layout = Layout(pp=4, accumulation=8, schedule=schedule, virtual_stages=virtual)
     line = timeline(schedule, 4, 8, virtual)

@@ -17,6 +17,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import model
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -86,18 +87,7 @@ def test_the_busiest_experts_compute_more(recompute, passes):
     assert times[1] - times[0] == pytest.approx(0.5 * passes * forward / rate)
 
 
-@every(
-    ("schedule", "virtual"),
-    [
-        ("naive", 1),
-        ("gpipe", 1),
-        ("1f1b", 1),
-        ("interleaved", 2),
-        ("zb1p", 1),
-        ("zbv", 1),
-        ("dualpipe", 1),
-    ],
-)
+@every(("schedule", "virtual"), [(name, 1 + (name == "interleaved")) for name in SCHEDULES])
 def test_the_bubble_is_that_of_the_simulated_schedule(schedule, virtual):
     """Equal stages: a model whose embedding and head cost nothing, on links without delay."""
     recipe = Recipe(attention="standard")  # backward is twice forward, half of it for weights
