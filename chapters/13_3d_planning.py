@@ -952,7 +952,8 @@ figures.stacked_bars(
 # %% [markdown]
 # (Norms, sums of gradients and the like wait for the memory.) fp8 alone gains nothing. Computing takes 9.2 instead of 15.0 s, which is too short to hide 16.3 s of messages. With both, the theory arrives at 13.1 s, and the real update takes 1.5 times as long. So the agreement above was luck. The honest result is a lower bound, missed by a factor of 1.5.
 #
-# What fills the missing 6.8 s? Table 4 takes its 19.9 s apart (F, B, I and W as in chapter 11; its B is the I, and 1F1B is the time in which forward and backward passes run together):
+# What fills the missing 6.8 s? Table 4 takes its 19.9 s apart. We read F, B and W as zero bubble does, where B is what chapter 11 calls I, and 1F1B as the time in which forward
+# and backward passes run together:
 
 # %%
 printed = {"1F": 1.13, "bubble": 2.06, "1B": 1.99, "1W": 0.48, "1F1B": 13.95}
