@@ -3,8 +3,8 @@
     python benchmarks/measured_runs.py [FILE.json] [--cases] [--peer-python PYTHON]
 
 Without a file: the 61 runs of tests/theory/measured_runs.json. A file of the same form is predicted
-with nothing fitted to it. Each run has two errors: with all fitted constants, and with those that
-were fitted to runs of its own source replaced by what the other sources say. `--peer-python`
+with nothing fitted to it. Each run has two errors: with the constants that were fitted to runs of
+its own source replaced by what the other sources say, and with all of them. `--peer-python`
 and `--simumax`: a Python that has llm-analysis or SimuMax, which is asked about the same runs.
 `--here`: memory and time of updates on this machine, too (this_machine.py).
 """
@@ -109,12 +109,12 @@ def peer_errors(name: str, python: Path, found: list[Run]) -> Errors:
 
 
 def line(name: str, errors: Iterable[float], limit: float) -> str:
-    """Median, median of the sizes, worst, and how many are within the limit."""
+    """Median of the sizes, the largest, how many are within the limit, and the signed median."""
     found = list(errors)
     near = sum(abs(error) <= limit for error in found)
     return (
-        f"| {name} | {statistics.median(found):+.1%} | {statistics.median(map(abs, found)):.1%} | "
-        f"{max(map(abs, found)):.0%} | {near} of {len(found)} within {limit:.0%} |"
+        f"| {name} | {statistics.median(map(abs, found)):.1%} | {max(map(abs, found)):.0%} | "
+        f"{near} of {len(found)} within {limit:.0%} | {statistics.median(found):+.1%} |"
     )
 
 
@@ -130,13 +130,13 @@ def main() -> None:
     every, other = fitted(found), without_own_source(found)
     if chosen.cases:
         for run in found:
-            print(f"{run.id:44}{run.framework or '?':20}{every[run.id]:+7.1%}{other[run.id]:+7.1%}")
-    print("| | median | median size | worst | |\n|---|---:|---:|---:|---|")
+            print(f"{run.id:44}{run.framework or '?':20}{other[run.id]:+7.1%}{every[run.id]:+7.1%}")
+    print("| | median size | worst | | median with sign |\n|---|---:|---:|---|---:|")
     for category, limit in LIMITS.items():
         names = [run.id for run in found if run.category == category]
         if names:
-            print(line(f"{category}, all constants", (every[name] for name in names), limit))
             print(line(f"{category}, own source left out", (other[name] for name in names), limit))
+            print(line(f"{category}, all constants", (every[name] for name in names), limit))
     short = half_of_peak(found)
     if short:
         print(line("step, 6·N·D at half the peak", short.values(), LIMITS["step"]))
@@ -146,7 +146,7 @@ def main() -> None:
         theirs = peer_errors(peer, python, found)
         for category, limit in LIMITS.items():
             names = [run.id for run in found if run.category == category and run.id in theirs]
-            rows = {peer: theirs, "we": every, "we, own source left out": other}
+            rows = {peer: theirs, "we, own source left out": other, "we, all constants": every}
             for name, errors in rows.items() if names else ():
                 title = f"{category}, on {peer}'s: {name}"
                 print(line(title, (errors[each] for each in names), limit))

@@ -217,7 +217,8 @@ def _steps() -> list[Case]:
             "sequence": inputs.get("seq", 2048),
             "gpu": "h100-sxm-80gb" if "seq" in inputs else "a100-sxm-80gb",
         }
-        how = "ours fitted" if "narayanan" in case["id"] else "predicted"
+        ours = any(source in case["id"] for source in ("narayanan", "llama3"))  # fitted to these
+        how = "ours fitted" if ours else "predicted"
         found.append(_case({**case, "expected": _seconds(case)}, f"step time ({how})", question))
     return found
 

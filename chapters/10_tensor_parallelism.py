@@ -4,8 +4,8 @@
 # LLaMA-2 70B runs on one server of eight H100: each matrix is cut into eight parts, one for each GPU. You get a second,
 # equal server. If you cut each matrix into sixteen, does a layer take half the time?
 #
-# **Tensor parallelism** splits every matrix multiplication over GPUs. There are four families. Data parallelism splits the samples,
-# pipeline parallelism the list of layers, and expert parallelism the experts. Tensor parallelism goes inside a layer and makes
+# Each kind of parallelism splits something else. Data parallelism splits the samples, pipeline parallelism the list of layers, expert parallelism the experts,
+# and context parallelism the sequence. **Tensor parallelism** splits every matrix multiplication: it goes inside a layer and makes
 # it smaller and faster. The price is messages in the middle of every layer. By the end of this chapter you can
 #
 # - cut a matrix by columns or by rows, and say which order of the two needs one sum only,
@@ -41,6 +41,7 @@ from course_lib.theory.memory import activations
 from course_lib.theory.network import (
     collectives,
     links,
+    nccl_times,
     overlapped_product,
     tensor_parallel,
 )
@@ -52,7 +53,7 @@ torch.set_num_threads(1)
 
 # %% [markdown]
 # **Predict.** Eight NVLink GPUs become sixteen in two servers, joined by one InfiniBand port of 400 Gb/s for each GPU. By what
-# factor does a layer of the 70B model get faster? (2 would be perfect.) Section 10.7 computes it.
+# factor does a layer get faster? (2 would be perfect.) Section 10.7 computes it for a GPT layer as wide as that of the 70B model.
 
 # %%
 faster = predict("10.faster", "Time with 8 / time with 16?", yours=None)
@@ -190,8 +191,15 @@ show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
 
 # %% [markdown]
 # `forward` keeps the group of ranks for the way back. `backward` gets the gradient of the result and returns one entry for each argument of `forward`;
-# the group has no gradient, hence the `None`. `view_as` makes a new tensor of the same numbers, since a `Function` must not return its own input.
-#
+# the group has no gradient, hence the `None`. `Copy` returns the very tensor that it got. PyTorch hands out a view of it instead, which has `Copy` as its
+# history:
+
+# %%
+given = torch.ones(2, requires_grad=True)
+entered = scratch.tensor.region.Copy.apply(given, None)
+assert entered is not given and type(entered.grad_fn).__name__ == "CopyBackward"
+
+# %% [markdown]
 # A region knows its ranks. `enter` applies f, `leave` applies g, and `cut` takes this rank's share of a weight. Now the example
 # on two real processes, with every message written down.
 #
@@ -237,8 +245,14 @@ assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
 # %% [markdown]
 # This is the nastiest mistake in tensor parallelism. Nothing crashes, the results are right, and everything *before* the pair gets
 # a wrong gradient, a different one on each rank. The copies of whatever both ranks hold whole, such as norms, then drift apart, while the loss
-# keeps falling for some time. Only a comparison with one process finds it. That is why every demo of this course makes one.
-#
+# keeps falling for some time. The loss does not show it. Three things do: the gradients of such a copy, compared between the ranks; the number of all-reduces, one too few for each pair; and a
+# comparison with one process, which every demo of this course makes.
+
+# %%
+assert broken[0][1] != broken[1][1]  # the ranks' gradients
+assert broken[0][2]["all-reduce"][0] == 1  # instead of 2
+
+# %% [markdown]
 # ### The layers
 #
 # The same as modules, with biases:
@@ -287,7 +301,7 @@ assert library == ours
 # **Remember**
 # - Column, then row: no message between the matrices, one all-reduce at the end.
 # - f: copy forward, sum backward. g: sum forward, copy backward.
-# - Without f the loss looks healthy and the gradients are wrong: compare with one process.
+# - Without f the loss looks healthy and the gradients are wrong: compare them between the ranks, or with one process.
 
 # %% [markdown]
 # ## 10.3 Attention: cut by heads
@@ -625,7 +639,8 @@ assert per_layer == 8 * 4096 * 8192 * 7 / 8 * 2
 # 470 MB for a layer, 37.6 GB for 80 layers: for *one sequence*, and all of it on the **critical path** (关键路径), the chain of steps of which each waits
 # for the one before. Data parallelism sends gradients once an update, and can do it while the backward pass goes on. Here the next matrix waits for the sum.
 #
-# This is one layer on eight H100 in theory. Attention is a third of the work and the MLP two thirds, and backward takes twice as long as forward:
+# This is one layer on eight H100 in theory: a GPT layer with $h = 8192$ and $12h^2$ weights. (Its attention scores are left out; with a causal mask they would
+# add 4 % to the work.) Attention is a third of the work and the MLP two thirds, and backward takes twice as long as forward:
 
 # %%
 h100 = hardware.accelerator("H100-SXM")
@@ -645,6 +660,8 @@ figures.overlap({title: (computing, summing)}, "One layer, t = 8", names)
 
 # %%
 assert abs(now / 1000 / eight.seconds - 1) < 1e-9
+scores_flop, weights_flop = 4 * 4096 / 2 * 8192, 2 * 12 * 8192**2  # of a token, forward
+assert round(scores_flop / weights_flop, 2) == 0.04
 
 # %% [markdown]
 # Now a model that you can run. The demo's tiny GPT: 2 layers, hidden size 64, 4 sequences of 32 tokens, two ranks.
@@ -764,9 +781,13 @@ for name, (peak, bandwidth) in cases.items():
 # | $t - 1$ instead of $t$ | in a ring nobody sends to itself | 4.6 |
 # | the true peak | 165.2 is half of 330, so half the bytes suffice (and the slot has 31.5 GB/s, not 32) | 8 |
 #
-# (LLaMA-2 70B has $12.75h^2$ weights in a layer, which gives 18 on the H100.)
+# (LLaMA-2 70B has $12.75h^2$ weights in a layer, with a narrower attention and a wider MLP, which gives 18 on the H100. This chapter goes on with the GPT layer.)
 
 # %%
+of_llama = llama.layer_parameters(0).total
+assert round(of_llama / 8192**2, 2) == 12.75
+rates = (989.4e12, 450e9)
+assert collectives.layer_tp_reach(8192, *rates, layer_parameters=of_llama) == 18
 notes_reach = collectives.matrix_tp_reach(8192, 330e12, 32e9)
 a_layer = 12 / 8 * notes_reach
 true_peak = 1 + a_layer * ridge(330e12, 32e9) / ridge(165.2e12, 31.5e9)
@@ -791,12 +812,16 @@ sixteen = panels.tp_reach(tp=16).result
 assert sixteen.layer_reach == 17
 assert sixteen.communication_s > sixteen.compute_s  # latency
 assert panels.tp_reach(link="InfiniBand NDR 400 Gb/s").result.layer_reach == 2
+nvls = next(way for way in nccl_times.nccl_ways() if way.algorithm == "NVLS")
+by_switch, by_ring = nvls.seconds(eight.summed_bytes), eight.communication_s / 4
+assert (round(1000 * by_switch, 2), round(1000 * by_ring, 2)) == (0.27, 0.31)
 
 # %% [markdown]
 # **Answers.**
 #
 # 1. No: 1.53 ms of messages against 1.25 ms of arithmetic. The bytes alone would take 1.12 ms, but 4 × 30 steps of 3.4 µs add 0.41 ms, and the
-#    formula knows no latency.
+#    formula knows no latency. (All this is a ring. Inside a server of H100 the switches can add, NVLS in chapter 6, with few steps: at $t = 8$ NCCL expects 0.27 ms of
+#    each all-reduce, where our ring takes 0.31.)
 # 2. On the InfiniBand port, as on PCIe, up to $t = 2$. An H200 changes nothing: it computes no faster and has the same NVLink, and memory plays
 #    no part here.
 # 3. The work shrinks with $h^2$, the bytes with $h$, and the latency not at all. For GPT-2 on eight GPUs, messages take 13 times as long as the
@@ -811,7 +836,7 @@ assert panels.tp_reach(link="InfiniBand NDR 400 Gb/s").result.layer_reach == 2
 
 # %%
 def layer(tp, servers=2, stride=1):
-    """A layer of 70B on `tp` GPUs, every `stride`-th one."""
+    """A GPT layer with hidden size 8192 on `tp` GPUs, every `stride`-th one."""
     cluster = Cluster(h100, nodes=servers)
     link = links.group_link(cluster, "all-reduce", tp, stride)
     return CutLayer(8192, tp, h100.peak_flop_per_s, link)
@@ -827,7 +852,7 @@ curves = {
 figures.lines(
     curves,
     "GPUs that share each matrix, t",
-    "ms for a layer of 70B, forward and backward",
+    "ms for a layer with h = 8192, forward and backward",
     doubling=(True, True),
     mark={"one server": 8},
 )
@@ -845,8 +870,18 @@ expect(
 # %% [markdown]
 # **Explain.** The arithmetic halves, 2.50 to 1.25 ms. The communication *grows*, 1.23 to 1.72 ms: each GPU sends $15/16$ instead of $7/8$ of the tensors, on a
 # slightly slower wire, in 30 steps of latency instead of 14. Twice the GPUs for 1.26 times the speed: use the second server for data or pipeline
-# parallelism.
-#
+# parallelism. (A layer of LLaMA-2 70B has 6 % more work for the same messages: 2.66 ms on eight GPUs, and a factor of 1.28.)
+
+# %%
+its_work = [cut.compute_s * of_llama / (12 * 8192**2) for cut in (eight, sixteen)]
+assert round(1000 * its_work[0], 2) == 2.66
+its_s = [
+    work + cut.communication_s
+    for work, cut in zip(its_work, (eight, sixteen), strict=True)
+]
+assert round(its_s[0] / its_s[1], 2) == 1.28
+
+# %% [markdown]
 # Hugging Face measured as much with a model of 3B: from 8 to 16 GPUs each GPU lost 42.7 % of its tokens per second, so twice the GPUs were 1.15
 # times as fast ([Ultra-Scale Playbook](https://huggingface.co/spaces/nanotron/ultrascale-playbook), "Throughput Scaling with TP").
 #
@@ -992,10 +1027,10 @@ assert round(eight.seconds / hiding[8], 2) == 1.39
 #
 # - An eighth of a product uses a GPU less well than the whole one.
 # - Messages and products share the memory's bandwidth, and sometimes the cores. So implementations copy straight from one GPU's memory into another's,
-#   through *user buffers* or *symmetric memory*: buffers that all GPUs of the group have registered with each other once. On eight H100, gathers of
-#   1 to 16 MiB became 1.3 to 2.1 times as fast, and those of 256 MiB no faster ([Megatron-LM issue 5655](https://github.com/NVIDIA/Megatron-LM/issues/5655));
-#   one share of ours has 8 MiB. A gather that leaves the cores to a product beside it made both together 15 % faster
-#   ([PyTorch pull request 176613](https://github.com/pytorch/pytorch/pull/176613)).
+#   through *user buffers* or *symmetric memory*: buffers that all GPUs of the group have registered with each other once. Two measurements, both made for FSDP's gathers
+#   of weights: on eight H100, gathers of 1 to 16 MiB became 1.3 to 2.1 times as fast, and those of 256 MiB no faster
+#   ([Megatron-LM issue 5655](https://github.com/NVIDIA/Megatron-LM/issues/5655)); one share of ours has 8 MiB. A gather that leaves the cores to a product beside it
+#   made both together 15 % faster ([PyTorch pull request 176613](https://github.com/pytorch/pytorch/pull/176613)).
 # - The baseline hides something, too. Megatron-LM runs the reduce-scatter of a gradient beside the product for the weights' gradient, which nobody waits
 #   for ([layers.py](https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/core/tensor_parallel/layers.py)).
 #
@@ -1412,7 +1447,7 @@ class Copy(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: ProcessGroup | None) -> Tensor:
-        """The same numbers, in a new tensor; `ctx.group` keeps the group for the way back."""
+        """The same numbers; `ctx.group` keeps the group for the way back."""
         ...
 
     @staticmethod
@@ -1565,7 +1600,7 @@ from course_lib.scratch.tensor.vocabulary import vocab_parallel_cross_entropy
 check("10.13", vocab_parallel_cross_entropy)
 
 # %% [markdown] tags=["exercise"]
-# **10.14** The H800 is an H100 whose NVLink moves 200 GB/s one way instead of 450. Eight of them share a layer of 70B, with products that hide their
+# **10.14** The H800 is an H100 whose NVLink moves 200 GB/s one way instead of 450. Eight of them share the GPT layer of section 10.7, with products that hide their
 # messages. What percentage of the messages' time is hidden? How many ms does the layer take, forward and backward? And which is faster: `"H800"` with
 # overlap, or `"H100"` without? Guess the last one first.
 

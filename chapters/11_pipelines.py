@@ -9,8 +9,8 @@
 # By the end of this chapter you can
 #
 # - read and draw the timeline of any pipeline schedule, and compute its idle part in your head,
-# - say how many micro-batches each stage holds, when that is "2N-1", and what is wrong with
-#   "160 times",
+# - say how many micro-batches each stage holds under each schedule, and why more stages do not mean more activations
+#   on the first one,
 # - choose the schedule, the number of stages and the number of micro-batches, and say which wire they need,
 # - write a pipeline with real messages, and recognise an order that hangs.
 #
@@ -37,6 +37,7 @@ from course_lib.theory.inputs import (
     models,
     units,
 )
+from course_lib.theory.memory import activations
 from course_lib.theory.network import collectives, step_traffic
 from course_lib.theory.pipelines import bubble, schedules, simulation
 from course_lib.theory.pipelines.pass_times import PassTimes
@@ -203,12 +204,16 @@ assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 # GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). With 4 stages and $m = 16$ it is still 16 %
 # of the whole time, and nearly 20 % for many stages. One of their reasons is that their pipeline recomputes activations
 # (chapter 4): the work grows to $m(2f+b)$, and the bubble does not, since a stage can recompute while it waits. Then it
-# is 9 units beside 64, or 12 %.
+# is 9 units beside 64, or 12 %. So $4p$ is a fair rule with recomputation, or with two chunks a stage (section 11.4: at most 11 %). A plain pipeline needs
+# $m = 9p$ to come down to 10 %.
 
 # %%
 assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
 assert 0.19 < bubble.bubble_fraction(80, 320) < 0.2
 assert round(9 / (9 + 16 * (2 * 1 + 2)), 2) == 0.12  # f = 1 twice, b = 2
+for p in (4, 80):
+    assert bubble.bubble_fraction(p, 4 * p, virtual_stages=2) < 1 / 9
+    assert bubble.bubble_fraction(p, 9 * p) < 0.1
 
 # %% [markdown]
 # ### "As many batches as layers"
@@ -371,11 +376,13 @@ figures.timeline(charts, seconds=False)
 # $$\underbrace{\tfrac{L}{p}}_{\text{layers}} \times \underbrace{p}_{\text{in flight}} = L .$$
 #
 # Stage 0 holds as many layers' activations as one whole model with a single micro-batch, *for any number of
-# stages* (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3). Chapter 4's formula, $34\,s\,b\,h$
-# bytes a layer, for LLaMA-2 70B:
+# stages* (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3). For LLaMA-2 70B with one sequence of 4096 tokens, a layer keeps 1.36 GB,
+# $40.5\,s\,b\,h$ bytes. (Chapter 4: the famous 34 belong to a model with GELU and dropout.)
 
 # %%
-layer = 34 * 4096 * 1 * 8192  # bytes: one sequence of 4096 tokens, hidden size 8192
+llama = models.MODELS["llama2-70b"]
+layer = activations.layer_activation_bytes(Job(llama, Recipe(), sequence=4096))
+assert layer == 40.5 * 4096 * 8192
 bars = {}
 for stages in (1, 8, 80):
     layers = 80 // stages
@@ -387,17 +394,18 @@ assert bars["stage 0 of 80: layers × in flight = 1 × 80"]["activations"] == 80
 figures.stacked_bars(bars, "Activations under 1F1B", units.format_bytes)
 
 # %% [markdown]
-# 91 GB with micro-batch 1, and the notes' 730 GB with micro-batch 8. Pipeline stages divide weights,
+# 109 GB on the first stage, with a micro-batch of one sequence. Pipeline stages divide weights,
 # gradients and optimizer states by $p$. They do *not* divide the first stage's activations. For those you
 # have a smaller micro-batch, tensor parallelism (chapter 10), and recomputation (chapter 4). The last stage
 # has it easy, with one micro-batch in flight.
 #
-# On 8 stages of 10 layers, recompute whole stages, as GPipe does, and 91 GB become 12: of the 8 micro-batches in flight only the tensors that
-# arrived are kept, 67 MB each, and of the one at work 11.4 GB. With all 80 in flight, in GPipe's own order, it is 17 GB.
+# On 8 stages of 10 layers, recompute whole stages, as GPipe does, and 109 GB become 14: of the 8 micro-batches in flight only the tensors that
+# arrived are kept, 67 MB each, and of the one at work 13.6 GB. With all 80 in flight, in GPipe's own order, it is 19 GB.
 
 # %%
 arrived = collectives.activation_bytes(1, 4096, 8192)  # at one boundary, in bf16
-assert [round((held * arrived + 10 * layer) / 1e9) for held in (8, 80)] == [12, 17]
+assert [round(size / 1e9, 1) for size in (80 * layer, 10 * layer)] == [108.7, 13.6]
+assert [round((held * arrived + 10 * layer) / 1e9) for held in (8, 80)] == [14, 19]
 
 # %% [markdown]
 # **Remember**
@@ -434,8 +442,9 @@ figures.layer_paths(
 # %% [markdown]
 # ### Depth first, breadth first
 #
-# The interleaved order above cannot take ten micro-batches on four stages: the last group of four would have two. Llama 3's order takes
-# groups of any size $N \ge p$ (arXiv:2407.21783, section 3.3.2). Here are two of five:
+# The interleaved order above cannot take ten micro-batches on four stages: the last group of four would have two. Llama 3's order takes any number of
+# micro-batches (arXiv:2407.21783, section 3.3.2). Its authors name two reasons. When the batch is limited, there may be fewer micro-batches than stages:
+# one group of all of them. And larger groups hide messages. Where there are several groups, each needs at least $p$, or the stages wait for each other. Here are two of five:
 
 # %%
 charts = {}
@@ -447,15 +456,21 @@ figures.timeline(charts, seconds=False)
 
 # %%
 assert abs(ran.bubble_fraction - 3 / (2 * 10 + 3)) < 1e-9  # the formula knows no N
+few = simulation.timeline("interleaved", 4, 3, 2, group=3)  # fewer than stages
+assert (few.bubble_fraction, few.in_flight(0)) == (0.4, 3)
+try:
+    simulation.timeline("interleaved", 4, 6, 2, group=3)
+except ValueError as problem:
+    print(fill(str(problem), 90))
 
 # %% [markdown]
-# The bubble is the same for every $N$. So what is $N$ good for? With $N = p$ a micro-batch goes on to the next chunk as soon as it
+# The bubble is the same for every $N$ from $p$ on. (Three micro-batches in one group leave 40 % idle, more than the formula's 33 %.) So what is $N$ good for? With $N = p$ a micro-batch goes on to the next chunk as soon as it
 # can: **depth first** (深度优先). With $N = m$ all of them go through one chunk before any enters the next: **breadth first** (广度优先;
 # Lamy-Poirier 2022, arXiv:2211.05953). A larger group gives messages more time to go round. It also holds more:
 # $(2p - 1 + (v-1)N)/v$ on stage 0.
 #
 # **Predict.** 20 micro-batches, and a message takes a quarter of a forward pass. With $N = 4$, 11.8 % of the time is idle. With $N = 5$? (With a
-# free wire it is 7.0 % for both.)
+# free wire it is 7.0 % for both.) Nothing so far tells you the number: guess how much of the 4.8 points of the wire one more micro-batch hides.
 
 # %%
 groups_of_five = predict("11.groups", "Idle in %, N = 5?", yours=None, unit="%")
@@ -624,7 +639,6 @@ except ValueError as problem:
 # Is this much? Compare it with the computation in between: 10 layers on each of 8 stages, one layer on each of 80.
 
 # %%
-llama = models.MODELS["llama2-70b"]
 message = 1 * 4096 * 8192 * 2
 wire = hardware.HDR  # InfiniBand, 200 Gb/s
 send = collectives.seconds("send-recv", message, 2, wire)

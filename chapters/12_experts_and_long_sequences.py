@@ -31,6 +31,7 @@ from course_lib.theory.compute import flops
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe
 from course_lib.theory.inputs import hardware, models, units
 from course_lib.theory.memory import activations
+from course_lib.theory.memory.peak import gpu_memory
 from course_lib.theory.network import context, experts, mesh
 from course_lib.theory.network.step_traffic import step_traffic
 
@@ -315,12 +316,21 @@ figures.lines(curves, "capacity factor", "choices dropped, %", title, mark=mark)
 #
 # $$\text{balance loss} = E \sum_{i=1}^{E} f_i\, P_i .$$
 #
-# If all experts are equally busy it is 1; if one has everything it is $E$, here 4. Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
+# Our eight tokens, if the mean probabilities were 0.5, 0.2, 0.2, 0.1:
 # $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
+#
+# If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1, whatever the probabilities are. At most it is $E/k$: a token names an
+# expert once, so no $f_i$ is larger than $1/k$, and that is reached when the same $k$ experts take everything. But 1 is not the least. Let 2 of 5 tokens be sure of
+# expert 0, and 3 prefer expert 1 by a hair. Then the busier expert has the smaller mean probability, and the loss is 0.92.
 
 # %%
 uneven = experts.balance_loss(load=(5, 1, 2, 0), probabilities=(0.5, 0.2, 0.2, 0.1))
 assert abs(uneven - 1.55) < 1e-9
+equally_busy = experts.balance_loss((2, 2, 2, 2), (0.5, 0.25, 0.125, 0.125))
+assert equally_busy == 1
+assert experts.balance_loss((5, 5, 0, 0), (0.5, 0.5, 0, 0)) == 4 / 2  # k = 2
+below_1 = experts.balance_loss((2, 3), ((2 + 3 * 0.49) / 5, 3 * 0.51 / 5))
+assert round(below_1, 2) == 0.92
 show_source(scratch.experts.router.balance_loss)
 
 # %% [markdown]
@@ -462,7 +472,7 @@ print(f"{error_with_bias:.3f} with the bias")
 # **Remember**
 # - Capacity = factor × mean load. What is above it is dropped, unless you let sizes vary.
 # - To drop nothing, the factor must reach the imbalance of the busiest expert.
-# - Routers skew by themselves. A balance loss (1 at best, $E$ at worst) or a bias for the choice evens the load out.
+# - Routers skew by themselves. A balance loss (1 when all are equally busy, up to $E/k$) or a bias for the choice evens the load out.
 
 # %% [markdown]
 # ## 12.4 Expert parallelism
@@ -632,32 +642,39 @@ assert 32 * 4 * per_rank.travelling_bytes == traffic.bytes_by_axis["ep"]
 # (section 10.7), the FLOP that an H100 can do while it sends one byte:
 
 # %%
+wires = {"the network's": 50e9, "an H800's NVLink's": 200e9, "NVLink's": 450e9}
 asked = {
-    "the network's ridge, 50 GB/s": hardware.ridge(H100.peak_flop_per_s, 50e9),
-    "NVLink's ridge, 450 GB/s": hardware.ridge(H100.peak_flop_per_s, 450e9),
+    f"{wire} ridge, {speed / 1e9:g} GB/s": hardware.ridge(H100.peak_flop_per_s, speed)
+    for wire, speed in wires.items()
 }
 for name in ("mixtral-8x7b", "deepseek-v3"):
     width = models.MODELS[name].expert_width
     asked[f"{name}, f = {width:,}"] = experts.routed_intensity(width)
-assert [round(flop) for flop in asked.values()] == [19_788, 2_199, 32_256, 4_608]
+found = [round(flop) for flop in asked.values()]
+assert found == [19_788, 4_947, 2_199, 32_256, 4_608]
 rising = dict(sorted(asked.items(), key=lambda one: one[1]))
 title = "FLOP of an expert for each byte sent, and what a wire asks for"
 figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 
 # %% [markdown]
-# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones do so over NVLink only:
-# the price of small experts is a fast wire.
+# Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones, with 4,608, do so over an H100's NVLink only:
+# the price of small experts is a fast wire. And it was trained on H800s, which compute as fast as an H100 but whose NVLink moves 200 GB/s one way. That asks for
+# 4,947, so there no wire is fast enough.
 #
 # So DeepSeek-V3 sends less. A token's 8 experts lie on at most four of eight nodes (section 2.1.2), and it travels once to
 # each of the four, with 1 byte for each of its $h$ numbers on the way there and 2 on the way back. So a number takes
 # $4 \cdot 3 = 12$ bytes in the forward pass. With a way to each expert, in 16 bits there and back, it would take $8 \cdot 4 = 32$. Even
 # so, its authors count computing and messages as about 1 : 1 (section 3.2.1).
 #
-# Enough work is one half of the matter. The other is *when*: an expert cannot start before its tokens have come. Only the
-# shared expert, which needs no all-to-all, can fill that gap. The rest takes two micro-batches, of which one computes
-# while the tokens of the other travel: DualPipe does that (section 13.5), or
-# `--overlap-moe-expert-parallel-comm` in Megatron-Core. Section 13.5 computes how much of an
-# update of DeepSeek-V3 that hides. (Not measured here: that needs GPUs.)
+# Having enough work is not sufficient; it must be there at the right time, and an expert cannot start before its tokens have come. Three things can fill the gap:
+#
+# - The shared expert needs no all-to-all, so it can run meanwhile.
+# - The tokens can be sent in pieces: experts work on one piece while the next one travels, as in section 10.8 (FasterMoE,
+#   [PPoPP 2022](https://doi.org/10.1145/3503221.3508418); Tutel, arXiv:2206.03382; COMET, arXiv:2502.19811).
+# - With two micro-batches one computes while the tokens of the other travel. DualPipe does that, and so does
+#   `--overlap-moe-expert-parallel-comm` in Megatron-Core. Section 13.5 computes how much of an update of DeepSeek-V3 it hides.
+#
+# (Not measured here: that needs GPUs.)
 #
 # ### What EP does to the gradients
 #
@@ -919,8 +936,38 @@ figures.stacked_bars(
 # take 56 GB, and the logits another 67 GB. What can be cut?
 #
 # - *Data parallelism* cuts the batch. One sequence is not a batch.
-# - *Tensor parallelism* cuts the inside of a layer, but stays in a node (chapter 10): 8 ways at most.
+# - *Tensor parallelism* with sequence parallelism cuts layers and logits, but it stays in a node (chapter 10): 8 ways. Is that enough?
 # - *Pipeline parallelism* cuts layers, but keeps as many micro-batches in flight as it has stages (chapter 11).
+#
+# Count everything that lies on one of eight GPUs:
+
+
+# %%
+def held_by(layout, tokens=131_072, recompute="none"):
+    """What lies on each GPU when it trains on one sequence."""
+    job = Job(llama, Recipe(recompute=recompute), layout, CLUSTER, tokens)
+    bill = gpu_memory(job, 0)
+    states = ("weights", "gradients", "optimizer")
+    shown = {"states": sum(bill.consumers[name] for name in states)}
+    shown["activations and logits"] = bill.consumers["intermediate results"]
+    return {**shown, "rest": bill.total_bytes - sum(shown.values())}
+
+
+eight_ways = Layout(tp=8, sequence_parallel=True)
+tp_bars = {
+    "131,072, recomputed": held_by(eight_ways, recompute="full"),
+    "131,072, all kept": held_by(eight_ways),
+    "1,048,576, recomputed": held_by(eight_ways, 1_048_576, "full"),
+}
+found = [round(sum(bar.values()) / 1e9, 1) for bar in tp_bars.values()]
+assert found == [34.3, 118.1, 154.5]
+limit, colours = ("one GPU", 80 * units.GB), {"rest": style.TEMPORARY}
+title = "LLaMA-3.1 8B, one sequence on each of 8 GPUs, tp 8"
+figures.stacked_bars(tp_bars, title, units.format_bytes, colours=colours, limit=limit)
+
+# %% [markdown]
+# With full recomputation it is: 34 GB. But recomputation costs a third more FLOP. Without it a GPU needs 118 GB, and for a million tokens 154 GB even with it.
+# So eight ways are too few for a longer sequence, and for this one if nothing is to be computed twice.
 #
 # And what grows with the sequence $s$? Weights, gradients and optimizer states do not. Activations and logits grow as
 # $s$, and so does the work of all matrices. The work of attention's scores grows as $s^2$. For one layer, forward and
@@ -948,7 +995,21 @@ figures.lines(
 # time, and do not notice. Only in attention does a token look at others. Cutting the sequence through the whole layer is context parallelism, CP, which chapter 1
 # named and we now build. (Chapter 10's sequence parallelism cuts the sequence only *between* the
 # tensor-parallel parts.) The weights are the same on all ranks, as in data parallelism, and their gradients are
-# summed over DP and CP ranks together.
+# summed over DP and CP ranks together. So CP alone leaves the states of the whole model on every GPU. ZeRO (chapter 8) cuts those, over the same ranks:
+
+# %%
+cp_bars = {
+    "tp 8": held_by(eight_ways),
+    "cp 16": held_by(Layout(cp=16)),
+    "cp 16, ZeRO-3": held_by(Layout(cp=16, zero_stage=3)),
+}
+of_tp, of_cp, of_both = (sum(bar.values()) for bar in cp_bars.values())
+assert round(of_cp / 1e9) == 196 and of_both < 80e9 < of_tp
+title = "One sequence of 131,072 tokens, all activations kept"
+figures.stacked_bars(cp_bars, title, units.format_bytes, colours=colours, limit=limit)
+
+# %% [markdown]
+# With cp 16 and ZeRO-3 the sequence fits, on two nodes, and nothing is computed twice.
 #
 # ### Attention in pieces: online softmax
 #
@@ -1025,7 +1086,7 @@ show_source(scratch.context.block_attention.merge)
 #
 # $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the
 # block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops every rank has seen
-# all keys, and none has ever held more than two blocks. This is **ring attention** (环形注意力) (Liu et al. 2023,
+# all keys. Meanwhile it holds three blocks, whatever $n$ is: its own, the one that it works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023,
 # arXiv:2310.01889, section 3).
 
 # %%
@@ -1086,7 +1147,7 @@ figures.lines(
 
 # %% [markdown]
 # LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank. With as many key heads as query heads it would need four times as
-# many. A causal mask removes half of the scores. If that halves the work of each rank at each hop, it takes twice as many tokens, about 9900.
+# many. A causal mask removes half of the scores, but whether that shortens a hop depends on which tokens a rank has. We come back to it below.
 # Real kernels do not reach the peak, which makes hiding easier.
 #
 # ### Who has how much to do?
@@ -1142,6 +1203,26 @@ steppers.ring_attention(ranks=4, zigzag=True)
 # $2n + 1 = 9$ for every $r$: a short early row and a long late row always add up to the same. (Scores that the mask
 # hides inside a chunk are counted. Smaller chunks waste fewer of them, so the sum fell too.)
 #
+# What does the mask do to the hiding? All wait for the busiest rank of each hop. With slices in order that is the last rank, which computes a whole block in every hop: 4947 tokens
+# suffice, as without a mask. With zig-zag slices each rank has 2 of the 4 pairs of chunks in every hop, half a block. There is half as much work to hide the same bytes, so it
+# takes twice as many tokens, about 9900.
+
+
+# %%
+def part_of_block(rank, owner, zigzag):
+    """Which part of a block `rank` of 4 computes when `owner`'s keys are there."""
+    mine, theirs = (context.chunks(at, 4, zigzag) for at in (rank, owner))
+    return sum(k <= q for q in mine for k in theirs) / len(mine) ** 2
+
+
+for hop in (1, 2, 3):
+    parts = [
+        [part_of_block(rank, (rank - hop) % 4, way) for rank in range(4)]
+        for way in (False, True)
+    ]
+    assert max(parts[0]) == 1 and parts[1] == [0.5] * 4
+
+# %% [markdown]
 # ### Two other ways
 #
 # **All-gather instead of a ring.** Llama 3 gathers all keys and values at once. With grouped-query attention they
@@ -1385,7 +1466,7 @@ check("12.4", [dropped_fraction, factor])
 
 # %% tags=["exercise"]
 def balance_loss(chosen: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """1 when all experts are chosen equally often; at worst the number of experts."""
+    """1 when all experts are chosen equally often; at most experts / top_k."""
     ### BEGIN SOLUTION
     experts = probabilities.shape[1]
     share = torch.bincount(chosen.flatten(), minlength=experts) / chosen.numel()
@@ -1452,11 +1533,11 @@ check("12.8", merge)
 
 # %% [markdown] tags=["exercise"]
 # **12.9** You train LLaMA-3.1 8B (hidden 4096, keys of 1024 numbers) on sequences of 131,072 tokens, causal, with ring
-# attention on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which the hops still hide behind
+# attention and zig-zag slices, on H100s (989.4 TFLOP/s). The degree of context parallelism is a power of two. What is the largest one at which every hop still hides behind
 # computing, at the chip's peak, over a network of 50 GB/s? The same for a model with as many key heads as query heads? And for
 # LLaMA within a node of some future machine, over 450 GB/s?
 #
-# Then: by which factor do zig-zag slices shorten the busiest rank's work at the first of the three degrees? Guess each number, then compute it with `context.hidden_ring_tokens` and
+# Then: at the first of the three degrees, how many times as much would the busiest rank compute if the slices lay in order? Guess each number, then compute it with `context.hidden_ring_tokens` and
 # `context.rank_scores`.
 
 # %% tags=["exercise"]
@@ -1466,7 +1547,7 @@ shorter = ...
 degrees = []
 for width, wire in ((1024, 50e9), (4096, 50e9), (1024, 450e9)):
     tokens = context.hidden_ring_tokens(989.4e12, wire, hidden=4096, kv_width=width)
-    # The mask hides half of the scores, so a slice must be twice as long.
+    # Zig-zag: half a block for every rank in every hop, so slices twice as long.
     degrees.append(2 ** int(math.log2(131_072 / (2 * tokens))))
 llama, all_heads, fast_wire = degrees
 plain = [context.rank_scores(131_072, rank, llama) for rank in range(llama)]

@@ -173,6 +173,7 @@ def _balance(function: Any) -> None:
     cases = [
         ([[0], [1], [2], [3]], torch.full((4, 4), 0.25), "all alike: 1"),
         ([[0], [0]], torch.tensor([[1.0, 0, 0, 0]] * 2), "everything on one of four: 4"),
+        ([[0, 1]] * 2, torch.tensor([[0.5, 0.5, 0, 0]] * 2), "k = 2 of four take everything: 2"),
         ([[0, 1], [0, 2], [1, 0]], torch.tensor([[0.5, 0.3, 0.2]] * 3), "6 choices of 3 tokens"),
         (
             [[2], [0], [2]],
@@ -269,11 +270,11 @@ _TOKENS = 131_072
 
 
 def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
-    """Largest power of two at which the hops of a causal ring hide behind computing."""
+    """Largest power of two at which the hops of a causal zig-zag ring hide behind computing."""
     peak = accelerator("H100-SXM").peak_flop_per_s
     tokens = context.hidden_ring_tokens(peak, bytes_per_s, hidden=4096, kv_width=kv_width)
     degree = 1
-    while _TOKENS / (2 * degree) >= 2 * tokens:  # the mask halves the work
+    while _TOKENS / (2 * degree) >= 2 * tokens:  # half a block for every rank in each hop
         degree *= 2
     return degree
 
@@ -284,15 +285,15 @@ def _largest_degree(kv_width: int, bytes_per_s: float) -> int:
     title="as many ranks as the ring hides",
     hints=(
         "More ranks have shorter slices. What does a shorter slice do to computing, and to a hop?",
-        "hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is without a mask: section "
-        "12.7 says what the mask does to it.",
+        "hidden_ring_tokens(989.4e12, 50e9, hidden=4096, kv_width=1024) is for whole blocks: "
+        "section 12.7 says which part of a block a rank with zig-zag slices computes in a hop.",
         "Tokens / tokens of a slice, rounded down to a power of two; max / max for the last.",
     ),
 )
 def _slices(answer: Any) -> None:
     expect_parts(answer, 4, "three degrees and a factor")
     wires = {
-        (1024, 50e9): "a slice needs 9,894 tokens: half of the scores are masked",
+        (1024, 50e9): "a slice needs 9,894 tokens: in each hop a rank computes half a block",
         (4096, 50e9): "four times the bytes need slices four times as long",
         (1024, 450e9): "nine times the bandwidth needs a ninth of the slice",
     }
@@ -348,10 +349,10 @@ QUIZ = (
         why="It accepts 1.25 of 1.8: (1.8 - 1.25) / 1.8 = 0.31.",
     ),
     Question(
-        "Four experts, balance loss 4. What does the router do?",
+        "Four experts, one for each token, balance loss 4. What does the router do?",
         ("all experts get the same", "everything goes to one expert", "it drops everything"),
         answer=1,
-        why="1 is even; as many as there are experts is the worst.",
+        why="1 is even. E / k is the worst: 4 for k = 1, and 2 if each token had two experts.",
     ),
     Question(
         "A bias for the choice replaces the balance loss. With what are the results weighed?",

@@ -79,7 +79,7 @@ MISTAKES = [
     ("12.8", "mean of the means", _merge_by_means),
     ("12.8", "overflows", _merge_overflowing),
     ("12.8", "keeps the larger log-sum-exp", _merge_without_lse),
-    ("12.9", "no mask", (16, 4, 128, 1.939)),
+    ("12.9", "slices in order, or no mask", (16, 4, 128, 1.939)),
     ("12.9", "rounded up", (16, 4, 128, 1.882)),
     ("12.9", "no powers of two", (13, 3, 119, 1.92)),
     ("12.9", "the same wire", (8, 2, 8, 1.882)),

@@ -1,5 +1,7 @@
 """Ring attention equals torch's attention of the whole sequence, forward and backward."""
 
+import weakref
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -59,6 +61,25 @@ def test_zigzag_gives_all_ranks_the_same_work():
     zigzag = [pairs for *_, pairs in launch.run(run_ring, 24, True, ranks=4)]
     assert contiguous == [1, 2, 3, 4]
     assert zigzag == [9, 9, 9, 9]  # quarters of the other pairs
+
+
+def blocks_held():
+    """Blocks on this rank while it works on each: its own, and those that came."""
+    ring = SequenceRing(dist.group.WORLD)
+    came, start = [], ring.start
+
+    def noted(tensor):
+        passing = start(tensor)
+        came.append(weakref.ref(passing.coming))
+        return passing
+
+    ring.start = noted
+    return [1 + sum(block() is not None for block in came) for _ in ring.visits(torch.zeros(1))]
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 2), (4, 3), (5, 3)])
+def test_a_rank_holds_its_own_block_the_visitor_and_the_next(ranks, most):
+    assert {max(held) for held in launch.run(blocks_held, ranks=ranks)} == {most}
 
 
 def ring_in_pairs():

@@ -72,7 +72,7 @@ def by_expert(chosen: Tensor, kept: Tensor) -> Tensor:
 
 
 def balance_loss(load: Tensor, probabilities: Tensor) -> Tensor:
-    """N Σ f_i P_i: 1 when all N experts are chosen equally often, at most N.
+    """N Σ f_i P_i: 1 when all N experts are equally busy, at most N / top_k.
 
     f_i is the share of all choices that fell on expert i (`load` counts them,
     of all ranks), P_i the mean probability of expert i. Fedus et al. 2021,

@@ -21,7 +21,7 @@ MATMUL_EFFICIENCY = 0.80
 # arXiv:2104.04473, table 1 (137 to 163 TFLOP/s): their median error is 0. All that follows is
 # fitted like this; other papers' steps are then predicted.
 LAYER_EFFICIENCY = 0.81
-# The three rows of Llama 3 (arXiv:2407.21783, table 4): a busy H100 lowers its clock.
+# The three rows of Llama 3 (arXiv:2407.21783, table 4). Perhaps a busy H100 lowers its clock.
 H100_LAYER_EFFICIENCY = 0.75
 # torchtitan's runs (benchmarks/README.md) on H100s that may take 500 W instead of 700.
 H100_500W_LAYER_EFFICIENCY = 0.60

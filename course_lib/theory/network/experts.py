@@ -212,9 +212,9 @@ def expert_load(
 def balance_loss(load: Sequence[float], probabilities: Sequence[float]) -> float:
     """N Σ f_i P_i: f_i the share of all choices on expert i, P_i its mean probability.
 
-    1 when all N experts are chosen alike, N when one gets everything. Source: Fedus et al. 2021,
-    arXiv:2101.03961, equation 4, without its factor α. Raises ValueError for unequal lengths,
-    numbers below 0, and a load of 0.
+    1 when all N experts are chosen alike, which is not the least; at most N / top_k, when the same
+    top_k get everything. Source: Fedus et al. 2021, arXiv:2101.03961, equation 4, without its
+    factor α. Raises ValueError for unequal lengths, numbers below 0, and a load of 0.
     """
     whole("experts", len(load), most=_MOST_EXPERTS)
     if len(load) != len(probabilities):

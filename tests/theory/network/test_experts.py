@@ -123,6 +123,8 @@ def test_a_bad_table_is_explained(kept, message):
 def test_balance_loss():
     assert experts.balance_loss([5, 5], [0.5, 0.5]) == 1
     assert experts.balance_loss([10, 0], [1, 0]) == 2
+    assert experts.balance_loss([5, 5, 0, 0], [0.5, 0.5, 0, 0]) == 2  # the worst for top_k = 2
+    assert experts.balance_loss([2, 3], [0.694, 0.306]) < 0.93  # 1 is not the least
     assert experts.balance_loss([3, 1], [0.7, 0.3]) == pytest.approx(2 * (0.75 * 0.7 + 0.25 * 0.3))
 
 
