@@ -432,7 +432,7 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 show_source(scratch.rate_sweep.final_losses)
 
 # %% [markdown]
-# **Predict.** We try 2, 4, 8, and so on up to 256. At batch 16 SGD does best with a learning rate of 8. With which of them at batch
+# **Predict.** We try 2, 4, 8, and so on up to 512. At batch 16 SGD does best with a learning rate of 8. With which of them at batch
 # 64, and with which at batch 1024?
 
 # %%
@@ -454,7 +454,7 @@ def best_rates(swept):
     return {batch: min(losses, key=losses.get) for batch, losses in swept.items()}
 
 
-with_sgd = sweep(SGD, [2.0**power for power in range(1, 9)])
+with_sgd = sweep(SGD, [2.0**power for power in range(1, 10)])
 with_adam = sweep(Adam, [2.0**power for power in range(-7, 0)])
 best_sgd, best_adam = best_rates(with_sgd), best_rates(with_adam)
 

@@ -682,7 +682,7 @@ figures.stacked_bars(
     },
     "Sixteen GPUs together, at four points of an update",
     units.format_bytes,
-    limit=("sixteen GPUs", 16 * 80 * units.GB),
+    limit=("sixteen GPUs", 16 * card),
 )
 
 # %% [markdown]
@@ -699,10 +699,12 @@ answers = {
     "recompute every layer": (8, "full"),
     "both": (1, "full"),
 }
-tensors, cards_needed = {}, {}
+tensors, parts, cards_needed = {}, {}, {}
 for name, (micro_batch, recompute) in answers.items():
     points = at_each_point(micro_batch, recompute).values()
-    tensors[name] = max(point.total_bytes for point in points)
+    peak = max(points, key=lambda point: point.total_bytes)
+    tensors[name] = peak.total_bytes
+    parts[name] = {kind: peak.consumers[kind] for kind in kinds}
     reserved = RESERVED_OVER_ALLOCATED * tensors[name]
     cards_needed[name] = math.ceil(reserved / (card - OVERHEAD_BYTES))
     work = flops.training_flops(
@@ -716,8 +718,11 @@ for name, (micro_batch, recompute) in answers.items():
     )
 assert [round(size / 1e9) for size in tensors.values()] == [1987, 1214, 1161, 1111]
 assert list(cards_needed.values()) == [29, 18, 17, 17]
-figures.bars(
-    tensors, units.format_bytes, "LLaMA-2 70B, 8 × 4096 tokens: tensors at the peak"
+figures.stacked_bars(
+    parts,
+    "Sixteen GPUs together, at the peak: 8 × 4096 tokens",
+    units.format_bytes,
+    limit=("sixteen GPUs", 16 * card),
 )
 
 # %% [markdown]

@@ -231,7 +231,7 @@ def _proposed_bytes() -> dict[str, float]:
     title="148 is more than 141",
     hints=(
         "The colleague compares two numbers. Which unit does each of them have?",
-        "Bring all of it to GiB: what nvidia-smi says, 148 × 10^9 bytes, and the framework's 1 GiB.",
+        "Bring all of it to GiB: what nvidia-smi says, and the 148 × 10^9 bytes. Then 1 GiB more.",
     ),
 )
 def _gb_and_gib(answer: Any) -> None:
