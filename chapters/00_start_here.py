@@ -29,8 +29,8 @@ from course_lib.panels import steppers
 steppers.block()
 
 # %% [markdown]
-# **Remember** the three directions. Eight GPUs share each matrix (chapter 10): of the 297 GB that a GPU sends in one update, 271 go to these seven neighbours, inside one
-# computer. Sixteen groups share the layers (chapter 11): that takes the fewest bytes, 8 GB. And 128 copies share the text (chapter 7), for 18 GB. The rest
+# **Remember** the three directions. Eight GPUs share each matrix (chapter 10): of the 297 GB that a GPU sends in one update, 271 stay
+# among these eight, inside one computer. (The course counts a ring, in which each GPU sends to the next one.) Sixteen groups share the layers (chapter 11): that takes the fewest bytes, 8 GB. And 128 copies share the text (chapter 7), for 18 GB. The rest
 # of the course takes this block apart.
 
 # %% [markdown]
@@ -145,9 +145,15 @@ print(grade("1.1", (976, 950)).line)
 # The hints lead towards the right answer. After the last one comes the reason, if you have tried an answer by then. What you passed before you looked at the
 # solution stays passed.
 #
-# You may round a number to three digits. Where bytes, seconds or a fraction are asked for, you may also write a text with a unit: `"24.9 GB"` is
-# read as 24.9e9 bytes, `"15 %"` as 0.15.
-#
+# A count must be exact. You may round any other number to three digits, and you may write it as a text with its unit. The check reads that in the unit
+# that the exercise asks for: `"280 GB"` as 280 where it asks for GB, as 280e9 where it asks for bytes, and `"15 %"` as 0.15 where it asks for a
+# fraction. Write a decimal point: a comma only separates thousands.
+
+# %%
+print(grade("3.1", ["1 TB", {}, {}]).line)  # 3.1 asks for GB
+print(grade("3.1", ["0,9 TB", {}, {}]).line)
+
+# %% [markdown]
 # The solved notebooks are in `solutions/`. In a terminal,
 # `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
 # shows what you have done. Your progress is kept in your own user folder, and nothing

@@ -15,8 +15,10 @@
 
 # %%
 from dataclasses import replace
+from datetime import timedelta
 
 import torch
+from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -156,7 +158,7 @@ for drop_last, ours in ((False, keep), (True, drop)):
 
 # %% [markdown]
 # Which one is right? Keeping is natural for evaluation, where every sample must count once.
-# For training people usually drop. A batch of 3 gives a noisier gradient than one of 10, yet
+# Many training loops drop. A batch of 3 gives a noisier gradient than one of 10, yet
 # it moves the weights as far. And a batch of another size makes compiled code compile again.
 # With shuffling, different samples are dropped in each epoch, so nothing is lost for good.
 #
@@ -307,11 +309,12 @@ assert replace(four_ranks, drop_last=True).epoch().dropped == 3
 #
 # 10 samples, 4 ranks. PyTorch's `DistributedSampler` deals them out like cards: rank 0 takes
 # samples 0, 4, 8; rank 1 takes 1, 5, 9; and so on. Ranks 2 and 3 would have only two samples.
-# But all ranks must take equally many steps: they meet at every update to average gradients, and a
-# rank that takes one step more than the others waits forever. So the sampler starts over
-# and deals sample 0 and sample 1 again. Two samples are seen twice.
+# But all ranks must take equally many steps: they meet at every update to average gradients. A
+# rank that takes one step more than the others waits until PyTorch gives up, by default after 10 minutes with NCCL
+# and 30 with gloo, and then the job dies (chapter 15). So the sampler starts over and deals sample 0 and sample 1 again. Two samples are seen twice.
 
 # %%
+assert distributed_c10d.default_pg_timeout == timedelta(minutes=30)
 for rank in range(4):
     sampler = DistributedSampler(range(10), num_replicas=4, rank=rank, shuffle=False)
     mine = rank_samples(samples=10, dp=4, rank=rank)
@@ -374,11 +377,11 @@ expect(
     label="samples seen twice",
     yours=twice,
 )
-print(result.report())
 turns = sum(len(samples) for samples in result.by_rank(0))
 assert turns == 12  # 11 samples, one of them twice
 
 # %%
+print(result.report())
 figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 
 # %% [markdown]

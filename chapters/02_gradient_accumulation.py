@@ -409,8 +409,8 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 # ## 2.4 The learning rate of a larger batch
 #
 # Accumulation 8 makes the batch 8 times as large and the updates 8 times fewer. With the same
-# learning rate (学习率) the weights move about an eighth of the way per epoch. There are two rules
-# of thumb:
+# learning rate (学习率) SGD moves the weights only about an eighth of the way per epoch. With Adam it is $\sqrt 8 / 8$, about 35 %, where noise
+# dominates. There are two rules of thumb:
 #
 # | optimizer | rule | batch 256 → 2048 | source |
 # |---|---|---|---|
@@ -432,7 +432,7 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 show_source(scratch.rate_sweep.final_losses)
 
 # %% [markdown]
-# **Predict.** We try 2, 4, 8, and so on up to 256. At batch 16 SGD does best with a learning rate of 8. With which of them at batch
+# **Predict.** We try 2, 4, 8, and so on up to 512. At batch 16 SGD does best with a learning rate of 8. With which of them at batch
 # 64, and with which at batch 1024?
 
 # %%
@@ -440,6 +440,7 @@ best_64 = predict("2.rate_64", "Best rate at batch 64?", yours=None)
 best_1024 = predict("2.rate_1024", "Best rate at batch 1024?", yours=None)
 
 # %%
+assert round(math.sqrt(8) / 8, 2) == 0.35
 story, batches = load_text(), (16, 64, 256, 1024)
 
 
@@ -453,7 +454,7 @@ def best_rates(swept):
     return {batch: min(losses, key=losses.get) for batch, losses in swept.items()}
 
 
-with_sgd = sweep(SGD, [2.0**power for power in range(1, 9)])
+with_sgd = sweep(SGD, [2.0**power for power in range(1, 10)])
 with_adam = sweep(Adam, [2.0**power for power in range(-7, 0)])
 best_sgd, best_adam = best_rates(with_sgd), best_rates(with_adam)
 
@@ -629,7 +630,7 @@ figures.lines(
 #
 # ### Where the rule of 2.4 ends
 #
-# For SGD the same paper (section 2.2) has a formula for the best rate:
+# For SGD McCandlish et al. (section 2.2) have a formula for the best rate:
 #
 # $$\text{rate}(B) = \frac{\text{largest rate}}{1 + B_\text{crit}/B}.$$
 #
@@ -669,6 +670,7 @@ expect(
 # %%
 at_critical = batching.batch_cost(batch=1.0, critical_batch=1.0)
 assert (at_critical.steps, at_critical.samples) == (2.0, 2.0)
+assert batching.batch_cost(batch=0.5, critical_batch=1.0).steps == 3.0
 panels.critical_batch()
 
 # %% [markdown]
@@ -678,7 +680,7 @@ panels.critical_batch()
 # **Remember**
 # - The variance of the gradient goes as 1/B.
 # - The critical batch grows while the loss falls; accumulation and data parallelism let you read it at almost no cost.
-# - Below the critical batch: twice the batch, nearly half the updates. Far above: nearly twice the samples.
+# - Far below the critical batch: twice the batch, nearly half the updates. Far above: nearly twice the samples. From half the critical batch to all of it the updates fall by a third.
 # - Linear rule for SGD, square root for Adam. The linear rule ends near the critical batch.
 
 # %% [markdown]

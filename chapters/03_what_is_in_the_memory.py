@@ -112,7 +112,7 @@ assert round(units.gib(states_bytes), 2) == 23.21
 # | 3 | optimizer states (优化器状态), and a master copy where there is one (section 3.3) | parameters | always |
 # | 4 | inputs and labels (标签) | batch × sequence | one micro-step |
 # | 5 | intermediate results, or activations (激活值) | batch × sequence × width × layers | forward to backward |
-# | 6 | temporary buffers (临时缓冲区) | the largest single operation | moments |
+# | 6 | temporary buffers (临时缓冲区) | the largest single operation | one operation |
 # | 7 | framework overhead: what CUDA and NCCL, the library for messages between GPUs, need for themselves | hardly at all | always |
 #
 # The first three are called the **model states**. They depend only on the number of parameters and
@@ -139,7 +139,7 @@ figures.consumers(
 assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_bytes
 
 # %% [markdown]
-# ### One update, moment by moment
+# ### One update, point by point
 #
 # The last column of the table says when each consumer is there. Let us watch. A GPT of 4 layers, in which 64 numbers stand for each token, has
 # 0.85 MB of weights in fp32. It trains with the optimizer AdamW on 4 samples of 64 characters. It has made one update, and now it makes the second.
@@ -148,7 +148,7 @@ assert bill.model_states_bytes == 16 * gpt2_xl.parameters().total == states_byte
 # no formula yet; guess how many times the weights.
 
 # %%
-most = predict("3.over_time", "MB at the fullest moment?", yours=None, unit="MB")
+most = predict("3.over_time", "MB at the fullest point?", yours=None, unit="MB")
 
 # %% [markdown]
 # **Measure.** `one_step` follows the memory of every tensor from birth to death, and sorts it by what it was for: what becomes
@@ -186,7 +186,7 @@ expect(
     run.peak_bytes / 1e6,
     second.peak_bytes / 1e6,
     within=0.02,
-    label="fullest moment",
+    label="fullest point",
     unit="MB",
     yours=most,
 )
@@ -200,9 +200,9 @@ figures.memory_over_time(
 # go in the backward pass, while the gradients come. When the update begins, they are gone.
 #
 # The measured mountain is rougher. The small yellow teeth are temporary buffers of single operations, which theory counts
-# at a few moments only.
+# at a few points only.
 #
-# Walk over it yourself. At each moment, before you move on, say what comes next and what goes. Then set `recompute` to full, which is
+# Walk over it yourself. At each step, before you move on, say what comes next and what goes. Then set `recompute` to full, which is
 # the subject of chapter 4: what becomes of the mountain?
 
 # %%
@@ -294,7 +294,8 @@ figures.stacked_bars(ledgers, "Measured after one update", units.format_bytes)
 # %% [markdown]
 # ### Mixed precision: does bf16 halve the bill?
 #
-# Large models keep weights and gradients in **bf16**, 2 bytes (混合精度, mixed precision).
+# Large models compute in **bf16**, 2 bytes a number. Many programs keep weights and gradients in it as well, and hold fp32 only where its digits
+# matter. To train with several formats is called **mixed precision** (混合精度).
 #
 # **Predict.** We cast the whole small GPT to bf16 and hand it to torch's AdamW. How many bytes per parameter do weights, gradients
 # and AdamW's state take together?
@@ -356,10 +357,12 @@ expect(
     yours=total,
 )
 expect((4 + 8) / 2, mixed["optimizer"] / mixed["weights"], label="optimizer / weights")
+assert torch.get_float32_matmul_precision() == "highest"  # fp32 products, no TF32
 
 # %% [markdown]
 # **Explain.** $2 + 2 + (4 + 8) = 16$, the same 16 as in fp32. What bf16 saves is in the
-# intermediate results, and in time: tensor cores are many times faster in bf16. The optimizer's part is six times the
+# intermediate results, and in time: an A100 multiplies matrices with up to 312 TFLOP/s in bf16, 156 in TF32 (fp32 numbers with fewer digits), and 19.5 in
+# fp32, PyTorch's default for fp32 tensors (data sheet, without sparsity). The optimizer's part is six times the
 # weights. **Adam outweighs the model.**
 #
 # ### Sixteen bytes remain, but the update needs more
@@ -484,7 +487,7 @@ assert abs(100 * by_name["8-bit"].gap - float(theirs)) < 1
 # |---|---|---|
 # | 16 | ZeRO paper | 16-bit weights 2, 16-bit gradients 2 (fp16 there, bf16 today), master 4, Adam 8 |
 # | 18 | Megatron-LM | the gradients are kept in fp32: 2 + 4 + 4 + 8 |
-# | 20 | DeepSpeed's estimator, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
+# | 20 | DeepSpeed's `estimate_zero2_model_states_mem_needs` for one GPU, Ultra-Scale Playbook | an fp32 buffer in which gradients add up, beside the bf16 ones: 2 + 2 + 4 + 4 + 8 |
 #
 # None is wrong: they describe different programs. The dtype of the gradients is a separate
 # choice, which does not follow from the optimizer's. When you quote a number, say which convention.
@@ -550,7 +553,7 @@ figures.layer_step(walk, 10, "8 × 64 tokens, fp32")
 # of the head, and the log-probabilities in fp32: $4\,s\,b\,v$ bytes for vocabulary $v$.
 # Chapter 4 derives the general formula and shows how to keep less.
 #
-# **Predict.** Our small GPT in fp32, 8 samples of 64 characters:
+# **Predict.** Our small GPT works in fp32 on 8 samples of 64 characters. How many bytes does it keep for the backward pass?
 
 # %%
 kept = predict("3.kept", "Bytes kept for backward?", yours=None, unit="B")
@@ -627,16 +630,16 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 # that way: they fuse several operations into one, so that what passes between them is never
 # stored. This has to do with the compiler, not with whether the language is "functional", as note 000 has it.
 #
-# **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take
-# 0.5 to 2 GiB, before any tensor exists. There is no formula. The course takes 1 GiB, by
-# convention. The allocator adds unused gaps (显存碎片, fragmentation); section 3.5 says how much to leave for them: some 15 % on top of the tensors.
+# **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take memory that no tensor has. There is no formula. PyTorch's first use of CUDA
+# may take 0.5 to 2 GB (Bekman, *Machine Learning Engineering*, training/performance), and NCCL 688 MiB for a group of four A100s (NVIDIA/nccl, issue 964).
+# The course takes 1 GiB for all of it, by convention. The allocator adds unused gaps (显存碎片, fragmentation), for which section 3.5 has a fitted factor.
 #
-# ### The peak is one moment
+# ### The peak is one point of the step
 #
-# A bill that adds up everything is too high, since not everything is there at once. An update has four moments at
+# A bill that adds up everything is too high, since not everything is there at once. An update has four points at
 # which most memory may be needed. The intermediate results go while the gradients come, layer by layer:
 #
-# | moment | weights, optimizer | intermediate results | gradients | temporary |
+# | point | weights, optimizer | intermediate results | gradients | temporary |
 # |---|---|---|---|---|
 # | loss | all | all | none yet | copies of the logits |
 # | backward begins: it enters the last layer | all | all but the loss's | none yet | gradients inside the layer |
@@ -678,7 +681,7 @@ rows = {
     for name, bill in moments.items()
 }
 assert max(moments, key=lambda name: moments[name].total_bytes) == "loss"
-figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
+figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 
 # %% [markdown]
 # **Explain.** It is the loss: weights, AdamW's states, all intermediate results and two gradients of the logits. What is missing is small change: the norms' statistics from above, and temporaries of single operations.
@@ -686,13 +689,13 @@ figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
 # **Remember**
 # - Intermediate results grow with micro-batch × sequence × layers; model states do not.
 # - With a large vocabulary the logits and their gradients are large: 12 bytes for each logit in PyTorch.
-# - The peak is the largest of four moments, not the sum of everything.
+# - The peak is the largest of four points, not the sum of everything.
 # - Overhead is a convention: 1 GiB here.
 
 # %% [markdown]
 # ## 3.5 What the meters show
 #
-# A published run had 61 GiB of tensors on a GPU, and 127 GiB of its memory were taken. By what?
+# A published run had 61 GiB of tensors on a GPU after an update, and 127 GiB of its memory were taken. By what?
 #
 # ### Allocated and reserved
 #
@@ -708,31 +711,37 @@ figures.stacked_bars(rows, "Four moments of the update", units.format_bytes)
 # A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
 # message says so: "… GiB is reserved by PyTorch but unallocated".
 #
-# How much is it? In 16 published runs of torchtitan, with sequences of one length, reserved was 1.15 times allocated in the median, and between 1.01 and 1.23 (the course's benchmarks/README.md lists them). With changing lengths it can be far more.
+# How much is it? Hardly anybody publishes both meters. torchtitan publishes what is reserved, for 16 runs with sequences of one length, and this course predicts the tensors of each. Reserved over *predicted* is between 1.01 and 1.23, and 1.15 in
+# the median (benchmarks/README.md, *measured runs*). So the course's **1.15 is fitted**, not measured: it holds the gaps, and whatever the course's formulas miss. It is a margin for planning. With changing lengths the gaps can be far larger.
 # With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
 # `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
 #
 # Showing it needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
 
 # %%
-# GiB on one GPU after three updates: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
+# GiB on one GPU: github.com/nvidia-cosmos/cosmos-rl, pull request 388, read after update 3.
 # (It writes GB; beside 126.97 it prints 128.88 GiB for the same GPU from outside.)
-published = {
-    "as installed": {"allocated": 60.93, "reserved": 126.97},
-    "expandable segments": {"allocated": 60.81, "reserved": 96.61},
-}
-for sizes in published.values():
-    print(f"reserved / allocated: {sizes['reserved'] / sizes['allocated']:.2f}")
-figures.grouped_bars(
-    published,
-    "Qwen2.5 7B, one GPU of two",
+most_reserved = {"as installed": 126.97, "expandable segments": 96.61}
+allocated_after_update = 60.93  # and 60.81
+before, after = most_reserved.values()
+assert (round(before / after, 2), round(before - after)) == (1.31, 30)
+states_gib = 7.6e9 * 16 / 2 / units.GIB  # half of the states on each GPU
+assert round(states_gib) == 57 < allocated_after_update
+figures.bars(
+    most_reserved,
     lambda size: f"{size:.0f} GiB",
-    {"allocated": style.GREEN, "reserved": style.IDLE},
+    "The most that was ever reserved: Qwen2.5 7B, one GPU of two",
+    style.IDLE,
 )
 
 # %% [markdown]
-# The tensors are the same, and 30 GiB of gaps are gone. So say which meter you read, and look at reserved over allocated before you buy a larger card.
+# **Explain.** Compare a maximum with a maximum. With expandable segments the same training reserved 97 GiB at the most, not 127. So 30 GiB, a quarter of the 127, were gaps.
 #
+# The 61 GiB are another thing: the tensors that were alive *after* the update, when all intermediate results were gone. They are little more than the model states, 7.6 billion
+# parameters × 16 bytes over two GPUs, 57 GiB. Most of the other 66 GiB are blocks that tensors needed at the peak, and that the allocator kept for the next step. So 127 over 61 is no measure of gaps: it
+# divides the peak of one meter by a low point of the other.
+#
+# To see gaps in your own run, lay `max_memory_reserved()` beside `max_memory_allocated()`, before you buy a larger card.
 # ### The allocator's diary
 #
 # On a GPU the allocator can write down what it does. `torch.cuda.memory._record_memory_history()` starts it, and
@@ -810,8 +819,8 @@ print(
 # %% [markdown]
 # ## 3.6 Mixed precision in practice: autocast and fp16
 #
-# In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three other ways, and
-# each depends on what a format can hold:
+# In section 3.3 the whole model was cast to bf16, with a master copy beside it. Megatron-LM and DeepSpeed train that way. There are three alternatives: autocast, fp16 with a loss scale, and fp8 (section 3.7). Which of
+# them works depends on what a format can hold:
 #
 # | format | bits of exponent | bits of fraction | rounds by at most |
 # |---|---|---|---|
@@ -931,9 +940,9 @@ figures.stacked_bars(parts, "Kept for the backward pass", units.format_bytes)
 # ### fp16 needs a loss scale
 #
 # V100 and T4 multiply matrices fast in fp16, and not in bf16. fp16 has three more binary digits than bf16, but look at its smallest numbers. Our loss is a mean over $8 \cdot 64 = 512$
-# tokens, and an untrained model gives each of the 128 characters the probability $p = 1/128$. For all characters but the right one, the gradient of the logit is $p / 512$.
+# tokens, and an untrained model gives each of the 128 characters the same probability.
 #
-# **Predict.** How large is that? And does it fit into fp16 with all its digits?
+# **Predict.** How large is the gradient of a typical logit, one of a character that is not the right one?
 
 # %%
 typical = predict("3.logit_gradient", "Gradient of a typical logit?", yours=None)
@@ -966,12 +975,12 @@ figures.number_ranges(
 )
 
 # %% [markdown]
-# **Explain.** $1.5 \cdot 10^{-5}$: in fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
+# **Explain.** Under softmax and cross-entropy a wrong character's logit has its probability $p = 1/128$ as gradient, divided by 512 because the loss is a mean: $1.5 \cdot 10^{-5}$. In fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
 # back through the layers, they shrink as the model learns, and a real micro-batch of 8,192 tokens divides by 16 times as much.
 #
 # The remedy is **loss scaling** (损失缩放). Multiply the loss by 65,536 before the backward pass. By the chain rule every gradient is multiplied by 65,536, and
 # moves up by 16 binary places into fp16's range. Divide by it before the update. Which scale is right? As large as possible, so try: double it from time to time, and when a
-# gradient overflows, halve it and leave out that update (arXiv:1710.03740).
+# gradient overflows, halve it and leave out that update. (Scaled losses come from arXiv:1710.03740, section 3.2. The rule that finds the scale is the one of PyTorch's `GradScaler`.)
 
 # %%
 show_source(scratch.loss_scale.LossScaler)
@@ -1205,7 +1214,7 @@ assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
 # %% [markdown]
 # ## 3.8 Your own bill
 #
-# Move the sliders. The bars show the largest of the four moments, computed by `training_memory`, which this
+# Move the sliders. The bars show the largest of the four points, computed by `training_memory`, which this
 # chapter has just measured. Find out:
 #
 # 1. Which is the largest model whose training fits on 80 GB with AdamW?
@@ -1382,8 +1391,8 @@ def optimizer_bytes(optimizer) -> int:
 check("3.5", optimizer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. Six colleagues propose one change each. Which of them
-# make it fit, with 1 GiB of overhead and no gaps? Predict, True or False.
+# **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. It has PyTorch's cross-entropy and its AdamW with `fused=True`, and gradients that live from the backward pass to the
+# update. Six colleagues propose one change each. Which of them make it fit, with 1 GiB of overhead and no gaps? Predict, True or False.
 
 # %% tags=["exercise"]
 fits = {
@@ -1407,14 +1416,14 @@ fits = {
 check("3.6", fits)
 
 # %% [markdown] tags=["exercise"]
-# **3.7** A plan for an H200 has 129 GB of tensors at its peak. `nvidia-smi` gives the card 143,771 MiB; its data sheet says 141 GB. The allocator holds 1.15 times what the tensors take, and the
-# framework 1 GiB. "129 times 1.15 is 148, that is more than 141", says a colleague, and wants to recompute activations. How many GiB are left (negative, if none)? Does it fit: "yes" or "no"?
+# **3.7** A plan for an H200 has 129 GB of tensors at its peak. `nvidia-smi` gives the card 143,771 MiB; its data sheet says 141 GB. Plan with the course's fitted factor: the allocator reserves 1.15 times what the tensors take. The
+# framework takes 1 GiB more. "129 times 1.15 is 148, that is more than 141", says a colleague, and wants to recompute activations. How many GiB are left (negative, if none)? Does it fit: "yes" or "no"?
 
 # %% tags=["exercise"]
 left_gib, fits = ..., ...
 ### BEGIN SOLUTION
 left_gib = 143_771 / 1024 - 1.15 * 129e9 / 2**30 - 1
-fits = "yes"  # barely: another run's gaps may be larger
+fits = "yes"  # barely, and the 1.15 is fitted: another run may need more
 ### END SOLUTION
 check("3.7", [left_gib, fits])
 
@@ -1487,7 +1496,7 @@ helps = {
     "A: half the micro-batch": True,
     "A: fused=True in AdamW": False,  # the update is not the peak
     "A: a loss that writes its gradient over the logits": True,
-    "A: 8-bit AdamW": True,  # states are there at every moment
+    "A: 8-bit AdamW": True,  # states are there at every point
     "B: half the micro-batch": False,  # no intermediate results are left at the update
     "B: fused=True in AdamW": True,
     "B: a loss that writes its gradient over the logits": False,

@@ -4,7 +4,7 @@
 # LLaMA-2 70B, 8 sequences of 4096 tokens, sixteen GPUs with 80 GB: 1280 GB in all. The model states take 1104 GB
 # (chapter 3); suppose that they are spread evenly. The *intermediate results* of one forward pass are another 730 GB,
 # says note 004, which counts at least 24 GPUs for all of it. You could throw the intermediate results away and compute them again
-# when needed. "That costs 40 times the computation", says the same note. Do you buy 8 more GPUs, or throw activations away?
+# when needed. "That costs 40 times the computation", says the same note. Do you buy 8 more GPUs, throw activations away, or is there a third answer?
 #
 # By the end of this chapter you can
 #
@@ -17,6 +17,7 @@
 # Time: about 80 minutes. The exercises take an hour more, half of it for your own checkpoint (4.6). You need chapter 3.
 
 # %%
+import math
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -37,13 +38,14 @@ from course_lib.theory.inputs import (
     Layout,
     Recipe,
     TransformerShape,
+    hardware,
     models,
     units,
 )
 from course_lib.theory.inputs.frameworks import as_framework_does
 from course_lib.theory.memory import activations, ends, segments
-from course_lib.theory.memory.meter import metered_bytes
-from course_lib.theory.memory.peak import gpu_memory, memory_moments
+from course_lib.theory.memory.meter import RESERVED_OVER_ALLOCATED, metered_bytes
+from course_lib.theory.memory.peak import OVERHEAD_BYTES, gpu_memory, memory_moments
 from course_lib.theory.memory.step_timeline import step_timeline
 
 launch.warm_up()
@@ -63,6 +65,24 @@ factor = predict("4.factor", "Operations with / without?", yours=None)
 # multiplies keeps its input until the backward pass comes back. What is kept are the **activations** (激活值).
 # An addition keeps nothing: its gradient is 1, whatever was added.
 #
+# Functions that are not linear keep something as well, because their *derivative* depends on a value:
+#
+# - $y = \sigma(x)$, for example GELU: $\nabla x = \sigma'(x)\,\nabla y$, and $\sigma'$ must be taken at $x$. It keeps its input.
+# - softmax, $p_i = e^{x_i} / \sum_j e^{x_j}$: $\nabla x_i = p_i\,(\nabla p_i - \sum_j p_j \nabla p_j)$. It keeps its result.
+# - a norm divides by a size that it computes from $x$, so how that size changes depends on $x$: it keeps its input, and the size of each token.
+# - dropout multiplies by a mask of 0s and 1s: it keeps the mask.
+
+# %%
+numbers = torch.randn(8, requires_grad=True)
+assert saved_bytes(lambda: numbers + 1, torch.nn.Module()) == 0
+assert torch.equal(torch.nn.functional.gelu(numbers).grad_fn._saved_self, numbers)
+p = numbers.softmax(0)
+assert torch.equal(p.grad_fn._saved_result, p)
+of_p = torch.randn(8)
+(of_numbers,) = torch.autograd.grad(p, numbers, of_p)
+assert torch.allclose(of_numbers, p * (of_p - p @ of_p), atol=1e-6)
+
+# %% [markdown]
 # Take one layer of GPT-3: hidden size $h = 12288$, $a = 96$ heads, a sequence of $s = 2048$ tokens, micro-batch
 # $b = 1$, 16-bit numbers. One tensor of $s \cdot b \cdot h$ numbers is $2048 \cdot 12288 \cdot 2 = 50.3$ MB.
 #
@@ -76,20 +96,21 @@ steppers.layer()
 # Attention keeps most, because of its scores. The two additions keep only the masks of the dropout in front of them, one *byte* a number. What was kept first is used
 # last, so the pile is highest between the two passes, while all the other layers run.
 #
-# Without the scores the layer keeps 856 MB. In units of $sbh$ bytes:
+# Without the scores the layer keeps 856 MB. In units of $sbh$ bytes, and by the rules above:
 #
-# | kept | bytes / $sbh$ |
-# |---|---|
-# | the inputs of the two norms | 2 · 2 |
-# | the inputs of attention's and of the MLP's first matrix | 2 · 2 |
-# | queries, keys, values | 3 · 2 |
-# | attention's result | 2 |
-# | the input and the result of GELU, each $4h$ wide | 2 · 8 |
-# | two dropout masks, a byte a number | 2 · 1 |
-# | **sum** | **34** |
+# | kept | because | bytes / $sbh$ |
+# |---|---|---|
+# | the inputs of attention's and of the MLP's first matrix | matrices multiply | 2 · 2 |
+# | queries, keys, values | attention multiplies them with each other | 3 · 2 |
+# | attention's result | the output matrix multiplies it | 2 |
+# | the result of GELU, $4h$ wide | the MLP's second matrix multiplies it | 8 |
+# | the input of GELU, $4h$ wide | its derivative depends on it | 8 |
+# | the inputs of the two norms | their derivatives depend on them | 2 · 2 |
+# | two dropout masks, a byte a number | dropout multiplies by them | 2 · 1 |
+# | **sum** | | **34** |
 #
 # Then there are the attention scores: for each head a table of all pairs of tokens, $a \cdot s^2 \cdot b$ numbers. They are kept three times: the
-# softmax (2 bytes), its dropout mask (1), the result of the dropout (2). Together
+# softmax's result for its own derivative (2 bytes), its dropout mask (1), the result of the dropout, which multiplies the values (2). Together
 #
 # $$s\,b\,h\left(34 + 5\,\frac{a\,s}{h}\right) \text{ bytes per layer}$$
 #
@@ -166,7 +187,7 @@ assert scores - (plain - fused) == 4 * tokens * 4 == 4096
 # small fast memory (Dao et al. 2022, arXiv:2205.14135).
 #
 # **Remember**
-# - A multiplication keeps its input. An addition keeps nothing.
+# - A multiplication keeps its input. A function that is not linear keeps what its derivative depends on. An addition keeps nothing.
 # - 34 bytes × sbh per layer: 16 bits, GELU with $4h$, dropout. Plus $5as^2b$ with standard attention.
 # - Check the assumptions before you use the number.
 
@@ -352,7 +373,7 @@ expect(
 # **Explain.** One sixteenth, as the formula says: 4 of 64 bytes. The gap comes from some 7 kB outside the layers that both keep,
 # such as token ids, labels and the last norm's statistics. They weigh more where little else is kept.
 #
-# The *peak* is another matter. Chapter 3 told four moments of an update apart, and the largest is the peak. We leave the optimizer out and subtract the
+# The *peak* is another matter. Chapter 3 distinguished four points of an update, and the largest is the peak. We leave the optimizer out and subtract the
 # weights and the inputs. What is left is what the two passes add: intermediate results, and gradients as they come.
 
 # %%
@@ -366,14 +387,14 @@ print(f"kept inside the layers: {bytes_normal / 1e6:.2f} MB, {bytes_less / 1e6:.
 lower = predict("4.peak", "Peak with / without?", yours=None)
 
 # %% [markdown]
-# Theory has the three moments of the two passes:
+# Theory has the three points of the two passes:
 
 # %%
 bare = replace(fp32, optimizer="sgd", loss="eager", gradient_life="backward")
 
 
 def above_weights(recompute, samples=4):
-    """Bytes beside weights and inputs at three moments of the two passes."""
+    """Bytes beside weights and inputs at three points of the two passes."""
     recipe = replace(bare, recompute=recompute)
     job = Job(six, recipe, Layout(micro_batch=samples), sequence=64)
     moments = memory_moments(job, overhead_bytes=0)
@@ -607,7 +628,7 @@ figures.bars(bars, units.format_bytes, "Kept by 32 layers", style.ACTIVATIONS)
 # for 10 % more operations, full recomputation 5 % for 31 % more. A layer of LLaMA has seven products, and three of them are computed again: keys (a small one), attention's output matrix and the second of the MLP's three.
 #
 # **Theory beside a published number.** Back to torchtitan's 82.4 GiB. `as_framework_does` fills in what the program decides and its table doesn't say: fp32 shards,
-# PyTorch's loss with its copies, gradients that are thrown away after each update. The allocator's blocks are 1.15 times the tensors (chapter 3):
+# PyTorch's loss with its copies, gradients that are thrown away after each update. Reserved bytes are taken as 1.15 times the tensors, the factor that chapter 3 has fitted:
 
 
 # %%
@@ -629,19 +650,24 @@ figures.bars(
 
 # %% [markdown]
 # 82.7 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
-# the course knows, half of the predictions are within 4 %.
+# the course knows, half of the predictions are within 4 %; and still if the runs of the same source are left out when the factor is fitted (benchmarks/README.md).
 #
-# ### Buy, or throw away?
+# ### Buy, throw away, or take turns?
 #
-# Back to the opening question. Here are the moments of an update, all sixteen GPUs together, with full recomputation and PyTorch's loss:
+# Back to the opening question. Here are the points of an update, all sixteen GPUs together, with full recomputation and PyTorch's loss:
 
 # %%
-eight = Layout(micro_batch=8)
-recipe = Recipe(recompute="full", loss="eager")
-bills = memory_moments(Job(llama, recipe, eight, sequence=4096), overhead_bytes=0)
-needed = max(bill.total_bytes for bill in bills.values())
-states = bills["update"].model_states_bytes
-assert needed < 16 * 80 * units.GB < states + notes
+card = 80 * units.GB
+
+
+def at_each_point(micro_batch, recompute):
+    """Bytes at the points of an update, spread over no matter how many GPUs."""
+    recipe = Recipe(recompute=recompute, loss="eager")
+    job = Job(llama, recipe, Layout(micro_batch=micro_batch), sequence=4096)
+    return memory_moments(job, overhead_bytes=0)
+
+
+bills = at_each_point(8, "full")
 kinds = (
     "weights",
     "gradients",
@@ -654,20 +680,79 @@ figures.stacked_bars(
         name: {kind: bill.consumers[kind] for kind in kinds}
         for name, bill in bills.items()
     },
-    "Sixteen GPUs together, at four moments of an update",
+    "Sixteen GPUs together, at four points of an update",
     units.format_bytes,
-    limit=("sixteen GPUs", 16 * 80 * units.GB),
+    limit=("sixteen GPUs", 16 * card),
 )
 
 # %% [markdown]
 # 1161 of 1280 GB. The inputs of 80 layers are 43 GB of it. On top come three fp32 copies of the logits (13 GB) and, later,
 # one layer that is being recomputed, with its gradients.
 #
-# So throw them away. It fits, if all of it is spread evenly, and the price is a third more operations, not forty times as many. How to spread it is the subject of chapters 8 to 11.
+# Is that the answer? Section 4.2 has named another one: micro-batch 1, and 8 micro-batches that take turns (chapter 2). Then the activations of one sequence are there at a time, with nothing recomputed. Lay the answers side by side. And a plan that
+# fills each card with tensors does not run: chapter 3 wants room for gaps, by its fitted factor of 1.15, and 1 GiB of overhead.
+
+# %%
+answers = {
+    "keep everything": (8, "none"),
+    "micro-batch 1, eight times": (1, "none"),
+    "recompute every layer": (8, "full"),
+    "both": (1, "full"),
+}
+tensors, parts, cards_needed = {}, {}, {}
+for name, (micro_batch, recompute) in answers.items():
+    points = at_each_point(micro_batch, recompute).values()
+    peak = max(points, key=lambda point: point.total_bytes)
+    tensors[name] = peak.total_bytes
+    parts[name] = {kind: peak.consumers[kind] for kind in kinds}
+    reserved = RESERVED_OVER_ALLOCATED * tensors[name]
+    cards_needed[name] = math.ceil(reserved / (card - OVERHEAD_BYTES))
+    work = flops.training_flops(
+        llama, 8, 4096, mask="causal", attention="flash", recompute=recompute
+    )
+    times = work.hardware_flop / work.model_flop
+    on_each = (reserved / 16 + OVERHEAD_BYTES) / units.GB
+    print(
+        f"{name:<27}{tensors[name] / 1e9:>6,.0f} GB of tensors, {times:.3f} × FLOP; "
+        f"one of 16: {on_each:5.1f} GB with gaps; {cards_needed[name]} cards of 80 GB"
+    )
+assert [round(size / 1e9) for size in tensors.values()] == [1987, 1214, 1161, 1111]
+assert list(cards_needed.values()) == [29, 18, 17, 17]
+figures.stacked_bars(
+    parts,
+    "Sixteen GPUs together, at the peak: 8 × 4096 tokens",
+    units.format_bytes,
+    limit=("sixteen GPUs", 16 * card),
+)
+
+# %% [markdown]
+# Three answers, and their prices:
 #
+# - **Buy.** Eight more GPUs are not enough: with what LLaMA really keeps, its tensors alone fill 25 cards, and 29 with gaps and overhead.
+# - **Take turns.** With micro-batch 1 the tensors fit into 1280 GB, and not one operation is added. (The 0.6 % are flash attention's own.) The matrix products have 4096 rows instead of 32,768, still enough to keep a GPU busy (chapter 5). What it adds in messages depends on how the states are spread (chapter 8).
+# - **Recompute.** That takes 53 GB less, for a third more operations. Not for 40 times as many.
+#
+# So do not pay a third more before you have made the micro-batch small. Recomputation is the answer where micro-batch 1 is still too large, as with very long sequences.
+#
+# Does it *fit*, then? By the tensors, all but the first. With chapter 3's margin, no: sixteen cards of exactly $80 \cdot 10^9$ bytes are too few for each of them, and 17 or 18 are enough. An "80 GB" A100 reports 85.0 GB; that is enough to recompute (84.5) or to do both
+# (80.9), and not for micro-batch 1 alone (88.3). The 1.15 is fitted, so on a margin as thin as 0.5 GB only a run can tell. All of this assumes that everything is spread evenly. How to spread it is the subject of chapters 8 to 11.
+
+# %%
+reported = hardware.accelerator("A100-SXM-80GB").memory_bytes
+fits = {
+    name: RESERVED_OVER_ALLOCATED * size / 16 + OVERHEAD_BYTES < reported
+    for name, size in tensors.items()
+}
+assert list(fits.values()) == [False, False, True, True]
+assert 24 * card < tensors["keep everything"] <= 25 * card
+assert all(
+    size < 16 * card for name, size in tensors.items() if name in list(answers)[1:]
+)
+
+# %% [markdown]
 # ### Or move them?
 #
-# There is a third way: copy activations to the host's memory in the forward pass, and bring them back for the backward pass. In PyTorch this is `torch.autograd.graph.save_on_cpu`. The copy can run beside the
+# There is yet another way: copy activations to the host's memory in the forward pass, and bring them back for the backward pass. In PyTorch this is `torch.autograd.graph.save_on_cpu`. The copy can run beside the
 # computing, if it is no slower. One layer of LLaMA-2 70B, one sequence of 4096 tokens, on an H100 that does 400 TFLOP/s, with PCIe 5.0 to the host (63 GB/s each way):
 
 # %%
@@ -724,7 +809,8 @@ figures.grouped_bars(  # published: note 001
 # - Full recomputation keeps one input per layer, for 4/3 of the operations. Not 40×.
 # - The second run must draw the same random numbers.
 # - Selective recomputation drops the scores, and flash attention does that by itself. Selection by operators keeps attention and every second matrix product.
-# - The peak is one moment. Make it smaller, and another moment becomes the peak: here that of the gradients.
+# - The peak is one point of the update. Make it smaller, and another point becomes the peak: here that of the gradients.
+# - A smaller micro-batch with accumulation costs no operation. Try it before you recompute.
 
 # %% [markdown]
 # ## 4.4 Demo: three versions, one training
@@ -760,7 +846,7 @@ assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 # %% [markdown]
 # ## What to remember
 #
-# 1. A multiplication keeps its input until the backward pass.
+# 1. A multiplication keeps its input until the backward pass, and a function that is not linear keeps what its derivative depends on.
 # 2. 34 bytes × sbh per layer, plus $5as^2b$: for 16 bits, GELU, dropout, standard attention. Yours may differ.
 # 3. Flash attention removes the term with $s^2$.
 # 4. Full recomputation: one input per layer, 4/3 of the operations.

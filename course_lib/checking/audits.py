@@ -82,10 +82,10 @@ class Audit:
         number = self._number(given)
         if not is_number(number):
             raise Wrong(f"wants a number ({self.unit}) for 'found', got {described(given)}")
-        if same(number, self.found, _CLOSE):
+        if same(number, self.found, _CLOSE, self.unit):
             return
         for mistake, said in self.mistakes.items():
-            if same(number, mistake, _CLOSE):
+            if same(number, mistake, _CLOSE, self.unit):
                 raise Wrong(
                     f"gave {show(number)} {self.unit} for 'found', expected another number: {said}",
                     self.because,
@@ -100,8 +100,8 @@ class Audit:
         )
 
     def _number(self, given: Any) -> Any:
-        """The answer without its unit, where it is a text."""
-        return number_of(given.removesuffix(self.unit) if isinstance(given, str) else given)
+        """The answer as a number, where it is a text in its unit."""
+        return number_of(given, self.unit)
 
 
 def audit_exercise(

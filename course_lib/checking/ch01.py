@@ -295,6 +295,7 @@ QUIZ = (
             "to fill the GPU's memory",
         ),
         answer=0,
-        why="Ranks meet at every update; one that came once more would wait forever.",
+        why="Ranks meet at every update; one that came once more would wait in vain until a "
+        "timeout ends the job.",
     ),
 )

@@ -308,7 +308,7 @@ def _noise(answer: Any) -> None:
     )
 
 
-_CRITICAL = 1920
+_CRITICAL = 1920.0
 
 
 def _sgd_rate(batch: int) -> float:
@@ -357,7 +357,7 @@ def _large_batches(answer: Any) -> None:
     expect_parts(answer, 3, "three numbers: trillion tokens, updates and a ratio")
     right = (
         (trillions, "the fewest are 1 trillion; 16M is 8 critical batches: 1 + 8 times as many"),
-        (trillions * 1e12 / 16e6, "tokens over the batch"),
+        (round(trillions * 1e12 / 16e6), "tokens over the batch"),
         (small.steps / large.steps, "updates fall from 2.5 million to 562,500"),
     )
     for given, (expected, because) in zip(answer, right, strict=True):

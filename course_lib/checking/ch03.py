@@ -190,10 +190,10 @@ def _optimizer_bytes(function: Any) -> None:
     kind="predict",
     title="six proposals",
     hints=(
-        "Which consumer is too large: what depends on the batch, or what does not?",
+        "Which consumer is too large at the update: what depends on the batch, or what does not?",
         "Add up the bytes per parameter of each proposal. What does the master copy do to the sum?",
         "1,557,611,200 parameters at 16 bytes are 23.2 GiB, and the intermediate results of one "
-        "sequence 4.9 GiB. What does each proposal leave?",
+        "sequence 4.9 GiB, which are gone at the update. What does each proposal leave?",
     ),
 )
 def _fits(answer: Any) -> None:
@@ -207,12 +207,13 @@ def _fits(answer: Any) -> None:
 
 def _proposed_bytes() -> dict[str, float]:
     """The memory that GPT-2 1.5B takes after each proposal of exercise 3.6."""
-    model, fp32 = MODELS["gpt2-1.5b"], RECIPES["fp32-16"]
+    model, fp32 = MODELS["gpt2-1.5b"], replace(_EAGER, update="fused")
+    bf16 = replace(fp32, parameters="bf16", gradients="bf16", master_copy=True)
     bill = training_memory(model, fp32, micro_batch=1)
     recipes = {
-        "bf16 weights and gradients, with a master copy": RECIPES["mixed-16"],
-        "bf16 weights, gradients and AdamW, without a master copy": Recipe(
-            optimizer="adamw-bf16", master_copy=False
+        "bf16 weights and gradients, with a master copy": bf16,
+        "bf16 weights, gradients and AdamW, without a master copy": replace(
+            bf16, optimizer="adamw-bf16", master_copy=False
         ),
         "SGD with momentum": replace(fp32, optimizer="momentum"),
         "8-bit AdamW": replace(fp32, optimizer="adamw-8bit"),
@@ -230,7 +231,7 @@ def _proposed_bytes() -> dict[str, float]:
     title="148 is more than 141",
     hints=(
         "The colleague compares two numbers. Which unit does each of them have?",
-        "Bring all of it to GiB: what nvidia-smi says, 148 × 10^9 bytes, and the framework's.",
+        "Bring all of it to GiB: what nvidia-smi says, and the 148 × 10^9 bytes. Then 1 GiB more.",
     ),
 )
 def _gb_and_gib(answer: Any) -> None:
@@ -303,10 +304,10 @@ def _sort_them(answer: Any) -> None:
     kind="debug",
     title="two tracebacks",
     hints=(
-        "Which of the four moments of section 3.4 is the peak of A, and which that of B?",
-        "A change helps if it makes something smaller that is there at that moment.",
+        "Which of the four points of section 3.4 is the peak of A, and which that of B?",
+        "A change helps if it makes something smaller that is there at that point.",
         "At the update no intermediate results and no logits are left; the optimizer's states are "
-        "there at every moment.",
+        "there at every point.",
     ),
 )
 def _two_tracebacks(answer: Any) -> None:
@@ -318,7 +319,7 @@ def _two_tracebacks(answer: Any) -> None:
             **{change: _peak(model, recipe, micro_batch) for change, recipe in _CHANGED.items()},
         }
         for change, (_, size) in after.items():
-            because = f"the peak of {name} is at the moment '{moment}'"
+            because = f"the peak of {name} is at the point '{moment}'"
             expected[f"{name}: {change}"] = (size < before, because)
     expect_entries(answer, expected, "a dict of True and False", each="True or False")
 

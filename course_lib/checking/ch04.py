@@ -48,6 +48,7 @@ def _one_layer(answer: Any) -> None:
         sizes,
         "34 sbh and 5 a s² b; without the scores; 2 sbh for the input",
         wants="three whole numbers of bytes",
+        unit="B",
     )
 
 
@@ -56,7 +57,7 @@ def _one_layer(answer: Any) -> None:
     kind="debug",
     title="730 GB",
     hints=(
-        "Each correction changes one line of the table. In which unit are its numbers?",
+        "Each correction changes one line of the table, or two. In which unit are its numbers?",
         "Four tensors of 28,672 numbers, 2 bytes each: how many times h bytes is that?",
         "Keys and values are an eighth as wide as before; queries stay.",
     ),

@@ -8,7 +8,6 @@ from course_lib.checking import (
     expect_calls,
     expect_choice,
     expect_entries,
-    expect_equal,
     expect_number,
     expect_parts,
     expect_raises,
@@ -218,13 +217,10 @@ def _llama(answer: Any) -> None:
     mfu = budget.utilisation(flops.six_nd(65.2e9, 380), 1, 1, 312e12)
     wants = "days, GPU-hours and a fraction"
     expect_parts(answer, 3, wants)
-    expect_equal(
-        [*answer[:2], _fraction(answer[2])],
-        [run.days, run.gpu_hours, mfu],
-        "days = tokens / (380 · 2048) / 86,400; MFU = 6 N · 380 / peak",
-        wants=wants,
-        rel=5e-3,
-    )
+    because = "days = tokens / (380 · 2048) / 86,400; MFU = 6 N · 380 / peak"
+    expect_number(answer[0], run.days, because, rel=5e-3, unit="days")
+    expect_number(answer[1], run.gpu_hours, because, rel=5e-3, unit="h")
+    expect_number(_fraction(answer[2]), mfu, because, rel=5e-3)
 
 
 _PALM = (

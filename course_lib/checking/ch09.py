@@ -48,13 +48,10 @@ def _collectives(answer: Any) -> None:
     step = gather_timeline(_XL, Recipe(), ranks=2)
     local = local_parameters(_XL)
     gathered = 2 * (2 * _XL.layers * local.layer_dense + local.ends_dense) / GB
-    expect_equal(
-        answer,
-        [step.all_gathers, step.reduce_scatters, gathered],
-        "layers are gathered twice, the root once; 2 bytes a number",
-        wants="two counts and GB",
-        rel=1e-3,
-    )
+    expect_parts(answer, 3, "two counts and GB")
+    counts, because = [step.all_gathers, step.reduce_scatters], "layers are gathered twice"
+    expect_equal(answer[:2], counts, f"{because}, the root once")
+    expect_number(answer[2], gathered, f"{because}; 2 bytes a number", rel=1e-3, unit="GB")
 
 
 _FLAT = "flat_shard(shapes, ranks)"
@@ -93,12 +90,12 @@ def _not_fsdp(answer: Any) -> None:
     shape = MODELS["llama3-405b"]
     layer = local_parameters(shape).layer_dense
     because = "a rank gathers the whole layer and computes with all of it"
-    expect_number(answer[0], layer, because, rel=1e-3)
-    expect_number(answer[1], layer / 64, "a 64th of the layer stays", rel=1e-3)
+    expect_number(answer[0], layer, because, rel=1e-3, unit="parameters")
+    expect_number(answer[1], layer / 64, "a 64th of it stays", rel=1e-3, unit="parameters")
     cut = local_parameters(shape, Layout(dp=64, tp=8, zero_stage=3)).layer_dense
     # An eighth, norms included, would be smaller by 7e-5.
     because = "tensor parallelism cuts the matrices by 8, not the norms"
-    expect_number(answer[2], cut, because, rel=2e-5)
+    expect_number(answer[2], cut, because, rel=2e-5, unit="parameters")
 
 
 _STRATEGIES: dict[str, dict[str, Any]] = {

@@ -364,7 +364,7 @@ def _slower_link(answer: Any) -> None:
     )
     seconds = overlapped_product.overlapped_seconds(slow)
     hidden = 100 * (slow.seconds - seconds) / slow.communication_s
-    expect_number(answer[0], hidden, "what overlap saves, of the time of all messages", rel=0.01)
+    expect_number(answer[0], hidden, "what overlap saves, of all messages", rel=0.01, unit="%")
     because = "the arithmetic, and what stays exposed"
     expect_number(answer[1], 1000 * seconds, because, rel=5e-3, unit="ms")
     assert seconds < fast.seconds

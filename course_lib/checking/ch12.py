@@ -53,7 +53,11 @@ def _mixtral(answer: Any) -> None:
     plain, sharded = (sharded_states(local, Recipe(), layout).total_bytes for layout in layouts)
     stored = local.dense + local.experts
     expect_number(
-        answer[0], stored, "all of the dense part, and an eighth of the experts", rel=5e-3
+        answer[0],
+        stored,
+        "all of the dense part, and an eighth of the experts",
+        rel=5e-3,
+        unit="parameters",
     )
     expect_number(
         answer[1], _SPREAD.expert_shard_ranks, "16 ranks are two groups of 8, each with all experts"
@@ -229,6 +233,7 @@ def _routed(answer: Any) -> None:
         "dispatch: the 2000 rows of its own tokens; combine: the 2100 rows that its two experts "
         "received; both once more in backward",
         wants="three whole numbers of bytes",
+        unit="B",
     )
 
 
@@ -327,7 +332,7 @@ def _narrow(answer: Any) -> None:
     rows = ridge_rows(2048, 768, chip.ridge_flop_per_byte)
     expect_number(answer[0], per_byte, "2.25 times the width, three matrices in 16 bits", rel=5e-3)
     wire = chip.peak_flop_per_s / per_byte
-    expect_number(answer[1], wire, "peak / FLOP per byte: more than NVLink sends", rel=5e-3)
+    expect_number(answer[1], wire, "peak / FLOP per byte: more than NVLink", rel=5e-3, unit="B/s")
     expect_number(answer[2], rows, "R / (1 - R (1/h + 1/f)), with the ridge 295", rel=5e-3)
     enough = 2 ** math.ceil(math.log2(rows / (4096 * 8 / 128)))
     expect_number(answer[3], enough, "each GPU of the group brings an expert 256 rows")

@@ -40,9 +40,11 @@ def _interval(answer: Any) -> None:
     mtbf_s = recovery.machine_mtbf_s(1500 * _DAY_S, 4096)
     young_s = recovery.young_interval_s(save_s, mtbf_s)
     lost = recovery.wasted_fraction(young_s, save_s, mtbf_s, 300)
-    expect_number(answer[0], save_s, "827.7 GB at 20 GB/s", rel=5e-3)
-    expect_number(answer[1], mtbf_s / 3600, "4,096 GPUs fail 4,096 times as often", rel=5e-3)
-    expect_number(answer[2], young_s / 60, "the root of 2 · save · mtbf, in seconds", rel=5e-3)
+    expect_number(answer[0], save_s, "827.7 GB at 20 GB/s", rel=5e-3, unit="s")
+    because = "4,096 GPUs fail 4,096 times as often"
+    expect_number(answer[1], mtbf_s / 3600, because, rel=5e-3, unit="h")
+    because = "the root of 2 · save · mtbf, in seconds"
+    expect_number(answer[2], young_s / 60, because, rel=5e-3, unit="min")
     expect_number(answer[3], lost, "C/τ + τ/2M + R/M, with R = 300 s", rel=1e-2)
 
 
@@ -304,8 +306,12 @@ def _twice(answer: Any) -> None:
     (seldom, seldom_s), (often, often_s) = (_with_two_kills(every) for every in (250, 50))
     expect_equal(answer[0], seldom, "120 and 240 are done again, both from update 1,000")
     expect_equal(answer[1], often, "20 from update 1,100 and 40 from update 1,200")
-    expect_number(answer[2], seldom_s, "6 saves of 20 s, and 4 s for each repeated update")
-    expect_number(answer[3], often_s, "30 saves of 20 s, and 4 s for each repeated update")
+    expect_number(
+        answer[2], seldom_s, "6 saves of 20 s, and 4 s for each repeated update", unit="s"
+    )
+    expect_number(
+        answer[3], often_s, "30 saves of 20 s, and 4 s for each repeated update", unit="s"
+    )
 
 
 def _epoch(samples: int, size: int, drop_last: bool = False) -> list[int]:

@@ -44,11 +44,12 @@ def _words(answer: Any) -> None:
     )
     now = port_counters.rates(before, after, _BETWEEN_S)
     full_s = 2**32 * port_counters.WORD_BYTES / now.sent_bytes_per_s
-    expect_number(answer[0], now.sent_bytes_per_s / 1e9, "4 bytes a word, 10 s", rel=5e-3)
-    expect_number(answer[1], now.received_bytes_per_s / 1e9, "4 bytes a word, 10 s", rel=5e-3)
+    because = "4 bytes a word, 10 s"
+    expect_number(answer[0], now.sent_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
+    expect_number(answer[1], now.received_bytes_per_s / 1e9, because, rel=5e-3, unit="GB/s")
     part = now.sent_bytes_per_s / HDR.bytes_per_s
     expect_number(answer[2], part, "6.1 of 25 GB/s", rel=1e-2)
-    expect_number(answer[3], full_s, "2^32 words are 17.2 GB", rel=5e-2)
+    expect_number(answer[3], full_s, "2^32 words are 17.2 GB", rel=5e-2, unit="s")
 
 
 _RATES = {
@@ -110,12 +111,14 @@ def _slow_port(answer: Any) -> None:
     link = Link("NDR without latency", NDR.bytes_per_s, 0.0)
     one = OneSlowLink(8e9, 128, link, NDR.bytes_per_s / ports.LANES, rings=8)
     assert one.without_s is not None
-    expect_number(answer[0], 1e3 * one.healthy_s, "2 · 127/128 · 8 GB over 8 · 50 GB/s", rel=1e-2)
-    expect_number(answer[1], 1e3 * one.slow_s, "1 GB of the ring at 12.5 GB/s, twice", rel=1e-2)
-    expect_number(
-        answer[2], one.slow_bus_bytes_per_s / 1e9, "all eight rings as slow as one", rel=1e-2
+    right = (
+        (1e3 * one.healthy_s, "2 · 127/128 · 8 GB over 8 · 50 GB/s", "ms"),
+        (1e3 * one.slow_s, "1 GB of the ring at 12.5 GB/s, twice", "ms"),
+        (one.slow_bus_bytes_per_s / 1e9, "all eight rings as slow as one", "GB/s"),
+        (1e3 * one.without_s, "seven rings of 50 GB/s carry all", "ms"),
     )
-    expect_number(answer[3], 1e3 * one.without_s, "seven rings of 50 GB/s carry all", rel=1e-2)
+    for given, (expected, because, unit) in zip(answer, right, strict=True):
+        expect_number(given, expected, because, rel=1e-2, unit=unit)
 
 
 # --- containers -----------------------------------------------------------------------------------
@@ -255,7 +258,7 @@ def _straggler(answer: Any) -> None:
     shared = stragglers.shared_work_factor(8, 0.25)
     expect_number(answer[2], shared, "8 / (7 + 1/1.25)", rel=2e-3)
     slowest_ms = 1e3 * stragglers.expected_slowest_s(1024, 0.4, 0.008)
-    expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3)
+    expect_number(answer[3], slowest_ms, "400 + 3.25 · 8 ms", rel=5e-3, unit="ms")
 
 
 _LATE = "late_rank(total_ms, inside_ms)"

@@ -1,7 +1,8 @@
 """What kind of wrong an answer is: which part, which direction, which factor; never the value."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from operator import eq
 from typing import Any
 
 # What a factor between two answers usually means, from the most to the least telling.
@@ -24,12 +25,15 @@ _CLOSE = 2e-3  # two factors nearer than this are one
 _LARGEST = 10**300  # beyond it, dividing may raise
 
 
-def kind_of_wrong(given: Any, expected: Any) -> str:
-    """A few words on the difference, "too large: bits or bytes?"; both plain values."""
+def kind_of_wrong(given: Any, expected: Any, same: Callable[[Any, Any], bool] = eq) -> str:
+    """A few words on the difference, "too large: bits or bytes?"; both plain values.
+
+    `same` says which parts of the two agree.
+    """
     if isinstance(given, list | tuple) and isinstance(expected, list | tuple):
-        return _of_parts(list(given), list(expected))
+        return _of_parts(list(given), list(expected), same)
     if isinstance(given, dict) and isinstance(expected, Mapping):
-        return _of_entries(given, expected)
+        return _of_entries(given, expected, same)
     if _number(given) and _number(expected):
         return _of_numbers(given, expected)
     if type(given) is not type(expected):
@@ -67,31 +71,28 @@ def _direction(given: float, expected: float) -> str:
     return "large" if given > expected else "small"
 
 
-def _of_parts(given: list[Any], expected: list[Any]) -> str:
+def _of_parts(given: list[Any], expected: list[Any], same: Callable[[Any, Any], bool]) -> str:
     if len(given) != len(expected):
         return f"too {'many' if len(given) > len(expected) else 'few'} parts"
-    wrong = [place for place in range(len(given)) if not _equal(given[place], expected[place])]
+    wrong = [place for place in range(len(given)) if not same(given[place], expected[place])]
     if not wrong:
         return "it is not that"
     place = wrong[0]
     if sorted(map(repr, given)) == sorted(map(repr, expected)):
         return f"the right parts in the wrong order, from part {place + 1} on"
-    return f"part {place + 1} of {len(given)}: {kind_of_wrong(given[place], expected[place])}"
+    kind = kind_of_wrong(given[place], expected[place], same)
+    return f"part {place + 1} of {len(given)}: {kind}"
 
 
-def _of_entries(given: dict[Any, Any], expected: Mapping[Any, Any]) -> str:
+def _of_entries(
+    given: dict[Any, Any], expected: Mapping[Any, Any], same: Callable[[Any, Any], bool]
+) -> str:
     for key, right in expected.items():
         if key not in given:
             return f"nothing for {key!r}"
-        if not _equal(given[key], right):
-            return f"{key!r}: {kind_of_wrong(given[key], right)}"
+        if not same(given[key], right):
+            return f"{key!r}: {kind_of_wrong(given[key], right, same)}"
     return "more entries than asked for"
-
-
-def _equal(given: Any, expected: Any) -> bool:
-    if _number(given) and _number(expected):
-        return abs(given) < _LARGEST and math.isclose(given, expected, rel_tol=1e-6)
-    return type(given) is type(expected) and repr(given) == repr(expected)
 
 
 def _number(value: Any) -> bool:

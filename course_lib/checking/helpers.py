@@ -4,6 +4,7 @@ import copy
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, TypeGuard
 
 from course_lib.checking.amounts import amount
@@ -15,6 +16,8 @@ from course_lib.checking.reasons import keep, kept
 
 # Near the largest float, about 1.8e308: beyond it arithmetic with floats would raise.
 _LARGEST = 10**300
+# What arithmetic with floats may add to a count, relative to it.
+_FLOAT_NOISE = 1e-9
 # So many digits of a right answer are enough.
 _ROUNDED_DIGITS = 3
 
@@ -50,11 +53,31 @@ def described(value: object) -> str:
     return f"{type(value).__name__} {show(value)}"
 
 
-def number_of(value: object) -> Any:
-    """A text such as "24.9 GB" or "15 %" as a number, everything else as `plain` gives it."""
+def number_of(value: object, unit: str = "") -> Any:
+    """A text such as "24.9 GB" as a number in `unit`, everything else as `plain` gives it.
+
+    Raises `Wrong` for a decimal comma.
+    """
     given = plain(value)
-    if isinstance(given, str) and (found := amount(given)) is not None:
-        return found
+    if not isinstance(given, str):
+        return given
+    try:
+        found = amount(given, unit)
+    except ValueError as comma:
+        raise Wrong(f"got {show(given)}: {comma}") from None
+    return given if found is None else found
+
+
+def read(given: object, expected: object, unit: str = "") -> Any:
+    """The answer as plain values, its texts as numbers where `expected` has numbers."""
+    given, expected = plain(given), plain(expected)
+    if is_number(expected):
+        return number_of(given, unit)
+    if isinstance(given, list | tuple) and isinstance(expected, list | tuple):
+        pairs = zip_longest(given, expected[: len(given)])
+        return type(given)([read(part, right, unit) for part, right in pairs])
+    if isinstance(given, dict) and isinstance(expected, dict):
+        return {key: read(part, expected.get(key), unit) for key, part in given.items()}
     return given
 
 
@@ -77,26 +100,31 @@ def is_whole_numbers(value: object) -> bool:
     )
 
 
-def same(given: object, expected: object, rel: float = 0.0) -> bool:
-    """Equal, where lists equal tuples and tensors, and numbers may differ by `rel` × expected."""
+def same(given: object, expected: object, rel: float = 0.0, unit: str = "") -> bool:
+    """Equal, where lists equal tuples and tensors, and numbers may differ by `rel` × expected.
+
+    A number may also be rounded to three digits. A whole number without a unit is a count: exact.
+    """
     given, expected = plain(given), plain(expected)
     if is_number(expected):
-        given = number_of(given)
+        given = number_of(given, unit)
     if is_number(given) and is_number(expected):
         if given == expected or abs(given) > _LARGEST or not math.isfinite(expected):
             return given == expected
+        if isinstance(expected, int) and not unit:
+            return abs(given - expected) <= _FLOAT_NOISE * abs(expected)
         return abs(given - expected) <= rel * abs(expected) or _rounded(given, expected)
     if isinstance(expected, list | tuple):
         return (
             isinstance(given, list | tuple)
             and len(given) == len(expected)
-            and all(same(g, e, rel) for g, e in zip(given, expected, strict=True))
+            and all(same(g, e, rel, unit) for g, e in zip(given, expected, strict=True))
         )
     if isinstance(expected, dict):
         return (
             isinstance(given, dict)
             and given.keys() == expected.keys()
-            and all(same(given[key], expected[key], rel) for key in expected)
+            and all(same(given[key], expected[key], rel, unit) for key in expected)
         )
     # Of the same type, since 1 == True in Python, but a count does not answer yes or no.
     return type(given) is type(expected) and bool(given == expected)
@@ -110,12 +138,19 @@ def _rounded(given: float, expected: float) -> bool:
     return len(digits) >= _ROUNDED_DIGITS and given == float(f"{expected:.{len(digits) - 1}e}")
 
 
-def gave(given: object, expected: object, because: str, unit: str = "", what: str = "") -> Wrong:
+def gave(
+    given: object,
+    expected: object,
+    because: str,
+    unit: str = "",
+    what: str = "",
+    rel: float = 0.0,
+) -> Wrong:
     """The exception "gave X: too small …", which names neither the value nor the reason yet."""
-    given, expected = plain(given), plain(expected)
+    given, expected = read(given, expected, unit), plain(expected)
     subject = f"{what} gave" if what else "gave"
     tail = f" {unit}" if unit else ""
-    kind = kind_of_wrong(given, expected)
+    kind = kind_of_wrong(given, expected, lambda part, right: same(part, right, rel, unit))
     return Wrong(f"{subject} {show(given)}{tail}, expected another answer: {kind}", because)
 
 
@@ -148,11 +183,11 @@ def expect_number(
 ) -> None:
     """Raise `Wrong` unless answer is a number with |answer - expected| <= rel × |expected|."""
     require_answer(answer)
-    number = number_of(answer)
+    number = number_of(answer, unit)
     if not is_number(number):
         raise Wrong(f"wants a number{f' in {unit}' if unit else ''}, got {described(answer)}")
-    if not same(number, expected, rel):
-        raise gave(number, expected, because, unit)
+    if not same(number, expected, rel, unit):
+        raise gave(number, expected, because, unit, rel=rel)
     keep(because)
 
 
@@ -163,21 +198,22 @@ def expect_equal(
     wants: str = "",
     rel: float = 0.0,
     what: str = "",
+    unit: str = "",
 ) -> None:
     """Raise `Wrong` unless the answer equals `expected`; `wants` names the type in words.
 
     `what` names the place of the answer, to stand before "gave".
     """
     require_answer(answer)
-    given = number_of(answer) if is_number(expected) else plain(answer)
+    given = number_of(answer, unit) if is_number(expected) else plain(answer)
     sequence = isinstance(expected, list | tuple)
     fits = isinstance(given, list | tuple) if sequence else isinstance(given, type(expected))
     both_numbers = is_number(given) and is_number(expected)
     if not fits and not both_numbers:
         name = wants or f"a value of type {type(expected).__name__}"
         raise Wrong(f"wants {name}, got {described(answer)}")
-    if not same(given, expected, rel):
-        raise gave(given, expected, because, what=what)
+    if not same(given, expected, rel, unit):
+        raise gave(given, expected, because, unit, what, rel)
     keep(because)
 
 
@@ -199,6 +235,7 @@ def expect_entries(
     wants: str,
     each: str,
     rel: float = 0.0,
+    unit: str = "",
 ) -> None:
     """Raise `Wrong` unless the answer is a dict with the right value, {key: (value, because)}.
 
@@ -215,7 +252,7 @@ def expect_entries(
         if isinstance(right, bool) and is_number(given) and given in (0, 1):
             given = bool(given)
         with kept():  # told with its key instead
-            expect_equal(given, right, because, wants=each, rel=rel, what=f"for {key!r} it")
+            expect_equal(given, right, because, each, rel, f"for {key!r} it", unit)
         keep(f"{key}: {because}")
 
 
@@ -256,6 +293,7 @@ def expect_calls(
     because: str = "",
     signature: str = "",
     rel: float = 0.0,
+    unit: str = "",
 ) -> None:
     """Raise `Wrong` at the first case (args, expected[, because]) that the function gets wrong."""
     for position, (args, expected, *reason) in enumerate(cases):
@@ -263,9 +301,9 @@ def expect_calls(
         given = run(function, *copy.deepcopy(args), signature=signature)
         if position == 0 and expected is not None:
             require_answer(given)
-        if not same(given, expected, rel):
+        if not same(given, expected, rel, unit):
             why = reason[0] if reason else because
-            raise gave(given, expected, why, what=_called(function, args))
+            raise gave(given, expected, why, unit, _called(function, args), rel)
     keep(because)
 
 

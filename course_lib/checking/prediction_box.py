@@ -7,7 +7,7 @@ from typing import Any
 import anywidget
 import traitlets
 
-from course_lib.checking.amounts import plain_number
+from course_lib.checking.amounts import split
 from course_lib.notebook import browser_code
 from course_lib.validation import told
 
@@ -32,12 +32,16 @@ class PredictionBox(anywidget.AnyWidget):
         """Commit the number that was written, or say why that is not possible."""
         if self.committed:
             return
-        number = plain_number(text, self.unit)
-        if number is None:
+        remedy = "write one number, such as 12, 0.5 or 3e9"
+        try:
+            found = split(text)
+        except ValueError as comma:
+            found, remedy = None, str(comma)
+        if found is None or found[1] not in ("", self.unit):
             got = told(text) if text.strip() else "nothing"
-            self.said = f"Got {got}: write one number, such as 12, 0.5 or 3e9."
+            self.said = f"Got {got}: {remedy}."
             return
-        self._commit(number)
+        self._commit(found[0])
         with self.hold_sync():
             self.committed, self.said = True, "Committed."
 

@@ -9,8 +9,8 @@ class LossScaler:
 
     By the chain rule all gradients of the backward pass are multiplied as
     well. `scale` is halved when one of them overflows, and that update is left
-    out; after `growth_interval` updates in a row it doubles. Micikevicius et
-    al. 2018, arXiv:1710.03740, section 3.2.
+    out; after `growth_interval` updates in a row it doubles: the rules of
+    torch.amp.GradScaler. Scaled losses: arXiv:1710.03740, section 3.2.
     """
 
     def __init__(

@@ -70,6 +70,7 @@ MISTAKES = [
     ("1.2", "counts micro-steps", (2814, 500 / 2814, 2814 / 11_250)),
     ("1.2", "one epoch only", (235, 500 / 235, 235 / 11_250)),
     ("1.2", "forgets the ranks", (11_250, 500 / 11_250, 1)),
+    ("1.2", "the last window is part of an update", (703.125, 0.71, 0.0625)),
     ("1.2", "ratio upside down", (705, 705 / 500, 705 / 11_250)),
     ("1.3", "the notes' formula", _pure_dp),
     ("1.3", "forgets context parallelism", _forgets_cp),

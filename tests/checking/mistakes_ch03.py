@@ -105,6 +105,7 @@ MISTAKES = [
     ("3.10", "fused always helps", {**_HELPS, "A: fused=True in AdamW": True}),
     ("3.10", "states count at the update only", {**_HELPS, "A: 8-bit AdamW": False}),
     ("3.13", "the colleague", (4096, 7999)),
+    ("3.13", "about", (32_768, 8000)),
     ("3.13", "1,999 are enough to double", (65_536, 7999)),
     ("3.13", "counts the batches without update", (32_768, 8003)),
 ]
@@ -115,12 +116,13 @@ OTHER_FORMS = [
         "3.1",
         "the exact model, floats and 1 and 0",
         (
-            275.9,
+            "0.2759 TB",
             {key: float(value) for key, value in _SIZES.items()},
             {key: int(value) for key, value in _MEANT.items()},
         ),
     ),
     ("3.6", "1 and 0", {key: int(value) for key, value in _FITS.items()}),
     ("3.7", "rounded", (1.2, "Yes")),
+    ("3.7", "with its unit", ("1.24 GiB", "yes")),
     ("3.13", "a power", (2**15, 7_999)),
 ]

@@ -68,6 +68,6 @@ MISTAKES = [
 
 # Right answers that look different from the solution: (exercise, form, answer).
 OTHER_FORMS = [
-    ("4.2", "rounded", [687, 945, 870]),
+    ("4.2", "with their unit", ["687 GB", "945 GB", "0.870 TB"]),
     ("4.3", "tuples", {key: tuple(pair) for key, pair in _COUNTED.items()}),
 ]

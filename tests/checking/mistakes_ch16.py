@@ -136,7 +136,7 @@ MISTAKES = [
     ("16.11", "names no rank", {seed: c for seed, (_, c) in _FOUND.items()}),
 ]
 OTHER_FORMS = [
-    ("16.1", "text with units", [6.1, 6, "24.4 %", "2.82 s"]),
+    ("16.1", "text with units", ["6.1 GB/s", 6, "24.4 %", "2.82 s"]),
     ("16.2", "in another order", dict(reversed(_FACTORS.items()))),
     ("16.4", "devices by name", _LINE.format("--gpus=all --ulimit memlock=-1")),
     ("16.4", "the host's shared memory", _MENDED.replace("--shm-size=16G", "--ipc=host")),

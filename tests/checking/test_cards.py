@@ -95,6 +95,13 @@ def test_the_box_refuses_what_is_no_number(text):
     box.close()
 
 
+def test_the_box_does_not_take_a_decimal_comma_for_thousands():
+    box = prediction_box.PredictionBox("", lambda number: pytest.fail(f"committed {number}"))
+    box.submit("41,7")
+    assert box.said.startswith("Got '41,7': write a decimal point") and not box.committed
+    box.close()
+
+
 @pytest.mark.parametrize(
     ("text", "number"), [("1,024", 1024), ("3e9", 3e9), (" 12 GB ", 12), ("−2", -2), (".5GB", 0.5)]
 )

@@ -57,10 +57,10 @@ def test_a_number_too_large_for_a_float_is_shown_in_words():
 
 
 def test_the_tolerance_is_relative_to_the_expected_value():
-    expect_number(101, 100, "x", rel=0.01)
-    expect_number(-101, -100, "x", rel=0.01)
+    expect_number(101, 100.0, "x", rel=0.01)
+    expect_number(-101, -100.0, "x", rel=0.01)
     with pytest.raises(Wrong):
-        expect_number(101.1, 100, "x", rel=0.01)
+        expect_number(101.1, 100.0, "x", rel=0.01)
     with pytest.raises(Wrong):
         expect_number(5, math.inf, "x", rel=0.01)
 
@@ -80,13 +80,46 @@ def test_the_reason_waits_for_the_hints():
 
 def test_a_rounded_answer_is_right_from_three_digits_on():
     for answer in (24.9e9, 24.92e9, 24_916_000_000, "24.9 GB", "24,920 MB"):
-        expect_number(answer, 24_915_566_592, "x")
+        expect_number(answer, 24_915_566_592, "x", unit="B")
     for answer in (25e9, 24.8e9, 2.49e9, "25 GB", "24.9 GiB", "24.9 MB"):
         with pytest.raises(Wrong):
-            expect_number(answer, 24_915_566_592, "x")
+            expect_number(answer, 24_915_566_592, "x", unit="B")
     expect_number("15.0 %", 0.15, "x")
     with pytest.raises(Wrong):
         expect_number(124, 125, "x")
+
+
+def test_a_count_is_exact():
+    for answer in (1430, 1429.4, "1.43e3"):
+        said = refusal(expect_equal, (answer, 0.5), [1429, 0.5], "x", rel=0.01)
+        assert "part 1 of 2: too" in said, said
+    with pytest.raises(Wrong):
+        expect_calls(lambda n: n / 7, [((10_000,), 1429)], "x")
+    expect_number(1429 * (1 + 1e-15), 1429, "x")
+
+
+def test_an_answer_is_read_in_the_unit_that_is_asked_for():
+    expect_number("280 GB", 280.0, "x", unit="GB")
+    assert refusal(expect_number, "140 GB", 280.0, "x", unit="GB").startswith("gave 140 GB, ")
+    said = refusal(expect_number, "280 s", 280.0, "x", unit="GB")
+    assert said == "wants a number in GB, got str '280 s'"
+    expect_equal(["280 GB", 3], [280.0, 3.0], "x", unit="GB")
+    expect_entries({"a": "18.3 ms"}, {"a": (18.3, "x")}, "a dict", each="ms", unit="ms")
+
+
+def test_the_part_that_is_blamed_is_the_wrong_one():
+    right = [705, 0.70922, 0.062667]
+    for answer in ([705, 0.709, 0.063], [705, "71 %", "6.3 %"], [705.0, 0.71, "0.063"]):
+        said = refusal(expect_equal, answer, right, "x", rel=5e-3)
+        assert "part 3 of 3: too large, by less than 2 %" in said, said
+    said = refusal(expect_equal, {"a": "71 %", "b": 2}, {"a": 0.70922, "b": 3}, "x", rel=5e-3)
+    assert "'b': too small" in said, said
+
+
+def test_a_decimal_comma_is_told_so():
+    for answer in ("24,9 GB", "0,5", "1,5 s"):
+        said = refusal(expect_number, answer, 25.0, "x", unit="GB")
+        assert said.startswith(f"got {answer!r}: write a decimal point"), said
 
 
 def test_lists_tuples_and_tensors_are_alike():
@@ -107,9 +140,9 @@ def test_expect_equal_says_which_type_it_wants():
 
 
 def test_expect_equal_compares_inside_with_a_tolerance():
-    expect_equal({"a": [1.0001]}, {"a": [1]}, "x", rel=0.001)
+    expect_equal({"a": [1.0001]}, {"a": [1.0]}, "x", rel=0.001)
     with pytest.raises(Wrong):
-        expect_equal({"a": [1.01]}, {"a": [1]}, "x", rel=0.001)
+        expect_equal({"a": [1.01]}, {"a": [1.0]}, "x", rel=0.001)
     with pytest.raises(Wrong):
         expect_equal({"a": 1, "b": 2}, {"a": 1}, "x")
 

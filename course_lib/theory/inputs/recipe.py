@@ -161,7 +161,8 @@ RECIPES = {
     "mixed-16": MIXED_16,
     # Megatron-LM, theoretical_memory_usage.py: 18 bytes, since the gradients are kept in fp32.
     "megatron-18": Recipe(gradients="fp32"),
-    # DeepSpeed's estimator and the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.
+    # DeepSpeed's estimate_zero2_model_states_mem_needs on one GPU (2 + 18/n, stage_1_and_2.py) and
+    # the Ultra-Scale Playbook's table: an extra fp32 gradient buffer.
     "accumulate-20": Recipe(gradient_buffer=True),
     # PyTorch with neither autocast nor cast weights.
     "fp32-16": Recipe(parameters="fp32", gradients="fp32", master_copy=False),

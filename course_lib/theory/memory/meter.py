@@ -11,8 +11,9 @@ METERS = ("allocated", "reserved", "nvidia-smi")
 # Buffers of one NCCL communicator. Measured: 688 MiB among 4 A100s over NVLink, 544 MiB between
 # two. github.com/NVIDIA/nccl, issue 964.
 COMMUNICATOR_BYTES = 688 * MIB
-# What torch's caching allocator holds over what tensors need, at their peaks. Fitted: the median of
-# 16 runs of torchtitan (benchmarks/README.md), between 1.01 and 1.23.
+# Reserved bytes over the bytes of tensors that this library predicts, at the peak. Fitted, not
+# measured: the median of torchtitan's 16 published reserved memories, from 1.01 to 1.23
+# (benchmarks/README.md). It holds the allocator's gaps and whatever the prediction misses.
 RESERVED_OVER_ALLOCATED = 1.15
 
 
@@ -28,7 +29,8 @@ def metered_bytes(
     """What `meter` shows at the peak of `bill`, whose own overhead is left out.
 
     "allocated": tensors (torch.cuda.max_memory_allocated). "reserved": what the caching allocator
-    holds, reserved_over_allocated times as much, and `buffers_bytes` of the framework.
+    holds, taken as reserved_over_allocated (fitted) times as much, and `buffers_bytes` of the
+    framework.
     "nvidia-smi": the same, CUDA's context and a communicator for each axis and for all ranks.
     Raises ValueError for another meter.
     """
