@@ -1426,7 +1426,7 @@ hides, times_the_fastest = ..., ...
 ### BEGIN SOLUTION
 shape, recipe = models.MODELS["llama3-70b"], Recipe()
 cluster = Cluster(hardware.accelerator("H100-SXM"), 16)
-plan = Layout(tp=8, pp=4, dp=4, accumulation=64, sequence_parallel=True, zero_stage=1)
+plan = Layout(tp=8, pp=2, dp=8, accumulation=32, sequence_parallel=True, zero_stage=1)
 print(planner.plan(shape, recipe, cluster, 256, sequence=8192).why(plan))
 
 hides = {"tp": 0.5, "dp": 0.8}

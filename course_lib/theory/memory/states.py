@@ -168,12 +168,17 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     sent = local.dense * dense + local.experts * experts
     layer = local.layer_dense * dense + local.layer_experts * experts
+    root, *ends = (
+        size * dense for size in (local.ends_dense, local.embedding_dense, local.head_dense)
+    )
+    whole = recipe.gathered_units * layer + root if layout.reshard else sent
     if recipe.gathering == "yafsdp":
         weights, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
+        weights = weights if layout.reshard else sent * recipe.compute_bytes
     else:
-        weights, gradients = _fsdp_bytes(recipe, layer, local, layout.zero_stage, dense)
-    if not layout.reshard:
-        weights = sent * recipe.compute_bytes
+        weights = whole * recipe.compute_bytes
+        gone = (whole - root, whole) if layout.zero_stage == 3 else (0, 0)
+        gradients = _fsdp_gradients(recipe, (layer, root), ends, gone)
     if layout.adds_up and layout.reduces == "group":
         gradients = local.chunk_dense * dense + local.chunk_experts * experts
         gradients *= recipe.accumulated_bytes
@@ -187,28 +192,26 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     }
 
 
-def _fsdp_bytes(
-    recipe: Recipe, layer: int, local: LocalParameters, stage: int, dense: bool
-) -> tuple[int, int]:
-    """Whole weights and whole gradients of FSDP2 at the worst of three moments.
+def _fsdp_gradients(
+    recipe: Recipe, units: tuple[int, int], ends: list[int], gone: tuple[int, int]
+) -> int:
+    """Whole gradients of FSDP2 at the worst of three moments, less the weights gone by then.
 
-    Weights: `gathered_units` layers, and what is outside the layers from forward to backward. While
-    a layer goes backward its gradients are there, their copy in the precision in which they are
-    reduced, and the head's; the embedding's come last, and a tied table's two are added up into new
-    memory. Then those of the ends have a copy as well, and their weights (stage 3) are gone.
-    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp.
+    `units`: parameters of a layer and of the root; `ends`: of embedding and head. While a layer
+    goes backward its gradients are there, their copy in the precision in which they are reduced,
+    and the head's. The embedding's come last, when all layers are freed; a tied table's two are
+    added up into new memory. Then those of the root have a copy, and its weights are freed as well.
+    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp; the sum is
+    autograd's, torch/csrc/autograd/input_buffer.cpp.
     """
+    (layer, root), (embedding, head) = units, ends
     width, copy = recipe.compute_bytes, recipe.gradient_bytes
-    root, head = local.ends_dense * dense, local.head_dense * dense
-    tied = local.embedding_dense * dense + head - root
-    layers = recipe.gathered_units * layer * width
-    weights = layers + root * width
-    in_layer = (layer + head) * width + layer * copy
-    in_embedding = (root + 2 * tied) * width + layer * copy
-    of_root = root * (width + copy)
-    if stage == 3:  # fewer weights are whole by then
-        in_embedding, of_root = in_embedding - layers, of_root - weights
-    return weights, max(in_layer, in_embedding, of_root)
+    tied = embedding + head - root
+    return max(
+        (layer + head) * width + layer * copy,
+        (root + 2 * tied - gone[0]) * width + layer * copy,
+        (root - gone[1]) * width + root * copy,
+    )
 
 
 def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
