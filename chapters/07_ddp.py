@@ -1553,22 +1553,22 @@ check("7.3", replicas)
 # %% tags=["exercise"]
 tokens = ...
 hides = {
-    "128 GPUs": ...,
+    "64 GPUs": ...,
     "256 GPUs": ...,
-    "256 GPUs, gradients in bf16": ...,
+    "128 GPUs, gradients in bf16": ...,
     "128 GPUs, 2 micro-batches and no_sync": ...,
-    "512 GPUs, a batch of 16M tokens": ...,
+    "512 GPUs, a batch of 32M tokens": ...,
     "256 GPUs, a model twice as large": ...,
 }
 ### BEGIN SOLUTION
 tokens = 2 * 794.5e12 / 50e9
 hides = {
-    "128 GPUs": tokens < 2**22 / 128,
+    "64 GPUs": tokens < 2**22 / 64,
     "256 GPUs": tokens < 2**22 / 256,
-    "256 GPUs, gradients in bf16": tokens / 2 < 2**22 / 256,
+    "128 GPUs, gradients in bf16": tokens / 2 < 2**22 / 128,
     # only the last backward pass exchanges, and it has half of the tokens
     "128 GPUs, 2 micro-batches and no_sync": tokens < 2**22 / 128 / 2,
-    "512 GPUs, a batch of 16M tokens": tokens < 2**24 / 512,
+    "512 GPUs, a batch of 32M tokens": tokens < 2**25 / 512,
     # computing and bytes both double
     "256 GPUs, a model twice as large": tokens < 2**22 / 256,
 }
