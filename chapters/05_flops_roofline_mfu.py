@@ -462,14 +462,12 @@ gain = predict("5.gain", "Rate at 256 / at 1?", yours=None)
 
 # %%
 sizes = (1, 4, 16, 64, 256)
-allowed = {
-    t: mine.attainable_flop_per_s(hardware.matmul_intensity(t, 2048, 2048, 4))
-    for t in sizes
-}
+intensity = {t: hardware.matmul_intensity(t, 2048, 2048, 4) for t in sizes}
+assert intensity[1] < 0.5 and intensity[256] > 100  # FLOP per byte
+allowed = {t: mine.attainable_flop_per_s(each) for t, each in intensity.items()}
 reached = {t: measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
 print(f"the roofline allows a factor of {allowed[256] / allowed[1]:.1f}")
 expect(..., reached[256] / reached[1], label="gain by batching", yours=gain)
-assert reached[256] > 1.5 * reached[1]
 
 # %%
 curves = {

@@ -1938,7 +1938,7 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter; 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
+# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. The driver reports 79.18 GiB, 85.0 GB, of a card that is sold with "80 GB"; leave 5 % of that free, so 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
 # gathers stay on NVLink, else `"FULL_SHARD"`, else `"none"`. What a GPU gets is a micro-batch. Estimate states and activations first; then ask `gpu_memory`.
 
 # %% tags=["exercise"]
