@@ -281,7 +281,7 @@ figures.bars(
 )
 
 # %% [markdown]
-# GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
+# By this rule, which was found two years later, GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
 # every answer that it gives afterwards is cheaper.
 #
 # **Remember**
@@ -462,20 +462,12 @@ gain = predict("5.gain", "Rate at 256 / at 1?", yours=None)
 
 # %%
 sizes = (1, 4, 16, 64, 256)
-allowed = {
-    t: mine.attainable_flop_per_s(hardware.matmul_intensity(t, 2048, 2048, 4))
-    for t in sizes
-}
+intensity = {t: hardware.matmul_intensity(t, 2048, 2048, 4) for t in sizes}
+assert intensity[1] < 0.5 and intensity[256] > 100  # FLOP per byte
+allowed = {t: mine.attainable_flop_per_s(each) for t, each in intensity.items()}
 reached = {t: measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
-# at most twice
-expect(
-    allowed[256] / allowed[1],
-    reached[256] / reached[1],
-    within=1.0,
-    label="gain by batching",
-    yours=gain,
-)
-assert reached[256] > 1.5 * reached[1]
+print(f"the roofline allows a factor of {allowed[256] / allowed[1]:.1f}")
+expect(..., reached[256] / reached[1], label="gain by batching", yours=gain)
 
 # %%
 curves = {
@@ -485,8 +477,8 @@ curves = {
 figures.lines(curves, "tokens", "GFLOP/s", doubling=(True, True))
 
 # %% [markdown]
-# **Explain.** The direction is right, the height is rough. A point below the roofline: a product of few rows does not
-# reach the peak of a large square one, and other programs run at the same time. A point above it: part of the 16 MB of weights may stay in the
+# **Explain.** The shape is right; the heights are only approximate. Points fall below the roofline because a product of few rows does not
+# reach the peak of a large square one, and because other programs run at the same time. Points lie above it where part of the 16.8 MB of weights stays in the
 # processor's cache, which is faster than memory; and the addition that measured the bandwidth also writes, while the product mostly reads.
 #
 # **Remember**
@@ -633,7 +625,7 @@ my_mfu = predict("5.mfu", "Your MFU in %?", yours=None)
 time_s = measure.machine.seconds(step, repeats=9)
 mfu = budget.utilisation(exact.model_flop, time_s, gpus=1, peak_flop_per_s=peak)
 print(f"{1000 * time_s:.1f} ms a step")
-expect(100, 100 * mfu, within=1, label="your MFU", unit="%", yours=my_mfu)
+expect(..., 100 * mfu, label="your MFU", unit="%", yours=my_mfu)
 assert 0.005 < mfu < 0.9
 
 # %% [markdown]
@@ -694,7 +686,7 @@ def update():
 
 
 # %% [markdown]
-# **Predict.** The GPT is wider now: 4 layers with hidden size 256. By what factor is its update slower than predicted?
+# **Predict.** The GPT is wider now: 4 layers with hidden size 256. Divide the time that its update really takes by the predicted one. Below 1 or above, and by how much?
 
 # %%
 slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
@@ -702,8 +694,7 @@ slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
 # %%
 times = sorted(measure.machine.seconds(update, repeats=1) for _ in range(9))
 ratio = times[4] / predicted.total_s
-assert 0.2 < ratio < 10  # other programs may be running
-expect(1, ratio, within=9, label="measured / predicted, wide", yours=slower)
+expect(..., ratio, label="measured / predicted, wide", yours=slower)
 wide_mfu = budget.utilisation(predicted.model_flop, times[4], 1, peak)
 print(f"MFU: {wide_mfu:.0%} of your measured peak, predicted {predicted.mfu:.0%}")
 assert 0.02 < wide_mfu < 1.5  # both times are noisy
@@ -728,8 +719,8 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# **Explain.** On a quiet core the update takes about 1.1 times as long as predicted. Its MFU was 67 to 84 % where this was written (in processor time, since other
-# programs were running), of a peak that a product has reached, not of a data sheet's. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
+# **Explain.** Where this was written, on a quiet core, the update took about 1.1 times as long as predicted, and its MFU was 67 to 84 %, in processor time. That is a fraction of the fastest matrix product
+# we measured, not of a data sheet's peak. Yours may differ: this is one median of nine, and other programs may have run meanwhile. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
 
 # %%
 with torch.profiler.profile() as profile:
@@ -750,7 +741,7 @@ assert 0.1 < efficiency < 2
 
 # %% [markdown]
 # **Remember**
-# - A peak and a bandwidth, both measured, predict an update of the wide GPT on one core to about 10 %.
+# - A peak and a bandwidth, both measured, predict an update. Where this was written they were about 10 % too fast.
 # - Whole layers reach about 80 % of the rate of the best matrix product.
 # - Times vary from run to run, by 10 % on a quiet machine: take the median, and report the spread. Bytes do not vary.
 

@@ -13,7 +13,7 @@
 # - predict the time of any of them from two numbers of a link, $\alpha$ and $\beta$, and measure the two on your machine,
 # - read a data sheet, a benchmark and a list of backends without being off by a factor of two,
 # - say which algorithm and which protocol NVIDIA's library will choose, and why,
-# - find out why eight processes wait for each other forever.
+# - find out why processes wait for each other forever.
 #
 # Time: three to four hours, half of them for the exercises. You need chapter 5.
 
@@ -160,7 +160,7 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # **Remember**
 # - All ranks of the group call a collective, in the same order, with the same sizes.
 # - All-reduce = reduce-scatter + all-gather. All-to-all = transposition.
-# - The result is where the name says: "all-" means on every rank.
+# - The result is where the name says: "all-" means on every rank. (All-to-all leaves something else on each.)
 
 # %% [markdown]
 # ## 6.2 The ring
@@ -301,7 +301,7 @@ figures.bars(
 # ## 6.3 Two numbers: α and β
 #
 # How long does a message take? Two things happen. It has to get going: a program starts a transfer, a chip wakes up, the first byte
-# travels. On NVLink, NCCL allows 3.4 µs for this in each step of a ring of large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30). Then bytes
+# travels. On NVLink, NCCL allows 3.4 µs for this in each step of a ring of large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30); on a network it was 9.6 µs until release 2.17, and is 14 since 2.18, of 2023. The course takes 9.6. Then bytes
 # flow, 450 GB a second.
 
 # %%
@@ -342,7 +342,7 @@ expect(52.5, ring_ms, within=2e-3, label="round a ring", unit="ms", yours=least)
 # %% [markdown]
 # The colleague's 15 ms lack two factors. 900 GB/s is both directions added, so one way is half. And each GPU sends 1.75 times the tensor, not once.
 #
-# And the stopwatch's 64 ms? 450 GB/s is what the wires carry: 18 links of 25 GB/s. NVLink's own protocol takes about a fifth of it. NCCL expects 20.6 GB/s of data from each link
+# And the stopwatch's 64 ms? 450 GB/s is what the wires carry: 18 links of 25 GB/s. NVLink's own protocol takes about a sixth of it. NCCL expects 20.6 GB/s of data from each link
 # (`SM90_NVLINK_BW` in `src/graph/topo.h`), some 370 together. That is what a healthy server shows when only the ring is allowed (a maintainer in issue 212 of github.com/NVIDIA/nccl-tests;
 # a user measured 365 to 370 on 2 to 8 GPUs in issue 1455 of NVIDIA/nccl). Step by step from the guess to the stopwatch:
 
@@ -363,7 +363,7 @@ figures.bars(times, lambda time_s: f"{1000 * time_s:.3g} ms", "13.5 GB on eight 
 # No cable is broken. The 49 ms are below the least that a ring can take, so they were not a ring. Section 6.6 explains them.
 #
 # Where do latency and bandwidth weigh the same? Set the two terms equal and solve for $S$: at $n\,\alpha\,\beta$, for any $n$. For these eight GPUs
-# that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB, a thousandth of that. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
+# that is 12.2 MB. The gradient of one norm's 4096 weights has 8 kB, less than a thousandth of that. Send it alone, and you pay for latency only. This is why chapter 7 collects gradients in buckets.
 
 # %%
 assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) < 1e-9
@@ -381,7 +381,8 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # %% [markdown]
 # ## 6.4 Ring or tree?
 #
-# 1024 ranks and one number, say the loss. The ring takes 2046 steps for it. There is a way with 20: a **tree** (树).
+# 1024 ranks and one number, say the loss. The ring takes 2046 steps for it. There is a way with 20: a **tree** (树). Trees are used *between* servers, so in this section each rank is a GPU in a server of its own, with an NDR port: $\alpha$ = 9.6 µs and
+# $\beta$ = 50 GB/s. What NCCL does inside an NVLink server comes at the end, and is no tree.
 #
 # Eight ranks. Level 1: ranks 1, 3, 5, 7 send to 0, 2, 4, 6, which add. Level 2: 2 and 6 send to 0 and 4. Level 3: 4 sends to 0. Three steps, and
 # rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
@@ -394,7 +395,7 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 steppers.tree(ranks=8)
 
 # %% [markdown]
-# Answers. With 64 kB the tree is done after 21 µs, when the ring has made 6 of its 14 steps. With 1 GB the ring is more than three times as fast. In the middle only two ranks work.
+# Answers. With 64 kB the tree is done after 65 µs, when the ring has made 6 of its 14 steps. With 1 GB the ring is more than three times as fast. In the middle only two ranks work.
 #
 # Exercise 6.12 builds this function. If you want to write it before you see ours, do that one now.
 
@@ -430,40 +431,43 @@ figures.grouped_bars(rows, "Sent by each rank", "{:g} S".format, colours)
 # **Explain.** The tree sends no more bytes than the ring: three edges, each used twice, are $6\,S$ over four ranks. But it sends them one after
 # the other, and most ranks wait most of the time. The ring's $1.5\,S$ a rank travel all at once.
 #
-# So small tensors belong to the tree and large ones to the ring. The **crossover** (交叉点) is where both take the same time. For eight ranks the tree saves $14 - 6 = 8$
+# So between servers small tensors belong to the tree and large ones to the ring. The **crossover** (交叉点) is where both take the same time. For eight ranks the tree saves $14 - 6 = 8$
 # steps and costs $6 - 1.75 = 4.25$ times $S/\beta$ more:
 #
-# $$8\,\alpha = 4.25\,\frac{S}{\beta} \quad\Rightarrow\quad S = \frac{8}{4.25}\,\alpha\,\beta = 2.88 \text{ MB on NVLink4.}$$
+# $$8\,\alpha = 4.25\,\frac{S}{\beta} \quad\Rightarrow\quad S = \frac{8}{4.25}\,\alpha\,\beta = 0.90 \text{ MB over NDR.}$$
 
 # %%
 crossover = collectives.crossover_bytes(
-    "all-reduce", 8, nvlink, tree="tree", efficiency=1.0
+    "all-reduce", 8, hardware.NDR, tree="tree", efficiency=1.0
 )
-assert round(crossover / 1e6, 2) == 2.88
+assert round(crossover / 1e6, 2) == 0.90
 
 # %% [markdown]
 # NCCL does better than the plain tree. It cuts the tensor into pieces that follow each other, and lets two trees share the work, so that a rank that is a leaf in
 # one is a parent in the other (Sanders, Speck and Träff 2009, doi:10.1016/j.parco.2009.09.001; NCCL since 2.4). Such a **double tree** needs few steps *and* sends
 # $2(n-1)/n \cdot S$; NCCL's tuning assumes that it reaches 92 % of the ring's bandwidth. Move the sliders:
 #
-# 1. All-reduce, 8 ranks, NVLink4: how much faster is the tree at 64 KiB, and who wins at 64 MiB?
+# 1. All-reduce, 8 ranks, NDR: how much faster is the tree at 64 KiB, and who wins at 64 MiB?
 # 2. Take 1024 ranks. In which direction does the crossover move, with "tree" and with "double-tree"?
 # 3. At which size does the ring reach 90 % of the link (last line of the table), on 8 ranks and on 1024?
 
 # %%
-panels.collectives(operation="all-reduce", ranks=8, size_kib=64)
+panels.collectives(operation="all-reduce", ranks=8, size_kib=64, link=hardware.NDR.name)
 
 # %%
-faster = [panels.collectives(size_kib=kib).result.faster for kib in (64, 64 * 1024)]
-assert faster == ["tree", "ring"]
+small, large = (
+    ring_or_tree("all-reduce", kib * 1024, 8, hardware.NDR) for kib in (64, 64 * 1024)
+)
+assert (small.faster, large.faster) == ("tree", "ring")
+assert (round(1e6 * small.tree_s), round(1e6 * small.ring_s)) == (65, 137)
 
 # %% [markdown]
-# Answers. (1) 21 against 48 µs; the ring. (2) Upward: more ranks cost the ring steps in proportion, the tree only a logarithm. With the double tree it moves much further:
+# Answers. (1) 65 against 137 µs; the ring. (2) Upward: the ring's number of steps grows linearly with the ranks, the tree's only logarithmically. With the double tree it moves much further:
 
 # %%
 curves = {
     kind: [
-        (n, collectives.crossover_bytes("all-reduce", n, nvlink, tree=kind) / 1e6)
+        (n, collectives.crossover_bytes("all-reduce", n, hardware.NDR, tree=kind) / 1e6)
         for n in (8, 16, 32, 64, 128, 256, 512, 1024)
     ]
     for kind in ("tree", "double-tree")
@@ -473,7 +477,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# (3) At nine times $n\alpha\beta$, where the bytes take nine times as long as the steps: 128 MiB is enough for 8 ranks, 1024 ranks need 16 GiB, off the scale. "NCCL is slow on many GPUs" often means no more than this.
+# (3) At nine times $n\alpha\beta$, where the bytes take nine times as long as the steps: 35 MB for 8 ranks, so 64 MiB on the slider, and 4.4 GB for 1024, just off the scale. "NCCL is slow on many GPUs" often means no more than this.
 #
 # ### What NCCL chooses
 #
@@ -483,7 +487,7 @@ figures.lines(
 # |---|---|---|
 # | Ring | the GPUs, in $2(n-1)$ steps | everywhere, and for every operation |
 # | Tree | the GPUs, in a chain inside each server and a double tree between servers | small tensors on several servers |
-# | NVLS | the NVLink switches of one server | five or more H100 or H200 of one server |
+# | NVLS | the NVLink switches of one server | several H100 or H200 of one server: five or more where somebody looked |
 # | NVLSTree | the switches inside each server, a double tree between servers | large tensors on several servers |
 #
 # (There are more, for other networks and other operations.) Its **protocol** says how a receiver learns that data have arrived:
@@ -494,7 +498,7 @@ figures.lines(
 # | LL128 | a flag of 8 bytes in every 128 bytes | 120/128 | 1.9 µs |
 # | Simple | one signal after a large piece, when all of it has certainly been written | all | 3.4 µs |
 #
-# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP.)
+# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP: one kind of server and one release, and `NCCL_NVLS_ENABLE` can switch it off.)
 #
 # For each pair of algorithm and protocol NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. On eight H100, LL on a ring
 # takes $6.6 + 14 \cdot 0.6 = 15$ µs before any byte counts, and NVLS takes 25. Then 141 GB/s flow for LL, of which each GPU must send $1.75\,S$: 81 GB of tensor a second. For NVLS it is 272.
@@ -549,7 +553,7 @@ assert round(crossing_mb("Ring, LL128", "Ring, Simple")) == 36
 #
 # **Remember**
 # - Tree: $2\lceil\log_2 n\rceil$ steps with the whole tensor each. Ring: $2(n-1)$ steps with $1/n$ each.
-# - Below the crossover the tree is faster, above it the ring; libraries choose for you.
+# - Between servers the tree is faster below the crossover and the ring above it; libraries choose for you.
 # - NCCL estimates latency + size / bandwidth for each algorithm and protocol and takes the fastest. On eight H100: the ring with LL up to 1 MiB, then the switches.
 # - Broadcast and reduce are half of a tree: $\lceil\log_2 n\rceil$ steps (exercise 6.4).
 
@@ -558,7 +562,7 @@ assert round(crossing_mb("Ring, LL128", "Ring, Simple")) == 36
 #
 # On a laptop the "network" is memory that the operating system copies from process to process. It has an $\alpha$ and a $\beta$ like any other.
 #
-# **Predict.** What do you expect for $\alpha$, in microseconds? NVLink has 3.4, a fast network 10. Here Python starts every message, and the operating system must
+# **Predict.** What do you expect for $\alpha$, in microseconds? NVLink has 3.4, a fast network 10 to 14. Here Python starts every message, and the operating system must
 # wake a sleeping process.
 
 # %%
@@ -1010,7 +1014,7 @@ assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 # 1. All-reduce = reduce-scatter + all-gather.
 # 2. A ring all-reduce sends $2(n-1)/n \cdot S$ from each rank, in $2(n-1)$ steps; ranks alone cannot manage with fewer bytes; switches that add can.
 # 3. $T = \text{steps} \cdot \alpha + \text{bytes}/\beta$.
-# 4. Small tensors: the tree. Large tensors: the ring, or switches that add. The crossover grows with the number of ranks. NCCL computes the same formula and chooses.
+# 4. Between servers, small tensors go by a tree and large ones round a ring. Inside an NVLink server it is a ring with LL for small tensors and switches that add for large ones. The crossover grows with the number of ranks. NCCL computes the same formula and chooses.
 # 5. Bandwidth: one way, in bytes, the slowest piece. busbw compares with the link on a ring only.
 # 6. NCCL for GPUs, Gloo for CPUs.
 # 7. Everybody in the same order; never all send first.
@@ -1032,7 +1036,7 @@ from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
 
 # %% [markdown] tags=["exercise"]
-# **6.1** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs, 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
+# **6.1** 16 GPUs, one in each node, all-reduce 1 GB ($10^9$ bytes) over InfiniBand HDR: $\alpha$ = 9.6 µs (NCCL's own number until release 2.17), 25 GB/s one way. Give for the ring the bytes that each GPU sends, the
 # number of steps, and the seconds.
 
 # %% tags=["exercise"]
@@ -1132,8 +1136,10 @@ check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
 # **6.6** (published mistake) The notes describe all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
-# long as a ring does this take on 8 ranks, and on 1024? Then the "average". Somebody believes in it: each of 16 ranks computes the gradient of its own mean loss, `dist.all_reduce` runs over it, and SGD updates with a learning rate of 0.01. With averaged
-# gradients, which rate would give the same weights?
+# long as a ring does this take on 8 ranks, and on 1024?
+#
+# Then the "average". Each of 16 ranks computes the gradient of its own mean loss, calls `dist.all_reduce(gradient)` with nothing else, and updates by SGD with a learning rate of 0.01. The author of the program believes that the gradients were averaged. To get the same weights
+# with gradients that really are averaged, which learning rate would you have to take?
 
 # %% tags=["exercise"]
 on_8, on_1024, learning_rate = ..., ..., ...
@@ -1144,14 +1150,14 @@ learning_rate = 16 * 0.01  # what arrives is the sum, 16 times the average
 check("6.6", [on_8, on_1024, learning_rate])
 
 # %% [markdown] tags=["exercise"]
-# **6.7** Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs), and a line of nccl-tests from each:
+# **6.7** Four servers with eight H100 each (NVLink4, $\alpha$ = 3.4 µs, and 8.4 µs for each call with Simple), and a line of nccl-tests from each:
 #
 # | server | operation | size | time |
 # |---|---|---|---|
 # | A | all-reduce | 8 GB | 38.2 ms |
 # | B | all-reduce | 8 GB | 29.2 ms |
 # | C | all-gather | 8 GB | 38.2 ms |
-# | D | all-reduce, `NCCL_ALGO=RING` and `NCCL_PROTO=Simple` | 64 kB | 50 µs |
+# | D | all-reduce, `NCCL_ALGO=RING` and `NCCL_PROTO=Simple` | 64 kB | 57 µs |
 #
 # Say of each `"healthy ring"`; `"switches add"`; `"latency"`, if hardly anything else is in the time; or `"links missing"`, if you would send for a technician.
 
@@ -1162,7 +1168,7 @@ verdict = {
     "A": "healthy ring",  # busbw 1.75 · 8 / 0.0382 = 366 of 450 GB/s
     "B": "switches add",  # 479 GB/s: more than the link has
     "C": "links missing",  # an all-gather sends half as much: 183 GB/s
-    "D": "latency",  # 14 · 3.4 µs are 48 of the 50
+    "D": "latency",  # 8.4 + 14 · 3.4 µs are 56 of the 57
 }
 ### END SOLUTION
 check("6.7", verdict)

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 7 From DP to DDP
 #
-# At 87 % of its peak, the best measured speed of a matrix product, one A100 needs 45 ms for the forward and backward pass of
-# GPT-2 124M on 16,384 tokens. You buy seven more, and each of the eight has its own 200 Gb/s port. Each gets
+# You have one A100. A step of GPT-2 124M on 16,384 tokens takes it 45 ms, if you count only the matrix products of forward and backward pass, at 87 % of the chip's peak, the best that was measured. (Attention's scores, which this chapter leaves out,
+# would add 3 to 7 ms; section 5.2.) You buy seven more, and each of the eight has its own 200 Gb/s port. Each gets
 # its own 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on this network. Is a
 # step now 45 ms long, 82 ms, or something in between? In other words: how many GPUs' worth of work do you get from eight?
 #
@@ -565,9 +565,12 @@ computed_ms = 1000 * (1.5 * result.backward_s + result.exposed_s)
 expect(computed_ms, label="step", unit="ms", yours=step_ms)
 print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
 assert abs(computed_ms - 62.6) < 0.1
+gpt2 = models.MODELS["gpt2-124m"]  # attention's scores, over all pairs of tokens
+scores = 12 * gpt2.layers * gpt2.hidden * gpt2.context * 16384
+assert round(1e3 * scores / (0.87 * 312e12), 1) == 6.8  # the causal half is 3.4
 
 # %% [markdown]
-# Forward and backward are 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
+# Forward and backward are 1.5 times the 29.9 ms of backward alone, matrix products only; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
 # of 5.7. (All of this is computed, not measured.)
 #
 # How much of that is the two assumptions, 87 % of the peak and one port of 25 GB/s for each GPU? An MFU of 45 %, which is good for a whole training (chapter 5), leaves the network
@@ -612,7 +615,7 @@ assert exposed_s[25] < exposed_s[1] < exposed_s[512]
 # The answers:
 #
 # 1. 25 MiB. 512 MiB is one bucket, and nothing is hidden. 1 MiB makes 73 buckets, each of which pays 14 steps of latency.
-# 2. From 32,768 on. Two buckets are full only when the backward pass ends: the first layer's, 28 MB, and that of the embedding and the positions, 158 MB. Nothing remains to hide their 13 ms behind.
+# 2. From 32,768 on, among the slider's powers of two. Two buckets are full only when the backward pass ends: the first layer's, 28 MB, and that of the embedding and the positions, 158 MB. Nothing remains to hide their 13 ms behind.
 # 3. The latency, 2046 steps a bucket: 257 ms are exposed. Larger buckets help, 200 MiB leave 64 ms. (Real libraries change to trees there, chapter 6.)
 #
 # All sizes at once, at 16,384 tokens: each curve has its lowest point where neither latency nor waiting rules.
@@ -1184,8 +1187,8 @@ expect(0.135, slow_s, within=0.2, label="slow link, bf16", unit="s")
 assert slow_s < 0.85 * best_s[0.25]
 
 # %% [markdown]
-# Rounding is not free. There and back a number moves 4 + 2 + 2 + 4 = 12 bytes through memory, to save 2 of 4 bytes on the link. So the hook wins only on links slower than a
-# sixth of the memory. For an H100 that is 3350 / 6 = 558 GB/s, faster than NVLink. And for this machine?
+# Rounding is not free. There and back a number moves 4 + 2 + 2 + 4 = 12 bytes through memory, to save 2 of 4 bytes on the link: that is on two ranks, where each number passes the link once. So on two ranks the hook wins only on links slower than a
+# sixth of the memory. (On eight, where it passes 1.75 times, than 0.29 of it.) For an H100 that is 3350 / 6 = 558 GB/s, faster than NVLink. And for this machine?
 
 # %%
 bucket = torch.randn(2**18)  # 1 MiB
@@ -1272,7 +1275,7 @@ show_source(Sync.forward)
 # layers of a model.
 #
 # Language models use LayerNorm or RMSNorm, which have no running statistics. But they may have *other* buffers, such as masks and tables of positions, and DDP broadcasts all of them before every forward pass. A causal mask of 4096 × 4096 bytes is 16.8 MB.
-# `broadcast_buffers=False` stops that (`forward_sync_buffers=False` in newer versions).
+# `broadcast_buffers=False` stops that. PyTorch 2.13 deprecates it in favour of `forward_sync_buffers=False`, which still makes the buffers equal once, when DDP is built.
 #
 # ### Uneven data: `join`
 #
@@ -1493,7 +1496,7 @@ remedy = "gradient_as_bucket_view=True"
 check("7.1", [alone, on_each, remedy])
 
 # %% [markdown] tags=["exercise"]
-# **7.2** Five traces of GPT-2 124M (498 MB of gradients) under DDP. Each GPU is an A100 with a port of 25 GB/s and 9.6 µs a step. Times are those of the last backward pass of an update, in ms from its
+# **7.2** Five traces of GPT-2 124M (498 MB of gradients) under DDP. Each GPU is an A100 with a port of 25 GB/s and 9.6 µs a step (NCCL's number until release 2.17). Times are those of the last backward pass of an update, in ms from its
 # start:
 #
 # | run | GPUs | micro-batches | all-reduces in an update | the first begins | backward ends | the last one ends | the link is busy for |
@@ -1553,22 +1556,22 @@ check("7.3", replicas)
 # %% tags=["exercise"]
 tokens = ...
 hides = {
-    "128 GPUs": ...,
+    "64 GPUs": ...,
     "256 GPUs": ...,
-    "256 GPUs, gradients in bf16": ...,
+    "128 GPUs, gradients in bf16": ...,
     "128 GPUs, 2 micro-batches and no_sync": ...,
-    "512 GPUs, a batch of 16M tokens": ...,
+    "512 GPUs, a batch of 32M tokens": ...,
     "256 GPUs, a model twice as large": ...,
 }
 ### BEGIN SOLUTION
 tokens = 2 * 794.5e12 / 50e9
 hides = {
-    "128 GPUs": tokens < 2**22 / 128,
+    "64 GPUs": tokens < 2**22 / 64,
     "256 GPUs": tokens < 2**22 / 256,
-    "256 GPUs, gradients in bf16": tokens / 2 < 2**22 / 256,
+    "128 GPUs, gradients in bf16": tokens / 2 < 2**22 / 128,
     # only the last backward pass exchanges, and it has half of the tokens
     "128 GPUs, 2 micro-batches and no_sync": tokens < 2**22 / 128 / 2,
-    "512 GPUs, a batch of 16M tokens": tokens < 2**24 / 512,
+    "512 GPUs, a batch of 32M tokens": tokens < 2**25 / 512,
     # computing and bytes both double
     "256 GPUs, a model twice as large": tokens < 2**22 / 256,
 }

@@ -45,6 +45,7 @@ from course_lib.theory.inputs import (
 )
 from course_lib.theory.memory.peak import memory_moments
 from course_lib.theory.network import collectives, zero
+from course_lib.theory.network.bucket_timeline import ddp_timeline, model_gradients
 from course_lib.theory.network.zero_choice import fewest_ranks, most_parameters
 
 
@@ -63,7 +64,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # %% [markdown]
 # ## 8.1 What plain data parallelism stores n times
 #
-# Take the example of the ZeRO paper: 7.5 billion parameters, bf16, AdamW. From chapter 3:
+# Take the example of the ZeRO paper: 7.5 billion parameters, in fp16 with Adam. In bf16 with AdamW they take the same bytes. From chapter 3:
 #
 # | | bytes per parameter | 7.5 billion |
 # |---|---|---|
@@ -139,7 +140,8 @@ assert update / training < 0.001
 #
 # An update, step by step: (1) forward and backward as usual, with all gradients. (2) A reduce-scatter (chapter 6):
 # rank $r$ receives the sum over all ranks of *its* part of the gradient. (3) It updates its part of the fp32
-# weights. (4) An all-gather: everybody gets everybody's new weights.
+# weights. (4) An all-gather: everybody gets everybody's new weights. Our version does the four one after the other. A library may begin (2) during the backward pass,
+# as DDP does with its buckets, and end (4) during the next forward pass (section 8.3); what a rank stores is the same.
 #
 # **Stage 2** cuts the *gradients* as well. 15 + 105/64 = 16.6 GB:
 #
@@ -196,7 +198,7 @@ expect(10.8, max(held), within=1e-6, label="at most", unit="GB", yours=at_most)
 # 2. Stage 3: how often is each layer gathered, and how long does it stay? What is the last step?
 # 3. Stage 0 and stage 2: compare the bytes sent at the end.
 #
-# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole, and only then does anything leave. (2) Twice, once for each pass, and only while it is at work. The update is the last step: nothing has to be sent after it, since the next forward pass gathers. (3) Both 5.4 GB.
+# Answers. (1) After the backward pass, 12.6 GB: all gradients are whole, and in this version only then does anything leave. (2) Twice, once for each pass, and only while it is at work. The update is the last step: nothing has to be sent after it, since the next forward pass gathers. (3) Both 5.4 GB.
 # In stage 0 all of it is gradients, in stage 2 half of it is new weights.
 #
 # ### More GPUs
@@ -266,17 +268,21 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # %% [markdown]
 # ### Stored, and there for a moment
 #
-# Answer (1) once more: are the 43 GB for activations alone? In stage 1 they are. The other stages hold more during the
+# Answer (1) once more: are the 43 GB for activations alone? In stage 1 that depends on the library. The other stages always hold more during the
 # passes than they store:
 #
 # | stage | for a moment | formula |
 # |---|---|---|
 # | 0 | DDP's buckets, a second copy of the gradients (chapter 7) | $2P$ |
-# | 1 | nothing: messages leave from the gradients themselves | $0$ |
-# | 2 | a layer's gradients, a copy of them on their way, and the gradients of what is outside the layers | $2\,(2P_l + P_r)$ |
-# | 3 | the same, and whole weights of two layers and of what is outside | twice that |
+# | 1 | nothing, if all gradients lie in one vector and messages leave from there, as in Megatron-LM | $0$ |
+# | 2 | a layer's gradients, a copy of them on their way, and the head's gradient | $2\,(2P_l + P_h)$ |
+# | 3 | the same, and whole weights of two layers and of what is outside the layers | $2\,(2P_l + P_h) + 2\,(2P_l + P_r)$ |
 #
-# $P_l$ are the parameters of a layer, $P_r$ those outside. These bytes do not shrink with $n$.
+# $P_l$ are the parameters of a layer, $P_r$ those outside the layers, $P_h$ those of the last norm and the head. The head goes backward first, and its gradient is reduced with the embedding's, which
+# comes last. These bytes do not shrink with $n$.
+#
+# In stage 1 the 0 is the least. Our version lays the gradients of each unit end to end, a copy that lives in the update (you see it in section 8.8). DeepSpeed keeps buckets of fixed size, 1 GB in bf16 by default
+# (section 8.7). So with any library leave a few GB free, for this and for the framework's own.
 #
 # The update holds something, too. DeepSpeed copies the gradients that a rank updates with to fp32: $4P$ bytes in stage 0,
 # $4P/n$ from stage 1 on (the recipe's `update="copied"`). LLaMA-2 7B on 8 GPUs:
@@ -303,15 +309,15 @@ figures.grouped_bars(
 
 # %%
 passes = [round(held["in the passes"], 1) for held in beside.values()]
-assert passes == [13.5, 0, 1.3, 2.7]
+assert passes == [13.5, 0, 1.1, 2.4]
 
 # %% [markdown]
-# The two never meet: when the update begins, activations and gathered layers have gone. So the update's bytes use the
+# These two peaks do not coincide: when the update begins, activations and gathered layers have gone. So the update's bytes use the
 # room that activations have left.
 #
 # **Remember**
 # - Whoever owns a part sums its gradient, keeps its optimizer states and updates it.
-# - Stage 1 keeps whole gradients as DDP does, and sends only after the backward pass. Stage 2 lets go of gradients during backward, stage 3 of weights after each layer.
+# - Stage 1 keeps whole gradients until the update, as DDP does. Stage 2 lets go of gradients during backward, stage 3 of weights after each layer.
 # - 16 bytes per parameter become $4 + 12/n$, $2 + 14/n$, $16/n$: at most a factor of 4, of 8, and of $n$.
 # - Take the lowest stage that fits, with what it holds for a moment.
 
@@ -398,14 +404,14 @@ figures.grouped_bars(
 
 # %% [markdown]
 # And how few GPUs does a given model need, and what does it send for that? (LLaMA-2; halves of an all-reduce in an update
-# of $m$ micro-batches.)
+# of $m$ micro-batches. The last column says behind what the halves can hide: F is a forward pass, B a backward pass.)
 #
-# | stage | bytes per parameter | 7B | 13B | 70B | halves | $m = 8$ |
-# |---|---|---|---|---|---|---|
-# | 0 | $16$ | never | never | never | $2$ | 2 |
-# | 1 | $4 + 12/n$ | 3 GPUs | 20 GPUs | never | $2$ | 2 |
-# | 2 | $2 + 14/n$ | 3 | 6 | never | $m + 1$ | 9 |
-# | 3 | $16/n$ | 2 | 4 | 19 | $3m$ | 24 |
+# | stage | bytes per parameter | 7B | 13B | 70B | halves | $m = 8$ | can hide behind |
+# |---|---|---|---|---|---|---|---|
+# | 0 | $16$ | never | never | never | $2$ | 2 | both behind the last B |
+# | 1 | $4 + 12/n$ | 3 GPUs | 20 GPUs | never | $2$ | 2 | gradients behind the last B, weights behind the next F |
+# | 2 | $2 + 14/n$ | 3 | 6 | never | $m + 1$ | 9 | gradients behind each B, weights behind the next F |
+# | 3 | $16/n$ | 2 | 4 | 19 | $3m$ | 24 | weights behind each F and B, gradients behind each B |
 
 # %%
 sizes = [
@@ -422,13 +428,23 @@ eight = [
 assert [round(count) for count in eight] == [2, 2, 9, 24]
 
 # %% [markdown]
-# - **Stage 1 rather than 0:** always, if each number can be updated by itself, as with Adam. Less is stored and nothing more is sent.
+# - **Stage 1 rather than 0:** yes, if each number can be updated by itself, as with Adam, and if the library hides the messages. Less is stored and nothing more is sent. But *when* is it sent? DDP hides its messages behind the backward
+#   pass: of the 37 ms in chapter 7's first example, 17.8 are exposed. Our stage 1 sends after the backward pass and exposes all 37, so it would lose. Megatron-LM's distributed optimizer does better: it reduces and
+#   scatters layer by layer in the backward pass, and gathers weights during the next forward pass (`overlap_grad_reduce` and `overlap_param_gather`; docs.nvidia.com/nemo/megatron-bridge, *Communication Overlap*).
 # - **Stage 2 rather than 1:** only where stage 1 does not fit. It saves at most 2 bytes per parameter, and the number that decides is
 #   $m$: it sends $(m+1)/2$ times as much. A pipeline (chapter 11) with $m = 32$ would send 16.5 times as much, so pipelines
 #   take stage 1.
 # - **Stage 3 rather than 2:** only where stage 2 does not fit. Its messages can hide if a micro-batch has enough tokens: with
 #   $T$ of them a GPU computes $6PT$ FLOP at $F$ a second and sends $3 \cdot 2P$ bytes at $\beta$ a second. Both take equally long at
 #   $T = F/\beta$. The model's size cancels, as in section 7.4.
+
+# %%
+gpt2, a100 = models.MODELS["gpt2-124m"], hardware.accelerator("A100-SXM-80GB")
+ready, cap = model_gradients(gpt2, a100, tokens=16384), 25 * units.MIB
+ddp = ddp_timeline(ready, 8, hardware.HDR, cap_bytes=cap, first_bytes=cap)
+sent_ms, exposed_ms = 1000 * ddp.communication_s, 1000 * ddp.exposed_s
+print(f"{sent_ms:.0f} ms of messages, {exposed_ms:.1f} exposed under DDP")
+assert (round(sent_ms), round(exposed_ms, 1)) == (37, 17.8)
 
 # %%
 h100 = hardware.accelerator("H100-SXM")
@@ -445,7 +461,7 @@ assert round(speed / hardware.NDR.bytes_per_s, -2) == 15_900
 # - All-reduce = reduce-scatter + all-gather. ZeRO 1 and 2 put the update between the halves: no extra bytes.
 # - Stage 3 gathers the weights once more: 1.5 times.
 # - With accumulation stages 2 and 3 send in every micro-batch.
-# - Take stage 1 always, 2 if 1 does not fit, 3 if 2 does not fit. Stage 3 hides behind about $F/\beta$ tokens a micro-batch.
+# - Take stage 1 where its messages overlap, 2 if 1 does not fit, 3 if 2 does not fit. Stage 3 hides behind about $F/\beta$ tokens a micro-batch.
 
 # %% [markdown]
 # ## 8.4 From scratch
@@ -908,13 +924,18 @@ figures.who_did_what(
 )
 
 # %% [markdown]
-# 0.95 s in each update on the bus. Against computing: 4096 tokens are $6 \cdot 7.5 \cdot 10^9 \cdot 4096$ = 184 TFLOP, or
-# 1.2 s at 150 TFLOP/s. With ten micro-batches per update the bus is 7 % of the step. So offload goes with large
-# batches. With ZeRO each GPU sends only its own part over its own PCIe slot: 64 GPUs need 15 ms.
-#
-# Not in this bill: the update itself, at the speed of the host's memory. It reads and writes master copy and
-# states, reads a gradient and writes a weight: about 28 bytes per parameter. At an assumed 200 GB/s that is
-# another 1.05 s for one GPU. And our count has the gradients on the GPU; ZeRO-Offload sends each away as soon as
+# The bus takes 0.95 s in each update. The update itself runs at the speed of the host's memory: it reads and writes master copy and
+# states, reads a gradient and writes a weight, about 28 bytes per parameter. At an assumed 200 GB/s that is
+# another 1.05 s. Against computing: 4096 tokens are $6 \cdot 7.5 \cdot 10^9 \cdot 4096$ = 184 TFLOP, or
+# 1.2 s at 150 TFLOP/s. With ten micro-batches per update, bus and host together take 14 % of the step, half of it the bus. So offloading pays off with
+# large batches. With ZeRO each GPU sends only its own part over its own PCIe slot: 64 GPUs need 15 ms.
+
+# %%
+away_s = one.bus_seconds() + update_s
+assert round(away_s / (10 * computing_s + away_s), 2) == 0.14
+
+# %% [markdown]
+# Our count has the gradients on the GPU; ZeRO-Offload sends each away as soon as
 # it is there, so that little more than 2 bytes per parameter remain. That is how 13 billion parameters (26 GB)
 # fit a single V100 with 32 GB.
 #
@@ -1243,25 +1264,25 @@ check("8.3", clip_part)
 
 # %% [markdown] tags=["exercise"]
 # **8.4** Which stage would you take? bf16 with AdamW and a master copy (16 bytes), GPUs of 80 GB (10⁹ bytes). Beside the model states there are activations, given here in GB, and what each stage holds for a moment in
-# the passes (section 8.2). Take the lowest stage that fits, 0 for plain DDP, or `"none"`. A model's parameters are
-# `models.MODELS["llama2-7b"].parameters().total`, those of one layer `models.MODELS["llama2-7b"].layer_parameters(0).total`.
+# the passes (section 8.2; in stage 1 nothing, as in Megatron-LM). Leave 2 GB free for the framework and for buckets. Take the lowest stage that fits, 0 for plain DDP, or `"none"`. A model's parameters are
+# `models.MODELS["llama2-7b"].parameters().total`, those of one layer `models.MODELS["llama2-7b"].layer_parameters(0).total`, those of norm and head `models.MODELS["llama2-7b"].head_parameters().total`.
 
 # %% tags=["exercise"]
 stage = {
     "gpt2-1.5b on 8 GPUs, 30 GB": ...,
     "llama2-7b on 8 GPUs, 50 GB": ...,
-    "llama2-7b on 8 GPUs, 54 GB": ...,
-    "llama2-13b on 8 GPUs, 6 GB": ...,
+    "llama2-7b on 8 GPUs, 58 GB": ...,
+    "llama2-13b on 16 GPUs, 10 GB": ...,
     "llama1-33b on 32 GPUs, 20 GB": ...,
     "llama2-70b on 8 GPUs, 10 GB": ...,
 }
 ### BEGIN SOLUTION
 stage = {
     "gpt2-1.5b on 8 GPUs, 30 GB": 0,  # 24.9 + 3.1 + 30
-    "llama2-7b on 8 GPUs, 50 GB": 2,  # 37.1 + 50; 25.3 + 1.3 + 50
-    "llama2-7b on 8 GPUs, 54 GB": 3,  # 25.3 + 1.3 + 54; 13.5 + 2.7 + 54
-    "llama2-13b on 8 GPUs, 6 GB": 1,  # 71.6 + 0 + 6
-    "llama1-33b on 32 GPUs, 20 GB": 3,  # 79.3 + 3.0 + 20; 16.3 + 6.0 + 20
+    "llama2-7b on 8 GPUs, 50 GB": 2,  # 37.1 + 50; 25.3 + 1.1 + 50
+    "llama2-7b on 8 GPUs, 58 GB": 3,  # 25.3 + 1.1 + 58; 13.5 + 2.4 + 58
+    "llama2-13b on 16 GPUs, 10 GB": 1,  # 61.8 + 0 + 10
+    "llama1-33b on 32 GPUs, 20 GB": 3,  # 79.3 + 2.6 + 20; 16.3 + 5.6 + 20
     "llama2-70b on 8 GPUs, 10 GB": "none",  # 138 in stage 3
 }
 ### END SOLUTION

@@ -251,16 +251,18 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 # and head together 262.1 million. In bf16, 2 bytes a number, a whole layer is 0.405 GB and the root
 # 0.524 GB.
 #
-# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie the root's weights, whole from
-# beginning to end, a layer that computes and the next one, which arrives meanwhile; and the gradients of that layer, those of the
-# layer before, on their way to being scattered, and the root's, which wait for those of the embedding:
+# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole tensors. Three are weights:
+# the root's, whole from beginning to end; those of the layer that computes; and those of the next one, which arrives meanwhile. Three are
+# gradients: those of this layer; those of the layer before, which are on their way to being scattered; and the head's. The head was the first to go
+# backward, and its gradient waits for the embedding's, with which it is reduced. The embedding's is not there yet: it comes last of all.
 
 # %%
 seven = models.MODELS["llama2-7b"]
 numbers = local_parameters(seven)
 layer_gb, root_gb = 2 * numbers.layer_dense / 1e9, 2 * numbers.ends_dense / 1e9
+head_gb = 2 * numbers.head_dense / 1e9
 weights = {"root": root_gb, "this layer": layer_gb, "the next": layer_gb}
-gradients = {"of the root": root_gb, "of this layer": layer_gb, "of the last": layer_gb}
+gradients = {"of the head": head_gb, "of this layer": layer_gb, "of the last": layer_gb}
 worst = {"whole weights": weights, "gradients": gradients}
 looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
     gradients, style.GRADIENTS
@@ -269,22 +271,23 @@ title = "One of eight cards, beside its shards"
 figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 
 # %% [markdown]
-# Together 16.14 GB.
+# They are 2.41 GB, and with the shards 15.88 GB.
 #
-# In symbols: $P_l$ parameters in the largest layer, $P_r$ in the root, $k$ whole layers at a time, $w$ bytes per
-# weight and $g$ per gradient while it is reduced. Beside the shards, FSDP holds at most
+# In symbols: $P_l$ parameters in the largest layer, $P_r$ in the root, of which $P_h$ are the head and the last norm, $k$ whole layers at a time, $w$ bytes per
+# weight and $g$ per gradient while it is reduced. Beside the shards, FSDP holds
 #
-# $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_r) + g\,P_l .$$
+# $$w\,(k P_l + P_r) \;+\; w\,(P_l + P_h) + g\,P_l .$$
 #
-# The first term is weights, the second gradients. The sum above has $w = g = 2$: bf16 gradients are also reduced
+# The first term is weights, the rest gradients. The sum above has $w = g = 2$: bf16 gradients are also reduced
 # in bf16, and the 16 bytes of a shard's parameter are those of the ZeRO paper, 2 + 2 + 12. `theory.memory.gather_timeline` does not use the
 # formula. It goes through the step event by event and takes the maximum:
 
 # %%
 step = gather_timeline(seven, Recipe(), ranks=8)
-assert round(step.peak_bytes / 1e9, 2) == 16.14
+assert round(step.peak_bytes / 1e9, 2) == 15.88
 beside = (step.peak_bytes - step.states_bytes) / units.GB
-expect(2.67, beside, within=0.01, label="whole tensors", unit="GB", yours=extra)
+assert abs(sum(weights.values()) + sum(gradients.values()) - beside) < 1e-9
+expect(2.41, beside, within=0.01, label="whole tensors", unit="GB", yours=extra)
 
 # %% [markdown]
 # FSDP2 is mostly used in another way (section 9.4): layers are gathered in bf16, but shards and reductions are fp32. The shards are their own master copy, so a
@@ -300,7 +303,21 @@ print(f"{beside_fp32:.2f} GB, of which {beside_fp32 - beside:.3f} for the fp32 c
 assert round(beside_fp32 - beside, 3) == 0.405
 
 # %% [markdown]
-# Back to 16.14 GB. The 24 GB card has 7.9 GB left for activations, temporary tensors and the framework's
+# With a large vocabulary and small layers, the worst moment is another one: the end of the backward pass. Then the embedding's gradient is there as well, and all of the root's gradients are copied
+# to be reduced: $(w + g)\,P_r$. Llama 3 8B has 128,256 words. In bf16, reduced in fp32, it holds 6.3 GB then, more than at any time before:
+
+# %%
+eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
+fullest = max(eight.events, key=lambda event: event.gathered_bytes)
+print(f"{fullest.gathered_bytes / 1e9:.1f} GB: {fullest.action} unit {fullest.unit}")
+root = local_parameters(models.MODELS["llama3-8b"]).ends_dense
+assert (fullest.action, fullest.unit) == ("reduce", 0)
+assert fullest.gathered_bytes == (2 + 4) * root
+
+# %% [markdown]
+# That is a reason to make units of embedding and head, as section 9.5 does.
+#
+# Back to LLaMA-2 7B and its 15.88 GB. The 24 GB card has 8.1 GB left for activations, temporary tensors and the framework's
 # own gigabyte. Is that enough for one sequence of 4096 tokens? The moments of an update (chapter 3), with the gathered weights and gradients in them:
 
 # %%
@@ -341,17 +358,18 @@ panels.fsdp_memory(model="llama2-7b", ranks=64)
 # %%
 freed = panels.fsdp_memory(ranks=64).result
 kept = panels.fsdp_memory(ranks=64, reshard=False).result
-assert kept.peak_bytes > 3 * freed.peak_bytes and kept.all_gathers == 33
+assert round(kept.peak_bytes / freed.peak_bytes, 1) == 3.9
+assert kept.all_gathers == 33
 
 # %% [markdown]
-# Answers. 1: the peak grows by a factor of 3.7, and the all-gathers fall. 2: from 41 ranks on, so of the panel's powers of two from 64 on; more ranks hardly help
-# after that. Shards go to zero as $n$ grows, and the gathered units do not depend on $n$ at all: 2.67 GB on 8 cards as on 8000. 3: the curve becomes a level line.
+# Answers. 1: the peak grows by a factor of 3.9, and the all-gathers fall. 2: from 45 ranks on, so of the panel's powers of two from 64 on; more ranks hardly help
+# after that. Shards go to zero as $n$ grows, and the gathered units do not depend on $n$ at all: 2.41 GB on 8 cards as on 8000. 3: the curve becomes a level line.
 
 # %%
-for ranks in (40, 41):
+for ranks in (44, 45):
     found = gather_timeline(seven, Recipe(), ranks)
     whole_bytes = found.peak_bytes - found.states_bytes
-    assert (found.states_bytes < whole_bytes) == (ranks == 41)
+    assert (found.states_bytes < whole_bytes) == (ranks == 45)
 
 # %%
 colours = {
@@ -360,7 +378,7 @@ colours = {
     "whole gradients": style.GRADIENTS,
 }
 bars = {}
-for ranks in (8, 41, 64, 1024):
+for ranks in (8, 45, 64, 1024):
     found = gather_timeline(seven, Recipe(), ranks)
     parts = (found.states_bytes, found.peak_weights_bytes, found.peak_gradients_bytes)
     bars[f"{ranks} GPUs"] = dict(zip(colours, parts, strict=True))
@@ -394,13 +412,14 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 
 # %% [markdown]
 # **Explain.** Exact, in all four. The hooks count storages of whole units and nothing
-# else: no activations, no gradients, no rounding by an allocator. On a GPU the
+# else: no activations, no gradients, no rounding by an allocator. (The course's tests follow whole gradients in the same way, in models with one
+# table and with two: equal to the byte as well.) On a GPU the
 # difference would be the caching allocator (缓存分配器): it hands out blocks of rounded sizes and keeps
 # freed ones. A block that another **stream** (流) still uses cannot be given away: streams are queues of work on a GPU,
 # one that computes and one that communicates, say, and they run side by side. More on that in section 9.8.
 #
 # **Remember**
-# - Beside the shards: $k$ whole layers and the root, and their gradients. It does not shrink with $n$.
+# - Beside the shards: $k$ whole layers and the root, and the gradients of two layers and the head. It does not shrink with $n$.
 # - Prefetch costs one more layer. Without reshard all layers lie there, and $L$ gathers are saved.
 
 # %% [markdown]
@@ -460,13 +479,25 @@ curves = {
 figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": found})
 
 # %% [markdown]
-# **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. Times 6/4 and 63/64 that is 1,461 tokens, where the two lines cross: less than one sequence of 4096. With a single port in each node it is eight times as many,
-# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need a tenth of that, which is the point of hybrid sharding below. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
-# tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate: take two or three times as many tokens.
+# **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. In the backward pass a layer sends 6 bytes and does 4 FLOP for each weight and token, so $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
+# There the two lines cross, at less than one sequence of 4096. With a single port in each node it is eight times as many, 11,687,
+# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need 1,154: a tenth of the 11,687, but hardly less than the 1,461. So hybrid sharding, below, pays where nodes have few ports. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
+# tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate. Those of section 6.3 carry about 80 % of it in data, so take a quarter more tokens.
 #
-# Section 9.9 measures the bound with layers and links that sleep. For GPUs, torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, eight 400 Gb/s
-# ports a node. On 8 GPUs each did 5,762 tokens a second; on 128 it was 5,605, or 97 % (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md,
-# tables 1 and 3). That is far above the bound, and the network hardly shows.
+# Section 9.2 found that our model fits its cards only with recomputation. Then a layer goes forward once more in the backward pass, and 6 FLOP, not 4, stand beside the same messages. 974 tokens hide them, as many as in the forward pass:
+
+# %%
+again = fsdp_hiding_tokens(
+    replace(fsdp2, recompute="full"), 64, flop_per_s=flop_per_s, bytes_per_s=400e9
+)
+assert round(again.backward) == round(again.forward) == 974
+assert round(needed["64 GPUs, 1 port a node"].backward) == 11_687
+assert round(needed["8 GPUs, one node"].backward) == 1_154
+
+# %% [markdown]
+# Section 9.9 measures the bound with layers and links that sleep. For GPUs, torchtitan, PyTorch's own training program, has a pair of runs to compare: Llama 3.1 8B, 16,384 tokens on each H100, a network of
+# 400 Gb/s for each GPU. On 8 GPUs each did 5,762 tokens a second; on 128 it was 5,605, or 97 % (github.com/pytorch/torchtitan, benchmarks/llama3_h100_202412_torchtitan.md,
+# section Hardware, tables 1 and 3). That is far above the bound, and the network hardly shows.
 #
 # ### Sharding strategies
 #
@@ -666,7 +697,7 @@ assert "blocks.0.norm1.weight is frozen" in refused
 #
 # 1. A unit is gathered, used, freed; the root stays. Whole layers, different data: data parallelism.
 # 2. $2L + 1$ all-gathers, $L + 1$ reduce-scatters: one and a half times the bytes of DDP.
-# 3. Beside the shards lie $k$ layers and the root, and their gradients. More ranks do not help there.
+# 3. Beside the shards lie $k$ layers and the root, and the gradients of two layers and the head. More ranks do not help there.
 # 4. Messages hide behind enough tokens on each GPU, some 1,500 with eight ports of 400 Gb/s in a node of H100; the model's size cancels.
 # 5. Meta device, then cut, then fill, then the optimizer.
 #
@@ -1303,11 +1334,11 @@ for foretold, found in zip(predicted(128), published, strict=True):
 # explains the table; at 224 tokens the numbers would agree within 15 %. That would be a fit with nothing to
 # stand on. The program is public. What does it keep that the theory does not count?
 #
-# ### An activation function in six operations
+# ### An activation function in eight operations
 #
 # The theory counts a GELU as one operation, which keeps its input. GPT-2 in Hugging Face's library writes GELU out as
-# a formula (`NewGELUActivation` in transformers, `activations.py`). Autograd sees six operations and keeps what
-# each of them needs. Measure both, in bytes for each number of the MLP's input, in fp32:
+# a formula (`NewGELUActivation` in transformers, `activations.py`). Autograd sees eight operations, and keeps what
+# each of them needs: for a multiplication by a constant that is nothing. Measure both, in bytes for each number of the MLP's input, in fp32:
 
 
 # %%
@@ -1326,6 +1357,18 @@ def kept_by_mlp(activation, hidden=64):
 
 
 # %%
+def operations(result):
+    """How many operations autograd has recorded behind a tensor."""
+    seen, ahead = set(), [result.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node.name() != "torch::autograd::AccumulateGrad" and node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions if before]
+    return len(seen)
+
+
+assert operations(written_out(torch.ones(1, requires_grad=True))) == 8
 fused, formula = kept_by_mlp(nn.functional.gelu), kept_by_mlp(written_out)
 print(f"{fused:.0f} bytes with one operation, {formula:.0f} with the formula")
 assert (fused, formula) == (36, 84)
@@ -1385,18 +1428,20 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 # **Remember**
 # - Large is 774 million. XL needs 24.92 GB for its states in fp32.
 # - "Cannot" always has conditions: precision, optimizer, card, sequence, and how the program is written.
-# - An activation function written as a formula keeps an intermediate result for each operation.
+# - An activation function written as a formula keeps the intermediate results that its operations need again: five here, where one operation keeps two.
 
 # %% [markdown]
 # ## 9.8 YaFSDP
 #
 # In May 2024 the first commit of **YaFSDP** appeared, and on 11 June 2024 Yandex announced it. It is FSDP for one
-# purpose, pre-training of transformers, and it solves two problems that its authors saw in profiles (Khrushchev, *YaFSDP*, Medium, June 2024).
+# purpose, pre-training of transformers, and it solves two problems that its authors saw in profiles of FSDP1 (Khrushchev, *YaFSDP*, Medium, June 2024).
 #
 # **1. Allocation overshoot** (显存超额分配). FSDP asks for memory for each unit and gives it back. PyTorch's caching
 # allocator may hand a block on only when every stream that uses it has finished. But the CPU runs ahead of the
-# GPU: it asks for layers 7, 8 and 9 while layer 5 still computes and nothing has become free. So the
-# peak is more than $k = 2$ layers, it changes from step to step, and blocks of different sizes leave gaps.
+# GPU. If nothing holds it back, it asks for layers 7, 8 and 9 while layer 5 still computes and nothing has become free. The
+# peak is then more than $k = 2$ layers, and it changes from step to step. FSDP1 has a **rate limiter** (限速器) for this, `limit_all_gathers=True` by
+# default: the CPU waits until at most two layers are gathered (Zhao et al. 2023, section 3.4.2). In a test of PyTorch's developers it brought the peak down from 38.6 to 7.2 GB
+# ([pull request 98354](https://github.com/pytorch/pytorch/pull/98354)). What is left is a CPU that is made to wait, and blocks of different sizes that come and go and leave gaps.
 #
 # **2. The give-way effect** (让路效应). Before each reduce-scatter FSDP1 does small things in the communication
 # stream: it copies gradients into one buffer, and divides them so that fp16 does not overflow. On the GPU these
@@ -1539,10 +1584,10 @@ title = "LLaMA-2 70B on 64 GPUs, beside the shards"
 figures.stacked_bars(buffers, title, "{:.2f} GB".format, told, colours=looks)
 
 # %% [markdown]
-# 6.85 instead of 8.94 GB, because embedding and head take their turn in the buffers as well, instead of being
+# 6.85 instead of 8.42 GB, because embedding and head take their turn in the buffers as well, instead of being
 # whole all the time. For a small model with a large vocabulary it is the other way round: the embedding
 # is larger than a layer, and four buffers of its size are more than FSDP holds. What counts more
-# is the second number: once, instead of 485 times.
+# is the second number: once, instead of 487 times.
 #
 # ### Saved memory becomes saved time
 #
@@ -1591,6 +1636,10 @@ assert (round(saved, 3), round(gain, 3)) == (0.265, 0.361)
 # %% [markdown]
 # It is *time saved*; the table's 26.60 comes from seconds with more digits. In throughput the same row is 36 %. Both are honest; they must not be mixed, and neither holds for
 # long sequences, where computing hides the network anyway and 2 % are left.
+#
+# And faster than what? Than FSDP1, in a PyTorch of November 2023 (the authors, in [issue 3](https://github.com/yandex/YaFSDP/issues/3) of their repository). FSDP2 came later, and removes both of the
+# reasons: it frees memory by making streams wait and not the CPU, so it needs no rate limiter, and its peak is the same in each step (section 9.5). It still asks for memory for each unit, and it makes copies that YaFSDP does
+# without. We know of no published comparison of the two. So what is left of YaFSDP's advantage today is what we have counted: fewer whole tensors where the root is large, and memory that is asked for once.
 #
 # Two more claims. *"110 GB of activations become 5 GB"* (70B, "a batch of 8192 tokens") is right about the saving and wrong about the tokens: chapter 4 found 217 and 10.7 GB
 # for 8192 tokens, and 109 and 5.4 GB for 4096. And *"saves 150 GPUs, 0.5 to 1.5 million dollars a month"* is the vendor's, for one setting:
@@ -1674,7 +1723,7 @@ assert rise["YaFSDP"] <= rise["not sharded"] and 0 < more <= bound
 # %% [markdown]
 # Now the peak itself, and it is a surprise: YaFSDP's is *higher* than FSDP's here. Its four buffers take 0.80 MB, and they are there all the time,
 # so also when the activations are at their highest. FSDP's whole tensors reach as much only in the middle of the backward pass, when most activations are
-# gone. The buffers save memory where layers are large and activations are few: with the 70B model they take 6.85 GB and FSDP's whole tensors 8.94 (section 9.8).
+# gone. The buffers save memory where layers are large and activations are few: with the 70B model they take 6.85 GB and FSDP's whole tensors 8.42 (section 9.8).
 
 # %%
 buffered = gather_timeline(training.shape(), replace(fp32, gathering="yafsdp"), 2)
@@ -1889,7 +1938,7 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter; 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
+# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. The driver reports 79.18 GiB, 85.0 GB, of a card that is sold with "80 GB"; leave 5 % of that free, so 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
 # gathers stay on NVLink, else `"FULL_SHARD"`, else `"none"`. What a GPU gets is a micro-batch. Estimate states and activations first; then ask `gpu_memory`.
 
 # %% tags=["exercise"]

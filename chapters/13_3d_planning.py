@@ -573,13 +573,13 @@ eight_nodes = Cluster(h100, nodes=8)
 plan = planner.plan(llama, Recipe(), eight_nodes, global_batch=512, sequence=4096)
 winner = plan.best(1)[0]
 expect(winner.layout.tp, label="tp of the fastest", yours=best_tp)
-assert winner.layout.tp < 8
+assert (winner.layout.tp, winner.layout.pp, winner.layout.cp) == (1, 2, 2)
 assert plan.fitting < plan.layouts / 2
 figures.ranked_layouts(plan, "LLaMA-2 70B on 64 H100, 512 × 4096 tokens", 3)
 
 # %% [markdown]
-# **Explain.** Most hand-made plans have tp 8. The winner has tp 2 and no stages: 32 pairs of GPUs share all states (ZeRO-3). But look
-# at the times. The first dozen lie within 3 % of each other, and the model of time is not that exact. And look at what it assumes: that all messages of cp and dp hide
+# **Explain.** Most hand-made plans have tp 8. The winner has tp 1: two stages, each sequence cut in two (cp 2), and the 32 GPUs of a stage share its states (ZeRO-3). But look
+# at the times. A layout with tp 2 and no stages is 0.1 % behind. The first dozen lie within 3 % of each other, and the model of time is not that exact. And look at what it assumes: that all messages of cp and dp hide
 # behind computing. When sequences were long, Meta had to wait for those of cp (Llama 3, section 3.3.2).
 #
 # So plan twice, once with the usual assumptions and once with cautious ones, where nothing of cp hides and half of dp:
@@ -589,13 +589,13 @@ careful = plan.under(CAUTIOUS)
 fastest, sturdiest = (
     rank([plan, careful], 1)[0] for rank in (planner.fastest, planner.sturdy)
 )
-assert 0.15 < fastest.loss < 0.2 and sturdiest.loss < 0.07
+assert round(fastest.loss, 2) == 0.20 and sturdiest.loss < 0.07
 title = "From the usual to the cautious assumptions"
 figures.ranked_layouts(plan, title, careful=careful)
 
 # %% [markdown]
-# The thin line leads to the time under the cautious assumptions. The winner from above would be 17 % behind the best,
-# if its messages do not hide: with ZeRO-3 it gathers all weights for each of 16 micro-batches. The diamond marks the
+# The thin line leads to the time under the cautious assumptions. The winner from above would be 20 % behind the best,
+# if its messages do not hide: with ZeRO-3 it gathers all weights for each of 32 micro-batches. The diamond marks the
 # layout that loses least under either, less than 7 %. Among those that lose little, choose by other criteria: memory to
 # spare, what your framework does well, what you can debug.
 #
@@ -1452,7 +1452,7 @@ hides, times_the_fastest = ..., ...
 ### BEGIN SOLUTION
 shape, recipe = models.MODELS["llama3-70b"], Recipe()
 cluster = Cluster(hardware.accelerator("H100-SXM"), 16)
-plan = Layout(tp=8, pp=4, dp=4, accumulation=64, sequence_parallel=True, zero_stage=1)
+plan = Layout(tp=8, pp=2, dp=8, accumulation=32, sequence_parallel=True, zero_stage=1)
 print(planner.plan(shape, recipe, cluster, 256, sequence=8192).why(plan))
 
 hides = {"tp": 0.5, "dp": 0.8}

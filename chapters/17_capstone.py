@@ -832,7 +832,7 @@ first = planner.fastest(tuple(both.values()), 1)[0]
 sturdiest = planner.sturdy(tuple(both.values()), 1)[0]
 print(f"the fastest loses {first.loss:.1%}, the sturdiest {sturdiest.loss:.1%}")
 assert 0.20 < first.loss < 0.27 and sturdiest.loss < 0.10
-assert [round(updates * one / 86_400) for one in sturdiest.steps_s] == [41, 47]
+assert [round(updates * one / 86_400) for one in sturdiest.steps_s] == [40, 46]
 
 # %%
 figures.ranked_layouts(
@@ -840,7 +840,7 @@ figures.ranked_layouts(
 )
 
 # %% [markdown]
-# The sturdiest layout, the last bar, takes 41 days at best and 47 at worst. Before you sign it, look at its memory on each of its four stages:
+# The sturdiest layout, the last bar, takes 40 days at best and 46 at worst. Before you sign it, look at its memory on each of its four stages:
 
 # %%
 sturdy_job = both["optimistic"].question.job(sturdiest.option.layout)
@@ -851,7 +851,7 @@ figures.consumer_bars(
 )
 
 # %% [markdown]
-# 79.0 of 80.8 GB: if one library wants 2 GB more, the job dies in its first minute. And read the columns of the table. With 20 virtual stages every layer is a chunk of its own, and each of the four stages passes messages 20 times for each micro-batch. The search does not
+# 80.8 of 80.8 GB: not one more megabyte would fit under the margin. If one library wants 5 GB more, the job dies in its first minute. And read the columns of the table. With 10 virtual stages two layers are a chunk, and each of the four stages passes messages 10 times for each micro-batch. The search does not
 # mind; you would have to debug it.
 #
 # ### Defend it

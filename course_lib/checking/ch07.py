@@ -149,14 +149,14 @@ def _hides(answer: Any) -> None:
     expect_number(answer[0], fp32, because, rel=1e-3, unit="tokens")
     batch = 2**22
     right = {
-        "128 GPUs": (batch / 128 > fp32, "each has 32,768 tokens"),
+        "64 GPUs": (batch / 64 > fp32, "each has 65,536 tokens"),
         "256 GPUs": (batch / 256 > fp32, "each has 16,384 tokens"),
-        "256 GPUs, gradients in bf16": (batch / 256 > bf16, "half of the bytes need half of T"),
+        "128 GPUs, gradients in bf16": (batch / 128 > bf16, "half of the bytes need half of T"),
         "128 GPUs, 2 micro-batches and no_sync": (
             batch / 128 / 2 > fp32,
             "only the last backward pass exchanges, and it sees 16,384 tokens",
         ),
-        "512 GPUs, a batch of 16M tokens": (4 * batch / 512 > fp32, "each has 32,768 tokens"),
+        "512 GPUs, a batch of 32M tokens": (8 * batch / 512 > fp32, "each has 65,536 tokens"),
         "256 GPUs, a model twice as large": (
             batch / 256 > fp32,
             "computing and bytes double, so the size cancels",

@@ -209,7 +209,7 @@ def _more_cards(answer: Any) -> None:
     expect_parts(answer, 2, "a dict of True and False, and GB")
     room = accelerator("RTX4090").memory_bytes * (1 - MARGIN)
     bills = {
-        "64 cards": (_bill(64), "10 GB less of shards, where 28 are missing"),
+        "64 cards": (_bill(64), "10 GB less of shards, where 27 are missing"),
         "1024 cards": (_bill(1024), "all shards are gone, and 37 GB are left"),
         "sequences of 2048 tokens": (_bill(16, sequence=2048), "half of the activations stay"),
         "full recomputation": (_bill(16, "full"), "activations were 32 GB"),

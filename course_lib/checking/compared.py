@@ -10,7 +10,7 @@ _APART = 0.01
 
 @dataclass(frozen=True)
 class Compared:
-    """What a prediction is compared with: `columns` by "theory" and, if there is one, "measured".
+    """What a prediction is compared with: `columns` by "theory" and "measured", or one of them.
 
     `within`: the relative gap between those two that is allowed.
     """
@@ -27,8 +27,8 @@ class Compared:
 
     @property
     def gap(self) -> float:
-        """(measured - theory) / |theory|; 0 where nothing was measured."""
-        return gap_of(self.columns["theory"], self.last)
+        """(measured - theory) / |theory|; 0 where one of them is missing."""
+        return gap_of(self.columns.get("theory", self.last), self.last)
 
     def text(self, yours: float | None) -> str:
         """Three columns, the learner's first."""
@@ -36,7 +36,7 @@ class Compared:
         if yours is not None:
             rows = [("you", self._words(yours), how_far(yours, self.last))]
         for head, value in self.columns.items():
-            gap = f"gap {percent(self.gap)}" if head == "measured" else ""
+            gap = f"gap {percent(self.gap)}" if head == "measured" and len(rows) > 1 else ""
             rows.append((head, self._words(value), gap))
         widths = [max(map(len, row)) + 4 for row in rows]
         lines = [self.name]
@@ -56,9 +56,10 @@ class Compared:
 
     def _judgement(self, yours: float | None) -> str:
         off = cards.line("" if yours is None else self._off(yours))
-        if "measured" in self.columns:
+        if len(self.columns) > 1:
             return cards.large(*judged(self.gap, self.within)) + off
-        return cards.large(self._words(self.last), "according to theory") + off
+        source = "measured" if "measured" in self.columns else "according to theory"
+        return cards.large(self._words(self.last), source) + off
 
     def _off(self, yours: float) -> str:
         """How far the learner was off, as a sentence."""

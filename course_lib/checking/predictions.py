@@ -48,7 +48,7 @@ def predict(
 
 
 def expect(
-    theory: float,
+    theory: float | EllipsisType,
     measured: float | EllipsisType = ...,
     within: float = 0.0,
     unit: str = "",
@@ -60,19 +60,23 @@ def expect(
 
     |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. The learner's
     number is never asserted; how far it was off what was found is kept. Without `measured` theory
-    has the last word. Raises ValueError for a `theory` or `within` that is not a finite number,
-    AssertionError else.
+    has the last word; with `...` for `theory` the measurement has, and nothing is asserted. Raises
+    ValueError for a `theory` or `within` that is not a finite number, AssertionError else.
     """
-    _require_number("theory", theory)
     _require_number("within", within, least=0)
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
-    if isinstance(measured, EllipsisType):
+    found = plain(measured)
+    if measured is not ... and not (is_number(found) and math.isfinite(found)):
+        raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
+    if isinstance(theory, EllipsisType) and measured is not ...:
+        _tell(Compared(name, unit, within, {"measured": float(found)}), guess)
+        return
+    _require_number("theory", theory)
+    assert not isinstance(theory, EllipsisType)
+    if measured is ...:
         _tell(Compared(name, unit, within, {"theory": float(theory)}), guess)
         return
-    found = plain(measured)
-    if not is_number(found) or not math.isfinite(found):
-        raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
     columns = {"theory": float(theory), "measured": float(found)}
     _tell(Compared(name, unit, within, columns), guess)
     if abs(found - theory) > within * abs(theory):
@@ -169,7 +173,8 @@ def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None
 
 
 def _close(record: dict[str, Any], found: float, values: dict[str, float]) -> None:
-    record.pop("measured", None)  # of an earlier run, in which something was measured
+    for column in ("theory", "measured"):  # of an earlier run, which may have had others
+        record.pop(column, None)
     record.update(found=found, **values)
 
 

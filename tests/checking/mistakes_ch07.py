@@ -11,11 +11,11 @@ _CHANGE = {
     "E": "no_sync",
 }
 _HIDES = {
-    "128 GPUs": True,
+    "64 GPUs": True,
     "256 GPUs": False,
-    "256 GPUs, gradients in bf16": True,
+    "128 GPUs, gradients in bf16": True,
     "128 GPUs, 2 micro-batches and no_sync": False,
-    "512 GPUs, a batch of 16M tokens": True,
+    "512 GPUs, a batch of 32M tokens": True,
     "256 GPUs, a model twice as large": False,
 }
 _MOMENTS, _MEAN = "AdamW's second moments", "BatchNorm's running mean"

@@ -87,7 +87,7 @@ MISTAKES = [
     ("9.6", "only whole layers stay", (_FITS, 3.3)),
     ("9.7", "a row too few", (40_000, 19.14, 3)),
     ("9.7", "the released vocabulary", (50_257, 19.14, 3)),
-    ("9.7", "as advised", (40_478, 13.61, 3)),
+    ("9.7", "as advised", (40_478, 13.88, 3)),
     ("9.7", "shards and weights alone", (40_478, 18.69, 3)),
     ("9.7", "FULL_SHARD's samples", (40_478, 19.14, 6)),
     ("9.7", "what a pass needs, by theory", (40_478, 19.14, 5)),

@@ -148,6 +148,19 @@ def test_zero():
     expect(1, 0, within=1)
 
 
+def test_a_measurement_without_a_theory_has_the_last_word(capsys):
+    guess = predict("5.mfu", "Your MFU in %?", yours=30)
+    expect(100, 35.0, within=1, label="your MFU", yours=guess)  # an earlier run, with a theory
+    capsys.readouterr()
+    expect(..., 35.0, label="your MFU", unit="%", yours=guess)
+    printed = capsys.readouterr().out
+    assert "1.17 × too low" in printed and "gap" not in printed and "theory" not in printed
+    kept = progress.read()["predictions"]["5.mfu"]
+    assert kept["found"] == kept["measured"] == 35 and "theory" not in kept
+    with pytest.raises(ValueError, match="theory must be a"):
+        expect(..., label="nothing at all")
+
+
 def test_a_measurement_that_is_no_finite_number_fails_with_a_sentence():
     for measured in (math.nan, math.inf, "3", None, True):
         with pytest.raises(AssertionError, match=f"measured must be a finite .* got {measured!r}"):

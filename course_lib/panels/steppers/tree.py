@@ -4,7 +4,7 @@ from course_lib import figures
 from course_lib.panels.controls import listed, whole
 from course_lib.panels.panel import View
 from course_lib.panels.stepper import Stepper, Story
-from course_lib.theory.inputs.hardware import accelerator
+from course_lib.theory.inputs.hardware import NDR
 from course_lib.theory.inputs.units import format_seconds
 from course_lib.theory.network.all_reduce_steps import AllReduceSteps, tree_steps
 from course_lib.theory.network.ring_or_tree import RingOrTree, ring_or_tree
@@ -13,7 +13,7 @@ _SIZES = {"4 kB": 4_000, "64 kB": 64_000, "1 MB": 10**6, "16 MB": 16 * 10**6, "1
 
 
 def tree(ranks: int = 8, size_bytes: int = 64_000) -> Stepper:
-    """The story of `tree_steps` over NVLink4. Raises ValueError for starting values not offered."""
+    """The story of `tree_steps` over NDR. Raises ValueError for starting values not offered."""
     controls = {
         "ranks": whole("ranks", ranks, 2, 16),
         "size_bytes": listed("tensor", size_bytes, _SIZES),
@@ -23,8 +23,7 @@ def tree(ranks: int = 8, size_bytes: int = 64_000) -> Stepper:
 
 def _story(ranks: int, size_bytes: int) -> Story:
     result = tree_steps(ranks)
-    link = accelerator("H100-SXM").inside
-    times = ring_or_tree("all-reduce", size_bytes, ranks, link)
+    times = ring_or_tree("all-reduce", size_bytes, ranks, NDR)
     return Story(len(result.moments), lambda step: _view(result, times, step))
 
 

@@ -10,7 +10,8 @@ from course_lib.theory.inputs.units import GB, GIB, format_bytes
 from course_lib.validation import choice, fraction, number, text, whole
 
 # NCCL's own model of one step of a ring, protocol "Simple": hwLat in src/graph/tuning.cc of
-# github.com/NVIDIA/nccl at 01afd20. Later releases differ by a few microseconds.
+# github.com/NVIDIA/nccl at 01afd20, release 2.7.5. The network's was 9.6 until 2.17; since 2.18
+# (2023) it is 14.0. The other two are the same in 2.30.
 NVLINK_LATENCY_S = 3.4e-6
 PCIE_LATENCY_S = 5.7e-6
 NETWORK_LATENCY_S = 9.6e-6

@@ -100,9 +100,10 @@ def gather_timeline(
     gathered again before its backward pass; the root is whole from beginning to end. `prefetch`:
     the next layer comes while one computes. `reshard` False: layers stay until their backward
     pass. A layer's gradients are copied into the precision in which they are reduced; that copy
-    lives until the next layer's gradients are there. With L layers: 2L + 1 all-gathers (L + 1
-    without reshard), L + 1 reduce-scatters. "yafsdp": four buffers, from beginning to end; every
-    unit (embedding, positions, layers, norm, head) twice but the last two.
+    lives until the next layer's gradients are there. Of the root's gradients the head's come first
+    and wait for the embedding's, which come last. With L layers: 2L + 1 all-gathers (L + 1 without
+    reshard), L + 1 reduce-scatters. "yafsdp": four buffers, from beginning to end; every unit
+    (embedding, positions, layers, norm, head) twice but the last two.
     Peaks are those of `states.sharding_buffers` with gathered_units 1, 2 (prefetch) or L (not
     resharded). Padding, activations and whatever an allocator loses are not counted.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3; github.com/yandex/YaFSDP, version 1.
@@ -152,7 +153,10 @@ class _Held:
 
     def size(self, unit: int) -> int:
         """Bytes of a whole unit, in the precision in which it is gathered."""
-        count = self.local.ends_dense if unit == ROOT else self.local.layer_dense
+        return self.wide(self.local.ends_dense if unit == ROOT else self.local.layer_dense)
+
+    def wide(self, count: int) -> int:
+        """Bytes of `count` whole weights or gradients."""
         return count * self.recipe.compute_bytes
 
     def take(self, phase: str, action: str, unit: int) -> Iterator[GatherEvent]:
@@ -178,7 +182,7 @@ def _fsdp(held: _Held, layers: int, reshard: bool, prefetch: bool) -> Iterator[G
         if reshard:
             yield held.free("forward", layer)
     # Backward begins at the head, whose gradient waits for that of the embedding.
-    held.gradients += held.size(ROOT)
+    held.gradients += held.wide(held.local.head_dense)
     yield held.event("backward", "compute", ROOT)
     copy = held.local.layer_dense * held.recipe.gradient_bytes
     on_the_way = 0
@@ -194,7 +198,13 @@ def _fsdp(held: _Held, layers: int, reshard: bool, prefetch: bool) -> Iterator[G
         yield held.event("backward", "reduce", layer)
         held.gradients -= held.size(layer)
         yield held.event("backward", "done", layer)
-    held.gradients -= on_the_way
+    local = held.local
+    tied = held.wide(local.embedding_dense + local.head_dense - local.ends_dense)
+    held.gradients = on_the_way + held.size(ROOT) + 2 * tied  # both of a tied table, and their sum
+    yield held.event("backward", "compute", ROOT)
+    held.gradients -= 2 * tied
     yield held.free("backward", ROOT)
+    held.gradients += held.local.ends_dense * held.recipe.gradient_bytes - on_the_way
+    yield held.event("backward", "reduce", ROOT)
     held.gradients = 0
     yield held.event("backward", "done", ROOT)

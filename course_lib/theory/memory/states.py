@@ -20,7 +20,8 @@ class LocalParameters:
     `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
     `layer_experts` are in the largest layer, `chunk_dense` and `chunk_experts` in the largest chunk
     of a pipeline with its embedding or head, `ends_dense` outside the layers, and `table` of those
-    in one embedding or head.
+    in one embedding or head. Of the ends `embedding_dense` are embedding and positions,
+    `head_dense` last norm and head; a tied table is in both, and once in `ends_dense`.
     """
 
     dense: int
@@ -31,6 +32,8 @@ class LocalParameters:
     table: int = 0
     chunk_dense: int = 0
     chunk_experts: int = 0
+    embedding_dense: int = 0
+    head_dense: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -66,11 +69,12 @@ def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> Loc
 
 def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
     """The parameters of some chunks on one GPU."""
-    dense = experts = ends = table = 0
+    dense = experts = ends = table = embedding = head = 0
     largest_chunk = (0, 0)
     cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
     for chunk in chunks:
-        its_table, its_ends = _end_parameters(shape, layout, chunk)
+        its_table, its_embedding, its_head = _end_parameters(shape, layout, chunk)
+        its_ends = its_embedding + its_head - its_table * _shares(shape, layout, chunk)
         its_dense, its_experts = its_ends, 0
         for layer, count in layout.layers_of(shape, chunk):
             if layer not in cuts:
@@ -78,10 +82,13 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
             its_dense += count * cuts[layer][0]
             its_experts += count * cuts[layer][1]
         dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
+        embedding, head = embedding + its_embedding, head + its_head
         table = max(table, its_table)
         largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sum)
     largest_layer = max(cuts.values(), key=sum, default=(0, 0))
-    return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk)
+    return LocalParameters(
+        dense, experts, *largest_layer, ends, table, *largest_chunk, embedding, head
+    )
 
 
 @checked
@@ -161,12 +168,17 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     sent = local.dense * dense + local.experts * experts
     layer = local.layer_dense * dense + local.layer_experts * experts
+    root, *ends = (
+        size * dense for size in (local.ends_dense, local.embedding_dense, local.head_dense)
+    )
+    whole = recipe.gathered_units * layer + root if layout.reshard else sent
     if recipe.gathering == "yafsdp":
         weights, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
+        weights = weights if layout.reshard else sent * recipe.compute_bytes
     else:
-        weights, gradients = _fsdp_bytes(recipe, layer, local.ends_dense * dense)
-    if not layout.reshard:
-        weights = sent * recipe.compute_bytes
+        weights = whole * recipe.compute_bytes
+        gone = (whole - root, whole) if layout.zero_stage == 3 else (0, 0)
+        gradients = _fsdp_gradients(recipe, (layer, root), ends, gone)
     if layout.adds_up and layout.reduces == "group":
         gradients = local.chunk_dense * dense + local.chunk_experts * experts
         gradients *= recipe.accumulated_bytes
@@ -180,16 +192,26 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     }
 
 
-def _fsdp_bytes(recipe: Recipe, layer: int, ends: int) -> tuple[int, int]:
-    """Gathered weights and gradients of FSDP2.
+def _fsdp_gradients(
+    recipe: Recipe, units: tuple[int, int], ends: list[int], gone: tuple[int, int]
+) -> int:
+    """Whole gradients of FSDP2 at the worst of three moments, less the weights gone by then.
 
-    `gathered_units` layers, and what is outside the layers from forward to backward; one layer's
-    gradients, their copy in the precision in which they are reduced, and the gradients of the ends.
-    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp.
+    `units`: parameters of a layer and of the root; `ends`: of embedding and head. While a layer
+    goes backward its gradients are there, their copy in the precision in which they are reduced,
+    and the head's. The embedding's come last, when all layers are freed; a tied table's two are
+    added up into new memory. Then those of the root have a copy, and its weights are freed as well.
+    Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp; the sum is
+    autograd's, torch/csrc/autograd/input_buffer.cpp.
     """
-    weights = (recipe.gathered_units * layer + ends) * recipe.compute_bytes
-    gradients = (layer + ends) * recipe.compute_bytes + layer * recipe.gradient_bytes
-    return weights, gradients
+    (layer, root), (embedding, head) = units, ends
+    width, copy = recipe.compute_bytes, recipe.gradient_bytes
+    tied = embedding + head - root
+    return max(
+        (layer + head) * width + layer * copy,
+        (root + 2 * tied - gone[0]) * width + layer * copy,
+        (root - gone[1]) * width + root * copy,
+    )
 
 
 def _yafsdp_bytes(recipe: Recipe, unit: int) -> tuple[int, int]:
@@ -225,19 +247,15 @@ def _copied_attention(shape: TransformerShape) -> int:
     return output_bias + widths * (shape.hidden + shape.biases)
 
 
-def _end_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> tuple[int, int]:
-    """One vocabulary table in a chunk, and all: embedding and positions, last norm and head."""
+def _end_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> tuple[int, int, int]:
+    """One vocabulary table in a chunk; embedding and positions; last norm and head."""
     first, last = chunk == 0, chunk == layout.chunks - 1
-    if not (first or last):
-        return 0, 0
-    table = -(-shape.vocab // layout.tp) * shape.hidden
-    ends = 0
-    if first:
-        ends += table + shape.embedding_parameters().positions
-    if last:
-        ends += shape.head_parameters().norms
-    # The last stage has a copy of a tied embedding, unless it is the first as well.
-    shared = shape.tied_embeddings and layout.holds_ends(layout.stage_of(layout.chunks - 1))[0]
-    if last and not shared:
-        ends += table
-    return table, ends
+    table = -(-shape.vocab // layout.tp) * shape.hidden * (first or last)
+    embedding = first * (table + shape.embedding_parameters().positions)
+    return table, embedding, last * (table + shape.head_parameters().norms)
+
+
+def _shares(shape: TransformerShape, layout: Layout, chunk: int) -> bool:
+    """Whether the chunk's head is a tied embedding of its own stage: no copy is needed there."""
+    last = chunk == layout.chunks - 1
+    return shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]

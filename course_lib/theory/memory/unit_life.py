@@ -16,6 +16,7 @@ _Given = tuple[float, int]  # second, unit
 class UnitCosts:
     """A unit alone: seconds of its two passes and two messages, and its bytes while it is whole.
 
+    `waiting_bytes`: of the root's gradients the head's, which wait for the embedding's.
     A gather or a reduction of 0 s is a message all the same. Raises ValueError below 0.
     """
 
@@ -25,11 +26,12 @@ class UnitCosts:
     reduce_s: float
     weights_bytes: int
     gradients_bytes: int
+    waiting_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("forward_s", "backward_s", "gather_s", "reduce_s"):
             number(name, getattr(self, name), least=0, most=1e6)
-        for name in ("weights_bytes", "gradients_bytes"):
+        for name in ("weights_bytes", "gradients_bytes", "waiting_bytes"):
             whole(name, getattr(self, name), least=0)
 
 
@@ -125,6 +127,10 @@ class UnitLife:
         weights = tuple(self._weights(unit, at_s) for unit in numbers)
         gradients = tuple(self._gradient(unit, at_s) for unit in numbers)
         pairs = list(zip(self.units, weights, gradients, strict=True))
+        root = self.units[ROOT]
+        absent = 0  # the embedding's gradient comes when all layers have theirs
+        if gradients[ROOT] in ("growing", "waiting"):
+            absent = root.gradients_bytes - root.waiting_bytes
         return UnitMoment(
             at_s,
             tuple(task for task in self.tasks if task.start_s <= at_s < task.end_s),
@@ -132,7 +138,7 @@ class UnitLife:
             weights,
             gradients,
             sum(costs.weights_bytes for costs, state, _ in pairs if state != "shard"),
-            sum(costs.gradients_bytes for costs, _, state in pairs if state != "none"),
+            sum(costs.gradients_bytes for costs, _, state in pairs if state != "none") - absent,
         )
 
     def _weights(self, unit: int, at_s: float) -> str:

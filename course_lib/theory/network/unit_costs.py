@@ -37,7 +37,7 @@ def unit_costs(
         )
     local = local_parameters(shape)
 
-    def costs(parameters: int, forward_s: float, backward_s: float) -> UnitCosts:
+    def costs(parameters: int, forward_s: float, backward_s: float, waiting: int = 0) -> UnitCosts:
         gathered = parameters * recipe.compute_bytes
         reduced = parameters * recipe.gradient_bytes
         return UnitCosts(
@@ -47,9 +47,11 @@ def unit_costs(
             seconds("reduce-scatter", reduced, ranks, link),
             gathered,
             reduced,
+            waiting * recipe.gradient_bytes,
         )
 
     forward_s = 2 * local.layer_dense * tokens / flop_per_s
     head_s = 6 * shape.hidden * shape.vocab * tokens / flop_per_s
     layer = costs(local.layer_dense, forward_s, 2 * forward_s)
-    return (costs(local.ends_dense, 0.0, head_s), *[layer] * shape.layers)
+    root = costs(local.ends_dense, 0.0, head_s, local.head_dense)
+    return (root, *[layer] * shape.layers)

@@ -161,7 +161,16 @@ def test_offloaded_states_are_in_the_host_s_memory():
     assert host_bytes(Job(shape, Recipe(), layout)) == 0
 
 
-LOCAL = LocalParameters(1000, 400, layer_dense=90, layer_experts=40, ends_dense=100, table=50)
+LOCAL = LocalParameters(
+    1000,
+    400,
+    layer_dense=90,
+    layer_experts=40,
+    ends_dense=100,
+    table=50,
+    embedding_dense=70,
+    head_dense=30,
+)
 
 
 def buffers(recipe=None, **layout):
@@ -170,17 +179,29 @@ def buffers(recipe=None, **layout):
 
 
 def test_what_sharding_gathers_for_a_moment():
-    two_layers_and_ends = 2 * (2 * 130 + 100)
+    two_layers_and_ends, and_head = 2 * (2 * 130 + 100), 2 * (2 * 130 + 30)
     assert buffers() == (0, 0, 0)
     assert buffers(dp=4) == (0, 0, 2 * 1400)  # DDP sends copies of the gradients
     assert buffers(dp=4, zero_stage=1) == (0, 0, 0)
-    assert buffers(dp=4, zero_stage=2) == (0, two_layers_and_ends, 0)
-    assert buffers(dp=4, zero_stage=3) == (two_layers_and_ends, two_layers_and_ends, 0)
+    assert buffers(dp=4, zero_stage=2) == (0, and_head, 0)
+    assert buffers(dp=4, zero_stage=3) == (two_layers_and_ends, and_head, 0)
 
 
 def test_gradients_are_reduced_in_their_own_precision():
     fp32 = Recipe(gradients="fp32")
-    assert buffers(fp32, dp=4, zero_stage=3)[1] == 130 * (2 + 4) + 100 * 2
+    assert buffers(fp32, dp=4, zero_stage=3)[1] == 130 * (2 + 4) + 30 * 2
+
+
+def test_large_tables_are_most_at_the_end_of_the_backward_pass():
+    """The embedding's gradient beside the head's; of a tied table both and their sum."""
+    ends = {"layer_dense": 10, "table": 50, "embedding_dense": 50, "head_dense": 51}
+    untied, tied = (LocalParameters(500, ends_dense=size, **ends) for size in (101, 51))
+    for stage, held in ((2, 0), (3, 2 * 2 * 10)):
+        layout = Layout(dp=4, zero_stage=stage)
+        found = sharding_buffers(tied, Recipe(), layout)["gathered_gradients_bytes"]
+        assert found == 2 * (50 + 51 + 50) + 2 * 10 - held
+    fp32 = sharding_buffers(untied, Recipe(gradients="fp32"), Layout(dp=4, zero_stage=3))
+    assert sum(fp32.values()) == 101 * (2 + 4)  # the root's weights are free by then
 
 
 def test_weights_that_are_not_resharded_are_all_gathered_at_once():

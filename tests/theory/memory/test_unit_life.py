@@ -126,7 +126,8 @@ def test_the_states_of_a_unit_in_their_order():
 def test_the_peaks_are_those_of_gather_timeline(reshard, prefetch):
     local, shape = local_parameters(DENSE), DENSE
     layer = UnitCosts(2, 4, 1, 1, 2 * local.layer_dense, 2 * local.layer_dense)
-    root = UnitCosts(0, 0, 1, 1, 2 * local.ends_dense, 2 * local.ends_dense)
+    ends, head = 2 * local.ends_dense, 2 * local.head_dense
+    root = UnitCosts(0, 0, 1, 1, ends, ends, head)
     found = unit_life([root] + [layer] * shape.layers, prefetch=prefetch, reshard=reshard)
     expected = gather_timeline(shape, Recipe(), 2, reshard=reshard, prefetch=bool(prefetch))
     peak = max(moment.weights_bytes for moment in found.moments)
@@ -169,7 +170,7 @@ PROBES = {
     ),
 }
 RECORDS = {
-    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7)],
+    "UnitCosts": [ROOT, UnitCosts(1, 1, 2, 2, 6, 7, 3)],
     "UnitTask": list(LIVES[0].tasks),
     "UnitMoment": [*LIVES[0].moments],
     "UnitLife": LIVES,
