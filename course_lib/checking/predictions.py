@@ -50,7 +50,7 @@ def predict(
 def expect(
     theory: float,
     measured: float | EllipsisType = ...,
-    within: float = 0.0,
+    within: float | None = 0.0,
     unit: str = "",
     label: str = "",
     *,
@@ -58,13 +58,15 @@ def expect(
 ) -> None:
     """Show you, theory and measured side by side, and assert that the last two agree.
 
-    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. The learner's
-    number is never asserted; how far it was off what was found is kept. Without `measured` theory
-    has the last word. Raises ValueError for a `theory` or `within` that is not a finite number,
-    AssertionError else.
+    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. A time, or what
+    was computed from one, takes `within=None`: its gap is shown and not judged, since other
+    programs share the machine. The learner's number is never asserted; how far it was off what was
+    found is kept. Without `measured` theory has the last word. Raises ValueError for a `theory` or
+    `within` that is not a finite number, AssertionError else.
     """
     _require_number("theory", theory)
-    _require_number("within", within, least=0)
+    if within is not None:
+        _require_number("within", within, least=0)
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
     if isinstance(measured, EllipsisType):
@@ -75,7 +77,7 @@ def expect(
         raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
     columns = {"theory": float(theory), "measured": float(found)}
     _tell(Compared(name, unit, within, columns), guess)
-    if abs(found - theory) > within * abs(theory):
+    if within is not None and abs(found - theory) > within * abs(theory):
         raise AssertionError(
             f"{name}: measured {in_words(found, unit)} against predicted "
             f"{in_words(theory, unit)}, a gap of {percent(gap_of(theory, found))}, where at most "

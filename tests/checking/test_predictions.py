@@ -125,6 +125,13 @@ def test_expect_holds_at_the_edge_and_fails_beyond():
             expect(100, measured, within=0.05)
 
 
+def test_a_time_is_shown_and_never_judged(capsys):
+    expect(0.135, 9.0, within=None, unit="s", label="on a busy machine")
+    assert "gap +6,570 %" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="must be a finite number"):
+        expect(0.135, math.nan, within=None)
+
+
 def test_expect_is_exact_by_default():
     expect(2**60, 2**60)
     with pytest.raises(AssertionError):
