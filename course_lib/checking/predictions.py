@@ -150,15 +150,16 @@ def _show_committed(
     asked: dict[str, str], record: dict[str, Any], given: float | None, slot: Slot
 ) -> None:
     first, unit, question = record["yours"], asked["unit"], asked["question"]
+    at = progress.local(record["at"])
     change = None if given is None or first == given else float(given)
-    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {record['at']}"
+    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {at}"
     if change is not None:
         change_text = f"The change to {in_words(change, unit)} is recorded as revised"
         text += f"\n  {change_text}; the first one counts."
     if not in_notebook():
         print(text)
         return
-    slot.show(prediction_cards.committed(question, unit, first, record["at"], change), text)
+    slot.show(prediction_cards.committed(question, unit, first, at, change), text)
 
 
 def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:

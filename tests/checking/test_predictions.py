@@ -1,6 +1,7 @@
 import ast
 import math
 import re
+import time
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from pathlib import Path
@@ -54,6 +55,19 @@ def test_a_prediction_that_is_no_number_gets_a_sentence():
 def test_every_kind_of_number_can_be_predicted():
     for number, value in enumerate((3, 3.0, 3e24, np.int64(3), np.float32(3), Fraction(3))):
         assert predict(f"k{number}", "?", yours=value).yours == value
+
+
+def test_the_time_of_a_prediction_is_that_of_the_learners_clock(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "now", lambda: "2026-11-24T23:30:00+00:00")
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        predict("k", "?", yours=43)
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    assert "committed 2026-11-25 07:30" in capsys.readouterr().out
+    assert progress.local("edited by hand") == "edited by hand"
 
 
 def test_a_prediction_is_frozen():

@@ -39,7 +39,9 @@ def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
             f"rank {rank} {_latest(folder / str(rank))}{_at(places.get(str(rank), ''))}"
             for rank in range(ranks)
         )
-        state = f"rank {failed.rank} still computes" if computes else "nothing moves any more"
+        state = "nothing moves any more"
+        if computes:
+            state = f"rank {failed.rank} still computes (a loop without an end, or a busy machine?)"
         return f"{many} {state} after {LIMIT_S:g} s: {'; '.join(where)}"
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
