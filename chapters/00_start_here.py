@@ -126,6 +126,9 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | **implement** | write one short function |
 # | **build** | write a part of a training library: DDP, a pipeline, an optimizer |
 #
+# A check runs your code, so a loop without an end keeps it waiting: the cell shows `[*]`, and so do the ones below. Press ■ in the toolbar (interrupt the kernel), mend the loop, and run
+# the cell again. (What runs on ranks is ended by itself, with a sentence.)
+#
 # A build that passes is kept as a Python file in the folder `mine/`, and what comes later runs on it: `course mine`, in a
 # terminal, shows what you have built so far. A check answers at once:
 #
@@ -155,7 +158,7 @@ print(grade("3.1", ["0,9 TB", {}, {}]).line)
 
 # %% [markdown]
 # The solved notebooks are in `solutions/`. In a terminal,
-# `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook and `course progress`
+# `course check exercises/01_steps_and_batches.ipynb` grades a whole notebook as it was last saved, so press Ctrl-S first (a cell that runs for two minutes is ended there), and `course progress`
 # shows what you have done. Your progress is kept in your own user folder, and nothing
 # that you write is ever overwritten. This is how far you are:
 

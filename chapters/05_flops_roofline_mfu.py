@@ -647,7 +647,6 @@ def mfu_at(hidden):
 
 
 by_width = [(hidden, mfu_at(hidden)) for hidden in (32, 64, 128, 256, 512)]
-assert max(mfu for _, mfu in by_width) > by_width[0][1]
 curve = {"this machine": by_width}
 figures.lines(curve, "hidden size", "MFU, %", doubling=(True, False))
 
@@ -697,7 +696,6 @@ ratio = times[4] / predicted.total_s
 expect(..., ratio, label="measured / predicted, wide", yours=slower)
 wide_mfu = budget.utilisation(predicted.model_flop, times[4], 1, peak)
 print(f"MFU: {wide_mfu:.0%} of your measured peak, predicted {predicted.mfu:.0%}")
-assert 0.02 < wide_mfu < 1.5  # both times are noisy
 
 # %%
 bars = {
@@ -732,7 +730,6 @@ products = sum(
 )
 efficiency = predicted.compute_s / products
 print(f"matrix products: {1e3 * products:.0f} ms, {efficiency:.0%} of the best rate")
-assert 0.1 < efficiency < 2
 
 # %% [markdown]
 # The matrix products. Those of a real layer reach about 80 % of the rate of the best one: they are smaller, some are transposed, and biases are

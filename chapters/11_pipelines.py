@@ -1007,7 +1007,8 @@ options = {"schedule": "1f1b", "micro_batches": 16, "sleep_ms": 20}
 more = demos.run("pipeline", ranks=4, steps=3, stream=False, **options)
 (longer,) = more.sleeping
 times_as_long = longer.makespan / ours.makespan
-expect(19 / 11, times_as_long, within=0.5, label="16 / 8", yours=twice)
+# of times: the gap is shown, not judged
+expect(19 / 11, times_as_long, within=None, label="16 / 8", yours=twice)
 
 # %%
 rows = {

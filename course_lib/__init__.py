@@ -3,6 +3,7 @@
 `import course_lib` is light: torch, matplotlib and ipywidgets load when they are first used.
 """
 
+import os
 from importlib import import_module
 from importlib.util import find_spec
 from pkgutil import iter_modules
@@ -26,6 +27,11 @@ _FUNCTIONS = {
     "recorded": "show",
     "report": "reporting",
 }
+
+# Between two operations, OpenMP's threads would spin and keep the cores from other programs: four
+# fp8 demos at once on two cores ended after their limit of 120 s, and sleeping between operations
+# after 25 s. Ranks and the kernels of `course lab` inherit this, and torch reads it when it loads.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 short_errors.install()
 

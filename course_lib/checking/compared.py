@@ -12,12 +12,13 @@ _APART = 0.01
 class Compared:
     """What a prediction is compared with: `columns` by "theory" and "measured", or one of them.
 
-    `within`: the relative gap between those two that is allowed.
+    `within`: the relative gap between those two that is allowed; None for a time, which is not
+    judged.
     """
 
     name: str
     unit: str
-    within: float
+    within: float | None
     columns: dict[str, float]
 
     @property

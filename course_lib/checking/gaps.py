@@ -51,14 +51,19 @@ def percent(gap: float) -> str:
     return f"{sign}{in_words(abs(100 * gap), '', 3)} %"
 
 
-def judged(gap: float, within: float) -> tuple[str, str]:
-    """A gap in large type, and a sentence on it: ("3.1 %", "Close: measured 3.1 % …")."""
+def judged(gap: float, within: float | None) -> tuple[str, str]:
+    """A gap in large type, and a sentence on it: ("3.1 %", "Close: measured 3.1 % …").
+
+    Without `within` the gap is that of a time: no verdict.
+    """
     if gap == 0:
         return "no gap", "Exact: the measurement is what theory says."
     if abs(gap) < _TINY_GAP:
         return "no gap", "Equal but for rounding: they differ by less than 0.001 %."
     size = "∞ %" if math.isinf(gap) else percent(abs(gap)).lstrip("+")
     side = "above" if gap > 0 else "below"
+    if within is None:
+        return size, f"Measured {size} {side} theory. A time is shown and not judged."
     allowed = f"up to {in_words(100 * within, '', 3)} % allowed"
     word = "Close" if abs(gap) <= within else "Too far"
     return size, f"{word}: measured {size} {side} theory ({allowed})."

@@ -18,12 +18,12 @@ def committed(question: str, unit: str, yours: float, at: str, change: float | N
     revised = ""
     if change is not None:
         revised = f"Your change to {in_words(change, unit)} is kept, but the first number counts."
-    day, _, time = at.partition("T")
+    day, _, time = at.partition(" ")
     return cards.card(
         f"Your prediction: {in_words(yours, unit)}",
         [
             cards.head("✓", "Predicted", question),
-            cards.large(in_words(yours, unit), f"committed on {day} at {time[:5]} UTC"),
+            cards.large(in_words(yours, unit), f"committed on {day} at {time}"),
             cards.line(revised, quiet=True),
         ],
     )

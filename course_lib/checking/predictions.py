@@ -50,7 +50,7 @@ def predict(
 def expect(
     theory: float | EllipsisType,
     measured: float | EllipsisType = ...,
-    within: float = 0.0,
+    within: float | None = 0.0,
     unit: str = "",
     label: str = "",
     *,
@@ -58,12 +58,15 @@ def expect(
 ) -> None:
     """Show you, theory and measured side by side, and assert that the last two agree.
 
-    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. The learner's
-    number is never asserted; how far it was off what was found is kept. Without `measured` theory
-    has the last word; with `...` for `theory` the measurement has, and nothing is asserted. Raises
-    ValueError for a `theory` or `within` that is not a finite number, AssertionError else.
+    |measured - theory| <= within × |theory|; gap = (measured - theory) / |theory|. A time, or what
+    was computed from one, takes `within=None`: its gap is shown and not judged, since other
+    programs share the machine. The learner's number is never asserted; how far it was off what was
+    found is kept. Without `measured` theory has the last word; with `...` for `theory` the
+    measurement has, and nothing is asserted. Raises ValueError for a `theory` or `within` that is
+    not a finite number, AssertionError else.
     """
-    _require_number("within", within, least=0)
+    if within is not None:
+        _require_number("within", within, least=0)
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
     found = plain(measured)
@@ -79,7 +82,7 @@ def expect(
         return
     columns = {"theory": float(theory), "measured": float(found)}
     _tell(Compared(name, unit, within, columns), guess)
-    if abs(found - theory) > within * abs(theory):
+    if within is not None and abs(found - theory) > within * abs(theory):
         raise AssertionError(
             f"{name}: measured {in_words(found, unit)} against predicted "
             f"{in_words(theory, unit)}, a gap of {percent(gap_of(theory, found))}, where at most "
@@ -152,15 +155,16 @@ def _show_committed(
     asked: dict[str, str], record: dict[str, Any], given: float | None, slot: Slot
 ) -> None:
     first, unit, question = record["yours"], asked["unit"], asked["question"]
+    at = progress.local(record["at"])
     change = None if given is None or first == given else float(given)
-    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {record['at']}"
+    text = f"{question}\n  Your prediction: {in_words(first, unit)}, committed {at}"
     if change is not None:
         change_text = f"The change to {in_words(change, unit)} is recorded as revised"
         text += f"\n  {change_text}; the first one counts."
     if not in_notebook():
         print(text)
         return
-    slot.show(prediction_cards.committed(question, unit, first, record["at"], change), text)
+    slot.show(prediction_cards.committed(question, unit, first, at, change), text)
 
 
 def _commit(record: dict[str, Any], yours: float, asked: dict[str, str]) -> None:

@@ -32,6 +32,13 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def local(at: str) -> str:
+    """A moment of `now` by the learner's own clock: "2026-11-24 06:42"."""
+    with suppress(ValueError):  # a text that somebody has edited is shown as it is
+        return datetime.fromisoformat(at).astimezone().strftime("%Y-%m-%d %H:%M")
+    return at
+
+
 def read() -> dict[str, Any]:
     """Everything recorded: {"exercises": {id: record}, "predictions": …, "quizzes": …}.
 

@@ -54,6 +54,7 @@ class _Keeper:
             if pid == 0:
                 self._become(rank)
             self.started[pid] = rank
+            self._say(rank=rank, pid=pid)
 
     def _become(self, rank: int) -> NoReturn:
         try:

@@ -20,10 +20,14 @@ _POLL_S = 0.03
 
 
 class RankProcesses(ABC):
-    """`exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it."""
+    """`exit_codes` by rank: None while it runs, minus the signal's number if a signal ended it.
+
+    `pids` by rank: 0 until it is known.
+    """
 
     def __init__(self, ranks: int) -> None:
         self.exit_codes: list[int | None] = [None] * ranks
+        self.pids = [0] * ranks
 
     @abstractmethod
     def wait(self) -> None:
@@ -80,6 +84,8 @@ class KeptRanks(RankProcesses):
         if "refused" in message:
             raise OSError(refused(f"rank {message['rank']}", message["refused"]))
         self._keeper = message.get("keeper", self._keeper)
+        if "pid" in message:
+            self.pids[message["rank"]] = message["pid"]
         if "code" in message:
             self.exit_codes[message["rank"]] = message["code"]
 
@@ -96,6 +102,7 @@ class FreshRanks(RankProcesses):
             )
             # Each ends when this pipe does, and this pipe when this process does.
             self._processes.append(subprocess.Popen(fresh_python(program), stdin=subprocess.PIPE))
+            self.pids[rank] = self._processes[rank].pid
 
     def wait(self) -> None:
         time.sleep(_POLL_S)

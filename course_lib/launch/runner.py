@@ -26,7 +26,7 @@ from course_lib.launch.processes import RankProcesses
 from course_lib.launch.progress_line import ProgressLine
 from course_lib.launch.running import RunningRank
 from course_lib.launch.server import wait_until_warm
-from course_lib.launch.verdict import first_cause
+from course_lib.launch.verdict import LAST_PART, first_cause
 
 _GRACE_S = 0.5  # after a failure: other ranks may report too, and prove to be the cause
 _LEAVE_S = 5.0  # after the last result: time for all ranks to leave the process group
@@ -65,7 +65,11 @@ def run(
             _pack_call(function, args, folder)
             environment = _environment(check_collectives, record)
             folder.write_job(_job(ranks, timeout_s, deadline_s, environment))
-            running = [RunningRank(folder, rank, stream, line.make_room) for rank in range(ranks)]
+            look_from_s = deadline_s - LAST_PART * timeout_s
+            running = [
+                RunningRank(folder, rank, stream, line.make_room, look_from_s)
+                for rank in range(ranks)
+            ]
             line.begin()
             try:
                 _follow(folder, running, deadline_s, stop, line)
@@ -185,8 +189,8 @@ def _watch(
         if now_s > until_s:
             return
         started.wait()
-        for rank, code in zip(ranks, started.exit_codes, strict=True):
-            rank.update(code)
+        for rank, code, pid in zip(ranks, started.exit_codes, started.pids, strict=True):
+            rank.update(code, pid)
         if any(rank.failed and rank.output.too_long for rank in ranks):
             return
         if line.due:

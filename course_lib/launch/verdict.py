@@ -10,6 +10,10 @@ from course_lib.launch.errors import RankFailed
 
 # A rank that says this, or aborts, has lost a peer: look at the peer first.
 _LOST_PEER = re.compile(r"closed by peer|reset by peer|Broken pipe|caused pair closure")
+LAST_PART = 0.25  # of a rank's time limit: what it computed in this part, it was still computing
+# Recorded ranks that hang use some 1 % of a core to write their pages. One of a dozen programs that
+# share two cores still has 17 %.
+_COMPUTES = 0.05
 _FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<name>.+)')
 _CALLER = (rank_program.__file__, "_work")
 
@@ -24,6 +28,7 @@ class Failure:
     traceback: str = ""
     aborted: bool = False
     hung: bool = False
+    computed_s: float = 0.0  # processor time in the last part of its time
 
     @property
     def followed_another(self) -> bool:
@@ -48,14 +53,30 @@ def first_cause(failures: list[Failure], returned: list[int], timeout_s: float) 
 
 
 def _time_was_up(failures: list[Failure], returned: list[int], timeout_s: float) -> RankFailed:
-    """Says where every rank was: one that waited for another may have lost it just then."""
-    reason = f"hung: it gave no result within {timeout_s:g} s"
-    if len(failures) > 1:
-        reason += f", nor did {_named([failure.rank for failure in failures[1:]])}"
+    """Says where every rank was: one that waited for another may have lost it just then.
+
+    A rank that was still computing is named first: the others may have waited for it.
+    """
+    last_s = LAST_PART * timeout_s
+    first = max(failures, key=lambda failure: failure.computed_s)
+    computes = first.computed_s > _COMPUTES * last_s
+    first = first if computes else failures[0]
+    others = [failure.rank for failure in failures if failure is not first]
+    reason = f"it gave no result within {timeout_s:g} s"
+    if others:
+        reason += f", nor did {_named(others)}"
     if returned:
         reason += f"; {_named(returned)} had returned already"
+    if computes:
+        reason = (
+            f"was still computing: {reason}. Its processor time grew by {first.computed_s:.2g} s in"
+            f" the last {last_s:.2g} s. If no loop in it is endless, too many programs may share"
+            " this machine: close some, or pass a larger timeout_s"
+        )
+    else:
+        reason = f"hung: {reason}"
     where = [f"rank {failure.rank} was here:\n{failure.traceback}" for failure in failures]
-    return RankFailed(failures[0].rank, reason, "\n".join(where))
+    return RankFailed(first.rank, reason, "\n".join(where))
 
 
 def _named(ranks: list[int]) -> str:

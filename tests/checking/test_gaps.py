@@ -46,6 +46,10 @@ def test_a_gap_is_judged_by_what_was_allowed():
     )
     assert judged(-0.2, 0.05)[1].startswith("Too far: measured 20 % below theory")
     assert judged(math.inf, 0.5)[0] == "∞ %"
+    assert judged(0.2, None) == (
+        "20 %",
+        "Measured 20 % above theory. A time is shown and not judged.",
+    )
 
 
 def test_a_large_factor_is_written_out():

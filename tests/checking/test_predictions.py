@@ -1,6 +1,7 @@
 import ast
 import math
 import re
+import time
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from pathlib import Path
@@ -54,6 +55,19 @@ def test_a_prediction_that_is_no_number_gets_a_sentence():
 def test_every_kind_of_number_can_be_predicted():
     for number, value in enumerate((3, 3.0, 3e24, np.int64(3), np.float32(3), Fraction(3))):
         assert predict(f"k{number}", "?", yours=value).yours == value
+
+
+def test_the_time_of_a_prediction_is_that_of_the_learners_clock(capsys, monkeypatch):
+    monkeypatch.setattr(progress, "now", lambda: "2026-11-24T23:30:00+00:00")
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        predict("k", "?", yours=43)
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    assert "committed 2026-11-25 07:30" in capsys.readouterr().out
+    assert progress.local("edited by hand") == "edited by hand"
 
 
 def test_a_prediction_is_frozen():
@@ -123,6 +137,13 @@ def test_expect_holds_at_the_edge_and_fails_beyond():
     for measured in (105.01, 94.99, -100):
         with pytest.raises(AssertionError, match="at most 5 % is allowed"):
             expect(100, measured, within=0.05)
+
+
+def test_a_time_is_shown_and_never_judged(capsys):
+    expect(0.135, 9.0, within=None, unit="s", label="on a busy machine")
+    assert "gap +6,567 %" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="must be a finite number"):
+        expect(0.135, math.nan, within=None)
 
 
 def test_expect_is_exact_by_default():

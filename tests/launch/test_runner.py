@@ -62,6 +62,14 @@ def test_ranks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.run(threads, ranks=1) == [(1, "1")]
 
 
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks into /proc")
+def test_threads_of_ranks_do_not_spin() -> None:
+    def when_torch_was_loaded() -> list[bytes]:  # later changes have no effect on OpenMP
+        return Path("/proc/self/environ").read_bytes().split(b"\0")
+
+    assert b"OMP_WAIT_POLICY=PASSIVE" in launch.run(when_torch_was_loaded, ranks=1)[0]
+
+
 def test_ranks_see_the_environment_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COURSE_TEST_LATE", "set after the server started")
 

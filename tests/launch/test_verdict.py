@@ -31,6 +31,19 @@ def test_at_the_time_limit_a_rank_that_just_lost_its_peer_is_shown_with_it() -> 
     assert error.traceback == "rank 0 was here:\nbarrier\nrank 1 was here:\nsleep"
 
 
+def test_at_the_time_limit_a_rank_that_still_computed_is_named_first() -> None:
+    waits = Failure(0, 6.0, "", "all_reduce", hung=True, computed_s=0.01)
+    computes = Failure(1, 6.0, "", "multiply", hung=True, computed_s=0.9)
+    error = first_cause([waits, computes], [], 12.0)
+    assert (error.rank, error.traceback[:14]) == (1, "rank 0 was her")
+    assert error.reason == (
+        "was still computing: it gave no result within 12 s, nor did rank 0. Its processor time"
+        " grew by 0.9 s in the last 3 s. If no loop in it is endless, too many programs may share"
+        " this machine: close some, or pass a larger timeout_s"
+    )
+    assert first_cause([waits], [], 12.0).reason == "hung: it gave no result within 12 s"
+
+
 def test_a_peer_that_had_returned_is_named() -> None:
     assert "lost its connection to rank 1, which had" in first_cause([LOST], [1], 9.0).reason
 

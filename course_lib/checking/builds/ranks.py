@@ -32,13 +32,17 @@ def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> list[Outcome]:
 
 def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
     many = f"on {ranks} ranks" if ranks > 1 else "on one rank"
-    if failed.reason.startswith("hung"):
+    computes = failed.reason.startswith("was still computing")
+    if computes or failed.reason.startswith("hung"):
         places = dict(_HUNG.findall(failed.traceback))
         where = (
             f"rank {rank} {_latest(folder / str(rank))}{_at(places.get(str(rank), ''))}"
             for rank in range(ranks)
         )
-        return f"{many} nothing moves any more after {LIMIT_S:g} s: {'; '.join(where)}"
+        state = "nothing moves any more"
+        if computes:
+            state = f"rank {failed.rank} still computes (a loop without an end, or a busy machine?)"
+        return f"{many} {state} after {LIMIT_S:g} s: {'; '.join(where)}"
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
     return f"{many}, rank {failed.rank} {reason}{_at(failed.traceback)}"
