@@ -583,7 +583,7 @@ careful = plan.under(CAUTIOUS)
 fastest, sturdiest = (
     rank([plan, careful], 1)[0] for rank in (planner.fastest, planner.sturdy)
 )
-assert 0.15 < fastest.loss < 0.2 and sturdiest.loss < 0.07
+assert 0.15 < fastest.regret < 0.2 and sturdiest.regret < 0.07
 title = "From the usual to the cautious assumptions"
 figures.ranked_layouts(plan, title, careful=careful)
 

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from course_lib.clinic.sign import Sign, unreadable
 
 # After a network its device, perhaps the rank that sends for this one, and GPUDirect RDMA.
-_WAY = re.compile(
-    r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?"
-)
+_WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
 # Interfaces that lead out of no node: bridges of virtual machines, of docker, and the loopback.
 _INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
 
