@@ -279,7 +279,7 @@ def _expect_endpoint(endpoint: str, head: str) -> None:
     host, _, port = (part.strip() for part in endpoint.partition(":"))
     host = head.strip() if host in ("$HEAD", "${HEAD}") else host
     name = re.fullmatch(r"[A-Za-z][\w.-]*|\$\(.*hostname.*\)", host)
-    if not port.isdigit() or not name or host in ("None", "localhost"):
+    if not port.isdigit() or not name or host in ("None", "True", "False", "localhost"):
         raise Wrong(
             f"gave {endpoint!r} for 'torchrun --rdzv-endpoint' and {head!r} for 'HEAD', expected a "
             "port of a machine that all nodes find by the same name"
