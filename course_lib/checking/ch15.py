@@ -260,9 +260,12 @@ _OPTIONS = {
 def _mend(answer: Any) -> None:
     right: dict[str, tuple[object, str]] = dict(_OPTIONS)
     if isinstance(answer, dict):
+        head = answer.get("HEAD")
+        if not isinstance(head, str):
+            raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
         answer = {key: str(value) for key, value in answer.items()}
     expect_entries(answer, right, "a dict of options", each="the text behind the option")
-    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), str(answer.get("HEAD")))
+    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head)
     restarts = str(answer.get("torchrun --max-restarts"))
     if not restarts.isdigit() or int(restarts) == 0:
         raise Wrong(
@@ -279,7 +282,7 @@ def _expect_endpoint(endpoint: str, head: str) -> None:
     host, _, port = (part.strip() for part in endpoint.partition(":"))
     host = head.strip() if host in ("$HEAD", "${HEAD}") else host
     name = re.fullmatch(r"[A-Za-z][\w.-]*|\$\(.*hostname.*\)", host)
-    if not port.isdigit() or not name or host in ("None", "True", "False", "localhost"):
+    if not port.isdigit() or not name or host in ("None", "localhost"):
         raise Wrong(
             f"gave {endpoint!r} for 'torchrun --rdzv-endpoint' and {head!r} for 'HEAD', expected a "
             "port of a machine that all nodes find by the same name"
