@@ -259,8 +259,8 @@ _OPTIONS = {
 )
 def _mend(answer: Any) -> None:
     right: dict[str, tuple[object, str]] = dict(_OPTIONS)
+    head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
-        head = answer.get("HEAD")
         if not isinstance(head, str):
             raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
         answer = {key: str(value) for key, value in answer.items()}
