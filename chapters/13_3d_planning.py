@@ -589,7 +589,7 @@ careful = plan.under(CAUTIOUS)
 fastest, sturdiest = (
     rank([plan, careful], 1)[0] for rank in (planner.fastest, planner.sturdy)
 )
-assert round(fastest.loss, 2) == 0.20 and sturdiest.loss < 0.07
+assert round(fastest.regret, 2) == 0.20 and sturdiest.regret < 0.07
 title = "From the usual to the cautious assumptions"
 figures.ranked_layouts(plan, title, careful=careful)
 

@@ -48,10 +48,12 @@ from course_lib.theory.inputs import (
     Job,
     Layout,
     Recipe,
+    TransformerShape,
     hardware,
     models,
     units,
 )
+from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.network import mesh
 from course_lib.theory.step import recovery
 from course_lib.theory.step.failing_job import JobCosts, failing_job
@@ -199,16 +201,18 @@ assert (weights - torch.tensor(learned["weights"])).abs().max() < 1e-6
 # ## 15.2 Several nodes
 #
 # On one node a parent process can start all ranks. On several nodes, each needs a parent of its own. Starting these is the work of a **scheduler** (调度器), such as Slurm: it
-# gives you nodes and runs a command on them. For two nodes of eight GPUs the command is usually:
-#
-# ```
-# srun --nodes=2 --ntasks-per-node=1 \
-#   torchrun --nnodes=2 --nproc-per-node=8 \
-#     --rdzv-id=$SLURM_JOB_ID --rdzv-backend=c10d --rdzv-endpoint=$HEAD:29400 \
-#     --max-restarts=3 --tee 3 \
-#     -m my_job
-# ```
-#
+# gives you nodes, runs a script on the first of them, and from there a command on all of them. `course plan … --emit slurm` writes such a script. Here it is for a small GPT on two nodes of eight GPUs. `sbatch plan.sbatch` submits it:
+
+# %%
+two_nodes = Cluster(hardware.accelerator("H100-SXM"), nodes=2)
+tiny = TransformerShape(layers=4, hidden=32, heads=4, ffn=128, vocab=128, context=16)
+everywhere = Job(tiny, RECIPES["fp32-16"], Layout(dp=16), two_nodes, sequence=16)
+(script,) = emitting.files("slurm", everywhere, "a small GPT").values()
+for needed in ("--gpus-per-node=8", "--exclusive", "HEAD=$(hostname)"):
+    assert needed in script
+print(script)
+
+# %% [markdown]
 # **Predict.** How many Python processes does this start, on both nodes together?
 
 # %%
@@ -222,19 +226,22 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 figures.nodes_and_ranks(nodes=2, processes=8)
 
 # %% [markdown]
-# Line by line:
+# Line by line. The last three options are not in the script: a job that can resume needs them as well.
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
-# | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; two of them meet, the others wait until they give up |
+# | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; the first two meet, perhaps on one node, whose 8 GPUs then have 16 ranks; the others wait until they give up |
+# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours, and where Slurm hides the others, torch finds none |
+# | `--exclusive` | whole nodes, with all cores | left out: a task gets one core unless you ask for more, and eight ranks and their data loaders share it. (If you ask with `--cpus-per-task`, give it to `srun` as well: since Slurm 22.05 `srun` doesn't take it over from `sbatch`.) |
+# | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint is `:20123`, say, which names no machine |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
 # | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
-# | `--rdzv-id` | the name of the meeting: the job's number | two jobs of the same name meet each other |
 # | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |
-# | `--rdzv-endpoint=$HEAD:29400` | where: the same on all nodes, so the *first* node's name | `localhost`: each node waits alone, and gives up after ten minutes |
+# | `--rdzv-endpoint=$HEAD:$PORT` | where: the same on all nodes, so the *first* node's name | `localhost`: each node waits alone, and gives up after ten minutes |
+# | `-m course_lib.demos three_d …` | the program, unchanged: yours goes here | |
+# | `--rdzv-id=$SLURM_JOB_ID` | the name of the meeting | two jobs at one endpoint with one name meet each other |
 # | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
-# | `--tee 3` | show what ranks print, and keep it in files | left out: 16 ranks print into one stream, and nobody knows whose error it is |
-# | `-m my_job` | your program, unchanged | |
+# | `--tee 3` | puts each rank's name before what it prints, and keeps that in files | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
 #
 # The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and thereby on all ranks. So do not rely on rank 8 being on the second machine of
 # your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; on several nodes it is a mistake, and
@@ -311,7 +318,8 @@ for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
     print(text)
 
 # %% [markdown]
-# A misspelt key in such a file is often ignored silently. So check the file against its schema before you submit it, as our tests do.
+# `kubectl create` refuses a file with a misspelt key: since Kubernetes 1.25 it asks the server to validate strictly. A program that submits the same file through the API gets no error unless it asks for that: by default the server drops the key and only warns
+# ([field validation](https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation)). So check such a file against its schema before you submit it, as our tests do.
 #
 # **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. So the demos ask first whether there is a group:
 
@@ -469,7 +477,7 @@ title = "Numbers on rank 0; with an optimizer built before the wrapping it …"
 figures.stacked_bars(held, title, totals=learned)
 
 # %% [markdown]
-# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, and FSDP2 replaces them by **DTensors**, tensors of which each rank holds a part. The optimizer then holds tensors that no longer get a gradient, and an optimizer skips those. There is no error. With `use_orig_params` FSDP1 keeps the tensors and changes their contents. (accelerate's `prepare` puts the new parameters into the optimizer that you give it, so there the order does not matter.)
+# **Explain.** DDP leaves the parameters in place. FSDP1 copies them into one flat vector, and FSDP2 replaces them by **DTensors**, tensors of which each rank holds a part. The optimizer then holds tensors that no longer get a gradient, and an optimizer skips those. There is no error. With `use_orig_params` FSDP1 keeps the tensors and changes their contents. (Under FSDP2 accelerate's `prepare` puts the new parameters into the optimizer that you give it, group by group, so there the order does not matter. Under FSDP1 it no longer touches the optimizer, as of accelerate 1.15, and the order matters unless `use_orig_params` is set.)
 #
 # Look at the names, too: a checkpoint finds its tensors by name. DDP's names have the prefix `module.`, so its file does not fit the bare model. FSDP2 leaves the names as they were.
 #
@@ -768,9 +776,36 @@ figures.tried_batches(tried, largest=found)
 show_source(measure.largest_batch.largest_batch)
 
 # %% [markdown]
-# **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update*: AdamW makes its states in the first `step()`, so a try that
-# stops after the backward pass finds a batch that is too large. And it must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
-# with a limit that you set:
+# **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update after the first one*. AdamW makes its states in the first `step()`, when the activations are already gone. States and activations are in the memory together
+# only from the second update on, and a batch found by one update is too large: for GPT-2 XL by 8 bytes for each of 1.56 billion parameters, 12.5 GB. If you start the program anew for each try, make two updates. And a try must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
+# with a limit that you set. First the peaks of two updates of a small model:
+
+# %%
+layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+optimizer = torch.optim.AdamW(layers.parameters(), fused=True)
+samples = torch.randn(500, 64)
+
+
+def one_update():
+    layers(samples).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def peak_bytes():
+    """The most bytes at a time in the next update."""
+    states = [t for kept in optimizer.state.values() for t in kept.values()]
+    before = [*layers.parameters(), *states, samples]
+    return measure.largest_batch.peak_bytes(one_update, before)
+
+
+first, second = peak_bytes(), peak_bytes()
+parameters = sum(p.numel() for p in layers.parameters())
+print(f"first update {first:,} B, second {second:,} B")
+expect(8, (second - first) / parameters, 1e-3, "B", "more for a parameter")
+
+# %% [markdown]
+# And the search:
 
 # %%
 small = {"ranks": 1, "model": "tiny", "limit_mb": 8}
@@ -789,7 +824,7 @@ figures.lines(
 # The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch. The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB.
 #
 # **Remember**
-# - Double, then halve: $2 \log_2 b$ tries, each a whole update with the longest sequences.
+# - Double, then halve: $2 \log_2 b$ tries, each a whole update *after the first*, with the longest sequences.
 # - Compute first. Try once, to be sure.
 
 # %% [markdown]
@@ -914,8 +949,14 @@ figures.who_did_what(rows, "The group's timeout is one second")
 #
 # ### Elastic restarts
 #
-# With `--max-restarts` torchrun does by itself what Slurm did above: when a rank dies, the agents end all ranks, meet again, and start all of them again. If the job was started with `--nnodes=1:2`, it continues on one node when the
-# other does not come back; such a job is **elastic** (弹性). Either way the program starts from its first line, and resumes.
+# With `--max-restarts` torchrun does by itself what Slurm did above: when a rank dies, the agents end all ranks, meet again, and start all of them again. A job that was started with `--nnodes=1:2` is **elastic** (弹性): when one node does not come
+# back, it can continue on the other. Three things decide whether that works:
+#
+# - Slurm ends a job that has lost a node, and with it the survivors, unless both `sbatch` and `srun` were given `--no-kill`.
+# - With `c10d` the meeting point is a store in the agent on `$HEAD`. If *that* node dies, nobody can meet again, and the job ends ([pytorch/pytorch issue 67742](https://github.com/pytorch/pytorch/issues/67742)).
+# - On one node of two the global batch is half as large, unless each rank accumulates twice as many micro-batches. So print world size and global batch after *each* start, as in section 15.3.
+#
+# Either way the program starts from its first line, and resumes.
 #
 # **Predict.** 20 updates on two ranks, saved after every 6. Rank 1 is killed after 17. How many updates are done twice?
 
@@ -949,6 +990,7 @@ figures.lines(
 # - A checkpoint holds weights, moments, step, data position and random state: 12 bytes for each parameter.
 # - The manifest comes last. Without a manifest it is no checkpoint.
 # - torchrun sees processes that end. For those that hang there is the timeout.
+# - Fewer nodes, a smaller global batch: an elastic job must accumulate more.
 # - A failure repeats the updates since the last save: `done % every`.
 
 # %% [markdown]
@@ -1186,7 +1228,6 @@ assert round(behind.progress, 2) == 0.94
 
 # %%
 sixteen = Layout(dp=16, zero_stage=3, accumulation=4)
-two_nodes = Cluster(hardware.accelerator("H100-SXM"), nodes=2)
 llama = models.MODELS["llama3-8b"]
 planned = Job(llama, Recipe(), sixteen, two_nodes, sequence=8192)
 for text in emitting.files("deepspeed", planned, "llama3-8b").values():
@@ -1325,21 +1366,20 @@ for save_s, restart_s, mtbf_s in (
 check("15.2", buy)
 
 # %% [markdown] tags=["exercise"]
-# **15.3** Some start without torchrun: `srun --ntasks-per-node=8 python job.py` starts all ranks at once, and Slurm tells each of them `SLURM_NODEID` (its node, from 0), `SLURM_LOCALID` (its number on that node), `SLURM_NNODES` and
-# `SLURM_NTASKS_PER_NODE`. Write what turns these into the six variables of section 15.1, so that `init_process_group` works. Ranks are numbered node by node. As in every environment, all values are text.
+# **15.3** Some start without torchrun: `srun --ntasks-per-node=8 --gpus-per-node=8 --cpus-per-task=12 python job.py` starts all ranks at once. Slurm tells each of them `SLURM_PROCID` (its number among all tasks, from 0), `SLURM_NTASKS` (how many there are), `SLURM_NODEID` (its node, from 0),
+# `SLURM_LOCALID` (its number on that node) and `SLURM_NTASKS_PER_NODE`. Write what turns these into the six variables of section 15.1, so that `init_process_group` works. As in every environment, all values are text. Usually Slurm numbers tasks node by node. With `--distribution=cyclic` it deals them out to
+# the nodes like cards, and your function must be right then, too.
 
 
 # %% tags=["exercise"]
 def from_slurm(slurm: dict[str, str], address: str, port: int) -> dict[str, str]:
     """RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
     ### BEGIN SOLUTION
-    local_ranks = int(slurm["SLURM_NTASKS_PER_NODE"])
-    local_rank = int(slurm["SLURM_LOCALID"])
     return {
-        "RANK": str(int(slurm["SLURM_NODEID"]) * local_ranks + local_rank),
-        "WORLD_SIZE": str(int(slurm["SLURM_NNODES"]) * local_ranks),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(local_ranks),
+        "RANK": slurm["SLURM_PROCID"],
+        "WORLD_SIZE": slurm["SLURM_NTASKS"],
+        "LOCAL_RANK": slurm["SLURM_LOCALID"],
+        "LOCAL_WORLD_SIZE": slurm["SLURM_NTASKS_PER_NODE"],
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
     }
@@ -1398,26 +1438,31 @@ cause = dict(zip(cause, answers, strict=True))
 check("15.5", cause)
 
 # %% [markdown] tags=["exercise"]
-# **15.6** This job for 4 nodes of 8 GPUs starts 32 agents. After you have corrected that, each node waits ten minutes for the others and gives up. After the next correction the job trains, but the first rank that dies ends it for good. Correct
-# the options, and leave alone what is right.
+# **15.6** This batch script is to train on 4 nodes of 8 GPUs and 96 cores each, and to survive a rank that dies. Four of its values are wrong. Correct them, and leave alone what is right.
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN
 options = {
-    "srun --nodes": "4",
-    "srun --ntasks-per-node": "8",
+    "sbatch --nodes": "4",
+    "sbatch --ntasks-per-node": "8",
+    "sbatch --gpus-per-node": "1",
+    "HEAD": "localhost",
+    "srun --cpus-per-task": "96",
     "torchrun --nnodes": "4",
     "torchrun --nproc-per-node": "8",
     "torchrun --rdzv-id": "$SLURM_JOB_ID",
     "torchrun --rdzv-backend": "c10d",
-    "torchrun --rdzv-endpoint": "localhost:29400",
+    "torchrun --rdzv-endpoint": "$HEAD:29400",
     "torchrun --max-restarts": "0",
 }
 ### END GIVEN
 ### BEGIN SOLUTION
 options = {
-    "srun --nodes": "4",
-    "srun --ntasks-per-node": "1",
+    "sbatch --nodes": "4",
+    "sbatch --ntasks-per-node": "1",  # an agent, which starts the ranks
+    "sbatch --gpus-per-node": "8",
+    "HEAD": "$(hostname)",  # the script runs on the first node
+    "srun --cpus-per-task": "96",
     "torchrun --nnodes": "4",
     "torchrun --nproc-per-node": "8",
     "torchrun --rdzv-id": "$SLURM_JOB_ID",

@@ -137,7 +137,8 @@ def _missing(trace: str) -> tuple[str, str]:
     kind="debug",
     title="the missing barrier",
     hints=(
-        "One barrier divides gradients from updates, the other updates from the next look-ups.",
+        "One barrier divides gradients from updates, the other updates from the next look-ups. "
+        "Nothing else makes one trainer wait for the other.",
         "The order of the two trainers may be any, as long as both are on the same side.",
         "E gave the right numbers, by luck. Did the faster trainer wait for the slower one?",
     ),
@@ -269,8 +270,8 @@ _PAIRS = {
     ("all-reduce of 0 ends", "dense gradients of 1"): "an all-reduce needs all ranks",
     ("server looks up for 1", "rows' gradient of 0 leaves"): "trainers are not in step until the "
     "all-reduce, and the rows' gradient does not wait for it",
-    ("server updates the table", "server looks up for 1"): "the barrier: not before all have "
-    "looked up",
+    ("server updates the table", "server looks up for 1"): "each update follows an all-reduce, "
+    "which needs the gradients of 1, and those need its rows",
 }
 
 

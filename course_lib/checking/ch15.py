@@ -1,5 +1,6 @@
 """Exercises and quiz of chapter 15, launchers, frameworks and recovery."""
 
+import re
 from typing import Any
 
 from course_lib.checking import (
@@ -104,11 +105,12 @@ def _buy(answer: Any) -> None:
 _SLURM = "from_slurm(slurm, address, port)"
 
 
-def _told(node: int, local: int, nodes: int, local_ranks: int) -> dict[str, str]:
+def _told(rank: int, node: int, local: int, nodes: int, local_ranks: int) -> dict[str, str]:
     return {
+        "SLURM_PROCID": str(rank),
+        "SLURM_NTASKS": str(nodes * local_ranks),
         "SLURM_NODEID": str(node),
         "SLURM_LOCALID": str(local),
-        "SLURM_NNODES": str(nodes),
         "SLURM_NTASKS_PER_NODE": str(local_ranks),
     }
 
@@ -118,25 +120,26 @@ def _told(node: int, local: int, nodes: int, local_ranks: int) -> dict[str, str]
     kind="implement",
     title="without torchrun",
     hints=(
-        "How many ranks stand on the nodes before this one?",
-        "int(…) before you multiply, str(…) when you are done: a port is text as well.",
+        "Four of the six stand in Slurm's variables already, as text.",
+        "Dealt out like cards, task 1 is the first on node 1: which variable knows that it is 1?",
+        "The port is text as well.",
     ),
 )
 def _from_slurm(function: Any) -> None:
     from course_lib.scratch.launcher import rank_environment
 
     reasons = {
-        (0, 0, 1, 1): "one rank is rank 0 of 1",
-        (0, 5, 2, 8): "on node 0 the rank is the local rank",
-        (1, 3, 2, 8): "8 ranks stand on node 0 before it",
-        (2, 1, 5, 3): "6 ranks stand on nodes 0 and 1; devices are counted anew on each node",
+        (0, 0, 0, 1, 1): "one rank is rank 0 of 1",
+        (5, 0, 5, 2, 8): "on node 0 the rank is the local rank",
+        (11, 1, 3, 2, 8): "8 ranks stand on node 0 before it; devices are counted anew",
+        (7, 1, 3, 2, 8): "dealt out like cards, the fourth task on node 1 is task 7",
     }
     cases = []
-    for (node, local, nodes, local_ranks), because in reasons.items():
-        slurm = _told(node, local, nodes, local_ranks)
+    for (rank, node, local, nodes, local_ranks), because in reasons.items():
+        slurm = _told(rank, node, local, nodes, local_ranks)
         right = rank_environment(
             local, local_ranks, 29_500, node=node, nodes=nodes, address="node0"
-        )
+        ) | {"RANK": str(rank)}
         cases.append(((slurm, "node0", 29_500), right, because))
     expect_calls(function, cases, signature=_SLURM)
 
@@ -234,8 +237,10 @@ def _causes(answer: Any) -> None:
 
 
 _OPTIONS = {
-    "srun --nodes": ("4", "four nodes were right"),
-    "srun --ntasks-per-node": ("1", "one agent for each node, which starts the ranks"),
+    "sbatch --nodes": ("4", "four nodes were right"),
+    "sbatch --ntasks-per-node": ("1", "one agent for each node, which starts the ranks"),
+    "sbatch --gpus-per-node": ("8", "a node has a GPU for each of its ranks"),
+    "srun --cpus-per-task": ("96", "the agent's ranks share all cores: it was right"),
     "torchrun --nnodes": ("4", "as many agents must meet"),
     "torchrun --nproc-per-node": ("8", "one rank for each GPU"),
     "torchrun --rdzv-id": ("$SLURM_JOB_ID", "its own name for each job was right"),
@@ -248,17 +253,21 @@ _OPTIONS = {
     kind="debug",
     title="a script to correct",
     hints=(
-        "32 agents: who starts agents, and who starts ranks?",
+        "32 agents would start: who starts agents, and who starts ranks?",
+        "On each node seven of eight ranks would find no GPU: how many did the job ask for?",
         "On which machine is localhost? Which name means the same machine on all nodes?",
         "How often may torchrun start the ranks again?",
     ),
 )
 def _mend(answer: Any) -> None:
     right: dict[str, tuple[object, str]] = dict(_OPTIONS)
+    head: Any = answer.get("HEAD") if isinstance(answer, dict) else None
     if isinstance(answer, dict):
+        if not isinstance(head, str):
+            raise Wrong(f"gave {head!r} for 'HEAD', expected a name, or what prints one, as text")
         answer = {key: str(value) for key, value in answer.items()}
     expect_entries(answer, right, "a dict of options", each="the text behind the option")
-    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")))
+    _expect_endpoint(str(answer.get("torchrun --rdzv-endpoint")), head)
     restarts = str(answer.get("torchrun --max-restarts"))
     if not restarts.isdigit() or int(restarts) == 0:
         raise Wrong(
@@ -267,21 +276,18 @@ def _mend(answer: Any) -> None:
         )
 
 
-def _expect_endpoint(endpoint: str) -> None:
-    """Raise `Wrong` unless it is the same machine's name on all nodes."""
+def _expect_endpoint(endpoint: str, head: str) -> None:
+    """Raise `Wrong` unless it is the same machine's name on all nodes, `head` behind $HEAD.
+
+    The shell of the batch script, on the first node, expands $(hostname) for all of them.
+    """
     host, _, port = (part.strip() for part in endpoint.partition(":"))
-    if not port.isdigit() or host in (
-        "",
-        "None",
-        "localhost",
-        "127.0.0.1",
-        "0.0.0.0",
-        "$HOSTNAME",
-        "$(hostname)",
-    ):
+    host = head.strip() if host in ("$HEAD", "${HEAD}") else host
+    name = re.fullmatch(r"[A-Za-z][\w.-]*|\$\(.*hostname.*\)", host)
+    if not port.isdigit() or not name or host in ("None", "localhost"):
         raise Wrong(
-            f"gave {endpoint!r} for 'torchrun --rdzv-endpoint', expected a port of a "
-            "machine that all nodes find by the same name"
+            f"gave {endpoint!r} for 'torchrun --rdzv-endpoint' and {head!r} for 'HEAD', expected a "
+            "port of a machine that all nodes find by the same name"
         )
 
 

@@ -336,9 +336,9 @@ def _claims() -> dict[str, tuple[object, str]]:
             True,
             "RCCL has taken NCCL's place there",
         ),
-        "nvidia-smi -r without -i resets one GPU, and jobs on the others go on": (
+        "nvidia-smi -r beside a running job ends that job and resets its GPU": (
             False,
-            "without -i it resets all, and kills what runs on them",
+            "it refuses while anything uses the GPU",
         ),
         "with --ipc=host a container needs no --shm-size": (
             True,
@@ -353,7 +353,7 @@ def _claims() -> dict[str, tuple[object, str]]:
     title="true or false?",
     hints=(
         "Two are right. Which numbers count one way, which both, and which are bits?",
-        "What does nvidia-smi count as busy, and what does -r do to the work of others?",
+        "What does nvidia-smi count as busy, and what does -r say while somebody works?",
     ),
 )
 def _true_or_false(answer: Any) -> None:

@@ -139,7 +139,7 @@ def _lines_of_the_plan() -> dict[str, tuple[object, str]]:
             batch > 3 * 2**22,
             "12 pipelines · 40 · 8 · 4096 = 15.7 million",
         ),
-        "208 GB of states are fewer than 9 · 24 GB, so 9 cards can train it": (
+        "208 GB of states are less than 9 · 24 GB, so 9 cards can train it": (
             rooms > 9,
             "activations, buffers and the network's own memory need room: it is a lower bound",
         ),

@@ -92,9 +92,9 @@ COMMANDS = (
         "nvidia-smi topo -m",
         "amd-smi topology",
         "hy-smi --showtopo",
-        read="NV18: 18 NVLinks; PIX, PXB: PCIe switches; NODE, SYS: through the CPU, or two; "
-        "each GPU should have a port at PIX or PXB",
-        unsaid="how fast any of it is, and whether a link works: measure it",
+        read="NV18: 18 NVLinks; PIX, PXB: PCIe switches; NODE, SYS: through the CPU, within a NUMA "
+        "node or between two; each GPU should have a port at PIX or PXB",
+        unsaid="how fast any of it is, whether a link works, or whether GPUDirect is on: measure",
         source=_SMI,
         outputs=("nvidia-smi_topo", "nvidia-smi_topo_far"),
     ),
@@ -155,8 +155,9 @@ COMMANDS = (
         read="refused while anything uses the GPU, nvidia-persistenced included",
         unsaid="whether the fault is gone",
         source=_SMI,
-        danger="it resets the GPU and kills what runs on it; without -i that is every GPU, with "
-        "NVSwitch or XGMI the neighbours as well; needs root: leave it to an administrator",
+        danger="it asks you to kill whatever uses the GPU, without -i whatever uses any of them; "
+        "where GPUs can't be reset one by one it fails and names the others; needs root: leave it "
+        "to an administrator",
         outputs=("nvidia-smi_r",),
     ),
     Command(
@@ -222,7 +223,7 @@ COMMANDS = (
         "Which network does NCCL use?",
         *_same("NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH torchrun …"),
         read="Using network IB, not Socket; NET/IB : Using names the ports; P2P, SHM and NET say "
-        "how each channel goes; every WARN",
+        "how each channel goes, NET/IB/0/GDRDMA that GPUDirect is on; every WARN",
         unsaid="how fast it is, or which rank is late",
         source=_NCCL + "env.html",
         outputs=(
@@ -240,7 +241,8 @@ COMMANDS = (
         "all_reduce_perf -b 8M -e 4G -f 2 -g 8",
         "rccl-tests: all_reduce_perf -b 8M -e 4G -f 2 -g 8",
         "rccl-tests: all_reduce_perf -b 8M -e 4G -f 2 -g 8",
-        read="busbw of large sizes beside the rate of a link, one way: 0.8 of it; #wrong 0",
+        read="busbw of large sizes beside the rate of a link, one way: near it for a port, 0.8 of "
+        "it for NVLink; #wrong 0",
         unsaid="which link is slow: a ring runs at its slowest one",
         source="https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md",
         danger="it takes the GPUs and the network from others",
@@ -284,7 +286,7 @@ COMMANDS = (
         "Which calls did each rank make?",
         *_same("torchfrtrace --prefix trace_ FOLDER"),
         read="missing ranks, and the collective at which the others stopped; the first difference "
-        "may lie before it",
+        "may lie before it; files lie where TORCH_FR_DUMP_TEMP_FILE=FOLDER/trace_ said",
         unsaid="what a rank without a file did",
         source="https://docs.pytorch.org/tutorials/prototype/flight_recorder_tutorial.html",
         outputs=("torchfrtrace",),
@@ -349,12 +351,12 @@ FLAGS = (
     ),
     Flag(
         "--security-opt seccomp=unconfined",
-        "no",
-        "for HPC",
-        "for HPC",
-        "lets a program choose on which memory it lies (NUMA), which docker's filter forbids",
-        "slower on some machines; numactl and gdb are refused",
-        _ROCM,
+        "for NUMA",
+        "for NUMA",
+        "for NUMA",
+        "lets a program choose on which NUMA node its memory lies; --cap-add=SYS_NICE does too",
+        "docker's filter refuses mbind and set_mempolicy: slower on some machines",
+        "https://docs.docker.com/engine/security/seccomp/",
     ),
     Flag(
         "--cap-add=SYS_PTRACE",
@@ -389,7 +391,7 @@ FLAGS = (
         "over several nodes",
         "over several nodes",
         "the container has the host's interfaces and ports, so that ranks of other nodes reach it",
-        "the rendezvous times out; NCCL uses docker0",
+        "NCCL and the rendezvous take the container's eth0 (172.17.…), which no other node reaches",
         _DOCKER,
     ),
     Flag(

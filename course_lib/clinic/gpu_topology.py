@@ -16,7 +16,7 @@ _MEANING = {
     "PXB": "several PCIe switches",
     "PHB": "the CPU",
     "NODE": "two bridges of one CPU",
-    "SYS": "the link between two CPUs",
+    "SYS": "the link between two NUMA nodes",
 }
 _NAME = re.compile(r"(GPU|NIC|mlx\d_|ib)\d+$|mlx5_\w+$")
 
@@ -83,8 +83,8 @@ def topology_signs(found: Topology) -> list[Sign]:
             do = "keep tensor parallelism within GPUs that have NVLink, or look for a broken link"
             signs.append(Sign(f"{a} and {b} have no NVLink ({way}), other pairs have", do))
     if ways and not linked and "SYS" in ways.values():
-        wrong = "there is no NVLink, and some pairs of GPUs talk over the link between two CPUs"
-        signs.append(Sign(wrong, "keep tensor parallelism within the GPUs of one CPU"))
+        wrong = "there is no NVLink, and some pairs of GPUs talk from one NUMA node to another"
+        signs.append(Sign(wrong, "keep tensor parallelism within the GPUs of one NUMA node"))
     return signs
 
 

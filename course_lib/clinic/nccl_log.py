@@ -11,14 +11,19 @@ from dataclasses import dataclass
 
 from course_lib.clinic.sign import Sign, unreadable
 
-_WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)")
+# After a network its device, perhaps the rank that sends for this one, and GPUDirect RDMA.
+_WAY = re.compile(r"Channel \d+(?:/\d+)? : .* via (P2P|SHM|NET/\w+)(?:/\d+(?:\(\d+\))?)?(/GDRDMA)?")
 # Interfaces that lead out of no node: bridges of virtual machines, of docker, and the loopback.
 _INNER = re.compile(r"(lo|docker|virbr|veth|br-)")
 
 
 @dataclass(frozen=True)
 class NcclLog:
-    """`network` is "IB", "Socket" or None; `ways` counts channels by P2P, SHM, NET/IB, …"""
+    """`network` is "IB", "Socket" or None.
+
+    `ways` counts channels by P2P, SHM, NET/Socket, NET/IB, and NET/IB/GDRDMA with GPUDirect RDMA;
+    `no_gpudirect` where NCCL says that it is disabled.
+    """
 
     version: str | None
     network: str | None
@@ -28,6 +33,7 @@ class NcclLog:
     ways: Mapping[str, int]
     nvls: bool | None
     no_ib_device: bool
+    no_gpudirect: bool
     warnings: tuple[str, ...]
 
 
@@ -46,9 +52,10 @@ def nccl_log(text: str) -> NcclLog:
         _used(text, r"NET/IB : Using (.*)", r"\](\w+:\d+/\w+)"),
         _used(text, r"NET/Socket : Using (.*)", r"\]([\w.-]+):"),
         max(channels, default=None),
-        dict(Counter(_WAY.findall(text))),
+        dict(Counter("".join(way) for way in _WAY.findall(text))),
         nvls[1] is None if nvls else None,
         "NET/IB : No device found" in text,
+        "GPU Direct RDMA Disabled" in text,
         tuple(re.findall(r"NCCL WARN (.*\S)", text)),
     )
 
@@ -61,6 +68,11 @@ def nccl_signs(log: NcclLog) -> list[Sign]:
         do = "see `ibv_devices` here, pass /dev/infiniband, look for NCCL_IB_DISABLE=1"
         unsaid = "how fast that is: run all_reduce_perf"
         signs.append(Sign(f"NCCL sends over TCP sockets ({why})", do, unsaid))
+    if log.no_gpudirect or "NET/IB" in log.ways:
+        do = "load nvidia-peermem (or use a kernel and driver with DMA-BUF), turn PCIe's ACS off"
+        unsaid = "whether GPU and card are near: see PIX or PXB in `nvidia-smi topo -m`"
+        wrong = "NCCL sends over InfiniBand without GPUDirect RDMA, through the host's memory"
+        signs.append(Sign(wrong, do, unsaid))
     inner = [name for name in log.interfaces if _INNER.match(name)]
     if inner:
         do = "set NCCL_SOCKET_IFNAME to the interface that reaches the other nodes"

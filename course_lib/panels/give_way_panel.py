@@ -7,28 +7,30 @@ from course_lib.theory.inputs.units import format_number, format_seconds
 from course_lib.theory.step.give_way import sharded_backward
 from course_lib.theory.step.streams import SharedTimeline, Task, shared_timeline
 
-_LAYERS = 5
-_MULTIPROCESSORS = 132  # of an H100
+# The case of section 17.4: eight layers of LLaMA-2 70B, 4096 tokens, on an A100.
+_LAYERS = 8
+_MULTIPROCESSORS = 108  # of an A100
 _HELD = 100.0  # a collective's blocks stay where they are until it ends
+_SMALL_MS = {f"{ms:g}": ms for ms in (1, 2, 3, 3.4, 4, 5, 7, 10, 20)}
 _WEIGHTS = {f"1 / {part}": 1 / part for part in (100, 50, 20, 10, 5, 2, 1)}
 
 
 def give_way(
-    backward_ms: int = 95,
+    backward_ms: int = 96,
     message_ms: int = 34,
-    prepare_ms: int = 4,
+    prepare_ms: float = 3.4,
     weight: float = 1 / 20,
     multiprocessors: int = 20,
 ) -> Panel:
     """Sliders for `sharded_backward`, whose shared timeline is the panel's result.
 
     `weight`: that of a small kernel against 1 of a large one. `multiprocessors`: those that a
-    collective takes, of 132. Raises ValueError for starting values that are not offered.
+    collective takes, of 108. Raises ValueError for starting values that are not offered.
     """
     controls = {
         "backward_ms": whole("backward", backward_ms, 10, 200, "ms"),
         "message_ms": whole("a message", message_ms, 1, 100, "ms"),
-        "prepare_ms": whole("small kernels", prepare_ms, 1, 20, "ms"),
+        "prepare_ms": listed("small kernels", prepare_ms, _SMALL_MS, "ms"),
         "weight": listed("their weight", weight, _WEIGHTS),
         "multiprocessors": whole("message SMs", multiprocessors, 0, 64),
     }
@@ -36,7 +38,7 @@ def give_way(
 
 
 def _view(
-    backward_ms: int, message_ms: int, prepare_ms: int, weight: float, multiprocessors: int
+    backward_ms: int, message_ms: int, prepare_ms: float, weight: float, multiprocessors: int
 ) -> View:
     backward = Task("backward", "computing", backward_ms / 1000, {"processor": 1.0})
     part = {"processor": multiprocessors / _MULTIPROCESSORS, "link": 1.0}

@@ -95,10 +95,10 @@ def _view(
         (best,), (sturdiest,) = fastest(both, 1), sturdy(both, 1)
         first, second = map(result.mfu, best.steps_s)
         mfu = f"MFU {first:.1%}, under cautious assumptions {second:.1%}"
-        loss = f"at worst {sturdiest.loss:.1%} behind the best"
+        regret = f"at worst {sturdiest.regret:.1%} behind the best"
         rows = (
             ("fastest", f"{_told(result, best.option)}; {mfu}"),
-            ("sturdiest", f"{_told(result, sturdiest.option)}; {loss}"),
+            ("sturdiest", f"{_told(result, sturdiest.option)}; {regret}"),
         )
     else:
         option, reason = next(result.rejected())

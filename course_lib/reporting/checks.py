@@ -42,10 +42,10 @@ def _plan(facts: Facts) -> Iterator[Check]:
         return
     need, room = (format_bytes(x, digits=1) for x in (plan.mine.memory_bytes, plan.capacity_bytes))
     yield Check("the plan fits the memory", _state(plan.fits), f"{need} of {room}")
-    loss = f"{plan.mine.worst_loss:.1%} behind the best where it does worst"
-    sturdiest = min((one.worst_loss for one in plan.others), default=0.0)
-    near = plan.mine.worst_loss <= sturdiest + 0.10
-    words = f"{loss}; the sturdiest layout loses {sturdiest:.1%}"
+    regret = f"{plan.mine.regret:.1%} behind the best where it does worst"
+    sturdiest = min((one.regret for one in plan.others), default=0.0)
+    near = plan.mine.regret <= sturdiest + 0.10
+    words = f"{regret}; the sturdiest layout {sturdiest:.1%}"
     yield Check("it holds under both sets of assumptions", _state(near), words)
     engines = [name for name, refusal in plan.refusals.items() if not refusal]
     yield Check("an engine runs it", _state(bool(engines)), ", ".join(engines) or "none")

@@ -29,8 +29,8 @@ class Candidate:
     losses: list[float]
 
     @property
-    def worst_loss(self) -> float:
-        """The loss under the assumptions that are worst for it."""
+    def regret(self) -> float:
+        """How far it is behind the best, under the assumptions that are worst for it."""
         return max(self.losses)
 
 

@@ -18,7 +18,7 @@ _KEYS = {
     "7.end 10.faster 10.rescued 11.idle 11.many 11.twice 11.groups 13.slower 13.shared "
     "13.v3_waits 14.saturated 14.swap 15.interval 15.ended 15.waste 16.factor "
     "16.straggler 16.busbw 16.words 16.share 16.busy 17.days 17.time 17.ddp 17.polite "
-    "17.giveway 17.kept 17.token",
+    "17.kept 17.token",
     "FLOPs": "4.factor 5.first_layer 5.factor 5.gain 5.meta 5.mfu 12.active 12.more_experts "
     "12.zigzag 17.bloom",
 }

@@ -54,11 +54,12 @@ def update(
     with dist_autograd.context() as context:
         found = loss()
         dist_autograd.backward(context, [found])
-        # The others may not have looked their rows up yet,
+        # Everybody must have looked their rows up. With DDP they have: its
+        # all-reduce needed their gradients. Without it only this line waits,
         dist.barrier(trainers)
         for optimizer in optimizers:
             optimizer.step(context)
-    # and the next ones must be those of the updated table.
+    # and the next rows must be those of the updated table.
     dist.barrier(trainers)
     return found.detach()
 

@@ -70,7 +70,7 @@ MISTAKES = [
     ("14.7", "one other trainer", (10, 1, 30 / 21)),
     ("14.8", "the rows wait for the all-reduce", _EARLIER | {_LEAVES: "second"}),
     ("14.8", "all is in step", dict.fromkeys(_EARLIER, "first")),
-    ("14.8", "no barrier", _EARLIER | {_LAST: "either"}),
+    ("14.8", "the table waits for nobody", _EARLIER | {_LAST: "either"}),
     ("14.9", "bytes for parameters", (400e12 / 63e9 / 2, 2.18, 1.32)),
     ("14.9", "one by one", (6349, 2.87, 1.32)),
     ("14.9", "computing hides the bus", (6349, 80 * 8.76e-3 + 0.027, 4)),

@@ -6,6 +6,7 @@ _TEAM_NAMES = list(_TEAMS)
 _BUY = {team: _best_offer(*times) for team, (*times, _) in _TEAMS.items()}
 _CAUSE = {symptom: cause for symptom, (cause, _) in _SYMPTOMS.items()}
 _MENDED = {option: value for option, (value, _) in _OPTIONS.items()} | {
+    "HEAD": "$(hostname)",
     "torchrun --rdzv-endpoint": "$HEAD:29400",
     "torchrun --max-restarts": "3",
 }
@@ -14,14 +15,13 @@ _TRUE_CLAIM = next(claim for claim, right in _TRUE.items() if right)
 _FIRST = next(iter(_CAUSE))
 
 
-def _from_slurm(nodes_first=True, local=True, text=True, world=True):
+def _from_slurm(by_node=False, local=True, text=True, world=True):
     def from_slurm(slurm, address, port):
         each, local_rank = int(slurm["SLURM_NTASKS_PER_NODE"]), int(slurm["SLURM_LOCALID"])
-        node, nodes = int(slurm["SLURM_NODEID"]), int(slurm["SLURM_NNODES"])
-        rank = node * each + local_rank if nodes_first else local_rank * nodes + node
+        node, rank = int(slurm["SLURM_NODEID"]), int(slurm["SLURM_PROCID"])
         told = {
-            "RANK": rank,
-            "WORLD_SIZE": nodes * each if world else each,
+            "RANK": node * each + local_rank if by_node else rank,
+            "WORLD_SIZE": int(slurm["SLURM_NTASKS"]) if world else each,
             "LOCAL_RANK": local_rank if local else rank,
             "LOCAL_WORLD_SIZE": each,
             "MASTER_ADDR": address,
@@ -79,7 +79,7 @@ MISTAKES = [
     ("15.2", "always storage", dict.fromkeys(_BUY, "storage")),
     ("15.2", "always GPUs", dict.fromkeys(_BUY, "GPUs")),
     ("15.2", "leaves one out", {team: _BUY[team] for team in _TEAM_NAMES[:2]}),
-    ("15.3", "numbers the ranks across the nodes", _from_slurm(nodes_first=False)),
+    ("15.3", "node by node, however they are dealt", _from_slurm(by_node=True)),
     ("15.3", "devices by rank", _from_slurm(local=False)),
     ("15.3", "numbers instead of text", _from_slurm(text=False)),
     ("15.3", "the world is one node", _from_slurm(world=False)),
@@ -89,9 +89,12 @@ MISTAKES = [
     ("15.5", "all are one process", dict.fromkeys(_CAUSE, "one process")),
     ("15.5", "clipping at first", _CAUSE | {_FIRST: "clipping"}),
     ("15.5", "recompilation changes losses", _CAUSE | {_FIRST: "recompilation"}),
-    ("15.6", "leaves the agents", _MENDED | {"srun --ntasks-per-node": "8"}),
+    ("15.6", "leaves the agents", _MENDED | {"sbatch --ntasks-per-node": "8"}),
     ("15.6", "meets itself", _MENDED | {"torchrun --rdzv-endpoint": "127.0.0.1:29400"}),
-    ("15.6", "its own name on each node", _MENDED | {"torchrun --rdzv-endpoint": "$(hostname)"}),
+    ("15.6", "a name without a port", _MENDED | {"torchrun --rdzv-endpoint": "$(hostname)"}),
+    ("15.6", "leaves HEAD", _MENDED | {"HEAD": "localhost"}),
+    ("15.6", "one GPU a node", _MENDED | {"sbatch --gpus-per-node": "1"}),
+    ("15.6", "a core for each GPU", _MENDED | {"srun --cpus-per-task": "8"}),
     ("15.6", "no restart", _MENDED | {"torchrun --max-restarts": "0"}),
     ("15.6", "one rank a node", _MENDED | {"torchrun --nproc-per-node": "1"}),
     ("15.7", "the second from 1,120", [1740, 1560, 1080, 840]),
@@ -108,6 +111,7 @@ OTHER_FORMS = [
     ("15.1", "text with units", ["41.4 s", 8.79, 26.97, "6.06 %"]),
     ("15.2", "in another order", dict(reversed(_BUY.items()))),
     ("15.4", "pieces as lists", _pieces_as_lists),
-    ("15.6", "numbers", _MENDED | {"srun --nodes": 4, "torchrun --max-restarts": 10}),
+    ("15.6", "numbers", _MENDED | {"sbatch --nodes": 4, "torchrun --max-restarts": 10}),
     ("15.6", "another name", _MENDED | {"torchrun --rdzv-endpoint": "node0:29400"}),
+    ("15.6", "expanded once", _MENDED | {"torchrun --rdzv-endpoint": "$(hostname):29400"}),
 ]

@@ -14,7 +14,10 @@ from tests.checking.notebooks import checked
 
 CHAPTERS = chapters()
 # What a right answer may do without: DeepSpeed computes this number from the others.
-STILL_RIGHT = {("8.9", "without 'gradient_accumulation_steps'")}
+STILL_RIGHT = {
+    ("8.9", "without 'gradient_accumulation_steps'"),
+    ("15.6", "['HEAD']: a text"),  # it may be a machine's name
+}
 
 
 def mistakes_of(number):

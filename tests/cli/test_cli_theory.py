@@ -334,10 +334,10 @@ def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seve
     assert "cautious: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%\n" in printed
     # The usual assumptions' winner is slower than need be, if cp and half of dp do not hide.
     (first,) = planner.fastest(tuple(seventy.values()), 1)
-    assert f"The fastest layout above loses {first.loss:.1%}" in printed and first.loss > 0.1
-    assert f"the first one here loses {best[0].loss:.1%}" in printed
+    assert f"The fastest layout above loses {first.regret:.1%}" in printed and first.regret > 0.1
+    assert f"the first one here loses {best[0].regret:.1%}" in printed
     found = data(*SEVENTY)
-    assert [one["loss"] for one in found["sturdy"]] == [one.loss for one in best]
+    assert [one["regret"] for one in found["sturdy"]] == [one.regret for one in best]
     times = {"optimistic": best[0].steps_s[0], "cautious": best[0].steps_s[1]}
     assert found["sturdy"][0]["steps_s"] == pytest.approx(times)
     assert found["assumptions"]["cautious"]["overlap"]["dp"] == 0.5

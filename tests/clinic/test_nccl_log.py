@@ -30,8 +30,19 @@ def test_sockets_and_a_wrong_interface():
 
 def test_the_ways_of_channels_and_their_number():
     assert dict(read("channels").ways) == {"P2P": 2, "NET/IB": 4}
+    line = "h:1:2 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3{}"
+    log = nccl_log("\n".join(line.format(end) for end in ("", "/GDRDMA", "(2)/GDRDMA/Shared")))
+    assert dict(log.ways) == {"NET/IB": 1, "NET/IB/GDRDMA": 2}
     log = read("nvls")
     assert log.channels == 2 and log.nvls is False and read("ib").nvls is None
+
+
+def test_infiniband_without_gpudirect_is_a_sign():
+    assert "without GPUDirect RDMA" in words("channels") and "nvidia-peermem" in words("channels")
+    said = "h:1:2 [0] NCCL INFO NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    assert len(nccl_signs(nccl_log(said))) == 1
+    near = "h:1:2 [5] NCCL INFO Channel 03/0 : 5[5] -> 12[4] [send] via NET/IB/3/GDRDMA"
+    assert nccl_signs(nccl_log(near)) == []
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ def test_planner_is_the_theorys_under_both_assumptions() -> None:
     assert f"under cautious assumptions {plans[1].mfu(best.steps_s[1]):.1%}" in panel.text
     assert f"sturdiest: {told(sturdiest.option)}" in panel.text
     assert sturdiest.option != best.option
-    assert f"at worst {sturdiest.loss:.1%} behind the best" in panel.text
+    assert f"at worst {sturdiest.regret:.1%} behind the best" in panel.text
 
 
 def told(option: PlannedLayout) -> str:

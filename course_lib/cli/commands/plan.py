@@ -137,14 +137,14 @@ def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:
     found = fastest(plans, 1)
     if not found:
         return []
-    losing, best = found[0].loss, sturdy(plans, 1)[0]
+    losing, best = found[0].regret, sturdy(plans, 1)[0]
     verdict = f"The fastest layout above is within {losing:.1%} of the best under either."
     if losing > NEAR_THE_TOP:
         verdict = (
             f"The fastest layout above loses {losing:.1%} where it does worst; the first one here "
-            f"loses {best.loss:.1%}."
+            f"loses {best.regret:.1%}."
         )
-    title = "Under either set of assumptions, the best layout of each mesh, the least loss first:"
+    title = "Under either set of assumptions, the best layout of each mesh, the least regret first:"
     return ["", title, explain_sturdy(both, most), verdict]
 
 
@@ -195,7 +195,7 @@ def _plan_data(
             {
                 **one.option.as_dict(),
                 "steps_s": dict(zip(both, one.steps_s, strict=True)),
-                "loss": one.loss,
+                "regret": one.regret,
             }
             for one in sturdy(plans, top)
         ],

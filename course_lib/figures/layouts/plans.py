@@ -41,10 +41,10 @@ def ranked_layouts(
     _legend(sheet, plan, top - 18)
     width = _TIME_WIDTH if careful is None else _TIME_WIDTH_OF_TWO
     slowest = max((max(one.steps_s) for one in options), default=1.0)
-    least = min((one.loss for one in options), default=0.0)
+    least = min((one.regret for one in options), default=0.0)
     for row, (one, step) in enumerate(zip(options, steps, strict=True)):
         y = top + _ROW * row
-        marked = careful is not None and (one.sturdy or one.loss == least)
+        marked = careful is not None and (one.sturdy or one.regret == least)
         sheet.write(0, y + 4, f"{_STURDY} " * marked + layout_words(plan, one.option))
         _time(sheet, plan, (one, step), (width / slowest, y + 10))
         _memory(sheet, plan, one.option, y)
@@ -73,13 +73,13 @@ def sentence(
     if not options:
         return f"{title}: no layout fits; {rejections}."
     best, step = options[0]
-    sturdiest = min((one for one, _ in options), key=lambda one: one.loss)
+    sturdiest = min((one for one, _ in options), key=lambda one: one.regret)
     judged = ""
     if len(best.steps_s) > 1:
         judged = (
             f"; under cautious assumptions it takes {format_number(best.steps_s[1])} s; the "
             f"sturdiest is {layout_words(plan, sturdiest.option)}, {_seconds(sturdiest)}, at worst "
-            f"{sturdiest.loss:.0%} behind the best"
+            f"{sturdiest.regret:.0%} behind the best"
         )
     return (
         f"{title}: the fastest is {layout_words(plan, best.option)}, "

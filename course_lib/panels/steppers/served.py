@@ -19,14 +19,14 @@ UNTIL_S = 0.16
 _BOUNDS = {"together": 0, "at most 1 ahead": 1, "at most 2 ahead": 2, "nobody waits": None}
 
 
-def served(rule: str = "nobody waits", slow_ms: int = 120) -> Stepper:
+def served(rule: str = "nobody waits", slow_ms: int = 125) -> Stepper:
     """Three trainers and a server; what is shown is a `ServedSteps` and a step of it.
 
     Raises ValueError for starting values that are not offered.
     """
     controls = {
         "rule": choice("who waits", rule, list(_BOUNDS)),
-        "slow_ms": listed("trainer 2 takes", slow_ms, {str(ms): ms for ms in (30, 60, 120)}, "ms"),
+        "slow_ms": listed("trainer 2 takes", slow_ms, {str(ms): ms for ms in (30, 60, 125)}, "ms"),
     }
     return Stepper(controls, _story)
 

@@ -18,6 +18,8 @@ _LLAMA = MODELS["llama2-70b"]
 # "4M tokens" (github.com/meta-llama/llama, MODEL_CARD.md), read as 1024 of its sequences.
 _LLAMA_BATCH_TOKENS = 1024 * 4096
 _NOTES_FLOP_PER_S = 330e12
+# Of a layer, for each token and number of h: all, 10 + 24, as the notes count; its input in bf16.
+_KEPT_BYTES, _INPUT_BYTES = 34, 2
 
 
 @checked
@@ -90,9 +92,9 @@ def _memory(plan: NotesPlan) -> tuple[Claim, ...]:
         Claim(
             "with 8 groups of 10 layers still 16 times",
             16,
-            2 * 8,
-            plan.held,
-            "8 stages of 10 layers keep 8 micro-batches: 80 layers again, and no group helps",
+            2 * stages / 10,
+            plan.held * _INPUT_BYTES / _KEPT_BYTES + 1 / stages,
+            "a stage keeps its layer's input for p micro-batches, and one layer is whole at a time",
             "times",
         ),
         Claim(

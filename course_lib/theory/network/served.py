@@ -119,8 +119,8 @@ def largest_stable_rate(late: int, curvature: float = 1.0) -> float:
     """Gradient descent with gradients `late` updates old converges below this learning rate.
 
     2 · sin(π / (2 · (2 · late + 1))) / curvature, on a quadratic whose largest second derivative is
-    `curvature`: 2 without a delay, 1 with 1, about π / (2 · late) with many. Source: Levin and May
-    1976, "A note on difference-delay equations", Theoretical Population Biology 9.
+    `curvature`: 2 without a delay, 1 with 1, about π / (2 · late + 1) with more. Source: Levin and
+    May 1976, "A note on difference-delay equations", Theoretical Population Biology 9.
     """
     whole("late", late, least=0, most=10**9)
     number("curvature", curvature, above=0)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MOST_SHOWN = 10_000  # options that are made at once
-# A layout that loses no more under any assumptions is near the top: predictions err by as much.
+# A layout with no more regret is near the top: predictions err by as much.
 NEAR_THE_TOP = 0.05
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
@@ -63,17 +63,17 @@ class PlannedLayout:
 class Judged:
     """A layout with the seconds of its step under each of several assumptions.
 
-    `loss`: its time over that of the best layout, minus 1, where that is largest.
+    `regret`: its time over that of the best layout, minus 1, where that is largest.
     """
 
     option: PlannedLayout
     steps_s: tuple[float, ...]
-    loss: float
+    regret: float
 
     @property
     def sturdy(self) -> bool:
         """Whether it is near the top under all of them."""
-        return self.loss <= NEAR_THE_TOP
+        return self.regret <= NEAR_THE_TOP
 
 
 @dataclass(frozen=True)
@@ -276,9 +276,9 @@ class Plan:
 
 @checked
 def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
-    """The `count` meshes that lose least under the worst of several assumptions.
+    """The `count` meshes of the least regret under several assumptions.
 
-    Each comes with the layout of it that loses least. `plans` answer one question under different
+    Each comes with the layout of it that has the least. `plans` answer one question under different
     assumptions, as `Plan.under` gives them. Memory and time of a layout itself are those of the
     first plan. Raises ValueError for no plans and for different layouts.
     """
@@ -311,8 +311,8 @@ def explain_sturdy(plans: Mapping[str, Plan], count: int = 5) -> str:
     lines = []
     for one in best:
         times = "".join(f"{seconds:9.3f} s" for seconds in one.steps_s)
-        lines.append(f"{times} {one.loss:6.1%} {_columns(one.option)}")
-    return "\n".join([*names, f"{head}   loss {_HEAD}", *lines])
+        lines.append(f"{times} {one.regret:8.1%} {_columns(one.option)}")
+    return "\n".join([*names, f"{head}   regret {_HEAD}", *lines])
 
 
 def _same_layouts(plans: Sequence[Plan]) -> Plan:
@@ -335,10 +335,10 @@ def _worst(plans: Sequence[Plan], numbers: "NDArray[intp]") -> "NDArray[float64]
 
 def _judged(plans: Sequence[Plan], numbers: "NDArray[intp]") -> tuple[Judged, ...]:
     """The layouts with these numbers."""
-    losses = (_worst(plans, numbers) - 1).tolist()
+    regrets = (_worst(plans, numbers) - 1).tolist()
     return tuple(
-        Judged(plans[0]._option(at), tuple(float(each._time[at]) for each in plans), loss)
-        for at, loss in zip(numbers.tolist(), losses, strict=True)
+        Judged(plans[0]._option(at), tuple(float(each._time[at]) for each in plans), regret)
+        for at, regret in zip(numbers.tolist(), regrets, strict=True)
     )
 
 

@@ -16,6 +16,13 @@ def test_the_sums_of_the_notes_are_right_wherever_they_say_how():
     assert all(claim.verdict.startswith("right") for claim in told)
 
 
+def test_groups_of_ten_layers_leave_the_stages_as_they_are():
+    for stages in (80, 40):
+        (claim,) = (it for it in plan_2048(NotesPlan(stages=stages)).claims if "groups" in it.words)
+        assert claim.own_terms == 2 * stages / 10
+        assert claim.found == pytest.approx((stages * 2 + 34) / (stages * 34))
+
+
 def test_the_right_numbers_are_those_of_chapters_4_11_and_13():
     found = {claim.words: claim.found for claim in plan_2048().claims}
     assert found["a training step takes 48 s"] == pytest.approx(162, abs=1)

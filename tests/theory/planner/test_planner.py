@@ -420,7 +420,7 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         for guess in (OPTIMISTIC, CAUTIOUS)
     ]
     found = sturdy(plans, 3)
-    losses = [one.loss for one in found]
+    losses = [one.regret for one in found]
     assert losses == sorted(losses)
     assert (
         len({(one.option.layout.tp, one.option.layout.pp, one.option.layout.cp) for one in found})
@@ -432,7 +432,7 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         slower = [
             time / each.best(1)[0].step_s - 1 for time, each in zip(times, plans, strict=True)
         ]
-        assert one.loss == pytest.approx(max(slower))
+        assert one.regret == pytest.approx(max(slower))
         assert one.sturdy == (max(slower) <= 0.05)
     assert tuple(one.option for one in fastest(plans, 4)) == plans[0].meshes(4)
     # Nobody does better: not even those that win under one of the two.
@@ -519,11 +519,11 @@ def test_a_table_tells_assumptions_by_name_and_layouts_with_both_times():
     assert set(lines[:3]) == {f"assumed: {part}" for part in both}
     assert lines[3] == "as usual: hidden at most: tp 0%, cp 100%, ep 0%, dp 100%, pp 0%"
     assert lines[4] == "with care: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%"
-    assert lines[5].split()[:5] == ["as", "usual", "with", "care", "loss"]
+    assert lines[5].split()[:5] == ["as", "usual", "with", "care", "regret"]
     assert max(map(len, lines)) <= 100
     for line, one in zip(lines[6:], sturdy(tuple(plans.values()), 2), strict=True):
         seconds = [f"{time:.3f}" for time in one.steps_s]
-        assert line.split()[:5:2] == [*seconds, f"{one.loss:.1%}"]
+        assert line.split()[:5:2] == [*seconds, f"{one.regret:.1%}"]
         assert f"{one.option.layout.accumulation}" in line.split()
 
 
