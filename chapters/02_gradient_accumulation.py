@@ -215,8 +215,8 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
     expect(factor, lengths[name], within=1e-3, label=f"too long, {name}")
 
 # %%
-told = {name: f"{length:,.0f} ×" for name, length in lengths.items()}
-figures.bars(lengths, told, "How long the gradient is", style.GRADIENTS, tens=True)
+title = "How long the gradient is"
+figures.bars(lengths, "{:,.0f} ×".format, title, style.GRADIENTS, tens=True)
 
 # %% [markdown]
 # **Dividing by the number of micro-batches.** This is the popular recipe:

@@ -828,6 +828,7 @@ figures.lines(
     curves,
     "GPUs that share each matrix, t",
     "ms for a layer of 70B, forward and backward",
+    "A layer, cut over more and more GPUs",
     doubling=(True, True),
     mark={"one server": 8},
 )

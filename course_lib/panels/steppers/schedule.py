@@ -68,7 +68,7 @@ def _each(counts: list[float]) -> str:
 
 def _caption(line: Timeline, moment: Moment) -> str:
     """What starts, and what has just been freed."""
-    time = f"Time {moment.time:.4g} of {line.makespan:.4g}"
+    time = f"After {moment.time:.4g} of {line.makespan:.4g} units of time"
     if moment.time == line.makespan:
         return f"{time}: the last backward pass is over, and nothing is held any more."
     doing: dict[str, list[str]] = {}
