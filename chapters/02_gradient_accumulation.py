@@ -730,7 +730,7 @@ figures.loss(
 # **Explain.** There is one exchange per update, and each rank works on 8 samples for it. So the price of a sample is an eighth of the gradients, and it falls
 # as the accumulation grows. The number of ranks does not matter.
 #
-# One curve hides the other, because the training is the same. At the first update the
+# There is one curve, because the training is the same. At the first update the
 # gradients differ by about $10^{-7}$, the rounding of section 2.1. Later the two runs may
 # drift apart a little, since each update builds on the one before.
 #

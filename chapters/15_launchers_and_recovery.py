@@ -464,7 +464,7 @@ for one in wraps.wrappers:
 # %%
 held = {one.name: one.numbers for one in wraps.wrappers}
 learned = {name: "learns nothing" if name in stuck else "learns" for name in held}
-title = "Numbers on rank 0; with an optimizer built before the wrapping it …"
+title = "Numbers that rank 0 holds, and whether an early optimizer learns"
 figures.stacked_bars(held, title, totals=learned)
 
 # %% [markdown]

@@ -185,8 +185,8 @@ def test_curves_that_lie_on_one_another_say_how_far_apart_they_are() -> None:
     words = [text.get_text() for text in one.axes[0].get_legend().get_texts()]
     assert words == [
         "DDP",
-        "mine: differs from DDP by at most 2.4 · 10⁻⁷",
-        "the same: differs from DDP in no digit",
+        "mine: at most 2.4 · 10⁻⁷ away from DDP",
+        "the same: the same numbers as DDP",
         "other",
     ]
     assert [len(line.get_xdata()) for line in one.axes[0].lines] == [3, 0, 0, 3]

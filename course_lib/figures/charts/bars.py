@@ -48,15 +48,15 @@ def bars(
     scale = "; on a logarithmic scale" if tens else ""
     drawing = Drawing(bottom + (18 if tens else 4), f"{title}. {sentence}{scale}.")
     drawing.title(title)
+    place: Callable[[float], float]
+    place, half = lambda amount: left + amount * room / (max(sizes) or 1.0), 0.0
     if tens and callable(told):
         line = Line.around(sizes, _short(told), (left, left + room), logarithmic=True)
         line.draw(drawing, top - 4, bottom)
         place, half = line.place, _DOT / 2
-    else:
-        place, half = lambda amount: left + amount * room / (max(sizes) or 1.0), 0.0
     for row, (name, amount) in enumerate(amounts.items()):
         y, x = top + _ROW * row, place(amount)
-        drawing.write(left - 8, y + 12, name, align="right")
+        drawing.write(left - 8 - half, y + 12, name, align="right")
         if tens:
             after = x + half + 12 + width_pt(words[name], style.TEXT_PT)
             ways = [(left, x - half), (after, max(after, left + room))]

@@ -64,8 +64,8 @@ def _hidden(curves: Mapping[str, Sequence[float]]) -> dict[str, str]:
             alike = len(others) == len(values)
             apart = max(map(abs, map(sub, values, others))) if alike else math.inf
             if apart <= seen:
-                by = f"by at most {short(apart)}" if apart else "in no digit"
-                hidden[name] = f"{name}: differs from {before} {by}"
+                far = f"at most {short(apart)} away from" if apart else "the same numbers as"
+                hidden[name] = f"{name}: {far} {before}"
                 break
         else:
             drawn[name] = values
