@@ -350,8 +350,8 @@ print(re.search("accelerate launch: 1 of 2 ranks.*other losses", said)[0])
 equal = re.findall(r"(.+): 2 of 2 ranks.* losses off by (\S+)", said)
 ways = {name: float(off) for name, off in equal}
 assert len(ways) == 7
-title = "Losses on two ranks, off from those of one process by"
-figures.bars(ways, lambda off: f"{1e6 * off:,.1f} · 10⁻⁶", title, style.INK, tens=True)
+title = "Losses on two ranks: millionths off from those of one process"
+figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 
 # %%
 found = json.loads(recorded("launchers_worlds"))
