@@ -215,8 +215,8 @@ for method, factor in ((sums, labels.numel()), (means, len(pieces))):
     expect(factor, lengths[name], within=1e-3, label=f"too long, {name}")
 
 # %%
-told = {name: f"{length:,.0f} ×" for name, length in lengths.items()}
-figures.bars(lengths, told, "How long the gradient is", style.GRADIENTS, tens=True)
+title = "How long the gradient is"
+figures.bars(lengths, "{:,.0f} ×".format, title, style.GRADIENTS, tens=True)
 
 # %% [markdown]
 # **Dividing by the number of micro-batches.** This is the popular recipe:
@@ -732,7 +732,7 @@ figures.loss(
 # **Explain.** There is one exchange per update, and each rank works on 8 samples for it. So the price of a sample is an eighth of the gradients, and it falls
 # as the accumulation grows. The number of ranks does not matter.
 #
-# One curve hides the other, because the training is the same. At the first update the
+# There is one curve, because the training is the same. At the first update the
 # gradients differ by about $10^{-7}$, the rounding of section 2.1. Later the two runs may
 # drift apart a little, since each update builds on the one before.
 #

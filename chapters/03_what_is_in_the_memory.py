@@ -434,7 +434,8 @@ curves = {
     name: [(code, level) for code, level in enumerate(levels.tolist()) if level]
     for name, levels in maps.items()
 }
-figures.lines(curves, "code", "level of a variance", doubling=(False, True))
+title = "256 levels for a variance"
+figures.lines(curves, "code", "level of a variance", title, doubling=(False, True))
 
 # %%
 variances = torch.tensor([1.0, 0.0001])
@@ -845,7 +846,7 @@ reach = {
     name: (its.smallest_normal * its.eps, its.smallest_normal, its.max)
     for name, its in limits.items()
 }
-figures.number_ranges(reach)
+figures.number_ranges(reach, "How far the numbers of each format reach")
 
 # %%
 fp16 = limits["fp16"]
@@ -971,6 +972,7 @@ assert of_logits.abs().median() < fp16.smallest_normal / 4
 # %%
 figures.number_ranges(
     {name: reach[name] for name in ("bf16", "fp16", "fp8, E4M3")},
+    "Where a typical gradient lies",
     {"gradient of a logit": of_logits.abs().median().item()},
 )
 
@@ -1009,7 +1011,11 @@ for update in range(60):
 
 # %%
 figures.lines(
-    {"scale": list(enumerate(scales))}, "update", "loss scale", doubling=(False, True)
+    {"scale": list(enumerate(scales))},
+    "update",
+    "loss scale",
+    "The loss scale climbs until a gradient overflows",
+    doubling=(False, True),
 )
 
 # %%
@@ -1042,6 +1048,7 @@ figures.lines(
     },
     "loss scale, as a power of two",
     "% of the gradients",
+    "Gradients that fp16 spoils",
     mark={"65,536": 16},
 )
 
@@ -1169,7 +1176,11 @@ errors = {
     for name, way in ways.items()
 }
 figures.lines(
-    errors, "factor of one feature", "other features off, %", doubling=(True, False)
+    errors,
+    "factor of one feature",
+    "other features off, %",
+    "What one large feature does to the others",
+    doubling=(True, False),
 )
 
 # %%

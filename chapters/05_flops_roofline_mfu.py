@@ -315,7 +315,8 @@ curves = {
     ]
     for percent in (30, 40, 50)
 }
-figures.lines(curves, "H100", "days", doubling=(True, True), level={"a week": 7})
+title = "LLaMA-2 7B, 2T tokens: days of training"
+figures.lines(curves, "H100", "days", title, doubling=(True, True), level={"a week": 7})
 
 # %%
 in_a_week = 64 * rent.days / 7
@@ -402,7 +403,10 @@ ridges = {
 }
 curve = [(2**power, mlp_intensity(2**power)) for power in range(5, 13)]
 curves = {"MLP of LLaMA-2 7B": curve, "tokens": [(t, t) for t, _ in curve]}
-figures.lines(curves, "tokens", "FLOP per byte", doubling=(True, True), level=ridges)
+title = "More tokens at once, more FLOP for each byte"
+figures.lines(
+    curves, "tokens", "FLOP per byte", title, doubling=(True, True), level=ridges
+)
 
 # %%
 h100_ridge, h200_ridge = ridges.values()
@@ -474,7 +478,8 @@ curves = {
     name: [(t, rate / 1e9) for t, rate in rates.items()]
     for name, rates in (("roofline", allowed), ("measured", reached))
 }
-figures.lines(curves, "tokens", "GFLOP/s", doubling=(True, True))
+title = "A matrix of 2048 × 2048 on this machine"
+figures.lines(curves, "tokens", "GFLOP/s", title, doubling=(True, True))
 
 # %% [markdown]
 # **Explain.** The shape is right; the heights are only approximate. Points fall below the roofline because a product of few rows does not
@@ -648,7 +653,8 @@ def mfu_at(hidden):
 
 by_width = [(hidden, mfu_at(hidden)) for hidden in (32, 64, 128, 256, 512)]
 curve = {"this machine": by_width}
-figures.lines(curve, "hidden size", "MFU, %", doubling=(True, False))
+title = "MFU of a small GPT, by its hidden size"
+figures.lines(curve, "hidden size", "MFU, %", title, doubling=(True, False))
 
 # %% [markdown]
 # Where this was written, it went from 17 % at hidden size 32 to 83 % at 512.

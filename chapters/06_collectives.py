@@ -679,7 +679,7 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## 6.6 Reading data sheets and benchmarks
 #
-# On the left what the data sheet says; behind each bar, what one GPU can send, one way:
+# On the left what the data sheet says; behind each bar, what one GPU can send and, at the same time, receive:
 
 # %%
 a100, b200 = hardware.accelerator("A100-SXM-80GB"), hardware.accelerator("B200-SXM")
@@ -697,8 +697,11 @@ rows = {
 }
 figures.stacked_bars(
     rows,
-    "Data sheets, and one way",
-    totals={row: f"{wire.bytes_per_s / 1e9:g} GB/s" for row, wire in sheets.items()},
+    "Data sheets, and both ways of a link",
+    totals={
+        row: "{0:g} + {0:g} GB/s".format(wire.bytes_per_s / 1e9)
+        for row, wire in sheets.items()
+    },
     told=lambda rate: f"{rate / 1e9:g} GB/s",
     colours={"one way": style.MESSAGES, "other way": style.IDLE},
 )
@@ -811,6 +814,7 @@ figures.lines(
     curves,
     "size of the all-reduce, MiB",
     "busbw, GB/s",
+    "What the benchmark prints, by size",
     doubling=(True, False),
     level={"NVLink, one way": 450, "eight rails": 384},
 )

@@ -125,7 +125,8 @@ for name in ("gpt2-1.5b", "llama2-7b", "llama2-13b"):
     gb = 4 * models.MODELS[name].parameters().total / 1e9
     bars[name] = {"weights": gb, "gradients": gb, "optimizer": 2 * gb}
 room = hardware.accelerator("H100-SXM").memory_bytes / 1e9
-figures.stacked_bars(bars, "", "{:.0f} GB".format, limit=("one H100", room))
+title = "What each GPU holds, in fp32"
+figures.stacked_bars(bars, title, "{:.0f} GB".format, limit=("one H100", room))
 
 # %%
 assert sum(bars["llama2-7b"].values()) > room
@@ -157,6 +158,7 @@ figures.lines(
     },
     "GPUs",
     "tokens on a GPU",
+    "Strong and weak scaling",
     doubling=(True, True),
     mark={"one sequence each": 1024},
 )
@@ -303,11 +305,10 @@ figures.who_did_what(rows, "Backward, from the loss to the input")
 three = [Gradient(name, 10_000_000, 0.005) for name in "cba"]
 slow = hardware.Link("1 GB/s", bytes_per_s=1e9)
 together = ddp_timeline(three, 2, slow, cap_bytes=30_000_000, first_bytes=30_000_000)
-figures.bucket_timeline(together, "One bucket of 30 MB")
-
-# %%
 by_hand = ddp_timeline(three, ranks=2, link=slow, cap_bytes=10_000_000)
-figures.bucket_timeline(by_hand, "Three buckets of 10 MB")
+figures.bucket_timeline(
+    {"One bucket of 30 MB": together, "Three buckets of 10 MB": by_hand}
+)
 
 # %% [markdown]
 # The backward pass ends at 15 ms. What comes after is **exposed**, the part of the communication overhead (通信开销) that costs time: 30 ms with one bucket, 20 ms with three. The rest, 0 and 10 ms, is
@@ -818,7 +819,7 @@ assert ours == [buckets] * 3
 assert theirs == [[4 * parameters], buckets, buckets]
 
 # %%
-rows, colours = {}, (style.MESSAGES, style.SKY)
+rows, colours = {}, (style.MESSAGES, style.lighter(style.MESSAGES))
 for who, three_of_them in {"library": theirs, "by hand": ours}.items():
     for number, one_pass in enumerate(three_of_them, start=1):
         parts = {str(place): size for place, size in enumerate(one_pass, start=1)}
@@ -1385,10 +1386,9 @@ late, early = (
     )
     for overlap in (False, True)
 )
-figures.bucket_timeline(late, "One graph: all gradients come at its end")
-
-# %%
-figures.bucket_timeline(early, "Cut at the buckets")
+figures.bucket_timeline(
+    {"One graph: all gradients come at its end": late, "Cut at the buckets": early}
+)
 
 # %% [markdown]
 # PyTorch's authors measured it on 64 GPUs with six models: compiled DDP was up to 25 % slower than DDP that is not compiled; with the cuts at most 1 % slower and up to 15 % faster

@@ -476,7 +476,10 @@ curves = {
     "computing": [(0, 0), (4096, 4096 * token_ms)],
     "messages": [(0, messages_ms), (4096, messages_ms)],
 }
-figures.lines(curves, "tokens on each GPU", "ms for a layer", mark={"1,461": found})
+title = "From 1,461 tokens on, computing hides the messages"
+figures.lines(
+    curves, "tokens on each GPU", "ms for a layer", title, mark={"1,461": found}
+)
 
 # %% [markdown]
 # **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. In the backward pass a layer sends 6 bytes and does 4 FLOP for each weight and token, so $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
@@ -612,7 +615,10 @@ curves = {
     name: [(100 * k / (len(held) - 1), size / 1e6) for k, size in enumerate(held)]
     for name, held in built.items()
 }
-figures.lines(curves, "part of the building, in % of all changes", "MB in tensors")
+across = "part of the building, in % of all changes"
+figures.lines(
+    curves, across, "MB in tensors", "A model built whole, and tensor by tensor"
+)
 
 # %% [markdown]
 # **Explain.** The embedding (128 × 64) and the positions (32 × 64) stay from the beginning to the end. Of all else there is one tensor at a time, and the largest

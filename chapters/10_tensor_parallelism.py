@@ -853,6 +853,7 @@ figures.lines(
     curves,
     "GPUs that share each matrix, t",
     "ms for a layer with h = 8192, forward and backward",
+    "A layer, cut over more and more GPUs",
     doubling=(True, True),
     mark={"one server": 8},
 )

@@ -836,16 +836,15 @@ whole = worst_stage(replace(job, layout=replace(on_8k, reduce="update")))[1].tot
 peak = memory_timeline(job, fullest).peak_bytes
 all_first = memory_timeline(replace(job, layout=replace(on_8k, group=32)), fullest)
 sizes = {
-    "a reduction per update": {"peak": whole},
-    "per group of 16": {"peak": peak},
-    "one group of 32": {"peak": all_first.peak_bytes},
+    "a reduction per update": whole,
+    "per group of 16": peak,
+    "one group of 32": all_first.peak_bytes,
 }
-told = {name: f"{size['peak'] / 1e9:.1f} GB" for name, size in sizes.items()}
-colours = {"peak": style.ACTIVATIONS}
-title = "Stage 1 of Llama 3 405B on 8192 GPUs"
+title = "Peak of stage 1 of Llama 3 405B on 8192 GPUs"
+marks = {f"one GPU: {h100.memory_bytes / 1e9:.1f} GB": h100.memory_bytes}
 assert h100.memory_bytes < peak < 1.01 * h100.memory_bytes < whole
-figures.stacked_bars(
-    sizes, title, units.format_bytes, told, colours=colours, limit=limit
+figures.bars(
+    sizes, lambda size: f"{size / 1e9:.1f} GB", title, style.ACTIVATIONS, marks=marks
 )
 
 # %% [markdown]

@@ -359,8 +359,8 @@ print(re.search("accelerate launch: 1 of 2 ranks.*other losses", said)[0])
 equal = re.findall(r"(.+): 2 of 2 ranks.* losses off by (\S+)", said)
 ways = {name: float(off) for name, off in equal}
 assert len(ways) == 7
-title = "Losses on two ranks, off from those of one process by"
-figures.bars(ways, lambda off: f"{1e6 * off:,.1f} · 10⁻⁶", title, style.PALE, tens=True)
+title = "Losses on two ranks: millionths off from those of one process"
+figures.bars(ways, lambda off: f"{1e6 * off:,.1f}", title, style.INK, tens=True)
 
 # %%
 found = json.loads(recorded("launchers_worlds"))
@@ -473,7 +473,7 @@ for one in wraps.wrappers:
 # %%
 held = {one.name: one.numbers for one in wraps.wrappers}
 learned = {name: "learns nothing" if name in stuck else "learns" for name in held}
-title = "Numbers on rank 0; with an optimizer built before the wrapping it …"
+title = "Numbers that rank 0 holds, and whether an early optimizer learns"
 figures.stacked_bars(held, title, totals=learned)
 
 # %% [markdown]
@@ -517,7 +517,13 @@ def whole_and_pieces():
 assert together < 1e-5
 off = {"of its own rows": own, "of a DTensor": together}
 title = "Each rank's update, off from that of the whole matrix by"
-figures.bars(off, lambda part: f"{100 * part:.2g} %", title, style.GRADIENTS, tens=True)
+figures.bars(
+    off,
+    lambda part: f"{units.format_number(100 * part, 2)} %",
+    title,
+    style.GRADIENTS,
+    tens=True,
+)
 
 # %%
 torch.manual_seed(0)

@@ -1007,8 +1007,8 @@ figures.rank_mesh(eight.places, version.sent)
 for what, total in version.sent.items():
     axis = f"small, {what.split()[0]}"
     handed[axis] = handed.get(axis, 0) + total.size_bytes
-told = {name: units.format_bytes(size) for name, size in handed.items()}
-figures.bars(handed, told, "70B by theory, the small model counted", tens=True)
+title = "70B by theory, the small model counted"
+figures.bars(handed, units.format_bytes, title, tens=True)
 
 # %% [markdown]
 # **Explain.** The same axes, and far fewer bytes. Every row of the report is exact, axis by axis, and the gradient equals that of one process up to the rounding of fp32. With your own parts, this is *your* library: rank 0's messages came out of your mesh, your pair of cut matrices, your pipeline and your ring. `keep_run` keeps all of it for the report. (dp: two layers of $12h^2/2$ weights, the table and the positions are 55,296 numbers of 4 B; biases and norms add 2 %.)

@@ -68,4 +68,4 @@ def _view(
         ("weak scaling", f"{ranks} ranks do the work of {ranks * result.efficiency:.1f} GPUs"),
     )
     title = f"{model} on {ranks} ranks, buckets of {bucket_mib} MiB"
-    return View(result, rows, lambda: figure.bucket_timeline(result, title))
+    return View(result, rows, lambda: figure.bucket_timeline({title: result}))

@@ -47,7 +47,9 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         tens=True,
         marks={"ridge of NVLink": 2199, "ridge of the network": 19_788},
     ),
-    "bars with a mark": lambda: figures.bars({"a": 3.0}, "{:.0f}".format, marks={"least": 5.0}),
+    "bars with a mark": lambda: figures.bars(
+        {"a": 3.0}, "{:.0f}".format, TITLE, marks={"least": 5.0}
+    ),
     "lines": lambda: figures.lines(
         {"a": [(1, 5.0), (1024, 4.9)], "b": [(1, 5.0), (1024, 5.0)]},
         "GPUs",
@@ -57,12 +59,12 @@ CHARTS: dict[str, Callable[[], Drawing | figures.Sheet]] = {
         level={"limit": 5},
         mark={"here": 512},
     ),
-    "lines, tiny": lambda: figures.lines({"a": [(0, 0.0), (1, 0.003)]}, "updates", "rate"),
+    "lines, tiny": lambda: figures.lines({"a": [(0, 0.0), (1, 0.003)]}, "updates", "rate", TITLE),
     "lines, next to nothing": lambda: figures.lines(
-        {"a": [(0, 2.4e-7), (64, 0.25)]}, "code", "level", doubling=(False, True)
+        {"a": [(0, 2.4e-7), (64, 0.25)]}, "code", "level", "levels", doubling=(False, True)
     ),
     "lines, doubling": lambda: figures.lines(
-        {"a": [(3, 1e-3), (5, 1e6)]}, "x", "y", doubling=(True, True)
+        {"a": [(3, 1e-3), (5, 1e6)]}, "x", "y", TITLE, doubling=(True, True)
     ),
     "events": lambda: figures.event_order(EVENTS, ["a", "b", "c", "d"]),
     "one event": lambda: figures.event_order(EVENTS[:1], ["a"]),
@@ -139,13 +141,15 @@ BAD_CHARTS: list[Callable[[], object]] = [
     lambda: figures.loss({"a": []}),
     lambda: figures.overlap({}),
     lambda: figures.overlap({"a": ([], [(0, 1)])}),
-    lambda: figures.bars({}, str),
-    lambda: figures.bars({"a": 0}, str, tens=True),
-    lambda: figures.bars({"a": 1}, str, tens=True, marks={"b": 0}),
-    lambda: figures.bars({"a": 1}, str, marks={"b": -1}),
-    lambda: figures.lines({}, "x", "y"),
-    lambda: figures.lines({"a": [(1, 2)]}, "x", "y"),
-    lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", doubling=(True, False)),
+    lambda: figures.bars({}, str, "t"),
+    lambda: figures.bars({"a": 0}, str, "t", tens=True),
+    lambda: figures.bars({"a": 1}, str, "t", tens=True, marks={"b": 0}),
+    lambda: figures.bars({"a": 1}, {"a": "1"}, "t", tens=True),
+    lambda: figures.bars({"a": 1}, str, "t", marks={"b": -1}),
+    lambda: figures.lines({}, "x", "y", "t"),
+    lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", ""),
+    lambda: figures.lines({"a": [(1, 2)]}, "x", "y", "t"),
+    lambda: figures.lines({"a": [(0, 2), (1, 2)]}, "x", "y", "t", doubling=(True, False)),
     lambda: figures.event_order([], ["a"]),
     lambda: figures.event_order(EVENTS, ["a", "b"]),
     lambda: figures.event_order(EVENTS, list("abcde")),

@@ -54,20 +54,21 @@ class Drawn:
         return self.sheet.findobj(PathPatch)
 
     @cached_property
-    def filled(self) -> list[tuple[str, Path]]:
-        """What is filled in the order in which it is drawn: colour and outline."""
+    def filled(self) -> list[tuple[str, Path, bool]]:
+        """What is filled in the order in which it is drawn: colour, outline, whether hatched."""
         found = []
         for patch in self.patches:
             if patch.get_facecolor()[3]:
                 fill = to_hex(patch.get_facecolor()).upper()
                 path = patch.get_path().transformed(patch.get_transform())
-                found += [(fill, Path(corners)) for corners in path.to_polygons()]
+                hatched = bool(patch.get_hatch())
+                found += [(fill, Path(corners), hatched) for corners in path.to_polygons()]
         return found
 
     @cached_property
     def boxes(self) -> list[tuple[str, Bbox]]:
         """The filled boxes among them: colour and place."""
-        return [(fill, path.get_extents()) for fill, path in self.filled if len(path) == 5]
+        return [(fill, path.get_extents()) for fill, path, _ in self.filled if len(path) == 5]
 
 
 def draw(picture: Picture) -> Drawn:
@@ -81,7 +82,7 @@ def draw(picture: Picture) -> Drawn:
 
 def faults(drawn: Drawn) -> list[str]:
     """Everything that is wrong with the figure, in words."""
-    checks = (cut, overlapping, scientific, unreadable, running_over)
+    checks = (cut, overlapping, scientific, unreadable, hatched, running_over)
     return [fault for check in checks for fault in check(drawn)]
 
 
@@ -114,11 +115,19 @@ def scientific(drawn: Drawn) -> Iterator[str]:
 def unreadable(drawn: Drawn) -> Iterator[str]:
     """Words with too little contrast, on the page or on a box, in the light or the dark theme."""
     for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
-        colour, ground = to_hex(label.get_color()).upper(), _ground(drawn, box)
+        colour, (ground, _) = to_hex(label.get_color()).upper(), _ground(drawn, box)
         for theme, colours in (("light", LIGHT), ("dark", DARK)):
             ratio = contrast(colours.get(colour, colour), colours.get(ground, ground))
             if ratio < LEAST_CONTRAST:
                 yield f"{text!r}, {colour} on {ground}: {ratio:.2f} to 1 in the {theme} theme"
+
+
+def hatched(drawn: Drawn) -> Iterator[str]:
+    """Thin words on a hatch."""
+    for label, (text, box) in zip(drawn.labels, drawn.extents, strict=True):
+        fill, lines = _ground(drawn, box)
+        if lines and label.get_fontweight() != "bold":
+            yield f"{text!r} stands thin on hatched {fill}"
 
 
 def running_over(drawn: Drawn) -> Iterator[str]:
@@ -161,8 +170,8 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def _ground(drawn: Drawn, words: Bbox) -> str:
-    """The colour below the middle of the words."""
+def _ground(drawn: Drawn, words: Bbox) -> tuple[str, bool]:
+    """The colour below the middle of the words, and whether it is hatched."""
     x, y = (words.x0 + words.x1) / 2, (words.y0 + words.y1) / 2
-    below = [fill for fill, path in drawn.filled if path.contains_point((x, y))]
-    return below[-1] if below else style.WHITE
+    below = [(fill, lines) for fill, path, lines in drawn.filled if path.contains_point((x, y))]
+    return below[-1] if below else (style.WHITE, False)

@@ -111,9 +111,10 @@ COURSE: dict[str, Callable[[], Drawing | figures.Sheet]] = {
     "products, small": lambda: figures.matrix_products(linear_products(1, 1, 1)[:1]),
     "number ranges": lambda: figures.number_ranges(
         {"bf16": (9.2e-41, 1.2e-38, 3.4e38), "fp16": (6e-8, 6.1e-5, 65504.0)},
+        "Where a gradient lies",
         {"a gradient": 1.5e-5, "a sum": 2e30},
     ),
-    "number ranges, one": lambda: figures.number_ranges({"whole": (1.0, 1.0, 2.0)}),
+    "number ranges, one": lambda: figures.number_ranges({"whole": (1.0, 1.0, 2.0)}, "One format"),
     "paid time": lambda: figures.paid_time(PAID),
     "paid time, all of it": lambda: figures.paid_time(USED_UP),
     "paid time, little of it": lambda: figures.paid_time(LOST),
@@ -127,8 +128,8 @@ BAD_COURSE: list[Callable[[], object]] = [
     lambda: figures.samples_by_rank([]),
     lambda: figures.samples_by_rank([[]]),
     lambda: figures.tried_batches([], 1),
-    lambda: figures.number_ranges({}),
-    lambda: figures.number_ranges({"falling": (1.0, 0.5, 2.0)}),
-    lambda: figures.number_ranges({"fine": (1.0, 1.0, 2.0)}, {"zero": 0.0}),
+    lambda: figures.number_ranges({}, "t"),
+    lambda: figures.number_ranges({"falling": (1.0, 0.5, 2.0)}, "t"),
+    lambda: figures.number_ranges({"fine": (1.0, 1.0, 2.0)}, "t", {"zero": 0.0}),
     lambda: figures.course_map([outline.Entry(99, "Further")], [], []),
 ]

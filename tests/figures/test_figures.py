@@ -1,5 +1,6 @@
 """Figures: what they say, that they fit their sheet, and that they can share a page."""
 
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
@@ -17,7 +18,7 @@ from memory_figures import BAD_MEMORY, MEMORY, SMALL, TITLE
 from parallel_figures import BAD_PARALLEL, LIFE, PARALLEL, SPLIT
 from step_figures import BAD_STEPS, STEPS
 
-from course_lib import figures
+from course_lib import figures, outline
 from course_lib.figures import Sheet
 from course_lib.figures.paper import style
 from course_lib.theory.inputs.job import Job
@@ -111,6 +112,7 @@ def test_roles_are_told_apart(drawn: dict[str, Drawn]) -> None:
     """All fills are of one palette that colour-blind readers can tell apart."""
     palette = {style.BLUE, style.SKY, style.GREEN, style.YELLOW, style.ORANGE, style.VERMILION}
     palette |= {style.PINK, style.INK, style.GREY, style.PALE, style.WHITE}
+    palette.add(style.lighter(style.MESSAGES))  # the second kind of message
     for name, one in drawn.items():
         assert {fill for fill, _ in one.boxes} <= palette, name
 
@@ -160,6 +162,67 @@ def test_the_key_of_lanes_has_only_what_is_drawn() -> None:
     whole = figures.two_lanes({"predicted": LIFE.tasks}).to_svg()
     assert {word: word in few for word in words} == words
     assert all(word in whole for word in words)
+
+
+def test_the_map_s_arrows_keep_clear_of_other_boxes(drawn: dict[str, Drawn]) -> None:
+    one = drawn["map"]
+    chapters = [box.padded(-2) for _, box in one.boxes if box.width > 50]
+    arrows = [
+        patch.get_transform().transform(patch.get_path().vertices)
+        for patch in one.patches
+        if not patch.get_facecolor()[3]
+    ]
+    assert len(chapters) == len(outline.CHAPTERS) and len(arrows) == len(outline.steps())
+    for start, end in arrows:
+        way = [start + (end - start) * part / 100 for part in range(101)]
+        assert not [box for box in chapters for x, y in way if box.contains(x, y)]
+
+
+def test_curves_that_lie_on_one_another_say_how_far_apart_they_are() -> None:
+    first = [3.0, 2.5, 2.0]
+    apart = {"mine": [value + 2.4e-7 for value in first], "the same": first, "other": [3, 2.6, 2]}
+    one = figures.loss({"DDP": first, **apart})
+    words = [text.get_text() for text in one.axes[0].get_legend().get_texts()]
+    assert words == [
+        "DDP",
+        "mine: at most 2.4 · 10⁻⁷ away from DDP",
+        "the same: the same numbers as DDP",
+        "other",
+    ]
+    assert [len(line.get_xdata()) for line in one.axes[0].lines] == [3, 0, 0, 3]
+    assert all(text in one.sentence for text in words)
+    assert not checks.faults(checks.draw(one))
+
+
+def test_a_logarithmic_axis_has_no_bars_and_is_labelled(drawn: dict[str, Drawn]) -> None:
+    one = drawn["bars by tens"]
+    squares = [box for fill, box in one.boxes if fill == style.MESSAGES]
+    assert len(squares) == 2 and {round(box.width) for box in squares} == {9}
+    texts = [text for text, _ in one.extents]
+    assert texts[1:6] == ["10 B", "10 kB", "10 MB", "10 GB", "10 TB"]
+    ticks = {text: (box.x0 + box.x1) / 2 for text, box in one.extents[1:6]}
+    (large, small) = sorted(((box.x0 + box.x1) / 2 for box in squares), reverse=True)
+    decade = (ticks["10 TB"] - ticks["10 B"]) / 12
+    assert small - ticks["10 B"] == pytest.approx(decade * math.log10(5.2), abs=0.5)
+    assert large - small == pytest.approx(decade * math.log10(4e11 / 52), abs=0.5)
+
+
+def test_lines_have_a_title_on_top(drawn: dict[str, Drawn]) -> None:
+    charts = {name: one for name, one in drawn.items() if name.startswith("lines")}
+    assert len(charts) >= 4
+    for name, one in charts.items():
+        title, (_, place) = one.labels[0], one.extents[0]
+        assert title.get_text() and title.get_fontweight() == "bold", name
+        assert place.y1 > one.sheet.bbox.y1 - 8, f"{name}: a blank band"
+
+
+def test_number_ranges_explain_both_colours(drawn: dict[str, Drawn]) -> None:
+    for name in ("number ranges", "number ranges, one"):
+        one = drawn[name]
+        words = {text: checks.beside(one, box) for text, box in one.extents}
+        assert words["all digits"] == [style.BLUE], name
+        assert words["fewer digits (subnormal)"] == [style.YELLOW], name
+        assert one.labels[0].get_fontweight() == "bold", name
 
 
 def test_sentences() -> None:
@@ -219,7 +282,8 @@ def test_samples_are_shared_as_the_mesh_stands() -> None:
 
 def test_a_ladder_counts_as_an_epoch_does() -> None:
     sentence = figures.batch_ladder(Batching(1000, 5, 2, 2, 4)).sentence
-    assert "One epoch has 13 updates; one update has 2 micro-steps" in sentence
+    assert "One epoch has 13 updates one after another; one update has 2 micro-steps" in sentence
+    assert "one micro-step has 8 micro-batches side by side" in sentence
     assert "one update rests on 80 samples" in sentence
 
 

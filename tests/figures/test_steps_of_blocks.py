@@ -91,6 +91,8 @@ def test_the_group_of_the_rank_is_filled() -> None:
 def test_as_many_boxes_as_are_held() -> None:
     line = timeline("1f1b", 4, 8)
     moments = pipeline_moments(line)
+    last = figures.pipeline_step(line, moments, len(moments) - 1).to_svg()
+    assert last.count(">done<") == 4 and ">waits<" not in last
     for step, moment in enumerate(moments):
         picture = figures.pipeline_step(line, moments, step)
         assert f"hold {', '.join(str(len(at.held)) for at in moment.stages)} micro" in (

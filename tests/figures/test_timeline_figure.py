@@ -41,17 +41,24 @@ def tasks(name, stages, micro_batches, chunks=1, times=None):
     return simulation.timeline(name, stages, micro_batches, chunks, times=times).tasks
 
 
+GRADIENTS = model_gradients(MODELS["gpt2-124m"], A100, 512)
+SHORT_AND_LONG = {
+    "a short pass": ddp_timeline(GRADIENTS, 8, HDR),
+    "a long one": ddp_timeline(GRADIENTS, 8, HDR, overlap=False),
+}
+
+
 # Extremes included: one pass, one stage, 64 stages, every kind of pass, a short chart below a long.
 FIGURES = {
     "buckets": lambda: figures.bucket_timeline(
-        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 16384), 8, HDR), "GPT"
+        {"GPT": ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 16384), 8, HDR)}
     ),
     "buckets, nothing hidden": lambda: figures.bucket_timeline(
-        ddp_timeline(model_gradients(MODELS["gpt2-124m"], A100, 512), 1024, HDR, cap_bytes=2**20),
-        "GPT",
+        {"GPT": ddp_timeline(GRADIENTS, 1024, HDR, cap_bytes=2**20)}
     ),
+    "buckets, two charts": lambda: figures.bucket_timeline(SHORT_AND_LONG),
     "buckets of a large model": lambda: figures.bucket_timeline(
-        ddp_timeline(model_gradients(MODELS["llama2-70b"], A100, 131072), 2, HDR), "GPT"
+        {"GPT": ddp_timeline(model_gradients(MODELS["llama2-70b"], A100, 131072), 2, HDR)}
     ),
     "plan": lambda: figures.ranked_layouts(
         plan(MODELS["llama2-7b"], Recipe(), EIGHT_H100, 64), "LLaMA-2 7B on 8 H100"
@@ -147,8 +154,37 @@ def test_both_halves_of_an_overlapped_pass_are_drawn():
     assert together
     drawing = figures.timeline({"a": plan.tasks})
     legend = drawing.to_svg().count(">forward") + drawing.to_svg().count(">backward")
-    legend += len(re.findall("&#x27;s? gradient<|s&#x27; gradient<", drawing.to_svg()))
+    legend += drawing.to_svg().count(">weights")
     assert len(boxes(drawing)) == 1 + len(plan.tasks) + together + legend
+
+
+def test_numbers_are_explained_where_there_are_any(drawn):
+    """In a small box there is no room for a number."""
+    for name, one in drawn.items():
+        numbers = [label for label in one.labels if label.get_fontsize() == 7.5]
+        notes = [label for label in one.labels if label.get_text().startswith("numbers: micro")]
+        assert len(notes) == bool(numbers), name
+
+
+def test_a_kind_of_pass_has_one_colour_and_no_hatch(drawn):
+    """A backward pass and its first half are one colour, and one box of the key."""
+    words = {text: checks.beside(drawn["dualpipe"], box) for text, box in drawn["dualpipe"].extents}
+    assert words["backward, or input's gradient"] == [style.BACKWARD]
+    assert not any(patch.get_hatch() for patch in drawn["dualpipe"].patches)
+
+
+def test_buckets_share_one_scale(drawn):
+    """The same backward pass is equally long in both charts, and the longer step is longer."""
+    one = drawn["buckets, two charts"]
+    short, long = SHORT_AND_LONG.values()
+    passes = [box for fill, box in one.boxes if fill == style.BACKWARD]
+    halves = [sum(box.width for box in passes if (box.y0 > 160) == top) for top in (True, False)]
+    assert halves[0] == pytest.approx(halves[1], abs=0.5)
+    ends = [
+        max(box.x1 for fill, box in one.boxes if fill == style.MESSAGES and (box.y0 > 160) == top)
+        for top in (True, False)
+    ]
+    assert (ends[0] - 66) / (ends[1] - 66) == pytest.approx(short.end_s / long.end_s, abs=1e-3)
 
 
 def test_a_line_leads_to_the_cautious_time():

@@ -19,7 +19,7 @@ def lines(
     curves: Mapping[str, Sequence[Point]],
     across: str,
     up: str,
-    title: str = "",
+    title: str,
     *,
     doubling: tuple[bool, bool] = (False, False),
     level: Mapping[str, float] | None = None,
@@ -29,8 +29,10 @@ def lines(
 
     `doubling`: whether equal steps double the value, across and up. `level` and `mark` name values
     with a dashed line, horizontal or vertical. Raises ValueError for no curve, for one without two
-    points, and for a value that is not above 0 where steps double.
+    points, for an empty title, and for a value that is not above 0 where steps double.
     """
+    if not title:
+        raise ValueError("title is empty: say what the curves show")
     if not curves or not all(len(points) > 1 for points in curves.values()):
         raise ValueError("curves must hold at least one with two points: give {name: [(x, y), …]}")
     levels, marks = dict(level or {}), dict(mark or {})
@@ -65,11 +67,11 @@ def _grid(drawing: Drawing, x_axis: "_Axis", y_axis: "_Axis") -> None:
     for value in y_axis.ticks:
         y = _y(y_axis, value)
         drawing.line([(_LEFT, y), (_RIGHT, y)], style.PALE)
-        drawing.write(_LEFT - 6, y + 3.3, _told(value), 9, "right", style.GREY)
+        drawing.write(_LEFT - 6, y + 3.3, short(value), 9, "right", style.GREY)
     for value in x_axis.ticks:
         x = _x(x_axis, value)
         drawing.line([(x, _BOTTOM), (x, _BOTTOM + 4)], style.GREY)
-        drawing.write(x, _BOTTOM + 15, _told(value), 9, "center", style.GREY)
+        drawing.write(x, _BOTTOM + 15, short(value), 9, "center", style.GREY)
     drawing.line([(_LEFT, _BOTTOM), (_RIGHT, _BOTTOM)], style.GREY)
 
 
@@ -131,7 +133,8 @@ def _apart(places: Sequence[float]) -> list[float]:
     return found
 
 
-def _told(value: float) -> str:
+def short(value: float) -> str:
+    """A number in three digits or fewer, a tiny one as "2.4 · 10⁻⁷"."""
     if 0 < abs(value) < 1e-3:
         mantissa, _, power = f"{value:.2g}".partition("e")
         return f"{mantissa} · {power_of_ten(int(power))}" if power else mantissa
@@ -143,9 +146,9 @@ def _sentence(
 ) -> str:
     """Both ends of each curve, in words."""
     ends = "; ".join(
-        f"{name}: {_told(points[0][1])} at {_told(points[0][0])}, "
-        f"{_told(points[-1][1])} at {_told(points[-1][0])}"
+        f"{name}: {short(points[0][1])} at {short(points[0][0])}, "
+        f"{short(points[-1][1])} at {short(points[-1][0])}"
         for name, points in curves.items()
     )
-    lines_ = "".join(f"; {name} at {_told(value)}" for name, value in named.items())
+    lines_ = "".join(f"; {name} at {short(value)}" for name, value in named.items())
     return f"{up} against {across}. {ends}{lines_}."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.picture import WIDTH_PT
 
 COLOURS = {"you": style.YOU, "theory": style.THEORY, "measured": style.MEASURED}
 _NAMES, _RIGHT, _ROW, _MARK = 76.0, 515.0, 20.0, 9.0
@@ -28,13 +29,12 @@ def number_line(values: Mapping[str, float], words: Words) -> Drawing:
     sizes = list(values.values())
     logarithmic = min(sizes) > 0 and max(sizes) > _LOG_FROM * min(sizes)
     column = _NAMES + _CHARACTER * max(len(words(size)) for size in sizes)
-    line = _Line(column + 20, logarithmic)
-    line.ticks = _fitting(_decades if logarithmic else _steps, sizes, words, _RIGHT - line.left)
+    line = Line.around(sizes, words, (column + 20, _RIGHT), logarithmic)
     sentence = "; ".join(f"{name}: {words(value)}" for name, value in values.items())
     bottom = _ROW * len(values)
     scale = "logarithmic" if logarithmic else "linear"
     drawing = Drawing(bottom + 18, f"{sentence}; on a {scale} scale.")
-    _scale(drawing, line, bottom, words)
+    line.draw(drawing, 2, bottom)
     for row, (name, value) in enumerate(values.items()):
         y = _ROW * (row + 0.5)
         drawing.write(0, y + 4, name, bold=True)
@@ -47,17 +47,38 @@ def number_line(values: Mapping[str, float], words: Words) -> Drawing:
 
 
 @dataclass
-class _Line:
-    """Where a value lies, in points from the left."""
+class Line:
+    """A scale from `left` to `right`, in points, and the values that `words` writes on it."""
 
     left: float
+    right: float
     logarithmic: bool
-    ticks: Sequence[float] = ()
+    words: Words
+    ticks: Sequence[float]
+
+    @classmethod
+    def around(
+        cls, values: Sequence[float], words: Words, ends: tuple[float, float], logarithmic: bool
+    ) -> "Line":
+        """A scale on which all `values` lie."""
+        left, right = ends
+        ticks = _fitting(_decades if logarithmic else _steps, values, words, right - left)
+        return cls(left, right, logarithmic, words, ticks)
 
     def place(self, value: float) -> float:
+        """Where a value lies, in points."""
         scale = math.log10 if self.logarithmic else float
         low, high = scale(self.ticks[0]), scale(self.ticks[-1])
-        return self.left + (_RIGHT - self.left) * (scale(value) - low) / (high - low)
+        return self.left + (self.right - self.left) * (scale(value) - low) / (high - low)
+
+    def draw(self, drawing: Drawing, top: float, bottom: float) -> None:
+        """The axis at `bottom`, and for each tick its value and a line up to `top`."""
+        drawing.line([(self.left, bottom), (self.right, bottom)], style.GREY)
+        for tick in self.ticks:
+            x = self.place(tick)
+            drawing.line([(x, top), (x, bottom + 3)], style.PALE)
+            align = "right" if x > WIDTH_PT - 14 else "center"
+            drawing.write(x, bottom + 14, self.words(tick), 9, align, style.GREY)
 
 
 def _distance(drawing: Drawing, x: float, found: float, y: float) -> None:
@@ -65,15 +86,6 @@ def _distance(drawing: Drawing, x: float, found: float, y: float) -> None:
     if abs(found - x) > _MARK:
         drawing.line([(x, y), (found, y)], style.YOU, width=3)
         drawing.line([(found, y - 7), (found, y + 7)], style.YOU, width=1.5)
-
-
-def _scale(drawing: Drawing, line: _Line, bottom: float, words: Words) -> None:
-    drawing.line([(line.left, bottom), (_RIGHT, bottom)], style.GREY)
-    for tick in line.ticks:
-        x = line.place(tick)
-        drawing.line([(x, 2), (x, bottom + 3)], style.PALE)
-        align = "right" if x > _RIGHT - 9 else "center"
-        drawing.write(x, bottom + 14, words(tick), size=9, align=align, colour=style.GREY)
 
 
 def _fitting(
@@ -93,7 +105,8 @@ def _fitting(
 
 def _decades(values: Sequence[float], count: int) -> list[float]:
     """Powers of ten around all values, at most about `count`."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    low = math.floor(math.log10(min(values)))
+    high = max(low + 1, math.ceil(math.log10(max(values))))
     step = max(1, math.ceil((high - low) / (count - 1)))
     return [10.0**power for power in range(low, high + step, step)]
 

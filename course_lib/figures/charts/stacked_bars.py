@@ -7,7 +7,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.key import key, key_height
 from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import width_pt
+from course_lib.figures.paper.text import named, width_pt
 
 _TOP, _BAR, _ROW, _LIMIT = 28.0, 20.0, 28.0, 16.0
 _SIZE = 9.0
@@ -20,6 +20,7 @@ _MEANINGS = {
     "optimizer": style.STATES,
     "activations": style.ACTIVATIONS,
     "intermediate results": style.ACTIVATIONS,
+    "inputs and labels": style.PALE,
     "temporary": style.TEMPORARY,
     "messages": style.MESSAGES,
     "computing": style.COMPUTING,
@@ -76,8 +77,8 @@ def stacked_bars(
     scale = _scale(rows, ends, largest, limit[1] if limit else None)
     fills = _fills(rows, colours or {})
     pieces = {row: _pieces(parts, told, scale) for row, parts in rows.items()}
-    named = {piece.name for each in pieces.values() for piece in each if piece.words}
-    nameless = {name: fill for name, fill in fills.items() if name not in named}
+    written = {piece.name for each in pieces.values() for piece in each if piece.words}
+    nameless = {name: fill for name, fill in fills.items() if name not in written}
     top = _TOP + (_LIMIT if limit else 0)
     bottom = top + _ROW * len(rows)
     sentence = _sentence(rows, title, told, ends, limit)
@@ -119,12 +120,15 @@ def _scale(rows: Rows, ends: Mapping[str, str], largest: float, limit: float | N
 
 def _fills(rows: Rows, colours: Mapping[str, str]) -> dict[str, str]:
     """The colour of each part: the given one, its meaning's, or the next one that is free."""
-    fills: dict[str, str] = {}
-    for name in dict.fromkeys(name for parts in rows.values() for name in parts):
-        known = [fill for word, fill in _MEANINGS.items() if name.startswith(word)]
-        free = [fill for fill in _OTHERS if fill not in fills.values()]
-        fills[name] = colours.get(name) or (known or free or [style.PALE])[0]
-    return fills
+    names = dict.fromkeys(name for parts in rows.values() for name in parts)
+    meant = {
+        name: look for name in names for word, look in _MEANINGS.items() if name.startswith(word)
+    }
+    known = {**meant, **colours}
+    free = iter(
+        [fill for fill in _OTHERS if fill not in known.values()] + [style.PALE] * len(names)
+    )
+    return {name: known.get(name) or next(free) for name in names}
 
 
 def _pieces(parts: Mapping[str, float], told: Tell, scale: _Scale) -> list[_Piece]:
@@ -132,7 +136,7 @@ def _pieces(parts: Mapping[str, float], told: Tell, scale: _Scale) -> list[_Piec
     pieces, x = [], scale.left
     for name, size in parts.items():
         width = size * scale.points
-        number = f"{name} {told(size)}"
+        number = named(name, told(size))
         texts = (number, name) if len(parts) > 1 else (name,)  # the sum stands behind the bar
         words = next((text for text in texts if _has_room(text, x, width, scale.line)), "")
         pieces.append(_Piece(name, x, width, words))
@@ -162,7 +166,7 @@ def _sentence(
     limit: tuple[str, float] | None,
 ) -> str:
     bars = [
-        f"{row}, {ends[row]}: " + ", ".join(f"{name} {told(size)}" for name, size in parts.items())
+        f"{row}, {ends[row]}: " + ", ".join(named(name, told(size)) for name, size in parts.items())
         for row, parts in rows.items()
     ]
     end = f"; {limit[0]}: {told(limit[1])}" if limit else ""

@@ -11,9 +11,9 @@ from course_lib.figures.paper.sheet import Sheet
 
 # Column and row of each chapter, so that lines run downwards and cross as little as possible.
 _PLACES: Mapping[int, tuple[int, int]] = {
-    **{0: (0, 0), 1: (1, 0), 3: (2, 0)},
-    **{2: (0, 1), 5: (2, 1), 4: (3, 1)},
-    **{6: (2, 2)},
+    **{0: (0, 0), 1: (1, 0), 3: (3, 0)},
+    **{2: (0, 1), 5: (2, 1)},
+    **{6: (2, 2), 4: (3, 2)},
     **{7: (0, 3), 11: (2, 3), 10: (3, 3)},
     **{8: (0, 4), 14: (1, 4), 12: (3, 4)},
     **{9: (0, 5), 13: (2, 5)},

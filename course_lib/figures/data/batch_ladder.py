@@ -21,13 +21,14 @@ class _Rung(NamedTuple):
     piece: str
     samples: int
     fill: str
+    how: str = "one after another"
 
 
 def batch_ladder(batching: Batching) -> Drawing:
     """Epoch, update, micro-step of all ranks, micro-batch: each is a piece of the one above."""
     rungs = _rungs(batching)
     drawing = Drawing(_TOP + _ROW * len(rungs), _sentence(rungs))
-    title = f"{batching.samples:,} samples on {counted(batching.dp, 'rank')}"
+    title = f"{counted(batching.samples, 'sample')} on {counted(batching.dp, 'rank')}"
     drawing.title(title)
     for place, rung in enumerate(rungs):
         y = _TOP + _ROW * place
@@ -49,8 +50,17 @@ def _rungs(batching: Batching) -> list[_Rung]:
         _Rung(
             "one update", batching.accumulation, "micro-step", batching.global_batch, style.UPDATE
         ),
-        _Rung("one micro-step", batching.dp, "micro-batch", each_step, style.COMPUTING),
-        _Rung("one micro-batch", batching.micro_batch, "sample", batching.micro_batch, style.PALE),
+        _Rung(
+            "one micro-step", batching.dp, "micro-batch", each_step, style.COMPUTING, "side by side"
+        ),
+        _Rung(
+            "one micro-batch",
+            batching.micro_batch,
+            "sample",
+            batching.micro_batch,
+            style.PALE,
+            "at once",
+        ),
     ]
     if batching.dp == 1:  # the micro-step of the only rank is its micro-batch
         del rungs[2]
@@ -68,9 +78,14 @@ def _draw(drawing: Drawing, rung: _Rung, y: float) -> None:
     rest = [(_LEFT + cell * width, y, width, _BAR) for cell in range(1, cells)]
     drawing.boxes(rest, rung.fill, edge=style.GREY)
     drawing.boxes([first], rung.fill)
-    drawing.write(_RIGHT + 8, y + 15, counted(rung.pieces, rung.piece), size=_SIZE)
+    drawing.write(_RIGHT + 8, y + 10, counted(rung.pieces, rung.piece), size=_SIZE)
+    if rung.pieces > 1:
+        drawing.write(_RIGHT + 8, y + 21, rung.how, size=_SIZE, colour=style.GREY)
 
 
 def _sentence(rungs: list[_Rung]) -> str:
-    parts = [f"{rung.name} has {counted(rung.pieces, rung.piece)}" for rung in rungs]
+    parts = [
+        f"{rung.name} has {counted(rung.pieces, rung.piece)}" + f" {rung.how}" * (rung.pieces > 1)
+        for rung in rungs
+    ]
     return "; ".join(parts).capitalize() + f"; one update rests on {rungs[1].samples:,} samples."

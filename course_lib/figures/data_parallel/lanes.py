@@ -15,10 +15,10 @@ BOTH = 2 * LANE + GAP
 _TOP, _CHART = 4.0, BOTH + 48
 _LANES = ("computing", "messages")
 _LOOKS = {
-    "forward": (style.FORWARD, None),
-    "backward": (style.BACKWARD, None),
-    "gather": (style.MESSAGES, None),
-    "reduce": (style.MESSAGES, "/"),
+    "forward": style.FORWARD,
+    "backward": style.BACKWARD,
+    "gather": style.MESSAGES,
+    "reduce": style.lighter(style.MESSAGES),
 }
 _WORDS = {"gather": "all-gather", "reduce": "reduce-scatter"}
 
@@ -71,10 +71,10 @@ def lanes(
         y = top + row * (LANE + GAP)
         drawing.write(LEFT - 6, y + 15, name, align="right", size=9)
         drawing.line([(LEFT, y + LANE), (RIGHT, y + LANE)], style.PALE)
-    for what, (fill, hatch) in _LOOKS.items():
+    for what, fill in _LOOKS.items():
         its = [task for task in tasks if task.what == what and task.end_s > task.start_s]
         begun = [task for task in its if now_s is None or task.start_s <= now_s]
-        drawing.boxes([_box(task, top, scale) for task in begun], fill, hatch)
+        drawing.boxes([_box(task, top, scale) for task in begun], fill)
         later = [_box(task, top, scale) for task in its if task not in begun]
         drawing.boxes(later, style.PALE, edge=style.GREY)
     numbers: dict[str, list[tuple[float, float, str]]] = {style.ON_FILL: [], style.INK: []}
@@ -82,7 +82,7 @@ def lanes(
         x, y, width, _ = _box(task, top, scale)
         text = str(task.unit)
         pale = now_s is not None and task.start_s > now_s
-        if width >= width_pt(text, 9) + 1:
+        if width >= width_pt(text, 9) + 3:
             numbers[style.INK if pale else style.ON_FILL].append((x + width / 2, y + 15, text))
     for colour, texts in numbers.items():
         if texts:
@@ -98,10 +98,10 @@ def key(
 ) -> None:
     """What the colours of `kinds` of bars mean, in a line of 14 points; `more`: {words: colour}."""
     looks = {_WORDS.get(kind, kind): look for kind, look in _LOOKS.items() if kind in kinds}
-    looks |= {text: (colour, None) for text, colour in (more or {}).items()}
-    for place, (text, (fill, hatch)) in enumerate(looks.items()):
+    looks |= more or {}
+    for place, (text, fill) in enumerate(looks.items()):
         x = LEFT + place * 90
-        drawing.boxes([(x, top, 13, 10)], fill, hatch)
+        drawing.boxes([(x, top, 13, 10)], fill)
         drawing.write(x + 18, top + 9, text, size=9)
 
 

@@ -6,7 +6,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import WIDTH_PT
 
-_TOP, _HIGH, _GAP = 14.0, 26.0, 10.0
+_TOP, _HIGH, _GAP = 28.0, 26.0, 10.0
 _MOST = 32
 
 
@@ -22,9 +22,9 @@ def rank_groups(groups: Mapping[str, Sequence[int]], ranks: int, per_node: int) 
     (me,) = common
     rows = -(-ranks // per_node)
     parts = "; ".join(f"{axis}: {', '.join(map(str, its))}" for axis, its in groups.items())
-    drawing = Drawing(
-        _TOP + rows * (_HIGH + _GAP) + 22, f"Rank {me} of {ranks} and its groups: {parts}."
-    )
+    title = f"Rank {me} of {ranks} and its groups"
+    drawing = Drawing(_TOP + rows * (_HIGH + _GAP) + 22, f"{title}: {parts}.")
+    drawing.title(title)
     looks = style.looks(list(groups), {axis: (fill, None) for axis, fill in style.AXES.items()})
     left = 62.0
     width = (WIDTH_PT - left - 8) / per_node

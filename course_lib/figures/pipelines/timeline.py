@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol
 
 from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
+from course_lib.figures.paper.key import key
 from course_lib.figures.paper.picture import WIDTH_PT, Box
-from course_lib.figures.paper.style import Look
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import format_number
 
@@ -17,7 +17,6 @@ _RIGHT = WIDTH_PT - 4
 _HEAD = 22  # above the rows of a chart: its name
 _FOOT = 18  # below them: its time
 _LEGEND = 34  # two lines, whatever occurs, so that a slider moves nothing below the figure
-_COLUMN = 112
 _ROWS_HEIGHT = 190  # of all charts together, unless their rows are already as low as possible
 _ROW_LEAST = 5
 _NAME_ROOM = 11  # height of a row that leaves room for its name
@@ -33,11 +32,11 @@ _NAMES = {
     "I": "input's gradient",
     "W": "weights' gradient",
 }
-_LOOKS: dict[str, Look] = {
-    "F": (style.FORWARD, None),
-    "B": (style.BACKWARD, None),
-    "I": (style.INPUT_GRADIENT, "/"),
-    "W": (style.WEIGHT_GRADIENT, None),
+_FILLS = {
+    "F": style.FORWARD,
+    "B": style.BACKWARD,
+    "I": style.INPUT_GRADIENT,
+    "W": style.WEIGHT_GRADIENT,
 }
 
 
@@ -91,13 +90,13 @@ def timeline(charts: Mapping[str, Sequence[Task]], seconds: bool = True) -> Draw
     ]
     drawing = Drawing(sum(heights) + _LEGEND + 6, _sentence(charts, seconds))
     top, scale = 0.0, (_RIGHT - _LEFT) / end
-    whole = any(kind == "B" for kind, _ in _found(charts))
+    numbered = False
     for (name, tasks), row, height in zip(charts.items(), rows, heights, strict=True):
-        _chart(drawing, name, tasks, (top, row, scale), whole)
+        numbered |= _chart(drawing, name, tasks, (top, row, scale))
         top += height
         text = _time(_end(tasks), seconds)
         _axis(drawing, top - _FOOT, _end(tasks) * scale, text)
-    _legend(drawing, charts, top + 4)
+    _legend(drawing, charts, top + 4, numbered)
     return drawing
 
 
@@ -119,9 +118,8 @@ def _chart(
     name: str,
     tasks: Sequence[Task],
     place: tuple[float, float, float],
-    whole: bool,
-) -> None:
-    """`place`: top, height of a row, points a unit; `whole`: some chart has whole backwards."""
+) -> bool:
+    """Whether there are numbers in it. `place`: top, height of a row, points a unit."""
     top, row, scale = place
     stages, groups = _stages(tasks), dict[tuple[str, bool], list[_Bar]]()
     drawing.write(0, top + 14, name, size=style.TITLE_PT, bold=True)
@@ -136,14 +134,14 @@ def _chart(
     length = _end(tasks) * scale
     drawing.boxes([(_LEFT, top, length, stages * row)], style.IDLE, edge=style.GREY)
     for (kind, later), bars in groups.items():
-        fill, hatch = _look(kind, whole)
-        fill = style.lighter(fill) if later else fill
+        fill = style.lighter(_FILLS[kind]) if later else _FILLS[kind]
         edge = fill if _width(bars) < _OUTLINED else style.INK
-        drawing.boxes([bar.box for bar in bars], fill, hatch, edge)
+        drawing.boxes([bar.box for bar in bars], fill, edge=edge)
     widest = max(map(_width, groups.values()))
     numbers = [_number(bar) for bars in groups.values() for bar in _numbered(bars, widest)]
     if numbers:
         drawing.write_all(numbers, size=_NUMBER_PT, align="center", colour=style.ON_FILL)
+    return bool(numbers)
 
 
 def _axis(drawing: Drawing, bottom: float, length: float, text: str) -> None:
@@ -195,21 +193,20 @@ def _number(bar: _Bar) -> tuple[float, float, str]:
     return x + width / 2, y + height / 2 + 0.36 * _NUMBER_PT, bar.number
 
 
-def _look(kind: str, beside_backward: bool) -> Look:
-    """Colour and hatch of a kind of pass: the input's gradient is backward's first half."""
-    fill, hatch = _LOOKS[kind]
-    return fill, hatch if beside_backward else None
-
-
-def _legend(drawing: Drawing, charts: Mapping[str, Sequence[Task]], top: float) -> None:
+def _legend(
+    drawing: Drawing, charts: Mapping[str, Sequence[Task]], top: float, numbered: bool
+) -> None:
+    """One box a colour: the input's gradient is the first half of a backward pass."""
     found = _found(charts)
-    kinds = {kind for kind, _ in found}
-    for place, kind in enumerate(kind for kind in _NAMES if kind in kinds):
-        x = _LEFT + place * _COLUMN
-        drawing.boxes([(x, top, 14, 11)], *_look(kind, "B" in kinds))
-        drawing.write(x + 19, top + 9, _NAMES[kind], size=9)
-    notes = "numbers: micro-batches" + "; lighter: a later chunk" * any(later for _, later in found)
-    drawing.write(_LEFT, top + 26, notes, size=9, colour=style.GREY)
+    names: dict[str, list[str]] = {}
+    for kind, name in _NAMES.items():
+        if kind in {kind for kind, _ in found}:
+            names.setdefault(_FILLS[kind], []).append(name)
+    key(drawing, {", or ".join(each): fill for fill, each in names.items()}, _LEFT, top)
+    notes = ["numbers: micro-batches"] * numbered
+    notes += ["lighter: a later chunk"] * any(later for _, later in found)
+    if notes:
+        drawing.write(_LEFT, top + 26, "; ".join(notes), size=9, colour=style.GREY)
 
 
 def _found(charts: Mapping[str, Sequence[Task]]) -> set[tuple[str, bool]]:

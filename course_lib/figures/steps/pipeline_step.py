@@ -44,8 +44,11 @@ def pipeline_step(line: Timeline, moments: Sequence[Moment], step: int) -> Drawi
     drawing = Drawing(below + line.stages * _HELD_ROW + 8, _sentence(line, moment))
     _timeline(drawing, line, moment, row)
     _headings(drawing, below - 6)
+    idle = "waits" if moment.time < line.makespan else "done"
     for stage, at in enumerate(moment.stages):
-        _stage(drawing, line.schedule, at, stage, below + stage * _HELD_ROW)
+        top = below + stage * _HELD_ROW
+        _stage(drawing, line.schedule, at, stage, top)
+        _running(drawing, at.running, top, idle)
     _messages(drawing, moment, below)
     return drawing
 
@@ -136,7 +139,6 @@ def _stage(drawing: Drawing, plan: Schedule, at: AtStage, stage: int, top: float
     """The row of one stage: its pass, its slots, and how many are full."""
     middle = top + _HELD_ROW / 2
     _name(drawing, stage, middle)
-    _running(drawing, at.running, top)
     rows = plan.visits
     width = min(22.0, (_SLOTS_END - _SLOTS) / plan.micro_batches)
     height = (_HELD_ROW - 4) / rows
@@ -161,11 +163,11 @@ def _stage(drawing: Drawing, plan: Schedule, at: AtStage, stage: int, top: float
     drawing.write(_RIGHT, middle + 3.5, f"{at.most:.3g}", align="right", colour=style.GREY)
 
 
-def _running(drawing: Drawing, task: Task | None, top: float) -> None:
+def _running(drawing: Drawing, task: Task | None, top: float, idle: str) -> None:
     """What a stage does: a box with words, or two where forward and backward run together."""
     height, middle = _HELD_ROW - 6, top + _HELD_ROW / 2 + 3.2
     if task is None:
-        parts = [(style.IDLE, "waits")]
+        parts = [(style.IDLE, idle)]
     elif task.backward is None:
         parts = [(_fill(task.kind, task.chunk), f"{_NAMES[task.kind]} {task.micro_batch}")]
     else:

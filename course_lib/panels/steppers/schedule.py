@@ -15,8 +15,8 @@ _WAITS = "waits"
 _DOES = {
     "F": "forward",
     "B": "backward",
-    "I": "gradient of the input",
-    "W": "gradient of the weights",
+    "I": "input's gradient",
+    "W": "weights' gradient",
 }
 
 
@@ -68,7 +68,7 @@ def _each(counts: list[float]) -> str:
 
 def _caption(line: Timeline, moment: Moment) -> str:
     """What starts, and what has just been freed."""
-    time = f"Time {moment.time:.4g} of {line.makespan:.4g}"
+    time = f"After {moment.time:.4g} of {line.makespan:.4g} units"
     if moment.time == line.makespan:
         return f"{time}: the last backward pass is over, and nothing is held any more."
     doing: dict[str, list[str]] = {}

@@ -53,7 +53,8 @@ class Leak:
         own = _own(self.frames)
         if own is None:
             return self.frames[0].name if self.frames else "a stack that was not recorded"
-        name = re.split(r"[/\\]", own.filename)[-1]
+        # ipykernel names the file of a cell by a checksum of its text.
+        name = "a cell" if "ipykernel" in own.filename else re.split(r"[/\\]", own.filename)[-1]
         return f"{name}, line {own.line}, in {own.name}"
 
     def explain(self) -> str:

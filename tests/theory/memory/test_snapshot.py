@@ -84,6 +84,8 @@ def test_a_planted_leak_is_found_with_its_line():
     (leak,) = found.leaks
     assert (leak.blocks, leak.rounds, leak.size_bytes) == (5, 5, 3000)
     assert leak.where == "train.py, line 12, in run"
+    cell = Frame("/tmp/ipykernel_17/3282299505.py", 7, "train")
+    assert dataclasses.replace(leak, frames=(cell,)).where == "a cell, line 7, in train"
     assert found.sizes[LEAK][-1] == 3000
     assert found.explain().splitlines()[-1] == (
         "leak: 5 blocks, 3.00 kB, born in 5 rounds and never freed, at train.py, line 12, in run"
