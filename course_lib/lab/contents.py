@@ -11,7 +11,7 @@ class Contents(AsyncLargeFileManager):
 
     async def get(self, *place: Any, **options: Any) -> Any:
         """A file as usual."""
-        model = await super().get(*place, **options)
+        model = await super().get(*place, **options)  # type: ignore[no-untyped-call]
         if model["type"] == "notebook" and model["content"]:
             language = model["content"]["metadata"].get("language_info", {})
             if language.get("name") == "python":

@@ -47,7 +47,7 @@ class Panel(anywidget.AnyWidget):
     _esm = browser_code(_HERE / "panel.js")
     _css = _HERE / "panel.css"
     # A list: where notebooks are saved, the keys of a dict are sorted.
-    controls = traitlets.List().tag(sync=True)
+    controls = traitlets.List(traitlets.Dict()).tag(sync=True)
     values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
     # One trait for all that is seen: one message, so that no two parts of it disagree.
     shown = traitlets.Dict().tag(sync=True)
