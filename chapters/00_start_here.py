@@ -14,18 +14,27 @@
 # Time: about 20 minutes.
 
 # %% [markdown]
-# Here are all 16,384, one small box each. **Press ▶ and watch the one in
-# the corner**: with whom does it talk, and how much does it send? The layout is the one that the authors describe. The
+# ## How to run a cell
+#
+# This page is a notebook: text, and cells of Python with `[ ]:` at their left. Click a cell and press Shift-Enter. It runs, and the
+# next one is selected; the ▶ in the bar above the page does the same. Ctrl-Enter runs a cell and stays there, so that you can look at what it shows.
+#
+# Run the cells from top to bottom, since most of them use what stands above. A grey line without brackets is a folded cell. It imports what the cells
+# below use, so run it too. While a cell runs, it has the sign `[*]`, and the ■ in the bar stops it.
+#
+# Here are all 16,384 GPUs, one small box each. Run the next two cells. Then **press the ▶ beside "step" and watch the box in
+# the corner**: with whom does this GPU talk, and how much does it send? The layout is the one that the authors describe. The
 # numbers are computed by the course, and you will compute them yourself in chapter 13.
 
 # %%
-from course_lib import doctor, expect, figures, launch, outline, panels, predict
+from course_lib import doctor, expect, figures, launch, outline, predict
 from course_lib.checking import grade
 from course_lib.checking.report import in_brief
 from course_lib.mine.parts import PARTS
-from course_lib.panels import steppers
 
 # %%
+from course_lib.panels import steppers
+
 steppers.block()
 
 # %% [markdown]
@@ -40,7 +49,7 @@ steppers.block()
 # that took. The first start takes a few seconds, the next ones a fraction of one. In a terminal, `course doctor` looks at more and says what to do about it.
 #
 # Each notebook that you open runs in its own process, its **kernel** (内核). It keeps running when you close the
-# notebook, and holds 290 to 460 MB. Before you open a large chapter, end the kernels of earlier ones: *Kernel → Shut Down All Kernels*.
+# notebook, and holds 450 to 860 MB, together with the helper that starts other processes for it. Before you open a large chapter, end the kernels of earlier ones: *Kernel → Shut Down All Kernels*.
 
 # %%
 doctor.self_test()
@@ -111,6 +120,8 @@ expect(4 * (0 + 1 + 2 + 3), results[0], label="twice", yours=total)
 # the tests use. What the words mean is the subject of chapter 1.
 
 # %%
+from course_lib import panels
+
 panels.batches(samples=1000, micro_batch=5, accumulation=2)
 
 # %% [markdown]
@@ -133,9 +144,9 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # terminal, shows what you have built so far. A check answers at once:
 #
 # ```
-# check("1.1", answer)     # right, or not right yet with the kind of mistake, or to do
-# hint("1.1")              # one hint more each time, from the direction to nearly the way
-# solution("1.1")          # an answer; from then on the exercise counts as seen
+# check("1.1", answer)  # right, or what kind of wrong
+# hint("1.1")           # one hint more each time
+# solution("1.1")       # an answer; the exercise then counts as seen
 # ```
 #
 # For a wrong answer, the check says what kind of wrong it is, but not the right value. Here are two wrong numbers for exercise 1.1. (`grade` looks at an answer and

@@ -22,8 +22,8 @@ from torch.distributed import distributed_c10d
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from course_lib import demos, expect, figures, launch, panels
-from course_lib import predict, quiz, scratch, show_source
+from course_lib import demos, expect, figures, launch
+from course_lib import predict, scratch, show_source
 from course_lib.figures.paper import style
 from course_lib.theory.step.batching import Batching, rank_samples
 
@@ -57,7 +57,7 @@ launch.warm_up()  # the processes for the end of the chapter get ready in the ba
 figures.batch_ladder(Batching(samples=1000, micro_batch=5, accumulation=2))
 
 # %% [markdown]
-# The first bar has 100 pieces, the updates. Each has 2 pieces of its own: that makes 200 micro-steps.
+# <details><summary>Where they are</summary>The first bar has 100 pieces, the updates. Each has 2 pieces of its own: that makes 200 micro-steps.</details>
 
 # %% [markdown]
 # **Predict.** 1000 samples, micro-batch 8, accumulation 3, one process. How many micro-steps
@@ -280,6 +280,8 @@ assert round(2e12 / llama2.tokens_per_batch, -3) == 477_000
 # 3. Make the global batch 512 in three different ways.
 
 # %%
+from course_lib import panels
+
 panels.batches()
 
 # %% [markdown]
@@ -346,6 +348,8 @@ forgotten = demos.run(
 seen = {sample for epoch in range(4) for sample in forgotten.by_rank(epoch)[0]}
 share = len(rank_samples(samples=10, dp=2, rank=0))
 expect(share, len(seen), label="samples seen by rank 0", yours=variety)
+
+# %%
 figures.samples_by_rank([forgotten.by_rank(epoch) for epoch in range(4)])
 
 # %% [markdown]
@@ -409,6 +413,8 @@ figures.samples_by_rank([result.by_rank(epoch) for epoch in range(3)])
 # 6. Language models count the batch in tokens.
 
 # %%
+from course_lib import quiz
+
 quiz("1")
 
 # %% [markdown]
@@ -419,7 +425,7 @@ quiz("1")
 # when the batch grows with the number of GPUs.
 
 # %% tags=["exercise"]
-from course_lib import check, hint
+from course_lib import check, hint, solution
 
 # %% [markdown] tags=["exercise"]
 # **1.1** (published mistake, note 000) "Epoch = batch size × iterations." Here are two logs of one data set, each from one process without accumulation. With batch

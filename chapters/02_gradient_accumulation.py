@@ -23,7 +23,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows, load_text
 from course_lib.figures.paper import style
 from course_lib.scratch.accumulation import IGNORE, accumulate
@@ -119,8 +119,10 @@ whole = [(inputs, labels)]
 pieces = list(zip(inputs.split(4), labels.split(4), strict=True))
 one_batch, in_pieces = gradient_of(accumulate, whole), gradient_of(accumulate, pieces)
 measured = measure.gradients.relative_difference(in_pieces, one_batch)
-print(f"relative difference {measured:.1e}")
 expect(-7, round(math.log10(measured)), within=0.15, label="power of ten", yours=power)
+
+# %%
+print(f"relative difference {measured:.1e}")
 
 
 # %%
@@ -262,7 +264,6 @@ by_tokens = measure.gradients.relative_difference(
 by_means = measure.gradients.relative_difference(
     gradient_of(accumulate_by_means, pieces), truth
 )
-print(f"divided by tokens {by_tokens:.1e}, mean of means {by_means:.1%}")
 assert by_tokens < 1e-5
 expect(
     100 * (1 / 2 - 1 / 9),
@@ -271,6 +272,9 @@ expect(
     label="off by, in percent",
     yours=off_by,
 )
+
+# %%
+print(f"divided by tokens {by_tokens:.1e}, mean of means {by_means:.1%}")
 
 # %%
 off = {
@@ -343,6 +347,8 @@ show_source(scratch.accumulation.accumulate_ddp)
 # Here are the two timelines of an update; the upper one exchanges in each backward pass. Move the sliders. What does accumulation save, and what does it not?
 
 # %%
+from course_lib import panels
+
 panels.accumulation()
 
 # %% [markdown]
@@ -475,6 +481,8 @@ assert rate(0.1, base_batch=256, batch=2048, rule="linear") == 0.8
 assert round(rate(3e-4, base_batch=256, batch=2048, rule="sqrt"), 5) == 0.00085
 expect(rate(8, 16, 64, "linear"), best_sgd[64], label="SGD at batch 64", yours=best_64)
 expect(rate(best_adam[16], 16, 64, "sqrt"), best_adam[64], label="Adam at batch 64")
+
+# %%
 curves = {
     "linear rule": [(batch, rate(1.0, 16, batch, "linear")) for batch in batches],
     "SGD": [(batch, best / best_sgd[16]) for batch, best in best_sgd.items()],
@@ -642,7 +650,6 @@ table = torch.nn.Embedding(VOCAB, VOCAB)
 torch.nn.init.zeros_(table.weight)
 sgd, characters = SGD(table.parameters(), lr=best_sgd[64]), Windows(sequence=1)
 of_table = critical_batch(train(table, sgd, characters, 256, 4, 16), 16, 64)
-print(f"critical batch of the table: about {of_table:.0f} characters")
 expect(
     rate(best_sgd[16], 16, 1024, "linear", critical_batch=of_table),
     best_sgd[1024],
@@ -650,6 +657,9 @@ expect(
     label="SGD at batch 1024",
     yours=best_1024,
 )
+
+# %%
+print(f"critical batch of the table: about {of_table:.0f} characters")
 
 # %% [markdown]
 # These are two independent measurements: how much the gradients disagree, and which rate wins a sweep. The first predicts the
@@ -668,10 +678,14 @@ expect(
 # they cost little and save time; far above it they waste samples. Move the batch: from where on does doubling it nearly double the samples?
 
 # %%
+from course_lib import panels
+
+panels.critical_batch()
+
+# %%
 at_critical = batching.batch_cost(batch=1.0, critical_batch=1.0)
 assert (at_critical.steps, at_critical.samples) == (2.0, 2.0)
 assert batching.batch_cost(batch=0.5, critical_batch=1.0).steps == 3.0
-panels.critical_batch()
 
 # %% [markdown]
 # At ten times the critical batch: doubling it raises the samples from 11 to 21 times the fewest. And a very small batch? It needs the fewest samples
@@ -787,6 +801,8 @@ figures.stacked_bars(waits, "One update of 32 micro-steps", units.format_seconds
 # 6. The variance goes as 1/B. Past the critical batch you pay in samples, and the critical batch grows during training.
 
 # %%
+from course_lib import quiz
+
 quiz("2")
 
 # %% [markdown]
@@ -799,7 +815,7 @@ quiz("2")
 # %% tags=["exercise"]
 import torch
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.scratch.accumulation import loss_sum
 
 # %% [markdown] tags=["exercise"]

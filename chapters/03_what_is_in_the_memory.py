@@ -25,12 +25,11 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
-from course_lib import demos, expect, figures, launch, measure, panels
-from course_lib import predict, quiz, recorded, scratch, show_source
+from course_lib import demos, expect, figures, launch, measure
+from course_lib import predict, recorded, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.measure.operators import Listener
-from course_lib.panels import steppers
 from course_lib.theory.compute import rounding
 from course_lib.theory.inputs import (
     RECIPES,
@@ -190,6 +189,8 @@ expect(
     unit="MB",
     yours=most,
 )
+
+# %%
 figures.memory_over_time(
     {"predicted": run, "measured": second}, "One update of a small GPT"
 )
@@ -206,6 +207,8 @@ figures.memory_over_time(
 # the subject of chapter 4: what becomes of the mountain?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.memory_step()
 
 # %% [markdown]
@@ -787,7 +790,6 @@ figures.snapshot(path)
 
 # %%
 (leak,) = read_snapshot(path.read_bytes()).leaks
-print(leak.explain())
 expect(
     5 * (8 * 64 * 128) * 4,
     leak.size_bytes,
@@ -795,6 +797,9 @@ expect(
     unit="B",
     yours=too_much,
 )
+
+# %%
+print(leak.explain())
 
 # %% [markdown]
 # **Explain.** Blocks that are born in every step by the same line, and never die: that is a **memory leak** (内存泄漏). Here it is the logits, $4\,s\,b\,v$ bytes a
@@ -1130,10 +1135,12 @@ higher = predict("3.fp8_training", "Loss in fp8 / in fp32?", yours=None)
 
 # %%
 rounding_run = demos.run("fp8", ranks=1, stream=False)
-print(rounding_run.report())
 ends_at = rounding_run.last
 ratio = ends_at["fp8"] / ends_at["fp32"]
 expect(1, ratio, within=0.02, label="fp8 / fp32", yours=higher)
+
+# %%
+print(rounding_run.report())
 figures.loss(rounding_run.losses)
 
 # %%
@@ -1237,6 +1244,8 @@ assert last["E4M3, blocks of 16"] < 60 < 95 < last["E4M3, one scale"]
 # MLP has three matrices and keeps four tensors where GELU keeps two; chapter 4 counts them.
 
 # %%
+from course_lib import panels
+
 panels.memory()
 
 # %% [markdown]
@@ -1282,6 +1291,8 @@ assert llama.model_states_bytes > 80 * units.GB
 # 7. autocast and fp8 save time and activations, hardly ever model states. fp16 needs a loss scale, fp8 a scale for each tensor or block.
 
 # %%
+from course_lib import quiz
+
 quiz("3")
 
 # %% [markdown]
@@ -1294,7 +1305,7 @@ quiz("3")
 # %% tags=["exercise"]
 import torch
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import RECIPES, TransformerShape, models
 from course_lib.theory.memory.peak import training_memory
 from course_lib.theory.memory.states import model_states

@@ -27,11 +27,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.measure.saved_tensors import saved_bytes
-from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Job,
@@ -90,6 +89,8 @@ assert torch.allclose(of_numbers, p * (of_p - p @ of_p), atol=1e-6)
 # own backward has used them. Before you start: which operation keeps most, and which keep nothing but a small mask?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.layer()
 
 # %% [markdown]
@@ -235,6 +236,8 @@ figures.stacked_bars(
 # 3. `tensor parallel` cuts the matrices of a layer over several GPUs (chapter 10). With 8 of them, is an eighth of the activations left on each, or more?
 
 # %%
+from course_lib import panels
+
 panels.activations(model="gpt3-175b")
 
 # %% [markdown]
@@ -295,6 +298,8 @@ assert shares[2048] < 0.5 < shares[4096]
 # computed again. Why is the highest point lower, although the same scores come back?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.layer(recompute="full")
 
 # %% [markdown]
@@ -854,6 +859,8 @@ assert max(cost.dropout_difference for cost in result.costs) < 1e-6
 # 6. Two numbers that are wrong by one factor have something wrong in common: look there.
 
 # %%
+from course_lib import quiz
+
 quiz("4")
 
 # %% [markdown]
@@ -865,7 +872,7 @@ quiz("4")
 # %% tags=["exercise"]
 import torch
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import Recipe, TransformerShape, models
 from course_lib.theory.memory import activations
 

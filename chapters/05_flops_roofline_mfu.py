@@ -24,9 +24,7 @@ from course_lib import (
     expect,
     figures,
     measure,
-    panels,
     predict,
-    quiz,
     scratch,
     show_source,
 )
@@ -379,6 +377,8 @@ assert round(hardware.matmul_intensity(4096, 4096, 4096)) == 1365
 # 3. What part of the peak is left for one token, as in generating text?
 
 # %%
+from course_lib import panels
+
 panels.roofline(model="llama2-7b", gpu="H100-SXM", tokens=64)
 
 # %%
@@ -629,9 +629,10 @@ my_mfu = predict("5.mfu", "Your MFU in %?", yours=None)
 # %%
 time_s = measure.machine.seconds(step, repeats=9)
 mfu = budget.utilisation(exact.model_flop, time_s, gpus=1, peak_flop_per_s=peak)
-print(f"{1000 * time_s:.1f} ms a step")
 expect(..., 100 * mfu, label="your MFU", unit="%", yours=my_mfu)
-assert 0.005 < mfu < 0.9
+
+# %%
+print(f"{1000 * time_s:.1f} ms a step")
 
 # %% [markdown]
 # **Explain.** Each operation costs some microseconds to start. With matrices this small, starting takes
@@ -700,6 +701,8 @@ slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
 times = sorted(measure.machine.seconds(update, repeats=1) for _ in range(9))
 ratio = times[4] / predicted.total_s
 expect(..., ratio, label="measured / predicted, wide", yours=slower)
+
+# %%
 wide_mfu = budget.utilisation(predicted.model_flop, times[4], 1, peak)
 print(f"MFU: {wide_mfu:.0%} of your measured peak, predicted {predicted.mfu:.0%}")
 
@@ -759,6 +762,8 @@ print(f"matrix products: {1e3 * products:.0f} ms, {efficiency:.0%} of the best r
 # 6. MFU of 40 to 50 % is good. Divide by the dense peak.
 
 # %%
+from course_lib import quiz
+
 quiz("5")
 
 # %% [markdown]
@@ -771,7 +776,7 @@ quiz("5")
 # %% tags=["exercise"]
 from itertools import pairwise
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.compute import budget, flops
 from course_lib.theory.inputs import TransformerShape, hardware, models
 

@@ -25,12 +25,11 @@ import torch
 import torch.distributed as dist
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.clinic.nccl_table import nccl_table
 from course_lib.clinic.recorded import output
 from course_lib.figures.paper import style
 from course_lib.measure.collective_time import collective_seconds
-from course_lib.panels import steppers
 from course_lib.scratch.collectives import peers, ring, tree
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import collectives, fitting
@@ -175,6 +174,8 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # at rank $i + 1$, and each rank on the way adds its own number. Walk through it. After which step is the first part complete, and why is it then still not over?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.ring(ranks=3)
 
 # %% [markdown]
@@ -392,6 +393,8 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # 1 GB? How many ranks work in the middle?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.tree(ranks=8)
 
 # %% [markdown]
@@ -452,6 +455,8 @@ assert round(crossover / 1e6, 2) == 0.90
 # 3. At which size does the ring reach 90 % of the link (last line of the table), on 8 ranks and on 1024?
 
 # %%
+from course_lib import panels
+
 panels.collectives(operation="all-reduce", ranks=8, size_kib=64, link=hardware.NDR.name)
 
 # %%
@@ -606,6 +611,8 @@ except ValueError as problem:
 
 # %%
 expect(1e6 * here.latency_s, label="α of this machine", unit="µs", yours=guess)
+
+# %%
 times = list(zip(sizes, measured, strict=True))
 figures.collective_times(
     ring_or_tree("all-reduce", 2**16, 2, here),
@@ -667,8 +674,11 @@ expect(1.5, ring_s / two_s, within=None, label="4 ranks / 2 ranks")
 # Against 300 ms that is little: when the link is slow enough, the formula is all there is.
 #
 # Here is the panel on your own link. Which size would you send at least, to get 90 % of your machine's bandwidth? (It is nine times $n\alpha\beta$ again.)
+# When you open this page again later, measure the link first: *Run → Run All Above Selected Cell*, then this cell.
 
 # %%
+from course_lib import panels
+
 panels.collectives(link=here, ranks=2, size_kib=1024)
 
 # %% [markdown]
@@ -836,6 +846,8 @@ expect(
     unit="GB/s",
     yours=wire,
 )
+
+# %%
 between = {
     "eight rails": 8 * 48e9,
     "RING: busbw": ring_only.bus_bytes_per_s,
@@ -1016,6 +1028,8 @@ figures.collective_times(at_64_kib, "", 2**10, 2**20, dots)
 # 7. Everybody in the same order; never all send first.
 
 # %%
+from course_lib import quiz
+
 quiz("6")
 
 # %% [markdown]
@@ -1027,7 +1041,7 @@ quiz("6")
 # %% tags=["exercise"]
 from itertools import zip_longest
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import hardware
 from course_lib.theory.network import collectives
 

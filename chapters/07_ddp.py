@@ -33,11 +33,10 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
 from course_lib.measure.wire import log_wire
-from course_lib.panels import steppers
 from course_lib.scratch.accumulation import loss_sum
 from course_lib.theory.inputs import Cluster, hardware, models, units
 from course_lib.theory.network import collectives
@@ -336,6 +335,8 @@ assert round(by_hand.exposed_s, 6) == 0.020
 tail_ms = predict("7.tail", "Exposed, 20 MB?", yours=None, unit="ms")
 
 # %%
+from course_lib.panels import steppers
+
 steppers.buckets(bucket_mb=20, ranks=8)
 
 # %%
@@ -557,17 +558,21 @@ assert launch.run(from_the_first_on, ranks=1, stream=False) == [[6, 6, 6]]
 # 3. 1024 ranks, 32,768 tokens: what has grown, although each rank sends hardly more? Which bucket size now?
 
 # %%
+from course_lib import panels
+
 panels.buckets()
 
 # %%
 result = panels.buckets().result
 computed_ms = 1000 * (1.5 * result.backward_s + result.exposed_s)
 expect(computed_ms, label="step", unit="ms", yours=step_ms)
-print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
 assert abs(computed_ms - 62.6) < 0.1
 gpt2 = models.MODELS["gpt2-124m"]  # attention's scores, over all pairs of tokens
 scores = 12 * gpt2.layers * gpt2.hidden * gpt2.context * 16384
 assert round(1e3 * scores / (0.87 * 312e12), 1) == 6.8  # the causal half is 3.4
+
+# %%
+print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
 
 # %% [markdown]
 # Forward and backward are 1.5 times the 29.9 ms of backward alone, matrix products only; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
@@ -1247,6 +1252,8 @@ expect(
     label="running mean",
     yours=running,
 )
+
+# %%
 rows = {
     case: {f"rank {rank}": mean for rank, (mean, _) in enumerate(found)}
     for case, found in statistics.items()
@@ -1307,6 +1314,8 @@ def uneven(by_all=True):
 joined = launch.run(uneven, ranks=3, stream=False)
 expect((2 + 3 + 5) / 3, joined[0][0], within=1e-6, label="distance", yours=distance)
 assert len({moved for moved, *_ in joined}) == 1  # the same on all ranks
+
+# %%
 figures.stacked_bars(
     {
         f"rank {rank}": {"own batch": batches, "zeros for others": answered - batches}
@@ -1462,6 +1471,8 @@ figures.loss(
 # 9. Only gradients are made equal. Buffers are rank 0's, and uneven data hangs without `join`.
 
 # %%
+from course_lib import quiz
+
 quiz("7")
 
 # %% [markdown]
@@ -1474,7 +1485,7 @@ quiz("7")
 import torch
 from torch import nn
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 
 # %% [markdown] tags=["exercise"]
 # **7.1** GPT-2 with 1,557,611,200 parameters, fp32 and AdamW, trains on one GPU of 40 GB (10⁹ bytes); activations and all the rest are 12 GB. With DDP on two such GPUs, the same

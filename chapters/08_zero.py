@@ -24,8 +24,7 @@ from functools import partial
 import torch
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
-from course_lib.panels import steppers
+from course_lib import predict, scratch, show_source
 from course_lib.demos.launchers import deepspeed_config as deepspeed
 from course_lib.demos.zero.prediction import sent_volume as volume
 from course_lib.demos.shared.text import VOCAB, Windows
@@ -182,6 +181,8 @@ assert [round(size, 1) for size in totals] == [120.0, 31.4, 16.6, 1.9]
 at_most = predict("8.moment", "GB at most, stage 2?", yours=None, unit="GB")
 
 # %%
+from course_lib.panels import steppers
+
 steppers.zero(stage=2, ranks=4)
 
 # %%
@@ -232,6 +233,8 @@ figures.lines(
 # 3. The 7.5B model, stage 1, from 64 to 1024 GPUs: how much does each GPU save? Why so little?
 
 # %%
+from course_lib import panels
+
 panels.zero(model="llama2-7b", stage=0, ranks=8)
 
 # %%
@@ -660,9 +663,6 @@ def train(stage, updates=4):
 
 # %%
 runs = [launch.run(train, stage, ranks=2, stream=False) for stage in zero.STAGES]
-for stage, run in enumerate(runs):
-    _, found, sent = run[0]
-    print(f"stage {stage}: {found} = {sum(found):,} B\n  {sent}")
 
 # %%
 in_2 = small.bills[2].total_bytes
@@ -670,6 +670,11 @@ expect(in_2, sum(runs[2][0][1]), label="stored in stage 2", unit="B", yours=stor
 for bill, run in zip(small.bills, runs, strict=True):
     predicted = [bill.weights_bytes, bill.gradients_bytes, bill.optimizer_bytes]
     assert all(found == predicted for _, found, _ in run)
+
+# %%
+for stage, run in enumerate(runs):
+    _, found, sent = run[0]
+    print(f"stage {stage}: {found} = {sum(found):,} B\n  {sent}")
 
 # %% [markdown]
 # **Explain.** 441,344 is 4 bytes for each parameter. Every number is as predicted, to the byte, on both ranks, in
@@ -1186,6 +1191,8 @@ figures.memory_over_time(runs, "One update on rank 0 of 2")
 # 7. Take the lowest stage that fits, and write every default that matters into the configuration.
 
 # %%
+from course_lib import quiz
+
 quiz("8")
 
 # %% [markdown]
@@ -1198,7 +1205,7 @@ quiz("8")
 # %% tags=["exercise"]
 import torch
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import RECIPES, Recipe, models
 from course_lib.theory.network import zero, zero_choice
 

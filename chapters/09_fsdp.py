@@ -30,11 +30,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.theory.audits import gpt2_128
 from course_lib.theory.audits.gpt2_128 import Program
@@ -92,6 +91,8 @@ scatters = predict("9.scatters", "Reduce-scatters?", yours=None)
 # whole. Below are the units, of which 0 is the root: blue is the shard, which always stays, yellow are whole weights, orange is a gradient. Follow layer 2.
 
 # %%
+from course_lib.panels import steppers
+
 steppers.fsdp()
 
 # %% [markdown]
@@ -353,6 +354,8 @@ figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * uni
 # 3. Switch `gathering` to YaFSDP. What happens to the curve? (Section 9.8 explains it.)
 
 # %%
+from course_lib import panels
+
 panels.fsdp_memory(model="llama2-7b", ranks=64)
 
 # %%
@@ -883,14 +886,16 @@ def hybrid(micro_batches=1, waits=False):
 
 # %%
 on_ranks = launch.run(hybrid, ranks=4)
-for number, (place, placed, *_) in enumerate(on_ranks):
-    print(f"rank {number}: node {place[0]}, place {place[1]}; {placed}")
 along = on_ranks[0][-1]
-for what, (calls, size) in along.items():
-    print(f"{what:<24}{calls:>3} calls {size:>12,} B")
 between = along["node all-reduce"]
 expect(layers + 1, between[0], label="all-reduces", yours=copies)
 expect(2 * local.total, between[1], label="their bytes", unit="B", yours=copied)
+
+# %%
+for number, (place, placed, *_) in enumerate(on_ranks):
+    print(f"rank {number}: node {place[0]}, place {place[1]}; {placed}")
+for what, (calls, size) in along.items():
+    print(f"{what:<24}{calls:>3} calls {size:>12,} B")
 
 # %% [markdown]
 # **Explain.** Gathers and reduce-scatters stay inside a node. Each rank then has the half of each unit's gradients that it keeps, and adds it up with the rank of the
@@ -1003,6 +1008,8 @@ alive = launch.run(alive_ahead, ranks=2)[0]
 a_layer = 4 * local.layer_dense
 expect(2 * a_layer, alive[2] - alive[0], label="two ahead", unit="B", yours=farther)
 assert alive[1] - alive[0] == a_layer
+
+# %%
 ahead = dict(zip(("none ahead", "one ahead", "two ahead"), alive, strict=True))
 figures.bars(ahead, units.format_bytes, "Alive in the first block", style.TEMPORARY)
 
@@ -1470,6 +1477,8 @@ show_source(scratch.fsdp.yafsdp_layers.Buffers)
 # an answer, then go to that step:
 
 # %%
+from course_lib.panels import steppers
+
 steppers.yafsdp()
 
 # %% [markdown]
@@ -1696,7 +1705,6 @@ rarely = predict("9.buffers", "YaFSDP's allocations?", yours=None)
 
 # %%
 ya = demos.run("yafsdp", ranks=2, model="4x64x4", steps=4, stream=False)
-print(ya.report())
 
 # %%
 expect(4 * layers + 3, ya.allocations("mini-FSDP"), label="mini-FSDP", yours=often)
@@ -1705,6 +1713,7 @@ found = {one.name: one for one in ya.memory}
 assert found["fully_shard"].allocations > found["mini-FSDP"].allocations
 
 # %%
+print(ya.report())
 asked = {name: ya.allocations(name) for name in ("YaFSDP", "mini-FSDP", "fully_shard")}
 title = "Allocations of a pass, beyond the unsharded model's"
 figures.bars(asked, "{:.0f}".format, title, style.TEMPORARY)
@@ -1793,10 +1802,12 @@ asleep_ms = predict("9.asleep", "ms, without any message?", yours=None, unit="ms
 
 # %%
 lanes = demos.run("prefetch", ranks=2, stream=False)
-print(lanes.report())
 without, ahead = lanes.lanes
 expect(4 * 45, label="four layers", unit="ms", yours=asleep_ms)
 assert ahead.predicted_s > 0.180
+
+# %%
+print(lanes.report())
 
 # %%
 figures.two_lanes(
@@ -1861,6 +1872,8 @@ for name, lane, by_hand in (("half of the tokens", half, 170), ("all", bound, 10
 # 6. Time saved is not throughput gained; the best row is not the table.
 
 # %%
+from course_lib import quiz
+
 quiz("9")
 
 # %% [markdown]
@@ -1876,7 +1889,7 @@ from dataclasses import replace
 import torch
 from torch.distributed.fsdp import fully_shard
 
-from course_lib import check, hint, launch
+from course_lib import check, hint, launch, solution
 from course_lib.demos.shared.batch import mean_loss
 from course_lib.demos.shared.training import Training
 from course_lib.theory.audits.gpt2_128 import Program

@@ -23,10 +23,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, linear
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.shared.text import VOCAB
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.theory.inputs import (
     Cluster,
     Job,
@@ -176,6 +175,8 @@ figures.cut_pair([1, 2], [[1, -2], [3, 4]], [[1, 0], [2, 1]], gradient=[1, 1])
 # sequence of 4096 tokens. Each row is a rank. What a rank does not have is left blank. What still has to be summed is hatched.
 
 # %%
+from course_lib.panels import steppers
+
 steppers.cut_pair()
 
 # %% [markdown]
@@ -474,6 +475,8 @@ expect(
 # In the stepper there are four messages instead of two, each half as large. "Sent by a rank" ends where it ended before:
 
 # %%
+from course_lib.panels import steppers
+
 steppers.cut_pair(sequence_parallel=True)
 
 # %% [markdown]
@@ -805,6 +808,8 @@ assert int(true_peak) == collectives.layer_tp_reach(8192, 165.2e12, 31.5e9) == 8
 # 3. Take GPT-2 (`gpt2-124m`). Why is a small model not worth cutting, even on NVLink?
 
 # %%
+from course_lib import panels
+
 panels.tp_reach()
 
 # %%
@@ -1105,10 +1110,12 @@ cut = demos.run(
     "tp", ranks=2, steps=4, sequence_parallel=True, library=False, stream=False
 )
 sent_with = cut.versions[0].sent
-for operation, total in sent_with.items():
-    print(f"{total.calls} × {operation}, {total.size_bytes:,} B")
 expect(3 + 1, sent_with["all-reduce"][0], label="all-reduces", yours=left)
 assert sent_with["all-gather"] == sent_with["reduce-scatter"] == (10, 10 * 32_768)
+
+# %%
+for operation, total in sent_with.items():
+    print(f"{total.calls} × {operation}, {total.size_bytes:,} B")
 
 # %% [markdown]
 # **Explain.** Ten all-gathers and ten reduce-scatters for ten all-reduces: the same bytes on the wire. Four all-reduces are left: three of the loss, and one that
@@ -1173,6 +1180,8 @@ assert 2 * sharded.stored["weights"] == copies.stored["weights"]
 # 7. Products hide messages when they are cut into shares, and only as far as they take longer.
 
 # %%
+from course_lib import quiz
+
 quiz("10")
 
 # %% [markdown]
@@ -1185,7 +1194,7 @@ quiz("10")
 # %% tags=["exercise"]
 import math
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import Cluster, hardware, models
 from course_lib.theory.network import (
     collectives,

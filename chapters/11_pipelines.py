@@ -22,11 +22,10 @@ from textwrap import fill
 import torch
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.pipeline import versions as pipeline_versions
 from course_lib.demos.shared.text import VOCAB, Windows
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
     Cluster,
@@ -280,6 +279,8 @@ assert in_turn.makespan == gpipe.makespan
 # does it take its fifth micro-batch, and what has to happen first? Then choose gpipe, and watch the boxes pile up.
 
 # %%
+from course_lib.panels import steppers
+
 steppers.schedule("1f1b", stages=4, micro_batches=8)
 
 # %% [markdown]
@@ -606,6 +607,8 @@ figures.stacked_bars(bars, title, "{:.1f} %".format, told)
 # 4. Make the last stage 1.5 × as long. Where do the others wait?
 
 # %%
+from course_lib import panels
+
 panels.pipeline(schedule="1f1b", stages=4, micro_batches=8)
 
 # %%
@@ -1051,6 +1054,8 @@ assert again.sent["send-recv"] == (16, sent_bytes)
 # 7. Orders can hang. Send without waiting.
 
 # %%
+from course_lib import quiz
+
 quiz("11")
 
 # %% [markdown]
@@ -1062,7 +1067,7 @@ quiz("11")
 # (arXiv:2412.19437). Lamy-Poirier 2022, *Breadth-First Pipeline Parallelism* (arXiv:2211.05953).
 
 # %% tags=["exercise"]
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.pipelines import bubble, schedules, simulation
 from course_lib.theory.pipelines.pass_times import PassTimes
 

@@ -23,10 +23,9 @@ import torch.distributed as dist
 from torch.nn.utils.rnn import pad_sequence
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.demos.experts import versions as expert_versions
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe
 from course_lib.theory.inputs import hardware, models, units
@@ -279,6 +278,8 @@ show_source(scratch.experts.router.accepted)
 # 3. Set no limit. Who decides how long a step takes, with 2 ranks, and with 8?
 
 # %%
+from course_lib import panels
+
 panels.experts(skew=0.5, experts=8, top_k=2, capacity_factor=1.25, ep=4)
 
 # %%
@@ -376,6 +377,8 @@ without, load_without, error_without = train(*task())
 with_loss, load_with_loss, error_with_loss = train(*task(), alpha=0.1)
 expect(3.8, without[-1], within=0.15, label="without", yours=alone)
 expect(1.1, with_loss[-1], within=0.25, label="with the loss", yours=helped)
+
+# %%
 figures.loss(
     {"without": without, "with the balance loss": with_loss}, "busiest expert / mean"
 )
@@ -406,6 +409,8 @@ for how, z in (("without", 0.0), ("with the z-loss", 0.01)):
 expect(3.8, imbalance[-1], within=0.25, label="with the z-loss", yours=with_z)
 assert all(row["with the z-loss"] < 0.3 * row["without"] for row in sizes.values())
 assert abs(error / error_without - 1) < 0.15
+
+# %%
 colours = {"without": style.PALE, "with the z-loss": style.SKY}
 figures.grouped_bars(sizes, "The router's scores", "{:.1f}".format, colours)
 
@@ -517,6 +522,8 @@ figures.stacked_bars(
 # same number to work on? And whose tokens are dropped?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.expert_exchange(ranks=4)
 
 # %% [markdown]
@@ -1155,6 +1162,8 @@ figures.lines(
 # queries see four. Walk round the ring. In which step does somebody wait for the first time, and who works in the last one?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.ring_attention(ranks=4)
 
 # %% [markdown]
@@ -1195,6 +1204,8 @@ figures.grouped_bars(rows, "Scores that each rank computes", "{:,}".format, colo
 # The same ring with zig-zag slices. Look for one rank's blocks in each step:
 
 # %%
+from course_lib.panels import steppers
+
 steppers.ring_attention(ranks=4, zigzag=True)
 
 # %% [markdown]
@@ -1271,9 +1282,11 @@ for version in run.versions:
     assert version.sent == version.predicted_sent
     assert version.stored == version.predicted_stored
 size = run.versions[0].sent["all-to-all"][1]
-print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
 expect(50, label="a rank that receives nothing", yours=least)
 assert balanced / 2 <= size < balanced
+
+# %%
+print(f"rank 0: {size / balanced:.0%} of the balanced bytes; load {run.load[-1]}")
 
 # %% [markdown]
 # **Explain.** A rank always sends the rows of its own tokens, forward and (as gradients) backward. That is half of
@@ -1365,6 +1378,8 @@ assert zig.sent == ring.sent  # other tokens, as many bytes
 # 7. Ring: $3(n-1)$ hops a layer. Zig-zag slices give all ranks equal work.
 
 # %%
+from course_lib import quiz
+
 quiz("12")
 
 # %% [markdown]
@@ -1380,7 +1395,7 @@ import math
 
 import torch
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.inputs import hardware, models
 from course_lib.theory.network import context, experts
 

@@ -24,10 +24,9 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import demos, expect, figures, launch
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.checking import races
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.theory import planner
 from course_lib.theory.compute import flops
 from course_lib.theory.inputs import (
@@ -76,11 +75,13 @@ left_over = predict("13.idle", "GPUs that stay idle?", yours=None)
 # anyway, so expert parallelism needs no GPUs of its own.
 
 # %%
+expect(2048 % 80, label="idle GPUs", yours=left_over)
+
+# %%
 try:
     mesh.data_parallel(2048, tp=8, pp=10)
 except ValueError as error:
     print(error)
-expect(2048 % 80, label="idle GPUs", yours=left_over)
 assert mesh.data_parallel(2048, tp=8, pp=8) == 32
 assert Layout(dp=4, ep=4).world == 4  # ep adds no GPUs
 assert Layout(dp=4, cp=2).shard_ranks == 8  # gradients go around among dp · cp
@@ -150,6 +151,8 @@ for rank, (place, dp_group) in enumerate(ranks):
 # larger blocks: what changes if tp fills a node, and who are the partners where there is cp, or ep?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.talks("tp 2 × dp 4 × pp 2")
 
 # %% [markdown]
@@ -575,6 +578,8 @@ winner = plan.best(1)[0]
 expect(winner.layout.tp, label="tp of the fastest", yours=best_tp)
 assert (winner.layout.tp, winner.layout.pp, winner.layout.cp) == (1, 2, 2)
 assert plan.fitting < plan.layouts / 2
+
+# %%
 figures.ranked_layouts(plan, "LLaMA-2 70B on 64 H100, 512 × 4096 tokens", 3)
 
 # %% [markdown]
@@ -633,6 +638,8 @@ assert sum(plan.remedies.values()) == plan.layouts - plan.fitting
 # Each bar is the time under the usual assumptions, and the thin line leads to that under the cautious ones.
 
 # %%
+from course_lib import panels
+
 panels.planner()
 
 
@@ -1159,6 +1166,8 @@ figures.built(races.report()["parts"])
 # 7. Where a planner and a good plan disagree, find the assumption. With experts it is whether the messages hide.
 
 # %%
+from course_lib import quiz
+
 quiz("13")
 
 # %% [markdown]
@@ -1170,7 +1179,7 @@ quiz("13")
 # %% tags=["exercise"]
 from dataclasses import replace
 
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Job, Layout, Recipe, hardware, models
 from course_lib.theory.inputs import published

@@ -28,10 +28,9 @@ from torch import nn
 from torch.distributed import rpc
 
 from course_lib import demos, expect, figures, launch, measure
-from course_lib import panels, predict, quiz, scratch, show_source
+from course_lib import predict, scratch, show_source
 from course_lib.figures.paper import style
 from course_lib.launch import two_nodes
-from course_lib.panels import steppers
 from course_lib.scratch.parameter_server.messages import Messages
 from course_lib.scratch.parameter_server.server import ParameterServer
 from course_lib.scratch.parameter_server.stale import descend
@@ -77,12 +76,14 @@ figures.used_rows([4, 1, 4], table.weight.grad.tolist(), "A table of 6 rows")
 # %%
 exchange = sparse.RowExchange(rows=100_000, width=64)
 all_reduced = collectives.sent_bytes("all-reduce", 10**9 * 64 * 4, ranks=8)
-print(
-    f"all-reduce: {all_reduced / 1e9:,.0f} GB, exchange: {exchange.total_bytes / 1e6:.1f} MB"
-)
 times = sparse.dense_over_sparse(exchange, table_rows=10**9, ranks=8)
 assert times == all_reduced / exchange.total_bytes
 expect(times, label="all-reduced / exchanged", yours=factor)
+
+# %%
+print(
+    f"all-reduce: {all_reduced / 1e9:,.0f} GB, exchange: {exchange.total_bytes / 1e6:.1f} MB"
+)
 
 # %% [markdown]
 # **Explain.** DDP sends 448 GB, and on each GPU only 0.01 % of the rows are not zero. At 25 GB/s that takes 18 s. The useful part is 52 MB
@@ -370,6 +371,8 @@ assert round(busy.speed_up_in_step, 2) == 4.82
 # 3. A table of 100,000 rows, and every update uses all of them. Would you still take a server?
 
 # %%
+from course_lib import panels
+
 panels.parameter_server()
 
 # %%
@@ -454,6 +457,8 @@ show_source(ParameterServer.serve_as_they_come, ParameterServer.update)
 # Which version is the table at by then?
 
 # %%
+from course_lib.panels import steppers
+
 steppers.served(rule="nobody waits", slow_ms=125)
 
 # %%
@@ -866,8 +871,10 @@ backends = predict("14.backends", "Backends of RPC?", yours=None)
 
 # %%
 names = list(rpc.BackendType.__members__)
-print("RPC:", names, "| process groups:", sorted(dist.Backend.backend_list))
 expect(1, len(names), label="backends", yours=backends)
+
+# %%
+print("RPC:", names, "| process groups:", sorted(dist.Backend.backend_list))
 
 # %%
 assert names == ["TENSORPIPE"] and "gloo" not in map(str.lower, names)
@@ -994,21 +1001,22 @@ more = predict("14.overhead", "Per cent more?", yours=None, unit="%")
 
 # %%
 obstacle = two_nodes.obstacle()
-if obstacle:
-    print(
-        f"This machine can't have two nodes: {obstacle}. On another one: 7 to 8 % more."
-    )
-else:
+if not obstacle:
     argv = ["hybrid", "--json", "--hidden=256", "--batch=64", "--steps=6"]
     out, _ = launch.run_on_two_nodes("course_lib.demos", argv, 2, mbit=1000)
     counted = json.loads(out.splitlines()[-1])
     moved = counted["pulled_bytes"] + counted["pushed_bytes"]
     assert moved == 1_048_576 + 1_073_152
-    print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
     headers = moved / (1514 - 66) * (66 + 66 / 2)
     overhead = sum(counted["link"]) - moved
     theory = 100 * (headers + 15_000) / moved
     expect(theory, 100 * overhead / moved, 0.35, "%", label="more", yours=more)
+
+# %%
+if obstacle:
+    print(f"This machine can't have two nodes: {obstacle}. On another one: 7 to 8 % more.")
+else:
+    print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
 
 # %% [markdown]
 # **Explain.** Headers are $66 / 1448 = 4.6$ % of what a packet carries, acknowledgements half as much, and the calls 0.7 %: together 7.5 %. (TCP does not always acknowledge every second packet, and sends some packets twice, so the count differs by about a per cent from run to run.) In the demo above, with
@@ -1036,6 +1044,8 @@ else:
 # 7. Collectives need everybody, RPC one caller. PyTorch's RPC is in maintenance mode; the idea is not.
 
 # %%
+from course_lib import quiz
+
 quiz("14")
 
 # %% [markdown]
@@ -1045,7 +1055,7 @@ quiz("14")
 # 2018, *PipeDream* (arXiv:1806.03377; Narayanan et al. 2019 at SOSP). Cui et al. 2016, *GeePS* (doi:10.1145/2901318.2901323). Naumov et al. 2019, *Deep Learning Recommendation Model* (arXiv:1906.00091).
 
 # %% tags=["exercise"]
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.network import served, sparse
 from course_lib.theory.step.swapping import Swapping
 

@@ -33,12 +33,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from course_lib import cluster, demos, emitting, expect, figures, launch
-from course_lib import measure, panels, predict, quiz, recorded, scratch, show_source
+from course_lib import measure, predict, recorded, scratch, show_source
 from course_lib.demos.launchers import rank_order, settings
 from course_lib.demos.wrappers import orthogonal
 from course_lib.emitting import trainjob
 from course_lib.figures.paper import style
-from course_lib.panels import steppers
 from course_lib.rehearsal import rehearse
 from course_lib.scratch.launcher import launch_ranks, rank_environment
 from course_lib.scratch.recovery import failures
@@ -223,6 +222,8 @@ processes = predict("15.processes", "Python processes?", yours=None)
 
 # %%
 expect(2 + 2 * 8, label="agents and ranks", yours=processes)
+
+# %%
 figures.nodes_and_ranks(nodes=2, processes=8)
 
 # %% [markdown]
@@ -401,8 +402,10 @@ assert found["torchrun, accelerate inside"] == 2
 micro_batches = predict("15.wins", "Micro-batches in an update?", yours=None)
 
 # %%
-print(recorded("settings"))
 expect(1, label="micro-batches", yours=micro_batches)
+
+# %%
+print(recorded("settings"))
 
 # %% [markdown]
 # **Explain.** The file wins, and where it says nothing, DeepSpeed's default wins: 1, not 4. A warning says so, among many others at the start. Only `"auto"` means "take it from the program". So one rule needs no table: **each setting in one place**, and `"auto"` in the other.
@@ -467,6 +470,8 @@ frozen = predict("15.frozen", "Of the four wrappers?", yours=None)
 wraps = demos.run("wrappers", ranks=2, stream=False)
 stuck = [one.name for one in wraps.wrappers if not one.learns_if_built_before]
 expect(2, len(stuck), label="learn nothing", yours=frozen)
+
+# %%
 for one in wraps.wrappers:
     print(f"{one.name}: {', '.join(one.parameters)}")
 
@@ -605,6 +610,8 @@ whole = launch.run(left_out, False, ranks=2, stream=False)
 found = [out for out, _ in plain]
 expect(1, sum(found), label="leave it out, plain", yours=plain_ranks)
 assert found == [False, True] and all(out for out, _ in whole)
+
+# %%
 print("DTensor: both leave it out, after", whole[0][1])
 
 # %% [markdown]
@@ -679,6 +686,8 @@ for function in (asks, branches, decides):
             lambda f=compiled: f(torch.ones(8, 8))
         )
 expect(2 + 1 + 2, sum(graphs.values()), label="graphs", yours=all_graphs)
+
+# %%
 figures.bars(graphs, "{:.0f}".format, "Graphs of one call", style.FORWARD)
 
 # %% [markdown]
@@ -773,9 +782,11 @@ tries_needed = predict("15.tries", "Tries?", yours=None)
 # %%
 tried = []
 found = measure.largest_batch.largest_batch(lambda b: tried.append(b) or b <= 100)
-print(tried)
 assert found == 100
 expect(8 + 6, len(tried), label="tries", yours=tries_needed)
+
+# %%
+print(tried)
 figures.tried_batches(tried, largest=found)
 
 # %%
@@ -880,8 +891,10 @@ total = models.MODELS["llama2-70b"].parameters().total
 low, high = columns(total, 1, 48)
 held = [columns(total, writer, 64) for writer in range(64)]
 touched = [w for w, (first, last) in enumerate(held) if first < high and low < last]
-print(f"files {touched}")
 expect(2, len(touched), label="files", yours=files_read)
+
+# %%
+print(f"files {touched}")
 
 # %% [markdown]
 # **Explain.** $64 \cdot 1/48 = 1.33$ and $64 \cdot 2/48 = 2.67$: its part begins within file 1 and ends within file 2. Nobody reads the whole checkpoint, and nobody has to join it into one piece first.
@@ -922,11 +935,13 @@ speak = predict("15.late", "Errors that speak of a timeout?", yours=None)
 
 # %%
 told = launch.run(late, ranks=2, stream=False)
-for rank, (seconds, error) in enumerate(told):
-    print(f"rank {rank}, after {seconds:.1f} s:", re.sub(r"\[/\S+\] ", "", error)[:99])
 found = ["imed out" in error for _, error in told]
 expect(1, sum(found), label="speak of a timeout", yours=speak)
 assert found == [True, False]
+
+# %%
+for rank, (seconds, error) in enumerate(told):
+    print(f"rank {rank}, after {seconds:.1f} s:", re.sub(r"\[/\S+\] ", "", error)[:99])
 
 # %%
 rows = {"rank 0": [("waits", 0, told[0][0])], "rank 1": [("hangs", 0, 2)]}
@@ -972,13 +987,13 @@ twice = predict("15.repeated", "Updates done twice?", yours=None)
 # %%
 short = {"steps": 20, "every": 6, "model": "1x16x2"}
 run = demos.run("elastic", ranks=2, kill_after=17, stream=False, **short)
-print("\n".join(run.report().splitlines()[1:]))
 
 # %%
 lost_updates = recovery.lost_steps(17, every=6)
 expect(lost_updates, len(run.repeated), label="done twice", yours=twice)
 
 # %%
+print("\n".join(run.report().splitlines()[1:]))
 figures.lines(
     {"done twice": [(done, recovery.lost_steps(done, every=6)) for done in range(25)]},
     "updates that are done when a rank dies",
@@ -1014,6 +1029,8 @@ goodput = predict("15.goodput", "Goodput in the end, in %?", yours=None, unit="%
 # Step through it. What is still to come is dashed. When the node dies, the red work is lost, and the goodput falls. Below, the thick line is the work that is done, and the filled stairs are the work that is saved.
 
 # %%
+from course_lib.panels import steppers
+
 steppers.failing_job()
 
 # %%
@@ -1062,8 +1079,10 @@ assert max(means, key=means.get) in ("12 min of work", "18 min of work")
 # %%
 mtbf_s = 54 * 86_400 / 419
 young_s = recovery.young_interval_s(60, mtbf_s)
-print(f"a failure every {mtbf_s / 3600:.2f} h")
 expect(young_s / 60, label="interval", unit="min", yours=interval)
+
+# %%
+print(f"a failure every {mtbf_s / 3600:.2f} h")
 
 # %% [markdown]
 # About 19 minutes. A single GPU would fail every $16{,}384 \cdot 3.1$ hours, that is once in 5.8 years. The number of GPUs turns this into every three hours:
@@ -1164,6 +1183,8 @@ figures.wasted_time(plan, "Llama 3's machine", {"simulated, 100 days each": dots
 # 4. 131,072 GPUs of the same kind, at 81 GB/s and with restarts of ten minutes. Which part of the time is new work, at best? What would you buy first?
 
 # %%
+from course_lib import panels
+
 panels.recovery()
 
 # %%
@@ -1263,6 +1284,8 @@ assert result.explained
 # %%
 block = torch.zeros(16_032, 1).chunk(128)
 expect(16_032 - 127 * 126, len(block[-1]), label="rows", yours=rows_left)
+
+# %%
 rows = {
     "ranks 0 to 126, each": len(block[0]),
     "rank 127": len(block[-1]),
@@ -1304,6 +1327,8 @@ figures.grouped_bars(calls, "Calls in an update", "{:.0f}".format, colours)
 # 7. Rehearse one rank before you rent a thousand.
 
 # %%
+from course_lib import quiz
+
 quiz("15")
 
 # %% [markdown]
@@ -1316,7 +1341,7 @@ quiz("15")
 # ## Exercises
 
 # %% tags=["exercise"]
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory.step import recovery
 
 # %% [markdown] tags=["exercise"]

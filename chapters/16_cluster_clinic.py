@@ -36,7 +36,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from course_lib import comparing, demos, diagnosing, expect, figures, launch
-from course_lib import measure, panels, predict, quiz, recorded
+from course_lib import measure, predict, recorded
 from course_lib.clinic import (
     container,
     gpu_state,
@@ -281,11 +281,13 @@ calls = predict("16.xid", "GPUs with a fault of their own?", yours=None)
 
 # %%
 log = xid.xids(output("dmesg_xid").text)
+machines = [line for line in log if xid.MEANINGS[line.number].whose == "machine"]
+expect(1, len(machines), label="GPUs", yours=calls)
+
+# %%
 for line in log:
     meaning = xid.MEANINGS[line.number]
     print(f"{line.number}: {meaning.what} ({meaning.whose}) → {meaning.do}")
-machines = [line for line in log if xid.MEANINGS[line.number].whose == "machine"]
-expect(1, len(machines), label="GPUs", yours=calls)
 
 # %% [markdown]
 # **Explain.** One. Xid 31 is what a program gets when it uses a wrong address, and 43 is what remains when a program was stopped for its own mistake. The next program runs on the same GPUs without trouble. Xid 94 is the memory. Two more are worth knowing by heart: 79, *the GPU has fallen off the bus*, after which only a restart helps, and 45, which merely cleans up after another Xid
@@ -342,6 +344,8 @@ one_sm = predict("16.one_sm", "Utilization of 1 multiprocessor of 132?", yours=N
 
 # %%
 expect(100, label="utilization", unit="%", yours=one_sm)
+
+# %%
 two_meters = {"utilization, %": 100, "multiprocessors, %": round(100 / 132, 1)}
 figures.meters(
     {"one kernel": two_meters},
@@ -392,6 +396,8 @@ sleeps = launch.run(lopsided, False, ranks=2, stream=False)
 timed = {"within": None, "unit": "%"}  # of times: their gaps are shown, not judged
 expect(100, spins[0][1], label="waits as NCCL does", yours=busy_guess, **timed)
 expect(100 * 0.1 / 0.4, sleeps[0][1], label="waits as Gloo does", **timed)
+
+# %%
 print(f"and rank 1, while rank 0 waits as NCCL does: {spins[1][1]:.0f} %")
 
 # %%
@@ -419,10 +425,12 @@ suspect = predict("16.suspect", "GPU number?", yours=None)
 
 # %%
 rows = gpu_use.pmon(output("nvidia-smi_pmon_hang").text)
-for sign in gpu_use.pmon_signs(rows):
-    print(sign.sentence)
 still = [row.gpu for row in rows if row.pid and not row.sm_percent]
 expect(2, still[0], label="GPU", yours=suspect)
+
+# %%
+for sign in gpu_use.pmon_signs(rows):
+    print(sign.sentence)
 
 # %%
 figures.meters(
@@ -456,10 +464,12 @@ figures.meters(readings, full, "nvidia-smi dmon: three GPUs show 100 %")
 computing = predict("16.computing", "GPUs at full speed?", yours=None)
 
 # %%
-for sign in gpu_use.dmon_signs(samples):
-    print(sign.sentence)
 at_work = [s for s in samples if s.power_w > 0.8 * 700]
 expect(1, len(at_work), label="GPUs at full speed", yours=computing)
+
+# %%
+for sign in gpu_use.dmon_signs(samples):
+    print(sign.sentence)
 
 # %% [markdown]
 # **Explain.** One, GPU 0. GPU 1 waits, at 118 W. GPU 2 has nothing to do. GPU 3 computes at 86 °C with half its neighbours' clock, so it may be the one that GPU 1 waits for. AMD's monitor has the same columns under other names:
@@ -517,6 +527,8 @@ print(f"{per_gb:.2f} s of a processor for 1 GB: at 25 GB/s, {cores:.0f} cores")
 
 # %%
 expect(3 + 1 + 3, label="moves", yours=moved)
+
+# %%
 figures.rdma_paths(per_gb)
 
 # %% [markdown]
@@ -604,8 +616,10 @@ figures.bars(took, "{:.2f} s".format, "An all-reduce of 1 MB by four ranks")
 
 # %%
 today = OneSlowLink(4e9, 64, hardware.HDR, slow_bytes_per_s=50e9 / 8)
-print(f"yesterday {today.healthy_s:.2f} s, today {today.slow_s:.2f} s")
 expect(today.factor, label="times as long", yours=slower)
+
+# %%
+print(f"yesterday {today.healthy_s:.2f} s, today {today.slow_s:.2f} s")
 figures.slow_ring(today)
 
 # %% [markdown]
@@ -618,6 +632,8 @@ figures.slow_ring(today)
 # 3. One ring, 1 MB. Why does the slow link hurt so little now?
 
 # %%
+from course_lib import panels
+
 panels.one_slow_link()
 
 # %%
@@ -667,6 +683,8 @@ rate = predict("16.words", "GB/s?", yours=None, unit="GB/s")
 # %%
 now = port_counters.rates(before, after, seconds=10)
 expect(4 * 15.25 / 10, now.sent_bytes_per_s / 1e9, 1e-6, label="sent", yours=rate)
+
+# %%
 for sign in port_counters.rate_signs(now, link_bytes_per_s=50e9 / 8):
     print(sign.sentence)
 
@@ -933,6 +951,8 @@ twelve = [f"mlx5_{number}" for number in range(12)]
 settings = ("mlx5_1", "=mlx5_1", "^mlx5_1", "^=mlx5_3", "=mlx5_0,mlx5_2")
 choices = {setting: nccl_choice.chosen(setting, twelve) for setting in settings}
 expect(3, len(choices["mlx5_1"]), label="devices", yours=chosen)
+
+# %%
 figures.chosen_ports(
     choices, twelve, "NCCL_IB_HCA, and the devices mlx5_… that it chooses"
 )
@@ -1009,6 +1029,8 @@ parted = predict("16.parted", "Minutes past one?", yours=None)
 # %%
 late_calls = watchdog.timeouts(output("watchdog").text)
 expect(45 - 10, 45 - late_calls[0].limit_s / 60, label="minutes", yours=parted)
+
+# %%
 for sign in watchdog.timeout_signs(late_calls):
     print(sign.sentence)
 
@@ -1257,11 +1279,13 @@ broken = one_update("broken", technique="tp", fault="no_f")
 loss_gap = predict("16.loss_gap", "Percent?", yours=None, unit="%")
 
 # %%
-for run in (alone, right, broken):
-    print(f"{Path(run.folder).name:<7}{run.loss:.7f}")
 gap = 100 * abs(broken.loss - alone.loss) / alone.loss
 assert gap < 1e-4
 expect(0, round(gap, 3), label="loss off by", unit="%", yours=loss_gap)
+
+# %%
+for run in (alone, right, broken):
+    print(f"{Path(run.folder).name:<7}{run.loss:.7f}")
 
 # %% [markdown]
 # **Explain.** Not at all. f does nothing in the forward pass, so only wrong gradients can change the loss, from the second update on. The loss is a poor witness: it speaks late, and says neither where nor why. So compare what it is made of, tensor by tensor:
@@ -1387,6 +1411,8 @@ for precision in ("fp32", "bf16"):
 expect(16, label="hidden in", yours=hidden)
 assert found["fp32"].diverging.title == "output of blocks.1.norm1"
 assert found["bf16"].verdict == "rounding"
+
+# %%
 shutil.rmtree(runs)
 figures.tensor_by_tensor(
     {f"in {precision}": one.tensors for precision, one in found.items()},
@@ -1429,6 +1455,8 @@ figures.loss({"the whole batch": whole, "in halves": halves})
 last = max(gaps[250:])
 assert max(gaps[:50]) < 1e-6 < last
 expect(100 * last, label="at most", unit="%", yours=apart)
+
+# %%
 tenths = [(start + 10, max(gaps[start : start + 10])) for start in range(0, 300, 10)]
 figures.lines(
     {"halves or whole": [(update, 1e6 * gap) for update, gap in tenths if gap]},
@@ -1597,6 +1625,8 @@ waited = [
 ]
 # found from times: shown, not judged
 expect(2, waited.index(min(waited)), within=None, label="rank", yours=least)
+
+# %%
 figures.stacked_bars(
     {
         f"rank {rank}": {
@@ -1622,6 +1652,8 @@ enough = predict("16.rounds", "Rounds?", yours=None)
 
 # %%
 expect(6, len(pairwise.rounds(64)), label="rounds", yours=enough)
+
+# %%
 sizes = [2**power for power in range(2, 7)]
 figures.lines(
     {
@@ -1669,8 +1701,10 @@ carried = predict("16.carried", "Gbit/s between the nodes?", yours=None, unit="G
 sent_bytes = zero.sent_bytes(1_540_000_000, 3, 4, Recipe())
 one_node_s, two_nodes_s = 0.357 + 0.673, 1.6 + 2.51  # forward, backward
 extra_s = two_nodes_s - one_node_s
-print(f"{sent_bytes / 1e9:.1f} GB in {extra_s:.2f} s")
 expect(8 * sent_bytes / extra_s / 1e9, unit="Gbit/s", label="carried", yours=carried)
+
+# %%
+print(f"{sent_bytes / 1e9:.1f} GB in {extra_s:.2f} s")
 
 # %%
 figures.stacked_bars(
@@ -1864,6 +1898,8 @@ figures.first_page(tables.SYMPTOMS, "From what you see to what to ask first")
 # 6. In a hang compare ranks. One stack is different: that of the rank that does not wait.
 
 # %%
+from course_lib import quiz
+
 quiz("16")
 
 # %% [markdown]
@@ -1878,7 +1914,7 @@ quiz("16")
 # %% tags=["exercise"]
 import statistics
 
-from course_lib import check, hint, hunt, hunting, mine
+from course_lib import check, hint, hunt, hunting, mine, solution
 from course_lib.clinic import container, port_counters, ports
 from course_lib.clinic.recorded import output
 

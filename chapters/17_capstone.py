@@ -22,8 +22,8 @@ import json
 import os
 from dataclasses import replace
 
-from course_lib import demos, emitting, expect, figures, launch, measure, panels
-from course_lib import predict, quiz, recorded, reporting, show_source
+from course_lib import demos, emitting, expect, figures, launch, measure
+from course_lib import predict, recorded, reporting, show_source
 from course_lib.emitting import course
 from course_lib.figures.paper import style
 from course_lib.scratch import opaque
@@ -107,6 +107,8 @@ for family, (typed, as_bytes, size) in first.items():
 assert all(typed for found in ranks for typed, _, _ in found.values())
 right = [all(found[family][1] for found in ranks) for family in opaque.FAMILIES]
 expect(2, sum(right), label="families", yours=survivors)
+
+# %%
 figures.families({family: size for family, (_, _, size) in first.items()})
 
 # %% [markdown]
@@ -485,6 +487,8 @@ for copies_ms in (2, 3, 4, 5):
 # Where is the cliff? Find the weight above which the copies cost no more than their own time. Then take the copies away: what do the "message SMs" cost by themselves?
 
 # %%
+from course_lib import panels
+
 panels.give_way()
 
 # %% [markdown]
@@ -517,10 +521,12 @@ assert 8 * 96 + 2 * 34 == 836 and "924 ms" in panels.give_way().text
 
 # %%
 bloom = whole_run.BLOOM
-print(f"6ND = {bloom.flop / 1e23:.2f} · 10^23 FLOP")
-print(f"{bloom.flop_per_s / 1e12:.1f} TFLOP/s on each GPU")
 expect(100 * bloom.mfu, label="of the peak", unit="%", yours=bloom_share)
 assert round(bloom.flop_per_s / 1e12) == 99
+
+# %%
+print(f"6ND = {bloom.flop / 1e23:.2f} · 10^23 FLOP")
+print(f"{bloom.flop_per_s / 1e12:.1f} TFLOP/s on each GPU")
 
 # %% [markdown]
 # 99 TFLOP/s, 32 % of the peak. The report says 156 in the fastest configuration, "half of the peak". The public log of the training says 149 (18 March 2022: 105.22 s for an update of 2048 sequences on 384 GPUs). Three numbers for one training. Which is right?
@@ -778,6 +784,8 @@ even = budget.even_price(PRICES["RTX4090"].usd, rates[1], rates[0])
 print(f"an H100 at {even:.2f} USD an hour would cost as much per token")
 
 # %%
+from course_lib import panels
+
 panels.token_cost()
 
 # %% [markdown]
@@ -982,7 +990,6 @@ settings = {"model": "4x64x4", "sequence": 32, "batch": 8, "steps": 6}
 eight = demos.run(
     "three_d", ranks=8, parts="mine", micro_batches=4, stream=False, **settings
 )
-print(eight.report())
 
 # %%
 (version,) = eight.versions
@@ -999,6 +1006,7 @@ assert version.sent == version.predicted_sent
 assert version.stored == version.predicted_stored
 
 # %%
+print(eight.report())
 kept = reporting.keep_run(eight)
 assert kept.bytes_equal and kept.equal
 figures.rank_mesh(eight.places, version.sent)
@@ -1021,6 +1029,8 @@ ideal = 1 / min(8, os.cpu_count())
 ratio = version.seconds / alone.seconds
 # of times: the gap is shown, not judged
 expect(ideal, ratio, within=None, label="update, 8 ranks / 1", yours=longer)
+
+# %%
 times = {
     "one process": alone.seconds,
     "8 ranks, if only shared": alone.seconds * ideal,
@@ -1086,6 +1096,8 @@ report()
 # 9. Prediction, data, gap: write all three down, and know the direction of your own error.
 
 # %%
+from course_lib import quiz
+
 quiz("17")
 
 # %% [markdown]
@@ -1098,7 +1110,7 @@ quiz("17")
 # ## Exercises
 
 # %% tags=["exercise"]
-from course_lib import check, hint
+from course_lib import check, hint, solution
 from course_lib.theory import planner
 from course_lib.theory.inputs import Cluster, Recipe, hardware, models
 from course_lib.theory.step.give_way import sharded_backward

@@ -22,6 +22,19 @@ _PLACEHOLDER = re.compile(
     r"^\s*(?:[\w.\[\], ]+(?::[^=]+)?=\s*)?[\[(]?\.\.\.(?:,\s*\.\.\.)*[\])]?\s*(?:#.*)?$"
 )
 _ROUTING_TAGS = {"exercise", "both"}
+# What JupyterLab shows of a folded cell.
+FOLD = "# Run this first: imports for the cells below"
+# As JupyterLab writes it: what it must add makes a notebook look unsaved when it is opened.
+# `course lab` adds the version of Python.
+_PYTHON = {
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+}
+_KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 # Calls that a chapter makes once, below its imports, and that show nothing.
 _SETS_UP = {"launch.warm_up", "torch.set_num_threads"}
 
@@ -91,10 +104,11 @@ def _with_papers(cell: Cell) -> Cell:
 
 
 def _folded(cell: Cell) -> Cell:
-    """A cell that only imports and sets up shows its first line, until the reader opens it."""
+    """A cell that only imports and sets up shows one line, until the reader opens it."""
     if cell.kind != "code" or not _only_prepares(cell.source):
         return cell
-    return replace(cell, metadata={**cell.metadata, "jupyter": {"source_hidden": True}})
+    folded = {**cell.metadata, "jupyter": {"source_hidden": True}}
+    return replace(cell, source=f"{FOLD}\n{cell.source}", metadata=folded)
 
 
 def _only_prepares(source: str) -> bool:
@@ -126,7 +140,7 @@ def _title_cell(chapter: Chapter, folder: str) -> Cell:
         "and why, or in which way it is wrong.",
         f'`hint("{chapter.number}.1")` tells a little more each time you call it.',
         "",
-        f"In a terminal, `course check exercises/{name}` grades the whole notebook and",
+        f"Save it, then in a terminal `course check exercises/{name}` grades the whole file and",
         "`course progress` shows what is done.",
         f"Worked answers are in [solutions/{name}](../solutions/{name}).",
     ]
@@ -149,8 +163,8 @@ def _notebook(chapter: Chapter, cells: list[Cell]) -> str:
                 "folded": [cell["id"] for cell in made if "jupyter" in cell["metadata"]],
                 "sources_sha": sources_sha(made),
             },
-            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
-            "language_info": {"name": "python"},
+            "kernelspec": _KERNEL,
+            "language_info": _PYTHON,
         },
         "nbformat": 4,
         "nbformat_minor": 5,

@@ -168,12 +168,14 @@ def _tails(answer: Any) -> None:
         [keep.micro_steps, keep.updates, keep.repeated],
         "251 samples a rank (rounded up), 32 micro-batches, 8 windows, and 4 × 251 - 1003 repeated",
         wants=wants,
+        what="for 'kept' it",
     )
     expect_equal(
         answer[1],
         [drop.micro_steps, drop.updates, drop.dropped],
         "250 samples a rank, 31 full micro-batches, 7 full windows of 4 = 28 micro-steps",
         wants=wants,
+        what="for 'dropped' it",
     )
 
 

@@ -7,7 +7,10 @@ function render({ model, el }) {
   const form = tag("form", {}, label, tag("button", { textContent: "Commit" }));
   const said = tag("p", { tabIndex: -1 });
   said.setAttribute("role", "status");
-  const gone = tag("p", { className: "gone", textContent: "No kernel runs: run the cell again." });
+  const gone = tag("p", {
+    className: "gone",
+    textContent: "No kernel runs behind this box: choose Run → Run All Above Selected Cell, then run this cell (Shift-Enter).",
+  });
 
   const update = () => {
     const inside = form.contains(document.activeElement);

@@ -14,7 +14,7 @@ function render({ model, el }) {
     class: "course-quiz",
     "aria-label": model.get("title"),
   });
-  element("p", form, "No kernel runs behind this quiz: run its cell again to check answers.", {
+  element("p", form, "No kernel runs behind this quiz: run its cell again (Shift-Enter) to check answers.", {
     class: "gone",
   });
   const groups = model.get("shown").map(({ text, choices }, place) => {

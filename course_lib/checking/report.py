@@ -1,12 +1,14 @@
 """`course progress`: what is done and what is left, chapter by chapter."""
 
 import math
+from itertools import groupby
 from typing import Any
 
 from course_lib.checking import progress
 from course_lib.checking.exercises import chapters, exercises_of
 from course_lib.checking.gaps import how_far
 from course_lib.checking.hunts import CAUSES
+from course_lib.outline import CHAPTERS
 
 _WIDTH = 41
 _SCALE_HEAD = f"{'1/100':<9}{'1/10':<10}{'1':<9}{'10':<9}100"
@@ -42,7 +44,10 @@ def summary() -> dict[str, Any]:
 
 def in_brief() -> str:
     """One line: how many exercises have passed, and the first open one behind the last of those."""
-    rows = summary()["exercises"]
+    return _in_brief(summary()["exercises"])
+
+
+def _in_brief(rows: list[dict[str, Any]]) -> str:
     passed = [place for place, row in enumerate(rows) if row["status"] == "pass"]
     last = max(passed, default=-1)
     todo = [row for row in rows[last + 1 :] + rows[:last] if row["status"] != "pass"]
@@ -51,16 +56,16 @@ def in_brief() -> str:
 
 
 def as_text(data: dict[str, Any]) -> str:
-    """The summary as lines for a terminal."""
-    lines = []
-    for row in data["exercises"]:
-        notes = [_counted(row["attempts"], "try", "tries"), _counted(row["hints"], "hint", "hints")]
-        notes.append("solution seen" if row["seen"] else "")
-        notes = [note for note in notes if note]
-        tail = f"  ({', '.join(notes)})" if notes else ""
-        lines.append(f"[{row['status']}] {row['id']:<5} {row['kind']:<9} {row['title']}{tail}")
-    passed = sum(row["status"] == "pass" for row in data["exercises"])
-    lines.append(f"{passed} of {len(data['exercises'])} exercises passed")
+    """The summary as lines for a terminal: one for each chapter, and more where it was begun."""
+    lines, titles = [], {str(entry.number): entry.title for entry in CHAPTERS}
+    for chapter, own in groupby(data["exercises"], lambda row: row["id"].partition(".")[0]):
+        rows = list(own)
+        passed = sum(row["status"] == "pass" for row in rows)
+        title = titles.get(chapter, "")
+        lines.append(f"{chapter:>2} {title}: {passed} of {len(rows)} exercises passed")
+        if any(row["attempts"] or row["hints"] or row["seen"] for row in rows):
+            lines += _exercise_lines(rows)
+    lines.append(_in_brief(data["exercises"]))
     for chapter, score in sorted(data["quizzes"].items()):
         lines.append(f"quiz {chapter}: best {score.get('best')} of {score.get('of')}")
     if data["hunts"]:
@@ -69,6 +74,17 @@ def as_text(data: dict[str, Any]) -> str:
     lines += predictions_lines(data["predictions"])
     lines.append(f"kept in {data['file']}")
     return "\n".join(lines)
+
+
+def _exercise_lines(rows: list[dict[str, Any]]) -> list[str]:
+    lines = []
+    for row in rows:
+        notes = [_counted(row["attempts"], "try", "tries"), _counted(row["hints"], "hint", "hints")]
+        notes.append("solution seen" if row["seen"] else "")
+        notes = [note for note in notes if note]
+        tail = f"  ({', '.join(notes)})" if notes else ""
+        lines.append(f"[{row['status']}] {row['id']:<5} {row['kind']:<9} {row['title']}{tail}")
+    return lines
 
 
 def predictions_lines(kept: dict[str, dict[str, Any]]) -> list[str]:

@@ -13,6 +13,7 @@ from course_lib.lab.folder import FIRST, repository
 from course_lib.problem import Problem
 
 PROMPT = "course_lib.lab.websocket.PromptConnection"
+CONTENTS = "course_lib.lab.contents.Contents"
 # Each folder in STYLE is an extension for JupyterLab's pages; in SETTINGS are defaults of settings,
 # which give way to the learner's own.
 STYLE = Path(__file__).parent / "style"
@@ -24,6 +25,7 @@ def command(root: Path, port: int | None, browser: bool) -> list[str]:
     arguments = [sys.executable, "-m", "jupyter", "lab"]
     arguments += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url=/lab/tree/{FIRST}"]
     arguments.append(f"--ServerApp.kernel_websocket_connection_class={PROMPT}")
+    arguments.append(f"--ServerApp.contents_manager_class={CONTENTS}")
     arguments.append(f"--LabApp.extra_labextensions_path={STYLE}")
     arguments.append(f"--LabApp.app_settings_dir={SETTINGS}")
     if port is not None:

@@ -132,9 +132,11 @@ def _import_of(name: str, space: dict[str, Any]) -> str:
     value = space.get(name)
     if isinstance(value, ModuleType):
         return f"import {value.__name__}" + ("" if value.__name__ == name else f" as {name}")
-    home, own = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
-    if home and own and home != "__main__" and getattr(sys.modules.get(home), own, None) is value:
-        return f"from {home} import {own}" + ("" if own == name else f" as {name}")
+    home, own = getattr(value, "__module__", ""), getattr(value, "__qualname__", "")
+    # Private modules move: in Python 3.13 alone, Path says that it is at home in pathlib._local.
+    for place in (home.partition("._")[0], home) if home and own else ():
+        if place != "__main__" and getattr(sys.modules.get(place), own, None) is value:
+            return f"from {place} import {own}" + ("" if own == name else f" as {name}")
     raise Problem(
         f"{name} comes from another cell, and what you build becomes a file of its own: move "
         f"{name} into the cell that uses it"

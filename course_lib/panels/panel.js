@@ -4,8 +4,9 @@
 // Labels find their controls by ids. Each panel loads this file anew, and counts from 0.
 const family = `course-${Math.random().toString(36).slice(2)}`;
 let named = 0;
-const PLAY_MS = 1100;
+const PLAY_MS = 3000; // a sentence, a few numbers and a picture are read meanwhile
 const QUIET_MS = 700; // a screen reader hears a sentence when the slider has come to rest
+const TOLD_MS = 8000;
 const ANSWER_MS = 4000; // an answer takes a tenth of a second, unless the kernel does something else
 
 const text = (spec, index) => {
@@ -46,14 +47,17 @@ const kinds = {
     return { parts: [tag("label", { htmlFor: id, textContent: spec.label }), input, said], show };
   },
 
-  number(spec, move) {
+  number(spec, move, tell) {
     const slider = kinds.slider(spec, move);
     const [label, range, said] = slider.parts;
     const box = tag("input", { type: "number", min: spec.least, max: spec.most, step: 1 });
     box.setAttribute("aria-label", `${spec.label}, as a number`);
     box.addEventListener("change", () => {
-      const whole = Math.round(Number(box.value) || 0);
-      move(Math.min(Math.max(whole, spec.least), spec.most) - spec.least);
+      const typed = box.value || "nothing";
+      const taken = Math.min(Math.max(Math.round(Number(box.value) || 0), spec.least), spec.most);
+      move(taken - spec.least);
+      const range = `${spec.least.toLocaleString("en")} to ${spec.most.toLocaleString("en")}`;
+      if (Number(typed) !== taken) tell(`${spec.label} takes whole numbers from ${range}: ${typed} became ${taken.toLocaleString("en")}.`);
     });
     said.className = "course-value";
     said.replaceChildren(box, spec.unit ? ` ${spec.unit}` : "");
@@ -133,10 +137,18 @@ function render({ model, el }) {
   heard.setAttribute("aria-live", "polite");
   const gone = tag("p", {
     className: "course-gone",
-    textContent: "No kernel runs behind this panel: run its cell again to move it.",
+    textContent: "No kernel runs behind this panel: run its cell again (Shift-Enter) to move it.",
   });
-  const waits = tag("p", { className: "course-waits" });
+  const waits = tag("p");
   waits.setAttribute("role", "status");
+  const told = tag("p");
+  told.setAttribute("role", "status");
+  let telling = null;
+  const tell = (words) => {
+    clearTimeout(telling);
+    told.textContent = words;
+    telling = setTimeout(() => (told.textContent = ""), TOLD_MS);
+  };
   const rows = tag("div", { className: "course-controls" });
 
   // What is shown says for which values it is: until they are these, the kernel has not answered.
@@ -146,6 +158,7 @@ function render({ model, el }) {
     return Object.keys(asked).every((name) => asked[name] === given[name]);
   };
   const ask = (values) => {
+    tell("");
     model.set("values", values);
     model.save_changes();
     clearTimeout(waiting);
@@ -156,19 +169,19 @@ function render({ model, el }) {
   };
 
   const shows = {};
-  for (const [name, spec] of Object.entries(model.get("controls"))) {
+  for (const spec of model.get("controls")) {
+    const name = spec.name;
     const move = (index) => {
       ask({ ...model.get("values"), [name]: index });
       shows[name](index);
     };
-    const { parts, show } = kinds[spec.kind](spec, move);
+    const { parts, show } = kinds[spec.kind](spec, move, tell);
     shows[name] = show;
     rows.append(tag("div", { className: `course-control course-${spec.kind}` }, ...parts));
   }
   const put = () => {
     const values = model.get("values");
-    const specs = model.get("controls");
-    for (const name of Object.keys(shows)) shows[name](values[name], specs[name]);
+    for (const spec of model.get("controls")) shows[spec.name](values[spec.name], spec);
   };
 
   let saying = null;
@@ -201,7 +214,7 @@ function render({ model, el }) {
 
   const giveKeysBack = keepKeys(el);
   el.classList.add("course-panel");
-  el.append(gone, rows, caption, tag("div", { className: "course-stage" }, figure, problem, waits), heard);
+  el.append(gone, rows, caption, tag("div", { className: "course-stage" }, figure, tag("div", { className: "course-notes" }, problem, told, waits)), heard);
   put();
   draw();
   model.on("change:values", put);

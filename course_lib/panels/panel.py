@@ -46,7 +46,8 @@ class Panel(anywidget.AnyWidget):
     # lets the browser's controls be used, and a whole panel be one message.
     _esm = browser_code(_HERE / "panel.js")
     _css = _HERE / "panel.css"
-    controls = traitlets.Dict().tag(sync=True)
+    # A list: where notebooks are saved, the keys of a dict are sorted.
+    controls = traitlets.List(traitlets.Dict()).tag(sync=True)
     values = traitlets.Dict().tag(sync=True, echo_update=False)  # name: index
     # One trait for all that is seen: one message, so that no two parts of it disagree.
     shown = traitlets.Dict().tag(sync=True)
@@ -59,10 +60,7 @@ class Panel(anywidget.AnyWidget):
         self._possible = self._places()
         self._page = ""
         self.problem: str | None = None
-        super().__init__(
-            controls={name: control.spec() for name, control in self._controls.items()},
-            values=self._places(),
-        )
+        super().__init__(controls=self._specs(), values=self._places())
         self._show()
         self.observe(self._moved_by_hand, "values")
         for control in self._controls.values():
@@ -99,6 +97,9 @@ class Panel(anywidget.AnyWidget):
 
     def _values(self) -> dict[str, Any]:
         return {name: control.value for name, control in self._controls.items()}
+
+    def _specs(self) -> list[dict[str, Any]]:
+        return [{"name": name, **control.spec()} for name, control in self._controls.items()]
 
     def _places(self) -> dict[str, int]:
         return {name: control.index for name, control in self._controls.items()}

@@ -49,5 +49,5 @@ class Stepper(Panel):
             self._steps.options = Numbers(0, count - 1)
             self._steps.index = min(self._steps.index, count - 1)
             if self.controls:
-                self.controls = {**self.controls, "step": self._steps.spec()}
+                self.controls = self._specs()
         return {**others, "step": self._steps.value}

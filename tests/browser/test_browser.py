@@ -39,7 +39,7 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     made = {
         "all": [f"panels.{name}()" for name in PANELS],
         "steps": [f"steppers.{name}()" for name in STEPPERS],
-        "kept": ["panels.memory()"],
+        "kept": ["from course_lib import panels\n\npanels.batches()"],
     }
     for name, cells in made.items():
         nbformat.write(real_lab.notebook(*cells), root / f"{name}.ipynb")
@@ -138,6 +138,10 @@ def test_every_stepper_walks_and_plays(opened: Opened) -> None:
         first = shown(found)
         found.get_by_role("button", name="Play").press("Enter")
         real_lab.wait_until(lambda: shown(found) != first)  # noqa: B023
+        if place == 0:
+            second = shown(found)
+            page.wait_for_timeout(2500)
+            assert shown(found) == second, "too fast to read"
         found.get_by_role("button", name="Pause").press("Enter")
         found.get_by_role("slider", name="step").press("End")
         found.get_by_role("button", name="One step back").press("Enter")
@@ -250,7 +254,27 @@ def test_a_panel_outlives_its_kernel(opened: Opened, lab: real_lab.Lab) -> None:
     page.wait_for_timeout(500)
     panel(page).get_by_role("slider", name="micro-batch").press("ArrowRight")
     panel(page).get_by_text("No answer yet").wait_for()
+    labels = panel(page).locator("label").all_inner_texts()
     page.reload()
     panel(page).get_by_text("run its cell again").wait_for()
     assert shown(panel(page)) == figure
+    assert panel(page).locator("label").all_inner_texts() == labels, "in another order"
     assert page.get_by_text("Error displaying widget").count() == 0
+    # In a new kernel, with no other cell run.
+    page.locator(".jp-CodeCell").last.locator(".cm-content").click()
+    page.keyboard.press("Control+Enter")
+    panel(page).get_by_text("run its cell again").wait_for(state="hidden")
+    assert panel(page).locator("label").all_inner_texts() == labels
+    a_value_out_of_range_is_said(panel(page))
+
+
+def a_value_out_of_range_is_said(batches: Locator) -> None:
+    box = batches.get_by_role("spinbutton", name="micro-batch")
+    for typed, taken in (("0", "1"), ("2.5", "3")):
+        box.fill(typed)
+        box.press("Enter")
+        batches.get_by_text(f"micro-batch takes whole numbers from 1 to 64: {typed}").wait_for()
+        assert box.input_value() == taken
+    box.fill("4")
+    box.press("Enter")
+    batches.get_by_text("takes whole numbers").wait_for(state="hidden")

@@ -10,8 +10,11 @@ import pytest
 import real_lab
 from playwright.sync_api import Browser, Page
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-FIRST, SECOND = "00_start_here.ipynb", "01_steps_and_batches.ipynb"
+from course_lib.building.notebooks import FOLD
+
+REPOSITORY = Path(__file__).parents[2]
+FIRST, SECOND = "notebooks/00_start_here.ipynb", "notebooks/01_steps_and_batches.ipynb"
+EXERCISES = "exercises/01_steps_and_batches.ipynb"
 # A table that is wider than its cell, in words and numbers that must stay whole.
 WIDE = "print('\\n'.join('  '.join(f'{row}{n:05} full batches' for n in range(9)) for row in 'ab'))"
 
@@ -21,8 +24,9 @@ def lab(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     home = tmp_path_factory.mktemp("lab")
     root = home / "root"
     root.mkdir()
-    for name in (FIRST, SECOND):
-        shutil.copy(NOTEBOOKS / name, root)
+    for name in (FIRST, SECOND, EXERCISES):
+        (root / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, root / name)
     made = real_lab.notebook(
         WIDE, "from course_lib import show_source\nshow_source(panels.panel.Panel)"
     )
@@ -120,9 +124,24 @@ def test_the_learners_theme_stays_and_no_news_is_fetched(
     page.close()
 
 
+# Of each block of code, whether one of its lines is longer than the page is wide.
+_WRAPPED = """all => all.map(pre => {
+    const lines = pre.textContent.trimEnd().split('\\n').length;
+    return pre.offsetHeight > 1.2 * lines * parseFloat(getComputedStyle(pre).lineHeight);
+})"""
+UNSAVED = ".lm-TabBar-tab.lm-mod-current.jp-mod-dirty"
+
+
 def test_widgets_are_saved_and_imports_are_folded(lab: real_lab.Lab, browser: Browser) -> None:
     page = opened(lab, browser, FIRST)
-    assert page.locator(".jp-InputPlaceholder:visible").count() == 1
+    assert page.locator(UNSAVED).count() == 0, "nothing was done yet"
+    assert page.locator(".jp-InputPlaceholder:visible").all_inner_texts() == [FOLD]
+    code = page.locator(".jp-RenderedMarkdown pre")
+    assert code.evaluate_all(_WRAPPED) == [False], "a comment stands on two lines"
+    # The first thing to click works without a click on the folded imports.
+    page.locator(".cm-content", has_text="steppers.block()").click()
+    page.keyboard.press("Control+Enter")
+    page.locator(".course-panel svg[role=img]").first.wait_for()
     real_lab.run_all(page)
     page.keyboard.press("Control+s")
     state = '"application/vnd.jupyter.widget-state+json"'
@@ -134,5 +153,10 @@ def test_the_line_of_links_opens_the_next_chapter(lab: real_lab.Lab, browser: Br
     page = opened(lab, browser, FIRST)
     page.get_by_role("link", name="1 Steps and batches →").first.click()
     page.locator(".jp-Notebook h1", has_text="1 Steps and batches").wait_for()
-    page.locator(".lm-TabBar-tab.lm-mod-current", has_text=SECOND).wait_for()
+    current = page.locator(".lm-TabBar-tab.lm-mod-current", has_text=Path(SECOND).name)
+    current.wait_for()
+    page.get_by_role("link", name="exercises", exact=True).first.click()
+    page.locator(".jp-Notebook h1", has_text="Exercises: 1 Steps and batches").wait_for()
+    name = current.locator(".lm-TabBar-tabLabel").last
+    assert "Exercises" in name.evaluate("each => getComputedStyle(each, '::before').content")
     page.close()

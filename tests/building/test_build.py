@@ -1,4 +1,5 @@
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -6,13 +7,15 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelspec import get_kernel_dict
 
 from course_lib.building import build, compare, notebooks
 from course_lib.building.chapters import read_chapters
 from course_lib.building.exercises import CHECKS as CHECKING
 from course_lib.building.folders import FOLDERS, expected
 from course_lib.building.links import with_papers
-from course_lib.building.notebooks import render, solved, unsolved
+from course_lib.building.notebooks import FOLD, render, solved, unsolved
 from course_lib.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,7 +122,10 @@ def test_cells_go_where_their_tags_say(root):
     exercises = sources(root / "exercises" / "01_steps.ipynb")
     solutions = sources(root / "solutions" / "01_steps.ipynb")
     assert chapter[1].startswith("# 1 Steps and batches")
-    assert chapter[2:-1] == ["from course_lib import check", *["only_in_the_chapter = 1"] * 2]
+    assert chapter[2:-1] == [
+        f"{FOLD}\nfrom course_lib import check",
+        *["only_in_the_chapter = 1"] * 2,
+    ]
     assert exercises[2:-1] == [
         "from course_lib import check",
         "### 1.1 Calculate: count\n\nHow many?",
@@ -163,7 +169,11 @@ def test_notebooks_are_valid_without_outputs_and_routing_tags(root):
         nbformat.validate(notebook)
         assert path.read_bytes().endswith(b"}\n") and b"\r" not in path.read_bytes()
         assert notebook.metadata.kernelspec.name == "python3"
-        assert notebook.metadata.language_info == {"name": "python"}
+        # What JupyterLab would have to add, it would call unsaved work; the version it is told.
+        kernel = get_kernel_dict() | {"name": "python3"}
+        assert notebook.metadata.kernelspec.items() <= kernel.items()
+        version = {"version": platform.python_version()}
+        assert notebook.metadata.language_info | version == IPythonKernel.language_info
         for cell in notebook.cells:
             assert set(cell.metadata) <= {"tags", "jupyter"}
             assert cell.metadata.get("tags", ["kept-tag"]) == ["kept-tag"]
@@ -247,7 +257,10 @@ def test_cells_that_only_prepare_are_folded_where_nobody_types(root, source, fol
     build(root)
     for folder in FOLDERS:
         cells = json.loads((root / folder / "01_steps.ipynb").read_text(encoding="utf-8"))["cells"]
-        assert ("jupyter" in cells[-2]["metadata"]) == (folded and folder == "notebooks")
+        here = folded and folder == "notebooks"
+        assert ("jupyter" in cells[-2]["metadata"]) == here
+        # All that JupyterLab shows of it.
+        assert cells[-2]["source"][0].startswith(FOLD) == here
 
 
 def test_a_fold_that_the_reader_opens_is_no_fault_and_one_that_build_misses_is(root, monkeypatch):

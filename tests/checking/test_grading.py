@@ -36,6 +36,10 @@ def test_the_three_lines(capsys):
     ]
 
 
+def test_of_two_lists_it_says_which():
+    assert "for 'dropped' it gave [31, 7, 3]" in grade("1.6", ([32, 8, 1], [31, 7, 3])).line
+
+
 def test_what_is_not_answered_is_todo():
     for answer in (..., None, [..., 3], (3, ...), {"a": ...}):
         assert grade("90.1", answer).status == "todo", answer

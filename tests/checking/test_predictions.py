@@ -216,14 +216,22 @@ def test_progress_draws_where_intuition_is_off(capsys):
     assert marks == {"2.d": -1, "7.a": 20, "7.b": 30, "10.c": 0}
 
 
+CHAPTERS = sorted((Path(__file__).parents[2] / "chapters").glob("[0-9]*.py"))
+
+
+def calls_of(name, code):
+    """All calls of a function of this name in a text of Python, without lines for IPython."""
+    tree = ast.parse(re.sub("(?m)^%.*", "", code))
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return [call for call in found if ast.unparse(call.func) == name]
+
+
 def test_every_comparison_in_the_chapters_has_a_name():
     """Without one its card would be headed by the prediction's key."""
-    chapters = sorted((Path(__file__).parents[2] / "chapters").glob("[0-9]*.py"))
     calls = [
         (chapter.name, call)
-        for chapter in chapters
-        for call in ast.walk(ast.parse(re.sub("(?m)^%.*", "", chapter.read_text("utf-8"))))
-        if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "expect"
+        for chapter in CHAPTERS
+        for call in calls_of("expect", chapter.read_text("utf-8"))
     ]
     assert len(calls) > 200
     unnamed = [
@@ -232,3 +240,25 @@ def test_every_comparison_in_the_chapters_has_a_name():
         if len(call.args) < 5 and "label" not in {word.arg for word in call.keywords}
     ]
     assert unnamed == []
+
+
+def gives_away(cell):
+    """Whether a cell that folds an answer until there is a guess prints or draws something, too."""
+    folds = any(word.arg == "yours" for call in calls_of("expect", cell) for word in call.keywords)
+    last = ast.parse(cell).body[-1:] if folds else []
+    shown = [each.value for each in last if isinstance(each, ast.Expr)]
+    quiet = calls_of("expect", cell) + calls_of("check", cell)
+    return folds and bool(
+        calls_of("print", cell) or {*map(ast.dump, shown)} - {*map(ast.dump, quiet)}
+    )
+
+
+def test_no_cell_shows_beside_a_folded_answer_what_it_is():
+    assert gives_away("expect(1, found, yours=guess)\nprint(found)")
+    assert gives_away("expect(1, found, yours=guess)\nfigures.bars(found)")
+    cells = [
+        (chapter.name, cell.partition("\n")[2])
+        for chapter in CHAPTERS
+        for cell in re.split("(?m)^# %%", chapter.read_text("utf-8"))
+    ]
+    assert [(name, cell) for name, cell in cells if gives_away(cell)] == []

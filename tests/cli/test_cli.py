@@ -329,14 +329,16 @@ def chapter(tmp_path, monkeypatch):
 
 def test_progress_shows_what_is_done(chapter, capsys):
     assert cli.main(["progress"]) == 0
-    assert "[todo] 91.1" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert " 1 Steps and batches: 0 of 8 exercises passed\n 2 Gradient accumulation: 0" in out
+    assert "\n0 of " in out and ", next: 1.1 " in out
     check("91.1", 4)
     check("91.1", 3)
     capsys.readouterr()
     assert cli.main(["progress"]) == 0
     out = capsys.readouterr().out
-    assert "[pass] 91.1  calculate Count  (2 tries)" in out
-    assert "1 of " in out and str(progress.path()) in out
+    assert "91 : 1 of 1 exercises passed\n[pass] 91.1  calculate Count  (2 tries)\n1 of " in out
+    assert ", next: 1.1 " in out and str(progress.path()) in out
     assert cli.main(["progress", "--json"]) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)["exercises"]}
     assert rows["91.1"]["status"] == "pass" and rows["91.1"]["attempts"] == 2

@@ -80,6 +80,16 @@ def test_a_folder_is_all_its_notebooks_and_goes_on_after_a_bad_one(folder, capsy
     assert said(capsys, "a.ipynb", "b.ipynb")[0] == 1
 
 
+def test_a_folder_for_each_learner_is_graded_and_named(folder, tmp_path, capsys):
+    """All hand in files of the same name."""
+    for name in ("handed/ada/a.ipynb", "handed/bob/a.ipynb", "handed/bob/.old/a.ipynb"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    code, text = said(capsys, "handed", "--csv")
+    files = [row["file"] for row in csv.DictReader(io.StringIO(text)) if row["exercise"] == "total"]
+    assert (code, files) == (0, ["handed/ada/a.ipynb", "handed/bob/a.ipynb"])
+
+
 def test_several_notebooks_are_a_list_in_json(folder, capsys):
     code, text = said(capsys, ".", "--json")
     assert (code, [each["passed"] for each in json.loads(text)]) == (2, [1, 1, 0])

@@ -70,7 +70,8 @@ def test_no_command_fails_for_its_letters(encoding, monkeypatch):
     printed = old_terminal(monkeypatch, encoding)
     for command in COMMANDS:
         assert run(command) in (0, 1, 2), command
-    assert printed().count("?") > len(COMMANDS)
+    replaced = ODD.encode(encoding, "replace").decode(encoding)
+    assert "?" in replaced and replaced in printed()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)

@@ -1,6 +1,8 @@
 """The text of cells as a file that stands alone: what is kept, what is added, what is refused."""
 
 import linecache
+import sys
+from types import ModuleType
 
 import pytest
 
@@ -52,11 +54,29 @@ def test_what_another_cell_imported_is_imported_again(cell):
     assert alone["where"](2.5).name == "2"
 
 
+def test_what_is_at_home_in_a_private_module_is_imported_from_the_public_one(cell, monkeypatch):
+    """As pathlib.Path is in Python 3.13, whose pathlib._local is gone in 3.14."""
+    local = ModuleType("place._local")
+    local.Here = type("Here", (), {"__module__": "place._local"})
+    monkeypatch.setitem(sys.modules, "place._local", local)
+    hidden = cell("from place._local import Here\n\ndef where():\n    return Here()\n")
+    space = cell("def there():\n    return Here()\n")
+    assert text_of([space["there"]]).startswith("from place._local import Here\n")
+    public = ModuleType("place")
+    public.Here = local.Here
+    monkeypatch.setitem(sys.modules, "place", public)
+    assert text_of([space["there"]]).startswith("from place import Here\n")
+    assert text_of([hidden["where"]]).startswith("from place._local import Here\n")
+
+
 def test_what_only_another_cell_defines_is_refused_by_its_name(cell):
     cell("def helper(x):\n    return x")
     space = cell("def mine(x):\n    return helper(x)\n")
     with pytest.raises(Problem, match=r"helper comes from another cell.*move helper into"):
         text_of([space["mine"]])
+    space = cell("def lost(x):\n    return nowhere(x)\n")
+    with pytest.raises(Problem, match="nowhere comes from another cell"):
+        text_of([space["lost"]])
 
 
 def test_parts_of_several_cells_stand_one_after_the_other(cell):

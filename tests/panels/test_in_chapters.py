@@ -1,4 +1,4 @@
-"""A panel that a chapter shows belongs to the learner: no later cell depends on where it stands."""
+"""A panel of a chapter stands alone: its cell runs by itself, and no later cell depends on it."""
 
 import ast
 from pathlib import Path
@@ -14,9 +14,29 @@ def kept(source: str) -> list[str]:
     return [name for cell in cells for name in _kept_by(cell)]
 
 
-def _kept_by(cell: str) -> list[str]:
+def _body(cell: str) -> list[ast.stmt]:
     lines = [line for line in cell.splitlines() if not line.startswith(("%", "!"))]
-    body = ast.parse("\n".join(lines)).body
+    return ast.parse("\n".join(lines)).body
+
+
+def wanted(source: str) -> set[str]:
+    """Names that cells with a panel, a stepper or a quiz want of the cells above them.
+
+    A notebook that is opened again shows these as they were saved, and says that running the cell
+    brings them back.
+    """
+    missing = set()
+    for cell in source.split("# %%"):
+        body = [] if cell.startswith(" [markdown]") else _body(cell.partition("\n")[2])
+        if body and ast.unparse(body[-1]).startswith(("panels.", "steppers.", "quiz(")):
+            nodes = [node for line in body for node in ast.walk(line)]
+            used = {node.id for node in nodes if isinstance(node, ast.Name)}
+            missing |= used - {each.name for each in nodes if isinstance(each, ast.alias)}
+    return missing
+
+
+def _kept_by(cell: str) -> list[str]:
+    body = _body(cell)
     if not (body and isinstance(body[-1], ast.Expr) and isinstance(body[-1].value, ast.Name)):
         return []
     shown = body[-1].value.id
@@ -39,3 +59,18 @@ def test_a_kept_panel_is_noticed():
     cell = "# %%\npanel = panels.zero(\n    ranks=8,\n)\npanel\n"
     assert kept(cell) == ["panel"]
     assert kept("# %%\npanels.zero(ranks=8)\n# %%\nzero = panels.zero().result\n") == []
+
+
+# The chapter says so: this panel is about the link that the learner has just measured.
+MEASURED = {"06_collectives": {"here"}}
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem[:2])
+def test_a_saved_panel_comes_back_by_running_its_cell(chapter):
+    source = chapter.read_text(encoding="utf-8")
+    assert wanted(source) == MEASURED.get(chapter.stem, set())
+
+
+def test_a_panel_that_needs_another_cell_is_noticed():
+    assert wanted("# %%\npanels.zero(ranks=here)\n") == {"panels", "here"}
+    assert wanted("# %%\nfrom course_lib import panels\n\npanels.zero(ranks=8)\n") == set()

@@ -1,6 +1,7 @@
 """Panels in plain Python, without a browser."""
 
 import base64
+import json
 import re
 from collections.abc import Callable
 
@@ -102,15 +103,16 @@ def test_picture_and_words_without_a_kernel(build: Callable[..., Panel]) -> None
 
 @pytest.mark.parametrize("build", PANELS)
 def test_the_browser_is_told_all_controls(build: Callable[..., Panel]) -> None:
-    """What panel.js draws: a label for each, and a text for each value."""
+    """What panel.js draws: a label for each, and a text for each value, in the panel's order."""
     panel = build()
-    for name, control in controls(panel).items():
-        spec = panel.controls[name]
+    saved = json.loads(json.dumps(panel.get_state("controls"), sort_keys=True))["controls"]
+    assert [spec["name"] for spec in saved] == [*controls(panel)]
+    for (name, control), spec in zip(controls(panel).items(), panel.controls, strict=True):
         assert spec["label"] and spec["kind"] in ("number", "slider", "choice", "flag")
         texts = spec.get("texts") or range(spec["least"], spec["most"] + 1)
         assert len(texts) == len(control.options)
         assert panel.values[name] == control.index
-    labels = [spec["label"] for spec in panel.controls.values()]
+    labels = [spec["label"] for spec in panel.controls]
     assert len(set(labels)) == len(labels)
 
 

@@ -52,9 +52,9 @@ def test_a_shorter_story_shows_its_last_step():
     stepper.step.value = 4
     stepper.values = {"count": 0, "step": 4}  # two steps, chosen by hand
     assert stepper.count == 2 and stepper.result == (2, 1)
-    assert stepper.controls["step"]["most"] == 1 and stepper.values["step"] == 1
+    assert stepper.controls[-1]["most"] == 1 and stepper.values["step"] == 1
     stepper._controls["count"].value = 9
-    assert stepper.controls["step"]["most"] == 8 and stepper.step.value == 1
+    assert stepper.controls[-1]["most"] == 8 and stepper.step.value == 1
 
 
 def test_an_impossible_story_leaves_the_last_one():

@@ -30,7 +30,7 @@ PROTECTION = (
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which notebooks, within which limits, and how to print."""
     parser.description = f"{ABOUT}. {PROTECTION}"
-    about = "a notebook, as it was last saved, or a folder: all notebooks in it"
+    about = "a notebook, as it was last saved, or a folder: all notebooks in it and below"
     parser.add_argument("notebook", type=Path, nargs="+", metavar="NOTEBOOK", help=about)
     about = "seconds for each notebook (default: 300)"
     parser.add_argument("--limit-s", type=float, default=300, metavar="S", help=about)
