@@ -794,8 +794,12 @@ shared = {}
 for limit_mb in (14, 20):
     for technique in ("ddp", "fsdp"):
         how = {"technique": technique, "limit_mb": limit_mb, "model": "small"}
-        shared[limit_mb, technique] = demos.run("largest_batch", ranks=2, stream=False, **how)
-        assert shared[limit_mb, technique].found == shared[limit_mb, technique].predicted
+        shared[limit_mb, technique] = demos.run(
+            "largest_batch", ranks=2, stream=False, **how
+        )
+        assert (
+            shared[limit_mb, technique].found == shared[limit_mb, technique].predicted
+        )
 print({case: result.found for case, result in shared.items()})
 assert shared[14, "ddp"].found == 0 < shared[14, "fsdp"].found
 assert 0 < shared[20, "ddp"].found < shared[20, "fsdp"].found

@@ -37,7 +37,7 @@ def read_terms(root: Path) -> list[Term]:
         complete = len(row) in (len(_COLUMNS) - 1, len(_COLUMNS)) and all(row)
         if not complete or not row[0].isdigit():
             raise Problem(
-                f"{TABLE}:{number}: write chapter, term, 中文, meaning and perhaps 又作 between tabs"
+                f"{TABLE}:{number}: write chapter, term, 中文, meaning, maybe 又作 between tabs"
             )
     return [Term(int(chapter), *rest) for chapter, *rest in rows[1:]]
 
