@@ -353,7 +353,7 @@ panels.accumulation()
 
 # %% [markdown]
 # Accumulation has **two advantages**. It needs less memory than the same batch at once, and
-# less communication than the same samples in small updates. It has one price: an
+# less communication than the same samples in small updates. Note 004 names two others. The first, a steadier gradient, is the gain of the large batch, however it is computed: sections 2.1 and 2.5. The second, fewer training steps, is exercise 2.2. Accumulation has one price: an
 # update takes longer, because the micro-batches run one after another.
 #
 # It does *not* reduce the number of forward and backward passes. 1000 samples in micro-batches of

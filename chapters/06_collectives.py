@@ -164,7 +164,7 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # %% [markdown]
 # ## 6.2 The ring
 #
-# The notes describe all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
+# Note 004 describes all-reduce as "sum, average, broadcast": everybody sends to rank 0, which adds, divides, and sends the
 # result back. The result is right, except that nothing is divided unless you ask for it. But rank 0 would receive
 # 7 × 13.5 GB and send 7 × 13.5 GB, while the other links are idle most of the time. At 450 GB/s that is
 # 210 ms each way, 420 ms together.
@@ -719,7 +719,7 @@ figures.stacked_bars(
 # %% [markdown]
 # Source: Bekman, *Machine Learning Engineering*, network chapter. Three traps are in this picture.
 #
-# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A GPU that must *send* 23.6 GB has 450 GB/s for it. The notes divide the
+# **Both ways added.** NVLink's 900 GB/s are 450 out and 450 in at the same time. A GPU that must *send* 23.6 GB has 450 GB/s for it. Note 004 divides the
 # H100's compute by 900, which is both ways, and the 4090's by 32, which is one way: two conventions in one table. This course always counts one way.
 #
 # **Bits.** Networks are sold in Gb/s, gigabits. Divide by 8.
@@ -733,11 +733,19 @@ assert round(pcie / 1e9, 1) == hardware.PCIE4.bytes_per_s / 1e9 == 31.5
 assert hdr == hardware.HDR.bytes_per_s < pcie
 
 # %% [markdown]
-# The notes put eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and call them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
+# Note 004 puts eight ConnectX-6 cards of 200 Gb/s beside eight PCIe slots and calls them a match. A card carries 25 GB/s, 78 % of the slot's nominal 32. So between nodes 25 counts, and a time that was computed
 # with 32 is too short by 22 %.
 #
-# How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. The notes ask for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B:
-# 330 TFLOP/s over 384 FLOP per byte. Section 10.7 takes the 384 apart.
+# How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. Note 004 asks for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B:
+# 330 TFLOP/s over 384 FLOP per byte. Section 10.7 takes the 384 apart. Which link carries that? Count both one way, or both ways added:
+
+# %%
+needed = 330e12 / collectives.matrix_intensity(8192, 64)
+assert round(needed / 1e9) == 859 and round(2 * needed / 1e12, 1) == 1.7
+assert 31.5e9 < 450e9 < needed and 64e9 < 900e9 < 2 * needed
+
+# %% [markdown]
+# None. One way, 859 GB/s stand against 31.5 of PCIe and 450 of NVLink; both ways, 1.7 TB/s against 64 and 900. Here the note counts everything both ways, so its conclusion is right: PCIe cannot carry it, and NVLink cannot either.
 #
 # ### Two bandwidths in one benchmark
 #
@@ -1145,7 +1153,7 @@ def order(rank: int, ranks: int) -> list[str]:
 check("6.5", order)
 
 # %% [markdown] tags=["exercise"]
-# **6.6** (published mistake) The notes describe all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
+# **6.6** (published mistake, note 004) The note describes all-reduce as "sum, average and broadcast": all send their tensor to rank 0, and rank 0 sends the result to all. If tensors are large and latency does not matter, how many times as
 # long as a ring does this take on 8 ranks, and on 1024?
 #
 # Then the "average". Each of 16 ranks computes the gradient of its own mean loss, calls `dist.all_reduce(gradient)` with nothing else, and updates by SGD with a learning rate of 0.01. The author of the program believes that the gradients were averaged. To get the same weights

@@ -1529,7 +1529,7 @@ change = {
 check("7.2", change)
 
 # %% [markdown] tags=["exercise"]
-# **7.3** (two published mistakes) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
+# **7.3** (two published mistakes, notes 000 and 004) "The workers periodically sum their gradients, and the gradient is the change of the parameters", say the notes, and this code does what
 # they say. Fix it: `gradients[step][rank]` is what each rank found, the optimizer is SGD. Return the weight of every replica after all steps.
 
 

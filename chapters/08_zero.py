@@ -72,7 +72,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # | optimizer: fp32 master copy and two fp32 numbers | 4 + 8 | 90 GB |
 # | sum: the **model states** (模型状态) | 16 | **120 GB** |
 #
-# ("Adam takes twice the weights", say some notes. Twice the *fp32* weights. Of bf16 weights its two numbers are
+# ("Adam takes twice the weights", says note 000. Twice the *fp32* weights. Of bf16 weights its two numbers are
 # four times, and with the master copy six times.)
 #
 # The model of the question above is a little smaller. Under plain data parallelism each GPU keeps all of its states;
@@ -110,7 +110,7 @@ figures.stacked_bars(
 #
 # ### What is not saved
 #
-# Notes say that ZeRO "reduces redundant computation". It removes redundant *storage*. The only computation that
+# Note 000 says that ZeRO "reduces redundant computation". It removes redundant *storage*. The only computation that
 # every rank repeated is the update, and ZeRO does share that out: a rank updates only the part whose states it
 # has. But the update is tiny, about 15 operations per parameter. Forward and backward take 6 per parameter *and
 # token* (chapter 5). With 4096 tokens on a GPU:
@@ -1094,7 +1094,7 @@ assert config["gradient_clipping"] == 0.0
 #
 # ### What is what
 #
-# Five names stand side by side in notes and job advertisements. They are not alternatives:
+# Five names stand side by side in note 000 and in job advertisements. They are not alternatives:
 #
 # | name | what it is | what it shards |
 # |---|---|---|

@@ -165,7 +165,7 @@ figures.cut_unit({"norm": 3, "matrix": 9, "biases": 3}, ranks=4)
 
 # %% [markdown]
 # The layer as a whole is cut, and not each of its tensors. So one message brings all of it, and each rank keeps equally much, although the matrix lies on
-# three of them. The notes praise this as YaFSDP's way (层分片, layer sharding); FSDP1 does the same.
+# three of them. Note 001 praises this as YaFSDP's way (层分片, layer sharding); FSDP1 does the same.
 
 # %% [markdown]
 # ### Count it
@@ -223,7 +223,7 @@ print(f"FSDP / DDP: {(gathered + local.total) / (2 * local.total):.2f}")
 # %% [markdown]
 # ### What FSDP is not
 #
-# A sentence from the notes: "each GPU processes a different shard of the model". It is wrong, and
+# Note 001 gives the motive for sharding: large models do well in many fields, but only few can train them. Then comes this sentence: "each GPU processes a different shard of the model". It is wrong, and
 # the error is worth understanding. Each GPU *stores* a different shard. What it *processes* are whole
 # layers, on different *data*. Here is the proof. The first matrix of an MLP with hidden size 64 has
 # $4 \cdot 64 \times 64$ weights, and this is the shape that rank 0 computed with:
@@ -541,7 +541,7 @@ figures.shard_groups(strategies, nodes=2, per_node=4)
 # $$\frac{16\,P}{m} \quad\text{instead of}\quad \frac{16\,P}{n},$$
 #
 # because ranks of different groups hold the same. For a 7B model that is 13.5 GB, and all gathers stay on NVLink; between nodes travels one
-# all-reduce of an eighth of the gradients. In the words of the notes, the strategy matches the topology of the cluster (集群拓扑). `Layout` has a `shard_group` for it:
+# all-reduce of an eighth of the gradients. In the words of note 001, the strategy matches the topology of the cluster (集群拓扑). `Layout` has a `shard_group` for it:
 
 # %%
 held = {}
@@ -722,8 +722,8 @@ assert "blocks.0.norm1.weight is frozen" in refused
 # %% [markdown]
 # ## 9.5 The library: FSDP1 and FSDP2
 #
-# The notes say that FSDP was "proposed in September 2023". It is older: it came from FairScale (2021) into
-# PyTorch 1.11 in March 2022. The paper, arXiv:2304.11277, is of April 2023.
+# Note 001 says that FSDP was "proposed in September 2023". It is older: it came from FairScale (2021; Meta's article *Fully Sharded Data Parallel: faster AI training with fewer GPUs*, which note 002 lists) into
+# PyTorch 1.11 in March 2022 (PyTorch's blog, *Introducing PyTorch Fully Sharded Data Parallel (FSDP) API*, listed there too). The paper, arXiv:2304.11277, is of April 2023.
 #
 # PyTorch has two of them. **FSDP1**, `FullyShardedDataParallel`, wraps the model and makes flat
 # parameters, as ours does; PyTorch's tutorial calls it deprecated. **FSDP2**, `fully_shard`, cuts each tensor along its first dimension
@@ -1238,21 +1238,21 @@ figures.bars(held, units.format_bytes, "Bytes in a state dict", style.WEIGHTS)
 #
 # ### Six limits
 #
-# The notes name six limits of FSDP. The first two stand in its paper (section 7.2). Which of them still hold?
+# Note 001 names six limits of FSDP. The first two stand in its paper (section 7.2). Which of them still hold?
 #
-# | the notes' limit | does it hold? | what helps |
+# | the note's limit | does it hold? | what helps |
 # |---|---|---|
 # | 1. results may differ from local training, with optimizers that need unsharded values or the shape of a tensor | for such optimizers, yes. SGD and AdamW treat each number by itself and differ by rounding only (section 9.9) | FSDP2: a DTensor keeps its shape, and a norm of it is the whole one. Shampoo or Muon must still gather the matrix |
 # | 2. shared parameters cause errors, or memory is taken twice | yes, if they lie in two units | one unit for both, or the root (section 9.4) |
 # | 3. communication, with larger models or more GPUs | yes: $3P$ numbers instead of $2P$, and steps that grow with $n$ | prefetch, more tokens per GPU, no reshard, hybrid sharding (section 9.3) |
-# | 4. complex to set up | less than it was: three lines in section 9.5 | what remains is to choose the units, build on meta, and build the optimizer last (section 9.4) |
+# | 4. complex to set up, with large models above all; sometimes other methods are needed, which have challenges of their own | less than it was: three lines in section 9.5. The second half holds: where one layer or the activations of one sample are too large, sharding does not help, and tensor, pipeline or context parallelism (chapters 10 to 12) bring bubbles and messages of their own | what remains is to choose the units, build on meta, and build the optimizer last (section 9.4) |
 # | 5. hard to combine with pipeline or tensor parallelism | **outdated**: true of FSDP1 | FSDP2: one more dimension of the mesh |
 # | 6. hard to debug, since it reaches deep into PyTorch | yes | one step beside one process, gradient by gradient; FSDP2's names and shapes are the model's own |
 #
 # On the sixth: an error in the order of collectives shows as a hang, an error in a stream as a wrong number, and
 # neither has a traceback that points to the cause.
 #
-# Three more, which the notes leave out: whole layers do not shrink with the ranks (section 9.2), activations are not cut at all, and each rank needs a sample of its own.
+# Three more, which the note leaves out: whole layers do not shrink with the ranks (section 9.2), activations are not cut at all, and each rank needs a sample of its own.
 #
 # On the fifth: with DTensors, torchtitan trains Llama 3.1 405B with FSDP2, tensor, pipeline and
 # context parallelism in one mesh (arXiv:2410.06511). Tensor parallelism even repairs what FSDP
@@ -1639,7 +1639,7 @@ title = "GPUs × tokens, the README's speedup, layers checkpointed"
 figures.bars(speedup, told, title, style.BLUE)
 
 # %% [markdown]
-# "26 % faster" is the best of 16 rows; the README's headline says "up to 20 %", notes say 25 or 26. And what is 26.6 %
+# "26 % faster" is the best of 16 rows; the README's headline says "up to 20 %", note 001 says 25 and 26. And what is 26.6 %
 # of? The last row took 9.76 s a step with FSDP and 7.17 s with YaFSDP:
 
 # %%
@@ -1938,7 +1938,7 @@ def flat_shard(shapes: list[tuple[int, ...]], ranks: int) -> tuple[int, int]:
 check("9.2", flat_shard)
 
 # %% [markdown] tags=["exercise"]
-# **9.3** (two published mistakes) Notes say "each GPU processes a different shard of the
+# **9.3** (two published mistakes, note 001) The note says "each GPU processes a different shard of the
 # model" and "FSDP is hard to combine with tensor and pipeline parallelism". Llama 3 405B, FSDP over 64 ranks, a layer has
 # 3,187,703,808 parameters. Give: with how many of them a rank computes; how many it stores of
 # that layer; and, with tensor parallelism 8 beside the 64 (512 GPUs), how many parameters of a layer a rank gathers. The last
@@ -2037,7 +2037,7 @@ stays_gb = (bill.total_bytes - bill.model_states_bytes) / 1e9
 check("9.6", [fits, stays_gb])
 
 # %% [markdown] tags=["exercise"]
-# **9.7** (published mistake) GPT-2's paper says that its four models have 117, 345, 762 and 1,542 million parameters; the released ones have 124, 355, 774 and 1,558. Look at the
+# **9.7** (published mistake, note 002) GPT-2's paper says that its four models have 117, 345, 762 and 1,542 million parameters; the released ones have 124, 355, 774 and 1,558. Look at the
 # differences beside the hidden sizes, 768, 1024, 1280 and 1600. Which vocabulary, in place of 50,257, explains all four of the paper's numbers?
 #
 # And one cell in the table of section 9.7 is empty: XL under SHARD_GRAD_OP. How many GB of shards and whole tensors are there at the worst moment, before the first sample? Guess how many

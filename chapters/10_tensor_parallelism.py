@@ -367,7 +367,7 @@ show_source(scratch.tensor.layers.ParallelAttention)
 # %% [markdown]
 # ### How many GPUs can share the heads?
 #
-# Notes on LLaMA-2 70B divide its matrices by its 64 heads, as if 64 GPUs could share a layer. But 70B has grouped-query attention: 64 query heads
+# Note 004 divides the matrices of LLaMA-2 70B by its 64 heads, as if 64 GPUs could share a layer. But 70B has grouped-query attention: 64 query heads
 # share 8 heads of keys and values. Up to $t = 8$ each GPU has its own. At $t = 16$ there are not enough:
 
 
@@ -705,18 +705,18 @@ assert sum(entry.count for entry in traffic.collectives) == 13
 # %% [markdown]
 # ## 10.7 How many GPUs can share a matrix?
 #
-# ### The notes' way
+# ### The way of note 004
 #
-# Notes on LLaMA-2 70B ask how many FLOP a GPU does for each byte that it receives:
+# For LLaMA-2 70B, note 004 asks how many FLOP a GPU does for each byte that it receives:
 #
 # $$\frac{2 \cdot 3 \cdot 8192}{64 \text{ heads} \cdot 2 \text{ bytes}} = 384 \text{ FLOP per byte.}$$
 #
-# The result is right, but two of the reasons are not. Follow one number of the input to one of 64 GPUs that share a matrix with 8192
+# The result is right, and so are the reasons for 2 and 3. The other two are not. Follow one number of the input to one of 64 GPUs that share a matrix with 8192
 # columns:
 #
-# | factor | the notes' reason | what happens to the number |
+# | factor | the note's reason | what happens to the number |
 # |---|---|---|
-# | 2 | – | each column takes a multiplication and an addition |
+# | 2 | "one multiplication and one addition" | the same: each column takes both |
 # | 3 | "one forward, two backward" | the same: the gradients of input and weights take as many FLOP each as the forward pass |
 # | 8192 / 64 | "less memory per parameter" | it meets a 64th of the columns |
 # | / 2 | "memory to count" | it arrives once, as 2 bytes |
@@ -739,16 +739,16 @@ assert in_all / received.numel() / 2 == collectives.matrix_intensity(512, 64)
 # %%
 ridge = collectives.ridge
 assert collectives.matrix_intensity(8192, 64) == 384
-print(f"4090, as in the notes: {ridge(330e12, 32e9):,.0f} FLOP per byte")
+print(f"4090, as in note 004: {ridge(330e12, 32e9):,.0f} FLOP per byte")
 print(f"  t <= {collectives.matrix_tp_reach(8192, 330e12, 32e9):.2f}")
 
 # %% [markdown]
-# So "TP ≤ 2.4 on a 4090". For the H100 they divide 989 TFLOP/s by NVLink's 900 GB/s, get a ridge of 1100, and
-# write $24576/t \ge 1100$, so $t \le 11$.
+# So "TP ≤ 2.4 on a 4090". For the H100 the note divides 989 TFLOP/s by NVLink's 900 GB/s, gets a ridge of 1100, and
+# writes $24576/t \ge 1100$, so $t \le 11$.
 #
 # Do that division yourself: $24576 / 1100 = 22.3$. Where does 11 come from? NVLink's 900 GB/s are *both directions added*. One way it is 450, the
 # ridge is 2198, and $24576/2198 = 11.2$. The printed result belongs to one way, the printed computation to both. This course always counts one
-# way, as the notes did for PCIe.
+# way, as the note did for PCIe.
 
 # %%
 assert round(collectives.matrix_tp_reach(8192, 989e12, 900e9), 1) == 22.4
@@ -768,18 +768,18 @@ assert round(collectives.matrix_tp_reach(8192, 989e12, 450e9), 1) == 11.2
 cases = {
     "H100, NVLink 450 GB/s": (989.4e12, 450e9),
     "4090, PCIe 31.5 GB/s": (165.2e12, 31.5e9),
-    "4090, the notes' numbers": (330e12, 32e9),
+    "4090, the note's numbers": (330e12, 32e9),
 }
 for name, (peak, bandwidth) in cases.items():
     print(f"{name}: t <= {collectives.layer_tp_reach(8192, peak, bandwidth)}")
 
 # %% [markdown]
-# 17 on an H100, and 8 on a 4090 with its true peak (chapter 5: 165.2, not 330 TFLOP/s). The notes have 2.4. Both count forward and backward;
+# 17 on an H100, and 8 on a 4090 with its true peak (chapter 5: 165.2, not 330 TFLOP/s). Note 004 has 2.4. Both count forward and backward;
 # what differs? Three things, one after the other:
 #
 # | | why | one 4090 reaches |
 # |---|---|---|
-# | the notes | one matrix, whose input must arrive | 2.4 |
+# | note 004 | one matrix, whose input must arrive | 2.4 |
 # | a layer instead of a matrix | 12 times the work, $12h^2$ weights, for 8 times the bytes: four all-reduces, which send each number nearly twice | 3.6 |
 # | $t - 1$ instead of $t$ | in a ring nobody sends to itself | 4.6 |
 # | the true peak | 165.2 is half of 330, so half the bytes suffice (and the slot has 31.5 GB/s, not 32) | 8 |
@@ -913,12 +913,12 @@ figures.stacked_bars(
 )
 
 # %% [markdown]
-# The same GPUs, 3.3 times slower. This is what notes mean by "keep the heads in one server": a tensor-parallel group belongs inside one
+# The same GPUs, 3.3 times slower. This is what note 004 means by "keep the heads in one server": a tensor-parallel group belongs inside one
 # NVLink island, so $t \le 8$ on most machines. A mesh of ranks is therefore laid out with tensor parallelism innermost (chapter 13).
 #
 # ### "Model parallelism is deprecated"
 #
-# Some notes say: "model parallelism is deprecated, use data and pipeline parallelism". What was replaced is the *naive* form: layers
+# Note 002 says: "model parallelism is deprecated, use data and pipeline parallelism". What was replaced is the *naive* form: layers
 # on several GPUs, of which one works and the others wait. Pipeline parallelism (chapter 11) fills the waiting. Tensor parallelism is in
 # daily use: Llama 3 405B was trained with $t = 8$ inside each server, 16 pipeline stages, and data parallelism around them
 # (arXiv:2407.21783, table 4).
@@ -1218,7 +1218,7 @@ all_reduces = 4 * 96
 check("10.1", [tensor_bytes, sent_bytes, all_reduces])
 
 # %% [markdown] tags=["exercise"]
-# **10.2** (published mistake) Notes cut a layer by its heads, without a condition. You have a server of 16 GPUs, all joined by NVLink. What is the largest $t \le 16$ that can cut
+# **10.2** (published mistake, note 004) The note cuts a layer by its heads, without a condition. You have a server of 16 GPUs, all joined by NVLink. What is the largest $t \le 16$ that can cut
 # each of these models? Heads, key-value heads and the MLP's width (`ffn`) are in `models.MODELS`. And at the $t$ that you give for LLaMA-2 70B, how many GPUs hold the same key-value head?
 
 # %% tags=["exercise"]
@@ -1245,7 +1245,7 @@ same_head = largest["llama2-70b"] // models.MODELS["llama2-70b"].kv_heads
 check("10.2", [largest, same_head])
 
 # %% [markdown] tags=["exercise"]
-# **10.3** (published mistake) Notes explain by memory what limits $t$. Only FLOP and bytes on the link count: in training a layer does $4.5h/(t-1)$ FLOP for each byte. Guess
+# **10.3** (published mistake, note 004) The note explains by memory what limits $t$. Only FLOP and bytes on the link count: in training a layer does $4.5h/(t-1)$ FLOP for each byte. Guess
 # first: can a layer that only runs forward, as when a model reads a prompt, be shared by more GPUs or by fewer? Then compute the FLOP per byte for $h = 8192$ and $t = 8$
 #
 # - when the layer only runs forward,
@@ -1266,7 +1266,7 @@ forward_reach = int(1 + 3 * 8192 / 2199)  # 12; in training 17
 check("10.3", [forward_only, recomputed, in_8_bits, forward_reach])
 
 # %% [markdown] tags=["exercise"]
-# **10.4** (published mistake) "24576 FLOP per byte, so $t \le 11$ on an H100", or 22, whichever wire they mean. You accept that 40 % of a layer's time is communication, not more.
+# **10.4** (published mistake, note 004) "24576 FLOP per byte, so $t \le 11$ on an H100", or 22, whichever wire they mean. You accept that 40 % of a layer's time is communication, not more.
 # Which power of two up to 8 do you choose
 #
 # - for hidden size 8192 on a server of H100,

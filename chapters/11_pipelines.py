@@ -122,7 +122,7 @@ assert one.bubble_fraction == 2 / 3
 # | pipeline parallelism | the layers, and the batch into micro-batches | some layers | activations at each cut | all but the bubble |
 # | tensor parallelism | each matrix | a part of every layer | sums within each layer | all |
 #
-# Three sentences from notes, and what is right:
+# Three sentences from notes 002 and 003, and what is right:
 #
 # - "In model parallelism each worker holds a full copy." No: that is data parallelism.
 # - "Pipeline parallelism combines model and data parallelism." No: it needs no copy of the model. It cuts
@@ -217,7 +217,7 @@ for p in (4, 80):
 # %% [markdown]
 # ### "As many batches as layers"
 #
-# Notes say: with 80 layers on 80 stages "the batch size must equal the number of layers" for the pipeline
+# Note 004 says: with 80 layers on 80 stages "the batch size must equal the number of layers" for the pipeline
 # to be filled. Each curve below begins at $m = p$. How much is idle there, and how far is it to 10 %?
 
 # %%
@@ -330,7 +330,7 @@ except simulation.Deadlock as error:
 # %% [markdown]
 # ### "2N - 1 live activations"
 #
-# Notes say that stage 0 of $N$ stages must hold $2N-1$ micro-batches: micro-batch 0 comes back after $2N-1$
+# Note 004 says that stage 0 of $N$ stages must hold $2N-1$ micro-batches: micro-batch 0 comes back after $2N-1$
 # passes, and in each of them stage 0 starts a new one. But 1F1B does not. After $N$ it waits for a backward pass.
 #
 # Does the wait cost time? Let us give stage $k$ twice the warm-up, $2(N-1-k)$ instead of $N-1-k$. 8 stages, 32
@@ -370,7 +370,7 @@ figures.timeline(charts, seconds=False)
 #
 # ### "160 times the activations"
 #
-# The same notes: 80 stages, about $2 \cdot 80$ micro-batches in flight, so 160 times the activations. Here
+# The same note: 80 stages, about $2 \cdot 80$ micro-batches in flight, so 160 times the activations. Here
 # two things went wrong. In flight are $p = 80$, not 160. And they are activations of *one stage*, which has
 # $L/p$ of the $L$ layers:
 #
@@ -530,7 +530,7 @@ figures.timeline({"ZB-H2, no gap": parallelogram.tasks}, seconds=False)
 
 # %% [markdown]
 # No stage waits between its first pass and its last one. The picture is a parallelogram, and the next update's
-# fits against it. So here the notes' number is right: not for 1F1B, but for a schedule without a bubble (section 2.2 of the
+# fits against it. So here the number of note 004 is right: not for 1F1B, but for a schedule without a bubble (section 2.2 of the
 # same paper).
 #
 # **ZB-V** leaves no gap either, and holds no more than 1F1B's first stage. Each device has two chunks, laid out as
@@ -668,7 +668,7 @@ figures.stacked_bars(bars, title, "{:.1f} ms".format, parts, colours=colours)
 assert send / (10 * forward) < 0.02 and send / forward > 0.1
 
 # %% [markdown]
-# Between one and two per cent with 8 stages, over a network, and more than a tenth with 80. Notes warn that more
+# Between one and two per cent with 8 stages, over a network, and more than a tenth with 80. Note 004 warns that more
 # stages mean more bytes and more latency in total. That is true: $p$ stages have $p-1$ cuts. A single GPU does not send
 # more, but it has less to compute in between.
 #
@@ -718,7 +718,7 @@ head = flops.head_flops(llama, 1, 4096).model_flop
 print(f"the head is {head / one_layer:.2f} layers")
 
 # %% [markdown]
-# On a stage of 10 layers, 3 %. On the notes' stages of *one* layer, 28 %, and all other 79 stages wait for
+# On a stage of 10 layers, 3 %. On the stages of *one* layer in note 004, 28 %, and all other 79 stages wait for
 # it. The first micro-batch goes through all stages and back. If the slowest stage is the last one, as here, it
 # never rests after its first pass:
 #
@@ -1084,10 +1084,10 @@ interleaved = 7 / (4 * 32 + 7)
 check("11.1", [over_ideal, over_whole, interleaved])
 
 # %% [markdown] tags=["exercise"]
-# **11.2** (published mistake) Notes say that a stage of a pipeline with $N$ stages holds
+# **11.2** (published mistake, note 004) The note says that a stage of a pipeline with $N$ stages holds
 # $2N-1$ live activations. Four runs with 4 stages and 12 micro-batches each counted the most micro-batches that every
 # stage held at once. Which schedule is which? (`"gpipe"`, `"1f1b"`, `"interleaved"` with two chunks, `"zb1p"`.) And how many would a
-# stage hold by the notes?
+# stage hold by the note?
 
 # %% tags=["exercise"]
 schedule_of = {
@@ -1152,7 +1152,7 @@ for name, chunks in {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb1p": 1}.items()
 check("11.4", best)
 
 # %% [markdown] tags=["exercise"]
-# **11.5** (published mistake) Notes attach the definitions to the wrong family. Counters don't. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
+# **11.5** (published mistake, note 003) The note attaches the definitions to the wrong family. Counters don't. Four programs train LLaMA-2 7B on 4 GPUs in bf16,
 # each with one of the families of section 11.1, and 16 sequences of 4096 tokens in an update. The second GPU of each:
 #
 # | | weights on it | sent in an update | waits for its turn |

@@ -693,7 +693,7 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 #
 # ### Four families, corrected
 #
-# Notes list four "families of parallelism": DP, PP, TP and MoE, and say that PP "combines MP and DP". Ask of
+# Note 003 lists four "families of parallelism": DP, PP, TP and MoE, and says that PP "combines MP and DP". Ask of
 # each: *what is cut?*
 #
 # | | what is cut |

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 13 3D parallelism and planning
 #
-# You have 2048 GPUs and a model with 70 billion parameters. Some widely read notes plan its training in two steps. First
-# they put one layer on each card, which makes 80 pipeline stages. Each of the 2048 cards, they say, then computes its own mini-batch and takes
-# part in data parallelism independently. Then they find that 80 stages are too many, and cut the layers as well: tensor
+# You have 2048 GPUs and a model with 70 billion parameters. Note 004 plans its training in two steps. First
+# it puts one layer on each card, which makes 80 pipeline stages. Each of the 2048 cards, it says, then computes its own mini-batch and takes
+# part in data parallelism independently. Then it finds that 80 stages are too many, and cuts the layers as well: tensor
 # parallel 8, pipeline parallel 10. Before you book the machines: would all of them train?
 #
 # By the end of this chapter you can
@@ -317,7 +317,7 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # %% [markdown]
 # ## 13.3 A published plan, line by line
 #
-# Here is the notes' plan for LLaMA-2 70B, on GPUs with 24 GB (RTX 4090) and 8 network cards in each node. It comes in three
+# Here is the plan of note 004 for LLaMA-2 70B, on GPUs with 24 GB (RTX 4090) and 8 network cards in each node. It comes in three
 # parts: what must be stored, how long a layer takes, and how large the batch becomes. Read each line, decide
 # whether it is right, and only then click on the verdict.
 #
@@ -1188,7 +1188,7 @@ from course_lib.theory.step import step_time
 from course_lib.theory.step.assumptions import Assumptions
 
 # %% [markdown] tags=["exercise"]
-# **13.1** (published mistake) "The 2048 GPUs take part in data parallelism independently." Somebody trains a mixture of experts on 2048 GPUs with tp 4, pp 8, cp 2, ep 16, sequence parallelism, and 16 micro-batches of 2 sequences. No
+# **13.1** (published mistake, note 004) "The 2048 GPUs take part in data parallelism independently." Somebody trains a mixture of experts on 2048 GPUs with tp 4, pp 8, cp 2, ep 16, sequence parallelism, and 16 micro-batches of 2 sequences. No
 # ZeRO. How many sequences are in an update? And among how many GPUs must gradients be summed, for a matrix of attention, for a matrix of one expert (tp cuts both), and for the weight of a norm in front of attention?
 
 # %% tags=["exercise"]

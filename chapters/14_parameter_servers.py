@@ -1014,7 +1014,9 @@ if not obstacle:
 
 # %%
 if obstacle:
-    print(f"This machine can't have two nodes: {obstacle}. On another one: 7 to 8 % more.")
+    print(
+        f"This machine can't have two nodes: {obstacle}. On another one: 7 to 8 % more."
+    )
 else:
     print(f"pulled and pushed {moved:,} B, counted {sum(counted['link']):,} B")
 

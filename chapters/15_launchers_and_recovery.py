@@ -152,7 +152,7 @@ print(store.get("rank 1 listens at").decode())
 print([store.add("ranks that have arrived", 1) for _ in range(3)])
 
 # %% [markdown]
-# The last line is how a barrier counts. Two functions appear in nearly every PyTorch example, and in the notes: `setup` joins
+# The last line is how a barrier counts. Two functions appear in nearly every PyTorch example, and in note 002: `setup` joins
 # the group, `cleanup` leaves it:
 
 # %%
@@ -162,13 +162,13 @@ show_source(scratch.launcher.setup, scratch.launcher.cleanup)
 # `init_process_group` can read `rank` and `world_size` from the environment as well. In `cleanup` the order matters: a DDP model
 # that outlives its group can abort the process, so the garbage collector takes such models first.
 #
-# The example in the notes is a toy model with two layers on two devices, wrapped in DDP:
+# The example in note 002 is a toy model with two layers on two devices, wrapped in DDP:
 
 # %%
 show_source(scratch.toy.ToyMpModel, scratch.toy.demo_model_parallel)
 
 # %% [markdown]
-# The notes choose the devices by `dev0 = rank * 2`. On one node this is right. On a second node with 8 GPUs, the first rank is rank 4 and asks for
+# The note chooses the devices by `dev0 = rank * 2`. On one node this is right. On a second node with 8 GPUs, the first rank is rank 4 and asks for
 # GPU 8, which does not exist. Each node numbers its devices from 0, and `LOCAL_RANK` does the same.
 #
 # Start the toy with the thirty lines above, on two ranks. (A small program calls `launch_ranks`, so that we can read what rank 0 prints.) One process that sees all rows learns the same:
@@ -371,7 +371,7 @@ assert found["torchrun, accelerate inside"] == 2
 # %% [markdown]
 # **Explain.** One. On CPUs accelerate starts several processes only through MPI, and otherwise it starts one, without a word. That program runs, the loss falls, and the global batch is half of what you wrote down.
 # Under torchrun the same program finds both ranks. Six of the bars are rounding, whoever started the ranks, and the one in bf16 is off by 0.4 %, which is what 8 bits of precision give. The lesson is not about one package: **let rank 0 print the world size and the global batch, and compare them with
-# your plan.** (The notes praise accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only. Its backends are DDP, FSDP, DeepSpeed and Megatron.)
+# your plan.** (Note 000 praises accelerate for "several backends, PyTorch and TensorFlow". It is for PyTorch only. Its backends are DDP, FSDP, DeepSpeed and Megatron.)
 #
 # ### The same setting has four names
 #
@@ -389,7 +389,7 @@ assert found["torchrun, accelerate inside"] == 2
 #
 # Two columns clip if you say nothing, and two don't; and DeepSpeed changed its default ([pull request 8068](https://github.com/deepspeedai/DeepSpeed/pull/8068)). So the same program has the same losses under DDP and DeepSpeed until the first gradient whose norm is above 1, and different ones from then on.
 #
-# The notes compute the global batch as accumulation × nodes × processes × micro-batch. That holds as long as all ranks are data parallel (chapter 1). Megatron first divides the ranks by tp · pp · cp.
+# Note 004 computes the global batch as accumulation × nodes × processes × micro-batch. That holds as long as all ranks are data parallel (chapter 1). Megatron first divides the ranks by tp · pp · cp.
 
 # %% [markdown]
 # ### Which setting wins?
@@ -446,7 +446,7 @@ figures.rank_groups(groups, ranks=16, per_node=8)
 
 # %% [markdown]
 # **Explain.** Neighbours in tp are 1 apart, in dp 4, in pp 8. Rank 13 is 8 + 4 + 1: the second stage, the second replica, the second of its tp group. Its partner in the first replica is rank 13 - 4 = 9. The assertion compares with PyTorch's `DeviceMesh`; where Megatron-core is installed, the tests compare with its
-# `RankGenerator` as well. So the notes' Megatron-DeepSpeed, which is DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
+# `RankGenerator` as well. So the Megatron-DeepSpeed of note 000, which is DeepSpeed's ZeRO inside Megatron's model, is no mystery either: ZeRO works within the dp groups.
 
 # %% [markdown]
 # **Remember**
@@ -541,11 +541,11 @@ assert round(own, 2) == 0.53 and round(wraps.muon_gap, 2) == 0.39
 # %% [markdown]
 # **Explain.** 53 %. Rows that are orthogonal among themselves are not orthogonal to those of the other rank. (There is no formula; "theory" is one process here that does the same with the upper half.) How large the error is depends on the matrix. The demo `wrappers` cuts one of 8 × 16 and reports 39 %: random rows that are long compared with their number are closer to orthogonal from the start.
 #
-# So the first limit in the notes on FSDP is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, in which even single rows are cut. The DTensor of FSDP2
+# So the first limit in note 001 is right: results may differ for optimizers that need unsharded values. FSDP1 cuts a flat vector, in which even single rows are cut. The DTensor of FSDP2
 # got it right, without a change in `orthogonal`.
 #
 # **3. The dispatcher.** How did it? Each operation of PyTorch goes through a switchboard, the **dispatcher** (分发器), which looks at the types of its arguments and picks the code. DTensor registers there. For each
-# operation it has a rule: which cuts of the inputs give which cut of the output, and what has to be sent first. This is what the notes mean when they say that FSDP is integrated with tensors and "the dispatch system". Here it sent:
+# operation it has a rule: which cuts of the inputs give which cut of the output, and what has to be sent first. This is what note 001 means when it says that FSDP is integrated with tensors and "the dispatch system". Here it sent:
 
 # %%
 print(sent)
@@ -619,7 +619,7 @@ print("DTensor: both leave it out, after", whole[0][1])
 #
 # ### YaFSDP in Hugging Face, and patches
 #
-# The notes say that YaFSDP "can be used with Hugging Face workflows". It is done by patches: 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3
+# Note 001 says that YaFSDP "can be used with Hugging Face workflows". It is done by patches: 326 added lines in 10 files, for transformers 4.39, accelerate 0.27 and trl 0.8.3
 # ([yandex/YaFSDP](https://github.com/yandex/YaFSDP)). A patch fits one version. Before you use one, ask which of your versions you would have to give up.
 #
 # ### From FSDP1 to FSDP2
@@ -838,7 +838,24 @@ figures.lines(
 )
 
 # %% [markdown]
-# The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch. The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB.
+# The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch, once the demo has added what those chapters leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients, which are there when the last layer's are made. Together they are 1 % here, and of 100 samples 1 % is one sample.
+#
+# The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here it is in small: two ranks, torch's DDP and `fully_shard`, a GPT of 0.8 million parameters, whose states take 13 MB.
+
+# %%
+shared = {}
+for limit_mb in (14, 20):
+    for technique in ("ddp", "fsdp"):
+        how = {"technique": technique, "limit_mb": limit_mb, "stream": False}
+        tried = demos.run("largest_batch", ranks=2, model="small", **how)
+        print(f"{limit_mb} MB, {technique}: {tried.found}, predicted {tried.predicted}")
+        assert tried.found == tried.predicted
+        shared[limit_mb, technique] = tried.found
+assert shared[14, "ddp"] == 0 < shared[14, "fsdp"]
+assert 0 < shared[20, "ddp"] < shared[20, "fsdp"]
+
+# %% [markdown]
+# With 14 MB DDP has no room for a single sample, and FSDP trains six. With 20 MB it is 5 against 11, on each rank. When memory is fullest, DDP holds 13.0 MB beside the activations: weights, gradients and AdamW's two numbers. FSDP holds half of the weights and of AdamW's numbers, 4.9 MB, and 1.7 MB that are gathered for a moment, two layers and what is outside of them; hardly any gradient has come yet. The 6.5 MB that it saves hold nearly six samples of 1.1 MB.
 #
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update *after the first*, with the longest sequences.
@@ -1533,7 +1550,7 @@ graphs = [1, 2, 2, 1, 2]
 check("15.8", graphs)
 
 # %% [markdown] tags=["exercise"]
-# **15.9** (published mistakes) Six sentences from notes and blogs. True or false?
+# **15.9** (published mistakes from notes 000 and 004, among right sentences) True or false?
 
 # %% tags=["exercise"]
 claims = {

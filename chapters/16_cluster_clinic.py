@@ -88,7 +88,7 @@ figures.command_map(tables.PARTS)
 # %% [markdown]
 # ## 16.1 Three questions to begin with
 #
-# Three questions come before all others, and two lines ask them. They are in the notes:
+# Three questions come before all others, and two lines ask them. They are in note 000:
 #
 # ```
 # python -c "import torch; print(torch.cuda.is_available()); print(torch.cuda.device_count())"
@@ -123,7 +123,7 @@ print("CUDA", torch.version.cuda, "ROCm", torch.version.hip)
 # | `dist.is_nccl_available()` | NCCL, or RCCL, was compiled in | that there is a GPU, or a network |
 # | `torch.version.cuda`, `.hip` | for which GPUs PyTorch was built; one of the two is None | which driver is installed |
 #
-# Note 002 says that PyTorch must be compiled from source with `USE_DISTRIBUTED=1`. That only concerns people who compile it anyway: what `pip` installs has the switch on (documentation of `torch.distributed.is_available`).
+# Note 002 says that PyTorch must be compiled from source with `USE_DISTRIBUTED=1`. That only concerns people who compile it anyway. For them the switch is 1 by default on Linux and Windows, and 0 on macOS (documentation of `torch.distributed.is_available`). What `pip` installs has it on, on macOS as well, where the script that makes the wheels sets it (pytorch/pytorch, `.ci/wheel/build_wheel.sh`).
 # What differs is the backend. Gloo works on Linux, Windows and macOS; NCCL exists on Linux only. That is one reason why the ranks of this course talk through Gloo. These are the switches of your own build:
 
 # %%
@@ -576,10 +576,10 @@ figures.bars(
 )
 
 # %% [markdown]
-# A cable has four **lanes** (通道), and `ibstatus` counts them. A lane carries 25 Gb/s in the InfiniBand generation called EDR, 50 in HDR and 100 in NDR. So a healthy HDR port says `200 Gb/sec (4X HDR)`. Here is the bad one:
+# A cable has four **lanes** (通道), and `ibstatus` counts them. A lane carries 25 Gb/s in the InfiniBand generation called EDR, 50 in HDR and 100 in NDR. So a healthy HDR port says `200 Gb/sec (4X HDR)`. Here is one, and the bad one below it:
 
 # %%
-print("\n".join(output("ibstatus_slow").shown.splitlines()[-9:]))
+print("\n".join(output("ibstatus_slow").shown.splitlines()[-17:]))
 
 # %% [markdown]
 # `1X HDR`: three of the four lanes are gone. That is a plug or a cable, and no command can tell which end of it.
@@ -711,17 +711,36 @@ for sign in port_counters.counter_signs(before):
     print(sign.sentence)
 
 # %% [markdown]
-# Here are the other commands of the notes. `ibv_devices` and `ibv_devinfo` use the same library as NCCL, so what they can open NCCL can open too. In a container this is the test. `mlnx_perf` reads the counters of the network interface once a second and converts them for you.
+# Here are the other commands of note 000. `ibv_devices` and `ibv_devinfo` use the same library as NCCL, so what they can open NCCL can open too. In a container this is the test. `mlnx_perf` reads the counters of the network interface once a second and converts them for you.
 
 # %%
 rdma_commands = ("ibstat", "ibv_", "rdma link", "mlnx_perf")
 tables.how_to_read(*rdma_commands)
 
 # %% [markdown]
-# The most frequent fault of all is a container without a device. It looks like this:
+# Now look at what three of them print. Each output has one line that matters. Which?
 
 # %%
-print(output("ibv_devices_none").shown)
+for name in ("ibv_devinfo_small_mtu", "rdma_link_polling", "mlnx_perf"):
+    print(output(name).shown)
+
+# %%
+assert "active_mtu:             1024" in output("ibv_devinfo_small_mtu").text
+assert "physical_state POLLING" in output("rdma_link_polling").text
+left = output("mlnx_perf").text.strip().splitlines()
+assert len(left) == 4 and all("rdma" in row for row in left)
+assert round(6_184_976_384 * 8 / 1e6, 2) == 49_479.81
+
+# %% [markdown]
+# - `ibv_devinfo`: `active_mtu` is 1024, and the port could do 4096. Packets are a quarter as large, and each has its header.
+# - `rdma link`: `mlx5_0` is ACTIVE and LINK_UP. `mlx5_1` is POLLING: it looks for another side and finds none, so its cable is missing, broken, or ends in a port that is switched off.
+# - `mlnx_perf`: `ib0` is the network interface that carries **IP over InfiniBand**, and the tool prints all counters of its card. `| grep rdma` leaves those of RDMA, packets and bytes, received (rx) and sent (tx); what is gone is traffic of the kernel's IP, and errors. NCCL's messages are in the lines that stay. 49,480 Mbps are all that a port of 50 Gb/s can carry.
+#
+# The most frequent fault of all is a container without a device. Here is `ibv_devices` with a device, and then without:
+
+# %%
+for name in ("ibv_devices", "ibv_devices_none"):
+    print(output(name).shown)
 
 # %% [markdown]
 # On Linux with network namespaces you can try a link that really is slow: `course demo pairwise --ranks 4 --two-nodes 50`, and again with 200.
@@ -2088,7 +2107,7 @@ def late_rank(total_ms: list[list[float]], inside_ms: list[list[float]]) -> int 
 check("16.8", late_rank)
 
 # %% [markdown] tags=["exercise"]
-# **16.9** (published mistakes) Six sentences from notes and blogs. True or false?
+# **16.9** (published mistakes from notes 000 and 004, and from blogs, among right sentences) True or false?
 
 # %% tags=["exercise"]
 claims = {

@@ -1104,7 +1104,7 @@ quiz("17")
 # **Now you:** open [the exercises](../exercises/17_capstone.ipynb).
 #
 # **Read on.** Zhao et al. 2023, *PyTorch FSDP*, section 5 (arXiv:2304.11277). BigScience 2022, *BLOOM*, section 3.4 (arXiv:2211.05100), and its chronicles, github.com/bigscience-workshop/bigscience, train/tr11-176B-ml. Pope et al. 2022, *Efficiently Scaling Transformer Inference*
-# (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, for the four families.
+# (arXiv:2211.05102). Weng and Brockman 2022, *Techniques for training large neural networks*, openai.com, for the four families, and Weng 2021, *How to Train Really Large Models on Many GPUs?*, lilianweng.github.io: the two articles behind note 003.
 
 # %% [markdown] tags=["exercise"]
 # ## Exercises

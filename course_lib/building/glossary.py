@@ -8,17 +8,21 @@ from course_lib.building.chapters import Cell, Chapter
 from course_lib.problem import Problem
 
 TABLE = Path("chapters") / "glossary.tsv"
-_COLUMNS = ["chapter", "term", "中文", "meaning"]
+_COLUMNS = ["chapter", "term", "中文", "meaning", "又作"]  # the last one where there is one
 
 
 @dataclass(frozen=True)
 class Term:
-    """One row: the chapter that first uses the term, its name in English and Chinese."""
+    """One row: the chapter that first uses the term, its name in English and Chinese.
+
+    `also`: what the notes, or others, call it in Chinese.
+    """
 
     chapter: int
     english: str
     chinese: str
     meaning: str
+    also: str = ""
 
 
 def read_terms(root: Path) -> list[Term]:
@@ -30,8 +34,11 @@ def read_terms(root: Path) -> list[Term]:
             f"{TABLE}:1: the columns must be {', '.join(_COLUMNS)}: correct the first line"
         )
     for number, row in enumerate(rows[1:], start=2):
-        if len(row) != len(_COLUMNS) or not all(row) or not row[0].isdigit():
-            raise Problem(f"{TABLE}:{number}: write chapter, term, 中文, meaning between tabs")
+        complete = len(row) in (len(_COLUMNS) - 1, len(_COLUMNS)) and all(row)
+        if not complete or not row[0].isdigit():
+            raise Problem(
+                f"{TABLE}:{number}: write chapter, term, 中文, meaning, maybe 又作 between tabs"
+            )
     return [Term(int(chapter), *rest) for chapter, *rest in rows[1:]]
 
 
@@ -48,5 +55,6 @@ def glossary(root: Path, names: dict[int, str]) -> Chapter:
     for term in sorted(read_terms(root), key=lambda term: term.english.casefold()):
         name = names.get(term.chapter)
         link = f"[{term.chapter}]({name}.ipynb)" if name else str(term.chapter)
-        lines.append(f"| {term.english} | {term.chinese} | {term.meaning} | {link} |")
+        chinese = f"{term.chinese} (又作 {term.also})" if term.also else term.chinese
+        lines.append(f"| {term.english} | {chinese} | {term.meaning} | {link} |")
     return Chapter(root / "chapters" / "glossary.py", (Cell("markdown", "\n".join(lines), 1),))

@@ -1,15 +1,21 @@
 """The largest batch that fits a limit: tried, doubling and halving, and predicted.
 
 Each try is a whole update, forward, backward and AdamW. With `--limit-mb` it fits if its tensors
-do, on any device; without, on a GPU, if CUDA does not run out of memory. Ranks do not talk.
-Run it with `course demo largest_batch --ranks 1 --limit-mb 40`.
+do, on any device; without, on a GPU, if CUDA does not run out of memory. Alone, or under DDP or
+FSDP, where it is the largest batch of each rank and must fit on all of them.
+Run it with `course demo largest_batch --ranks 2 --technique fsdp --limit-mb 14`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 
 from course_lib import launch
 from course_lib.demos.shared.batch import Batch, mean_loss
@@ -17,16 +23,31 @@ from course_lib.demos.shared.options import DemoOptions, option
 from course_lib.demos.shared.text import VOCAB
 from course_lib.demos.shared.training import Training
 from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_bytes
+from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.memory.activations import layer_activation_bytes
 from course_lib.theory.memory.peak import OVERHEAD_BYTES, memory_moments
-from course_lib.validation import number, whole
+from course_lib.theory.memory.states import local_parameters
+from course_lib.validation import choice, number, whole
 
 # What the small GPT trains in: fp32, AdamW fused, the loss in PyTorch's own operators.
 RECIPE = Recipe(
-    "fp32", "fp32", master_copy=False, gradient_life="backward", loss="eager", update="fused"
+    "fp32",
+    "fp32",
+    master_copy=False,
+    gradient_life="backward",
+    loss="eager",
+    update="fused",
+    gradient_as_bucket_view=True,
 )
+# Under DDP gradients are parts of its buckets, which stay.
+TECHNIQUES = {
+    "alone": (RECIPE, 0),  # recipe, ZeRO stage
+    "ddp": (replace(RECIPE, gradient_life="always"), 0),
+    "fsdp": (RECIPE, 3),
+}
 _OFF = 0.03  # of the batch, between prediction and tries
 
 
@@ -34,6 +55,7 @@ _OFF = 0.03  # of the batch, between prediction and tries
 class Options(DemoOptions):
     """What the demo can be asked for."""
 
+    technique: str = option("alone", "alone, where ranks do not talk, ddp or fsdp")
     model: str = option("small", "tiny, small, medium, gpt2 or LAYERSxHIDDENxHEADS")
     sequence: int = option(32, "characters in a sample")
     limit_mb: float = option(40.0, "10^6 bytes that an update may need; 0: until a GPU is full")
@@ -41,13 +63,25 @@ class Options(DemoOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        choice("technique", self.technique, TECHNIQUES)
         number("limit_mb", self.limit_mb, least=0)
         whole("most", self.most)
+        if not self.limit_mb and self.technique != "alone":
+            raise ValueError(
+                f"limit_mb 0 lets one rank run out of memory while {self.technique}'s others wait: "
+                "pass a limit, or take technique alone"
+            )
         self.training()
 
     def training(self) -> Training:
         """What is trained, but for the batch."""
         return Training(self.model, sequence=self.sequence)
+
+    def job(self, batch: int, ranks: int) -> Job:
+        """An update of so many ranks, each with a batch of this size."""
+        recipe, stage = TECHNIQUES[self.technique]
+        layout = Layout(dp=ranks, zero_stage=stage, micro_batch=batch)
+        return Job(self.training().shape(), recipe, layout, sequence=self.sequence)
 
 
 @dataclass(frozen=True)
@@ -76,22 +110,27 @@ class Result:
 
 
 def main(options: Options) -> Result:
-    """Search on this rank; rank 0's answer is reported."""
-    device = launch.init().device
+    """Search; rank 0's answer is reported."""
+    rank = launch.init()
+    ranks = 1 if options.technique == "alone" else rank.world
+    if options.technique != "alone" and ranks == 1:
+        raise ValueError(f"technique {options.technique} needs at least 2 ranks, or take alone")
     limit_bytes = round(options.limit_mb * 1e6)
     overhead_bytes = 0
     if not limit_bytes:
-        if device.type != "cuda":
+        if rank.device.type != "cuda":
             raise ValueError("limit_mb 0 needs a GPU, which has an end of its own: pass a limit")
-        limit_bytes = torch.cuda.get_device_properties(device).total_memory
+        limit_bytes = torch.cuda.get_device_properties(rank.device).total_memory
         overhead_bytes = int(OVERHEAD_BYTES)
-    trained = Trained(options, device)
+    trained = Trained(options, rank)
     tries: list[tuple[int, int, bool]] = []
 
     def fits(batch: int) -> bool:
         rows = trained.rows(batch)
         if options.limit_mb:
             peak = peak_bytes(partial(trained.update, rows), [*trained.states(), *rows])
+            if ranks > 1:
+                peak = most_of_ranks(peak, rank.device)
             tries.append((batch, peak, peak <= limit_bytes))
         else:
             tries.append((batch, 0, fits_on_gpu(partial(trained.update, rows))))
@@ -99,20 +138,31 @@ def main(options: Options) -> Result:
 
     found = largest_batch(fits, options.most)
     predicted = largest_batch(
-        lambda batch: predicted_bytes(options, batch, overhead_bytes) <= limit_bytes, options.most
+        lambda batch: predicted_bytes(options, batch, ranks, overhead_bytes) <= limit_bytes,
+        options.most,
     )
     result = Result(limit_bytes, tries, found, predicted)
     return result.verify() if options.limit_mb else result
 
 
-class Trained:
-    """A model after its first update, so that AdamW has its states."""
+def most_of_ranks(size_bytes: int, device: torch.device) -> int:
+    """The largest of all ranks' sizes, so that all go on with the same batch."""
+    most = torch.tensor(size_bytes, device=device)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    return int(most)
 
-    def __init__(self, options: Options, device: torch.device) -> None:
-        self.training, self.device = options.training(), device
-        self.model = self.training.build(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), fused=True)
-        self.update(self.rows(1))
+
+class Trained:
+    """A model after two updates, so that AdamW has its states and DDP its last buckets."""
+
+    def __init__(self, options: Options, rank: launch.Rank) -> None:
+        self.training, self.device = options.training(), rank.device
+        model = self.training.build(rank.device)
+        self.model = wrapped(model, options.technique, rank)
+        self.parameters = list(model.parameters())
+        self.optimizer = torch.optim.AdamW(self.parameters, fused=True)
+        for _ in range(2):
+            self.update(self.rows(1))
 
     def rows(self, batch: int) -> Batch:
         """Random characters and labels, (batch, sequence) each."""
@@ -124,18 +174,56 @@ class Trained:
         """Forward, backward and the optimizer's step."""
         mean_loss(self.model, rows).backward()
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        # DDP's gradients are in its buckets, which stay.
+        self.optimizer.zero_grad(set_to_none=not isinstance(self.model, DistributedDataParallel))
 
     def states(self) -> list[Tensor]:
-        """Weights and AdamW's states."""
+        """What this rank has between updates: weights, AdamW's states, DDP's gradients."""
         kept = [value for state in self.optimizer.state.values() for value in state.values()]
-        return [*self.model.parameters(), *kept]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        every = [*self.parameters, *gradients, *kept]
+        return [it.to_local() if isinstance(it, DTensor) else it for it in every]
 
 
-def predicted_bytes(options: Options, batch: int, overhead_bytes: int = 0) -> int:
-    """The theory's peak of the same update."""
-    job = Job(
-        options.training().shape(), RECIPE, Layout(micro_batch=batch), sequence=options.sequence
-    )
-    moments = memory_moments(job, overhead_bytes=overhead_bytes)
-    return max(bill.total_bytes for bill in moments.values())
+def wrapped(model: GPT, technique: str, rank: launch.Rank) -> nn.Module:
+    """The model as torch's DDP or FSDP trains it, or the model."""
+    if technique == "ddp":
+        return DistributedDataParallel(model, gradient_as_bucket_view=True)
+    if technique == "fsdp":
+        mesh = init_device_mesh(rank.device.type, (rank.world,))
+        for block in model.blocks:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    return model
+
+
+def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes: int = 0) -> int:
+    """The theory's peak of the same update, and what it leaves out since large models notice less.
+
+    Norms keep a mean and a scale of each token, attention a sum of each token and head. When the
+    backward pass is inside a layer's MLP, there are gradients of the head, of the MLP's last matrix
+    and of the layers above, which FSDP has cut by then, except the one on its way.
+    Within 1 kB of the tries for three samples or more; for fewer, later moments need a little more.
+    """
+    job = options.job(batch, ranks)
+    shape, tokens = job.shape, batch * options.sequence
+    local, moments = local_parameters(shape), memory_moments(job, overhead_bytes=overhead_bytes)
+    ddp, fsdp = (options.technique == name for name in ("ddp", "fsdp"))
+    norm = 8 * tokens
+    small = 2 * norm + 4 * shape.heads * tokens  # of a layer
+    ends, layer = 4 * local.ends_dense, 4 * local.layer_dense
+    loss = replace(
+        moments["loss"], gathered_parameters_bytes=fsdp * ends, gathered_gradients_bytes=0
+    ).total_bytes
+    begins = replace(moments["backward begins"], gathered_gradients_bytes=0).total_bytes
+    first = 4 * (local.table + (shape.ffn + 1) * shape.hidden)  # gradients, once a layer is reached
+    if not ddp:
+        first += 8 * shape.hidden  # of the last norm; DDP has put them into a bucket
+    peaks = [loss + shape.layers * small + norm, moments["update"].total_bytes]
+    for above in range(shape.layers):
+        gone = above * (layer_activation_bytes(job) + small)
+        come = 0 if ddp else above * layer // ranks
+        if fsdp:  # one layer's gradients on their way; nothing to gather ahead of the first layer
+            come += layer * ((above > 0) - (above == shape.layers - 1))
+        peaks.append(begins + shape.layers * small + first + come - gone)
+    return max(peaks)

@@ -185,7 +185,12 @@ def main(options: Options) -> Result:
             f"ranks {rank.world} leaves no trainer beside {options.servers} servers: "
             f"take at least {options.servers + 1}"
         )
-    own_rows(training.batches()[0], rank)  # refuses fewer samples than ranks, on every rank alike
+    if options.batch < rank.world:
+        raise ValueError(
+            f"batch {options.batch} is less than {rank.world} ranks: servers take no samples, but "
+            "beside them the table is all-reduced by all ranks, each with a sample or more: "
+            f"take at least batch {rank.world}"
+        )
     reference = one_process(training, rank.device)
     exchanges = _exchanges(training, rank.world - options.servers, options.servers)
     served = _served(training, rank, reference, exchanges, options.parts)

@@ -149,9 +149,11 @@ class Watch(TorchDispatchMode):
         """A storage has died."""
         self.change(self.numbers.pop(name), -self.sizes.pop(name))
 
-    def resized(self, storage: UntypedStorage) -> None:
-        """A storage has another size now."""
+    def resized(self, storage: UntypedStorage, was: int) -> None:
+        """A storage of `was` bytes has another size now."""
         name = id(storage)
+        if not was:  # memory that is new, in a storage that may be old
+            self.add(storage)
         if name in self.sizes:
             self.change(
                 self.numbers[name], storage.nbytes() - self.sizes[name]
@@ -181,8 +183,9 @@ def _resizes_told(watch: Watch) -> Iterator[None]:
     before = UntypedStorage.resize_
 
     def resize(storage: UntypedStorage, size: int) -> Any:
+        was = storage.nbytes()
         result = before(storage, size)
-        watch.resized(storage)
+        watch.resized(storage, was)
         return result
 
     storages: Any = UntypedStorage  # whose methods may be replaced

@@ -474,7 +474,9 @@ def test_the_remedy_of_an_edit_ends_it(root):
 
 def test_the_remedy_of_a_glossary_that_was_edited_names_its_table(root):
     table = root / "chapters" / "glossary.tsv"
-    table.write_text("chapter\tterm\t中文\tmeaning\n1\tstep\t步\tOne step.\n", encoding="utf-8")
+    table.write_text(
+        "chapter\tterm\t中文\tmeaning\t又作\n1\tstep\t步\tOne step.\n", encoding="utf-8"
+    )
     build(root)
     edit(root / "notebooks" / "glossary.ipynb", answer_it)
     assert "chapters/glossary.tsv," in compare(root)[0].text

@@ -37,6 +37,9 @@ def test_each_chinese_term_of_a_chapter_is_in_the_table(number):
 def test_no_term_stands_twice():
     names = [term.english for term in TERMS]
     assert len(names) == len(set(names))
+    also = {word for term in TERMS for word in term.also.split("、") if word}
+    assert {"管道并行", "泡沫", "流水级"} <= also
+    assert not also & {term.chinese for term in TERMS}
 
 
 def test_the_page_links_to_the_chapters():
@@ -44,6 +47,7 @@ def test_the_page_links_to_the_chapters():
     assert (
         "| epoch | 轮次 | One pass over the whole data set. | [1](01_steps.ipynb) |" in cell.source
     )
+    assert "| bubble | 气泡 (又作 泡沫) | The time" in cell.source
     assert cell.source.count("\n| ") == len(TERMS) + 1
 
 
@@ -52,7 +56,7 @@ def test_the_page_links_to_the_chapters():
 )
 def test_a_bad_row_is_named(tmp_path, line):
     (tmp_path / "chapters").mkdir()
-    (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\n{line}\n", encoding="utf-8")
+    (tmp_path / TABLE).write_text(f"chapter\tterm\t中文\tmeaning\t又作\n{line}\n", encoding="utf-8")
     with pytest.raises(Problem, match=r"glossary.tsv:2: write chapter, term"):
         read_terms(tmp_path)
 

@@ -1,12 +1,14 @@
 """The search for the batch that fits, beside the theory's answer."""
 
+from functools import partial
+
 import pytest
 import torch
 from together import explained
 
 from course_lib import demos, launch
 from course_lib.demos import largest_batch as demo
-from course_lib.measure.largest_batch import fits_on_gpu, largest_batch
+from course_lib.measure.largest_batch import fits_on_gpu, largest_batch, peak_bytes
 
 
 @pytest.mark.parametrize("limit", [0, 1, 2, 3, 7, 8, 100, 127, 128, 1000, 5000])
@@ -32,13 +34,51 @@ def test_out_of_memory_means_that_it_does_not_fit(monkeypatch):
         fits_on_gpu(lambda: 1 / 0)
 
 
-@pytest.mark.parametrize("options", [{"limit_mb": 40.0}, {"limit_mb": 25.0, "model": "2x64x4"}])
-def test_the_batch_that_fits_is_the_predicted_one(options):
-    result = demos.run("largest_batch", ranks=1, stream=False, sequence=32, **options)
-    assert abs(result.found - result.predicted) <= max(1, 0.02 * result.predicted)
-    peaks = {batch: peak for batch, peak, _ in result.tries}
-    assert peaks[result.found] <= result.limit_bytes < peaks[result.found + 1]
-    assert f"predicted {result.predicted}" in result.report()
+BATCHES = (8, 15, 44)
+
+
+def peaks(options):
+    """On a rank: the bytes of some batches."""
+    trained, found = demo.Trained(options, launch.init()), []
+    for batch in BATCHES:
+        rows = trained.rows(batch)
+        found.append(peak_bytes(partial(trained.update, rows), [*trained.states(), *rows]))
+    return found
+
+
+@pytest.mark.parametrize("model", ["small", "tiny"])
+@pytest.mark.parametrize(("technique", "ranks"), [("alone", 1), ("ddp", 2), ("fsdp", 2)])
+def test_every_batch_needs_what_is_predicted(technique, ranks, model):
+    """A sample needs 300 kB or more, so the largest batch is right at nearly every limit."""
+    options = demo.Options(technique=technique, model=model)
+    for batch, peak in zip(BATCHES, launch.run(peaks, options, ranks=ranks)[0], strict=True):
+        assert 0 <= peak - demo.predicted_bytes(options, batch, ranks) < 1000, batch
+
+
+@pytest.mark.parametrize(
+    ("model", "limits"), [("small", (20, 27, 30, 40, 45, 60)), ("tiny", (4, 6, 8, 10))]
+)
+def test_the_batch_that_fits_is_the_predicted_one(model, limits):
+    for limit in limits:
+        options = {"model": model, "limit_mb": float(limit)}
+        result = demos.run("largest_batch", ranks=1, stream=False, **options)
+        assert result.found == result.predicted, limit
+        size = {batch: peak for batch, peak, _ in result.tries}
+        assert size[result.found] <= result.limit_bytes < size[result.found + 1]
+        assert f"predicted {result.predicted}" in result.report()
+
+
+def test_fsdp_trains_what_ddp_cannot_and_a_larger_batch():
+    """As in the benchmark that note 002 quotes."""
+    too_small, roomy = (
+        [
+            demos.run("largest_batch", ranks=2, stream=False, limit_mb=limit, technique=it).found
+            for it in ("ddp", "fsdp")
+        ]
+        for limit in (14.0, 20.0)
+    )
+    assert too_small == [0, 6]
+    assert roomy == [5, 11]
 
 
 def test_a_wrong_prediction_is_refused():
@@ -55,4 +95,11 @@ def test_a_cpu_needs_a_limit():
 
 def test_bad_options_are_explained():
     cases = [({"limit_mb": -1}, "limit_mb must be at least 0"), ({"most": 0}, "most must be")]
-    explained(demo.Options, [*cases, ({"model": "x"}, "neither one of")])
+    cases += [({"model": "x"}, "neither one of"), ({"technique": "tp"}, "technique 'tp'")]
+    cases += [({"technique": "ddp", "limit_mb": 0}, "limit_mb 0 lets one rank run out of memory")]
+    explained(demo.Options, cases)
+
+
+def test_one_rank_cannot_share():
+    with pytest.raises(launch.RankFailed, match="technique fsdp needs at least 2 ranks"):
+        demos.run("largest_batch", ranks=1, stream=False, technique="fsdp")

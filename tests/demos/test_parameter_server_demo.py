@@ -107,7 +107,7 @@ def test_each_option_changes_the_training():
 def test_what_does_not_fit_is_explained():
     alone = "ranks 2 leaves no trainer beside 2 servers: take at least 3"
     refused("parameter_server", [({"servers": 2}, alone)], **SMALL)
-    few = "batch 1 leaves some of 2 ranks without a sample"
+    few = "batch 1 is less than 2 ranks: .* all-reduced by all ranks, .* take at least batch 2"
     refused("parameter_server", [({"batch": 1}, few)], **SMALL)
 
 

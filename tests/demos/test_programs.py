@@ -33,6 +33,8 @@ def test_the_list_is_what_lies_in_the_folder():
     assert list(demos.DEMOS) == sorted(demos.DEMOS)
     entries = {path.stem for path in FOLDER.iterdir() if path.name[0] not in "_."}
     assert set(demos.DEMOS) == entries - {"shared"}
+    readme = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert f"\n{len(demos.DEMOS)} such programs come with the course" in readme
 
 
 def test_every_demo_has_the_same_face():

@@ -53,6 +53,15 @@ def test_a_storage_resized_to_nothing_and_back_dies_and_is_born():
     assert log.allocations == 2
 
 
+def test_an_older_storage_that_grows_from_nothing_is_memory_made_inside():
+    weight = torch.empty(100)
+    weight.untyped_storage().resize_(0)  # as FSDP leaves a layer behind
+    with log_memory() as log:
+        weight.untyped_storage().resize_(400)
+        weight.untyped_storage().resize_(0)
+    assert log.changes == [400, -400]
+
+
 def test_tensors_from_before_count_only_when_named():
     layer, x = nn.Linear(10, 10), torch.randn(1, 10)
     with log_memory() as unnamed:
