@@ -959,7 +959,7 @@ tp_bars = {
 found = [round(sum(bar.values()) / 1e9, 1) for bar in tp_bars.values()]
 assert found == [34.3, 118.1, 154.5]
 limit = ("one GPU", 80 * units.GB)
-title = "LLaMA-3.1 8B, one sequence on 8 GPUs: each of them"
+title = "LLaMA-3.1 8B: each of 8 GPUs that share one sequence"
 figures.stacked_bars(tp_bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
@@ -1001,7 +1001,7 @@ cp_bars = {
 }
 of_tp, of_cp, of_both = (sum(bar.values()) for bar in cp_bars.values())
 assert round(of_cp / 1e9) == 196 and of_both < 80e9 < of_tp
-title = "One sequence of 131,072 tokens, all activations kept: each GPU"
+title = "Each GPU: one sequence of 131,072 tokens, all activations kept"
 figures.stacked_bars(cp_bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
