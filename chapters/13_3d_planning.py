@@ -732,7 +732,7 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 
 # %% [markdown]
 # **Explain.** 18.9 s against 18.9, closer than the theory deserves, and 8 % too slow for the trillion. How good is it on other people's steps? Take 32 published ones, each
-# predicted without any rate that was fitted to its own source. Half of them are off by more than 5.9 %, some too fast and some too slow, and 28 lie within 15 %. (With their own source counted in, it is 4.8 %, and 30.) Two are far off either way:
+# predicted without any rate that was fitted to its own source. Half of them are off by more than 5.9 %, some too fast and some too slow, and 28 lie within 15 %. Two are far off:
 # 24 replicas over a slow network (42 % too fast), and a 30B model with one long sequence (25 %). What the source doesn't say, the theory can't know.
 #
 # With sequences of 131,072 tokens Meta measured 380 TFLOP/s, and the theory says 340, or 324 if GPUs wait for the messages of cp, as Meta's did (section 3.3.2). Attention is 40 % of the FLOP
