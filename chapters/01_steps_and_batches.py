@@ -158,7 +158,7 @@ for drop_last, ours in ((False, keep), (True, drop)):
 
 # %% [markdown]
 # Which one is right? Keeping is natural for evaluation, where every sample must count once.
-# Many training loops drop. A batch of 3 gives a noisier gradient than one of 10, yet
+# Many training loops drop the last batch. A batch of 3 gives a noisier gradient than one of 10, yet
 # it moves the weights as far. And a batch of another size makes compiled code compile again.
 # With shuffling, different samples are dropped in each epoch, so nothing is lost for good.
 #

@@ -415,8 +415,8 @@ figures.bars(held, told, "Gradients between two micro-batches", style.GRADIENTS)
 # ## 2.4 The learning rate of a larger batch
 #
 # Accumulation 8 makes the batch 8 times as large and the updates 8 times fewer. With the same
-# learning rate (学习率) SGD moves the weights only about an eighth of the way per epoch. With Adam it is $\sqrt 8 / 8$, about 35 %, where noise
-# dominates. There are two rules of thumb:
+# learning rate (学习率) SGD moves the weights only about an eighth as far in an epoch. Adam moves them $\sqrt 8 / 8$, about 35 %, as far, if noise
+# dominates (the reason follows the table). There are two rules of thumb:
 #
 # | optimizer | rule | batch 256 → 2048 | source |
 # |---|---|---|---|
@@ -638,7 +638,7 @@ figures.lines(
 #
 # ### Where the rule of 2.4 ends
 #
-# For SGD McCandlish et al. (section 2.2) have a formula for the best rate:
+# For SGD McCandlish et al. (section 2.2) give a formula for the best rate:
 #
 # $$\text{rate}(B) = \frac{\text{largest rate}}{1 + B_\text{crit}/B}.$$
 #
@@ -694,7 +694,7 @@ assert batching.batch_cost(batch=0.5, critical_batch=1.0).steps == 3.0
 # **Remember**
 # - The variance of the gradient goes as 1/B.
 # - The critical batch grows while the loss falls; accumulation and data parallelism let you read it at almost no cost.
-# - Far below the critical batch: twice the batch, nearly half the updates. Far above: nearly twice the samples. From half the critical batch to all of it the updates fall by a third.
+# - Far below the critical batch: twice the batch, nearly half the updates. From half of it to all of it: a third fewer. Far above: nearly twice the samples.
 # - Linear rule for SGD, square root for Adam. The linear rule ends near the critical batch.
 
 # %% [markdown]

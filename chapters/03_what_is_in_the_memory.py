@@ -297,8 +297,8 @@ figures.stacked_bars(ledgers, "Measured after one update", units.format_bytes)
 # %% [markdown]
 # ### Mixed precision: does bf16 halve the bill?
 #
-# Large models compute in **bf16**, 2 bytes a number. Many programs keep weights and gradients in it as well, and hold fp32 only where its digits
-# matter. To train with several formats is called **mixed precision** (混合精度).
+# Large models compute in **bf16**, 2 bytes a number. Many programs keep weights and gradients in it as well, and use fp32 only where its digits
+# matter. Training with several formats is called **mixed precision** (混合精度).
 #
 # **Predict.** We cast the whole small GPT to bf16 and hand it to torch's AdamW. How many bytes per parameter do weights, gradients
 # and AdamW's state take together?
@@ -364,8 +364,8 @@ assert torch.get_float32_matmul_precision() == "highest"  # fp32 products, no TF
 
 # %% [markdown]
 # **Explain.** $2 + 2 + (4 + 8) = 16$, the same 16 as in fp32. What bf16 saves is in the
-# intermediate results, and in time: an A100 multiplies matrices with up to 312 TFLOP/s in bf16, 156 in TF32 (fp32 numbers with fewer digits), and 19.5 in
-# fp32, PyTorch's default for fp32 tensors (data sheet, without sparsity). The optimizer's part is six times the
+# intermediate results, and in time: an A100 multiplies at up to 312 TFLOP/s in bf16, and at 19.5 in
+# fp32, PyTorch's default (data sheet; 156 in TF32, which is fp32 with fewer digits). The optimizer's part is six times the
 # weights. **Adam outweighs the model.**
 #
 # ### Sixteen bytes remain, but the update needs more
@@ -634,7 +634,7 @@ figures.grouped_bars(rows, "Temporary buffers", units.format_bytes, looks)
 # that way: they fuse several operations into one, so that what passes between them is never
 # stored. This has to do with the compiler, not with whether the language is "functional", as note 000 has it.
 #
-# **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take memory that no tensor has. There is no formula. PyTorch's first use of CUDA
+# **Framework overhead.** The CUDA context, NCCL's buffers and library workspaces take memory outside all tensors, for which there is no formula. PyTorch's first use of CUDA
 # may take 0.5 to 2 GB (Bekman, *Machine Learning Engineering*, training/performance), and NCCL 688 MiB for a group of four A100s (NVIDIA/nccl, issue 964).
 # The course takes 1 GiB for all of it, by convention. The allocator adds unused gaps (显存碎片, fragmentation), for which section 3.5 has a fitted factor.
 #
@@ -715,18 +715,18 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
 # message says so: "… GiB is reserved by PyTorch but unallocated".
 #
-# How much is it? Hardly anybody publishes both meters. torchtitan publishes what is reserved, for 16 runs with sequences of one length, and this course predicts the tensors of each. Reserved over *predicted* is between 1.01 and 1.23, and 1.15 in
-# the median (benchmarks/README.md, *measured runs*). So the course's **1.15 is fitted**, not measured: it holds the gaps, and whatever the course's formulas miss. It is a margin for planning. With changing lengths the gaps can be far larger.
+# How much is it? Hardly anybody publishes both meters. torchtitan publishes the reserved bytes of 16 runs with sequences of one length, and this course predicts the tensors of each. Reserved over *predicted* is between 1.01 and 1.23, and 1.15 in
+# the median (benchmarks/README.md, *measured runs*). So the course's **1.15 is fitted**, not measured: a margin for planning that covers the gaps, and whatever the formulas miss. With changing lengths the gaps can be far larger.
 # With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
 # `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
 #
 # Showing it needs a GPU, so here is a published measurement instead: Qwen2.5 7B in reinforcement learning, on two GPUs, before and after.
 
 # %%
-# GiB on one GPU: github.com/nvidia-cosmos/cosmos-rl, pull request 388, read after update 3.
+# GiB on one GPU after update 3: github.com/nvidia-cosmos/cosmos-rl, pull request 388.
 # (It writes GB; beside 126.97 it prints 128.88 GiB for the same GPU from outside.)
 most_reserved = {"as installed": 126.97, "expandable segments": 96.61}
-allocated_after_update = 60.93  # and 60.81
+allocated_after_update = 60.93  # 60.81 with expandable segments
 before, after = most_reserved.values()
 assert (round(before / after, 2), round(before - after)) == (1.31, 30)
 states_gib = 7.6e9 * 16 / 2 / units.GIB  # half of the states on each GPU
@@ -739,13 +739,12 @@ figures.bars(
 )
 
 # %% [markdown]
-# **Explain.** Compare a maximum with a maximum. With expandable segments the same training reserved 97 GiB at the most, not 127. So 30 GiB, a quarter of the 127, were gaps.
+# **Explain.** Compare a maximum with a maximum: the same training reserved at most 97 GiB instead of 127. So at least 30 GiB were gaps.
 #
-# The 61 GiB are another thing: the tensors that were alive *after* the update, when all intermediate results were gone. They are little more than the model states, 7.6 billion
-# parameters × 16 bytes over two GPUs, 57 GiB. Most of the other 66 GiB are blocks that tensors needed at the peak, and that the allocator kept for the next step. So 127 over 61 is no measure of gaps: it
-# divides the peak of one meter by a low point of the other.
+# The 61 GiB are something else, the tensors that were alive *after* the update: little more than the model states (7.6 billion
+# parameters × 16 bytes over two GPUs, 57 GiB). Most of what lies between 61 and 97 GiB had held tensors at the peak, and the allocator kept it for the next step. So 127 over 61 does not measure gaps.
+# To see the gaps of your own run, compare `max_memory_reserved()` with `max_memory_allocated()` before you buy a larger card.
 #
-# To see gaps in your own run, lay `max_memory_reserved()` beside `max_memory_allocated()`, before you buy a larger card.
 # ### The allocator's diary
 #
 # On a GPU the allocator can write down what it does. `torch.cuda.memory._record_memory_history()` starts it, and
@@ -982,12 +981,12 @@ figures.number_ranges(
 )
 
 # %% [markdown]
-# **Explain.** Under softmax and cross-entropy a wrong character's logit has its probability $p = 1/128$ as gradient, divided by 512 because the loss is a mean: $1.5 \cdot 10^{-5}$. In fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
+# **Explain.** With softmax and cross-entropy, the gradient of a wrong character's logit is its probability, $p = 1/128$, here divided by 512 because the loss is a mean: $1.5 \cdot 10^{-5}$. In fp16 it is in the yellow part and has lost two of its eleven digits. And this is only the beginning. The gradients shrink on their way
 # back through the layers, they shrink as the model learns, and a real micro-batch of 8,192 tokens divides by 16 times as much.
 #
 # The remedy is **loss scaling** (损失缩放). Multiply the loss by 65,536 before the backward pass. By the chain rule every gradient is multiplied by 65,536, and
 # moves up by 16 binary places into fp16's range. Divide by it before the update. Which scale is right? As large as possible, so try: double it from time to time, and when a
-# gradient overflows, halve it and leave out that update. (Scaled losses come from arXiv:1710.03740, section 3.2. The rule that finds the scale is the one of PyTorch's `GradScaler`.)
+# gradient overflows, halve it and leave out that update. (Scaled losses: arXiv:1710.03740, section 3.2. The rule for the scale is that of PyTorch's `GradScaler`.)
 
 # %%
 show_source(scratch.loss_scale.LossScaler)
@@ -1413,7 +1412,7 @@ def optimizer_bytes(optimizer) -> int:
 check("3.5", optimizer_bytes)
 
 # %% [markdown] tags=["exercise"]
-# **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. It has PyTorch's cross-entropy and its AdamW with `fused=True`, and gradients that live from the backward pass to the
+# **3.6** GPT-2 1.5B in fp32 with AdamW, one sequence of 1024 tokens, does not fit on a card with 23.65 GiB usable. It uses PyTorch's cross-entropy and AdamW with `fused=True`, and its gradients live from the backward pass to the
 # update. Six colleagues propose one change each. Which of them make it fit, with 1 GiB of overhead and no gaps? Predict, True or False.
 
 # %% tags=["exercise"]

@@ -68,8 +68,9 @@ factor = predict("4.factor", "Operations with / without?", yours=None)
 #
 # - $y = \sigma(x)$, for example GELU: $\nabla x = \sigma'(x)\,\nabla y$, and $\sigma'$ must be taken at $x$. It keeps its input.
 # - softmax, $p_i = e^{x_i} / \sum_j e^{x_j}$: $\nabla x_i = p_i\,(\nabla p_i - \sum_j p_j \nabla p_j)$. It keeps its result.
-# - a norm divides by a size that it computes from $x$, so how that size changes depends on $x$: it keeps its input, and the size of each token.
-# - dropout multiplies by a mask of 0s and 1s: it keeps the mask.
+# - a norm divides $x$ by a size that it computes from $x$: the derivative depends on both. It keeps its input, and one size for each token.
+#
+# And dropout multiplies by a mask of 0s and 1s, so it keeps the mask.
 
 # %%
 numbers = torch.randn(8, requires_grad=True)
@@ -655,47 +656,12 @@ figures.bars(
 
 # %% [markdown]
 # 82.7 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
-# the course knows, half of the predictions are within 4 %; and still if the runs of the same source are left out when the factor is fitted (benchmarks/README.md).
+# the course knows, half of the predictions are within 4 %, also if each is made with a factor that was fitted to other sources only (benchmarks/README.md).
 #
 # ### Buy, throw away, or take turns?
 #
-# Back to the opening question. Here are the points of an update, all sixteen GPUs together, with full recomputation and PyTorch's loss:
-
-# %%
-card = 80 * units.GB
-
-
-def at_each_point(micro_batch, recompute):
-    """Bytes at the points of an update, spread over no matter how many GPUs."""
-    recipe = Recipe(recompute=recompute, loss="eager")
-    job = Job(llama, recipe, Layout(micro_batch=micro_batch), sequence=4096)
-    return memory_moments(job, overhead_bytes=0)
-
-
-bills = at_each_point(8, "full")
-kinds = (
-    "weights",
-    "gradients",
-    "optimizer",
-    "intermediate results",
-    "temporary buffers",
-)
-figures.stacked_bars(
-    {
-        name: {kind: bill.consumers[kind] for kind in kinds}
-        for name, bill in bills.items()
-    },
-    "Sixteen GPUs together, at four points of an update",
-    units.format_bytes,
-    limit=("sixteen GPUs", 16 * card),
-)
-
-# %% [markdown]
-# 1161 of 1280 GB. The inputs of 80 layers are 43 GB of it. On top come three fp32 copies of the logits (13 GB) and, later,
-# one layer that is being recomputed, with its gradients.
-#
-# Is that the answer? Section 4.2 has named another one: micro-batch 1, and 8 micro-batches that take turns (chapter 2). Then the activations of one sequence are there at a time, with nothing recomputed. Lay the answers side by side. And a plan that
-# fills each card with tensors does not run: chapter 3 wants room for gaps, by its fitted factor of 1.15, and 1 GiB of overhead.
+# Back to the opening question. Section 4.2 has named a third answer: micro-batch 1, and 8 micro-batches that take turns (chapter 2). Then only one sequence's activations are there at a time, and nothing is recomputed. Here are the answers side by side, each at its peak, with PyTorch's loss.
+# Tensors must not fill a card: chapter 3 wants room for gaps, by its fitted factor of 1.15, and 1 GiB of overhead.
 
 # %%
 answers = {
@@ -704,27 +670,27 @@ answers = {
     "recompute every layer": (8, "full"),
     "both": (1, "full"),
 }
-tensors, parts, cards_needed = {}, {}, {}
+card = 80 * units.GB
+peaks, on_each, needed = {}, [], []
 for name, (micro_batch, recompute) in answers.items():
-    points = at_each_point(micro_batch, recompute).values()
-    peak = max(points, key=lambda point: point.total_bytes)
-    tensors[name] = peak.total_bytes
-    parts[name] = {kind: peak.consumers[kind] for kind in kinds}
-    reserved = RESERVED_OVER_ALLOCATED * tensors[name]
-    cards_needed[name] = math.ceil(reserved / (card - OVERHEAD_BYTES))
+    recipe = Recipe(recompute=recompute, loss="eager")
+    job = Job(llama, recipe, Layout(micro_batch=micro_batch), sequence=4096)
+    peaks[name] = gpu_memory(job, overhead_bytes=0)  # all of it, on one GPU
+    reserved = RESERVED_OVER_ALLOCATED * peaks[name].total_bytes
+    on_each.append(reserved / 16 + OVERHEAD_BYTES)
+    needed.append(math.ceil(reserved / (card - OVERHEAD_BYTES)))
     work = flops.training_flops(
         llama, 8, 4096, mask="causal", attention="flash", recompute=recompute
     )
-    times = work.hardware_flop / work.model_flop
-    on_each = (reserved / 16 + OVERHEAD_BYTES) / units.GB
     print(
-        f"{name:<27}{tensors[name] / 1e9:>6,.0f} GB of tensors, {times:.3f} × FLOP; "
-        f"one of 16: {on_each:5.1f} GB with gaps; {cards_needed[name]} cards of 80 GB"
+        f"{name:<27}{work.hardware_flop / work.model_flop:.3f} × FLOP; with gaps and "
+        f"overhead {on_each[-1] / 1e9:5.1f} GB on each of 16, or {needed[-1]} cards of 80 GB"
     )
-assert [round(size / 1e9) for size in tensors.values()] == [1987, 1214, 1161, 1111]
-assert list(cards_needed.values()) == [29, 18, 17, 17]
 figures.stacked_bars(
-    parts,
+    {
+        name: {kind: size for kind, size in peak.consumers.items() if size > 1e9}
+        for name, peak in peaks.items()
+    },
     "Sixteen GPUs together, at the peak: 8 × 4096 tokens",
     units.format_bytes,
     limit=("sixteen GPUs", 16 * card),
@@ -733,26 +699,22 @@ figures.stacked_bars(
 # %% [markdown]
 # Three answers, and their prices:
 #
-# - **Buy.** Eight more GPUs are not enough: with what LLaMA really keeps, its tensors alone fill 25 cards, and 29 with gaps and overhead.
-# - **Take turns.** With micro-batch 1 the tensors fit into 1280 GB, and not one operation is added. (The 0.6 % are flash attention's own.) The matrix products have 4096 rows instead of 32,768, still enough to keep a GPU busy (chapter 5). What it adds in messages depends on how the states are spread (chapter 8).
-# - **Recompute.** That takes 53 GB less, for a third more operations. Not for 40 times as many.
+# - **Buy.** Eight more GPUs are not enough: with what LLaMA really keeps, the tensors alone fill 25 cards. With gaps and overhead it takes 29.
+# - **Take turns.** With micro-batch 1 the tensors fit into 1280 GB, and not one operation is added. (The 0.6 % are flash attention's own.) The matrix products have 4096 rows instead of 32,768, still enough to keep a GPU busy (chapter 5). How many messages it adds depends on how the states are spread (chapter 8).
+# - **Recompute.** This takes 53 GB less than that, for a third more operations. Not for 40 times as many.
 #
-# So do not pay a third more before you have made the micro-batch small. Recomputation is the answer where micro-batch 1 is still too large, as with very long sequences.
+# So make the micro-batch small before you pay a third more. Recompute where that is not enough, as with very long sequences.
 #
-# Does it *fit*, then? By the tensors, all but the first. With chapter 3's margin, no: sixteen cards of exactly $80 \cdot 10^9$ bytes are too few for each of them, and 17 or 18 are enough. An "80 GB" A100 reports 85.0 GB; that is enough to recompute (84.5) or to do both
-# (80.9), and not for micro-batch 1 alone (88.3). The 1.15 is fitted, so on a margin as thin as 0.5 GB only a run can tell. All of this assumes that everything is spread evenly. How to spread it is the subject of chapters 8 to 11.
+# Is it enough *here*? By the tensors, yes. With gaps and overhead, no: sixteen cards of exactly $80 \cdot 10^9$ bytes are too few for any answer, and it takes 17 or 18. But an "80 GB" A100 reports 85.0 GB. On each of the sixteen, micro-batch 1 alone needs 88.3, recomputing 84.5, and
+# both together 80.9 GB. The 1.15 is fitted, so trust no margin of 0.5 GB: on these cards, do both. All of this assumes that everything is spread evenly. How to spread it is the subject of chapters 8 to 11.
 
 # %%
+tensors = [peak.total_bytes for peak in peaks.values()]
+assert [round(size / 1e9) for size in tensors] == [1987, 1214, 1161, 1111]
+assert 24 * card < tensors[0] <= 25 * card and max(tensors[1:]) < 16 * card
+assert needed == [29, 18, 17, 17]
 reported = hardware.accelerator("A100-SXM-80GB").memory_bytes
-fits = {
-    name: RESERVED_OVER_ALLOCATED * size / 16 + OVERHEAD_BYTES < reported
-    for name, size in tensors.items()
-}
-assert list(fits.values()) == [False, False, True, True]
-assert 24 * card < tensors["keep everything"] <= 25 * card
-assert all(
-    size < 16 * card for name, size in tensors.items() if name in list(answers)[1:]
-)
+assert [size < reported for size in on_each] == [False, False, True, True]
 
 # %% [markdown]
 # ### Or move them?
@@ -815,7 +777,7 @@ figures.grouped_bars(  # published: note 001
 # - The second run must draw the same random numbers.
 # - Selective recomputation drops the scores, and flash attention does that by itself. Selection by operators keeps attention and every second matrix product.
 # - The peak is one point of the update. Make it smaller, and another point becomes the peak: here that of the gradients.
-# - A smaller micro-batch with accumulation costs no operation. Try it before you recompute.
+# - A smaller micro-batch with accumulation adds no operations. Try it before you recompute.
 
 # %% [markdown]
 # ## 4.4 Demo: three versions, one training

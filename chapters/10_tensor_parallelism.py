@@ -4,7 +4,7 @@
 # LLaMA-2 70B runs on one server of eight H100: each matrix is cut into eight parts, one for each GPU. You get a second,
 # equal server. If you cut each matrix into sixteen, does a layer take half the time?
 #
-# Each kind of parallelism splits something else. Data parallelism splits the samples, pipeline parallelism the list of layers, expert parallelism the experts,
+# Each kind of parallelism splits something different. Data parallelism splits the samples, pipeline parallelism the list of layers, expert parallelism the experts,
 # and context parallelism the sequence. **Tensor parallelism** splits every matrix multiplication: it goes inside a layer and makes
 # it smaller and faster. The price is messages in the middle of every layer. By the end of this chapter you can
 #
@@ -192,8 +192,8 @@ show_source(scratch.tensor.region.Copy, scratch.tensor.region.Sum)
 
 # %% [markdown]
 # `forward` keeps the group of ranks for the way back. `backward` gets the gradient of the result and returns one entry for each argument of `forward`;
-# the group has no gradient, hence the `None`. `Copy` returns the very tensor that it got. PyTorch hands out a view of it instead, which has `Copy` as its
-# history:
+# the group has no gradient, hence the `None`. `Copy` returns the very tensor that it was given. PyTorch then hands out a view of it, whose history
+# is `Copy`:
 
 # %%
 given = torch.ones(2, requires_grad=True)
@@ -246,7 +246,7 @@ assert [gradient for _, gradient, _ in broken] == [[[1.0, 3.0]], [[-6.0, 12.0]]]
 # %% [markdown]
 # This is the nastiest mistake in tensor parallelism. Nothing crashes, the results are right, and everything *before* the pair gets
 # a wrong gradient, a different one on each rank. The copies of whatever both ranks hold whole, such as norms, then drift apart, while the loss
-# keeps falling for some time. The loss does not show it. Three things do: the gradients of such a copy, compared between the ranks; the number of all-reduces, one too few for each pair; and a
+# keeps falling for some time. Three things show the mistake: the gradients of such a copy, compared between the ranks; the number of all-reduces, one too few for each pair; and a
 # comparison with one process, which every demo of this course makes.
 
 # %%
@@ -825,8 +825,8 @@ assert (round(1000 * by_switch, 2), round(1000 * by_ring, 2)) == (0.27, 0.31)
 # **Answers.**
 #
 # 1. No: 1.53 ms of messages against 1.25 ms of arithmetic. The bytes alone would take 1.12 ms, but 4 × 30 steps of 3.4 µs add 0.41 ms, and the
-#    formula knows no latency. (All this is a ring. Inside a server of H100 the switches can add, NVLS in chapter 6, with few steps: at $t = 8$ NCCL expects 0.27 ms of
-#    each all-reduce, where our ring takes 0.31.)
+#    formula knows no latency. (All this is a ring. Inside a server of H100s the switches can add instead, NVLS in chapter 6, in few steps: at $t = 8$ NCCL expects
+#    0.27 ms for an all-reduce, our ring 0.31.)
 # 2. On the InfiniBand port, as on PCIe, up to $t = 2$. An H200 changes nothing: it computes no faster and has the same NVLink, and memory plays
 #    no part here.
 # 3. The work shrinks with $h^2$, the bytes with $h$, and the latency not at all. For GPT-2 on eight GPUs, messages take 13 times as long as the
@@ -876,7 +876,7 @@ expect(
 # %% [markdown]
 # **Explain.** The arithmetic halves, 2.50 to 1.25 ms. The communication *grows*, 1.23 to 1.72 ms: each GPU sends $15/16$ instead of $7/8$ of the tensors, on a
 # slightly slower wire, in 30 steps of latency instead of 14. Twice the GPUs for 1.26 times the speed: use the second server for data or pipeline
-# parallelism. (A layer of LLaMA-2 70B has 6 % more work for the same messages: 2.66 ms on eight GPUs, and a factor of 1.28.)
+# parallelism. (A layer of LLaMA-2 70B has 6 % more arithmetic for the same messages, 2.66 ms on eight GPUs. Its factor is 1.28.)
 
 # %%
 its_work = [cut.compute_s * of_llama / (12 * 8192**2) for cut in (eight, sixteen)]

@@ -203,8 +203,8 @@ assert longer.bubble_fraction == bubble.bubble_fraction(4, 32) == 3 / 35
 # GPipe's authors call the bubble negligible from $m \ge 4p$ on (section 2.3). With 4 stages and $m = 16$ it is still 16 %
 # of the whole time, and nearly 20 % for many stages. One of their reasons is that their pipeline recomputes activations
 # (chapter 4): the work grows to $m(2f+b)$, and the bubble does not, since a stage can recompute while it waits. Then it
-# is 9 units beside 64, or 12 %. So $4p$ is a fair rule with recomputation, or with two chunks a stage (section 11.4: at most 11 %). A plain pipeline needs
-# $m = 9p$ to come down to 10 %.
+# is 9 units beside 64, or 12 %. So $4p$ is a fair rule with recomputation, or with two chunks a stage (section 11.4), which leave at most 11 % idle. A plain pipeline needs
+# $m = 9p$ to get below 10 %.
 
 # %%
 assert round(bubble.bubble_fraction(4, 16), 2) == 0.16
@@ -377,8 +377,8 @@ figures.timeline(charts, seconds=False)
 # $$\underbrace{\tfrac{L}{p}}_{\text{layers}} \times \underbrace{p}_{\text{in flight}} = L .$$
 #
 # Stage 0 holds as many layers' activations as one whole model with a single micro-batch, *for any number of
-# stages* (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3). For LLaMA-2 70B with one sequence of 4096 tokens, a layer keeps 1.36 GB,
-# $40.5\,s\,b\,h$ bytes. (Chapter 4: the famous 34 belong to a model with GELU and dropout.)
+# stages* (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.3). With one sequence of 4096 tokens, a layer of LLaMA-2 70B keeps 1.36 GB,
+# $40.5\,s\,b\,h$ bytes. (The famous 34 are for GELU and dropout, chapter 4.)
 
 # %%
 llama = models.MODELS["llama2-70b"]
@@ -444,8 +444,8 @@ figures.layer_paths(
 # ### Depth first, breadth first
 #
 # The interleaved order above cannot take ten micro-batches on four stages: the last group of four would have two. Llama 3's order takes any number of
-# micro-batches (arXiv:2407.21783, section 3.3.2). Its authors name two reasons. When the batch is limited, there may be fewer micro-batches than stages:
-# one group of all of them. And larger groups hide messages. Where there are several groups, each needs at least $p$, or the stages wait for each other. Here are two of five:
+# micro-batches (arXiv:2407.21783, section 3.3.2). Its authors name two reasons: a limited batch may have fewer micro-batches than stages,
+# which then form one group, and larger groups hide messages. If there are several groups, each needs at least $p$ micro-batches, or the stages wait for each other. Here are two of five:
 
 # %%
 charts = {}
@@ -471,7 +471,7 @@ except ValueError as problem:
 # $(2p - 1 + (v-1)N)/v$ on stage 0.
 #
 # **Predict.** 20 micro-batches, and a message takes a quarter of a forward pass. With $N = 4$, 11.8 % of the time is idle. With $N = 5$? (With a
-# free wire it is 7.0 % for both.) Nothing so far tells you the number: guess how much of the 4.8 points of the wire one more micro-batch hides.
+# free wire it is 7.0 % for both.) Nothing so far tells you the number. Guess how much of the 4.8 points that the wire costs is hidden by one more micro-batch in a group.
 
 # %%
 groups_of_five = predict("11.groups", "Idle in %, N = 5?", yours=None, unit="%")

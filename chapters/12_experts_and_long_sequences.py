@@ -321,7 +321,7 @@ figures.lines(curves, "capacity factor", "choices dropped, %", title, mark=mark)
 # $4 \cdot (\frac58 \cdot 0.5 + \frac18 \cdot 0.2 + \frac28 \cdot 0.2 + 0) = 1.55$.
 #
 # If all experts are equally busy, every $f_i$ is $1/E$ and the loss is 1, whatever the probabilities are. At most it is $E/k$: a token names an
-# expert once, so no $f_i$ is larger than $1/k$, and that is reached when the same $k$ experts take everything. But 1 is not the least. Let 2 of 5 tokens be sure of
+# expert once, so no $f_i$ is larger than $1/k$. It gets there when the same $k$ experts have all choices and all probability. But 1 is not the least. Let 2 of 5 tokens be sure of
 # expert 0, and 3 prefer expert 1 by a hair. Then the busier expert has the smaller mean probability, and the loss is 0.92.
 
 # %%
@@ -665,8 +665,8 @@ figures.bars(rising, "{:,.0f}".format, title, style.COMPUTING)
 
 # %% [markdown]
 # Mixtral's wide experts compute long enough to hide even the network. DeepSeek-V3's narrow ones, with 4,608, do so over an H100's NVLink only:
-# the price of small experts is a fast wire. And it was trained on H800s, which compute as fast as an H100 but whose NVLink moves 200 GB/s one way. That asks for
-# 4,947, so there no wire is fast enough.
+# the price of small experts is a fast wire. It was trained on H800s, which compute as fast as an H100 but whose NVLink moves only 200 GB/s one way. That asks for
+# 4,947: there, no wire is fast enough.
 #
 # So DeepSeek-V3 sends less. A token's 8 experts lie on at most four of eight nodes (section 2.1.2), and it travels once to
 # each of the four, with 1 byte for each of its $h$ numbers on the way there and 2 on the way back. So a number takes
@@ -950,13 +950,10 @@ figures.stacked_bars(
 
 # %%
 def held_by(layout, tokens=131_072, recompute="none"):
-    """What lies on each GPU when it trains on one sequence."""
+    """What lies on each of the GPUs that share a sequence."""
     job = Job(llama, Recipe(recompute=recompute), layout, CLUSTER, tokens)
-    bill = gpu_memory(job, 0)
-    states = ("weights", "gradients", "optimizer")
-    shown = {"states": sum(bill.consumers[name] for name in states)}
-    shown["activations and logits"] = bill.consumers["intermediate results"]
-    return {**shown, "rest": bill.total_bytes - sum(shown.values())}
+    bill = gpu_memory(job).consumers
+    return {kind: size for kind, size in bill.items() if size > 1e8}
 
 
 eight_ways = Layout(tp=8, sequence_parallel=True)
@@ -967,13 +964,12 @@ tp_bars = {
 }
 found = [round(sum(bar.values()) / 1e9, 1) for bar in tp_bars.values()]
 assert found == [34.3, 118.1, 154.5]
-limit, colours = ("one GPU", 80 * units.GB), {"rest": style.TEMPORARY}
-title = "LLaMA-3.1 8B, one sequence on each of 8 GPUs, tp 8"
-figures.stacked_bars(tp_bars, title, units.format_bytes, colours=colours, limit=limit)
+limit = ("one GPU", 80 * units.GB)
+title = "LLaMA-3.1 8B: each of 8 GPUs that share one sequence"
+figures.stacked_bars(tp_bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
-# With full recomputation it is: 34 GB. But recomputation costs a third more FLOP. Without it a GPU needs 118 GB, and for a million tokens 154 GB even with it.
-# So eight ways are too few for a longer sequence, and for this one if nothing is to be computed twice.
+# With full recomputation, for a third more FLOP, it is: 34 GB. Eight ways are too few if nothing may be computed twice, 118 GB, and for a million tokens, 155 GB even with recomputation.
 #
 # And what grows with the sequence $s$? Weights, gradients and optimizer states do not. Activations and logits grow as
 # $s$, and so does the work of all matrices. The work of attention's scores grows as $s^2$. For one layer, forward and
@@ -1011,8 +1007,8 @@ cp_bars = {
 }
 of_tp, of_cp, of_both = (sum(bar.values()) for bar in cp_bars.values())
 assert round(of_cp / 1e9) == 196 and of_both < 80e9 < of_tp
-title = "One sequence of 131,072 tokens, all activations kept"
-figures.stacked_bars(cp_bars, title, units.format_bytes, colours=colours, limit=limit)
+title = "Each GPU: one sequence of 131,072 tokens, all activations kept"
+figures.stacked_bars(cp_bars, title, units.format_bytes, limit=limit)
 
 # %% [markdown]
 # With cp 16 and ZeRO-3 the sequence fits, on two nodes, and nothing is computed twice.
@@ -1092,7 +1088,7 @@ show_source(scratch.context.block_attention.merge)
 #
 # $n$ ranks sit in a circle. Each keeps its queries, and the keys and values travel. In each round a rank works on the
 # block it has, sends it on to its neighbour, and receives the next one. After $n - 1$ hops every rank has seen
-# all keys. Meanwhile it holds three blocks, whatever $n$ is: its own, the one that it works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023,
+# all keys. Meanwhile it holds at most three blocks, however large $n$ is: its own, the one that it works on, and the one that is coming. This is **ring attention** (环形注意力) (Liu et al. 2023,
 # arXiv:2310.01889, section 3).
 
 # %%
@@ -1153,7 +1149,7 @@ figures.lines(
 
 # %% [markdown]
 # LLaMA-3.1 8B ($w = 1024$) needs 4947 tokens on a rank. With as many key heads as query heads it would need four times as
-# many. A causal mask removes half of the scores, but whether that shortens a hop depends on which tokens a rank has. We come back to it below.
+# many. (What a causal mask changes depends on which tokens a rank has: see below.)
 # Real kernels do not reach the peak, which makes hiding easier.
 #
 # ### Who has how much to do?
@@ -1213,8 +1209,8 @@ steppers.ring_attention(ranks=4, zigzag=True)
 # $2n + 1 = 9$ for every $r$: a short early row and a long late row always add up to the same. (Scores that the mask
 # hides inside a chunk are counted. Smaller chunks waste fewer of them, so the sum fell too.)
 #
-# What does the mask do to the hiding? All wait for the busiest rank of each hop. With slices in order that is the last rank, which computes a whole block in every hop: 4947 tokens
-# suffice, as without a mask. With zig-zag slices each rank has 2 of the 4 pairs of chunks in every hop, half a block. There is half as much work to hide the same bytes, so it
+# Do the hops still hide? In each of them all wait for the busiest rank. With slices in order that is the last one, which computes a whole block in every hop: 4947 tokens
+# suffice, as without a mask. With zig-zag slices every rank computes 2 of 4 pairs of chunks in a hop, half a block. Half as much work must hide the same bytes, so it
 # takes twice as many tokens, about 9900.
 
 

@@ -221,10 +221,10 @@ figures.stacked_bars(bars, title, units.format_bytes, colours=wires)
 # it sends least (Narayanan et al. 2021, arXiv:2104.04473, section 3). Llama 3 puts dp there, because it hides best, and pp next to it
 # (arXiv:2407.21783, section 3.3.2).
 #
-# By the theory this update takes 2.9 s in the right order. In it collectives over NVLink reach 360 of the 450 GB/s, and nothing of tp hides.
+# By the theory this update takes 2.9 s in the right order. It assumes that collectives reach 80 % of NVLink's 450 GB/s, 360, and that nothing of tp hides.
 #
 # **Predict.** Somebody swaps the order and puts tp outermost. Then the 8 ranks of a tp group stand in 8 different nodes. By which factor does the
-# step get slower? You have the bytes, both wires and the 2.9 s: compute it, before you read on.
+# step get slower? You have the bytes, the 2.9 s and both wires, 360 and 50 GB/s: compute it before you read on.
 
 # %%
 slower = predict("13.slower", "Step, wrong / right order?", yours=None)
@@ -264,7 +264,7 @@ bars = {"tp innermost": parts(right), "tp outermost": parts(wrong)}
 figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 
 # %% [markdown]
-# **Explain.** 150 GB take 0.42 s at 360 GB/s (collectives reach 80 % of NVLink's 450) and 3.0 s at 50 GB/s, and nothing hides them: 2.58 s more. Each micro-batch is longer now, so the bubble grows with
+# **Explain.** 150 GB take 0.42 s at 360 GB/s and 3.0 s at 50 GB/s, and nothing hides them: 2.58 s more. Each micro-batch is longer now, so the bubble grows with
 # it, by $(p-1)/m = 7/32$ (chapter 11). The factor by hand leaves out latency and what embedding and head send, 4 %. Nothing crashes, and the loss is right. You
 # notice it only if you know what to expect. (No GPU ran here: these are predictions of `theory.step.step_time`, and section 13.4 says how good they are.)
 #
@@ -274,8 +274,8 @@ figures.stacked_bars(bars, "One update", "{:.2f} s".format)
 # **oversubscribed** (超额订阅): the switches further up carry less than all the cards below can send. Llama 3's cluster has pods of
 # 3,072 GPUs at the full rate, and a seventh of it between pods (arXiv:2407.21783, section 3.3.1).
 #
-# **Predict.** Take the right order, and a seventh of the network everywhere: 7.1 GB/s for each GPU. By which factor do the 2.9 s grow? (At the full rate, nearly all of dp and pp hides.
-# What dp needs longer than now does not.)
+# **Predict.** Take the right order, and a seventh of the network everywhere: 7.1 GB/s for each GPU. By which factor do the 2.9 s grow? (At the full rate nearly all of dp and pp hides.
+# The time that dp needs in addition will not.)
 
 # %%
 shared = predict("13.shared", "Step, a seventh / all of it?", yours=None)
@@ -739,10 +739,10 @@ expect(step.total_s, 71.49, within=0.10, label="1T on 512 A100, as printed", uni
 
 # %% [markdown]
 # **Explain.** 18.9 s against 18.9, closer than the theory deserves, and 8 % too slow for the trillion. How good is it on other people's steps? Take 32 published ones, each
-# predicted without any rate that was fitted to its own source. Half of them are off by more than 5.9 %, some too fast and some too slow, and 28 lie within 15 %. (With all rates it is 4.8 %, and 30.) Two are far off either way:
+# predicted without any rate that was fitted to its own source. Half of them are off by more than 5.9 %, some too fast and some too slow, and 28 lie within 15 %. Two are far off:
 # 24 replicas over a slow network (42 % too fast), and a 30B model with one long sequence (25 %). What the source doesn't say, the theory can't know.
 #
-# With sequences of 131,072 tokens Meta measured 380 TFLOP/s, and the theory says 340; 324, if the messages of cp are waited for, as Meta did. Attention is 40 % of the FLOP
+# With sequences of 131,072 tokens Meta measured 380 TFLOP/s, and the theory says 340, or 324 if GPUs wait for the messages of cp, as Meta's did (section 3.3.2). Attention is 40 % of the FLOP
 # there, so its rate decides. 35 % of the peak is FlashAttention-2. A kernel that reaches 50 % would close the gap. Whether Meta's did is not published:
 
 # %%
@@ -958,7 +958,7 @@ figures.stacked_bars(
 # %% [markdown]
 # (Norms, sums of gradients and the like wait for the memory.) fp8 alone gains nothing. Computing takes 9.2 instead of 15.0 s, which is too short to hide 16.3 s of messages. With both, the theory arrives at 13.1 s, and the real update takes 1.5 times as long. So the agreement above was luck. The honest result is a lower bound, missed by a factor of 1.5.
 #
-# What fills the missing 6.8 s? Table 4 takes its 19.9 s apart. We read F, B and W as zero bubble does, where B is what chapter 11 calls I, and 1F1B as the time in which forward
+# What fills the missing 6.8 s? Table 4 splits its 19.9 s. We read F, B and W as zero bubble does (its B is chapter 11's I), and 1F1B as the time in which forward
 # and backward passes run together:
 
 # %%
@@ -972,7 +972,7 @@ figures.bars(printed, "{:.2f} s".format, "DeepSeek-V3, one update, as printed")
 
 # %% [markdown]
 # The theory has 0.5 s of bubble and hardly any time for the optimizer. If their words mean what ours do, 1.6 s of the missing 6.8 are bubble and 0.3 s the optimizer: 28 % has a name. The rest
-# must lie in the passes themselves, most of it in the 13.95 s of 1F1B. There the paper prints no parts, so these are guesses. A GPU consists of many small processors, and each is a
+# must lie in the passes themselves, most of it in the 13.95 s of 1F1B, of which the paper prints no parts. So what follows are guesses. A GPU consists of many small processors, and each is a
 # **streaming multiprocessor** (流式多处理器, SM). 20 of the 132 do nothing but run the messages (section 3.2.2). fp8 needs scaling factors. Norms and parts of attention
 # are computed twice. A module that predicts a second token costs another layer and another head. Experts are never equally busy.
 #
@@ -1414,8 +1414,7 @@ check("13.8", group)
 
 # %% [markdown] tags=["exercise"]
 # **13.9** Llama 3 70B on 64 nodes of 8 H100 with tp 8, pp 4, dp 16 is slower than promised. The log says: "tp group of rank 0: 0, 64, 128, …, 448; dp group of rank 0: 0, 1, …, 15". Name the order of the axes, innermost
-# first. Then predict by which factor the step is too slow: compare the cluster as it should be with one in which every GPU is alone in its node. (That neglects what dp would now send inside a node.
-# It is little beside tp.)
+# first. Then predict by which factor the step is too slow: compare the cluster as it should be with one in which every GPU is alone in its node. (This neglects that half of a dp group now sits in one node, which gains little beside what tp loses.)
 
 # %% tags=["exercise"]
 ### BEGIN GIVEN

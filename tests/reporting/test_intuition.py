@@ -71,7 +71,7 @@ def test_a_figure_of_nothing_is_refused(factors):
 
 def test_the_figure_says_direction_and_number():
     words = figures.guesses({"time": [0.1, 0.5, 1.0], "memory": [1.0]}).sentence
-    assert "time: 3 guesses, 1 right, typically 2 × too low" in words
+    assert "time: 3 guesses, 1 right, median 2 × too low" in words
     assert "memory: 1 guess, 1 right, mostly right" in words
     assert "low and high alike" in figures.guesses({"time": [0.5, 1.0, 2.0, 3.0, 0.2]}).sentence
     assert intuition.TOPICS[0] == "memory"

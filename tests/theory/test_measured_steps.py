@@ -19,7 +19,7 @@ def test_measured_steps_are_predicted():
     assert len(errors) == 32
     assert within(errors, 0.15) >= 30
     assert abs(statistics.median(errors)) < 0.02
-    assert round(statistics.median(map(abs, errors)), 3) == 0.048  # as section 13.4 says
+    assert round(statistics.median(map(abs, errors)), 3) == 0.048  # as benchmarks/README.md says
 
 
 def test_a_source_is_predicted_from_the_others():

@@ -47,7 +47,7 @@ def guesses(factors: Factors, title: str = "Where my intuition was off") -> Shee
 
 def sentence(factors: Factors) -> str:
     """Each topic in words."""
-    words = [f"{topic}: {_guesses(its)}, {_typical(its)}" for topic, its in factors.items()]
+    words = [f"{topic}: {_guesses(its)}, {_middle(its)}" for topic, its in factors.items()]
     return f"Your number over what came. {'; '.join(words)}."
 
 
@@ -59,7 +59,7 @@ def _row(sheet: Sheet, topic: str, factors: Sequence[float], bottom: float) -> N
         sheet.boxes(boxes, _LOOKS[look])
     x = _place(statistics.median(factors))
     sheet.line([(x, bottom + 4), (x, bottom - 20)], width=2)
-    sheet.write(_LEFT + _WIDTH + 12, bottom - 14, _typical(factors))
+    sheet.write(_LEFT + _WIDTH + 12, bottom - 14, _middle(factors))
     sheet.write(_LEFT + _WIDTH + 12, bottom - 2, _guesses(factors), colour=style.GREY)
 
 
@@ -104,14 +104,14 @@ def _look(factor: float) -> str:
     return "too low" if factor < 1 else "too high"
 
 
-def _typical(factors: Sequence[float]) -> str:
-    """Median in words: "typically 2.3 × too low"."""
+def _middle(factors: Sequence[float]) -> str:
+    """The median, with its sign, in words: "median 2.3 × too low"."""
     middle = statistics.median(factors)
     if _look(middle) == "right":
         return "mostly right" if 2 * _right(factors) > len(factors) else "low and high alike"
     factor = max(middle, 1 / middle)
     told = f"{format_number(factor)}" if factor < 1000 else ">999"
-    return f"typically {told} × {_look(middle)}"
+    return f"median {told} × {_look(middle)}"
 
 
 def _guesses(factors: Sequence[float]) -> str:

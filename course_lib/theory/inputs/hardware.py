@@ -19,8 +19,8 @@ NETWORK_LATENCY_S = 9.6e-6
 # Best measured matmul over peak, where nobody published one: that of the H100.
 MATMUL_EFFICIENCY = 0.80
 # Fitted on A100s, with `step.assumptions.TOUCHES`, to the ten rows of Narayanan et al. 2021,
-# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s): their median error is 0. All that follows is
-# fitted like this; other papers' steps are then predicted.
+# arXiv:2104.04473, table 1 (137 to 163 TFLOP/s): as many of them come out too fast as too slow. All
+# that follows is fitted like this; other papers' steps are then predicted.
 LAYER_EFFICIENCY = 0.81
 # The three rows of Llama 3 (arXiv:2407.21783, table 4). Perhaps a busy H100 lowers its clock.
 H100_LAYER_EFFICIENCY = 0.75
