@@ -654,7 +654,7 @@ figures.bars(
 )
 
 # %% [markdown]
-# 82.7 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
+# 82.6 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
 # the course knows, half of the predictions are within 4 %; and still if the runs of the same source are left out when the factor is fitted (benchmarks/README.md).
 #
 # ### Buy, throw away, or take turns?
