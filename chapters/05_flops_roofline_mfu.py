@@ -727,7 +727,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Explain.** Where this was written, on a quiet core, the update took about 1.1 times as long as predicted, and its MFU was 67 to 84 %, in processor time. That is a fraction of the fastest matrix product
-# we measured, not of a data sheet's peak. Yours may differ: this is one median of nine, and other programs may have run meanwhile. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
+# we measured, not of a data sheet's peak. Yours may differ: it is the median of only nine updates, and other programs may have been running. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
 
 # %%
 with torch.profiler.profile() as profile:

@@ -689,7 +689,7 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## 6.6 Reading data sheets and benchmarks
 #
-# On the left what the data sheet says; behind each bar, what one GPU can send and, at the same time, receive:
+# The bars show what the data sheets say, and the numbers behind them what one GPU can send and, at the same time, receive:
 
 # %%
 a100, b200 = hardware.accelerator("A100-SXM-80GB"), hardware.accelerator("B200-SXM")

@@ -72,8 +72,8 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # | optimizer: fp32 master copy and two fp32 numbers | 4 + 8 | 90 GB |
 # | sum: the **model states** (模型状态) | 16 | **120 GB** |
 #
-# ("Adam takes twice the weights", says note 000. Twice the *fp32* weights. Of bf16 weights its two numbers are
-# four times, and with the master copy six times.)
+# ("Adam takes twice the weights", says note 000. That is twice the *fp32* weights. Relative to bf16 weights its two numbers are
+# four times as large, and with the master copy six times.)
 #
 # The model of the question above is a little smaller. Under plain data parallelism each GPU keeps all of its states;
 # a fair share would be an eighth:

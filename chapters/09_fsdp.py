@@ -223,7 +223,7 @@ print(f"FSDP / DDP: {(gathered + local.total) / (2 * local.total):.2f}")
 # %% [markdown]
 # ### What FSDP is not
 #
-# Note 001 gives the motive for sharding: large models do well in many fields, but only few can train them. Then comes this sentence: "each GPU processes a different shard of the model". It is wrong, and
+# Note 001 gives the motive for sharding: large models do well in many fields, but few people can train them. Then comes this sentence: "each GPU processes a different shard of the model". It is wrong, and
 # the error is worth understanding. Each GPU *stores* a different shard. What it *processes* are whole
 # layers, on different *data*. Here is the proof. The first matrix of an MLP with hidden size 64 has
 # $4 \cdot 64 \times 64$ weights, and this is the shape that rank 0 computed with:
@@ -320,7 +320,7 @@ assert (fullest.action, fullest.unit) == ("reduce", 0)
 assert fullest.gathered_bytes == (2 + 4) * root
 
 # %% [markdown]
-# Section 9.5 therefore makes units of embedding and head.
+# Units of their own for embedding and head avoid this (section 9.5).
 #
 # Back to LLaMA-2 7B and its 15.88 GB. The 24 GB card has 8.1 GB left for activations, temporary tensors and the framework's
 # own gigabyte. Is that enough for one sequence of 4096 tokens? Here are the points of an update (chapter 3), with the gathered weights and gradients in them:
