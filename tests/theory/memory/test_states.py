@@ -384,7 +384,7 @@ PROBES = {
     "LocalParameters": Probe(
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),
-        dict.fromkeys(values(STAGE), 2000) | {"table": 5000},
+        dict.fromkeys(values(STAGE), 2000) | {"table": 5000, "tied_dense": 9000},
         see=lambda local: (
             [
                 (
