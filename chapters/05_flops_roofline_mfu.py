@@ -279,7 +279,7 @@ figures.bars(
 )
 
 # %% [markdown]
-# By this rule, which was found two years later, GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
+# By this rule, found two years later, GPT-3 had too few for its size. The Llamas have far too many, on purpose: a small model costs more to train to a given loss, but
 # every answer that it gives afterwards is cheaper.
 #
 # **Remember**
@@ -692,7 +692,7 @@ def update():
 
 
 # %% [markdown]
-# **Predict.** The GPT is wider now: 4 layers with hidden size 256. Divide the time that its update really takes by the predicted one. Below 1 or above, and by how much?
+# **Predict.** The GPT is wider now: 4 layers with hidden size 256. Divide the measured time of its update by the predicted one. Is the ratio below or above 1, and by how much?
 
 # %%
 slower = predict("5.slower", "Measured / predicted, wide?", yours=None)
@@ -727,7 +727,7 @@ figures.stacked_bars(
 
 # %% [markdown]
 # **Explain.** Where this was written, on a quiet core, the update took about 1.1 times as long as predicted, and its MFU was 67 to 84 %, in processor time. That is a fraction of the fastest matrix product
-# we measured, not of a data sheet's peak. Yours may differ: this is one median of nine, and other programs may have run meanwhile. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
+# we measured, not of a data sheet's peak. Yours may differ: it is the median of only nine updates, and other programs may have been running. Which of the three parts is to blame for the rest? PyTorch's profiler (性能分析器) adds up the time of each kind of operation:
 
 # %%
 with torch.profiler.profile() as profile:
@@ -747,7 +747,7 @@ print(f"matrix products: {1e3 * products:.0f} ms, {efficiency:.0%} of the best r
 
 # %% [markdown]
 # **Remember**
-# - A peak and a bandwidth, both measured, predict an update. Where this was written they were about 10 % too fast.
+# - From a measured peak and a measured bandwidth you can predict the time of an update. Where this was written, the prediction was about 10 % too short.
 # - Whole layers reach about 80 % of the rate of the best matrix product.
 # - Times vary from run to run, by 10 % on a quiet machine: take the median, and report the spread. Bytes do not vary.
 

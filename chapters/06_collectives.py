@@ -13,7 +13,7 @@
 # - predict the time of any of them from two numbers of a link, $\alpha$ and $\beta$, and measure the two on your machine,
 # - read a data sheet, a benchmark and a list of backends without being off by a factor of two,
 # - say which algorithm and which protocol NVIDIA's library will choose, and why,
-# - find out why processes wait for each other forever.
+# - find out why processes hang, each waiting for another.
 #
 # Time: three to four hours, half of them for the exercises. You need chapter 5.
 
@@ -159,7 +159,7 @@ assert launch.run(passed_on, ranks=3) == [1, 1, 100]
 # **Remember**
 # - All ranks of the group call a collective, in the same order, with the same sizes.
 # - All-reduce = reduce-scatter + all-gather. All-to-all = transposition.
-# - The result is where the name says: "all-" means on every rank. (All-to-all leaves something else on each.)
+# - The result is where the name says: "all-" means on every rank. (After all-to-all each rank has a different one.)
 
 # %% [markdown]
 # ## 6.2 The ring
@@ -302,7 +302,7 @@ figures.bars(
 # ## 6.3 Two numbers: α and β
 #
 # How long does a message take? Two things happen. It has to get going: a program starts a transfer, a chip wakes up, the first byte
-# travels. On NVLink, NCCL allows 3.4 µs for this in each step of a ring of large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30); on a network it was 9.6 µs until release 2.17, and is 14 since 2.18, of 2023. The course takes 9.6. Then bytes
+# travels. On NVLink, NCCL allows 3.4 µs for this in each step of a ring of large tensors (`src/graph/tuning.cc`, from 2020 to release 2.30). For a network it allowed 9.6 µs until release 2.17, and has allowed 14 since 2.18 (2023); the course uses 9.6. Then bytes
 # flow, 450 GB a second.
 
 # %%
@@ -383,7 +383,7 @@ assert abs(result.half_bytes / (8 * nvlink.latency_s * nvlink.bytes_per_s) - 1) 
 # ## 6.4 Ring or tree?
 #
 # 1024 ranks and one number, say the loss. The ring takes 2046 steps for it. There is a way with 20: a **tree** (树). Trees are used *between* servers, so in this section each rank is a GPU in a server of its own, with an NDR port: $\alpha$ = 9.6 µs and
-# $\beta$ = 50 GB/s. What NCCL does inside an NVLink server comes at the end, and is no tree.
+# $\beta$ = 50 GB/s. Inside an NVLink server NCCL does something else, which comes at the end of the section.
 #
 # Eight ranks. Level 1: ranks 1, 3, 5, 7 send to 0, 2, 4, 6, which add. Level 2: 2 and 6 send to 0 and 4. Level 3: 4 sends to 0. Three steps, and
 # rank 0 has the sum, since each level halves the number of ranks that still have something to send. Then the same way back. In general
@@ -492,7 +492,7 @@ figures.lines(
 # |---|---|---|
 # | Ring | the GPUs, in $2(n-1)$ steps | everywhere, and for every operation |
 # | Tree | the GPUs, in a chain inside each server and a double tree between servers | small tensors on several servers |
-# | NVLS | the NVLink switches of one server | several H100 or H200 of one server: five or more where somebody looked |
+# | NVLS | the NVLink switches of one server | several H100 or H200 of one server (in one report, five or more) |
 # | NVLSTree | the switches inside each server, a double tree between servers | large tensors on several servers |
 #
 # (There are more, for other networks and other operations.) Its **protocol** says how a receiver learns that data have arrived:
@@ -503,7 +503,7 @@ figures.lines(
 # | LL128 | a flag of 8 bytes in every 128 bytes | 120/128 | 1.9 µs |
 # | Simple | one signal after a large piece, when all of it has certainly been written | all | 3.4 µs |
 #
-# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; for the five GPUs Bekman, *Machine Learning Engineering*, network, section SHARP: one kind of server and one release, and `NCCL_NVLS_ENABLE` can switch it off.)
+# (Sources: `src/graph/tuning.cc` of NCCL 2.30.7; issues 281 and 919 of NVIDIA/nccl, by a maintainer; the report of five GPUs: Bekman, *Machine Learning Engineering*, network, section SHARP, for one kind of server and one release. `NCCL_NVLS_ENABLE=0` switches NVLS off.)
 #
 # For each pair of algorithm and protocol NCCL computes latency plus size over bandwidth, as we do, and takes the fastest. On eight H100, LL on a ring
 # takes $6.6 + 14 \cdot 0.6 = 15$ µs before any byte counts, and NVLS takes 25. Then 141 GB/s flow for LL, of which each GPU must send $1.75\,S$: 81 GB of tensor a second. For NVLS it is 272.
@@ -689,7 +689,7 @@ panels.collectives(link=here, ranks=2, size_kib=1024)
 # %% [markdown]
 # ## 6.6 Reading data sheets and benchmarks
 #
-# On the left what the data sheet says; behind each bar, what one GPU can send and, at the same time, receive:
+# The bars show what the data sheets say, and the numbers behind them what one GPU can send and, at the same time, receive:
 
 # %%
 a100, b200 = hardware.accelerator("A100-SXM-80GB"), hardware.accelerator("B200-SXM")
@@ -737,7 +737,7 @@ assert hdr == hardware.HDR.bytes_per_s < pcie
 # with 32 is too short by 22 %.
 #
 # How fast *must* a link be? As fast as a GPU uses up what arrives: its FLOP/s over the FLOP that it does for each byte. Note 004 asks for 859 GB/s, one way, so that 64 GPUs can share a layer of LLaMA-2 70B:
-# 330 TFLOP/s over 384 FLOP per byte. Section 10.7 takes the 384 apart. Which link carries that? Count both one way, or both ways added:
+# 330 TFLOP/s over 384 FLOP per byte. Section 10.7 takes the 384 apart. Does PCIe or NVLink carry that? Count the need and the link in the same way, either one way or both ways added:
 
 # %%
 needed = 330e12 / collectives.matrix_intensity(8192, 64)
@@ -745,7 +745,7 @@ assert round(needed / 1e9) == 859 and round(2 * needed / 1e12, 1) == 1.7
 assert 31.5e9 < 450e9 < needed and 64e9 < 900e9 < 2 * needed
 
 # %% [markdown]
-# None. One way, 859 GB/s stand against 31.5 of PCIe and 450 of NVLink; both ways, 1.7 TB/s against 64 and 900. Here the note counts everything both ways, so its conclusion is right: PCIe cannot carry it, and NVLink cannot either.
+# Neither of the two. One way, 859 GB/s are needed, and PCIe has 31.5 and NVLink 450. Both ways added, 1.7 TB/s are needed, and they have 64 and 900. The note compares both ways with both ways, so its conclusion is right.
 #
 # ### Two bandwidths in one benchmark
 #
@@ -937,7 +937,7 @@ assert arrived is None
 
 # %% [markdown]
 # A **deadlock** (死锁). `dist.send` returns when the other side receives; the other side is in `dist.send` as well. (This is Gloo. With NCCL the call returns, and the GPU
-# waits instead.) Nothing is computed wrongly, nothing crashes, and nothing ever ends. Three cures:
+# waits instead.) Nothing is computed wrongly and nothing crashes, until the timeout of the process group ends it: after 10 minutes with NCCL and 30 with Gloo, unless you set another. Three cures:
 #
 # - start both and wait afterwards, as `swap` does: `dist.batch_isend_irecv([...])`,
 # - let one of each pair of neighbours receive first (exercise 6.5),

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 7 From DP to DDP
 #
-# You have one A100. A step of GPT-2 124M on 16,384 tokens takes it 45 ms, if you count only the matrix products of forward and backward pass, at 87 % of the chip's peak, the best that was measured. (Attention's scores, which this chapter leaves out,
+# You have one A100. For a step of GPT-2 124M on 16,384 tokens it needs 45 ms: forward and backward pass, at 87 % of the chip's peak, the best measured speed of a matrix product. (This counts only products with weights. Attention's scores
 # would add 3 to 7 ms; section 5.2.) You buy seven more, and each of the eight has its own 200 Gb/s port. Each gets
 # its own 16,384 tokens, and in every step all eight must agree on one gradient: 498 MB, which take 37 ms on this network. Is a
 # step now 45 ms long, 82 ms, or something in between? In other words: how many GPUs' worth of work do you get from eight?
@@ -575,7 +575,7 @@ assert round(1e3 * scores / (0.87 * 312e12), 1) == 6.8  # the causal half is 3.4
 print(f"8 GPUs do the work of {8 * result.efficiency:.1f}")
 
 # %% [markdown]
-# Forward and backward are 1.5 times the 29.9 ms of backward alone, matrix products only; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
+# Forward and backward are 1.5 times the 29.9 ms of backward alone; 17.8 ms more are exposed. So half of the communication hides, and eight GPUs do the work
 # of 5.7. (All of this is computed, not measured.)
 #
 # How much of that is the two assumptions, 87 % of the peak and one port of 25 GB/s for each GPU? An MFU of 45 %, which is good for a whole training (chapter 5), leaves the network
@@ -1191,8 +1191,8 @@ slow_s = min(seconds for seconds, *_ in passes[1:])
 expect(0.135, slow_s, within=None, label="slow link, bf16", unit="s")
 
 # %% [markdown]
-# Rounding is not free. There and back a number moves 4 + 2 + 2 + 4 = 12 bytes through memory, to save 2 of 4 bytes on the link: that is on two ranks, where each number passes the link once. So on two ranks the hook wins only on links slower than a
-# sixth of the memory. (On eight, where it passes 1.75 times, than 0.29 of it.) For an H100 that is 3350 / 6 = 558 GB/s, faster than NVLink. And for this machine?
+# Rounding is not free. There and back a number moves 4 + 2 + 2 + 4 = 12 bytes through memory, to save 2 of 4 bytes each time it passes the link. On two ranks it passes once, so the hook wins only on links slower than a
+# sixth of the memory; on eight it passes 1.75 times, and 0.29 of the memory is the limit. For an H100 a sixth is 3350 / 6 = 558 GB/s, faster than NVLink. And for this machine?
 
 # %%
 bucket = torch.randn(2**18)  # 1 MiB

@@ -63,7 +63,7 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # %% [markdown]
 # ## 8.1 What plain data parallelism stores n times
 #
-# Take the example of the ZeRO paper: 7.5 billion parameters, in fp16 with Adam. In bf16 with AdamW they take the same bytes. From chapter 3:
+# Take the example of the ZeRO paper: 7.5 billion parameters, trained in fp16 with Adam. bf16 with AdamW takes the same bytes. From chapter 3:
 #
 # | | bytes per parameter | 7.5 billion |
 # |---|---|---|
@@ -72,8 +72,8 @@ kept = predict("8.stage1", "GB per GPU in stage 1?", yours=None, unit="GB")
 # | optimizer: fp32 master copy and two fp32 numbers | 4 + 8 | 90 GB |
 # | sum: the **model states** (模型状态) | 16 | **120 GB** |
 #
-# ("Adam takes twice the weights", says note 000. Twice the *fp32* weights. Of bf16 weights its two numbers are
-# four times, and with the master copy six times.)
+# ("Adam takes twice the weights", says note 000. That is twice the *fp32* weights. Relative to bf16 weights its two numbers are
+# four times as large, and with the master copy six times.)
 #
 # The model of the question above is a little smaller. Under plain data parallelism each GPU keeps all of its states;
 # a fair share would be an eighth:
@@ -271,7 +271,7 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # %% [markdown]
 # ### Stored, and there for a moment
 #
-# Answer (1) once more: are the 43 GB for activations alone? In stage 1 that depends on the library. The other stages always hold more during the
+# Answer (1) once more: are the 43 GB for activations alone? In stage 1 that depends on the library. The other stages hold more during the
 # passes than they store:
 #
 # | stage | for a moment | formula |
@@ -282,10 +282,10 @@ assert in_stage_3(35) <= 80e9 < in_stage_3(34)
 # | 3 | the same, and whole weights of two layers and of what is outside the layers | $2\,(2P_l + P_h) + 2\,(2P_l + P_r)$ |
 #
 # $P_l$ are the parameters of a layer, $P_r$ those outside the layers, $P_h$ those of the last norm and the head. The head goes backward first, and its gradient is reduced with the embedding's, which
-# comes last. These bytes do not shrink with $n$.
+# comes last. These bytes do not shrink with $n$. (With a large vocabulary the end of the backward pass holds still more: section 9.2.)
 #
-# In stage 1 the 0 is the least. Our version lays the gradients of each unit end to end, a copy that lives in the update (you see it in section 8.8). DeepSpeed keeps buckets of fixed size, 1 GB in bf16 by default
-# (section 8.7). So with any library leave a few GB free, for this and for the framework's own.
+# Few libraries reach the 0 of stage 1. Ours copies the gradients of each unit into one vector during the update (section 8.8 shows it). DeepSpeed keeps buckets of fixed size, 1 GB in bf16 by default
+# (section 8.7). So leave a few GB free, for this and for the framework itself.
 #
 # The update holds something, too. DeepSpeed copies the gradients that a rank updates with to fp32: $4P$ bytes in stage 0,
 # $4P/n$ from stage 1 on (the recipe's `update="copied"`). LLaMA-2 7B on 8 GPUs:

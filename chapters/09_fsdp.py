@@ -223,7 +223,7 @@ print(f"FSDP / DDP: {(gathered + local.total) / (2 * local.total):.2f}")
 # %% [markdown]
 # ### What FSDP is not
 #
-# Note 001 gives the motive for sharding: large models do well in many fields, but only few can train them. Then comes this sentence: "each GPU processes a different shard of the model". It is wrong, and
+# Note 001 gives the motive for sharding: large models do well in many fields, but few people can train them. Then comes this sentence: "each GPU processes a different shard of the model". It is wrong, and
 # the error is worth understanding. Each GPU *stores* a different shard. What it *processes* are whole
 # layers, on different *data*. Here is the proof. The first matrix of an MLP with hidden size 64 has
 # $4 \cdot 64 \times 64$ weights, and this is the shape that rank 0 computed with:
@@ -252,8 +252,8 @@ assert weight_shape == (256, 64)  # all of it, though there are two ranks
 # and head together 262.1 million. In bf16, 2 bytes a number, a whole layer is 0.405 GB and the root
 # 0.524 GB.
 #
-# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lie six whole tensors. Three are weights:
-# the root's, whole from beginning to end; those of the layer that computes; and those of the next one, which arrives meanwhile. Three are
+# In the middle of the backward pass a card holds its eighth of all states, 13.48 GB. Beside it lies what is whole, in six parts. Three are weights:
+# the root's, there from beginning to end; those of the layer that computes; and those of the next one, which arrives meanwhile. Three are
 # gradients: those of this layer; those of the layer before, which are on their way to being scattered; and the head's. The head was the first to go
 # backward, and its gradient waits for the embedding's, with which it is reduced. The embedding's is not there yet: it comes last of all.
 
@@ -263,7 +263,11 @@ numbers = local_parameters(seven)
 layer_gb, root_gb = 2 * numbers.layer_dense / 1e9, 2 * numbers.ends_dense / 1e9
 head_gb = 2 * numbers.head_dense / 1e9
 weights = {"root": root_gb, "this layer": layer_gb, "the next": layer_gb}
-gradients = {"of the head": head_gb, "of this layer": layer_gb, "of the last": layer_gb}
+gradients = {
+    "of the head": head_gb,
+    "of this layer": layer_gb,
+    "of the layer before": layer_gb,
+}
 worst = {"whole weights": weights, "gradients": gradients}
 looks = dict.fromkeys(weights, style.TEMPORARY) | dict.fromkeys(
     gradients, style.GRADIENTS
@@ -272,7 +276,7 @@ title = "One of eight cards, beside its shards"
 figures.stacked_bars(worst, title, "{:.2f} GB".format, colours=looks)
 
 # %% [markdown]
-# They are 2.41 GB, and with the shards 15.88 GB.
+# Together they are 2.41 GB, and 15.88 GB with the shards.
 #
 # In symbols: $P_l$ parameters in the largest layer, $P_r$ in the root, of which $P_h$ are the head and the last norm, $k$ whole layers at a time, $w$ bytes per
 # weight and $g$ per gradient while it is reduced. Beside the shards, FSDP holds
@@ -305,7 +309,7 @@ assert round(beside_fp32 - beside, 3) == 0.405
 
 # %% [markdown]
 # With a large vocabulary and small layers, the worst moment is another one: the end of the backward pass. Then the embedding's gradient is there as well, and all of the root's gradients are copied
-# to be reduced: $(w + g)\,P_r$. Llama 3 8B has 128,256 words. In bf16, reduced in fp32, it holds 6.3 GB then, more than at any time before:
+# to be reduced: $(w + g)\,P_r$. Llama 3 8B has a vocabulary of 128,256. In bf16, reduced in fp32, it holds 6.3 GB then, more than at any time before:
 
 # %%
 eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
@@ -316,10 +320,10 @@ assert (fullest.action, fullest.unit) == ("reduce", 0)
 assert fullest.gathered_bytes == (2 + 4) * root
 
 # %% [markdown]
-# That is a reason to make units of embedding and head, as section 9.5 does.
+# Units of their own for embedding and head avoid this (section 9.5).
 #
 # Back to LLaMA-2 7B and its 15.88 GB. The 24 GB card has 8.1 GB left for activations, temporary tensors and the framework's
-# own gigabyte. Is that enough for one sequence of 4096 tokens? The moments of an update (chapter 3), with the gathered weights and gradients in them:
+# own gigabyte. Is that enough for one sequence of 4096 tokens? Here are the points of an update (chapter 3), with the gathered weights and gradients in them:
 
 # %%
 bills = {}
@@ -331,7 +335,7 @@ for mode, words in (("none", "all kept"), ("full", "recomputed")):
 figures.consumer_bars(bills, "A card with one sequence of 4096 tokens", 24 * units.GB)
 
 # %% [markdown]
-# Not as it is: 38 GB at the moment of the loss. With activation checkpointing it is 19 GB, and it trains. FSDP cuts the states, and the
+# Not as it is: 38 GB at the loss. With activation checkpointing it is 19 GB, and it trains. FSDP cuts the states, and the
 # activations are as large as ever.
 #
 # ### Prefetch and reshard
@@ -415,8 +419,8 @@ figures.grouped_bars(both, "Whole weights at the peak", "{:,} B".format, looks)
 
 # %% [markdown]
 # **Explain.** Exact, in all four. The hooks count storages of whole units and nothing
-# else: no activations, no gradients, no rounding by an allocator. (The course's tests follow whole gradients in the same way, in models with one
-# table and with two: equal to the byte as well.) On a GPU the
+# else: no activations, no gradients, no rounding by an allocator. (The course's tests follow whole gradients in the same way,
+# with a tied table and with two tables. They agree to the byte as well.) On a GPU the
 # difference would be the caching allocator (缓存分配器): it hands out blocks of rounded sizes and keeps
 # freed ones. A block that another **stream** (流) still uses cannot be given away: streams are queues of work on a GPU,
 # one that computes and one that communicates, say, and they run side by side. More on that in section 9.8.
@@ -485,12 +489,12 @@ figures.lines(
 )
 
 # %% [markdown]
-# **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. In the backward pass a layer sends 6 bytes and does 4 FLOP for each weight and token, so $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
+# **Explain.** While a byte travels, the GPU does $395.8 \cdot 10^{12} / (400 \cdot 10^9) = 989.4$ FLOP. For each weight, the backward pass sends 6 bytes, and does 4 FLOP for each token. So $63/64 \cdot 6/4 \cdot 989.4$ = 1,461 tokens hide the messages.
 # There the two lines cross, at less than one sequence of 4096. With a single port in each node it is eight times as many, 11,687,
-# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need 1,154: a tenth of the 11,687, but hardly less than the 1,461. So hybrid sharding, below, pays where nodes have few ports. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
-# tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this is with links at their full rate. Those of section 6.3 carry about 80 % of it in data, so take a quarter more tokens.
+# and a sequence is too short, whatever is prefetched. Gathers that stay in the node need 1,154. That is a tenth of the 11,687, but only a fifth less than the 1,461. So hybrid sharding, below, pays where nodes have few ports. At the peak of the chip, in bf16 both ways, it is $F/\beta$, some 2,470
+# tokens over nodes (*How to Scale Your Model*, jax-ml.github.io/scaling-book, chapters Training and GPUs). All this assumes links at their full rate. The NVLink of section 6.3 reaches about 80 % of it, so take a quarter more tokens.
 #
-# Section 9.2 found that our model fits its cards only with recomputation. Then a layer goes forward once more in the backward pass, and 6 FLOP, not 4, stand beside the same messages. 974 tokens hide them, as many as in the forward pass:
+# On the cards of section 9.2 the model fits only with recomputation. Then each layer computes its forward pass once more during the backward pass: 6 FLOP instead of 4, and the same messages. 974 tokens hide them, as many as in the forward pass:
 
 # %%
 again = fsdp_hiding_tokens(
@@ -1350,8 +1354,8 @@ for foretold, found in zip(predicted(128), published, strict=True):
 # ### An activation function in eight operations
 #
 # The theory counts a GELU as one operation, which keeps its input. GPT-2 in Hugging Face's library writes GELU out as
-# a formula (`NewGELUActivation` in transformers, `activations.py`). Autograd sees eight operations, and keeps what
-# each of them needs: for a multiplication by a constant that is nothing. Measure both, in bytes for each number of the MLP's input, in fp32:
+# a formula (`NewGELUActivation` in transformers, `activations.py`). Autograd sees eight operations and keeps what
+# each of them needs for its gradient; a multiplication by a constant needs nothing. Measure both, in bytes for each number of the MLP's input, in fp32:
 
 
 # %%
@@ -1454,7 +1458,7 @@ figures.grouped_bars(by_column, "Largest batch on two Titan RTX", str, looks)
 # GPU. If nothing holds it back, it asks for layers 7, 8 and 9 while layer 5 still computes and nothing has become free. The
 # peak is then more than $k = 2$ layers, and it changes from step to step. FSDP1 has a **rate limiter** (限速器) for this, `limit_all_gathers=True` by
 # default: the CPU waits until at most two layers are gathered (Zhao et al. 2023, section 3.4.2). In a test of PyTorch's developers it brought the peak down from 38.6 to 7.2 GB
-# ([pull request 98354](https://github.com/pytorch/pytorch/pull/98354)). What is left is a CPU that is made to wait, and blocks of different sizes that come and go and leave gaps.
+# ([pull request 98354](https://github.com/pytorch/pytorch/pull/98354)). Two costs remain: the CPU has to wait, and blocks of different sizes come and go and leave gaps.
 #
 # **2. The give-way effect** (让路效应). Before each reduce-scatter FSDP1 does small things in the communication
 # stream: it copies gradients into one buffer, and divides them so that fp16 does not overflow. On the GPU these
@@ -1652,9 +1656,9 @@ assert (round(saved, 3), round(gain, 3)) == (0.265, 0.361)
 # It is *time saved*; the table's 26.60 comes from seconds with more digits. In throughput the same row is 36 %. Both are honest; they must not be mixed, and neither holds for
 # long sequences, where computing hides the network anyway and 2 % are left.
 #
-# And faster than what? Than FSDP1, in a PyTorch of November 2023 (the authors, in [issue 3](https://github.com/yandex/YaFSDP/issues/3) of their repository). FSDP2 came later, and removes both of the
-# reasons: it frees memory by making streams wait and not the CPU, so it needs no rate limiter, and its peak is the same in each step (section 9.5). It still asks for memory for each unit, and it makes copies that YaFSDP does
-# without. We know of no published comparison of the two. So what is left of YaFSDP's advantage today is what we have counted: fewer whole tensors where the root is large, and memory that is asked for once.
+# The comparison is with FSDP1, in a PyTorch of November 2023 (the authors, in [issue 3](https://github.com/yandex/YaFSDP/issues/3) of their repository). FSDP2 came later and solves
+# the first problem in another way: streams wait, not the CPU. So it needs no rate limiter, and its peak is the same in each step (section 9.5). It still asks for memory for each unit, and makes copies that YaFSDP avoids.
+# We know of no published comparison of the two. What we have counted remains of YaFSDP's advantage: memory is asked for once, and where a layer is larger than the embedding, less is whole at a time.
 #
 # Two more claims. *"110 GB of activations become 5 GB"* (70B, "a batch of 8192 tokens") is right about the saving and wrong about the tokens: chapter 4 found 217 and 10.7 GB
 # for 8192 tokens, and 109 and 5.4 GB for 4096. And *"saves 150 GPUs, 0.5 to 1.5 million dollars a month"* is the vendor's, for one setting:
@@ -1956,7 +1960,7 @@ gathers_with_tp = local_parameters(large, layout).layer_dense
 check("9.3", [computes, stores, gathers_with_tp])
 
 # %% [markdown] tags=["exercise"]
-# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. The driver reports 79.18 GiB, 85.0 GB, of a card that is sold with "80 GB"; leave 5 % of that free, so 80.8 GB of each GPU may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
+# **9.4** 64 H100 in nodes of 8, AdamW with 16 bytes a parameter. Cards sold with "80 GB" have 79.18 GiB, or 85.0 GB, by the driver's count. Leave 5 % of that free, so that 80.8 GB may be used. For each of these trainings choose the simplest that fits: `"DDP"`, else `"HYBRID_SHARD"` (cut inside a node), whose
 # gathers stay on NVLink, else `"FULL_SHARD"`, else `"none"`. What a GPU gets is a micro-batch. Estimate states and activations first; then ask `gpu_memory`.
 
 # %% tags=["exercise"]

@@ -413,8 +413,9 @@ QUIZ = (
     ),
     Question(
         "`if rank == 0: dist.all_reduce(loss)` in a program on 4 ranks does what?",
-        ("sums the loss for rank 0", "raises an error at once", "waits forever"),
+        ("sums the loss for rank 0", "raises an error at once", "hangs until a timeout"),
         answer=2,
-        why="A collective needs all ranks. To get a sum on rank 0, all of them call reduce.",
+        why="A collective needs all ranks, so rank 0 waits until the process group's timeout: 10 "
+        "minutes with NCCL, 30 with Gloo. To get a sum on rank 0, all of them call reduce.",
     ),
 )

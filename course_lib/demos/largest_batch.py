@@ -216,9 +216,8 @@ def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes
         moments["loss"], gathered_parameters_bytes=fsdp * ends, gathered_gradients_bytes=0
     ).total_bytes
     begins = replace(moments["backward begins"], gathered_gradients_bytes=0).total_bytes
-    first = 4 * (local.table + (shape.ffn + 1) * shape.hidden)  # gradients, once a layer is reached
-    if not ddp:
-        first += 8 * shape.hidden  # of the last norm; DDP has put them into a bucket
+    head = local.table if ddp else local.head_dense  # DDP has put the norm's into a bucket
+    first = 4 * (head + (shape.ffn + 1) * shape.hidden)  # gradients, once a layer is reached
     peaks = [loss + shape.layers * small + norm, moments["update"].total_bytes]
     for above in range(shape.layers):
         gone = above * (layer_activation_bytes(job) + small)

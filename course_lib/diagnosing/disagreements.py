@@ -178,7 +178,7 @@ def _extra(meeting: Meeting, one: int, other: int, call: Call) -> Finding:
         f"{_opening(meeting, side)} {verb(side, 'calls', 'call')} {call.name}{at(call.where)}, one"
         f" call more than {named(rest)}{late or which} {theirs.name}{at(theirs.where)}"
     )
-    remedy = "Call it on every rank or on none: a collective behind `if rank == 0:` waits forever."
+    remedy = "Call it on every rank or on none: a collective behind `if rank == 0:` hangs."
     return _found("extra", meeting, sentence, remedy, {one: call.where, other: theirs.where})
 
 

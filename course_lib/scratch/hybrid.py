@@ -54,12 +54,13 @@ def update(
     with dist_autograd.context() as context:
         found = loss()
         dist_autograd.backward(context, [found])
-        # Everybody must have looked their rows up. With DDP they have: its
-        # all-reduce needed their gradients. Without it only this line waits,
+        # No row may change before everybody has looked theirs up. Under DDP
+        # they have, as its all-reduce needed their gradients; without it only
+        # this barrier waits.
         dist.barrier(trainers)
         for optimizer in optimizers:
             optimizer.step(context)
-    # and the next rows must be those of the updated table.
+    # The next rows must be those of the updated table.
     dist.barrier(trainers)
     return found.detach()
 

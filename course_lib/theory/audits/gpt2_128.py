@@ -34,7 +34,7 @@ _WAYS: Mapping[str, Mapping[str, int | bool]] = {
 class Program:
     """A training program in fp32 with AdamW on two cards, in samples of `sequence` tokens.
 
-    `written_out`: it keeps what the article's program does, a GELU of six operations and the
+    `written_out`: it keeps what the article's program does, a GELU of eight operations and the
     model's `outputs`; else only what a backward pass needs. Raises ValueError for bad sizes.
     """
 

@@ -198,8 +198,7 @@ def _fsdp(held: _Held, layers: int, reshard: bool, prefetch: bool) -> Iterator[G
         yield held.event("backward", "reduce", layer)
         held.gradients -= held.size(layer)
         yield held.event("backward", "done", layer)
-    local = held.local
-    tied = held.wide(local.embedding_dense + local.head_dense - local.ends_dense)
+    tied = held.wide(held.local.tied_dense)
     held.gradients = on_the_way + held.size(ROOT) + 2 * tied  # both of a tied table, and their sum
     yield held.event("backward", "compute", ROOT)
     held.gradients -= 2 * tied

@@ -20,8 +20,8 @@ class LocalParameters:
     `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
     `layer_experts` are in the largest layer, `chunk_dense` and `chunk_experts` in the largest chunk
     of a pipeline with its embedding or head, `ends_dense` outside the layers, and `table` of those
-    in one embedding or head. Of the ends `embedding_dense` are embedding and positions,
-    `head_dense` last norm and head; a tied table is in both, and once in `ends_dense`.
+    in one embedding or head. Of the ends `head_dense` are last norm and head, and `tied_dense` the
+    table that is the embedding as well.
     """
 
     dense: int
@@ -32,8 +32,8 @@ class LocalParameters:
     table: int = 0
     chunk_dense: int = 0
     chunk_experts: int = 0
-    embedding_dense: int = 0
     head_dense: int = 0
+    tied_dense: int = 0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -69,12 +69,12 @@ def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> Loc
 
 def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
     """The parameters of some chunks on one GPU."""
-    dense = experts = ends = table = embedding = head = 0
+    dense = experts = ends = table = head = tied = 0
     largest_chunk = (0, 0)
     cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
     for chunk in chunks:
-        its_table, its_embedding, its_head = _end_parameters(shape, layout, chunk)
-        its_ends = its_embedding + its_head - its_table * _shares(shape, layout, chunk)
+        its_table, its_embedding, its_head, its_tied = _end_parameters(shape, layout, chunk)
+        its_ends = its_embedding + its_head - its_tied
         its_dense, its_experts = its_ends, 0
         for layer, count in layout.layers_of(shape, chunk):
             if layer not in cuts:
@@ -82,13 +82,11 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
             its_dense += count * cuts[layer][0]
             its_experts += count * cuts[layer][1]
         dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
-        embedding, head = embedding + its_embedding, head + its_head
+        head, tied = head + its_head, tied + its_tied
         table = max(table, its_table)
         largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sum)
     largest_layer = max(cuts.values(), key=sum, default=(0, 0))
-    return LocalParameters(
-        dense, experts, *largest_layer, ends, table, *largest_chunk, embedding, head
-    )
+    return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 
 
 @checked
@@ -168,17 +166,15 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     dense, experts = layout.shard_ranks > 1, layout.expert_shard_ranks > 1
     sent = local.dense * dense + local.experts * experts
     layer = local.layer_dense * dense + local.layer_experts * experts
-    root, *ends = (
-        size * dense for size in (local.ends_dense, local.embedding_dense, local.head_dense)
-    )
+    root = local.ends_dense * dense
     whole = recipe.gathered_units * layer + root if layout.reshard else sent
+    weights = whole * recipe.compute_bytes
     if recipe.gathering == "yafsdp":
-        weights, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
-        weights = weights if layout.reshard else sent * recipe.compute_bytes
+        buffers, gradients = _yafsdp_bytes(recipe, max(layer, local.table * dense))
+        weights = buffers if layout.reshard else weights
     else:
-        weights = whole * recipe.compute_bytes
         gone = (whole - root, whole) if layout.zero_stage == 3 else (0, 0)
-        gradients = _fsdp_gradients(recipe, (layer, root), ends, gone)
+        gradients = dense * _fsdp_gradients(local, recipe, layer, gone)
     if layout.adds_up and layout.reduces == "group":
         gradients = local.chunk_dense * dense + local.chunk_experts * experts
         gradients *= recipe.accumulated_bytes
@@ -193,23 +189,22 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
 
 
 def _fsdp_gradients(
-    recipe: Recipe, units: tuple[int, int], ends: list[int], gone: tuple[int, int]
+    local: LocalParameters, recipe: Recipe, layer: int, gone: tuple[int, int]
 ) -> int:
     """Whole gradients of FSDP2 at the worst of three moments, less the weights gone by then.
 
-    `units`: parameters of a layer and of the root; `ends`: of embedding and head. While a layer
-    goes backward its gradients are there, their copy in the precision in which they are reduced,
-    and the head's. The embedding's come last, when all layers are freed; a tied table's two are
-    added up into new memory. Then those of the root have a copy, and its weights are freed as well.
+    While a layer goes backward its gradients are there, their copy in the precision in which they
+    are reduced, and the head's. The embedding's come last, when all layers are freed; a tied
+    table's two are added up into new memory. Then those of the root have a copy, and its weights
+    are freed as well.
     Source: Zhao et al. 2023, arXiv:2304.11277, section 3.3; torch.distributed.fsdp; the sum is
     autograd's, torch/csrc/autograd/input_buffer.cpp.
     """
-    (layer, root), (embedding, head) = units, ends
     width, copy = recipe.compute_bytes, recipe.gradient_bytes
-    tied = embedding + head - root
+    root = local.ends_dense
     return max(
-        (layer + head) * width + layer * copy,
-        (root + 2 * tied - gone[0]) * width + layer * copy,
+        (layer + local.head_dense) * width + layer * copy,
+        (root + 2 * local.tied_dense - gone[0]) * width + layer * copy,
         (root - gone[1]) * width + root * copy,
     )
 
@@ -247,15 +242,14 @@ def _copied_attention(shape: TransformerShape) -> int:
     return output_bias + widths * (shape.hidden + shape.biases)
 
 
-def _end_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> tuple[int, int, int]:
-    """One vocabulary table in a chunk; embedding and positions; last norm and head."""
+def _end_parameters(
+    shape: TransformerShape, layout: Layout, chunk: int
+) -> tuple[int, int, int, int]:
+    """One table in a chunk; embedding and positions; last norm and head; what of both is one."""
     first, last = chunk == 0, chunk == layout.chunks - 1
     table = -(-shape.vocab // layout.tp) * shape.hidden * (first or last)
     embedding = first * (table + shape.embedding_parameters().positions)
-    return table, embedding, last * (table + shape.head_parameters().norms)
-
-
-def _shares(shape: TransformerShape, layout: Layout, chunk: int) -> bool:
-    """Whether the chunk's head is a tied embedding of its own stage: no copy is needed there."""
-    last = chunk == layout.chunks - 1
-    return shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]
+    head = last * (table + shape.head_parameters().norms)
+    # The last stage has a copy of a tied embedding, unless it is the first as well.
+    tied = shape.tied_embeddings and last and layout.holds_ends(layout.stage_of(chunk))[0]
+    return table, embedding, head, tied * table

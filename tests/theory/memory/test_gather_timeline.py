@@ -10,7 +10,7 @@ from probes import DENSE, Probe
 from torch import nn
 
 from course_lib import launch
-from course_lib.measure.peak import log_memory
+from course_lib.measure.peak import Watch, watching
 from course_lib.scratch.fsdp.mini import FSDP
 from course_lib.scratch.gpt import GPT
 from course_lib.theory.inputs.layout import Layout
@@ -77,16 +77,16 @@ def test_peaks_are_those_of_the_formula(name, recipe, reshard, prefetch):
 class Told(FSDP):
     """FSDP that marks in a log of the memory when gradients are whole, and when they leave."""
 
-    log, marks = None, None
+    log, marks = [], []
 
     def before_backward(self, number):
         super().before_backward(number)
-        self.marks.append(self.log.mark())
+        self.marks.append(len(self.log))
 
     def after_backward(self, number, gradients):
-        self.marks.append(self.log.mark())
+        self.marks.append(len(self.log))
         super().after_backward(number, gradients)
-        self.marks.append(self.log.mark())
+        self.marks.append(len(self.log))
 
 
 def gradients_of_a_run(shape):
@@ -102,11 +102,15 @@ def gradients_of_a_run(shape):
     fsdp = Told(model, model.blocks)
     sizes |= {unit.whole.nbytes for unit in fsdp.units}
     loss = model(torch.arange(6)[None]).sum()
-    with log_memory() as fsdp.log:
-        fsdp.marks = []
+    whole = [unit.whole for unit in fsdp.units]  # the weights, which are followed first
+
+    def note(number, change):
+        fsdp.log.append(change * (number >= len(whole) and abs(change) in sizes))
+
+    fsdp.log, fsdp.marks = [], []
+    with watching(Watch(note), whole):
         loss.backward()
-    of_gradients = [change * (abs(change) in sizes) for change in fsdp.log.changes]
-    alive = list(accumulate(of_gradients, initial=0))
+    alive = list(accumulate(fsdp.log, initial=0))
     return [alive[mark] for mark in fsdp.marks], max(alive)
 
 

@@ -168,7 +168,6 @@ LOCAL = LocalParameters(
     layer_experts=40,
     ends_dense=100,
     table=50,
-    embedding_dense=70,
     head_dense=30,
 )
 
@@ -194,8 +193,11 @@ def test_gradients_are_reduced_in_their_own_precision():
 
 def test_large_tables_are_most_at_the_end_of_the_backward_pass():
     """The embedding's gradient beside the head's; of a tied table both and their sum."""
-    ends = {"layer_dense": 10, "table": 50, "embedding_dense": 50, "head_dense": 51}
-    untied, tied = (LocalParameters(500, ends_dense=size, **ends) for size in (101, 51))
+    ends = {"layer_dense": 10, "table": 50, "head_dense": 51}
+    untied, tied = (
+        LocalParameters(500, ends_dense=101 - shared, tied_dense=shared, **ends)
+        for shared in (0, 50)
+    )
     for stage, held in ((2, 0), (3, 2 * 2 * 10)):
         layout = Layout(dp=4, zero_stage=stage)
         found = sharding_buffers(tied, Recipe(), layout)["gathered_gradients_bytes"]
@@ -382,7 +384,7 @@ PROBES = {
     "LocalParameters": Probe(
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),
-        dict.fromkeys(values(STAGE), 2000) | {"table": 5000},
+        dict.fromkeys(values(STAGE), 2000) | {"table": 5000, "tied_dense": 9000},
         see=lambda local: (
             [
                 (

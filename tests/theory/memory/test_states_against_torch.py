@@ -150,7 +150,6 @@ def test_fsdp_gathers_what_torch_s_tracker_sees(fake_ranks):
         5 * layer + ends,
         layer_dense=layer,
         ends_dense=ends,
-        embedding_dense=ends // 2,
         head_dense=ends // 2,
     )
     predicted = sharding_buffers(local, FP32, Layout(dp=ranks, zero_stage=3))
