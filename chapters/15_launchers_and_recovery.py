@@ -227,7 +227,7 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 figures.nodes_and_ranks(nodes=2, processes=8)
 
 # %% [markdown]
-# Line by line. The last three options are not in the script: a job that can resume needs them as well.
+# Here it is option by option. The last three are not in the script; a job that can resume needs them as well.
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
@@ -242,7 +242,7 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 # | `-m course_lib.demos three_d …` | the program, unchanged: yours goes here | |
 # | `--rdzv-id=$SLURM_JOB_ID` | the name of the meeting | two jobs at one endpoint with one name meet each other |
 # | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
-# | `--tee 3` | puts each rank's name before what it prints, and keeps that in files | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
+# | `--tee 3` | marks each line that a rank prints with its local rank, and keeps the lines in files as well | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
 #
 # The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and thereby on all ranks. So do not rely on rank 8 being on the second machine of
 # your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; on several nodes it is a mistake, and
@@ -794,7 +794,7 @@ show_source(measure.largest_batch.largest_batch)
 
 # %% [markdown]
 # **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update after the first one*. AdamW makes its states in the first `step()`, when the activations are already gone. States and activations are in the memory together
-# only from the second update on, and a batch found by one update is too large: for GPT-2 XL by 8 bytes for each of 1.56 billion parameters, 12.5 GB. If you start the program anew for each try, make two updates. And a try must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
+# only from the second update on. So the first update can need up to 8 bytes less for each parameter, 12.5 GB for GPT-2 XL, and a batch that just fits it is too large. If you restart the program for each try, make two updates. And a try must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
 # with a limit that you set. First the peaks of two updates of a small model:
 
 # %%
@@ -838,7 +838,7 @@ figures.lines(
 )
 
 # %% [markdown]
-# The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch, once the demo has added what those chapters leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients, which are there when the last layer's are made. Together they are 1 % here, and of 100 samples 1 % is one sample.
+# The line is straight: each sample adds the same number of bytes. So you need not try: theory gives the same batch. The demo adds what chapters 3 and 4 leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients of the backward pass. Together they are 1 % here, and 1 % of 100 samples is one sample.
 #
 # The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here it is in small: two ranks, torch's DDP and `fully_shard`, a GPT of 0.8 million parameters, whose states take 13 MB.
 

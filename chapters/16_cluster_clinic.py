@@ -316,8 +316,8 @@ print(output("dcgmi_diag_pass").shown)
 print(output("nvidia-smi_r").shown)
 
 # %% [markdown]
-# Read the advice in the last lines: "kill all processes using this device". That is the danger. `-r` itself takes no job away, but whoever follows the advice does, and without `-i` on every GPU of the node. (GPUs that NVLink joins can be reset one by one since Ampere, where switches join them with the Fabric Manager running.
-# Older ones only together: a reset of one fails and names the others. [NVIDIA's manual](https://docs.nvidia.com/deploy/nvidia-smi/).)
+# Read the advice in the last lines: "kill all processes using this device". That is the danger. `-r` itself ends no job, but whoever follows the advice does, and without `-i` on every GPU of the node. (GPUs that NVLink joins can be reset one by one since Ampere; on Ampere's servers with switches the Fabric Manager must run.
+# Older ones can only be reset together: a reset of one fails and names the others. [NVIDIA's manual](https://docs.nvidia.com/deploy/nvidia-smi/).)
 #
 # Nothing in this course runs it. On a shared node it belongs to the administrator, once no job runs there.
 #
@@ -539,7 +539,7 @@ figures.rdma_paths(per_gb)
 #
 # - a card that can do it, with a port that is up: `ibstat`,
 # - memory that stays where it is. The system must not move it elsewhere or to the disk, so it is **locked** (锁定内存): `ulimit -l`,
-# - for GPUDirect, a short path from GPU to card (`topo -m`), and a driver that opens the GPU's memory to the card: the module `nvidia-peermem`, or a kernel and driver with DMA-BUF. PCIe's access control (ACS), which sends such traffic up to the CPU first, must be off.
+# - for GPUDirect, a short path from GPU to card (`topo -m`), and a driver that opens the GPU's memory to the card: the module `nvidia-peermem`, or a kernel and driver with DMA-BUF. PCIe's access control (ACS) sends such traffic up to the CPU first; outside virtual machines it must be off.
 #
 # InfiniBand is a network made for this; RoCE does the same over Ethernet. Note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
 #
@@ -734,7 +734,7 @@ assert round(6_184_976_384 * 8 / 1e6, 2) == 49_479.81
 # %% [markdown]
 # - `ibv_devinfo`: `active_mtu` is 1024, and the port could do 4096. Packets are a quarter as large, and each has its header.
 # - `rdma link`: `mlx5_0` is ACTIVE and LINK_UP. `mlx5_1` is POLLING: it looks for another side and finds none, so its cable is missing, broken, or ends in a port that is switched off.
-# - `mlnx_perf`: `ib0` is the network interface that carries **IP over InfiniBand**, and the tool prints all counters of its card. `| grep rdma` leaves those of RDMA, packets and bytes, received (rx) and sent (tx); what is gone is traffic of the kernel's IP, and errors. NCCL's messages are in the lines that stay. 49,480 Mbps are all that a port of 50 Gb/s can carry.
+# - `mlnx_perf`: `ib0` is the network interface that carries **IP over InfiniBand**, and the tool prints all counters of its card. `| grep rdma` keeps the packets and bytes that RDMA received (rx) and sent (tx), NCCL's messages among them. It drops the traffic of the kernel's IP, and the errors. 49,480 Mbps are all that a port of 50 Gb/s can carry.
 #
 # The most frequent fault of all is a container without a device. Here is `ibv_devices` with a device, and then without:
 
