@@ -234,7 +234,7 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 # | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; the first two meet, perhaps on one node, whose 8 GPUs then have 16 ranks; the others wait until they give up |
 # | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours, and where Slurm hides the others, torch finds none |
 # | `--exclusive` | whole nodes, with all cores | left out: a task gets one core unless you ask for more, and eight ranks and their data loaders share it. (If you ask with `--cpus-per-task`, give it to `srun` as well: since Slurm 22.05 `srun` doesn't take it over from `sbatch`.) |
-# | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint is `:20123`, say, which names no machine |
+# | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint would name no machine, so `set -u` ends the script |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
 # | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
 # | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |

@@ -867,7 +867,7 @@ for name, both_ways in days.items():
 assert [round(size / bloom_audit.kept) for size in days["H100-SXM"]] == [42, 59]
 
 # %% [markdown]
-# (90 % was good for 384 GPUs in 2022. Section 15.8 computes what failures and saves alone leave of 512.)
+# (90 % is what BLOOM reached with 384 GPUs in 2022. The panel of section 15.8 says what failures and saves alone take from 512.)
 #
 # ### Under both sets of assumptions
 #

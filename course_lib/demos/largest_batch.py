@@ -198,7 +198,7 @@ def wrapped(model: GPT, technique: str, rank: launch.Rank) -> nn.Module:
 
 
 def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes: int = 0) -> int:
-    """The theory's peak of the same update, and what it leaves out since large models notice less.
+    """The theory's peak of the same update, plus what it leaves out as small in large models.
 
     Norms keep a mean and a scale of each token, attention a sum of each token and head. When the
     backward pass is inside a layer's MLP, there are gradients of the head, of the MLP's last matrix
