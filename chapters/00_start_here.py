@@ -159,8 +159,8 @@ print(grade("1.1", (976, 950)).line)
 # The hints lead towards the right answer. After the last one comes the reason, if you have tried an answer by then. What you passed before you looked at the
 # solution stays passed.
 #
-# A count must be exact. You may round any other number to three digits, and you may write it as a text with its unit. The check reads that in the unit
-# that the exercise asks for: `"280 GB"` as 280 where it asks for GB, as 280e9 where it asks for bytes, and `"15 %"` as 0.15 where it asks for a
+# A count must be exact. You may round any other number to three digits, and you may write it as a text with its unit. The check converts such a text to the unit
+# that the exercise asks for: `"280 GB"` becomes 280 where it asks for GB and 280e9 where it asks for bytes, and `"15 %"` becomes 0.15 where it asks for a
 # fraction. Write a decimal point: a comma only separates thousands.
 
 # %%

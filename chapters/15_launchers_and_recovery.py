@@ -232,7 +232,7 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 # | option | what it does | if it is wrong |
 # |---|---|---|
 # | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; the first two meet, perhaps on one node, whose 8 GPUs then have 16 ranks; the others wait until they give up |
-# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours, and where Slurm hides the others, torch finds none |
+# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours; where Slurm hides what is not yours, torch finds none |
 # | `--exclusive` | whole nodes, with all cores | left out: a task gets one core unless you ask for more, and eight ranks and their data loaders share it. (If you ask with `--cpus-per-task`, give it to `srun` as well: since Slurm 22.05 `srun` doesn't take it over from `sbatch`.) |
 # | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint would name no machine, so `set -u` ends the script |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
@@ -319,7 +319,7 @@ for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
     print(text)
 
 # %% [markdown]
-# `kubectl create` refuses a file with a misspelt key: since Kubernetes 1.25 it asks the server to validate strictly. A program that submits the same file through the API gets no error unless it asks for that: by default the server drops the key and only warns
+# `kubectl create` refuses a file with a misspelt key: since Kubernetes 1.25 it asks the server to validate strictly. A program that submits the same file through the API gets no error unless it asks for strict validation: by default the server drops the key and only warns
 # ([field validation](https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation)). So check such a file against its schema before you submit it, as our tests do.
 #
 # **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. So the demos ask first whether there is a group:
@@ -840,7 +840,7 @@ figures.lines(
 # %% [markdown]
 # The line is straight: each sample adds the same number of bytes. So you need not try: theory gives the same batch. The demo adds what chapters 3 and 4 leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients of the backward pass. Together they are 1 % here, and 1 % of 100 samples is one sample.
 #
-# The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here it is in small: two ranks, torch's DDP and `fully_shard`, a GPT of 0.8 million parameters, whose states take 13 MB.
+# The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here is the same on a small scale: two ranks, torch's DDP and `fully_shard`, and a GPT of 0.8 million parameters, whose states take 13 MB.
 
 # %%
 shared = {}
@@ -855,7 +855,7 @@ assert shared[14, "ddp"] == 0 < shared[14, "fsdp"]
 assert 0 < shared[20, "ddp"] < shared[20, "fsdp"]
 
 # %% [markdown]
-# With 14 MB DDP has no room for a single sample, and FSDP trains six. With 20 MB it is 5 against 11, on each rank. When memory is fullest, DDP holds 13.0 MB beside the activations: weights, gradients and AdamW's two numbers. FSDP holds half of the weights and of AdamW's numbers, 4.9 MB, and 1.7 MB that are gathered for a moment, two layers and what is outside of them; hardly any gradient has come yet. The 6.5 MB that it saves hold nearly six samples of 1.1 MB.
+# With 14 MB DDP has no room for a single sample, and FSDP trains six. With 20 MB it is 5 against 11, on each rank. When memory is fullest, DDP holds 13.0 MB beside the activations: weights, gradients and AdamW's two numbers. FSDP holds half of the weights and of AdamW's numbers, 4.9 MB, and for a moment 1.7 MB of gathered weights: two layers and what lies outside the layers. Hardly any gradients are there yet. So it saves 6.5 MB, room for nearly six samples of 1.1 MB.
 #
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update *after the first*, with the longest sequences.

@@ -480,7 +480,7 @@ for copies_ms in (2, 3, 4, 5):
     print(f"{copies_ms} ms: {100 * (run.total_s / without.total_s - 1):.0f} % longer")
 
 # %% [markdown]
-# One millisecond more or less moves the result by 10 to 15 points. YaFSDP's table shows 7 to 27 % for models like this one (section 9.8), and 21 % lies within it, but that is no confirmation: a model as sensitive as this one, with a weight that we chose, can give nearly any number. What it shows is that the mechanism suffices.
+# One millisecond more or less moves the result by about 14 points. YaFSDP's table shows 7 to 27 % for models like this one (section 9.8), and 21 % lies within it, but that is no confirmation: a model as sensitive as this one, with a weight that we chose, can give nearly any number. What it shows is that the mechanism suffices.
 #
 # Each part alone is too short to matter, and no message is slow. That made it hard to find, and it is why a faster network is no cure. YaFSDP writes gradients into the buffer in the first place, and divides once at the end.
 #
