@@ -1,8 +1,8 @@
 """The largest batch that fits a limit: tried, doubling and halving, and predicted.
 
-Each try is a whole update, forward, backward and AdamW. With `--limit-mb` it fits if its tensors
-do, on any device; without, on a GPU, if CUDA does not run out of memory. Alone, or under DDP or
-FSDP, where it is the largest batch of each rank and must fit on all of them.
+Each try is a whole update, and not the first, so AdamW has its states. With `--limit-mb` it fits if
+its tensors do, on any device; without, on a GPU, if CUDA does not run out of memory. Alone, or
+under DDP or FSDP, where it is the largest batch of each rank and must fit on all of them.
 Run it with `course demo largest_batch --ranks 2 --technique fsdp --limit-mb 14`.
 """
 
