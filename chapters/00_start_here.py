@@ -138,7 +138,7 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | **build** | write a part of a training library: DDP, a pipeline, an optimizer |
 #
 # A check runs your code, so a loop without an end keeps it waiting: the cell shows `[*]`, and so do the ones below. Press ■ in the toolbar (interrupt the kernel), mend the loop, and run
-# the cell again. (What runs on ranks is ended by itself, with a sentence.)
+# the cell again. (What runs on ranks is ended for you, and the check says so.)
 #
 # A build that passes is kept as a Python file in the folder `mine/`, and what comes later runs on it: `course mine`, in a
 # terminal, shows what you have built so far. A check answers at once:
@@ -159,8 +159,8 @@ print(grade("1.1", (976, 950)).line)
 # The hints lead towards the right answer. After the last one comes the reason, if you have tried an answer by then. What you passed before you looked at the
 # solution stays passed.
 #
-# A count must be exact. You may round any other number to three digits, and you may write it as a text with its unit. The check converts such a text to the unit
-# that the exercise asks for: `"280 GB"` becomes 280 where it asks for GB and 280e9 where it asks for bytes, and `"15 %"` becomes 0.15 where it asks for a
+# A count must be exact. Any other number you may round to three digits, or write as a text with its unit. The check converts it to the unit
+# that the exercise asks for: `"280 GB"` is 280 where it asks for GB, 280e9 where it asks for bytes, and `"15 %"` is 0.15 where it asks for a
 # fraction. Write a decimal point: a comma only separates thousands.
 
 # %%
