@@ -138,7 +138,7 @@ panels.batches(samples=1000, micro_batch=5, accumulation=2)
 # | **build** | write a part of a training library: DDP, a pipeline, an optimizer |
 #
 # A check runs your code, so a loop without an end keeps it waiting: the cell shows `[*]`, and so do the ones below. Press ■ in the toolbar (interrupt the kernel), mend the loop, and run
-# the cell again. (What runs on ranks is ended by itself, with a sentence.)
+# the cell again. (What runs on ranks is ended for you, and the check says so.)
 #
 # A build that passes is kept as a Python file in the folder `mine/`, and what comes later runs on it: `course mine`, in a
 # terminal, shows what you have built so far. A check answers at once:

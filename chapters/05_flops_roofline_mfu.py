@@ -470,10 +470,10 @@ intensity = {t: hardware.matmul_intensity(t, 2048, 2048, 4) for t in sizes}
 assert intensity[1] < 0.5 and intensity[256] > 100  # FLOP per byte
 allowed = {t: mine.attainable_flop_per_s(each) for t, each in intensity.items()}
 reached = {t: measure.machine.matmul_flop_per_s(t, 2048, 2048) for t in sizes}
-print(f"the roofline allows a factor of {allowed[256] / allowed[1]:.1f}")
 expect(..., reached[256] / reached[1], label="gain by batching", yours=gain)
 
 # %%
+print(f"the roofline allows a factor of {allowed[256] / allowed[1]:.1f}")
 curves = {
     name: [(t, rate / 1e9) for t, rate in rates.items()]
     for name, rates in (("roofline", allowed), ("measured", reached))

@@ -213,7 +213,7 @@ assert together.values()[:, 0].tolist() == [1, 3]
 show_source(scratch.sparse_gradient.sum_of_rows)
 
 # %% [markdown]
-# Gloo does this inside `dist.all_reduce` when it gets a sparse tensor, and DDP uses it for such an embedding. NCCL refuses sparse tensors
+# Gloo does this inside `dist.all_reduce` when it gets a sparse tensor, and DDP uses that for such an embedding. NCCL refuses sparse tensors
 # ([pytorch/pytorch issue 22400](https://github.com/pytorch/pytorch/issues/22400), open since 2019), so on the shop's GPUs DDP with its usual backend would stop with an error.
 #
 # **Predict.** There is no server now. Each of 4 ranks has the whole table, and each uses 100 rows of 64 numbers that no other rank uses. Divide the bytes that a rank
@@ -961,8 +961,8 @@ figures.event_order(hybrid.events, ("master", "server", "trainer0", "trainer1"))
 # 2. It has the loss, and the backward pass begins with the last dense layer.
 # 3. When all dense gradients of a bucket are there, DDP starts its all-reduce (section 7.4). Here all of them fit into one bucket, so the note is right: first the dense gradients, then the all-reduce.
 # 4. The gradient of the rows is computed next and leaves for the server. It does *not* wait for the all-reduce. Run the cell several times: sometimes it leaves before the all-reduce has ended, sometimes after.
-# 5. The server adds up the gradients of both trainers. The faster trainer cannot update the table before the slower one has looked up its rows: its own backward pass ends when the all-reduce ends, and that needs the gradients of the
-#    slower one, which needed its rows. So DDP is already a barrier here. The first barrier in `update` is for models in which no collective joins the trainers, for example one that is nothing but a table on a server.
+# 5. The server adds up the gradients of both trainers. The faster trainer cannot update the table before the slower one has looked up its rows. Its backward pass ends with the all-reduce, the all-reduce needs the slower trainer's
+#    gradients, and those need the slower trainer's rows. So DDP is already a barrier here. The first barrier in `update` is for models in which no collective joins the trainers, for example one that is nothing but a table on a server.
 # 6. Then come the updates, of the table on the server and of the dense parts on the trainers.
 
 # %%
@@ -1031,7 +1031,7 @@ else:
 # **Remember**
 # - HybridModel: the table by RPC, the dense part by DDP, distributed autograd through both.
 # - Dense gradients, then their all-reduce; meanwhile the rows' gradient goes to the server.
-# - No trainer may update the table while another has not looked up its rows: DDP's all-reduce sees to that, and without DDP a barrier must. A second barrier, after the updates, is always needed.
+# - No trainer may update the table before all have looked up their rows. DDP's all-reduce sees to that; without DDP it takes a barrier. A second barrier, after the updates, is always needed.
 # - DDP averages, the server adds.
 
 # %% [markdown]

@@ -227,14 +227,14 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 figures.nodes_and_ranks(nodes=2, processes=8)
 
 # %% [markdown]
-# Line by line. The last three options are not in the script: a job that can resume needs them as well.
+# Here it is option by option. The last three are not in the script; a job that can resume needs them as well.
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
 # | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; the first two meet, perhaps on one node, whose 8 GPUs then have 16 ranks; the others wait until they give up |
-# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours, and where Slurm hides the others, torch finds none |
+# | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours; where Slurm hides what is not yours, torch finds none |
 # | `--exclusive` | whole nodes, with all cores | left out: a task gets one core unless you ask for more, and eight ranks and their data loaders share it. (If you ask with `--cpus-per-task`, give it to `srun` as well: since Slurm 22.05 `srun` doesn't take it over from `sbatch`.) |
-# | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint is `:20123`, say, which names no machine |
+# | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint would name no machine, so `set -u` ends the script |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
 # | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
 # | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |
@@ -242,7 +242,7 @@ figures.nodes_and_ranks(nodes=2, processes=8)
 # | `-m course_lib.demos three_d …` | the program, unchanged: yours goes here | |
 # | `--rdzv-id=$SLURM_JOB_ID` | the name of the meeting | two jobs at one endpoint with one name meet each other |
 # | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
-# | `--tee 3` | puts each rank's name before what it prints, and keeps that in files | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
+# | `--tee 3` | marks each line that a rank prints with its local rank, and keeps the lines in files as well | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
 #
 # The meeting is called **rendezvous** (会合). Here the agents agree on who is node 0, and thereby on all ranks. So do not rely on rank 8 being on the second machine of
 # your list: read `RANK`, and read it again after each restart. `--standalone` is a rendezvous of one node with itself; on several nodes it is a mistake, and
@@ -319,7 +319,7 @@ for text in trainjob.demo_files("ddp", ["--steps", "5"], ranks=2).values():
     print(text)
 
 # %% [markdown]
-# `kubectl create` refuses a file with a misspelt key: since Kubernetes 1.25 it asks the server to validate strictly. A program that submits the same file through the API gets no error unless it asks for that: by default the server drops the key and only warns
+# `kubectl create` refuses a file with a misspelt key: since Kubernetes 1.25 it asks the server to validate strictly. A program that submits the same file through the API gets no error unless it asks for strict validation: by default the server drops the key and only warns
 # ([field validation](https://kubernetes.io/docs/reference/using-api/api-concepts/#field-validation)). So check such a file against its schema before you submit it, as our tests do.
 #
 # **Ray Train** (a Python library for clusters) starts the workers itself *and* calls `init_process_group` before your function runs. A program that calls it a second time gets an error. So the demos ask first whether there is a group:
@@ -794,7 +794,7 @@ show_source(measure.largest_batch.largest_batch)
 
 # %% [markdown]
 # **Explain.** Eight tries from 1 to 128, then six to halve the gap from 64 to 128 down to one: about $2 \log_2$ of the batch. What is a try? A *whole update after the first one*. AdamW makes its states in the first `step()`, when the activations are already gone. States and activations are in the memory together
-# only from the second update on, and a batch found by one update is too large: for GPT-2 XL by 8 bytes for each of 1.56 billion parameters, 12.5 GB. If you start the program anew for each try, make two updates. And a try must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
+# only from the second update on. So the first update can need up to 8 bytes less for each parameter, 12.5 GB for GPT-2 XL, and a batch that just fits it is too large. If you restart the program for each try, make two updates. And a try must use the longest sequences that will come. On a GPU "does not fit" is an error of CUDA's allocator. A CPU has no such border and would crowd out other programs, so the demo counts the bytes of all tensors and compares them
 # with a limit that you set. First the peaks of two updates of a small model:
 
 # %%
@@ -838,9 +838,9 @@ figures.lines(
 )
 
 # %% [markdown]
-# The line is straight: each sample adds the same number of bytes. So you need not try: the theory of chapters 3 and 4 gives the same batch, once the demo has added what those chapters leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients, which are there when the last layer's are made. Together they are 1 % here, and of 100 samples 1 % is one sample.
+# The line is straight: each sample adds the same number of bytes. So you need not try: theory gives the same batch. The demo adds what chapters 3 and 4 leave out as small: the means and scales of the norms, a sum for each token and head of attention, and the first gradients of the backward pass. Together they are 1 % here, and 1 % of 100 samples is one sample.
 #
-# The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here it is in small: two ranks, torch's DDP and `fully_shard`, a GPT of 0.8 million parameters, whose states take 13 MB.
+# The benchmark found that FSDP trains GPT-2 XL on those two cards, and that DDP does not. Chapter 9 computed the same: the states alone take 24.9 GB. Here is the same on a small scale: two ranks, torch's DDP and `fully_shard`, and a GPT of 0.8 million parameters, whose states take 13 MB.
 
 # %%
 shared = {}
@@ -855,7 +855,7 @@ assert shared[14, "ddp"] == 0 < shared[14, "fsdp"]
 assert 0 < shared[20, "ddp"] < shared[20, "fsdp"]
 
 # %% [markdown]
-# With 14 MB DDP has no room for a single sample, and FSDP trains six. With 20 MB it is 5 against 11, on each rank. When memory is fullest, DDP holds 13.0 MB beside the activations: weights, gradients and AdamW's two numbers. FSDP holds half of the weights and of AdamW's numbers, 4.9 MB, and 1.7 MB that are gathered for a moment, two layers and what is outside of them; hardly any gradient has come yet. The 6.5 MB that it saves hold nearly six samples of 1.1 MB.
+# With 14 MB DDP has no room for a single sample, and FSDP trains six. With 20 MB it is 5 against 11, on each rank. When memory is fullest, DDP holds 13.0 MB beside the activations: weights, gradients and AdamW's two numbers. FSDP holds half of the weights and of AdamW's numbers, 4.9 MB, and for a moment 1.7 MB of gathered weights: two layers and what lies outside the layers. Hardly any gradients are there yet. So it saves 6.5 MB, room for nearly six samples of 1.1 MB.
 #
 # **Remember**
 # - Double, then halve: $2 \log_2 b$ tries, each a whole update *after the first*, with the longest sequences.

@@ -201,7 +201,7 @@ print(output("nvidia-smi_topo").shown)
 print(output("nvidia-smi_topo_far").shown)
 
 # %% [markdown]
-# A GPU can send through a port without going through the CPU if the path to that port is `PIX` or `PXB`. (This is NCCL's rule for GPUDirect, section 16.4, and not all that GPUDirect needs.)
+# A GPU can send through a port without going through the CPU if the path to that port is `PIX` or `PXB`. (This is NCCL's rule for GPUDirect, which needs more than that: section 16.4.)
 #
 # **Predict.** For how many of the *eight* GPUs is that so?
 
@@ -256,7 +256,7 @@ figures.bars(to_compare, told, "Which of them do you compare?")
 # The data sheet says "900 GB/s". Note 004 compares that with the 32 GB/s of a PCIe slot, but the first counts both directions and the second only one. Before you compare two rates, ask of each: one
 # direction or both, one link or all, bits or bytes?
 #
-# Next, the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) corrects those of a single bit. A row with an error that the code can't correct, or that keeps making errors, is replaced by a spare one at the next reset, which is called **row remapping** (行重映射).
+# Next, the memory. HBM makes errors, and an **error-correcting code** (纠错码, ECC) corrects those of a single bit. A row that has an error which the code can't correct, or the same error again and again, is replaced by a spare one at the next reset. This is called **row remapping** (行重映射).
 
 # %%
 lines = output("nvidia-smi_q_ecc").shown.splitlines()
@@ -316,8 +316,8 @@ print(output("dcgmi_diag_pass").shown)
 print(output("nvidia-smi_r").shown)
 
 # %% [markdown]
-# Read the advice in the last lines: "kill all processes using this device". That is the danger. `-r` itself takes no job away, but whoever follows the advice does, and without `-i` on every GPU of the node. (GPUs that NVLink joins can be reset one by one since Ampere, where switches join them with the Fabric Manager running.
-# Older ones only together: a reset of one fails and names the others. [NVIDIA's manual](https://docs.nvidia.com/deploy/nvidia-smi/).)
+# Read the advice in the last lines: "kill all processes using this device". That is the danger. `-r` itself ends no job, but whoever follows the advice does, and without `-i` on every GPU of the node. (GPUs that NVLink joins can be reset one by one since Ampere; on Ampere's servers with switches the Fabric Manager must run.
+# Older ones can only be reset together: a reset of one fails and names the others. [NVIDIA's manual](https://docs.nvidia.com/deploy/nvidia-smi/).)
 #
 # Nothing in this course runs it. On a shared node it belongs to the administrator, once no job runs there.
 #
@@ -539,7 +539,7 @@ figures.rdma_paths(per_gb)
 #
 # - a card that can do it, with a port that is up: `ibstat`,
 # - memory that stays where it is. The system must not move it elsewhere or to the disk, so it is **locked** (锁定内存): `ulimit -l`,
-# - for GPUDirect, a short path from GPU to card (`topo -m`), and a driver that opens the GPU's memory to the card: the module `nvidia-peermem`, or a kernel and driver with DMA-BUF. PCIe's access control (ACS), which sends such traffic up to the CPU first, must be off.
+# - for GPUDirect, a short path from GPU to card (`topo -m`), and a driver that opens the GPU's memory to the card: the module `nvidia-peermem`, or a kernel and driver with DMA-BUF. PCIe's access control (ACS) sends such traffic up to the CPU first; outside virtual machines it must be off.
 #
 # InfiniBand is a network made for this; RoCE does the same over Ethernet. Note 004 wants eight network cards of 200 Gb/s for eight GPUs "so that all of PCIe's bandwidth can leave the server".
 #
@@ -734,7 +734,7 @@ assert round(6_184_976_384 * 8 / 1e6, 2) == 49_479.81
 # %% [markdown]
 # - `ibv_devinfo`: `active_mtu` is 1024, and the port could do 4096. Packets are a quarter as large, and each has its header.
 # - `rdma link`: `mlx5_0` is ACTIVE and LINK_UP. `mlx5_1` is POLLING: it looks for another side and finds none, so its cable is missing, broken, or ends in a port that is switched off.
-# - `mlnx_perf`: `ib0` is the network interface that carries **IP over InfiniBand**, and the tool prints all counters of its card. `| grep rdma` leaves those of RDMA, packets and bytes, received (rx) and sent (tx); what is gone is traffic of the kernel's IP, and errors. NCCL's messages are in the lines that stay. 49,480 Mbps are all that a port of 50 Gb/s can carry.
+# - `mlnx_perf`: `ib0` is the network interface that carries **IP over InfiniBand**, and the tool prints all counters of its card. `| grep rdma` keeps the packets and bytes that RDMA received (rx) and sent (tx), NCCL's messages among them. It drops the traffic of the kernel's IP, and the errors. 49,480 Mbps are all that a port of 50 Gb/s can carry.
 #
 # The most frequent fault of all is a container without a device. Here is `ibv_devices` with a device, and then without:
 
@@ -953,7 +953,7 @@ for sign in nccl_log.nccl_signs(without_gdr):
     print("\n" + sign.sentence)
 
 # %% [markdown]
-# nccl-tests had shown 33 GB/s, averaged over its sizes. A developer of NCCL missed the word `GDRDMA` in this log and asked whether `nvidia-peermem` was loaded. It was not. With GPUDirect the same nodes reached 93 GB/s at 1 GB (NVIDIA/nccl issue 1412). Nothing had failed and nothing had warned: every byte went through the host's memory.
+# nccl-tests had shown 33 GB/s, averaged over its sizes. A developer of NCCL noticed that this log nowhere says `GDRDMA`, and asked whether `nvidia-peermem` was loaded. It was not. With GPUDirect the same nodes reached 93 GB/s at 1 GB (NVIDIA/nccl issue 1412). Nothing had failed and nothing had warned: every byte went through the host's memory.
 # (If NCCL finds that the card can't reach the GPU's memory, it also says `GPU Direct RDMA Disabled for HCA`.)
 #
 # ### Choosing ports
@@ -982,7 +982,7 @@ figures.chosen_ports(
 #
 # ### The table of nccl-tests
 #
-# `mpirun -np 2 ./all_reduce_perf -b 2M -e 16G -f 2 -g 1` measures NCCL alone, without your program, with one process for each GPU. For that it must have been built by `make MPI=1`. (Otherwise each of the two processes tests its own GPU alone, as one does without `mpirun`, and prints a table that looks real: the list of GPUs above it should name both.) Here it ran on two nodes, with one H100 and four ports of 400 Gb/s in each. The user expected $4 \cdot 50 = 200$ GB/s:
+# `mpirun -np 2 ./all_reduce_perf -b 2M -e 16G -f 2 -g 1` measures NCCL alone, without your program, with one process for each GPU. For that it must have been built with `make MPI=1`. (Otherwise each of the two processes tests its own GPU alone, as one does without `mpirun`, and prints a table that looks real: the list of GPUs above it should name both.) Here it ran on two nodes, with one H100 and four ports of 400 Gb/s in each. The user expected $4 \cdot 50 = 200$ GB/s:
 
 # %%
 print(output("all_reduce_perf").shown)
@@ -1123,7 +1123,7 @@ print(output("py-spy_dump").shown)
 # %% [markdown]
 # Read the first line below each `Thread`. Process 3510 is in `all_reduce`: it waits. Process 3511 is in `forward`, line 4 of your program: the other waits for it. With 64 ranks, look for the one stack that differs.
 #
-# **4. The flight recorder** (飞行记录器). Each rank keeps its last collectives in a ring buffer (`TORCH_FR_BUFFER_SIZE=2000`). With `TORCH_NCCL_DUMP_ON_TIMEOUT=1` the watchdog writes them to a file per rank: `~/.cache/torch/comm_lib_trace_rank_0` and so on, or `FOLDER/trace_0` if you set `TORCH_FR_DUMP_TEMP_FILE=FOLDER/trace_`, which should be a folder that all nodes share. The command `torchfrtrace --prefix trace_ FOLDER` compares the files. PyTorch's tutorial has this example: two ranks make four all-reduces of 3 × 4 numbers each, and rank 0 makes one more, of 4 × 5 numbers, as its third. The tool reports:
+# **4. The flight recorder** (飞行记录器). Each rank keeps its last collectives in a ring buffer (`TORCH_FR_BUFFER_SIZE=2000`). With `TORCH_NCCL_DUMP_ON_TIMEOUT=1` the watchdog writes them to a file per rank: `~/.cache/torch/comm_lib_trace_rank_0` and so on, or `FOLDER/trace_0` if you set `TORCH_FR_DUMP_TEMP_FILE=FOLDER/trace_`. All nodes should share that folder. The command `torchfrtrace --prefix trace_ FOLDER` compares the files. PyTorch's tutorial has this example: two ranks make four all-reduces of 3 × 4 numbers each, and rank 0 makes one more, of 4 × 5 numbers, as its third. The tool reports:
 
 
 # %%

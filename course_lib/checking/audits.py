@@ -79,7 +79,7 @@ class Audit:
         keep(self.because)
 
     def _check_number(self, given: Any) -> None:
-        number = self._number(given)
+        number = number_of(given, self.unit)
         if not is_number(number):
             raise Wrong(f"wants a number ({self.unit}) for 'found', got {described(given)}")
         if same(number, self.found, _CLOSE, self.unit):
@@ -95,13 +95,9 @@ class Audit:
     def sentence(self, answer: Mapping[str, Any]) -> str:
         """The learner's verdict in one sentence, for the records."""
         return (
-            f'"{self.claim}" {VERDICTS[self.verdict]}: {self._number(answer["found"]):.3g} '
+            f'"{self.claim}" {VERDICTS[self.verdict]}: {number_of(answer["found"], self.unit):.3g} '
             f"{self.unit}, because of {answer['because']} ({answer['source']})"
         )
-
-    def _number(self, given: Any) -> Any:
-        """The answer as a number, where it is a text in its unit."""
-        return number_of(given, self.unit)
 
 
 def audit_exercise(

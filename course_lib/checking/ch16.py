@@ -477,7 +477,7 @@ QUIZ = (
         why="SYS_PTRACE is for py-spy; seccomp is docker's filter of system calls.",
     ),
     Question(
-        "NCCL_IB_HCA=mlx5_1 on a node with mlx5_0 to mlx5_15. How many ports are used?",
+        "NCCL_IB_HCA=mlx5_1 on a node with mlx5_0 to mlx5_15. How many devices are used?",
         ("1", "7", "16"),
         answer=1,
         why="Names are prefixes: mlx5_1 and mlx5_10 to mlx5_15.",

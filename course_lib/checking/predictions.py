@@ -9,7 +9,7 @@ from typing import Any
 from course_lib import validation
 from course_lib.checking import prediction_cards, progress
 from course_lib.checking.compared import Compared
-from course_lib.checking.gaps import gap_of, in_words, percent
+from course_lib.checking.gaps import in_words, percent
 from course_lib.checking.helpers import is_number, plain
 from course_lib.notebook import Slot, in_notebook, show_widget
 
@@ -69,23 +69,22 @@ def expect(
         _require_number("within", within, least=0)
     guess = yours or Prediction("")
     name, unit = label or guess.key or "value", unit or guess.unit
-    found = plain(measured)
-    if measured is not ... and not (is_number(found) and math.isfinite(found)):
-        raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
-    if isinstance(theory, EllipsisType) and measured is not ...:
-        _tell(Compared(name, unit, within, {"measured": float(found)}), guess)
+    found = {}
+    if not isinstance(theory, EllipsisType) or measured is ...:
+        _require_number("theory", theory)
+        found["theory"] = plain(theory)
+    if measured is not ...:
+        found["measured"] = plain(measured)
+        if not (is_number(found["measured"]) and math.isfinite(found["measured"])):
+            raise AssertionError(f"{name}: measured must be a finite number, got {measured!r}")
+    compared = Compared(name, unit, within, {column: float(found[column]) for column in found})
+    _tell(compared, guess)
+    if within is None or len(found) == 1:
         return
-    _require_number("theory", theory)
-    assert not isinstance(theory, EllipsisType)
-    if measured is ...:
-        _tell(Compared(name, unit, within, {"theory": float(theory)}), guess)
-        return
-    columns = {"theory": float(theory), "measured": float(found)}
-    _tell(Compared(name, unit, within, columns), guess)
-    if within is not None and abs(found - theory) > within * abs(theory):
+    if abs(found["measured"] - found["theory"]) > within * abs(found["theory"]):
         raise AssertionError(
-            f"{name}: measured {in_words(found, unit)} against predicted "
-            f"{in_words(theory, unit)}, a gap of {percent(gap_of(theory, found))}, where at most "
+            f"{name}: measured {in_words(found['measured'], unit)} against predicted "
+            f"{in_words(found['theory'], unit)}, a gap of {percent(compared.gap)}, where at most "
             f"{100 * within:.3g} % is allowed"
         )
 

@@ -15,7 +15,7 @@ _MEANING = {
     "PIX": "one PCIe switch",
     "PXB": "several PCIe switches",
     "PHB": "the CPU",
-    "NODE": "two bridges of one CPU",
+    "NODE": "two bridges of one NUMA node",
     "SYS": "the link between two NUMA nodes",
 }
 _NAME = re.compile(r"(GPU|NIC|mlx\d_|ib)\d+$|mlx5_\w+$")

@@ -1,8 +1,8 @@
 """The largest batch that fits a limit: tried, doubling and halving, and predicted.
 
-Each try is a whole update, forward, backward and AdamW. With `--limit-mb` it fits if its tensors
-do, on any device; without, on a GPU, if CUDA does not run out of memory. Alone, or under DDP or
-FSDP, where it is the largest batch of each rank and must fit on all of them.
+Each try is a whole update, and not the first, so AdamW has its states. With `--limit-mb` it fits if
+its tensors do, on any device; without, on a GPU, if CUDA does not run out of memory. Alone, or
+under DDP or FSDP, where it is the largest batch of each rank and must fit on all of them.
 Run it with `course demo largest_batch --ranks 2 --technique fsdp --limit-mb 14`.
 """
 
@@ -198,7 +198,7 @@ def wrapped(model: GPT, technique: str, rank: launch.Rank) -> nn.Module:
 
 
 def predicted_bytes(options: Options, batch: int, ranks: int = 1, overhead_bytes: int = 0) -> int:
-    """The theory's peak of the same update, and what it leaves out since large models notice less.
+    """The theory's peak of the same update, plus what it leaves out as small in large models.
 
     Norms keep a mean and a scale of each token, attention a sum of each token and head. When the
     backward pass is inside a layer's MLP, there are gradients of the head, of the MLP's last matrix

@@ -85,10 +85,8 @@ class RunningRank:
         stack = self._folder.stack(self.rank)
         dump = stack.read_text(errors="replace") if stack.exists() else ""
         if dump or self.exit_code is None:
-            stack_text = readable_stack(dump)
-            return Failure(
-                self.rank, self._ended_s, "", stack_text, hung=True, computed_s=self._computed_s
-            )
+            where, used_s = readable_stack(dump), self._computed_s
+            return Failure(self.rank, self._ended_s, "", where, hung=True, computed_s=used_s)
         words = self.output.last_lines()
         cause = explain_output(words)
         return Failure(

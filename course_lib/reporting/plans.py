@@ -133,7 +133,7 @@ def _settings(option: PlannedLayout) -> str:
 
 
 def _others(plans: Sequence[Plan]) -> list[Candidate]:
-    """The planner's fastest under the first assumptions, and the one that loses least under all."""
+    """The planner's fastest under the first assumptions, and the one of least regret."""
     found = {"the fastest": fastest(plans, 1), "the sturdiest": sturdy(plans, 1)}
     return [
         _candidate(name, plans, one.option.layout, one.option.recipe)

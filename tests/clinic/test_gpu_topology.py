@@ -18,7 +18,7 @@ def test_near_ports_and_nvlink_are_no_sign():
 
 def test_far_ports_and_no_nvlink():
     said = [sign.wrong for sign in topology_signs(topology(FAR))]
-    assert said[0] == "GPU0 reaches its nearest port NIC0 over two bridges of one CPU (NODE)"
+    assert said[0] == "GPU0 reaches its nearest port NIC0 over two bridges of one NUMA node (NODE)"
     assert said[-1].startswith("there is no NVLink, and some pairs") and len(said) == 5
 
 

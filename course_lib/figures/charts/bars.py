@@ -8,7 +8,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.key import key, key_height
 from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import named, width_pt
+from course_lib.figures.paper.text import width_pt
 
 _TOP, _ROW, _BAR = 28.0, 25.0, 16.0
 _MARK, _DOT = 14.0, 9.0  # the name of a mark, and a value on a logarithmic axis
@@ -92,7 +92,7 @@ def grouped_bars(
     if missing := [one for one in values if one not in colours]:
         raise ValueError(f"colours lacks {missing[0]!r}: give a colour for each series")
     sentence = "; ".join(
-        f"{name}: " + ", ".join(named(one, told(value)) for one, value in series.items())
+        f"{name}: " + ", ".join(f"{one}: {told(value)}" for one, value in series.items())
         for name, series in rows.items()
     )
     left, room = _between(rows, map(told, every), style.TEXT_PT)

@@ -7,7 +7,7 @@ from course_lib.figures.paper import style
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.key import key, key_height
 from course_lib.figures.paper.picture import WIDTH_PT
-from course_lib.figures.paper.text import named, width_pt
+from course_lib.figures.paper.text import width_pt
 
 _TOP, _BAR, _ROW, _LIMIT = 28.0, 20.0, 28.0, 16.0
 _SIZE = 9.0
@@ -136,7 +136,7 @@ def _pieces(parts: Mapping[str, float], told: Tell, scale: _Scale) -> list[_Piec
     pieces, x = [], scale.left
     for name, size in parts.items():
         width = size * scale.points
-        number = named(name, told(size))
+        number = f"{name}: {told(size)}"  # a name may end in a number
         texts = (number, name) if len(parts) > 1 else (name,)  # the sum stands behind the bar
         words = next((text for text in texts if _has_room(text, x, width, scale.line)), "")
         pieces.append(_Piece(name, x, width, words))
@@ -166,7 +166,7 @@ def _sentence(
     limit: tuple[str, float] | None,
 ) -> str:
     bars = [
-        f"{row}, {ends[row]}: " + ", ".join(named(name, told(size)) for name, size in parts.items())
+        f"{row}, {ends[row]}: " + ", ".join(f"{name}: {told(size)}" for name, size in parts.items())
         for row, parts in rows.items()
     ]
     end = f"; {limit[0]}: {told(limit[1])}" if limit else ""

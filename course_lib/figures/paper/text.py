@@ -17,8 +17,3 @@ def counted(number: int, noun: str) -> str:
 def width_pt(text: str, size: float) -> float:
     """About as wide as `text` is in DejaVu Sans, and a little more."""
     return 0.62 * size * len(text.replace(": ", ":"))  # both together are one letter wide
-
-
-def named(name: str, number: str) -> str:
-    """ "bucket 1: 132,864 B": a name may end in a number, so the two are kept apart."""
-    return f"{name}: {number}"
