@@ -457,7 +457,8 @@ assert round(crossover / 1e6, 2) == 0.90
 # %%
 from course_lib import panels
 
-panels.collectives(operation="all-reduce", ranks=8, size_kib=64, link=hardware.NDR.name)
+ndr = "InfiniBand NDR 400 Gb/s"
+panels.collectives(operation="all-reduce", ranks=8, size_kib=64, link=ndr)
 
 # %%
 small, large = (
