@@ -457,8 +457,7 @@ assert round(crossover / 1e6, 2) == 0.90
 # %%
 from course_lib import panels
 
-ndr = "InfiniBand NDR 400 Gb/s"
-panels.collectives(operation="all-reduce", ranks=8, size_kib=64, link=ndr)
+panels.collectives(ranks=8, size_kib=64, link="InfiniBand NDR 400 Gb/s")
 
 # %%
 small, large = (
