@@ -683,8 +683,8 @@ for name, (micro_batch, recompute) in answers.items():
         llama, 8, 4096, mask="causal", attention="flash", recompute=recompute
     )
     print(
-        f"{name:<27}{work.hardware_flop / work.model_flop:.3f} × FLOP; with gaps and "
-        f"overhead {on_each[-1] / 1e9:5.1f} GB on each of 16, or {needed[-1]} cards of 80 GB"
+        f"{name:<27}{work.hardware_flop / work.model_flop:.3f} × FLOP; with gaps and overhead "
+        f"{on_each[-1] / 1e9:5.1f} GB on each of 16, or {needed[-1]} cards"
     )
 figures.stacked_bars(
     {
