@@ -76,23 +76,39 @@ def keeps_fp32(job: Job) -> bool:
     return job.recipe.master_copy or job.recipe.parameters == "fp32"
 
 
-def left_to_program(job: Job, *names: str) -> str:
-    """The line on settings of the plan for which the engine's file has no words."""
-    values = {
-        "micro_batch": job.layout.micro_batch,
-        "sequence": job.sequence,
-        "recompute": job.recipe.recompute,
-        "optimizer": job.recipe.optimizer,
-        "attention": job.recipe.attention,
-    }
-    return "the program itself has to set: " + ", ".join(f"{name} {values[name]}" for name in names)
+def every(job: Job, minutes: int = 30) -> int:
+    """So many updates take about `minutes`, as predicted: the interval of checkpoints."""
+    return max(1, round(60 * minutes / step_time(job).total_s))
 
 
-def on_each_node(job: Job, command: str) -> list[str]:
-    """The lines that say how to start it."""
-    if job.cluster.nodes == 1:
-        return [f"start it: {command}"]
-    return [f"on each node: {command}", "HEAD is the first node's name, PORT a free port there"]
+# What a script needs and no plan knows, each in a variable, which sbatch and srun hand on.
+_STRICT = 'set -euo pipefail\ncd "$(dirname "$0")"\n'
+CHECKPOINTS = {"CHECKPOINTS": "a folder for checkpoints that all nodes see; the run resumes there"}
+OPTIONAL = ("STEPS: updates of the run, 100 without it",)
+
+
+def script(
+    job: Job, model: str, engine: str, body: str, *, file: str, needs: Mapping[str, str],
+    more: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """A script for each node, which names at its head what must be given, and insists on it."""
+    known = {**needs, **CHECKPOINTS}
+    nodes = job.cluster.nodes
+    start = f"start it: bash {file}"
+    if nodes > 1:
+        start = f"start it: sbatch plan.sbatch bash {file} (plan.sbatch: --emit slurm)"
+    lines = [
+        *more,
+        start,
+        "to fill in, as variables (export NAME=...), paths in full:",
+        *(f"- {name}: {what}" for name, what in known.items()),
+        *(f"- {line}" for line in OPTIONAL),
+    ]
+    if nodes > 1:
+        lines.append("- HEAD, PORT: where all nodes meet; plan.sbatch and trainjob.yaml set them")
+        known |= {"HEAD": "the name of the first node", "PORT": "a free port there"}
+    insist = "".join(f': "${{{name}:?{what.split(";")[0]}}}"\n' for name, what in known.items())
+    return f"#!/bin/bash\n{head(job, model, engine, lines)}{_STRICT}{insist}{body}"
 
 
 def rendezvous(job: Job) -> str:
@@ -101,4 +117,5 @@ def rendezvous(job: Job) -> str:
     command = f"torchrun --nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
     if cluster.nodes == 1:
         return f"{command} --standalone"
-    return f'{command} --rdzv-backend=c10d --rdzv-endpoint="$HEAD:$PORT"'
+    meeting = '--rdzv-id="${SLURM_JOB_ID:-plan}" --rdzv-backend=c10d'
+    return f'{command} {meeting} --rdzv-endpoint="$HEAD:$PORT"'

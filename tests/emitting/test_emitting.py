@@ -26,7 +26,8 @@ ENGINES = ("torchtitan", "megatron", "deepspeed", "accelerate")
 def test_each_engine_runs_its_plans_and_refuses_the_others(engine, name):
     job, engines = PLANS[name]
     if engine in engines.split():
-        assert len(emitting.files(engine, job, name)) == 1
+        made = emitting.files(engine, job, name)
+        assert [file for file in made if file.endswith(".sh")] == [f"{engine}.sh"]
         return
     with pytest.raises(ValueError, match=r"cannot run [^:]+: .+; take another layout or engine$"):
         emitting.files(engine, job, name)
@@ -36,7 +37,12 @@ def test_each_engine_runs_its_plans_and_refuses_the_others(engine, name):
 def test_each_file_begins_with_the_plan_and_its_predictions(target):
     name = next(name for name, (_, can) in PLANS.items() if target in can or target not in ENGINES)
     job = JOBS[name]
-    (text,) = emitting.files(target, job, "llama").values()
+    for text in emitting.files(target, job, "llama").values():
+        check_head(text, job)
+
+
+def check_head(text, job):
+    """The first lines, and that all are short and plain."""
     lines = text.removeprefix("#!/bin/bash\n").splitlines()
     nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
     sizes = f"{job.layout.global_batch:,} sequences of {job.sequence:,} tokens"
@@ -54,7 +60,7 @@ def test_torchtitans_file_says_what_torchtitan_keeps():
     """Eager logits, and under a pipeline what was sent: more than planned, here too much."""
 
     def line(job):
-        (text,) = emitting.files("torchtitan", job, "").values()
+        text, *_ = emitting.files("torchtitan", job, "").values()
         return text.split("# predicted with what torchtitan keeps: ")[1].split("\n")[0]
 
     job = JOBS["70b interleaved fsdp"]
@@ -75,7 +81,7 @@ def test_torchtitans_file_says_what_torchtitan_keeps():
 
 def test_a_models_name_starts_no_line_of_its_own():
     for target in emitting.TARGETS[:2]:
-        (text,) = emitting.files(target, JOBS["70b"], "a\nrm -r b\r\nc").values()
+        text, *_ = emitting.files(target, JOBS["70b"], "a\nrm -r b\r\nc").values()
         assert "# a rm -r b c on 8 x 8 H100-SXM" in text
 
 
@@ -154,13 +160,14 @@ NO_WORDS = {
 
 
 def said(engine, job):
-    """The file without its first lines, which show the plan; or that it is refused."""
+    """The files without what shows the plan or comes from its time; or that it is refused."""
     try:
-        (text,) = emitting.files(engine, job, "").values()
+        texts = emitting.files(engine, job, "").values()
     except ValueError as refusal:
         return f"refused: {refusal}"
-    behind = text.split("# written for")[1].splitlines()
-    return "\n".join(line for line in behind if not line.startswith("# predicted"))
+    behind = [line for text in texts for line in text.split("# written for")[1].splitlines()]
+    timed = ("# predicted", "    --save-interval", "SAVE_EVERY", "            interval=")
+    return "\n".join(line for line in behind if not line.startswith(timed))
 
 
 def changed(job, name, value):
@@ -289,14 +296,14 @@ def test_the_demo_runs_no_other_plan(change):
 def test_the_files_are_of_their_languages(name):
     job, engines = PLANS[name]
     for target in ("slurm", "trainjob", *engines.split()):
-        ((file, text),) = emitting.files(target, job, name).items()
-        kind = file.rpartition(".")[2]
-        if kind == "yaml":
-            assert isinstance(yaml.safe_load(text), dict)
-        elif kind == "py":
-            ast.parse(text)
-        elif kind in ("sh", "sbatch"):
-            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        for file, text in emitting.files(target, job, name).items():
+            kind = file.rpartition(".")[2]
+            if kind == "yaml":
+                assert isinstance(yaml.safe_load(text), dict)
+            elif kind == "py":
+                ast.parse(text)
+            elif kind in ("sh", "sbatch"):
+                subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 # --- the folder -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ SMALL = "--layers 4 --hidden 32 --heads 4 --ffn 128 --vocab 128 --context 16"
 @pytest.fixture
 def script(tmp_path):
     def write(job, old="", new=""):
-        (text,) = emitting.files("slurm", job, "a model").values()
+        text, *_ = emitting.files("slurm", job, "a model").values()
         assert old in text
         path = tmp_path / "plan.sbatch"
         path.write_text(text.replace(old, new), encoding="utf-8")
