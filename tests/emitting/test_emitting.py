@@ -138,7 +138,7 @@ RECIPE_CHANGES = {
 # What an engine's own code decides, and no setting of a plan's file could change.
 ITS_OWN = {
     *("keep_gathered", "keep_outputs", "gradient_life", "update", "fused_norms", "fused_swiglu"),
-    *("repeat_kv", "imbalance", "gathered_units", "gradient_as_bucket_view"),
+    *("repeat_kv", "imbalance", "gradient_as_bucket_view"),
 }
 # Where one engine has no words for what another has.
 NO_WORDS = {
@@ -151,6 +151,7 @@ NO_WORDS = {
     *((engine, name) for engine in ("deepspeed", "accelerate") for name in (
         "schedule", "virtual_stages", "group", "stage_layers",
     )),
+    *((engine, "gathered_units") for engine in ("torchtitan", "megatron", "accelerate")),
     *(("deepspeed", "sequence_parallel"), ("torchtitan", "ep")),
     # Gradients of FSDP are reduced and kept in fp32.
     *((engine, name) for engine in ("torchtitan", "accelerate") for name in (

@@ -47,6 +47,13 @@ def test_deepspeed_reads_what_was_planned(name, read):
     assert found.grad_accum_dtype == ("bf16" if precision(job) == "bf16" else None)
     assert found.zero_config.reduce_bucket_size == 500_000_000
     assert found.zero_config.param_persistence_threshold == 100_000  # its default
+    if layout.zero_stage == 3:  # two layers, the embedding and the head, as in the plan's memory
+        shape = job.shape
+        ends = shape.embedding_parameters().total + shape.head_parameters().total
+        layer = shape.layer_parameters(0).total
+        assert found.zero_config.max_live_parameters == 2 * layer + ends
+        assert found.zero_config.prefetch_bucket_size == layer
+        assert found.zero_config.max_reuse_distance == 0
 
 
 def test_other_precisions_and_offloading_are_read(read):
@@ -85,7 +92,9 @@ def test_stage_0_has_an_optimizer_for_what_is_emitted_and_for_nothing_else(recip
     if recipe in ("megatron-18", "accumulate-20"):
         with pytest.raises(ValueError, match="its stage 0 sums gradients in the precision of"):
             emitting.files("deepspeed", job, "")
-        text, *_ = emitting.files("deepspeed", replace(job, recipe=RECIPES["mixed-16"]), "").values()
+        text, *_ = emitting.files(
+            "deepspeed", replace(job, recipe=RECIPES["mixed-16"]), ""
+        ).values()
         with pytest.raises(RuntimeError, match="unsupported mix"):
             optimizer_check(read(text.replace('dtype": "bf16"', 'dtype": "fp32"'), 8))
         return

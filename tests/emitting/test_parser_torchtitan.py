@@ -10,12 +10,14 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from course_lib import emitting
 from course_lib.emitting.head import precision
+from course_lib.theory.inputs.constants import of_shape
 from course_lib.theory.inputs.job import Job
 
 pytest.importorskip("torchtitan")
 pytest.importorskip("triton", reason="triton is missing: torchtitan imports it on a CPU, too")
 from torchtitan.config import ConfigManager
 from torchtitan.distributed import ParallelDims
+from torchtitan.hf_datasets.text_datasets import DATASETS
 
 pytestmark = pytest.mark.engine("torchtitan", "triton")
 PLANS = of("torchtitan")
@@ -31,6 +33,7 @@ def read(tmp_path, monkeypatch):
         line = ["--module", "titan_plan", "--config", "planned", *arguments]
         return ConfigManager().parse_args(line)
 
+    monkeypatch.setenv("DATA", "/data/*.jsonl")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return load
@@ -61,6 +64,7 @@ def test_torchtitan_reads_what_was_planned(name, read):
     assert steps == layout.accumulation
     assert (training.global_batch_size, training.seq_len) == (layout.global_batch, job.sequence)
     assert training.mixed_precision_param == {"bf16": "bfloat16", "fp32": "float32"}[precision(job)]
+    assert config.checkpoint.enable and DATASETS[config.dataloader.dataset].path == "/data/*.jsonl"
     full = type(config.activation_checkpoint).__qualname__ == "FullAC.Config"
     assert full == (job.recipe.recompute == "full")
 
@@ -76,6 +80,11 @@ def test_its_model_is_that_of_the_plan(name, read):
         model = spec.build()
     counted = sum(p.numel() for p in model.parameters())
     assert counted == job.shape.parameters().total
+    its = of_shape(job.shape)
+    first = spec.layers[0]
+    assert first.attention.rope.theta == its["rope_theta"]
+    norms = (first.attention_norm, first.ffn_norm, spec.norm)
+    assert {norm.eps for norm in norms} == {its["rms_norm_eps"]}
     assert spec.get_nparams_and_flops(model, job.sequence)[0] == counted
 
 
