@@ -63,13 +63,20 @@ def main():
     accelerator.end_training()
 """
 _WHOLE = "model = built()"
-# Only the first rank makes the values, in its host's memory, and hands them out.
+# Only the first rank makes the values, in its host's memory, and hands them out. The others' are
+# never touched, and so take no memory; they must be there, since accelerate knows an optimizer's
+# weights by their addresses.
 _ONCE = """\
 if accelerator.is_main_process:
         model = built()
     else:
         with init_empty_weights(include_buffers=False):
-            model = built()"""
+            model = built()
+        for module in model.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                empty = torch.nn.Parameter(torch.empty_like(weight, device="cpu"))
+                setattr(module, name, empty)
+        model.tie_weights()"""
 _CUT = """\
 model = AutoModelForCausalLM.from_pretrained(
         os.environ["MODEL"],
@@ -104,7 +111,9 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
     first = head(job, model, VERSION, more)
     where = ' --machine_rank "${NODE:-$SLURM_NODEID}"'
     where += ' --main_process_ip "$HEAD" --main_process_port "$PORT"'
-    where = where if job.cluster.nodes > 1 else ""
+    also = {"NODE": "the number of this node from 0, where neither Slurm nor a TrainJob counts"}
+    if job.cluster.nodes == 1:
+        where, also = "", {}
     body = f'accelerate launch --config_file {FILE}{where} \\\n    {PROGRAM} "$@"\n'
     needs = dict(NEEDS)
     if layout.tp > 1:
@@ -113,7 +122,7 @@ def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
     return {
         FILE: first + text,
         PROGRAM: first + code,
-        SCRIPT: script(job, model, VERSION, body, file=SCRIPT, needs=needs),
+        SCRIPT: script(job, model, VERSION, body, file=SCRIPT, needs=needs, also=also),
     }
 
 

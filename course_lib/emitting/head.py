@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -81,34 +82,36 @@ def every(job: Job, minutes: int = 30) -> int:
     return max(1, round(60 * minutes / step_time(job).total_s))
 
 
-# What a script needs and no plan knows, each in a variable, which sbatch and srun hand on.
-_STRICT = 'set -euo pipefail\ncd "$(dirname "$0")"\n'
-CHECKPOINTS = {"CHECKPOINTS": "a folder for checkpoints that all nodes see; the run resumes there"}
-OPTIONAL = ("STEPS: updates of the run, 100 without it",)
+# What every script needs and no plan knows, each in a variable, which sbatch and srun hand on.
+_CHECKPOINTS = "a folder for checkpoints that all nodes see; the run resumes there"
+_STEPS = "updates of the run, 100 without it"
+_MEETING = {"HEAD": "the name of the first node", "PORT": "a free port there"}
+_BY_ITSELF = "; plan.sbatch and trainjob.yaml set it"
 
 
 def script(
     job: Job, model: str, engine: str, body: str, *, file: str, needs: Mapping[str, str],
-    more: Sequence[str] = (),
+    also: Mapping[str, str] = MappingProxyType({}), more: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """A script for each node, which names at its head what must be given, and insists on it."""
-    known = {**needs, **CHECKPOINTS}
-    nodes = job.cluster.nodes
+    """A script for each node. What `needs` lists it insists on, `also` is for some runs.
+
+    The list stands at its head; what is behind a semicolon stands only there.
+    """
+    needs = {**needs, "CHECKPOINTS": _CHECKPOINTS}
     start = f"start it: bash {file}"
-    if nodes > 1:
+    if job.cluster.nodes > 1:
+        needs |= {name: f"{what}{_BY_ITSELF}" for name, what in _MEETING.items()}
         start = f"start it: sbatch plan.sbatch bash {file} (plan.sbatch: --emit slurm)"
+    listed = {**needs, **also, "STEPS": _STEPS}
     lines = [
         *more,
         start,
         "to fill in, as variables (export NAME=...), paths in full:",
-        *(f"- {name}: {what}" for name, what in known.items()),
-        *(f"- {line}" for line in OPTIONAL),
+        *(f"- {name}: {what}" for name, what in listed.items()),
     ]
-    if nodes > 1:
-        lines.append("- HEAD, PORT: where all nodes meet; plan.sbatch and trainjob.yaml set them")
-        known |= {"HEAD": "the name of the first node", "PORT": "a free port there"}
-    insist = "".join(f': "${{{name}:?{what.split(";")[0]}}}"\n' for name, what in known.items())
-    return f"#!/bin/bash\n{head(job, model, engine, lines)}{_STRICT}{insist}{body}"
+    insist = [f': "${{{name}:?{what.split(";")[0]}}}"\n' for name, what in needs.items()]
+    strict = ["set -euo pipefail\n", 'cd "$(dirname "$0")"\n', *insist]
+    return f"#!/bin/bash\n{head(job, model, engine, lines)}{''.join(strict)}{body}"
 
 
 def rendezvous(job: Job) -> str:

@@ -49,11 +49,12 @@ _NEEDS = {
     "MEGATRON": "a clone of github.com/NVIDIA/Megatron-LM at core_v0.19.2",
     "DATA": "mock for a first run; else the prefix of .bin and .idx from tools/preprocess_data.py",
 }
+_ALSO = {"TOKENIZER": "unless DATA is mock: a Hugging Face tokenizer, its name or its folder"}
 _OWN = """\
 if [ "$DATA" = mock ]; then
     data=(--mock-data --tokenizer-type NullTokenizer)
 else
-    : "${TOKENIZER:?a Hugging Face tokenizer or its folder}"
+    : "${TOKENIZER:?a Hugging Face tokenizer, its name or its folder}"
     # Several prefixes with their weights are a mixture: "0.3 a 0.7 b".
     data=(--data-path $DATA --data-cache-path "$CHECKPOINTS/index")
     data+=(--tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER")
@@ -85,7 +86,7 @@ plan=(
     "$MEGATRON/pretrain_gpt.py" "${{model[@]}}" "${{plan[@]}}" "${{data[@]}}" "${{run[@]}}" "$@"
 """
     more = list(_notes(job, constants))
-    return {FILE: script(job, model, VERSION, body, file=FILE, needs=_NEEDS, more=more)}
+    return {FILE: script(job, model, VERSION, body, file=FILE, needs=_NEEDS, also=_ALSO, more=more)}
 
 
 def _notes(job: Job, constants: Constants) -> Iterator[str]:

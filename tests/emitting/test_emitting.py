@@ -12,8 +12,10 @@ from plans import FSDP, JOBS, PLANS
 from course_lib import emitting
 from course_lib.demos import three_d
 from course_lib.emitting import course, folder, head
+from course_lib.theory.inputs.constants import CONSTANTS, of_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import MIXED_16, RECIPES
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.step.step_time import step_time
@@ -248,6 +250,108 @@ def test_every_size_of_a_mixture_is_in_megatrons_file(change):
     assert said("megatron", job) != said(
         "megatron", replace(job, shape=replace(job.shape, **change))
     )
+
+
+# --- what a model computes beyond its sizes ----------------------------------------------------
+
+
+def test_the_constants_of_every_preset_are_known():
+    assert set(CONSTANTS) == set(MODELS)
+    assert all({"rms_norm_eps", "layer_norm_epsilon"} & set(its) for its in CONSTANTS.values())
+
+
+def megatrons(constants, shape=None):
+    """The flags of a model, without the notes at the head."""
+    job = JOBS["8b hybrid zero-1" if shape is None else "mixtral"]
+    job = job if shape is None else replace(job, shape=replace(job.shape, **shape))
+    return emitting.files("megatron", job, "", constants)["megatron.sh"]
+
+
+STRETCHED = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("constants", "shape", "flags"),
+    [
+        (CONSTANTS["llama3-8b"], None, "rotary-base 500000/norm-epsilon 1e-05"),
+        (CONSTANTS["llama3.1-8b"], None, "use-rope-scaling/rope-scaling-factor 8.0"),
+        ({"rope_theta": 1e6, "rms_norm_eps": 1e-6}, None, "rotary-base 1000000/norm-epsilon 1e-06"),
+        ({"partial_rotary_factor": 0.5}, None, "rotary-percent 0.5"),
+        (CONSTANTS["mixtral-8x7b"], {}, "moe-aux-loss-coeff 0.02/moe-router-dtype fp32"),
+        ({"norm_topk_prob": False}, {}, "moe-router-pre-softmax"),
+        ({"norm_topk_prob": True}, {"top_k": 1}, "moe-router-pre-softmax"),
+        (CONSTANTS["deepseek-v3"], {}, "moe-router-enable-expert-bias/moe-router-num-groups 8"),
+    ],
+)
+def test_megatron_is_told_what_the_model_computes(constants, shape, flags):
+    text = megatrons(constants, shape)
+    assert all(f"    --{flag}\n" in text for flag in flags.split("/"))
+    other = megatrons({"rms_norm_eps": 1e-5}, None if shape is None else {})
+    assert not any(f"    --{flag}\n" in other for flag in flags.split("/")[:1])
+
+
+@pytest.mark.parametrize(
+    ("constants", "words"),
+    [
+        ({}, "no preset has this model: rotary base, norm epsilon and router are the defaults"),
+        ({"model_type": "gemma"}, "gemma computes more than is written here"),
+        ({"rope_scaling": STRETCHED}, "rotary positions are not stretched here, as by yarn"),
+    ],
+)
+def test_what_a_file_leaves_out_is_said_at_its_head(constants, words):
+    for target, job in (("megatron", JOBS["70b"]), ("torchtitan", JOBS["7b zero-3"])):
+        text, *_ = emitting.files(target, job, "", constants).values()
+        assert f"# {words}" in text
+    assert words not in megatrons(CONSTANTS["llama3-8b"])
+
+
+def test_a_configuration_names_its_constants_in_old_and_new_words():
+    old = {"rope_theta": 5e5, "rope_scaling": CONSTANTS["llama3.1-8b"]["rope_scaling"]}
+    new = {"rope_parameters": {"rope_theta": 5e5, **old["rope_scaling"]}}
+    for values in (old, new):
+        its = of_configuration({"rms_norm_eps": 1e-5, "eos_token_id": 2, **values})
+        assert (its["rope_theta"], its["rope_scaling"]["factor"]) == (5e5, 8.0)
+        assert set(its) == {"rms_norm_eps", "rope_theta", "rope_scaling"}
+    plain = {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}
+    assert of_configuration(plain) == {"rope_theta": 1e4}
+
+
+# --- what must be given -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["8b hsdp", "70b", "7b zero-2"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_script_names_what_is_missing_and_starts_with_it(engine, name, tmp_path):
+    """Its list is complete: with all of it the launcher is reached, without one it never is."""
+    job, engines = PLANS[name]
+    if engine not in engines.split():
+        return
+    folder.write(emitting.files(engine, job, name), tmp_path)
+    for launcher in ("torchrun", "accelerate"):
+        (tmp_path / launcher).write_text('#!/bin/bash\nprintf "%s\\n" "$PWD" "$@"\n')
+        (tmp_path / launcher).chmod(0o755)
+    text = (tmp_path / f"{engine}.sh").read_text()
+    names = re.findall(r"^# - ([A-Z]+): ", text, re.MULTILINE)
+    given = {each: f"<{each}>" for each in names} | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    if job.cluster.nodes > 1:
+        assert {"HEAD", "PORT"} < set(names)
+        given["SLURM_NODEID"] = "1"
+
+    def start(without=None):
+        own = {name: value for name, value in given.items() if name != without}
+        command = ["bash", str(tmp_path / f"{engine}.sh"), "--more"]
+        return subprocess.run(command, env=own, capture_output=True, text=True, cwd="/")
+
+    started = start()
+    assert started.returncode == 0, started.stderr
+    place, *words = started.stdout.splitlines()
+    assert place == str(tmp_path) and words[-1] == "--more"
+    if job.cluster.nodes > 1:
+        assert "<HEAD>" in started.stdout and "<PORT>" in started.stdout
+    for each in set(names) - {"STEPS", "NODE"}:
+        missing = start(without=each)
+        assert missing.returncode != 0 and missing.stdout == ""
+        assert f"{each}: " in missing.stderr and missing.stderr.count("\n") == 1
 
 
 # --- the programs -----------------------------------------------------------------------------

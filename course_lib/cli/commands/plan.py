@@ -126,7 +126,9 @@ def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
     from course_lib.emitting.folder import write
 
     if arguments.to is None:
-        return "\n".join(files.values()).removesuffix("\n")
+        several = len(files) > 1
+        titled = (f"==> {name} <==\n{text}" if several else text for name, text in files.items())
+        return "\n".join(titled).removesuffix("\n")
     return "\n".join(f"wrote {path}" for path in write(files, Path(arguments.to)))
 
 
