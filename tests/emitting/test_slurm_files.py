@@ -108,15 +108,3 @@ def test_a_plan_that_no_demo_trains_asks_for_a_command(slurm, script, tmp_path):
     command += [f"--output={tmp_path}/hosts", f"--chdir={tmp_path}", str(path)]
     slurm.run([*command, "printenv", "SLURMD_NODENAME"])
     assert sorted((tmp_path / "hosts").read_text().split()) == ["n1", "n2"]
-
-
-def test_at_its_time_limit_a_job_goes_back_into_the_queue(slurm, script, tmp_path):
-    """The signal is that of --signal; the second start ends by itself."""
-    path, starts = script(DEMO), tmp_path / "starts"
-    once = f'echo x >> {starts}; test "${{SLURM_RESTART_COUNT:-0}}" -gt 0 || sleep 100'
-    command = ["sbatch", "--parsable", "--partition=debug", "--gpus-per-node=0"]
-    sent = slurm.run([*command, f"--chdir={tmp_path}", str(path), "bash", "-c", once])
-    wait_until(starts.exists)
-    slurm.run(["scancel", "--batch", "--signal=USR1", sent.stdout.strip()])
-    wait_until(lambda: not slurm.jobs())
-    assert starts.read_text() == "x\n" * 4  # two nodes, twice
