@@ -227,20 +227,23 @@ expect(2 + 2 * 8, label="agents and ranks", yours=processes)
 figures.nodes_and_ranks(nodes=2, processes=8)
 
 # %% [markdown]
-# Here it is option by option. The last three are not in the script; a job that can resume needs them as well.
+# Here it is option by option. The last two are not in the script; a job that can resume needs them as well.
 #
 # | option | what it does | if it is wrong |
 # |---|---|---|
 # | `--ntasks-per-node=1` | Slurm starts **one** agent on each node | with 8, sixteen agents start; the first two meet, perhaps on one node, whose 8 GPUs then have 16 ranks; the others wait until they give up |
 # | `--gpus-per-node=8` | the GPUs that the job gets on each node | left out: no GPU is yours; where Slurm hides what is not yours, torch finds none |
 # | `--exclusive` | whole nodes, with all cores | left out: a task gets one core unless you ask for more, and eight ranks and their data loaders share it. (If you ask with `--cpus-per-task`, give it to `srun` as well: since Slurm 22.05 `srun` doesn't take it over from `sbatch`.) |
+# | `--time=04:00:00` | when Slurm ends the job | left out: the limit of the partition, often an hour or a week |
+# | `--signal=B:USR1@120`, `--requeue` | two minutes before that, the script hears of it, and puts the job back into the queue; so it does after a lost node | left out: the run ends, and somebody has to submit it again |
 # | `HEAD=$(hostname)` | the first node's name, since the script itself runs only there | left out: the endpoint would name no machine, so `set -u` ends the script |
 # | `--nnodes=2` | how many agents must meet before anything starts; `1:2` allows either | too many: it waits for a node that never comes |
 # | `--nproc-per-node=8` | ranks that each agent starts, one for each GPU | |
 # | `--rdzv-backend=c10d` | meet at a store of PyTorch's own; nothing else to install | |
 # | `--rdzv-endpoint=$HEAD:$PORT` | where: the same on all nodes, so the *first* node's name | `localhost`: each node waits alone, and gives up after ten minutes |
-# | `-m course_lib.demos three_d …` | the program, unchanged: yours goes here | |
 # | `--rdzv-id=$SLURM_JOB_ID` | the name of the meeting | two jobs at one endpoint with one name meet each other |
+# | `--kill-on-bad-exit=1` | one agent that fails ends the others | left out: they wait for it until a timeout, and all GPUs with them |
+# | `-m course_lib.demos three_d …` | the program, unchanged: yours goes here | |
 # | `--max-restarts=3` | how often all ranks may be started again | 0, the default: one failure ends the job |
 # | `--tee 3` | marks each line that a rank prints with its local rank, and keeps the lines in files as well | left out: 16 ranks print into one stream, and nobody knows which of them printed a line. Errors are told apart even so: each line of an uncaught exception begins with `[rank3]:`, and torchrun ends with the rank, host and exit code of the first failure |
 #
@@ -1268,17 +1271,16 @@ assert round(behind.progress, 2) == 0.94
 # course plan llama3-8b --gpu H100-SXM --nodes 2 --batch 64 --emit deepspeed
 # ```
 #
-# This command takes the fastest layout, here FSDP on all 16 GPUs, and prints:
+# This command takes the fastest layout, here FSDP on all 16 GPUs, and prints three files: the configuration, the program, and a script that starts it on each node. This is the script:
 
 # %%
 sixteen = Layout(dp=16, zero_stage=3, accumulation=4)
 llama = models.MODELS["llama3-8b"]
 planned = Job(llama, Recipe(), sixteen, two_nodes, sequence=8192)
-for text in emitting.files("deepspeed", planned, "llama3-8b").values():
-    print("\n".join(text.splitlines()[:10]), "\n…")
+print(emitting.files("deepspeed", planned, "llama3-8b")["deepspeed.sh"])
 
 # %% [markdown]
-# The first lines say what the plan predicts, and which parts of it this file cannot express. `--emit` also knows `slurm`, `trainjob`, `torchtitan`, `megatron` and `accelerate`. The tests of the course read each of these files by the engine's own parser.
+# The first lines say what the plan predicts. The list below them is all that you must give; the script ends at once, with one sentence, if something is missing. `sbatch plan.sbatch bash deepspeed.sh` starts it, with `plan.sbatch` from `--emit slurm`. There is a reason for a script: `$HEAD` and `$PORT` have values only on the nodes. On a command line your login shell would replace them, by nothing. `--emit` also knows `slurm`, `trainjob`, `torchtitan`, `megatron` and `accelerate`. The tests of the course read each of these files by the engine's own parser.
 #
 # Before 1,024 GPUs start, you can run one of the 1,024 ranks on your laptop. PyTorch has a process group that only pretends: every collective returns at once, with whatever is in the buffer. With tensors that have a shape and no memory, the real FSDP2 and tensor-parallel
 # code of that rank runs, and its states and its collectives can be counted. This is a **rehearsal** (演练). It tells you nothing about times or losses, and everything about what is kept and sent.

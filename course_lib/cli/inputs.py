@@ -1,8 +1,8 @@
 """The options that commands share about the theory's inputs: each is added and read here."""
 
 import argparse
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,11 +67,15 @@ _RECIPE_FLAGS = {
 
 @dataclass(frozen=True)
 class Model:
-    """A model with its name in words; `not_counted`: what its shape leaves out."""
+    """A model with its name in words; `not_counted`: what its shape leaves out.
+
+    `constants`: the numbers and functions that change no size.
+    """
 
     name: str
     shape: "TransformerShape"
     not_counted: tuple[str, ...] = ()
+    constants: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def notes(self) -> str:
@@ -120,6 +124,7 @@ def model(arguments: argparse.Namespace) -> Model:
 
 def _named(arguments: argparse.Namespace) -> Model:
     """The model as it is published."""
+    from course_lib.theory.inputs.constants import CONSTANTS
     from course_lib.theory.inputs.huggingface import read_configuration
     from course_lib.theory.inputs.models import MODELS
     from course_lib.theory.inputs.models import model as preset
@@ -130,9 +135,10 @@ def _named(arguments: argparse.Namespace) -> Model:
         raise ValueError(f"model is missing: give the path of a config.json, or one of {names}")
     name = spelled(text, MODELS)
     if name in MODELS or not _is_path(text):
-        return Model(name, preset(name))
+        return Model(name, preset(name), constants=CONSTANTS.get(name, {}))
     read = read_configuration(text)
-    return Model(f"{text} ({read.model_type})", read.shape, read.not_counted)
+    name = f"{text} ({read.model_type})"
+    return Model(name, read.shape, read.not_counted, read.constants)
 
 
 def _is_path(text: str) -> bool:

@@ -1,28 +1,32 @@
 """The files of a plan: one job in, the settings of the engine that runs it out.
 
-A target is a module of this room with `files(job, model)`, which returns the files' texts by name.
-What an engine cannot do is refused in one sentence; what its file has no words for, but the program
-can still do, stands in the comment at its head. Nothing here imports an engine.
+A target is a module of this room with `files(job, model, constants)`: the files' texts by name.
+What an engine cannot do is refused in one sentence. What a user must give before the first run, and
+what the files leave open, stands in the comment at the head. Nothing here imports an engine.
 """
 
 from collections.abc import Iterable
 from importlib import import_module
 
+from course_lib.theory.inputs.constants import Constants, of_shape
 from course_lib.theory.inputs.job import Job
 from course_lib.validation import choice
 
 TARGETS = ("slurm", "trainjob", "torchtitan", "megatron", "deepspeed", "accelerate")
 
 
-def files(target: str, job: Job, model: str) -> dict[str, str]:
+def files(target: str, job: Job, model: str, constants: Constants | None = None) -> dict[str, str]:
     """The files for one target by name; `model` is what the job's shape is called.
+
+    `constants`: what it computes beyond its sizes; None: as the preset with these sizes.
 
     Raises ValueError for an unknown target, for a layout that leaves GPUs of the cluster idle, and
     for one that the engine cannot run.
     """
     choice("emit", target, TARGETS)
     job.layout.check_world(job.cluster.world)
-    made: dict[str, str] = import_module(f"{__name__}.{target}").files(job, model)
+    known = of_shape(job.shape) if constants is None else constants
+    made: dict[str, str] = import_module(f"{__name__}.{target}").files(job, model, known)
     return made
 
 

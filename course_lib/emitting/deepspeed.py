@@ -11,29 +11,72 @@ from course_lib.emitting.head import (
     as_its_stage_does,
     head,
     keeps_fp32,
-    left_to_program,
-    on_each_node,
     precision,
     refuse,
     rendezvous,
+    script,
 )
+from course_lib.emitting.training import NEEDS, RECOMPUTE, program, reasons
+from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import PRECISION_BYTES
+from course_lib.theory.memory.states import local_parameters
 
 VERSION = "DeepSpeed 0.19.8"
-FILE = "deepspeed.hjson"
+FILE, SCRIPT, PROGRAM = "deepspeed.hjson", "deepspeed.sh", "train_deepspeed.py"
+_MAIN = """\
+def main():
+    deepspeed.init_distributed()
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    check()
+    torch.manual_seed(0)
+    with deepspeed.zero.Init(config_dict_or_path="{file}", enabled={sharded}):
+        model = built()
+{values}{recompute}    optimizer = optimizer_of(model.parameters())
+    engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, config="{file}")
+    state = engine.load_checkpoint(CHECKPOINTS)[1] or {{}}
+    for step in range(state.get("step", 0), STEPS):
+        for ids in batches(step, rank, ranks):
+            ids = ids.to(engine.device)
+            loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+            engine.backward(loss)
+            engine.step()
+        if rank == 0:
+            print(f"update {{step + 1}}: loss {{loss.item():.4f}}", flush=True)
+        if (step + 1) % SAVE_EVERY == 0 or step + 1 == STEPS:
+            engine.save_checkpoint(CHECKPOINTS, client_state={{"step": step + 1}})
+"""
+# Each module was cut as soon as it was made, before transformers could give it its first values.
+_VALUES = """\
+    for module in model.modules():
+        own = list(module.parameters(recurse=False))
+        with deepspeed.zero.GatheredParameters(own, modifier_rank=0):
+            if rank == 0:
+                model._init_weights(module)
+"""
 
 
-def files(job: Job, model: str) -> dict[str, str]:
-    """`deepspeed.hjson`. Raises ValueError for what DeepSpeed's configuration has no words for."""
+def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
+    """`deepspeed.hjson`, its program and its script; ValueError for what they have no words for."""
     _check(job)
-    more = [
-        *on_each_node(job, f"{rendezvous(job)} train.py"),
-        f'in train.py: deepspeed.initialize(model=model, optimizer=optimizer, config="{FILE}")',
-        left_to_program(job, "sequence", "recompute", "optimizer", "attention"),
-    ]
     text = json.dumps(_settings(job), indent=2)
-    return {FILE: f"{head(job, model, VERSION, more)}{text}\n"}
+    sharded, full = job.layout.zero_stage == 3, job.recipe.recompute == "full"
+    code = program(
+        job,
+        "import deepspeed",
+        _MAIN,
+        file=FILE,
+        sharded=sharded,
+        values=_VALUES if sharded else "",
+        recompute=RECOMPUTE if full else "",
+    )
+    first = head(job, model, VERSION, [f"started by {SCRIPT}"])
+    body = f'{rendezvous(job)} \\\n    {PROGRAM} "$@"\n'
+    return {
+        FILE: f"{first}{text}\n",
+        PROGRAM: f"{first}{code}",
+        SCRIPT: script(job, model, VERSION, body, file=SCRIPT, needs=NEEDS),
+    }
 
 
 def _check(job: Job) -> None:
@@ -59,6 +102,7 @@ def _check(job: Job) -> None:
             "it offloads the optimizer of stages 1, 2 and 3": (
                 recipe.offload != "none" and not layout.zero_stage
             ),
+            **reasons(job),
         },
     )
 
@@ -70,6 +114,7 @@ def _settings(job: Job) -> dict[str, Any]:
         layout.micro_batch,
         layout.accumulation,
         ranks=layout.dp,
+        clip=1.0,
         offload=recipe.offload == "optimizer",
     )
     zero = settings["zero_optimization"]
@@ -78,8 +123,25 @@ def _settings(job: Job) -> dict[str, Any]:
     for name in ("reduce_bucket_size", "allgather_bucket_size"):
         zero[name] = 500_000_000
     zero.pop("stage3_param_persistence_threshold", None)
+    if layout.zero_stage == 3:
+        zero |= _gathered(job)
+    if recipe.optimizer == "adamw-8bit":
+        settings["zero_allow_untested_optimizer"] = True
     if precision(job) != "fp32":
         settings[precision(job)] = {"enabled": True}
         sums = "fp32" if recipe.accumulated_bytes == PRECISION_BYTES["fp32"] else precision(job)
         settings["data_types"] = {"grad_accum_dtype": sums}
     return settings
+
+
+def _gathered(job: Job) -> dict[str, int]:
+    """As many weights at a time as the plan's memory has room for: DeepSpeed's own limits are
+    numbers that fit some model. Those of a layer are dropped after each pass.
+    """
+    local = local_parameters(job.shape)
+    layer, ahead = local.layer_dense + local.layer_experts, job.recipe.gathered_units - 1
+    return {
+        "stage3_max_live_parameters": (1 + ahead) * layer + local.ends_dense,
+        "stage3_prefetch_bucket_size": ahead * layer,
+        "stage3_max_reuse_distance": 0,
+    }

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
@@ -76,23 +77,41 @@ def keeps_fp32(job: Job) -> bool:
     return job.recipe.master_copy or job.recipe.parameters == "fp32"
 
 
-def left_to_program(job: Job, *names: str) -> str:
-    """The line on settings of the plan for which the engine's file has no words."""
-    values = {
-        "micro_batch": job.layout.micro_batch,
-        "sequence": job.sequence,
-        "recompute": job.recipe.recompute,
-        "optimizer": job.recipe.optimizer,
-        "attention": job.recipe.attention,
-    }
-    return "the program itself has to set: " + ", ".join(f"{name} {values[name]}" for name in names)
+def every(job: Job, minutes: int = 30) -> int:
+    """So many updates take about `minutes`, as predicted: the interval of checkpoints."""
+    return max(1, round(60 * minutes / step_time(job).total_s))
 
 
-def on_each_node(job: Job, command: str) -> list[str]:
-    """The lines that say how to start it."""
-    if job.cluster.nodes == 1:
-        return [f"start it: {command}"]
-    return [f"on each node: {command}", "HEAD is the first node's name, PORT a free port there"]
+# What every script needs and no plan knows, each in a variable, which sbatch and srun hand on.
+_CHECKPOINTS = "a folder for checkpoints that all nodes see; the run resumes there"
+_STEPS = "updates of the run, 100 without it"
+_MEETING = {"HEAD": "the name of the first node", "PORT": "a free port there"}
+_BY_ITSELF = "; plan.sbatch and trainjob.yaml set it"
+
+
+def script(
+    job: Job, model: str, engine: str, body: str, *, file: str, needs: Mapping[str, str],
+    also: Mapping[str, str] = MappingProxyType({}), more: Sequence[str] = (),
+) -> str:  # fmt: skip
+    """A script for each node. What `needs` lists it insists on, `also` is for some runs.
+
+    The list stands at its head; what is behind a semicolon stands only there.
+    """
+    needs = {**needs, "CHECKPOINTS": _CHECKPOINTS}
+    start = f"start it: bash {file}"
+    if job.cluster.nodes > 1:
+        needs |= {name: f"{what}{_BY_ITSELF}" for name, what in _MEETING.items()}
+        start = f"start it: sbatch plan.sbatch bash {file} (plan.sbatch: --emit slurm)"
+    listed = {**needs, **also, "STEPS": _STEPS}
+    lines = [
+        *more,
+        start,
+        "to fill in, as variables (export NAME=...), paths in full:",
+        *(f"- {name}: {what}" for name, what in listed.items()),
+    ]
+    insist = [f': "${{{name}:?{what.split(";")[0]}}}"\n' for name, what in needs.items()]
+    strict = ["set -euo pipefail\n", 'cd "$(dirname "$0")"\n', *insist]
+    return f"#!/bin/bash\n{head(job, model, engine, lines)}{''.join(strict)}{body}"
 
 
 def rendezvous(job: Job) -> str:
@@ -101,4 +120,5 @@ def rendezvous(job: Job) -> str:
     command = f"torchrun --nnodes={cluster.nodes} --nproc-per-node={cluster.gpus_per_node}"
     if cluster.nodes == 1:
         return f"{command} --standalone"
-    return f'{command} --rdzv-backend=c10d --rdzv-endpoint="$HEAD:$PORT"'
+    meeting = '--rdzv-id="${SLURM_JOB_ID:-plan}" --rdzv-backend=c10d'
+    return f'{command} {meeting} --rdzv-endpoint="$HEAD:$PORT"'

@@ -5,17 +5,18 @@ github.com/NVIDIA/Megatron-LM at core_v0.19.2; core_v0.16.1 reads it as well.
 """
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from course_lib.emitting.head import (
     as_its_stage_does,
-    head,
+    every,
     keeps_fp32,
-    on_each_node,
     precision,
     refuse,
     rendezvous,
+    script,
 )
+from course_lib.theory.inputs.constants import Constants, stretching, untold
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.shape import TransformerShape
 
@@ -29,45 +30,69 @@ _OPTIMIZERS = {
     "momentum": ("sgd", {}),
 }
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
-# Not of the plan: what lets a first run start at once.
+# Not of the plan: what a first run starts with, as in NVIDIA's own examples.
 _RUN = {
-    "mock-data": True,
-    "tokenizer-type": "NullTokenizer",
-    "train-iters": 100,
     "lr": 3e-4,
-    "lr-decay-style": "constant",
+    "min-lr": 3e-5,
+    "lr-decay-style": "cosine",
+    "lr-warmup-fraction": 0.01,
+    "weight-decay": 0.1,
+    "adam-beta2": 0.95,
+    "clip-grad": 1.0,
+    "eval-interval": 1000,
+    "eval-iters": 32,
+    "log-interval": 1,
+    "log-throughput": True,
+    "distributed-timeout-minutes": 60,
 }
+_NEEDS = {
+    "MEGATRON": "a clone of github.com/NVIDIA/Megatron-LM at core_v0.19.2",
+    "DATA": "mock for a first run; else the prefix of .bin and .idx from tools/preprocess_data.py",
+}
+_ALSO = {"TOKENIZER": "unless DATA is mock: a Hugging Face tokenizer, its name or its folder"}
+_OWN = """\
+if [ "$DATA" = mock ]; then
+    data=(--mock-data --tokenizer-type NullTokenizer)
+else
+    : "${TOKENIZER:?a Hugging Face tokenizer, its name or its folder}"
+    # Several prefixes with their weights are a mixture: "0.3 a 0.7 b".
+    data=(--data-path $DATA --data-cache-path "$CHECKPOINTS/index")
+    data+=(--tokenizer-type HuggingFaceTokenizer --tokenizer-model "$TOKENIZER")
+fi
+run=(
+    --train-iters "${STEPS:-100}"
+    --save "$CHECKPOINTS" --load "$CHECKPOINTS"
+"""
 
 
-def files(job: Job, model: str) -> dict[str, str]:
+def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
     """`megatron.sh`. Raises ValueError for what Megatron-LM cannot run."""
     _check(job)
-    more = [
-        "in a clone of Megatron-LM",
-        *on_each_node(job, f"bash {FILE}"),
-        f"the vocabulary is padded to a multiple of {128 * job.layout.tp}",
-        "data, steps and learning rate are not of the plan: change the last list",
-    ]
     if _by_fsdp(job):
         connections = "unset CUDA_DEVICE_MAX_CONNECTIONS"  # which Megatron's FSDP insists on
     else:
         connections = "export CUDA_DEVICE_MAX_CONNECTIONS=1"  # and its tp and cp on this
-    script = f"""\
-set -euo pipefail
+    body = f"""\
 {connections}
 model=(
-{_listed(_model(job))}
+{_listed({**_model(job), **_constants(job.shape, constants)})}
 )
 plan=(
 {_listed({**_degrees(job), **_pipeline(job), **_states(job), **_recompute(job)})}
 )
-run=(
-{_listed(_RUN)}
+{_OWN}{_listed({"save-interval": every(job), **_RUN})}
 )
 {rendezvous(job)} \\
-    pretrain_gpt.py "${{model[@]}}" "${{plan[@]}}" "${{run[@]}}" "$@"
+    "$MEGATRON/pretrain_gpt.py" "${{model[@]}}" "${{plan[@]}}" "${{data[@]}}" "${{run[@]}}" "$@"
 """
-    return {FILE: f"#!/bin/bash\n{head(job, model, VERSION, more)}{script}"}
+    more = list(_notes(job, constants))
+    return {FILE: script(job, model, VERSION, body, file=FILE, needs=_NEEDS, also=_ALSO, more=more)}
+
+
+def _notes(job: Job, constants: Constants) -> Iterator[str]:
+    yield f"the vocabulary is padded to a multiple of {128 * job.layout.tp}"
+    yield "steps and learning rates are not of the plan: the last list has a first run's"
+    yield from untold(constants, "llama3" if job.shape.mla is None else "yarn")
 
 
 def _listed(arguments: Arguments) -> str:
@@ -150,7 +175,7 @@ def _model(job: Job) -> Arguments:
         "swiglu": shape.mlp == "swiglu",
         "disable-bias-linear": not shape.biases,
         "add-qkv-bias": shape.qkv_biases and not shape.biases,
-        "qk-layernorm": shape.qk_norm == "head",
+        "qk-layernorm": shape.qk_norm == "head" or shape.mla is not None,  # of the latents
         "untie-embeddings-and-output-weights": not shape.tied_embeddings,
         **_latent(shape),
         **_experts(shape),
@@ -171,6 +196,58 @@ def _latent(shape: TransformerShape) -> Arguments:
         "qk-pos-emb-head-dim": mla.rope_dim,
         "v-head-dim": mla.value_dim,
     }
+
+
+# What the entries of a configuration are called here; what isn't is of other kinds of models.
+_FLAGS = {
+    "rope_theta": "rotary-base",
+    "partial_rotary_factor": "rotary-percent",
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps"), "norm-epsilon"),
+}
+_ROUTER_FLAGS = {
+    "scoring_func": "moe-router-score-function",
+    "n_group": "moe-router-num-groups",
+    "topk_group": "moe-router-group-topk",
+    "routed_scaling_factor": "moe-router-topk-scaling-factor",
+    "router_aux_loss_coef": "moe-aux-loss-coeff",
+    "aux_loss_alpha": "moe-aux-loss-coeff",
+}
+_YARN_FLAGS = {
+    "factor": "rotary-scaling-factor",
+    "mscale": "mscale",
+    "mscale_all_dim": "mscale-all-dim",
+}
+
+
+def _constants(shape: TransformerShape, constants: Constants) -> Arguments:
+    """What the model computes beyond its sizes."""
+
+    def called(names: Mapping[str, str], its: Constants) -> Arguments:
+        return {flag: its[key] for key, flag in names.items() if key in its}
+
+    found = dict(called(_FLAGS, constants))
+    if "rotary-base" in found:
+        found["rotary-base"] = round(constants["rope_theta"])  # it reads a whole number
+    scaling, kind = stretching(constants)
+    if shape.mla is not None:
+        found["rope-type"] = "yarn" if kind == "yarn" else "rope"
+        found |= called(_YARN_FLAGS, scaling)
+    elif kind == "llama3":
+        found |= {"use-rope-scaling": True, "rope-scaling-factor": scaling["factor"]}
+    if shape.experts:
+        biased = constants.get("topk_method") == "noaux_tc"
+        # It takes the softmax of the chosen ones, which sums to 1, unless told to choose first.
+        first = not constants.get("norm_topk_prob", True) or shape.top_k == 1
+        found |= called(_ROUTER_FLAGS, constants)
+        found |= {
+            "moe-router-dtype": "fp32",
+            "moe-router-pre-softmax": first and constants.get("scoring_func") != "sigmoid",
+            "moe-router-enable-expert-bias": biased,
+            "moe-router-load-balancing-type": (
+                "seq_aux_loss" if constants.get("seq_aux") else "aux_loss"
+            ),
+        }
+    return found
 
 
 def _experts(shape: TransformerShape) -> Arguments:
@@ -231,7 +308,13 @@ def _states(job: Job) -> Arguments:
     """Precision, optimizer, and which ranks keep what."""
     layout, recipe = job.layout, job.recipe
     name, more = _OPTIMIZERS[recipe.optimizer]
-    sharding: Arguments = {"use-distributed-optimizer": layout.zero_stage > 0}
+    exchanges = layout.dp * layout.cp > 1
+    sharding: Arguments = {
+        "use-distributed-optimizer": layout.zero_stage > 0,
+        # The plan's time takes for granted that messages of dp hide behind computing.
+        "overlap-grad-reduce": exchanges,
+        "overlap-param-gather": exchanges and layout.zero_stage > 0,
+    }
     if layout.shard_groups > 1:
         sharding = {**sharding, "num-distributed-optimizer-instances": layout.shard_groups}
     if _by_fsdp(job):
@@ -240,6 +323,10 @@ def _states(job: Job) -> Arguments:
             "use-megatron-fsdp": True,
             "data-parallel-sharding-strategy": _SHARDING[layout.zero_stage],
             "ckpt-format": "fsdp_dtensor",
+            # Recommended in docs/user-guide/features/megatron_fsdp.md: no rank ever holds the whole
+            # model, and gradients are added up without a factor, which is applied once at the end.
+            "init-model-with-meta-device": layout.zero_stage == 3,
+            "calculate-per-token-loss": True,
         }
     return {
         "bf16": precision(job) == "bf16",

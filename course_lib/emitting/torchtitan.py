@@ -10,21 +10,23 @@ from typing import Any
 
 from course_lib.emitting.head import (
     as_its_stage_does,
+    every,
     head,
     keeps_fp32,
-    on_each_node,
     precision,
     predicted,
     refuse,
     rendezvous,
+    script,
 )
+from course_lib.theory.inputs.constants import Constants, stretching, untold
 from course_lib.theory.inputs.frameworks import as_framework_does
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.theory.memory.peak import worst_stage
 
 VERSION = "torchtitan 0.3.0"
-FILE = "titan_plan.py"
+FILE, SCRIPT = "titan_plan.py", "torchtitan.sh"
 # Names of torch.distributed.pipelining; any other order of passes is not one of these.
 _SCHEDULES = {
     "1f1b": "1F1B",
@@ -36,17 +38,36 @@ _RECOMPUTE = {"none": "None", "full": "FullAC.Config()", "operators": "Selective
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 
 
-def files(job: Job, model: str) -> dict[str, str]:
-    """`titan_plan.py`. Raises ValueError for what torchtitan cannot run."""
+_NEEDS = {
+    "DATA": "JSON lines with a text each, as one file or a pattern: /data/*.jsonl",
+    "TOKENIZER": "a folder with a Hugging Face tokenizer",
+}
+
+
+def files(job: Job, model: str, constants: Constants) -> dict[str, str]:
+    """`titan_plan.py` and `torchtitan.sh`. Raises ValueError for what torchtitan cannot run."""
     _check(job)
-    return {FILE: head(job, model, VERSION, list(_notes(job))) + _code(job)}
+    run = {
+        "hf_assets_path": '"$TOKENIZER"',
+        "dump_folder": '"$CHECKPOINTS"',
+        "training.steps": '"${STEPS:-100}"',
+    }
+    given = " ".join(f"--{name}={value}" for name, value in run.items())
+    body = f"""\
+export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" PYTORCH_ALLOC_CONF=expandable_segments:True
+{rendezvous(job)} \\
+    -m torchtitan.train --module titan_plan --config planned {given} "$@"
+"""
+    more = list(_notes(job, constants))
+    return {
+        FILE: head(job, model, VERSION, more) + _code(job, constants),
+        SCRIPT: script(job, model, VERSION, body, file=SCRIPT, needs=_NEEDS),
+    }
 
 
-def _notes(job: Job) -> Iterator[str]:
-    yield "in the folder of this file"
-    command = f"{rendezvous(job)} -m torchtitan.train --module titan_plan --config planned"
-    yield from on_each_node(job, command)
-    yield "learning rate, data and tokenizer are not of the plan: give them behind --config planned"
+def _notes(job: Job, constants: Constants) -> Iterator[str]:
+    yield f"read by {SCRIPT}; the learning rate is not of the plan"
+    yield from untold(constants, "llama3")
     if job.recipe.master_copy:
         yield "weights and gradients are fp32 shards here, not 16-bit ones with an fp32 copy"
     if job.layout.pp > 1 and job.layout.reduces != "update":
@@ -122,25 +143,30 @@ def _of_the_model(shape: TransformerShape) -> dict[str, bool]:
     }
 
 
-def _code(job: Job) -> str:
+def _code(job: Job, constants: Constants) -> str:
     shape, recipe = job.shape, job.recipe
     loss = "CrossEntropyLoss.Config(global_vocab_size=VOCAB)"
     if recipe.loss == "chunked":
         loss = f"ChunkedLossWrapper.Config(loss_fn={loss}, num_chunks={recipe.loss_chunks})"
     embedding = "_EMBEDDING_SKIP_INIT" if shape.tied_embeddings else "_EMBEDDING_INIT"
     return f"""\
+import os
+
+from datasets import load_dataset
+from torchtitan.components.checkpoint import CheckpointManager
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 from torchtitan.config import ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
 from torchtitan.distributed.pipeline_parallel import pipeline_llm
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+from torchtitan.hf_datasets import DatasetConfig
+from torchtitan.hf_datasets.text_datasets import DATASETS, HuggingFaceTextDataLoader
 from torchtitan.models import llama3
 from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
 
-VOCAB, WIDTH = {shape.vocab}, {shape.hidden}
+VOCAB, WIDTH, EPSILON = {shape.vocab}, {shape.hidden}, {constants.get("rms_norm_eps", 1e-5)}
 
 
 def layers(first: int, behind: int) -> list[str]:
@@ -151,12 +177,30 @@ CHUNKS = [
 {_chunks(job)}]
 
 
+def texts(files: str):
+    return load_dataset("json", data_files=files, split="train", streaming=True)
+
+
+def text(line: dict) -> str:
+    return line["text"]
+
+
+DATASETS["planned"] = DatasetConfig(
+    path=os.environ.get("DATA", ""), loader=texts, sample_processor=text
+)
+
+
 def planned() -> Trainer.Config:
     return Trainer.Config(
         model_spec=model_spec(),
         loss={loss},
         optimizer=default_adamw(lr=3e-4),
-        dataloader=HuggingFaceTextDataLoader.Config(dataset="c4_test"),
+        dataloader=HuggingFaceTextDataLoader.Config(dataset="planned"),
+        checkpoint=CheckpointManager.Config(
+            enable=True,
+            interval={every(job)},  # half an hour, as predicted
+            last_save_model_only=False,
+        ),
         training=TrainingConfig(
 {_arguments(_training(job))}
         ),
@@ -181,6 +225,17 @@ def model_spec() -> ModelSpec:
 
 
 def model() -> llama3.Llama3Model.Config:
+    layers = llama3._build_llama3_layers(
+        n_layers={shape.layers},
+        dim=WIDTH,
+        n_heads={shape.heads},
+        n_kv_heads={shape.kv_heads},
+        hidden_dim={shape.ffn},
+        rope=ComplexRoPE.Config({_rotary(job, constants)}),
+        attn_backend="flex",
+    )
+    for layer in layers:
+        layer.attention_norm.eps = layer.ffn_norm.eps = EPSILON
     return llama3.Llama3Model.Config(
         dim=WIDTH,
         vocab_size=VOCAB,
@@ -188,21 +243,30 @@ def model() -> llama3.Llama3Model.Config:
         tok_embeddings=Embedding.Config(
             num_embeddings=VOCAB, embedding_dim=WIDTH, param_init=llama3.{embedding}
         ),
-        norm=RMSNorm.Config(normalized_shape=WIDTH, param_init=llama3._NORM_INIT),
+        norm=RMSNorm.Config(
+            normalized_shape=WIDTH, eps=EPSILON, param_init=llama3._NORM_INIT
+        ),
         lm_head=Linear.Config(
             in_features=WIDTH, out_features=VOCAB, param_init=llama3._output_linear_init(WIDTH)
         ),
-        layers=llama3._build_llama3_layers(
-            n_layers={shape.layers},
-            dim=WIDTH,
-            n_heads={shape.heads},
-            n_kv_heads={shape.kv_heads},
-            hidden_dim={shape.ffn},
-            rope=ComplexRoPE.Config(dim={shape.head_width}, max_seq_len={job.sequence}),
-            attn_backend="flex",
-        ),
+        layers=layers,
     )
 """
+
+
+def _rotary(job: Job, constants: Constants) -> str:
+    """The arguments of its rotary positions; Llama 3.1's stretching has other names there."""
+    settings: dict[str, float | str] = {
+        "dim": job.shape.head_width,
+        "max_seq_len": job.sequence,
+        "theta": float(constants.get("rope_theta", 10_000)),
+    }
+    scaling, kind = stretching(constants)
+    if kind == "llama3":
+        names = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        settings |= {"scaling": "llama", "scaling_factor": scaling["factor"]}
+        settings |= {name: scaling[name] for name in names if name in scaling}
+    return ", ".join(f"{name}={value!r}" for name, value in settings.items())
 
 
 def _arguments(settings: dict[str, Any]) -> str:

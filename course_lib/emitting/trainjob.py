@@ -4,32 +4,75 @@ Fields: trainer.kubeflow.org/v1alpha1, as of Trainer 2.3. The runtime `torch-dis
 torchrun through variables (PET_NNODES, …) how many nodes there are and where they meet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from course_lib.emitting.course import program
 from course_lib.emitting.head import commented, head
+from course_lib.theory.inputs.constants import Constants
 from course_lib.theory.inputs.job import Job
 
 VERSION = "Kubeflow Trainer 2.3, trainer.kubeflow.org/v1alpha1"
 FILE = "trainjob.yaml"
 # Whoever has a registry names the image; it needs torch and what the command runs.
-IMAGE = "course:latest"
+IMAGE, CLAIM, FOLDER = "course:latest", "course", "/plan"
 # What device plugins call the chips that are not NVIDIA's.
 _RESOURCES = {"MI300X": "amd.com/gpu", "TPUv5p": "google.com/tpu"}
+# Of the host, for each GPU: ranks and the workers that load data for them.
+_CORES, _GIB = 12, 96
 
 
-def files(job: Job, model: str) -> dict[str, str]:
+def files(job: Job, model: str, _constants: Constants) -> dict[str, str]:
     """`trainjob.yaml`: a pod for each node of the cluster."""
-    found = program(job)
-    more = [f"kubectl create -f {FILE}, with {IMAGE} an image that holds the program"]
+    found, cluster = program(job), job.cluster
+    gpus = cluster.gpus_per_node
+    chip = _RESOURCES.get(cluster.accelerator.name, "nvidia.com/gpu")
+    more = [
+        f"kubectl create -f {FILE}",
+        "to fill in:",
+        f"- image: {IMAGE} stands for one with the program and all that it imports",
+        f"- claimName: {CLAIM} stands for a PersistentVolumeClaim (ReadWriteMany) with scripts, "
+        f"data and checkpoints, which each pod sees as {FOLDER}",
+        f"- cpu and memory: {_CORES} cores and {_GIB} GiB a GPU; what the nodes have to give",
+        f"- {chip}: as the device plugin of the cluster calls the GPUs",
+    ]
+    if cluster.nodes > 1:
+        more += [
+            f"- RDMA: add the adapters to requests and limits as the cluster calls them, such as "
+            f"rdma/ib: {gpus}; without them NCCL takes TCP, many times slower than planned",
+        ]
     if not found:
-        more.append("train.py stands for the program: no demo of the course runs this plan")
-    sizes = {"nodes": job.cluster.nodes, "processes": job.cluster.gpus_per_node}
-    chip = job.cluster.accelerator.name
-    gpus = {_RESOURCES.get(chip, "nvidia.com/gpu"): job.cluster.gpus_per_node}
-    text = train_job("plan", found or ["train.py"], **sizes, resources=gpus)
+        more += [
+            f"- ENGINE: the script in {FOLDER} that starts it: megatron.sh of --emit megatron, ...",
+            "- env: what the head of that script asks for; HEAD, PORT and NODE are set",
+        ]
+    text = train_job(
+        "plan",
+        ["torchrun", *found] if found else ["bash", "-c", _SCRIPT],
+        nodes=cluster.nodes,
+        processes=gpus,
+        resources={"cpu": _CORES * gpus, "memory": f"{_GIB * gpus}Gi", chip: gpus},
+        env={} if found else _ENV,
+        claim=CLAIM,
+    )
     return {FILE: head(job, model, VERSION, more) + text}
+
+
+# The variables by which Kubeflow tells torchrun where the pods meet.
+_SCRIPT = (
+    f'cd {FOLDER} && HEAD="$PET_MASTER_ADDR" PORT="$PET_MASTER_PORT" NODE="$PET_NODE_RANK" '
+    'exec bash "$ENGINE"'
+)
+_ENV = {
+    "ENGINE": "megatron.sh",
+    "MEGATRON": "/opt/megatron-lm",
+    "MODEL": f"{FOLDER}/model",
+    "DATA": "mock",
+    "TOKENIZER": f"{FOLDER}/tokenizer",
+    "CHECKPOINTS": f"{FOLDER}/checkpoints",
+    "NCCL_DEBUG": "WARN",
+}
 
 
 def demo_files(name: str, argv: Sequence[str], ranks: int) -> dict[str, str]:
@@ -41,38 +84,54 @@ def demo_files(name: str, argv: Sequence[str], ranks: int) -> dict[str, str]:
         f"{IMAGE}: an image with torch and this course, pip install . in its repository",
     ]
     program = ["-m", "course_lib.demos", name, *argv]
-    text = train_job(name, program, nodes=1, processes=ranks, resources={"cpu": ranks})
+    command = ["torchrun", *program]
+    text = train_job(name, command, nodes=1, processes=ranks, resources={"cpu": ranks})
     return {FILE: commented(lines) + text}
 
 
 def train_job(
     name: str,
-    program: Sequence[str],
+    command: Sequence[str],
     *,
     nodes: int,
     processes: int,
-    resources: dict[str, int],
+    resources: Mapping[str, int | str],
+    env: Mapping[str, str] = MappingProxyType({}),
+    claim: str = "",
 ) -> str:
-    """The manifest that runs torchrun with `program` on nodes × processes ranks."""
+    """The manifest that runs `command` in a pod for each node; `claim`: a volume at FOLDER."""
     import yaml
 
+    volumes: list[Any] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
+    if claim:
+        volumes.append({"name": "plan", "persistentVolumeClaim": {"claimName": claim}})
+        mounts.append({"name": "plan", "mountPath": FOLDER})
+    amounts = {kind: str(amount) for kind, amount in resources.items()}
+    trainer: dict[str, Any] = {
+        "image": IMAGE,
+        "numNodes": nodes,
+        "numProcPerNode": processes,
+        "command": list(command),
+        "resourcesPerNode": {"requests": amounts, "limits": dict(amounts)},
+    }
+    if env:
+        trainer["env"] = [{"name": key, "value": value} for key, value in env.items()]
+    # Ranks of a pod talk through /dev/shm, of which Kubernetes gives 64 MB.
+    pod = {"volumes": volumes, "containers": [{"name": "node", "volumeMounts": mounts}]}
+    pods = {"template": {"spec": {"template": {"spec": pod}}}}
+    patch = {"template": {"spec": {"replicatedJobs": [{"name": "node", **pods}]}}}
     job: dict[str, Any] = {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
         "metadata": {"generateName": f"{name.replace('_', '-')}-"},
         "spec": {
             "runtimeRef": {"name": "torch-distributed"},
-            "trainer": {
-                "image": IMAGE,
-                "numNodes": nodes,
-                "numProcPerNode": processes,
-                "command": ["torchrun", *program],
-                "resourcesPerNode": {
-                    "requests": {kind: str(count) for kind, count in resources.items()},
-                    "limits": {kind: str(count) for kind, count in resources.items()},
-                },
-            },
+            "trainer": trainer,
+            "runtimePatches": [
+                {"manager": "trainer.kubeflow.org/kubeflow-sdk", "trainingRuntimeSpec": patch}
+            ],
         },
     }
-    text: str = yaml.safe_dump(job, sort_keys=False)
+    text: str = yaml.safe_dump(job, sort_keys=False, width=200)
     return text

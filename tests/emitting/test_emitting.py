@@ -12,8 +12,10 @@ from plans import FSDP, JOBS, PLANS
 from course_lib import emitting
 from course_lib.demos import three_d
 from course_lib.emitting import course, folder, head
+from course_lib.theory.inputs.constants import CONSTANTS, of_configuration
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import MIXED_16, RECIPES
 from course_lib.theory.memory.peak import worst_stage
 from course_lib.theory.step.step_time import step_time
@@ -26,7 +28,8 @@ ENGINES = ("torchtitan", "megatron", "deepspeed", "accelerate")
 def test_each_engine_runs_its_plans_and_refuses_the_others(engine, name):
     job, engines = PLANS[name]
     if engine in engines.split():
-        assert len(emitting.files(engine, job, name)) == 1
+        made = emitting.files(engine, job, name)
+        assert [file for file in made if file.endswith(".sh")] == [f"{engine}.sh"]
         return
     with pytest.raises(ValueError, match=r"cannot run [^:]+: .+; take another layout or engine$"):
         emitting.files(engine, job, name)
@@ -36,7 +39,12 @@ def test_each_engine_runs_its_plans_and_refuses_the_others(engine, name):
 def test_each_file_begins_with_the_plan_and_its_predictions(target):
     name = next(name for name, (_, can) in PLANS.items() if target in can or target not in ENGINES)
     job = JOBS[name]
-    (text,) = emitting.files(target, job, "llama").values()
+    for text in emitting.files(target, job, "llama").values():
+        check_head(text, job)
+
+
+def check_head(text, job):
+    """The first lines, and that all are short and plain."""
     lines = text.removeprefix("#!/bin/bash\n").splitlines()
     nodes, gpus = job.cluster.nodes, job.cluster.gpus_per_node
     sizes = f"{job.layout.global_batch:,} sequences of {job.sequence:,} tokens"
@@ -54,7 +62,7 @@ def test_torchtitans_file_says_what_torchtitan_keeps():
     """Eager logits, and under a pipeline what was sent: more than planned, here too much."""
 
     def line(job):
-        (text,) = emitting.files("torchtitan", job, "").values()
+        text, *_ = emitting.files("torchtitan", job, "").values()
         return text.split("# predicted with what torchtitan keeps: ")[1].split("\n")[0]
 
     job = JOBS["70b interleaved fsdp"]
@@ -75,7 +83,7 @@ def test_torchtitans_file_says_what_torchtitan_keeps():
 
 def test_a_models_name_starts_no_line_of_its_own():
     for target in emitting.TARGETS[:2]:
-        (text,) = emitting.files(target, JOBS["70b"], "a\nrm -r b\r\nc").values()
+        text, *_ = emitting.files(target, JOBS["70b"], "a\nrm -r b\r\nc").values()
         assert "# a rm -r b c on 8 x 8 H100-SXM" in text
 
 
@@ -132,7 +140,7 @@ RECIPE_CHANGES = {
 # What an engine's own code decides, and no setting of a plan's file could change.
 ITS_OWN = {
     *("keep_gathered", "keep_outputs", "gradient_life", "update", "fused_norms", "fused_swiglu"),
-    *("repeat_kv", "imbalance", "gathered_units", "gradient_as_bucket_view"),
+    *("repeat_kv", "imbalance", "gradient_as_bucket_view"),
 }
 # Where one engine has no words for what another has.
 NO_WORDS = {
@@ -145,6 +153,7 @@ NO_WORDS = {
     *((engine, name) for engine in ("deepspeed", "accelerate") for name in (
         "schedule", "virtual_stages", "group", "stage_layers",
     )),
+    *((engine, "gathered_units") for engine in ("torchtitan", "megatron", "accelerate")),
     *(("deepspeed", "sequence_parallel"), ("torchtitan", "ep")),
     # Gradients of FSDP are reduced and kept in fp32.
     *((engine, name) for engine in ("torchtitan", "accelerate") for name in (
@@ -154,13 +163,14 @@ NO_WORDS = {
 
 
 def said(engine, job):
-    """The file without its first lines, which show the plan; or that it is refused."""
+    """The files without what shows the plan or comes from its time; or that it is refused."""
     try:
-        (text,) = emitting.files(engine, job, "").values()
+        texts = emitting.files(engine, job, "").values()
     except ValueError as refusal:
         return f"refused: {refusal}"
-    behind = text.split("# written for")[1].splitlines()
-    return "\n".join(line for line in behind if not line.startswith("# predicted"))
+    behind = [line for text in texts for line in text.split("# written for")[1].splitlines()]
+    timed = ("# predicted", "    --save-interval", "SAVE_EVERY", "            interval=")
+    return "\n".join(line for line in behind if not line.startswith(timed))
 
 
 def changed(job, name, value):
@@ -242,6 +252,108 @@ def test_every_size_of_a_mixture_is_in_megatrons_file(change):
     )
 
 
+# --- what a model computes beyond its sizes ----------------------------------------------------
+
+
+def test_the_constants_of_every_preset_are_known():
+    assert set(CONSTANTS) == set(MODELS)
+    assert all({"rms_norm_eps", "layer_norm_epsilon"} & set(its) for its in CONSTANTS.values())
+
+
+def megatrons(constants, shape=None):
+    """The flags of a model, without the notes at the head."""
+    job = JOBS["8b hybrid zero-1" if shape is None else "mixtral"]
+    job = job if shape is None else replace(job, shape=replace(job.shape, **shape))
+    return emitting.files("megatron", job, "", constants)["megatron.sh"]
+
+
+STRETCHED = {"rope_type": "yarn", "factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("constants", "shape", "flags"),
+    [
+        (CONSTANTS["llama3-8b"], None, "rotary-base 500000/norm-epsilon 1e-05"),
+        (CONSTANTS["llama3.1-8b"], None, "use-rope-scaling/rope-scaling-factor 8.0"),
+        ({"rope_theta": 1e6, "rms_norm_eps": 1e-6}, None, "rotary-base 1000000/norm-epsilon 1e-06"),
+        ({"partial_rotary_factor": 0.5}, None, "rotary-percent 0.5"),
+        (CONSTANTS["mixtral-8x7b"], {}, "moe-aux-loss-coeff 0.02/moe-router-dtype fp32"),
+        ({"norm_topk_prob": False}, {}, "moe-router-pre-softmax"),
+        ({"norm_topk_prob": True}, {"top_k": 1}, "moe-router-pre-softmax"),
+        (CONSTANTS["deepseek-v3"], {}, "moe-router-enable-expert-bias/moe-router-num-groups 8"),
+    ],
+)
+def test_megatron_is_told_what_the_model_computes(constants, shape, flags):
+    text = megatrons(constants, shape)
+    assert all(f"    --{flag}\n" in text for flag in flags.split("/"))
+    other = megatrons({"rms_norm_eps": 1e-5}, None if shape is None else {})
+    assert not any(f"    --{flag}\n" in other for flag in flags.split("/")[:1])
+
+
+@pytest.mark.parametrize(
+    ("constants", "words"),
+    [
+        ({}, "no preset has this model: rotary base, norm epsilon and router are the defaults"),
+        ({"model_type": "gemma"}, "gemma computes more than is written here"),
+        ({"rope_scaling": STRETCHED}, "rotary positions are not stretched here, as by yarn"),
+    ],
+)
+def test_what_a_file_leaves_out_is_said_at_its_head(constants, words):
+    for target, job in (("megatron", JOBS["70b"]), ("torchtitan", JOBS["7b zero-3"])):
+        text, *_ = emitting.files(target, job, "", constants).values()
+        assert f"# {words}" in text
+    assert words not in megatrons(CONSTANTS["llama3-8b"])
+
+
+def test_a_configuration_names_its_constants_in_old_and_new_words():
+    old = {"rope_theta": 5e5, "rope_scaling": CONSTANTS["llama3.1-8b"]["rope_scaling"]}
+    new = {"rope_parameters": {"rope_theta": 5e5, **old["rope_scaling"]}}
+    for values in (old, new):
+        its = of_configuration({"rms_norm_eps": 1e-5, "eos_token_id": 2, **values})
+        assert (its["rope_theta"], its["rope_scaling"]["factor"]) == (5e5, 8.0)
+        assert set(its) == {"rms_norm_eps", "rope_theta", "rope_scaling"}
+    plain = {"rope_parameters": {"rope_theta": 1e4, "rope_type": "default"}}
+    assert of_configuration(plain) == {"rope_theta": 1e4}
+
+
+# --- what must be given -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["8b hsdp", "70b", "7b zero-2"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_script_names_what_is_missing_and_starts_with_it(engine, name, tmp_path):
+    """Its list is complete: with all of it the launcher is reached, without one it never is."""
+    job, engines = PLANS[name]
+    if engine not in engines.split():
+        return
+    folder.write(emitting.files(engine, job, name), tmp_path)
+    for launcher in ("torchrun", "accelerate"):
+        (tmp_path / launcher).write_text('#!/bin/bash\nprintf "%s\\n" "$PWD" "$@"\n')
+        (tmp_path / launcher).chmod(0o755)
+    text = (tmp_path / f"{engine}.sh").read_text()
+    names = re.findall(r"^# - ([A-Z]+): ", text, re.MULTILINE)
+    given = {each: f"<{each}>" for each in names} | {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    if job.cluster.nodes > 1:
+        assert {"HEAD", "PORT"} < set(names)
+        given["SLURM_NODEID"] = "1"
+
+    def start(without=None):
+        own = {name: value for name, value in given.items() if name != without}
+        command = ["bash", str(tmp_path / f"{engine}.sh"), "--more"]
+        return subprocess.run(command, env=own, capture_output=True, text=True, cwd="/")
+
+    started = start()
+    assert started.returncode == 0, started.stderr
+    place, *words = started.stdout.splitlines()
+    assert place == str(tmp_path) and words[-1] == "--more"
+    if job.cluster.nodes > 1:
+        assert "<HEAD>" in started.stdout and "<PORT>" in started.stdout
+    for each in set(names) - {"STEPS", "NODE"}:
+        missing = start(without=each)
+        assert missing.returncode != 0 and missing.stdout == ""
+        assert f"{each}: " in missing.stderr and missing.stderr.count("\n") == 1
+
+
 # --- the programs -----------------------------------------------------------------------------
 
 
@@ -289,14 +401,14 @@ def test_the_demo_runs_no_other_plan(change):
 def test_the_files_are_of_their_languages(name):
     job, engines = PLANS[name]
     for target in ("slurm", "trainjob", *engines.split()):
-        ((file, text),) = emitting.files(target, job, name).items()
-        kind = file.rpartition(".")[2]
-        if kind == "yaml":
-            assert isinstance(yaml.safe_load(text), dict)
-        elif kind == "py":
-            ast.parse(text)
-        elif kind in ("sh", "sbatch"):
-            subprocess.run(["bash", "-n"], input=text, text=True, check=True)
+        for file, text in emitting.files(target, job, name).items():
+            kind = file.rpartition(".")[2]
+            if kind == "yaml":
+                assert isinstance(yaml.safe_load(text), dict)
+            elif kind == "py":
+                ast.parse(text)
+            elif kind in ("sh", "sbatch"):
+                subprocess.run(["bash", "-n"], input=text, text=True, check=True)
 
 
 # --- the folder -------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def in_a_rank(monkeypatch, variables):
 @pytest.mark.parametrize("name", PLANS)
 def test_the_launcher_starts_what_was_planned(name, read):
     job = PLANS[name]
-    (text,) = emitting.files("accelerate", job, name).values()
+    text, *_ = emitting.files("accelerate", job, name).values()
     arguments, variables = read(text)
     assert (arguments.num_machines, arguments.num_processes) == (
         job.cluster.nodes,
@@ -67,7 +67,7 @@ def test_the_launcher_starts_what_was_planned(name, read):
 @pytest.mark.parametrize("name", [name for name, job in PLANS.items() if job.layout.zero_stage])
 def test_the_ranks_shard_as_planned(name, read, monkeypatch):
     job = PLANS[name]
-    (text,) = emitting.files("accelerate", job, name).values()
+    text, *_ = emitting.files("accelerate", job, name).values()
     plugin, spread = in_a_rank(monkeypatch, read(text)[1])
     assert (plugin.fsdp_version, plugin.reshard_after_forward) == (2, job.layout.reshard)
     assert plugin.activation_checkpointing == (job.recipe.recompute == "full")
@@ -79,7 +79,7 @@ def test_the_ranks_shard_as_planned(name, read, monkeypatch):
 
 
 def test_wrong_files_are_refused(read, monkeypatch):
-    (text,) = emitting.files("accelerate", PLANS["8b hsdp"], "").values()
+    text, *_ = emitting.files("accelerate", PLANS["8b hsdp"], "").values()
     in_a_rank(monkeypatch, read(text)[1])
     for old, new, words in [
         ("num_machines", "num_nodes", "unknown keys"),

@@ -36,7 +36,7 @@ def read(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", PLANS)
 def test_deepspeed_reads_what_was_planned(name, read):
     job, layout = PLANS[name], PLANS[name].layout
-    (text,) = emitting.files("deepspeed", job, name).values()
+    text, *_ = emitting.files("deepspeed", job, name).values()
     found = read(text, layout.world)
     assert found.train_batch_size == layout.global_batch
     assert found.train_micro_batch_size_per_gpu == layout.micro_batch
@@ -47,6 +47,13 @@ def test_deepspeed_reads_what_was_planned(name, read):
     assert found.grad_accum_dtype == ("bf16" if precision(job) == "bf16" else None)
     assert found.zero_config.reduce_bucket_size == 500_000_000
     assert found.zero_config.param_persistence_threshold == 100_000  # its default
+    if layout.zero_stage == 3:  # two layers, the embedding and the head, as in the plan's memory
+        shape = job.shape
+        ends = shape.embedding_parameters().total + shape.head_parameters().total
+        layer = shape.layer_parameters(0).total
+        assert found.zero_config.max_live_parameters == 2 * layer + ends
+        assert found.zero_config.prefetch_bucket_size == layer
+        assert found.zero_config.max_reuse_distance == 0
 
 
 def test_other_precisions_and_offloading_are_read(read):
@@ -57,7 +64,7 @@ def test_other_precisions_and_offloading_are_read(read):
         replace(job, recipe=half),
         replace(job, recipe=replace(recipe, offload="optimizer")),
     ):
-        (text,) = emitting.files("deepspeed", changed, "").values()
+        text, *_ = emitting.files("deepspeed", changed, "").values()
         found = read(text, 8)
         assert found.float16_config.enabled == (precision(changed) == "fp16")
         assert found.grad_accum_dtype == ("fp32" if changed.recipe is half else "bf16")
@@ -85,16 +92,18 @@ def test_stage_0_has_an_optimizer_for_what_is_emitted_and_for_nothing_else(recip
     if recipe in ("megatron-18", "accumulate-20"):
         with pytest.raises(ValueError, match="its stage 0 sums gradients in the precision of"):
             emitting.files("deepspeed", job, "")
-        (text,) = emitting.files("deepspeed", replace(job, recipe=RECIPES["mixed-16"]), "").values()
+        text, *_ = emitting.files(
+            "deepspeed", replace(job, recipe=RECIPES["mixed-16"]), ""
+        ).values()
         with pytest.raises(RuntimeError, match="unsupported mix"):
             optimizer_check(read(text.replace('dtype": "bf16"', 'dtype": "fp32"'), 8))
         return
-    (text,) = emitting.files("deepspeed", job, "").values()
+    text, *_ = emitting.files("deepspeed", job, "").values()
     optimizer_check(read(text, 8))
 
 
 def test_wrong_files_are_refused(read):
-    (text,) = emitting.files("deepspeed", PLANS["7b zero-3"], "").values()
+    text, *_ = emitting.files("deepspeed", PLANS["7b zero-3"], "").values()
     for old, new, ranks in [
         ("", "", 7),  # ranks
         ('"train_batch_size": 32', '"train_batch_size": 33', 8),

@@ -31,24 +31,38 @@ def check(manifest):
     trainer = manifest["spec"]["trainer"]
     container = {key: trainer[key] for key in ("image", "command")}
     container |= {"name": "node", "resources": trainer["resourcesPerNode"]}
+    patched = the_pod(manifest)
+    container |= {"env": trainer.get("env", []), **patched["containers"][0]}
     metadata = {"name": manifest["metadata"]["generateName"] + "x"}
     if not re.fullmatch(NAME, metadata["name"]):
         raise ValueError(f"{metadata['name']!r} is no name of Kubernetes")
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
-    kubernetes_validate.validate(pod | {"spec": {"containers": [container]}}, "1.33", strict=True)
+    spec = {"containers": [container], "volumes": patched["volumes"]}
+    kubernetes_validate.validate(pod | {"spec": spec}, "1.33", strict=True)
+
+
+def the_pod(manifest):
+    """What the job adds to the pods of the runtime."""
+    (patch,) = manifest["spec"]["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    return node["template"]["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_job_of_each_plan(name):
     job = JOBS[name]
-    (text,) = emitting.files("trainjob", job, name).values()
+    text, *_ = emitting.files("trainjob", job, name).values()
     manifest = yaml.safe_load(text)
     check(manifest)
     trainer = manifest["spec"]["trainer"]
     assert trainer["numNodes"] == job.cluster.nodes
     assert trainer["numProcPerNode"] == job.cluster.gpus_per_node
-    gpus = {"nvidia.com/gpu": str(job.cluster.gpus_per_node)}
-    assert trainer["resourcesPerNode"] == {"requests": gpus, "limits": gpus}
+    amounts = trainer["resourcesPerNode"]
+    assert amounts["requests"] == amounts["limits"]
+    assert amounts["limits"]["nvidia.com/gpu"] == str(job.cluster.gpus_per_node)
+    assert set(amounts["limits"]) == {"cpu", "memory", "nvidia.com/gpu"}
+    mounts = the_pod(manifest)["containers"][0]["volumeMounts"]
+    assert [mount["mountPath"] for mount in mounts] == ["/dev/shm", "/plan"]
     assert ("three_d" in trainer["command"]) == (name == "demo")
 
 
@@ -64,13 +78,15 @@ def test_the_job_of_each_demo(name, capsys):
 
 
 def test_wrong_manifests_are_refused():
-    (text,) = emitting.files("trainjob", JOBS["70b"], "").values()
+    text, *_ = emitting.files("trainjob", JOBS["70b"], "").values()
     for old, new in [
         ("numNodes: 8", "numNodes: eight"),
         ("numNodes", "nodes"),
         ("name: torch-distributed", "title: torch-distributed"),
         ("requests", "request"),
-        ("- torchrun", "- {torchrun: yes}"),
+        ("- bash", "- {bash: yes}"),
+        ("mountPath: /plan", "path: /plan"),
+        ("medium: Memory", "medium: {Memory: 1}"),
         ("generateName: plan-", "generateName: a_plan-"),
     ]:
         assert old in text

@@ -13,6 +13,7 @@ from plans import JOBS, of
 
 from course_lib import emitting
 from course_lib.emitting.head import precision
+from course_lib.theory.inputs.constants import of_shape
 
 if "MEGATRON_LM" not in os.environ and (
     find_spec("megatron") is None or find_spec("megatron.training") is None
@@ -24,9 +25,19 @@ pytestmark = pytest.mark.engine("triton")
 PLANS = of("megatron")
 READER = Path(__file__).with_name("megatron_reads.py")
 # A torchrun that tells what it was asked for instead of doing it.
+READ_AS = {
+    **{"rope_theta": "rotary_base", "scoring_func": "moe_router_score_function"},
+    **dict.fromkeys(("rms_norm_eps", "layer_norm_epsilon"), "layernorm_epsilon"),
+    **dict.fromkeys(("router_aux_loss_coef", "aux_loss_alpha"), "moe_aux_loss_coeff"),
+    **{"n_group": "moe_router_num_groups", "topk_group": "moe_router_group_topk"},
+}
 TORCHRUN = """#!/bin/bash
 printf '%s\\n' "${CUDA_DEVICE_MAX_CONNECTIONS-}" "$@"
 """
+GIVEN = {
+    **{"HEAD": "first", "PORT": "29500", "STEPS": "7"},
+    **{"MEGATRON": "/clone", "DATA": "/data/text", "TOKENIZER": "/tok", "CHECKPOINTS": "/saved"},
+}
 WRONG = {
     "an option that there is not": ("--num-layers", "--layers", "unrecognized arguments"),
     "heads that tp does not divide": (
@@ -49,11 +60,11 @@ def started(tmp_path_factory):
 
     def run(text, ranks):
         (folder / "megatron.sh").write_text(text)
-        own = {"HEAD": "first", "PORT": "29500", "PATH": f"{folder}:{os.environ['PATH']}"}
+        own = {**GIVEN, "PATH": f"{folder}:{os.environ['PATH']}"}
         command = ["bash", str(folder / "megatron.sh")]
         found = subprocess.run(command, env={**own}, capture_output=True, text=True, check=True)
         connections, *words = found.stdout.splitlines()
-        behind = words[words.index("pretrain_gpt.py") + 1 :]
+        behind = words[words.index("/clone/pretrain_gpt.py") + 1 :]
         variables = {"WORLD_SIZE": str(ranks), "RANK": "0"}
         if connections:
             variables["CUDA_DEVICE_MAX_CONNECTIONS"] = connections
@@ -68,10 +79,10 @@ def answers(started, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("answers")
     questions, names = [], []
     for name, job in PLANS.items():
-        (text,) = emitting.files("megatron", job, name).values()
+        text, *_ = emitting.files("megatron", job, name).values()
         questions.append(started(text, job.layout.world))
         names.append(name)
-    (text,) = emitting.files("megatron", JOBS["70b uneven"], "").values()
+    text, *_ = emitting.files("megatron", JOBS["70b uneven"], "").values()
     for name, (old, new, _) in WRONG.items():
         assert old in text, name
         questions.append(started(text.replace(old, new), 64))
@@ -118,6 +129,24 @@ def test_megatron_reads_what_was_planned(name, answers):
     assert found["accumulate_allreduce_grads_in_fp32"] == (
         precision(job) == "bf16" and job.recipe.accumulated_bytes == 4
     )
+    exchanges = layout.dp * layout.cp > 1  # which hides behind computing, as predicted
+    assert found["overlap_grad_reduce"] == exchanges
+    assert found["overlap_param_gather"] == (exchanges and layout.zero_stage > 0)
+    assert found.get("init_model_with_meta_device", False) == (layout.zero_stage == 3)
+    assert (found["save"], found["load"], found["train_iters"]) == ("/saved", "/saved", 7)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_megatron_computes_what_the_model_does(name, answers):
+    """Beyond its sizes: what Megatron would otherwise take from its own defaults."""
+    found, its = answers[name], of_shape(PLANS[name].shape)
+    for key, theirs in READ_AS.items():
+        if key in its:
+            assert found[theirs] == its[key], key
+    assert found["use_rope_scaling"] is False
+    if name == "deepseek-v3":
+        assert found["qk_layernorm"] and found["moe_router_enable_expert_bias"]
+        assert (found["rope_type"], found["rotary_scaling_factor"]) == ("yarn", 40)
 
 
 # Megatron's own estimate knows grouped attention and one kind of experts, and 18 bytes a parameter.

@@ -10,12 +10,14 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_sc
 
 from course_lib import emitting
 from course_lib.emitting.head import precision
+from course_lib.theory.inputs.constants import of_shape
 from course_lib.theory.inputs.job import Job
 
 pytest.importorskip("torchtitan")
 pytest.importorskip("triton", reason="triton is missing: torchtitan imports it on a CPU, too")
 from torchtitan.config import ConfigManager
 from torchtitan.distributed import ParallelDims
+from torchtitan.hf_datasets.text_datasets import DATASETS
 
 pytestmark = pytest.mark.engine("torchtitan", "triton")
 PLANS = of("torchtitan")
@@ -31,6 +33,7 @@ def read(tmp_path, monkeypatch):
         line = ["--module", "titan_plan", "--config", "planned", *arguments]
         return ConfigManager().parse_args(line)
 
+    monkeypatch.setenv("DATA", "/data/*.jsonl")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     return load
@@ -40,7 +43,7 @@ def read(tmp_path, monkeypatch):
 def test_torchtitan_reads_what_was_planned(name, read):
     job: Job = PLANS[name]
     layout = job.layout
-    (text,) = emitting.files("torchtitan", job, name).values()
+    text, *_ = emitting.files("torchtitan", job, name).values()
     config = read(text)
     dims = ParallelDims.from_config(config.parallelism, layout.world)  # refuses other products
     assert (dims.tp, dims.cp, dims.pp, dims.ep) == (layout.tp, layout.cp, layout.pp, 1)
@@ -61,6 +64,7 @@ def test_torchtitan_reads_what_was_planned(name, read):
     assert steps == layout.accumulation
     assert (training.global_batch_size, training.seq_len) == (layout.global_batch, job.sequence)
     assert training.mixed_precision_param == {"bf16": "bfloat16", "fp32": "float32"}[precision(job)]
+    assert config.checkpoint.enable and DATASETS[config.dataloader.dataset].path == "/data/*.jsonl"
     full = type(config.activation_checkpoint).__qualname__ == "FullAC.Config"
     assert full == (job.recipe.recompute == "full")
 
@@ -68,7 +72,7 @@ def test_torchtitan_reads_what_was_planned(name, read):
 @pytest.mark.parametrize("name", PLANS)
 def test_its_model_is_that_of_the_plan(name, read):
     job: Job = PLANS[name]
-    (text,) = emitting.files("torchtitan", job, name).values()
+    text, *_ = emitting.files("torchtitan", job, name).values()
     config = read(text)
     spec = config.model_spec.model
     spec.update_from_config(config=config)  # refuses what tp does not divide
@@ -76,13 +80,18 @@ def test_its_model_is_that_of_the_plan(name, read):
         model = spec.build()
     counted = sum(p.numel() for p in model.parameters())
     assert counted == job.shape.parameters().total
+    its = of_shape(job.shape)
+    first = spec.layers[0]
+    assert first.attention.rope.theta == its["rope_theta"]
+    norms = (first.attention_norm, first.ffn_norm, spec.norm)
+    assert {norm.eps for norm in norms} == {its["rms_norm_eps"]}
     assert spec.get_nparams_and_flops(model, job.sequence)[0] == counted
 
 
 @pytest.mark.parametrize("name", [name for name, job in PLANS.items() if job.layout.pp > 1])
 def test_each_module_is_in_one_chunk(name, read):
     job: Job = PLANS[name]
-    (text,) = emitting.files("torchtitan", job, name).values()
+    text, *_ = emitting.files("torchtitan", job, name).values()
     parallelism = read(text).parallelism
     looped = job.layout.chunks > job.layout.pp
     schedule = get_schedule_class(parallelism.pipeline_parallel_schedule)
@@ -95,7 +104,7 @@ def test_each_module_is_in_one_chunk(name, read):
 
 
 def test_wrong_files_are_refused(read):
-    (text,) = emitting.files("torchtitan", PLANS["70b interleaved fsdp"], "").values()
+    text, *_ = emitting.files("torchtitan", PLANS["70b interleaved fsdp"], "").values()
     for old, new in [
         ("tensor_parallel_degree=", "tensor_degree="),
         ("pipeline_parallel_microbatch_size=1", "pipeline_parallel_microbatch_size=3"),

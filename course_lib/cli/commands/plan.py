@@ -68,7 +68,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     cluster = inputs.cluster(arguments)
     margin = number(arguments, "margin", MARGIN)
     found = plan(model.shape, recipe, cluster, batch, sequence=length, margin=margin, only=only)
-    emitted = _emitted(arguments, found, model.name)
+    emitted = _emitted(arguments, found, model)
     if emitted and not arguments.json:
         return Answer(_written(arguments, emitted), {})
     unfit = list(islice(found.rejected(), rejected))
@@ -87,7 +87,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     return Answer(text, data, code=0 if found.fitting else 1)
 
 
-def _emitted(arguments: argparse.Namespace, found: "Plan", model: str) -> dict[str, str]:
+def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) -> dict[str, str]:
     """The files of --emit by name; none without it."""
     for name in ("layout", "to"):
         if arguments.emit is None and getattr(arguments, name) is not None:
@@ -105,7 +105,8 @@ def _emitted(arguments: argparse.Namespace, found: "Plan", model: str) -> dict[s
         )
     job = _jobs(found, number)[-1]
     try:
-        return emitting.files(target, job, f"{model}, layout {number} of its plan,")
+        name = f"{model.name}, layout {number} of its plan,"
+        return emitting.files(target, job, name, model.constants)
     except ValueError as error:
         if target not in emitting.TARGETS:
             raise
@@ -125,7 +126,9 @@ def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
     from course_lib.emitting.folder import write
 
     if arguments.to is None:
-        return "\n".join(files.values()).removesuffix("\n")
+        several = len(files) > 1
+        titled = (f"==> {name} <==\n{text}" if several else text for name, text in files.items())
+        return "\n".join(titled).removesuffix("\n")
     return "\n".join(f"wrote {path}" for path in write(files, Path(arguments.to)))
 
 

@@ -6,11 +6,12 @@ What the entries of each `model_type` mean stands in model_types.py.
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from course_lib.checked import checked
+from course_lib.theory.inputs.constants import Constants, of_configuration
 from course_lib.theory.inputs.model_types import MODEL_TYPES
 from course_lib.theory.inputs.shape import TransformerShape
 from course_lib.validation import choice, told
@@ -21,11 +22,15 @@ FILE_NAME = "config.json"
 
 @dataclass(frozen=True)
 class Configuration:
-    """What a configuration says; `not_counted`: what of it the shape leaves out, in words."""
+    """What a configuration says; `not_counted`: what of it the shape leaves out, in words.
+
+    `constants`: the numbers and functions that change no size.
+    """
 
     model_type: str
     shape: TransformerShape
     not_counted: tuple[str, ...] = ()
+    constants: Constants = field(default_factory=dict)
 
 
 @checked
@@ -50,7 +55,8 @@ def configuration(values: Mapping[str, Any]) -> Configuration:
     model_type = inner["model_type"]
     choice("model_type", model_type, MODEL_TYPES)
     shape = MODEL_TYPES[model_type].shape(inner)
-    return Configuration(model_type, shape, _left_out(values, inner, shape.context))
+    left_out = _left_out(values, inner, shape.context)
+    return Configuration(model_type, shape, left_out, of_configuration(inner))
 
 
 def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int) -> tuple[str, ...]:
