@@ -176,6 +176,8 @@ def _expect_exchanged(parts: SimpleNamespace, backward: bool) -> None:
             expect_tensor(arrived, right, f"{where}: what arrives", same_dtype=True)
             if backward:
                 rows = 3 * _rows(table, place, dtype)
+                if gradient is None:
+                    raise Wrong(f"{where}: the gradient of the rows is None: it has not come back")
                 expect_tensor(gradient, rows, f"{where}: the gradient of the rows")
             size = right.element_size() * 2 * sum(table[place])
             sent = {"all-to-all": (1, size)} if len(table) > 1 else {}
@@ -304,7 +306,7 @@ class _Trip:
             leaf.requires_grad_(backward)
         with log_wire() as self.wire:
             rows = ours.dispatch(tokens, chosen, kept)
-            counts = kept[:, own][:, : case.each].flatten()
+            counts = before["kept"][:, own][:, : case.each].flatten()
             results = rows * scales.repeat(case.ranks).repeat_interleave(counts)[:, None]
             self.out = ours.combine(results, weights)
         same = ((name, bool((tensor == before[name]).all())) for name, tensor in named.items())
