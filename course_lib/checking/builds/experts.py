@@ -13,7 +13,7 @@ from course_lib.checking.builds.compared import (
     expect_tensor,
 )
 from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
@@ -123,7 +123,6 @@ def _exchanged(all_to_all: Any, backward: bool) -> list[Any]:
     """
     import torch.distributed as dist
 
-    from course_lib.checking.builds.on_rank.groups import LINES
     from course_lib.measure.wire import log_wire
     from course_lib.scratch.three_d import own_group
 
@@ -143,7 +142,6 @@ def _exchanged(all_to_all: Any, backward: bool) -> list[Any]:
 
 def _tables(rank: int) -> list[tuple[tuple[tuple[int, ...], ...], int, str]]:
     """What is exchanged among all ranks and in this rank's smaller group: table, place, dtype."""
-    from course_lib.checking.builds.on_rank.groups import line_of
 
     line = line_of(rank)
     return [(_ROWS, rank, "float32"), (_IN_LINE[len(line)], line.index(rank), "bfloat16")]
@@ -268,7 +266,6 @@ def _there_and_back(dispatcher: Any, backward: bool) -> list[Outcome]:
     """
     import torch.distributed as dist
 
-    from course_lib.checking.builds.on_rank.groups import LINES
     from course_lib.scratch.three_d import own_group
 
     ours, other = dispatcher(dist.group.WORLD), dispatcher(own_group(LINES))
@@ -281,7 +278,6 @@ def _there_and_back(dispatcher: Any, backward: bool) -> list[Outcome]:
 
 def _trips(rank: int) -> list[tuple[_Case, int]]:
     """Cases in turn and the place of this rank in each; the last is that of its smaller group."""
-    from course_lib.checking.builds.on_rank.groups import line_of
 
     line = line_of(rank)
     return [

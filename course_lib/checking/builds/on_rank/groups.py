@@ -1,4 +1,4 @@
-"""On a rank of a check: the groups that it makes, and those on which parts are tried."""
+"""On a rank of a check: the groups that it asks torch for."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,14 +6,6 @@ from unittest.mock import patch
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-
-# All of 3 ranks: a group whose ranks are not 0, 1, …, and one of a single rank.
-LINES = ([0, 2], [1])
-
-
-def line_of(rank: int) -> list[int]:
-    """The ranks among LINES that share a group with this one."""
-    return next(line for line in LINES if rank in line)
 
 
 def groups_asked_for(work: Callable[[], object]) -> list[list[int]]:
