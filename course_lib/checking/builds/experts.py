@@ -179,7 +179,7 @@ def _expect_exchanged(parts: SimpleNamespace, backward: bool) -> None:
                 expect_tensor(gradient, rows, f"{where}: the gradient of the rows")
             size = right.element_size() * 2 * sum(table[place])
             sent = {"all-to-all": (1, size)} if len(table) > 1 else {}
-            expect_calls(wire, sent, where, "one all-to-all of its rows")
+            expect_calls(wire, sent, f"{where},", "one all-to-all of its rows")
 
 
 _CASES = (_THREE, _FULL, _ONE, _MANY)
@@ -414,7 +414,7 @@ def _expect_travel(outcome: Outcome, case: _Case, rank: int, name: str, passes: 
     size = routed_bytes(case.kept().tolist(), rank, row_bytes, passes)
     why = "rows go there and back once" + (", and so do their gradients" if passes == 2 else "")
     sent = {"all-to-all": (2 * passes, size)} if case.ranks > 1 else {}
-    expect_calls(outcome.wire, sent, name, why)
+    expect_calls(outcome.wire, sent, f"{name},", why)
 
 
 def _expect_gradients(found: _Returned, case: _Case, rank: int, name: str) -> None:

@@ -176,7 +176,7 @@ WRONG = [
         ("lse forgotten", _TWO + "`lse` is what it was before"),
         ("one hop less", _THREE + "attention without the last visitor"),
         ("only as many as needed", _THREE + "rank 0(, which had| has) returned"),
-        ("one hop more", _THREE + "rank 0 makes more send-recv calls"),
+        ("one hop more", _THREE + "rank 0.* makes more send-recv calls"),
         ("the other way", _THREE + "rank 1 of 3, .*a visitor is taken for another"),
         ("always its own", _THREE + "each slice masked as if it was its own"),
         ("masked by place", _THREE + "each slice masked as if it was its own"),
