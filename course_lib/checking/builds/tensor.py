@@ -1,7 +1,7 @@
 """Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib.checking.build import Step, build
 from course_lib.checking.builds.compared import (
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from course_lib.scratch.gpt import Block
-    from course_lib.scratch.tensor.region import Pair, TensorParallel
+    from course_lib.scratch.tensor.region import Pair
 
-_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 6, 12, 6  # of a transformer's layer
+_BATCH, _TOKENS, _HIDDEN, _HEADS = 2, 5, 12, 6  # of a transformer's layer
 _INPUTS, _OUTPUTS, _CUT = 18, 6, 3  # of one matrix, and the ranks that share it
 
 
@@ -185,12 +185,15 @@ def _expect_layer(
             expect_tensor(tensor, own, f"{where}: {what}", factors=factors, others=others)
             if what in ("weight", "bias") and dim is not None and what not in found["joined"]:
                 raise Wrong(f"{where}: {what} is not from region.cut, so nobody can join it")
+        if (way := _WAYS[kind]) not in found["ways"]:
+            raise Wrong(f"{where}: it does not go by {way}, which is not in every region the same")
         if found["more"]:
             raise Wrong(
                 f"{where}: the layer keeps {found['more']} bytes beside its own weight and bias"
             )
 
 
+_WAYS = {"column": "region.enter", "row": "region.leave"}
 # Along which dimension each is cut; what is not here is whole on every rank.
 _DIMENSIONS = {
     "column": dict.fromkeys(
@@ -211,14 +214,25 @@ def _cut_layer(pair: "Pair", kind: str, outputs: int, blocks: int) -> dict[str, 
     from course_lib.checking.builds.on_rank.reached import tensor_bytes_of
     from course_lib.scratch.tensor.region import TensorParallel
 
-    region = TensorParallel(pair=pair)
+    class Watched(TensorParallel):
+        ways: ClassVar[set[str]] = set()
+
+        def enter(self, x: "Tensor") -> "Tensor":
+            self.ways.add("region.enter")
+            return super().enter(x)
+
+        def leave(self, x: "Tensor") -> "Tensor":
+            self.ways.add("region.leave")
+            return super().leave(x)
+
+    region = Watched(pair=pair)
     whole, _, _ = _given_layer(outputs)
     layer = pair.row(whole, region) if kind == "row" else pair.column(whole, region, blocks)
     _, x, upstream = _share_of_layer(kind, outputs, blocks, region.rank)
     joined = [name for name, p in layer.named_parameters() if hasattr(p, "cut")]
     needed = 4 * (upstream.shape[-1] * x.shape[-1] + upstream.shape[-1])
     more = max(tensor_bytes_of(layer) - needed, 0)
-    return _tried(layer, x, upstream) | {"joined": joined, "more": more}
+    return _tried(layer, x, upstream) | {"joined": joined, "more": more, "ways": region.ways}
 
 
 def _share_of_layer(
@@ -297,26 +311,18 @@ def _expect_one_bias(found: Any, right: "Tensor", bias: "Tensor", where: str) ->
 
 
 def _layers(parts: SimpleNamespace) -> None:
-    """A transformer's layer, two pairs, in groups of two ranks and of one.
-
-    Once with the learner's f and g, once under sequence parallelism with the course's own ends.
-    """
+    """A transformer's layer, two pairs, in groups of two ranks and of one."""
     expected = _one_block()
     size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    outcomes = on_ranks(_cut_blocks, _pair(parts), ranks=3)
-    for number, kind in enumerate(("", " under sequence parallelism")):
-        for rank, (name, value) in enumerate(each_rank(outcomes)):
-            line, tensors = line_of(rank), value[number][0]
-            for what, right in expected.items():
-                if number and what in ("the result", "the gradient of the input"):
-                    right = right.chunk(len(line), 1)[line.index(rank)]
-                where = f"{name}, a transformer's layer{kind}: {what}"
-                expect_tensor(tensors.get(what), right, where)
-    for rank, (name, value) in enumerate(each_rank(outcomes)):
-        for number, which in ((1, "forward"), (2, "backward")):
+    outcomes = on_ranks(_cut_block, _pair(parts), ranks=3)
+    for name, (tensors, *_) in each_rank(outcomes):
+        for what, right in expected.items():
+            expect_tensor(tensors.get(what), right, f"{name}, a transformer's layer: {what}")
+    for rank, (name, (_, *logs)) in enumerate(each_rank(outcomes)):
+        for log, which in zip(logs, ("forward", "backward"), strict=True):
             why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
             calls = {"all-reduce": (2, 2 * size)} if len(line_of(rank)) > 1 else {}
-            expect_calls(value[0][number], calls, name, why)
+            expect_calls(log, calls, name, why)
 
 
 def _given_block() -> "tuple[Block, Tensor, Tensor]":
@@ -337,34 +343,21 @@ def _one_block() -> dict[str, Any]:
     return {"the result": y.detach(), "the gradient of the input": x.grad, **gradients}
 
 
-def _cut_blocks(pair: "Pair") -> list[Any]:
-    """On a rank: result and whole gradients of a cut layer in both regions, and their messages."""
-    from course_lib.scratch.tensor.region import TensorParallel
-    from course_lib.scratch.tensor.sequence import SequenceParallel
-    from course_lib.scratch.three_d import own_group
-
-    group = own_group(LINES)
-    return [_cut_block(kind(group, pair)) for kind in (TensorParallel, SequenceParallel)]
-
-
-def _cut_block(region: "TensorParallel") -> Any:
+def _cut_block(pair: "Pair") -> Any:
+    """On a rank: result and whole gradients of a cut layer, and both passes' messages."""
     from course_lib.measure.wire import log_wire
     from course_lib.scratch.tensor.layers import cut_block
-    from course_lib.scratch.tensor.sequence import SequenceParallel, sum_copied_gradients
+    from course_lib.scratch.tensor.region import TensorParallel
     from course_lib.scratch.tensor.vocabulary import whole_gradients
+    from course_lib.scratch.three_d import own_group
 
+    region = TensorParallel(own_group(LINES), pair)
     block, x, upstream = _given_block()
     cut_block(block, region)
-    by_tokens = isinstance(region, SequenceParallel)
-    if by_tokens:
-        x, upstream = (one.chunk(region.ranks, 1)[region.rank] for one in (x, upstream))
-    x = x.detach().clone().requires_grad_()
     with log_wire() as forward:
         y = block(x)
     with log_wire() as backward:
         y.backward(upstream)
-    if by_tokens:
-        sum_copied_gradients(block, region)
     gradients = whole_gradients(block, region).items()
     named = {f"the gradient of {name}": gradient for name, gradient in gradients}
     found = {"the result": y.detach(), "the gradient of the input": x.grad, **named}
