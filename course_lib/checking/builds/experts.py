@@ -137,7 +137,7 @@ def _exchanged(all_to_all: Any, backward: bool) -> list[Any]:
     if backward:  # both are under way
         for _, arrived, _ in found:
             arrived.backward(3 * arrived.detach())
-    return [(arrived.detach(), rows.grad, wire) for rows, arrived, wire in found]
+    return [(arrived.detach(), rows.grad, rows.detach(), wire) for rows, arrived, wire in found]
 
 
 def _tables(rank: int) -> list[tuple[tuple[tuple[int, ...], ...], int, str]]:
@@ -164,7 +164,7 @@ def _expect_exchanged(parts: SimpleNamespace, backward: bool) -> None:
 
     outcomes = on_ranks(_exchanged, parts.AllToAll, backward, ranks=3)
     for rank, (name, found) in enumerate(each_rank(outcomes)):
-        for (table, place, dtype), (arrived, gradient, wire) in zip(
+        for (table, place, dtype), (arrived, gradient, given, wire) in zip(
             _tables(rank), found, strict=True
         ):
             where = f"{name}, among {len(table)} in {dtype}"
@@ -172,6 +172,9 @@ def _expect_exchanged(parts: SimpleNamespace, backward: bool) -> None:
             pieces = [_rows(table, n, dtype).split(list(row)) for n, row in enumerate(table)]
             right = torch.cat([piece[place] for piece in pieces])
             expect_tensor(arrived, right, f"{where}: what arrives", same_dtype=True)
+            expect_kept(
+                {"its rows": torch.equal(given, _rows(table, place, dtype))}, f"{where}: AllToAll"
+            )
             if backward:
                 rows = 3 * _rows(table, place, dtype)
                 if gradient is None:
@@ -186,11 +189,12 @@ _CASES = (_THREE, _FULL, _ONE, _MANY)
 
 
 def _sent_out(dispatcher: Any) -> Any:
-    """On a rank: counts, and for each case the rows that arrive."""
+    """On a rank: counts, and for each case the rows that arrive; then counts in a smaller group."""
     import torch
     import torch.distributed as dist
 
     from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
 
     ours, rank, found = dispatcher(dist.group.WORLD), dist.get_rank(), []
     for case in _CASES:
@@ -199,7 +203,10 @@ def _sent_out(dispatcher: Any) -> Any:
         rows = ours.dispatch(case.tokens(rank), case.of(rank), case.kept())
         found.append((counts, wire, rows))
     many = ours.count(torch.full((_MANY_TOKENS, 1), rank), 3)
-    return found, many
+    case, place = _trips(rank)[-1]
+    with log_wire() as wire:
+        counts = dispatcher(own_group(LINES)).count(case.of(place), case.experts)
+    return found, many, (counts, wire)
 
 
 _MANY_TOKENS = 40_000  # more than 16 bits can count
@@ -210,7 +217,7 @@ def _dispatched(parts: SimpleNamespace) -> None:
 
     outcomes = on_ranks(_sent_out, parts.Dispatcher, ranks=3)
     for place, case in enumerate(_CASES):
-        for rank, (name, (found, _)) in enumerate(each_rank(outcomes)):
+        for rank, (name, (found, *_)) in enumerate(each_rank(outcomes)):
             counts, right = found[place][0], case.counts()
             what = f"{name}, {case.name}: the table of counts"
             others = {"its own counts, for every rank": right[rank].expand_as(right)}
@@ -221,11 +228,15 @@ def _dispatched(parts: SimpleNamespace) -> None:
         size = 8 * case.ranks * case.experts
         why = "a rank tells all others its own counts, once"
         expect_sent(logs, {"all-gather": (1, size)}, why, at_most=True)
-        for rank, (name, (found, _)) in enumerate(each_rank(outcomes)):
+        for rank, (name, (found, *_)) in enumerate(each_rank(outcomes)):
             _expect_dispatched(found[place][2], case, rank, f"{name}, {case.name}")
-    for name, (_, many) in each_rank(outcomes):
+    for rank, (name, (_, many, (counts, wire))) in enumerate(each_rank(outcomes)):
         right = _MANY_TOKENS * torch.eye(3)
         expect_tensor(many, right, f"{name}, {_MANY_TOKENS:,} tokens: the table of counts")
+        case, _ = _trips(rank)[-1]
+        what = f"{name}, in a group of {case.ranks}: the table of counts"
+        expect_tensor(counts, case.counts(), what)
+        expect_among(wire, case.ranks, what)
 
 
 def _expect_dispatched(rows: Any, case: _Case, rank: int, name: str) -> None:
@@ -304,6 +315,7 @@ class _Trip:
             rows = ours.dispatch(tokens, chosen, kept)
             counts = before["kept"][:, own][:, : case.each].flatten()
             results = rows * scales.repeat(case.ranks).repeat_interleave(counts)[:, None]
+            named["results"], before["results"] = results, results.detach().clone()
             self.out = ours.combine(results, weights)
         same = ((name, bool((tensor == before[name]).all())) for name, tensor in named.items())
         self.backward, self.kept = backward, dict(same)

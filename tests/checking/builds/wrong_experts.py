@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.scratch import wire
 from course_lib.scratch.experts.router import by_expert
 
 
@@ -26,6 +27,10 @@ def _parts(fault=""):
                 return _exchange(rows.float(), sent, received, group)
             if fault == "nobody to send to" and not len(rows):
                 return rows.new_empty(sum(received), *rows.shape[1:])
+            if fault == "changes rows":
+                room = _exchange(rows, sent, received, group)
+                rows.data.zero_()
+                return room
             if fault == "sizes exchanged":
                 return _exchange(rows, received, sent, group)
             if fault == "room for its own":
@@ -53,6 +58,8 @@ def _parts(fault=""):
 
         def count(self, chosen, experts):
             own = torch.bincount(chosen.flatten(), minlength=experts)
+            if fault == "counts of the world":
+                return wire.all_gather(own[None])
             if fault == "counts as floats":
                 own = own.float()
             if fault == "counts of 16 bits":
@@ -102,6 +109,8 @@ def _parts(fault=""):
                 with torch.no_grad():
                     weights /= 2
                     rows = 2 * rows
+            if fault == "changes results":
+                results.data.zero_()
             back = rows.new_zeros(weights.numel(), rows.shape[1])
             if fault == "sums of fp32":
                 back, rows = back.float(), rows.float()
@@ -167,6 +176,9 @@ WRONG = [
         ("each choice counts for two", _TWO + "top_k 1, .*the table of counts"),
         ("two experts on each", _TWO + "(raised RuntimeError|another number of bytes)"),
         ("token c // 2", _TWO + "(raised IndexError|top_k 1, .*what arrives)"),
+        ("counts of the world", _TWO + "(in a group of .: the table|number of bytes)"),
+        ("changes results", _THREE + "Dispatcher changes results"),
+        ("changes rows", _ONE + "AllToAll changes its rows"),
         ("changes kept", _THREE + "Dispatcher changes kept"),
         ("changes tokens", _TWO + "what arrives"),
         ("changes weights", _THREE + "Dispatcher changes weights"),
