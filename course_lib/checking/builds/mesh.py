@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
@@ -104,6 +104,19 @@ def _expect_lines(given: Any, right: set[tuple[int, ...]], what: str, length: in
 _ATTRIBUTES = ("size", "place", "wires", "dp", "tp")
 
 
+_REAL = ((1, 2, 2), (2, 1, 2), (2, 2, 1))  # on four ranks
+
+
+def _on_rank(mesh: Any) -> list[dict[str, Any]]:
+    """On a rank: each block, up to the first for which the ranks ask for different groups."""
+    found: list[dict[str, Any]] = []
+    for block in _REAL:
+        found.append(_members(mesh, block))
+        if "place" not in found[-1]:
+            break
+    return found
+
+
 def _members(mesh: Any, block: tuple[int, ...]) -> dict[str, Any]:
     """On a rank: the groups that it asks for; then its attributes, and the ranks of each group."""
     from torch.distributed import ProcessGroup, get_process_group_ranks
@@ -136,10 +149,10 @@ def from_all(value: Any) -> list[Any]:
 
 
 def _groups(parts: SimpleNamespace) -> None:
-    for block in ((1, 2, 2), (2, 1, 2), (2, 2, 1)):
-        outcomes = on_ranks(_members, parts.Mesh, block, ranks=4)
+    outcomes = on_ranks(_on_rank, parts.Mesh, ranks=4)
+    for block, *each in zip(_REAL, *(one.value for one in outcomes), strict=False):
         sizes = f"pp {block[0]}, dp {block[1]}, tp {block[2]}"
-        asked = [one.value["asked"] for one in outcomes]
+        asked = [found["asked"] for found in each]
         for number, same in enumerate(itertools.zip_longest(*asked, fillvalue="none"), start=1):
             for rank, ranks in enumerate(same):
                 if ranks != same[0]:
@@ -147,8 +160,8 @@ def _groups(parts: SimpleNamespace) -> None:
                         f"{sizes}: group {number} that rank 0 makes is of ranks {same[0]}, on rank "
                         f"{rank} it is {ranks}: both wait for ranks that make another one"
                     )
-        for rank, (name, found) in enumerate(each_rank(outcomes)):
-            _expect_member(found, block, rank, f"{sizes}, {name}:")
+        for rank, found in enumerate(each):
+            _expect_member(found, block, rank, f"{sizes}, rank {rank} of 4:")
 
 
 def _expect_member(found: dict[str, Any], block: tuple[int, ...], rank: int, what: str) -> None:
