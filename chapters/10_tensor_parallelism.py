@@ -1433,9 +1433,11 @@ check("10.10", programs)
 # argument as it is. A layer gets the whole `nn.Linear`, the same on every rank, and a region. The region has
 #
 # - `region.cut(whole, dim, parts)`: this rank's share of a weight along `dim`, as a parameter. With `parts=3` it cuts each of three equal parts, as q, k and v need it.
-# - `region.enter(x)`, which applies your f, and `region.leave(x)`, which applies your g.
+# - `region.enter(x)`, which applies your f, and `region.leave(x)`, which applies your g. Let the layers call these two: in exercise 10.12's region they are others.
 #
-# The check runs all four on two and three real ranks: f and g, the cut by columns, the cut by rows, and last a whole layer of a transformer, whose messages it counts. What passes is kept as
+# Each of f and g makes one all-reduce, in one of its two passes. What they return has the type of what they get, and what they get stays as it is. A layer keeps its share of the weights and no more.
+#
+# The check runs all four on three real ranks: f and g, in fp32 and bf16, also in smaller groups, several at a time; the cut by columns; the cut by rows; and last a whole layer of a transformer, whose messages it counts. What passes is kept as
 # `mine/tensor.py`. `course demo tp --parts mine` trains on it, beside PyTorch's version, and chapter 13 puts it on a mesh.
 
 # %% tags=["exercise"]
@@ -1522,8 +1524,9 @@ check("10.11", [Copy, Sum, ColumnParallelLinear, RowParallelLinear])
 # %% [markdown] tags=["exercise"]
 # **10.12** Now the two ends of a pair under sequence parallelism: outside a rank has only its own tokens. `wire.all_gather(share, group)` joins the shares of all ranks along the *first*
 # dimension, and `wire.reduce_scatter(whole, group)` cuts the sum over ranks along the first one; here the sequence is the second. The number of ranks divides it.
+# Each of the two makes one all-gather in one pass and one reduce-scatter in the other. What they return has the type of what they get, and what they get stays as it is.
 #
-# The check runs each of the two forward and backward on two or three ranks, then a layer of a transformer. What passes is kept as `mine/sequence.py`, and
+# The check runs each of the two forward and backward on two or three ranks, in fp32 and bf16, also in smaller groups, several at a time, and counts the messages; then a layer of a transformer. What passes is kept as `mine/sequence.py`, and
 # `course demo tp --parts mine --sequence-parallel` trains on it.
 
 # %% tags=["exercise"]
@@ -1579,7 +1582,9 @@ check("10.12", [Gather, SumScatter])
 # not divide the vocabulary the last words are padding, and their logits are $-\infty$. No label is padding, but a rank may have nothing else. `region.sum(x)` is g: the sum over the ranks, through which gradients pass.
 # A maximum is taken in place by `dist.all_reduce(top, dist.ReduceOp.MAX, group=region.group)`.
 #
-# The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages. What passes is kept as
+# The ranks of the region send each other at most three numbers a token, by all-reduce, and none on the way back. `logits` and `labels` stay as they are.
+#
+# The check compares the losses with those of one process, then takes scores of some hundreds and a padded vocabulary, then looks at the gradients and counts the messages, also in smaller groups and under sequence parallelism. What passes is kept as
 # `mine/vocabulary.py`; `course demo tp --parts mine` computes its loss with it.
 
 # %% tags=["exercise"]

@@ -1280,7 +1280,8 @@ check("11.10", [stage_0, stage_1])
 #
 # Write `run`, `forward` and `backward`, some 25 lines. `run` makes each pass by `self.compute(work, arrived)`.
 # The check runs real stages: the forward passes of GPipe on 2 ranks; forward and backward passes on 3, where the
-# micro-batches differ in size and in the number of tokens that count; then 1F1B, and two chunks on each stage. It
+# micro-batches differ in size and in the number of tokens that count; then 1F1B, and two chunks on each stage, in a
+# smaller group of ranks, with other losses, and in a second update of the same `Pipeline`. It
 # counts messages, and how many micro-batches you hold. What passes is kept as `mine/pipeline.py`, and
 # `course demo pipeline --parts mine` trains with it.
 
@@ -1313,7 +1314,7 @@ class Pipeline:
         self.orders = orders  # the passes of every stage
         self.order = orders[dist.get_rank(group.up)]  # those of this stage
         self.group = group
-        self.loss_sum = loss_sum  # of logits and labels, summed over tokens
+        self.loss_sum = loss_sum  # of logits and labels, summed over tokens; any loss
 
     def run(self, window: Sequence[MicroBatch]) -> Tensor:
         """All passes of this stage; adds the gradients of the mean loss to `.grad`.

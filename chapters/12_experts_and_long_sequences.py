@@ -1575,9 +1575,13 @@ check("12.9", [llama, all_heads, fast_wire, shorter])
 # `c // top_k`. Given is `by_expert(chosen, kept)`, the numbers of this rank's accepted choices sorted by expert, where
 # `kept` says for each expert how many are accepted.
 #
-# The check runs on 2 and 3 ranks: first the all-to-all with uneven numbers of rows; then counts and dispatch; then
-# combine, where each result must find its token again; then the gradients, which travel back the same way. It counts
-# the bytes. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
+# Rows and results have the type of what you get, such as bf16, and what you get stays as it is. One dispatcher serves
+# batch after batch, and the next may be on its way before the gradients of the last one come back.
+#
+# The check runs on 3 ranks, with 1 to 3 experts on each and a top_k of 1 to 3, also in smaller groups: first the
+# all-to-all with uneven numbers of rows; then counts and dispatch; then combine, where each result must find its
+# token again; then the gradients, which travel back the same way. It counts the bytes; counts need one all-gather of
+# at most 8 bytes each. What passes is kept as `mine/experts.py`, and `course demo experts --parts mine` trains with it.
 
 # %% tags=["exercise"]
 from typing import Any
@@ -1624,7 +1628,7 @@ class Dispatcher:
         self.rank, self.ranks = dist.get_rank(group), group.size()
 
     def count(self, chosen: Tensor, experts: int) -> Tensor:
-        """How many choices each rank has for each expert: (ranks, experts).
+        """How many choices each rank has for each expert: whole numbers, (ranks, experts).
 
         `wire.all_gather(own, self.group)` makes (ranks, experts) of a (1, experts).
         """
@@ -1666,9 +1670,11 @@ check("12.10", [AllToAll, Dispatcher])
 #   Chunks that are not seen do not come.
 # - `ring.cut(tensor, i)` is a view of chunk `i` of a slice.
 #
+# Keys and values travel while blocks are computed: a hop starts before the blocks of its round and is waited for after them.
+#
 # The check compares a block and the merge with attention to all keys, with scores as large as 1,000 and with blocks
-# whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks and counts the hops. What passes is kept as
-# `mine/ring_attention.py`, and `course demo context --parts mine` trains with it.
+# whose log-sum-exp is $-\infty$; then it runs the ring on 2 and 3 ranks, also in a smaller group, and looks at the hops.
+# What passes is kept as `mine/ring_attention.py`, and `course demo context --parts mine` trains with it.
 
 # %% tags=["exercise"]
 import torch

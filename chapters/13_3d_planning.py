@@ -1525,7 +1525,7 @@ class Mesh:
     """All ranks as a block of pp × dp × tp, and this rank's lines through it."""
 
     def __init__(self, dp: int, tp: int, pp: int) -> None:
-        """Attributes: size and place (Coordinates), wires, and the groups dp and tp."""
+        """Attributes: size and place (Coordinates), wires (of `wires`), and the groups dp and tp."""
         ...
 
     def place_of(self, rank: int) -> Coordinates:

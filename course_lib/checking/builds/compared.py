@@ -18,6 +18,7 @@ def expect_tensor(
     factors: Mapping[float, str] | None = None,
     others: Mapping[str, Any] | None = None,
     tolerance: float = TOLERANCE,
+    same_dtype: bool = False,
 ) -> None:
     """Raise Wrong unless `found` is `expected`, a tensor, to `tolerance` × its largest number.
 
@@ -32,6 +33,8 @@ def expect_tensor(
         raise Wrong(f"{what} wants a tensor, got {described(found)}")
     if found.shape != expected.shape:
         raise Wrong(f"{what} has shape {tuple(found.shape)}, expected {tuple(expected.shape)}")
+    if same_dtype and found.dtype != expected.dtype:
+        raise Wrong(f"{what} is of {found.dtype}, and was given {expected.dtype}")
     found, expected = found.detach().double(), expected.detach().double()
     scale = max(expected.abs().max().item() if expected.numel() else 0.0, 1e-30)
     if _near(found, expected, scale * tolerance):
@@ -92,26 +95,48 @@ def _near(one: Any, other: Any, limit: float) -> bool:
 Sent = Mapping[str, tuple[int, int]]  # calls and bytes by operation
 
 
-def expect_sent(outcomes: Sequence[Any], expected: Sent | Sequence[Sent], why: str) -> None:
-    """Raise Wrong unless each rank sent exactly these calls and bytes, by operation.
-
-    `expected` is of every rank, or a list by rank. A first sentence names operation and rank; then
-    whether it is too much or too little.
-    """
+def expect_sent(
+    outcomes: Sequence[Any], expected: Sent | Sequence[Sent], why: str, *, at_most: bool = False
+) -> None:
+    """`expect_calls` of each rank; `expected` is of every rank, or a list by rank."""
     for rank, outcome in enumerate(outcomes):
-        sent, right = outcome.wire.sent(), expected
-        if not isinstance(right, Mapping):
-            right = right[rank]
-        for name in sorted({*sent, *right}):
-            calls, size = sent.get(name, (0, 0))
-            right_calls, right_size = right.get(name, (0, 0))
-            if calls != right_calls:
-                more = _more(calls, right_calls)
-                raise Wrong(f"rank {rank} makes {more} {name} calls than expected: {why}")
-            if size != right_size:
-                more = _more(size, right_size)
-                raise Wrong(f"rank {rank} sends {more} bytes by {name} than expected: {why}")
+        right = expected if isinstance(expected, Mapping) else expected[rank]
+        expect_calls(outcome.wire, right, f"rank {rank}", why, at_most=at_most)
+
+
+def expect_calls(log: Any, right: Sent, name: str, why: str, *, at_most: bool = False) -> None:
+    """Raise Wrong unless the rank `name` sent exactly these calls and bytes, by operation.
+
+    The sentence names operation and rank, and whether it is too much or too little. With `at_most`
+    nothing is too little.
+    """
+    sent = log.sent()
+    for operation in sorted({*sent, *right}):
+        found, expected = sent.get(operation, (0, 0)), right.get(operation, (0, 0))
+        for count, wanted, verb, what in zip(
+            found, expected, ("makes", "sends"), ("{} calls", "bytes by {}"), strict=True
+        ):
+            if count > wanted or (count < wanted and not at_most):
+                more = _more(count, wanted)
+                raise Wrong(f"{name} {verb} {more} {what.format(operation)} than expected: {why}")
 
 
 def _more(found: int, expected: int) -> str:
     return "more" if found > expected else "fewer"
+
+
+def expect_among(log: Any, ranks: int, what: str) -> None:
+    """Raise Wrong if a call is not among the `ranks` ranks of the group that was given."""
+    for call in log.calls:
+        if call.ranks != ranks:
+            raise Wrong(
+                f"{what}: its {call.operation} is among {call.ranks} ranks, and the group that it "
+                f"gets has {ranks}"
+            )
+
+
+def expect_kept(same: Mapping[str, bool], what: str) -> None:
+    """Raise Wrong for an argument that is not what it was before: {"the labels": False}."""
+    for name, kept in same.items():
+        if not kept:
+            raise Wrong(f"{what} changes {name}, which others still need")

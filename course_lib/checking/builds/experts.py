@@ -1,14 +1,19 @@
 """Build 12.10: tokens to experts on other ranks and back, with gradients."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.compared import (
+    expect_among,
+    expect_calls,
+    expect_kept,
+    expect_sent,
+    expect_tensor,
+)
 from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.network.experts import routed_bytes
@@ -19,6 +24,7 @@ if TYPE_CHECKING:
 _HIDDEN = 3
 # Rows that each rank sends to each: rank 1 has none.
 _ROWS = ((2, 1, 3), (0, 0, 0), (1, 0, 4))
+_IN_LINE = {1: ((2,),), 2: ((0, 3), (1, 2))}  # in a group of one rank, and of two
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,8 @@ class _Case:
     chosen: tuple[tuple[tuple[int, ...], ...], ...]
     top_k: int
     limit: int = 100  # choices that an expert accepts
+    each: int = 2  # experts on a rank
+    dtype: str = "float32"
 
     @property
     def ranks(self) -> int:
@@ -35,7 +43,7 @@ class _Case:
 
     @property
     def experts(self) -> int:
-        return 2 * self.ranks
+        return self.each * self.ranks
 
     def of(self, rank: int) -> "Tensor":
         import torch
@@ -47,14 +55,16 @@ class _Case:
         import torch
 
         count = len(self.chosen[rank])
-        return torch.arange(1.0, 1 + count * _HIDDEN).view(count, _HIDDEN) + 100 * rank
+        tokens = torch.arange(1.0, 1 + count * _HIDDEN).view(count, _HIDDEN) + 100 * rank
+        return tokens.to(getattr(torch, self.dtype))
 
     def weights(self, rank: int) -> "Tensor":
         """Positive, different for each choice, and not adding up to 1."""
         import torch
 
         count = len(self.chosen[rank])
-        return 1 / (2 + torch.arange(float(count * self.top_k))).view(count, self.top_k)
+        weights = 1 / (2 + torch.arange(float(count * self.top_k))).view(count, self.top_k)
+        return weights.to(getattr(torch, self.dtype))
 
     def counts(self) -> "Tensor":
         import torch
@@ -81,72 +91,159 @@ class _Case:
     def every(self) -> range:
         return range(self.ranks)
 
+    @property
+    def name(self) -> str:
+        full = ", experts full" if self.limit < 100 else ""
+        return f"top_k {self.top_k}, {self.each} experts a rank{full}, {self.dtype}"
+
+    @property
+    def tolerance(self) -> float:
+        return 1e-5 if self.dtype == "float32" else 2e-2
+
 
 # On 3 ranks: nobody wants the experts of rank 1, and rank 2 has no tokens. On 2: one expert each.
 _THREE = _Case((((4, 0), (1, 4), (0, 1), (4, 1), (0, 4)), ((1, 0), (0, 4), (4, 1)), ()), top_k=2)
 _FULL = _Case(_THREE.chosen, top_k=2, limit=3)
 _TWO = _Case((((3, 0), (1, 3), (3, 1)), ((2, 3), (0, 3), (3, 2), (3, 0), (1, 3))), top_k=2)
+_ONE = _Case((((2,), (0,), (2,)), (), ((1,), (2,), (0,), (0,))), top_k=1, each=1)
+_MANY = _Case(
+    (((8, 0, 4),), ((1, 8, 2), (5, 4, 8)), ((8, 7, 0), (3, 8, 1))),
+    top_k=3,
+    limit=3,
+    each=3,
+    dtype="bfloat16",
+)
+_ALONE = _Case((((1, 0), (0, 1), (1, 0)),), top_k=2)  # in a group of one rank
 
 
-def _exchanged(all_to_all: Any) -> Any:
-    """On a rank: rows through the learner's all-to-all."""
-    import torch.distributed as dist
+def _exchanged(all_to_all: Any, backward: bool) -> list[Any]:
+    """On a rank: rows through the learner's all-to-all among all, and in a smaller group.
 
-    rank = dist.get_rank()
-    received = [row[rank] for row in _ROWS]
-    return all_to_all.apply(_rows(rank), list(_ROWS[rank]), received, dist.group.WORLD)
-
-
-def _rows(rank: int) -> "Tensor":
-    import torch
-
-    count = sum(_ROWS[rank])
-    return torch.arange(1.0, 1 + 2 * count).view(count, 2) + 100 * rank
-
-
-def _all_to_all(parts: SimpleNamespace) -> None:
-    import torch
-
-    outcomes = on_ranks(_exchanged, parts.AllToAll, ranks=3)
-    pieces = [_rows(rank).split(list(_ROWS[rank])) for rank in range(3)]
-    for rank, (name, found) in enumerate(each_rank(outcomes)):
-        expected = torch.cat([piece[rank] for piece in pieces])
-        expect_tensor(found, expected, f"{name}: what arrives")
-    sent = [{"all-to-all": (1, 4 * 2 * sum(row))} for row in _ROWS]
-    expect_sent(outcomes, sent, "one all-to-all of its rows")
-
-
-def _sent_out(dispatcher: Any, cases: Sequence[_Case]) -> Any:
-    """On a rank: counts, and for each case the rows that arrive."""
+    The gradient of what arrives is 3 times what arrives, so that of the rows is 3 times the rows.
+    """
     import torch.distributed as dist
 
     from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
 
-    ours, rank = dispatcher(dist.group.WORLD), dist.get_rank()
+    found, groups = [], (dist.group.WORLD, own_group(LINES))
+    for (table, place, dtype), group in zip(_tables(dist.get_rank()), groups, strict=True):
+        rows = _rows(table, place, dtype).requires_grad_(backward)
+        with log_wire() as wire:
+            arrived = all_to_all.apply(
+                rows, list(table[place]), [row[place] for row in table], group
+            )
+        found.append((rows, arrived, wire))
+    if backward:  # both are under way
+        for _, arrived, _ in found:
+            arrived.backward(3 * arrived.detach())
+    return [(arrived.detach(), rows.grad, rows.detach(), wire) for rows, arrived, wire in found]
+
+
+def _tables(rank: int) -> list[tuple[tuple[tuple[int, ...], ...], int, str]]:
+    """What is exchanged among all ranks and in this rank's smaller group: table, place, dtype."""
+
+    line = line_of(rank)
+    return [(_ROWS, rank, "float32"), (_IN_LINE[len(line)], line.index(rank), "bfloat16")]
+
+
+def _rows(table: tuple[tuple[int, ...], ...], place: int, dtype: str) -> "Tensor":
+    import torch
+
+    count = sum(table[place])
+    rows = torch.arange(1.0, 1 + 2 * count).view(count, 2) + 100 * place
+    return rows.to(getattr(torch, dtype))
+
+
+def _all_to_all(parts: SimpleNamespace) -> None:
+    _expect_exchanged(parts, backward=False)
+
+
+def _expect_exchanged(parts: SimpleNamespace, backward: bool) -> None:
+    import torch
+
+    outcomes = on_ranks(_exchanged, parts.AllToAll, backward, ranks=3)
+    for rank, (name, found) in enumerate(each_rank(outcomes)):
+        for (table, place, dtype), (arrived, gradient, given, wire) in zip(
+            _tables(rank), found, strict=True
+        ):
+            where = f"{name}, among {len(table)} in {dtype}"
+            expect_among(wire, len(table), f"{where}, AllToAll")
+            pieces = [_rows(table, n, dtype).split(list(row)) for n, row in enumerate(table)]
+            right = torch.cat([piece[place] for piece in pieces])
+            expect_tensor(arrived, right, f"{where}: what arrives", same_dtype=True)
+            expect_kept(
+                {"its rows": torch.equal(given, _rows(table, place, dtype))}, f"{where}: AllToAll"
+            )
+            if backward:
+                rows = 3 * _rows(table, place, dtype)
+                if gradient is None:
+                    raise Wrong(f"{where}: the gradient of the rows is None: it has not come back")
+                expect_tensor(gradient, rows, f"{where}: the gradient of the rows")
+            size = right.element_size() * 2 * sum(table[place])
+            sent = {"all-to-all": (1, size)} if len(table) > 1 else {}
+            expect_calls(wire, sent, f"{where},", "one all-to-all of its rows")
+
+
+_CASES = (_THREE, _FULL, _ONE, _MANY)
+
+
+def _sent_out(dispatcher: Any) -> Any:
+    """On a rank: counts, and for each case the rows that arrive; then counts in a smaller group."""
+    import torch
+    import torch.distributed as dist
+
+    from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
+
+    ours, rank, found = dispatcher(dist.group.WORLD), dist.get_rank(), []
+    for case in _CASES:
+        with log_wire() as wire:
+            counts = ours.count(case.of(rank), case.experts)
+        rows = ours.dispatch(case.tokens(rank), case.of(rank), case.kept())
+        found.append((counts, wire, rows))
+    many = ours.count(torch.full((_MANY_TOKENS, 1), rank), 3)
+    case, place = _trips(rank)[-1]
     with log_wire() as wire:
-        counts = ours.count(cases[0].of(rank), cases[0].experts)
-    rows = [ours.dispatch(x.tokens(rank), x.of(rank), x.kept()) for x in cases]
-    return counts, wire, rows
+        counts = dispatcher(own_group(LINES)).count(case.of(place), case.experts)
+    return found, many, (counts, wire)
+
+
+_MANY_TOKENS = 40_000  # more than 16 bits can count
 
 
 def _dispatched(parts: SimpleNamespace) -> None:
-    outcomes = on_ranks(_sent_out, parts.Dispatcher, (_THREE, _FULL), ranks=3)
-    for rank, (name, (counts, _, _)) in enumerate(each_rank(outcomes)):
-        right = _THREE.counts()
-        others = {"its own counts, for every rank": right[rank].expand_as(right)}
-        expect_tensor(counts, right, f"{name}: the table of counts", others=others)
-    logs = [Outcome(None, one.value[1]) for one in outcomes]
-    size = 8 * _THREE.ranks * _THREE.experts
-    expect_sent(logs, {"all-gather": (1, size)}, "a rank tells all others its own counts, once")
-    for place, (case, full) in enumerate(((_THREE, ""), (_FULL, ", experts full"))):
-        for rank, (name, (_, _, rows)) in enumerate(each_rank(outcomes)):
-            _expect_dispatched(rows[place], case, rank, f"{name}{full}")
+    import torch
+
+    outcomes = on_ranks(_sent_out, parts.Dispatcher, ranks=3)
+    for place, case in enumerate(_CASES):
+        for rank, (name, (found, *_)) in enumerate(each_rank(outcomes)):
+            counts, right = found[place][0], case.counts()
+            what = f"{name}, {case.name}: the table of counts"
+            others = {"its own counts, for every rank": right[rank].expand_as(right)}
+            expect_tensor(counts, right, what, others=others)
+            if counts.is_floating_point():
+                raise Wrong(f"{what} is of {counts.dtype}, and sizes are whole numbers")
+        logs = [Outcome(None, one.value[0][place][1]) for one in outcomes]
+        size = 8 * case.ranks * case.experts
+        why = "a rank tells all others its own counts, once"
+        expect_sent(logs, {"all-gather": (1, size)}, why, at_most=True)
+        for rank, (name, (found, *_)) in enumerate(each_rank(outcomes)):
+            _expect_dispatched(found[place][2], case, rank, f"{name}, {case.name}")
+    for rank, (name, (_, many, (counts, wire))) in enumerate(each_rank(outcomes)):
+        right = _MANY_TOKENS * torch.eye(3)
+        expect_tensor(many, right, f"{name}, {_MANY_TOKENS:,} tokens: the table of counts")
+        case, _ = _trips(rank)[-1]
+        what = f"{name}, in a group of {case.ranks}: the table of counts"
+        expect_tensor(counts, case.counts(), what)
+        expect_among(wire, case.ranks, what)
 
 
 def _expect_dispatched(rows: Any, case: _Case, rank: int, name: str) -> None:
     others = {f"what rank {n} is to get": _arriving(case, n) for n in case.every if n != rank}
     others["cut from rows that are not sorted by expert"] = _arriving(case, rank, by_expert=False)
-    expect_tensor(rows, _arriving(case, rank), f"{name}: what arrives", others=others)
+    right = _arriving(case, rank)
+    expect_tensor(rows, right, f"{name}: what arrives", others=others, same_dtype=True)
 
 
 def _arriving(case: _Case, rank: int, by_expert: bool = True) -> "Tensor":
@@ -164,40 +261,80 @@ def _arriving(case: _Case, rank: int, by_expert: bool = True) -> "Tensor":
 
 @dataclass(frozen=True)
 class _Returned:
-    """What a rank has at the end, and its gradients."""
+    """What a rank has at the end, its gradients, and whether its arguments are as they were."""
 
     out: Any
     tokens: "Tensor | None" = None
     weights: "Tensor | None" = None
     experts: "Tensor | None" = None
+    kept: dict[str, bool] = field(default_factory=dict)
 
 
-def _there_and_back(dispatcher: Any, case: _Case, backward: bool) -> Outcome:
-    """On a rank: dispatch, experts that multiply by a number each, combine; and backward."""
+def _there_and_back(dispatcher: Any, backward: bool) -> list[Outcome]:
+    """On a rank: each case through one Dispatcher, the last through another, of a smaller group.
+
+    Backward begins when all of them have come back, as for micro-batches that are under way.
+    """
     import torch.distributed as dist
 
-    from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
 
-    rank = dist.get_rank()
-    ours, kept = dispatcher(dist.group.WORLD), case.kept()
-    tokens, weights = case.tokens(rank), case.weights(rank)
-    scales = _scales(case)[2 * rank : 2 * rank + 2].clone()
-    for leaf in (tokens, weights, scales):
-        leaf.requires_grad_(backward)
-    with log_wire() as wire:
-        rows = ours.dispatch(tokens, case.of(rank), kept)
-        counts = kept[:, 2 * rank : 2 * rank + 2].flatten()
-        results = rows * scales.repeat(case.ranks).repeat_interleave(counts)[:, None]
-        out = ours.combine(results, weights)
-        if backward:
-            (out * _direction(out)).sum().backward()
-    return Outcome(_Returned(out, tokens.grad, weights.grad, scales.grad), wire)
+    ours, other = dispatcher(dist.group.WORLD), dispatcher(own_group(LINES))
+    mine = _trips(dist.get_rank())
+    trips = [
+        _Trip(other if n == len(mine) - 1 else ours, *each, backward) for n, each in enumerate(mine)
+    ]
+    return [trip.done() for trip in trips]
+
+
+def _trips(rank: int) -> list[tuple[_Case, int]]:
+    """Cases in turn and the place of this rank in each; the last is that of its smaller group."""
+
+    line = line_of(rank)
+    return [
+        *((case, rank) for case in (_FULL, _ONE, _MANY)),
+        (_TWO if len(line) > 1 else _ALONE, line.index(rank)),
+    ]
+
+
+class _Trip:
+    """Dispatch, experts that multiply by a number each, combine; `done` is the way back."""
+
+    def __init__(self, ours: Any, case: _Case, rank: int, backward: bool) -> None:
+        from course_lib.measure.wire import log_wire
+
+        kept, chosen, own = case.kept(), case.of(rank), slice(case.each * rank, None)
+        tokens, weights = case.tokens(rank), case.weights(rank)
+        scales = _scales(case)[own][: case.each].clone()
+        named = {"tokens": tokens, "chosen": chosen, "kept": kept, "weights": weights}
+        before = {name: tensor.clone() for name, tensor in named.items()}
+        self.leaves = tokens, weights, scales
+        for leaf in self.leaves:
+            leaf.requires_grad_(backward)
+        with log_wire() as self.wire:
+            rows = ours.dispatch(tokens, chosen, kept)
+            counts = before["kept"][:, own][:, : case.each].flatten()
+            results = rows * scales.repeat(case.ranks).repeat_interleave(counts)[:, None]
+            named["results"], before["results"] = results, results.detach().clone()
+            self.out = ours.combine(results, weights)
+        same = ((name, bool((tensor == before[name]).all())) for name, tensor in named.items())
+        self.backward, self.kept = backward, dict(same)
+
+    def done(self) -> Outcome:
+        from course_lib.measure.wire import log_wire
+
+        if self.backward:
+            with log_wire() as back:
+                (self.out * _direction(self.out)).sum().backward()
+            self.wire.calls.extend(back.calls)
+        tokens, weights, scales = (leaf.grad for leaf in self.leaves)
+        return Outcome(_Returned(self.out, tokens, weights, scales, self.kept), self.wire)
 
 
 def _scales(case: _Case) -> "Tensor":
     import torch
 
-    return 2.0 ** torch.arange(case.experts)
+    return (2.0 ** torch.arange(case.experts)).to(getattr(torch, case.dtype))
 
 
 def _direction(out: "Tensor") -> "Tensor":
@@ -239,41 +376,60 @@ def _misplaced(case: _Case, rank: int, what: str) -> "Tensor":
 
 
 def _combined(parts: SimpleNamespace) -> None:
-    for case in (_TWO, _FULL):
-        _expect_travel(_results(parts, case, backward=False), case, passes=1)
+    _expect_back(parts, backward=False)
 
 
 def _with_gradients(parts: SimpleNamespace) -> None:
-    outcomes = _results(parts, _FULL, backward=True)
-    for rank, outcome in enumerate(outcomes):
-        _expect_gradients(outcome.value, _FULL, rank)
-    _expect_travel(outcomes, _FULL, passes=2)
+    _expect_exchanged(parts, backward=True)
+    _expect_back(parts, backward=True)
 
 
-def _results(parts: SimpleNamespace, case: _Case, backward: bool) -> list[Outcome]:
-    """What each rank has at the end; its result is compared already."""
-    found = on_ranks(_there_and_back, parts.Dispatcher, case, backward, ranks=case.ranks)
-    outcomes: list[Outcome] = [one.value for one in found]
-    for rank, (name, value) in enumerate(each_rank(outcomes)):
-        others = {
-            "the plain sum of the experts' results": _one_process(case, rank, power=0),
-            "weighted twice": _one_process(case, rank, power=2),
-            "the results in the order in which they come back": _misplaced(case, rank, "rows"),
-            "each result with the weight of another choice": _misplaced(case, rank, "weights"),
-        }
-        expect_tensor(value.out, _one_process(case, rank), f"{name}: the result", others=others)
-    return outcomes
+def _expect_back(parts: SimpleNamespace, backward: bool) -> None:
+    """What each rank has at the end of each case; results before gradients, then messages."""
+    outcomes = on_ranks(_there_and_back, parts.Dispatcher, backward, ranks=3)
+    trips = [
+        (
+            f"{name}, {case.name}" + f", a group of {case.ranks}" * (case.ranks < 3),
+            case,
+            place,
+            trip,
+        )
+        for rank, (name, found) in enumerate(each_rank(outcomes))
+        for (case, place), trip in zip(_trips(rank), found, strict=True)
+    ]
+    for name, case, place, trip in trips:
+        _expect_result(trip.value, case, place, name)
+    for name, case, place, trip in trips:
+        expect_among(trip.wire, case.ranks, f"{name}, Dispatcher")
+        if backward:
+            _expect_gradients(trip.value, case, place, name)
+        _expect_travel(trip, case, place, name, 1 + backward)
+        expect_kept(trip.value.kept, f"{name}: Dispatcher")
 
 
-def _expect_travel(outcomes: list[Outcome], case: _Case, passes: int) -> None:
+def _expect_result(value: _Returned, case: _Case, rank: int, name: str) -> None:
+    right = _one_process(case, rank)
+    others = {
+        "the plain sum of the experts' results": _one_process(case, rank, power=0),
+        "weighted twice": _one_process(case, rank, power=2),
+        "the results in the order in which they come back": _misplaced(case, rank, "rows"),
+        "each result with the weight of another choice": _misplaced(case, rank, "weights"),
+    }
+    what = f"{name}: the result"
+    right = right.to(case.tokens(rank).dtype)
+    expect_tensor(value.out, right, what, others=others, tolerance=case.tolerance, same_dtype=True)
+
+
+def _expect_travel(outcome: Outcome, case: _Case, rank: int, name: str, passes: int) -> None:
     """Two all-to-alls in each pass, with the bytes that the theory knows from the counts."""
-    kept = case.kept().tolist()
-    sizes = [routed_bytes(kept, rank, 4 * _HIDDEN, passes) for rank in case.every]
+    row_bytes = case.tokens(rank).element_size() * _HIDDEN
+    size = routed_bytes(case.kept().tolist(), rank, row_bytes, passes)
     why = "rows go there and back once" + (", and so do their gradients" if passes == 2 else "")
-    expect_sent(outcomes, [{"all-to-all": (2 * passes, size)} for size in sizes], why)
+    sent = {"all-to-all": (2 * passes, size)} if case.ranks > 1 else {}
+    expect_calls(outcome.wire, sent, f"{name},", why)
 
 
-def _expect_gradients(found: _Returned, case: _Case, rank: int) -> None:
+def _expect_gradients(found: _Returned, case: _Case, rank: int, name: str) -> None:
     import torch
 
     leaves = [(case.tokens(r), case.weights(r)) for r in case.every]
@@ -286,15 +442,18 @@ def _expect_gradients(found: _Returned, case: _Case, rank: int) -> None:
     total.backward()
     tokens, weights = leaves[rank]
     assert scales.grad is not None
+    own_scales = scales.grad[case.each * rank :][: case.each]
     for what, own, right in (
         ("tokens", found.tokens, tokens.grad),
         ("weights", found.weights, weights.grad),
-        ("experts", found.experts, scales.grad[2 * rank : 2 * rank + 2]),
+        ("experts", found.experts, own_scales),
     ):
-        name = f"rank {rank} of {case.ranks}: the gradient of the {what}"
-        if own is None:
-            raise Wrong(f"{name} is None: it has not come back")
-        expect_tensor(own, torch.zeros_like(own) if right is None else right, name)
+        if own is None and right is not None and bool(right.any()):
+            raise Wrong(f"{name}: the gradient of the {what} is None: it has not come back")
+        if own is not None:
+            right = torch.zeros_like(own) if right is None else right
+            what = f"{name}: the gradient of the {what}"
+            expect_tensor(own, right, what, tolerance=case.tolerance)
 
 
 _RACE_TOKENS, _RACE_HIDDEN = 2048, 256

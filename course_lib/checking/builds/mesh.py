@@ -5,7 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import on_ranks
 from course_lib.checking.exercises import Unanswered, Wrong
 from course_lib.checking.helpers import described
 from course_lib.checking.races import Race
@@ -30,6 +30,8 @@ def _shell(mesh: Any, block: tuple[int, ...]) -> Any:
 
 
 def _place_of(parts: SimpleNamespace) -> None:
+    from course_lib.scratch.three_d import Coordinates
+
     for block in _BLOCKS:
         mesh = _shell(parts.Mesh, block)
         for rank, right in enumerate(_places(block)):
@@ -37,8 +39,8 @@ def _place_of(parts: SimpleNamespace) -> None:
             where = f"pp {block[0]}, dp {block[1]}, tp {block[2]}: place_of({rank})"
             if given is None:
                 raise Unanswered(f"{where} is None")
-            if not isinstance(given, tuple) or len(given) != 3:
-                raise Wrong(f"{where} wants Coordinates(pp, dp, tp), got {described(given)}")
+            if not isinstance(given, Coordinates) or not all(type(x) is int for x in given):
+                raise Wrong(f"{where} wants Coordinates of 3 whole numbers, got {described(given)}")
             if tuple(given) != right:
                 raise Wrong(f"{where} is {_said(given)}: {_order(block, rank, tuple(given))}")
 
@@ -82,6 +84,8 @@ def _expect_lines(given: Any, right: set[tuple[int, ...]], what: str, length: in
     if not isinstance(given, list | tuple) or not all(isinstance(x, list | tuple) for x in given):
         raise Wrong(f"{what} wants a list of lists of ranks, got {described(given)}")
     found = [tuple(line) for line in given]
+    if strange := [rank for line in found for rank in line if type(rank) is not int]:
+        raise Wrong(f"{what} wants lists of whole numbers, and has {described(strange[0])}")
     if any(len(line) != length for line in found):
         raise Wrong(
             f"{what} has lines of {len(found[0])} ranks, expected as many as the axis is long"
@@ -93,32 +97,89 @@ def _expect_lines(given: Any, right: set[tuple[int, ...]], what: str, length: in
             turned = tuple(sorted(line)) in right
             why = "in the order of the axis" if turned else "ranks that differ in this axis only"
             raise Wrong(f"{what} has the line {list(line)}, expected {why}")
+    if set(found) != right:
+        raise Wrong(f"{what} has a line twice, expected one for each rank to be in one")
+
+
+_ATTRIBUTES = ("size", "place", "wires", "dp", "tp")
+
+
+_REAL = ((1, 2, 2), (2, 1, 2), (2, 2, 1))  # on four ranks
+
+
+def _on_rank(mesh: Any) -> list[dict[str, Any]]:
+    """On a rank: each block, up to the first for which the ranks ask for different groups."""
+    found: list[dict[str, Any]] = []
+    for block in _REAL:
+        found.append(_members(mesh, block))
+        if "place" not in found[-1]:
+            break
+    return found
 
 
 def _members(mesh: Any, block: tuple[int, ...]) -> dict[str, Any]:
-    """On a rank: its place, and the ranks in each of its groups."""
-    import torch.distributed as dist
+    """On a rank: the groups that it asks for; then its attributes, and the ranks of each group."""
+    from torch.distributed import ProcessGroup, get_process_group_ranks
+
+    from course_lib.checking.builds.on_rank.groups import groups_asked_for
 
     pp, dp, tp = block
-    made = mesh(dp=dp, tp=tp, pp=pp)
-    groups = {"dp": made.dp, "tp": made.tp, "pp": made.wires.up}
-    ranks = {axis: dist.get_process_group_ranks(group) for axis, group in groups.items()}
-    return {"place": tuple(made.place), "size": tuple(made.size), "groups": ranks}
+    found: dict[str, Any] = {"asked": groups_asked_for(lambda: mesh(dp, tp, pp))}
+    if len(set(map(str, from_all(found["asked"])))) > 1:  # and so they would wait for ever
+        return found
+    made = mesh(dp, tp, pp)
+    given = {name: getattr(made, name, None) for name in _ATTRIBUTES}
+    groups = {"dp": given["dp"], "tp": given["tp"]}
+    for name in ("up", "down"):
+        groups[f"wires.{name}"] = getattr(given["wires"], name, None)
+    ranks = {
+        axis: get_process_group_ranks(group) if isinstance(group, ProcessGroup) else None
+        for axis, group in groups.items()
+    }
+    return found | {"size": given["size"], "place": given["place"], "groups": ranks}
+
+
+def from_all(value: Any) -> list[Any]:
+    """On a rank: the value of every rank."""
+    import torch.distributed as dist
+
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def _groups(parts: SimpleNamespace) -> None:
-    for block in ((1, 2, 2), (2, 1, 2)):
-        outcomes = on_ranks(_members, parts.Mesh, block, ranks=4)
-        for rank, (name, found) in enumerate(each_rank(outcomes)):
-            what = f"pp {block[0]}, dp {block[1]}, tp {block[2]}, {name}:"
-            if found["size"] != block:
-                raise Wrong(f"{what} size is {_said(found['size'])}")
-            if found["place"] != _places(block)[rank]:
-                raise Wrong(f"{what} its place is {_said(found['place'])}, expected its own")
-            for number, axis in enumerate(_AXES):
-                right = next(x for x in _right_lines(block, number) if rank in x)
-                if tuple(found["groups"][axis]) != right:
-                    raise Wrong(f"{what} its group {axis} is of ranks {found['groups'][axis]}")
+    outcomes = on_ranks(_on_rank, parts.Mesh, ranks=4)
+    for block, *each in zip(_REAL, *(one.value for one in outcomes), strict=False):
+        sizes = f"pp {block[0]}, dp {block[1]}, tp {block[2]}"
+        asked = [found["asked"] for found in each]
+        for number, same in enumerate(itertools.zip_longest(*asked, fillvalue="none"), start=1):
+            for rank, ranks in enumerate(same):
+                if ranks != same[0]:
+                    raise Wrong(
+                        f"{sizes}: group {number} that rank 0 makes is of ranks {same[0]}, on rank "
+                        f"{rank} it is {ranks}: both wait for ranks that make another one"
+                    )
+        for rank, found in enumerate(each):
+            _expect_member(found, block, rank, f"{sizes}, rank {rank} of 4:")
+
+
+def _expect_member(found: dict[str, Any], block: tuple[int, ...], rank: int, what: str) -> None:
+    from course_lib.scratch.three_d import Coordinates
+
+    for attribute, right in (("size", block), ("place", _places(block)[rank])):
+        given = found[attribute]
+        if not isinstance(given, Coordinates):
+            raise Wrong(f"{what} its {attribute} wants Coordinates, got {described(given)}")
+        if given != right:
+            raise Wrong(f"{what} its {attribute} is {_said(given)}, expected its own")
+    for name, ranks in found["groups"].items():
+        number = _AXES.index(name if name in _AXES else "pp")
+        right = next(x for x in _right_lines(block, number) if rank in x)
+        if ranks is None:
+            raise Wrong(f"{what} there is no group {name}")
+        if tuple(ranks) != right:
+            raise Wrong(f"{what} its group {name} is of ranks {ranks}")
 
 
 def _prepared(parts: SimpleNamespace) -> Any:

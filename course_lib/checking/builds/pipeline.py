@@ -1,14 +1,15 @@
 """Build 11.11: the passes of a pipeline's stage, in the order of any schedule."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.compared import expect_calls, expect_tensor
 from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import on_ranks
+from course_lib.checking.builds.ranks import LINES, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.inputs.job import Job
@@ -68,29 +69,81 @@ class _Ran:
     most_held: int
 
 
-def _on_rank(pipeline: Any, plans: Sequence[tuple[Schedule, int]]) -> list[Outcome]:
-    """On a rank: one update by each schedule; gradients start at 0, as if they were left over."""
+_THERE = 2**-6  # the numbers in each gradient before an update; the tables' are 0
+
+
+@dataclass(frozen=True)
+class _Case:
+    """An order of passes and a number of samples; `factor`: that of a loss that is not the default.
+
+    `again`: the update is the second one of this Pipeline, and finds no gradients.
+    """
+
+    plan: Schedule
+    samples: int
+    factor: float = 1.0
+    again: bool = False
+
+
+def _on_rank(
+    pipeline: Any, cases: Sequence[_Case], pipelines: Sequence[list[int]]
+) -> list[Outcome]:
+    """On a rank: one update by each schedule."""
+    import torch.distributed as dist
+
+    from course_lib.scratch.pipeline.stage import wires
+
+    group = wires(pipelines)
+    if dist.get_world_size(group.up) == 1:
+        return []
+    return [_updated(pipeline, case, group) for case in cases]
+
+
+def _updated(pipeline: Any, case: _Case, group: Any) -> Outcome:
     import torch
     import torch.distributed as dist
 
     from course_lib.measure.saved_tensors import count_held
     from course_lib.measure.wire import log_wire
     from course_lib.scratch.accumulation import loss_sum
-    from course_lib.scratch.pipeline.stage import cut, wires
+    from course_lib.scratch.pipeline.stage import cut
 
-    group, outcomes = wires([range(dist.get_world_size())]), []
-    for plan, samples in plans:
-        parts = cut(_model(plan), _layers(plan), dist.get_rank(), plan.stages)
-        named = {name: p for part in parts for name, p in part.named_parameters()}
+    plan, stage = case.plan, dist.get_rank(group.up)
+    parts = cut(_model(plan), _layers(plan), stage, plan.stages)
+    named = {name: p for part in parts for name, p in part.named_parameters()}
+    own_loss = [lambda x, wanted: case.factor * loss_sum(x, wanted)] if case.factor != 1 else []
+    ours = pipeline(parts, plan.orders, group, *own_loss)
+    for name, parameter in named.items():
+        there = 0 if name in _TABLES else _THERE
+        parameter.grad = None if case.again else torch.full_like(parameter, there)
+    if case.again:
+        ours.run(_window(plan, case.samples + 1))
         for parameter in named.values():
-            parameter.grad = torch.zeros_like(parameter)
-        ours = pipeline(parts, plan.orders, group, loss_sum)
-        ours.compute = watched = _Watched(ours.compute, plan, dist.get_rank())
-        with log_wire() as wire, count_held(parts) as held:
-            loss = ours.run(_window(plan, samples))
-        gradients = {name: p.grad for name, p in named.items()}
-        outcomes.append(Outcome(_Ran(loss, gradients, watched.done, held.most), wire))
-    return outcomes
+            parameter.grad = None
+    ours.compute = watched = _Watched(ours.compute, plan, stage)
+    with log_wire() as wire, count_held(parts) as held, _all_arrives():
+        loss = ours.run(_window(plan, case.samples))
+    gradients = {name: p.grad for name, p in named.items()}
+    return Outcome(_Ran(loss, gradients, watched.done, held.most), wire)
+
+
+@contextmanager
+def _all_arrives() -> Iterator[None]:
+    """Raise ValueError if a message is still under way at the end."""
+    from unittest.mock import patch
+
+    from course_lib.scratch.pipeline.mail import Mail
+
+    mails, begin = [], Mail.__init__
+
+    def noted(mail: Mail, *args: Any, **named: Any) -> None:
+        mails.append(mail)
+        begin(mail, *args, **named)
+
+    with patch.object(Mail, "__init__", noted):
+        yield
+    if any(mail.sent for mail in mails):
+        raise ValueError("`run` returns while what it has sent is still under way")
 
 
 class _Watched:
@@ -108,52 +161,64 @@ class _Watched:
         self.done += 1
         result = self.compute(work, arrived)
         to = work.chunk * self.plan.stages + self.rank + (1 if work.kind == "F" else -1)
-        if result is None and 0 <= to < self.plan.stages * self.plan.chunks:
-            waiting = f"rank {to % self.plan.stages}"
-            raise ValueError(f"{_word(work)} gives None, and {waiting} waits for what it makes")
+        if 0 <= to < self.plan.stages * self.plan.chunks:
+            if result is None:
+                waiting = f"stage {to % self.plan.stages}"
+                raise ValueError(f"{_word(work)} gives None, and {waiting} waits for what it makes")
+            if result.requires_grad:
+                raise ValueError(f"what {_word(work)} gives still carries autograd's graph")
         return result
 
 
-def _updates(pipeline: Any, *plans: tuple[Schedule, int]) -> list[list[Outcome]]:
-    """For each schedule, what each rank has done; passes and losses are compared already."""
-    found = on_ranks(_on_rank, pipeline, plans, ranks=plans[0][0].stages)
-    by_plan = [list(ranks) for ranks in zip(*(one.value for one in found), strict=True)]
-    for (plan, samples), outcomes in zip(plans, by_plan, strict=True):
-        for rank, outcome in enumerate(outcomes):
-            done, order = outcome.value.passes, plan.orders[rank]
+def _updates(pipeline: Any, *cases: _Case, in_lines: bool = False) -> list[list[Outcome]]:
+    """For each case, what each stage has done; passes and losses are compared already.
+
+    `in_lines`: on 3 ranks, of which two are a pipeline.
+    """
+    stages = cases[0].plan.stages
+    ranks, lines = (3, LINES) if in_lines else (stages, [list(range(stages))])
+    found = on_ranks(_on_rank, pipeline, cases, lines, ranks=ranks)
+    by_case = [list(each) for each in zip(*(one.value for one in found if one.value), strict=True)]
+    for case, outcomes in zip(cases, by_case, strict=True):
+        for stage, outcome in enumerate(outcomes):
+            done, order = outcome.value.passes, case.plan.orders[stage]
             if done != len(order):
-                name = _name(plan, rank)
+                name = _name(case.plan, stage)
                 raise Wrong(f"{name}: `run` makes {done} of {len(order)} passes by `self.compute`")
-            _expect_loss(outcome.value.loss, plan, samples, rank)
-    return by_plan
+            _expect_loss(outcome.value.loss, case, stage)
+    return by_case
 
 
 def _name(plan: Schedule, rank: int) -> str:
-    return f"rank {rank} of {plan.stages}, {plan.micro_batches} micro-batches by {plan.name}"
+    return f"stage {rank} of {plan.stages}, {plan.micro_batches} micro-batches by {plan.name}"
 
 
 def _word(work: Pass) -> str:
     return f"{work.kind}{work.micro_batch}" + (f" of chunk {work.chunk}" if work.chunk else "")
 
 
-def _expect_loss(loss: Any, plan: Schedule, samples: int, rank: int) -> None:
+def _expect_loss(loss: Any, case: _Case, rank: int) -> None:
     import torch
 
     from course_lib.scratch.accumulation import count_tokens
 
+    plan = case.plan
     what = f"{_name(plan, rank)}: the loss"
     if rank < plan.stages - 1:
         expect_tensor(loss, torch.zeros(()), f"{what}, which only the last stage knows,")
         return
-    window = _window(plan, samples)
+    window = _window(plan, case.samples)
     model, tokens = _model(plan), count_tokens(window)
-    sums = torch.stack([_loss_sum(model, one) for one in window])
+    sums = case.factor * torch.stack([_loss_sum(model, one) for one in window])
     means = sums / torch.stack([count_tokens([one]) for one in window])
     expect_tensor(
         loss,
         sums.sum() / tokens,
         what,
-        factors={float(tokens): "the sum over the tokens, not divided by their number"},
+        factors={
+            1 / case.factor: "of another loss than `self.loss_sum` computes",
+            float(tokens): "the sum over the tokens, not divided by their number",
+        },
         others={
             "the mean of the micro-batches' own means": means.mean(),
             "the sum of the micro-batches' own means": means.sum(),
@@ -188,8 +253,9 @@ def _one_process(plan: Schedule, samples: int) -> "dict[str, Tensor]":
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
-def _expect_gradients(outcomes: Sequence[Outcome], plan: Schedule, samples: int) -> None:
-    own = _one_process(plan, samples)
+def _expect_gradients(outcomes: Sequence[Outcome], case: _Case) -> None:
+    plan, there = case.plan, 0 if case.again else _THERE
+    own = {name: case.factor * g for name, g in _one_process(plan, case.samples).items()}
     table = own[_TABLES[0]] + own[_TABLES[1]]
     count = plan.micro_batches
     factors = {
@@ -202,7 +268,12 @@ def _expect_gradients(outcomes: Sequence[Outcome], plan: Schedule, samples: int)
             if found is None:
                 raise Wrong(f"{what} is None: gradients are added to those that are there")
             if name not in _TABLES:
-                expect_tensor(found, own[name], what, factors=factors)
+                found = found - there
+                others = {"without what was there before": own[name] - there}
+                close = 1e-4  # of float32, that to which it was added taken off
+                expect_tensor(
+                    found, own[name], what, factors=factors, others=others, tolerance=close
+                )
                 continue
             others = {"that of this stage's own use of the tied table": own[name]}
             expect_tensor(found, table, what, factors=factors, others=others)
@@ -211,22 +282,26 @@ def _expect_gradients(outcomes: Sequence[Outcome], plan: Schedule, samples: int)
 def _forward(parts: SimpleNamespace) -> None:
     plan = schedule("gpipe", 2, 3)
     orders = tuple(tuple(x for x in order if x.kind == "F") for order in plan.orders)
-    _updates(parts.Pipeline, (Schedule("gpipe's forward passes", 3, orders), 7))
+    _updates(parts.Pipeline, _Case(Schedule("gpipe's forward passes", 3, orders), 7))
 
 
 def _backward(parts: SimpleNamespace) -> None:
-    plan = schedule("gpipe", 3, 3)
-    (outcomes,) = _updates(parts.Pipeline, (plan, 7))
-    _expect_gradients(outcomes, plan, 7)
+    case = _Case(schedule("gpipe", 3, 3), 7)
+    (outcomes,) = _updates(parts.Pipeline, case)
+    _expect_gradients(outcomes, case)
 
 
 def _in_turn(parts: SimpleNamespace) -> None:
-    plans = [schedule("1f1b", 2, 5), schedule("interleaved", 2, 4, 2)]
-    samples = [plan.micro_batches for plan in plans]
-    found = _updates(parts.Pipeline, *zip(plans, samples, strict=True))
-    for plan, count, outcomes in zip(plans, samples, found, strict=True):
-        _expect_gradients(outcomes, plan, count)
-        layout = Layout(pp=2, accumulation=count, schedule=plan.name, virtual_stages=plan.chunks)
+    cases = (
+        _Case(schedule("1f1b", 2, 5), 5, factor=3.0, again=True),
+        _Case(schedule("interleaved", 2, 4, 2), 4, factor=0.5),
+    )
+    for case, outcomes in zip(cases, _updates(parts.Pipeline, *cases, in_lines=True), strict=True):
+        _expect_gradients(outcomes, case)
+        plan = case.plan
+        layout = Layout(
+            pp=2, accumulation=case.samples, schedule=plan.name, virtual_stages=plan.chunks
+        )
         for rank, outcome in enumerate(outcomes):
             held, needed = outcome.value.most_held, round(sum(layout.in_flight(rank).values()))
             if held > needed:
@@ -234,10 +309,8 @@ def _in_turn(parts: SimpleNamespace) -> None:
                     f"{_name(plan, rank)}: {held} forward passes are held at the peak, more than "
                     "wait for their backward pass: what has had it must be let go"
                 )
-        expected = [_sent(plan, layout, rank) for rank in range(2)]
-        expect_sent(
-            outcomes, expected, "each pass sends one message, at the ends of the model none"
-        )
+            why = "each pass sends one message, at the ends of the model none"
+            expect_calls(outcome.wire, _sent(plan, layout, rank), f"{_name(plan, rank)},", why)
 
 
 def _sent(plan: Schedule, layout: Layout, stage: int) -> dict[str, tuple[int, int]]:

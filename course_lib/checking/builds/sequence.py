@@ -4,9 +4,15 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
+from course_lib.checking.builds.compared import (
+    expect_among,
+    expect_calls,
+    expect_kept,
+    expect_sent,
+    expect_tensor,
+)
 from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.network.collectives import activation_bytes
@@ -18,11 +24,12 @@ _BATCH, _TOKENS, _HIDDEN = 3, 6, 4
 _SHAPE = (_BATCH, _TOKENS, _HIDDEN)
 
 
-def _whole(rank: int) -> "Tensor":
+def _whole(rank: int, dtype: str = "float32") -> "Tensor":
     """What a rank has of all tokens."""
     import torch
 
-    return torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
+    numbers = torch.randn(*_SHAPE, generator=torch.Generator().manual_seed(rank))
+    return numbers.to(getattr(torch, dtype))
 
 
 def _gather(parts: SimpleNamespace) -> None:
@@ -34,23 +41,41 @@ def _sum_scatter(parts: SimpleNamespace) -> None:
     _check(parts.SumScatter, "SumScatter", ranks=3)
 
 
+def _cases(rank: int, ranks: int) -> list[tuple[list[int], str]]:
+    """The ranks that share the tokens with this one, and the type of their numbers."""
+    everyone = list(range(ranks))
+    more = [(line_of(rank), "float32"), (everyone, "bfloat16")] if ranks == 3 else []
+    return [(everyone, "float32"), *more]
+
+
 def _check(function: Any, name: str, ranks: int) -> None:
     """One function forward and backward: all tokens on one side, own tokens on the other."""
     outcomes = on_ranks(_both_passes, function, name == "Gather", ranks=ranks)
-    wholes = [_whole(rank) for rank in range(ranks)]
-    shares = [_share(wholes[0], rank, ranks) for rank in range(ranks)]
-    for rank, (where, (result, gradient, kept, _)) in enumerate(each_rank(outcomes)):
-        out, back = f"{where}: {name}, forward", f"{where}: {name}, backward"
-        gathers, scatters = (result, gradient) if name == "Gather" else (gradient, result)
-        told = (out, back) if name == "Gather" else (back, out)
-        _expect_gathered(gathers, wholes[0], shares, told[0])
-        _expect_scattered(scatters, wholes, rank, told[1])
-        if not kept:
-            raise Wrong(f"{where}: {name} has changed its argument: others still need it")
-    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)}
-    logged = [Outcome(None, one.value[3]) for one in outcomes]
-    expect_sent(logged, calls, f"{name} needs one call in each pass, of all tokens")
+    for rank, (on_rank, found) in enumerate(each_rank(outcomes)):
+        for (line, dtype), one in zip(_cases(rank, ranks), found, strict=True):
+            where = f"{on_rank}, in {dtype}" + f", in the group of ranks {line}" * (
+                len(line) < ranks
+            )
+            _expect_passes(one, name, line, line.index(rank), dtype, where)
+
+
+def _expect_passes(
+    found: Any, name: str, line: list[int], place: int, dtype: str, where: str
+) -> None:
+    result, gradient, kept, log = found
+    out, back = f"{where}: {name}, forward", f"{where}: {name}, backward"
+    gathers, scatters = (result, gradient) if name == "Gather" else (gradient, result)
+    told = (out, back) if name == "Gather" else (back, out)
+    wholes = [_whole(rank, dtype) for rank in line]
+    own = _whole(0, dtype)
+    shares = [_share(own, other, len(line)) for other in range(len(line))]
+    _expect_gathered(gathers, own, shares, told[0])
+    _expect_scattered(scatters, wholes, place, told[1])
+    expect_kept(kept, f"{where}: {name}")
+    expect_among(log, len(line), f"{where}, {name}")
+    size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=own.element_size())
+    calls = {"all-gather": (1, size), "reduce-scatter": (1, size)} if len(line) > 1 else {}
+    expect_calls(log, calls, f"{where},", f"{name} needs one call in each pass, of all tokens")
 
 
 def _share(whole: "Tensor", rank: int, ranks: int) -> "Tensor":
@@ -61,20 +86,20 @@ def _expect_gathered(found: Any, whole: "Tensor", shares: "list[Tensor]", what: 
     import torch
 
     ranks, shape = len(shares), tuple(getattr(found, "shape", ()))
-    if shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN):
+    if ranks > 1 and shape == (_BATCH * ranks, _TOKENS // ranks, _HIDDEN):
         raise Wrong(f"{what}: has shape {shape}: joined along the batch, not the sequence")
     if shape == (_BATCH, _TOKENS, _HIDDEN):
         flat = torch.cat(shares).view(_SHAPE)
         others = {"the shares one after another, whose samples are not kept apart": flat}
         expect_tensor(found, whole, f"{what}: the whole", others=others)
-    expect_tensor(found, whole, f"{what}: the whole")
+    expect_tensor(found, whole, f"{what}: the whole", same_dtype=True)
 
 
 def _expect_scattered(found: Any, wholes: "list[Tensor]", rank: int, what: str) -> None:
     import torch
 
     ranks = len(wholes)
-    total = torch.stack(wholes).sum(0)
+    exact, total = wholes[0].dtype == torch.float32, torch.stack(wholes).sum(0)
     others = {"this rank's own part, to which nothing was added": _share(wholes[rank], rank, ranks)}
     for other in set(range(ranks)) - {rank}:
         others[f"the sum for the tokens of rank {other}"] = _share(total, other, ranks)
@@ -82,25 +107,60 @@ def _expect_scattered(found: Any, wholes: "list[Tensor]", rank: int, what: str) 
     others["a part of the batch, not of the sequence"] = along_batch
     mean = {1 / ranks: "the mean over ranks, where the sum is wanted"}
     right = _share(total, rank, ranks)
-    expect_tensor(found, right, f"{what}: the share", factors=mean, others=others)
+    expect_tensor(
+        found,
+        right,
+        f"{what}: the share",
+        factors=mean,
+        others=others,
+        tolerance=1e-5 if exact else 2e-2,
+        same_dtype=True,
+    )
 
 
-def _both_passes(function: Any, gathers: bool) -> Any:
-    """On a rank: result, gradient, whether the argument is as it was, and what was sent."""
+def _both_passes(function: Any, gathers: bool) -> list[Any]:
+    """On a rank: for each case result, gradient, what is as it was, and what was sent.
+
+    Backward begins when all cases have gone forward.
+    """
     import torch.distributed as dist
 
+    from course_lib.checking.builds.on_rank.followed import meet
+    from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
+
+    rank, ranks, found = dist.get_rank(), dist.get_world_size(), []
+    lines = own_group(LINES) if ranks == 3 else None
+    for line, dtype in _cases(rank, ranks):
+        group = lines if len(line) < ranks else None
+        own, every = (
+            _share(_whole(0, dtype), line.index(rank), len(line)).clone(),
+            _whole(rank, dtype),
+        )
+        x, upstream = (own, every) if gathers else (every, own)
+        before = x.clone(), upstream.clone()
+        x.requires_grad_()
+        with log_wire() as log:
+            result = function.apply(x, group)
+        meet("has done a forward pass")
+        found.append((x, upstream, before, result, log))
+    return [_backward(*each) for each in found]
+
+
+def _backward(x: "Tensor", upstream: "Tensor", before: Any, result: "Tensor", log: Any) -> Any:
+    import torch
+
+    from course_lib.checking.builds.on_rank.followed import meet
     from course_lib.measure.wire import log_wire
 
-    rank, ranks = dist.get_rank(), dist.get_world_size()
-    own, every = _share(_whole(0), rank, ranks).clone(), _whole(rank)
-    x, upstream = (own, every) if gathers else (every, own)
-    before = x.clone()
-    x.requires_grad_()
-    with log_wire() as log:
-        result = function.apply(x, None)
-        if result.shape == upstream.shape:
+    if result.shape == upstream.shape:
+        with log_wire() as back:
             result.backward(upstream)
-    return result.detach(), x.grad, bool((x == before).all()), log
+        log.calls.extend(back.calls)
+    meet("has done a backward pass")
+    same = map(torch.equal, (x, upstream), before)
+    kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
+    return result.detach(), x.grad, kept, log
 
 
 def _layers(parts: SimpleNamespace) -> None:

@@ -1,12 +1,16 @@
 """Build 10.11: f and g, and the two layers that a pair of cut matrices is made of."""
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
-from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.compared import (
+    expect_among,
+    expect_calls,
+    expect_kept,
+    expect_tensor,
+)
+from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 from course_lib.theory.network.collectives import activation_bytes
@@ -37,91 +41,112 @@ def _random(*shape: int, seed: int = 0) -> "Tensor":
 # Step 1
 
 
+def _cases(rank: int) -> list[tuple[list[int], str]]:
+    """Among three ranks, in groups of two and of one, and in 16 bits."""
+    return [([0, 1, 2], "float32"), (line_of(rank), "float32"), ([0, 1, 2], "bfloat16")]
+
+
 def _both_ends(parts: SimpleNamespace) -> None:
-    """Among three ranks, then in groups of two and of one."""
     outcomes = on_ranks(_ends, parts.Copy, parts.Sum, ranks=3)
-    for number, line in ((0, [0, 1, 2]), (1, [0, 1]), (1, [2])):
-        for rank in line:
-            where = f"rank {rank} of 3" + (f", in the group of ranks {line}" if number else "")
-            _expect_ends(outcomes[rank].value[number], line, rank, where)
+    for number in range(len(_cases(0))):
+        for rank, outcome in enumerate(outcomes):
+            line, dtype = _cases(rank)[number]
+            where = f"rank {rank} of 3, in {dtype}"
+            where += f", in the group of ranks {line}" * (len(line) < 3)
+            for name in ("f", "g"):
+                _expect_end(outcome.value[name][number], name, line, rank, dtype, where)
 
 
-def _ends(f: Any, g: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """On a rank: what both ends do among all ranks, and in a smaller group."""
+def _ends(f: Any, g: Any) -> dict[str, Any]:
+    """On a rank: each end in each case; backward begins when all cases have gone forward."""
     import torch.distributed as dist
 
-    groups = [dist.new_group(line) for line in ([0, 1], [2])]
-    return _end(f, g, None), _end(f, g, groups[dist.get_rank() // 2])
-
-
-def _end(f: Any, g: Any, group: Any) -> dict[str, Any]:
-    import torch.distributed as dist
-
+    from course_lib.checking.builds.on_rank.followed import meet
     from course_lib.measure.wire import log_wire
+    from course_lib.scratch.three_d import own_group
 
-    rank, found = dist.get_rank(), {}
+    rank, lines, found = dist.get_rank(), own_group(LINES), {}
     for name, function in (("f", f), ("g", g)):
-        x, upstream = _given(name, rank)
-        before = x.clone(), upstream.clone()
-        x.requires_grad_()
-        with log_wire() as forward:
-            result = function.apply(x, group)
-        with log_wire() as backward:
-            result.backward(upstream)
-        kept = [bool((a == b).all()) for a, b in zip(before, (x, upstream), strict=True)]
-        found[name] = (result.detach(), x.grad, forward, backward, kept)
+        ends = []
+        for line, dtype in _cases(rank):
+            x, upstream = _given(name, rank, dtype)
+            before = x.clone(), upstream.clone()
+            x.requires_grad_()
+            with log_wire() as forward:
+                result = function.apply(x, lines if len(line) < 3 else None)
+            meet(f"has done {name}'s forward pass")
+            ends.append((x, upstream, before, result, forward))
+        found[name] = [_turned(name, *each) for each in ends]
     return found
 
 
-def _given(name: str, rank: int) -> "tuple[Tensor, Tensor]":
+def _turned(
+    name: str, x: "Tensor", upstream: "Tensor", before: Any, result: "Tensor", forward: Any
+) -> Any:
+    import torch
+
+    from course_lib.checking.builds.on_rank.followed import meet
+    from course_lib.measure.wire import log_wire
+
+    with log_wire() as backward:
+        result.backward(upstream)
+    meet(f"has done {name}'s backward pass")
+    same = map(torch.equal, (x, upstream), before)
+    kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
+    return result.detach(), x.grad, forward, backward, kept
+
+
+def _given(name: str, rank: int, dtype: str) -> "tuple[Tensor, Tensor]":
     """Argument and gradient on a rank: f's argument is the same on all, and g's gradient."""
-    same, own = _random(3, 5), _random(3, 5, seed=1 + rank)
+    import torch
+
+    same, own = (_random(3, 5, seed=seed).to(getattr(torch, dtype)) for seed in (0, 1 + rank))
     return (same, own) if name == "f" else (own, same)
 
 
-def _expect_ends(found: dict[str, Any], line: list[int], rank: int, where: str) -> None:
-    summed, everywhere = (
-        sum(_random(3, 5, seed=1 + each) for each in ranks) for ranks in (line, range(3))
-    )
-    count, calls = float(len(line)), int(len(line) > 1)
-    mean = {1 / count: "the mean over ranks, where the sum is wanted"}
-    wrong = {"the sum over more ranks than those of the group": everywhere}
-    for name, (result, gradient, forward, backward, kept) in found.items():
-        x, upstream = _given(name, rank)
-        out, back = f"{where}: the result of {name}", f"{where}: the gradient that {name} returns"
-        if name == "f":
-            once = {count: "f gives every rank what it gets, and adds up nothing"}
-            expect_tensor(result, x, out, factors=once)
-            wrong["what comes back on this rank alone"] = upstream
-            expect_tensor(gradient, summed, back, factors=mean, others=wrong)
-            sent = {"forward": (forward, 0), "backward": (backward, calls)}
-        else:
-            wrong["what this rank itself has"] = x
-            expect_tensor(result, summed, out, factors=mean, others=wrong)
-            once = {
-                count: "every rank has the gradient of the sum already, whole",
-                1 / count: "each summand has the whole gradient of a sum",
-            }
-            expect_tensor(gradient, upstream, back, factors=once)
-            sent = {"forward": (forward, calls), "backward": (backward, 0)}
-        for which, (log, right) in sent.items():
-            _expect_calls(log, right, f"{where}: {name}, {which}")
-        for what, same in zip(("its argument", "the gradient that it is given"), kept, strict=True):
-            if not same:
-                raise Wrong(f"{where}: {name} changes {what}, which others still need")
-
-
-def _expect_calls(log: Any, calls: int, where: str) -> None:
-    if len(log.calls) != calls:
-        raise Wrong(f"{where} makes {len(log.calls)} collectives, expected {calls}")
+def _expect_end(found: Any, name: str, line: list[int], rank: int, dtype: str, where: str) -> None:
+    result, gradient, forward, backward, kept = found
+    out, back = f"{where}: the result of {name}", f"{where}: the gradient that {name} returns"
+    close: dict[str, Any] = {"tolerance": 1e-5 if dtype == "float32" else 2e-2, "same_dtype": True}
+    count, own = float(len(line)), _given("g", rank, dtype)[0]
+    each = [_given("g", other, dtype)[0] for other in range(3)]
+    wrong = {
+        "the sum over more ranks than those of the group": sum(each),
+        "what this rank alone has": own,
+    }
+    summed: dict[str, Any] = {
+        "expected": sum(each[other] for other in line),
+        "factors": {1 / count: "the mean over ranks, where the sum is wanted"},
+        "others": wrong,
+    }
+    once = "f gives every rank what it gets, and adds up nothing"
+    if name == "g":
+        once = "every rank has the gradient of the sum already, whole"
+    copied: dict[str, Any] = {
+        "expected": _given("f", rank, dtype)[0],
+        "factors": {count: once, 1 / count: "each summand has the whole gradient of a sum"},
+    }
+    first, second = (copied, summed) if name == "f" else (summed, copied)
+    expect_tensor(result, what=out, **first, **close)
+    expect_tensor(gradient, what=back, **second, **close)
+    size = own.element_size() * own.numel()
+    for which, log, sums in (
+        ("forward", forward, name == "g"),
+        ("backward", backward, name == "f"),
+    ):
+        right = {"all-reduce": (1, size)} if sums and count > 1 else {}
+        expect_among(log, len(line), f"{where}, {name}, {which}")
+        why = "each of f and g sums in one of its passes, by one all-reduce"
+        expect_calls(log, right, f"{where}, {name}, {which},", why)
+    expect_kept(kept, f"{where}: {name}")
 
 
 # Steps 2 and 3
 
 
 def _columns(parts: SimpleNamespace) -> None:
-    """First one matrix, then q, k and v in one."""
-    _check_layers(parts, "column", (_OUTPUTS, 1), (3 * _OUTPUTS, 3))
+    """First one matrix, then q, k and v in one, then two in one."""
+    _check_layers(parts, "column", (_OUTPUTS, 1), (3 * _OUTPUTS, 3), (2 * _OUTPUTS, 2))
 
 
 def _rows(parts: SimpleNamespace) -> None:
@@ -141,27 +166,42 @@ def _expect_layer(
 ) -> None:
     expected = _tried(*_given_layer(outputs))
     for rank, (name, found) in enumerate(ranks):
-        where = f"{name}, {outputs} outputs" + (" of q, k and v" if blocks > 1 else "")
+        where = (
+            f"{name}, {outputs} outputs" + {1: "", 2: " of two parts", 3: " of q, k and v"}[blocks]
+        )
         alone = _alone(kind, outputs, blocks, rank)
         for what, whole in expected.items():
             tensor, dim = found.get(what), _DIMENSIONS[kind].get(what)
             if tensor is None:
-                raise Wrong(f"{where}: there is no {what}")
+                raise Wrong(f"{where}: {what} is missing")
             if kind == "row" and what == "the result":
                 _expect_one_bias(tensor, whole, expected["bias"], where)
             others = alone.get(what, {}) if dim is None else _mistaken(whole, dim, blocks, rank)
             own = whole if dim is None else _share(whole, dim, blocks, rank)
-            factors = {float(_CUT): "it is added up over the ranks once more"}
+            factors = {
+                float(_CUT): "it is added up over the ranks once more",
+                1 / _CUT: "a share of it, and every rank has it whole",
+            }
             expect_tensor(tensor, own, f"{where}: {what}", factors=factors, others=others)
             if what in ("weight", "bias") and dim is not None and what not in found["joined"]:
                 raise Wrong(f"{where}: {what} is not from region.cut, so nobody can join it")
+        if (way := _WAYS[kind]) not in found["ways"]:
+            raise Wrong(f"{where}: it does not go by {way}, which is not in every region the same")
+        if found["more"]:
+            raise Wrong(
+                f"{where}: the layer keeps {found['more']} bytes beside its own weight and bias"
+            )
 
 
+_WAYS = {"column": "region.enter", "row": "region.leave"}
 # Along which dimension each is cut; what is not here is whole on every rank.
 _DIMENSIONS = {
-    "column": dict.fromkeys(("weight", "bias", "its weight's gradient", "its bias's gradient"), 0)
+    "column": dict.fromkeys(
+        ("weight", "bias", "the gradient of its weight", "the gradient of its bias"), 0
+    )
     | {"the result": -1},
-    "row": dict.fromkeys(("weight", "its weight's gradient"), 1) | {"its input's gradient": -1},
+    "row": dict.fromkeys(("weight", "the gradient of its weight"), 1)
+    | {"the gradient of its input": -1},
 }
 
 
@@ -171,14 +211,28 @@ def _cut_layers(pair: "Pair", kind: str, sizes: tuple[tuple[int, int], ...]) -> 
 
 def _cut_layer(pair: "Pair", kind: str, outputs: int, blocks: int) -> dict[str, Any]:
     """On a rank: weights, result and gradients of a cut layer."""
+    from course_lib.checking.builds.on_rank.reached import tensor_bytes_of
     from course_lib.scratch.tensor.region import TensorParallel
 
-    region = TensorParallel(pair=pair)
+    class Watched(TensorParallel):
+        ways: ClassVar[set[str]] = set()
+
+        def enter(self, x: "Tensor") -> "Tensor":
+            self.ways.add("region.enter")
+            return super().enter(x)
+
+        def leave(self, x: "Tensor") -> "Tensor":
+            self.ways.add("region.leave")
+            return super().leave(x)
+
+    region = Watched(pair=pair)
     whole, _, _ = _given_layer(outputs)
     layer = pair.row(whole, region) if kind == "row" else pair.column(whole, region, blocks)
     _, x, upstream = _share_of_layer(kind, outputs, blocks, region.rank)
-    named = layer.named_parameters()
-    return _tried(layer, x, upstream) | {"joined": [n for n, p in named if hasattr(p, "cut")]}
+    joined = [name for name, p in layer.named_parameters() if hasattr(p, "cut")]
+    needed = 4 * (upstream.shape[-1] * x.shape[-1] + upstream.shape[-1])
+    more = max(tensor_bytes_of(layer) - needed, 0)
+    return _tried(layer, x, upstream) | {"joined": joined, "more": more, "ways": region.ways}
 
 
 def _share_of_layer(
@@ -198,7 +252,7 @@ def _alone(kind: str, outputs: int, blocks: int, rank: int) -> dict[str, Any]:
     if kind == "row":
         bias = _given_layer(outputs)[0].bias.detach()
         return {"the result": {"what this rank alone computes": x @ weight.T + bias}}
-    return {"its input's gradient": {"what this rank's columns alone give": upstream @ weight}}
+    return {"the gradient of its input": {"what this rank's columns alone give": upstream @ weight}}
 
 
 def _given_layer(outputs: int) -> "tuple[nn.Linear, Tensor, Tensor]":
@@ -211,19 +265,23 @@ def _given_layer(outputs: int) -> "tuple[nn.Linear, Tensor, Tensor]":
 
 def _tried(layer: Any, x: "Tensor", upstream: "Tensor") -> dict[str, Any]:
     """Weights first: what follows is wrong if they are, and missing if they do not fit."""
+    import torch
+
     own = dict(layer.named_parameters())
     weights = {name: own[name].detach() if name in own else None for name in ("weight", "bias")}
     inputs, outputs = x.shape[-1], upstream.shape[-1]
     shapes = [tuple(p.shape) for p in weights.values() if p is not None]
     if shapes != [(outputs, inputs), (outputs,)]:
         return weights
+    with torch.no_grad():
+        layer(x[:1])  # an earlier pass leaves nothing
     x = x.detach().clone().requires_grad_()
     result = layer(x)
     if getattr(result, "shape", None) != upstream.shape:
         return {**weights, "the result": result}
     result.backward(upstream)
-    gradients = {f"its {name}'s gradient": own[name].grad for name in own}
-    found = {**weights, "the result": result.detach(), "its input's gradient": x.grad}
+    gradients = {f"the gradient of its {name}": own[name].grad for name in weights}
+    found = {**weights, "the result": result.detach(), "the gradient of its input": x.grad}
     return found | gradients
 
 
@@ -238,7 +296,7 @@ def _mistaken(whole: "Tensor", dim: int, blocks: int, rank: int) -> dict[str, An
     others = {f"the share of rank {n}": _share(whole, dim, blocks, n) for n in range(_CUT)}
     del others[f"the share of rank {rank}"]
     if blocks > 1:
-        others["the share of q, k and v cut in one piece"] = whole.chunk(_CUT, dim)[rank]
+        others["the share of all parts cut in one piece"] = whole.chunk(_CUT, dim)[rank]
     return others
 
 
@@ -253,17 +311,18 @@ def _expect_one_bias(found: Any, right: "Tensor", bias: "Tensor", where: str) ->
 
 
 def _layers(parts: SimpleNamespace) -> None:
-    """A transformer's layer: two pairs."""
+    """A transformer's layer, two pairs, in groups of two ranks and of one."""
     expected = _one_block()
     size = activation_bytes(_BATCH, _TOKENS, _HIDDEN, element_bytes=4)
-    outcomes = on_ranks(_cut_block, _pair(parts), ranks=2)
+    outcomes = on_ranks(_cut_block, _pair(parts), ranks=3)
     for name, (tensors, *_) in each_rank(outcomes):
         for what, right in expected.items():
             expect_tensor(tensors.get(what), right, f"{name}, a transformer's layer: {what}")
-    for number, which in ((1, "forward"), (2, "backward")):
-        logs = [Outcome(None, one.value[number]) for one in outcomes]
-        why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
-        expect_sent(logs, {"all-reduce": (2, 2 * size)}, why)
+    for rank, (name, (_, *logs)) in enumerate(each_rank(outcomes)):
+        for log, which in zip(logs, ("forward", "backward"), strict=True):
+            why = f"{which}, attention and MLP need one sum each of batch x sequence x hidden"
+            calls = {"all-reduce": (2, 2 * size)} if len(line_of(rank)) > 1 else {}
+            expect_calls(log, calls, name, why)
 
 
 def _given_block() -> "tuple[Block, Tensor, Tensor]":
@@ -281,7 +340,7 @@ def _one_block() -> dict[str, Any]:
     y = block(x)
     y.backward(upstream)
     gradients = {f"the gradient of {name}": p.grad for name, p in block.named_parameters()}
-    return {"the result": y.detach(), "the input's gradient": x.grad, **gradients}
+    return {"the result": y.detach(), "the gradient of the input": x.grad, **gradients}
 
 
 def _cut_block(pair: "Pair") -> Any:
@@ -290,8 +349,9 @@ def _cut_block(pair: "Pair") -> Any:
     from course_lib.scratch.tensor.layers import cut_block
     from course_lib.scratch.tensor.region import TensorParallel
     from course_lib.scratch.tensor.vocabulary import whole_gradients
+    from course_lib.scratch.three_d import own_group
 
-    region = TensorParallel(pair=pair)
+    region = TensorParallel(own_group(LINES), pair)
     block, x, upstream = _given_block()
     cut_block(block, region)
     with log_wire() as forward:
@@ -300,7 +360,8 @@ def _cut_block(pair: "Pair") -> Any:
         y.backward(upstream)
     gradients = whole_gradients(block, region).items()
     named = {f"the gradient of {name}": gradient for name, gradient in gradients}
-    return {"the result": y.detach(), "the input's gradient": x.grad, **named}, forward, backward
+    found = {"the result": y.detach(), "the gradient of the input": x.grad, **named}
+    return found, forward, backward
 
 
 # The race

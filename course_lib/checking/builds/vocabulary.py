@@ -1,12 +1,17 @@
 """Build 10.13: the loss of a vocabulary that is cut over ranks."""
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
-from course_lib.checking.builds.outcome import Outcome
-from course_lib.checking.builds.ranks import each_rank, on_ranks
+from course_lib.checking.builds.compared import (
+    expect_among,
+    expect_calls,
+    expect_kept,
+    expect_tensor,
+)
+from course_lib.checking.builds.ranks import LINES, each_rank, line_of, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
 
@@ -34,48 +39,66 @@ def _weights() -> "Tensor":
     return torch.linspace(0.1, 1.0, _BATCH * _TOKENS).view(_BATCH, _TOKENS)
 
 
+@dataclass(frozen=True)
+class _Case:
+    """A vocabulary, the size of its scores, and among whom it is cut."""
+
+    vocab: int
+    size: float = 1.0
+    in_lines: bool = False  # in the smaller groups, and under sequence parallelism
+
+    def line(self, rank: int, ranks: int) -> list[int]:
+        return line_of(rank) if self.in_lines else list(range(ranks))
+
+    @property
+    def name(self) -> str:
+        large = f", scores up to {_largest(self.vocab, self.size)}" if self.size > 1 else ""
+        return f"{self.vocab} words{large}"
+
+
+# Scores that overflow, padding on one rank, and a rank that has nothing else.
+_HARD = (_Case(7, 200.0), _Case(4, 200.0))
+_OTHER = (_Case(7), _Case(4, 200.0), _Case(7, in_lines=True), _Case(2, in_lines=True))
+
+
 def _losses(parts: SimpleNamespace) -> None:
-    _check(parts, 6, ranks=2)
+    _check(parts, _Case(6), ranks=2)
 
 
 def _hard(parts: SimpleNamespace) -> None:
-    """Scores that overflow, padding on one rank, and a rank that has nothing else."""
-    _check(parts, 7, 4, ranks=3, size=200.0)
+    _check(parts, *_HARD, ranks=3)
 
 
 def _gradients(parts: SimpleNamespace) -> None:
     """And the messages of both passes."""
-    _check(parts, 7, ranks=3, backward=True)
+    _check(parts, *_OTHER, ranks=3, backward=True)
 
 
-def _expect_sent(outcomes: list[Outcome]) -> None:
+def _expect_sent(log: Any, ranks: int, name: str) -> None:
     size = 4 * _BATCH * _TOKENS
-    logs = [Outcome(None, one.value[0][2]) for one in outcomes]
-    why = "a maximum and two sums, each of one number a token, and none on the way back"
-    expect_sent(logs, {"all-reduce": (3, 3 * size)}, why)
+    expect_among(log, ranks, name)
+    why = "at most a maximum and two sums, each of one number a token, and none on the way back"
+    sent = {"all-reduce": (3, 3 * size)} if ranks > 1 else {}
+    expect_calls(log, sent, f"{name},", why, at_most=True)
 
 
-def _check(
-    parts: SimpleNamespace,
-    *vocabularies: int,
-    ranks: int,
-    size: float = 1.0,
-    backward: bool = False,
-) -> None:
+def _check(parts: SimpleNamespace, *cases: _Case, ranks: int, backward: bool = False) -> None:
     function = getattr(parts, _NAME)
-    outcomes = on_ranks(_on_rank, function, vocabularies, size, backward, ranks=ranks)
-    if backward:
-        _expect_sent(outcomes)
-    for number, vocab in enumerate(vocabularies):
-        losses, gradient = _one_process(vocab, size)
+    outcomes = on_ranks(_on_rank, function, cases, backward, ranks=ranks)
+    for number, case in enumerate(cases):
+        losses, gradient = _one_process(case.vocab, case.size)
         for rank, (name, values) in enumerate(each_rank(outcomes)):
-            found, own, _ = values[number]
-            large = f", scores up to {_largest(vocab, size)}" if size > 1 else ""
-            where = f"{name}, {vocab} words{large}"
-            others = _mistakes(vocab, size, ranks, rank)
+            line = case.line(rank, ranks)
+            place, among = line.index(rank), len(line)
+            found, own, log, kept = values[number]
+            where = f"{name}, {case.name}" + (f", in the group of ranks {line}" * case.in_lines)
+            if backward:
+                _expect_sent(log, among, where)
+            others = _mistakes(case.vocab, case.size, among, place)
             expect_tensor(found, losses, f"{where}: the loss of each token", others=others)
             if backward:
-                _expect_gradient(own, _pieces(gradient, ranks, 0.0)[rank], where, ranks)
+                _expect_gradient(own, _pieces(gradient, among, 0.0)[place], where, among)
+            expect_kept(kept, f"{where}: it")
 
 
 def _expect_gradient(found: Any, right: "Tensor", where: str, ranks: int) -> None:
@@ -144,24 +167,35 @@ def _mistakes(vocab: int, size: float, ranks: int, rank: int) -> "dict[str, Tens
     }
 
 
-def _on_rank(function: Any, vocabularies: tuple[int, ...], size: float, backward: bool) -> Any:
+def _on_rank(function: Any, cases: tuple[_Case, ...], backward: bool) -> Any:
     import math
 
     import torch
+    import torch.distributed as dist
 
     from course_lib.measure.wire import log_wire
     from course_lib.scratch.tensor.region import TensorParallel
+    from course_lib.scratch.tensor.sequence import SequenceParallel
+    from course_lib.scratch.three_d import own_group
 
-    region, found = TensorParallel(), []
-    for vocab in vocabularies:
-        logits, labels = _given(vocab, size)
-        own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone().requires_grad_()
+    found = []
+    lines = own_group(LINES) if dist.get_world_size() == 3 else None
+    for case in cases:
+        region = SequenceParallel(lines) if case.in_lines else TensorParallel()
+        logits, labels = _given(case.vocab, case.size)
+        own = _pieces(logits, region.ranks, -math.inf)[region.rank].clone()
+        given = own.clone(), labels.clone()
+        own.requires_grad_()
         with log_wire() as log:
             losses = function(own, labels, region)
             if backward and getattr(losses, "requires_grad", False):
                 (losses * _weights()).sum().backward()
         losses = losses.detach() if isinstance(losses, torch.Tensor) else losses
-        found.append((losses, own.grad, log))
+        kept = {
+            "the logits": torch.equal(own, given[0]),
+            "the labels": torch.equal(labels, given[1]),
+        }
+        found.append((losses, own.grad, log, kept))
     return found
 
 

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.scratch import wire
 from course_lib.scratch.experts.router import by_expert
 
 
@@ -19,9 +20,17 @@ def _parts(fault=""):
     class AllToAll(torch.autograd.Function):
         @staticmethod
         def forward(ctx, rows, sent, received, group):
-            ctx.sizes = sent, received, group
+            ctx.sizes = AllToAll.sizes = sent, received, group
+            if fault == "the world's all-to-all":
+                return _exchange(rows, _filled(sent), _filled(received), None)
+            if fault == "room of fp32":
+                return _exchange(rows.float(), sent, received, group)
             if fault == "nobody to send to" and not len(rows):
                 return rows.new_empty(sum(received), *rows.shape[1:])
+            if fault == "changes rows":
+                room = _exchange(rows, sent, received, group)
+                rows.data.zero_()
+                return room
             if fault == "sizes exchanged":
                 return _exchange(rows, received, sent, group)
             if fault == "room for its own":
@@ -33,6 +42,8 @@ def _parts(fault=""):
         @staticmethod
         def backward(ctx, gradient):
             sent, received, group = ctx.sizes
+            if fault == "sizes of the latest":
+                sent, received, group = AllToAll.sizes
             if fault == "gradient not sent":
                 return gradient, None, None, None
             if fault == "gradient sent on":
@@ -47,6 +58,16 @@ def _parts(fault=""):
 
         def count(self, chosen, experts):
             own = torch.bincount(chosen.flatten(), minlength=experts)
+            if fault == "counts of the world":
+                return wire.all_gather(own[None])
+            if fault == "counts as floats":
+                own = own.float()
+            if fault == "counts of 16 bits":
+                own = own.short()
+            if fault == "counts of 32 bits":
+                own = own.int()
+            if fault == "each choice counts for two":
+                own *= chosen.shape[1] // 2
             if fault == "counts not exchanged":
                 return own.expand(self.ranks, -1).clone()
             everyone = [torch.empty_like(own) for _ in range(self.ranks)]
@@ -57,7 +78,13 @@ def _parts(fault=""):
             self.order = by_expert(chosen, kept[self.rank])
             if fault == "in the order of the tokens":
                 self.order = self.order.sort().values
+            if fault == "order of the first batch":
+                self.order = self.first = getattr(self, "first", self.order)
             by_owner = kept.view(self.ranks, self.ranks, -1).sum(2)
+            if fault == "two experts on each":
+                by_owner = kept.reshape(self.ranks, -1, 2).sum(2)
+            if fault == "changes kept":
+                kept -= kept
             self.sent = by_owner[self.rank].tolist()
             self.received = by_owner[:, self.rank].tolist()
             if fault == "equal pieces":
@@ -65,6 +92,12 @@ def _parts(fault=""):
                 self.received = self.sent
             if fault == "no limit":
                 self.order = chosen.flatten().argsort(stable=True)
+            if fault == "changes tokens":
+                with torch.no_grad():
+                    tokens += 1
+                    tokens -= 2
+            if fault == "token c // 2":
+                return self.travel(tokens[self.order // 2], self.sent, self.received)
             return self.travel(tokens[self.order // chosen.shape[1]], self.sent, self.received)
 
         def combine(self, results, weights):
@@ -72,7 +105,23 @@ def _parts(fault=""):
             order = self.order
             if fault == "not put back":
                 order = order.sort().values
+            if fault == "changes weights":
+                with torch.no_grad():
+                    weights /= 2
+                    rows = 2 * rows
+            if fault == "changes results":
+                results.data.zero_()
             back = rows.new_zeros(weights.numel(), rows.shape[1])
+            if fault == "sums of fp32":
+                back, rows = back.float(), rows.float()
+            if fault == "weights add up to 1":
+                weights = weights / weights.sum(1, keepdim=True)
+            if fault == "no gradient of weights":
+                weights = weights.detach()
+            if fault == "travels once more":
+                rows = self.travel(
+                    self.travel(rows, self.sent, self.received), self.received, self.sent
+                )
             if fault == "weighted by place":
                 rows = rows * weights.flatten()[: len(rows), None]
                 weights = torch.ones_like(weights)
@@ -89,7 +138,15 @@ def _parts(fault=""):
     return [AllToAll, Dispatcher]
 
 
-RIGHT = [("choices, then their sum", _parts())]
+def _filled(sizes):
+    """Sizes for all ranks, from those of a group."""
+    return [*sizes, *[0] * (dist.get_world_size() - len(sizes))]
+
+
+RIGHT = [
+    ("choices, then their sum", _parts()),
+    ("counts of 32 bits", _parts("counts of 32 bits")),
+]
 AS_MINE = "\nAllToAll, Dispatcher = _parts()\n"  # at the end of a copy of this file, as if kept
 
 _ONE, _TWO, _THREE, _FOUR = (f"step {number} of 4.*" for number in (1, 2, 3, 4))
@@ -111,6 +168,25 @@ WRONG = [
         ("weighted by place", _THREE + "each result with the weight of another choice"),
         ("gradient not sent", _FOUR + "invalid gradient"),
         ("gradient sent on", _FOUR + "raised RuntimeError.*of your code"),
-        ("no gradient", _FOUR + "the gradient of the tokens is None"),
+        ("no gradient", _FOUR + "the gradient of the rows is None"),
+        ("the world's all-to-all", _ONE + "(another number of bytes|among 3 ranks)"),
+        ("room of fp32", _ONE + "what arrives is of torch.float32, and was given torch.bfloat16"),
+        ("counts as floats", _TWO + "is of torch.float32, and sizes are whole numbers"),
+        ("counts of 16 bits", _TWO + "(Invalid scalar type|40,000 tokens: the table)"),
+        ("each choice counts for two", _TWO + "top_k 1, .*the table of counts"),
+        ("two experts on each", _TWO + "(raised RuntimeError|another number of bytes)"),
+        ("token c // 2", _TWO + "(raised IndexError|top_k 1, .*what arrives)"),
+        ("counts of the world", _TWO + "(in a group of .: the table|number of bytes)"),
+        ("changes results", _THREE + "Dispatcher changes results"),
+        ("changes rows", _ONE + "AllToAll changes its rows"),
+        ("changes kept", _THREE + "Dispatcher changes kept"),
+        ("changes tokens", _TWO + "what arrives"),
+        ("changes weights", _THREE + "Dispatcher changes weights"),
+        ("sums of fp32", _THREE + "bfloat16.*the result is of torch.float32"),
+        ("weights add up to 1", _THREE + "the result"),
+        ("travels once more", _THREE + "more all-to-all calls"),
+        ("sizes of the latest", _FOUR + "."),
+        ("order of the first batch", _TWO + "."),
+        ("no gradient of weights", _FOUR + "the gradient of the weights is None"),
     ]
 ]

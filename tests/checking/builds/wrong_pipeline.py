@@ -18,8 +18,14 @@ def _pipeline(fault):
             self.order, self.loss_sum = orders[dist.get_rank(group.up)], loss_sum
 
         def run(self, window):
-            self.window, self.tokens, self.held = window, count_tokens(window), {}
-            self.loss = torch.zeros(())
+            self.window, self.tokens = window, count_tokens(window)
+            if fault != "a loss that goes on" or not hasattr(self, "loss"):
+                self.loss = torch.zeros(())
+            if fault == "gradients that were there":
+                for part in self.parts:
+                    for parameter in part.parameters():
+                        parameter.grad.zero_()
+            self.held, self.latest = {}, []
             mail = Mail(self.orders, self.group, self.blank)
             order = self.order
             if fault == "all forward passes first":
@@ -28,7 +34,8 @@ def _pipeline(fault):
                 result = self.compute(work, mail.take(work))
                 if fault != "nothing is sent":
                     mail.send(work, result)
-            mail.finish()
+            if fault != "no finish":
+                mail.finish()
             if fault != "tables not summed":
                 sum_tied_gradients(self.parts, self.group)
             if fault == "the mean of the passes":
@@ -54,17 +61,36 @@ def _pipeline(fault):
             y = part(x)
             if part.last:
                 own = count_tokens([self.window[i]])
-                y = self.loss_sum(y, labels)
+                y = (loss_sum if fault == "its own loss" else self.loss_sum)(y, labels)
                 y = y / (own if fault in ("own tokens", "own means") else self.tokens)
                 y = y / len(self.window) if fault == "own means" else y
                 self.loss = self.loss + (y if fault == "a loss with its graph" else y.detach())
                 self.loss = y.detach() if fault == "the last loss" else self.loss
-            self.held[i, chunk] = x, y
-            return y.detach()
+            key = i if fault == "by micro-batch alone" else (i, chunk)
+            self.held[key] = x, y
+            self.latest.append((x, y))
+            if fault == "one for the world" and dist.get_rank() == 1:
+                self.loss = self.loss + 1
+            return y if fault == "an output with its graph" else y.detach()
 
         def backward(self, i, chunk, arrived):
             keeps = fault in ("keeps everything", "keeps the graph")
-            x, y = self.held[i, chunk] if keeps else self.held.pop((i, chunk))
+            key = i if fault == "by micro-batch alone" else (i, chunk)
+            x, y = self.held[key] if keeps else self.held.pop(key)
+            if fault == "the latest first":
+                x, y = self.latest.pop()
+            elif fault == "the oldest first":
+                x, y = self.latest.pop(0)
+            else:
+                self.latest.clear()
+            if fault == "its own gradients":
+                own = list(self.parts[chunk].parameters())
+                gradients = torch.autograd.grad(y, own, arrived, retain_graph=True)
+                for parameter, gradient in zip(own, gradients, strict=True):
+                    parameter.grad = gradient
+                if arrived is None or not self.parts[chunk].first:
+                    return torch.autograd.grad(y, x, arrived)[0] if x.requires_grad else None
+                return None
             y.backward(arrived, retain_graph=fault == "keeps the graph")
             return x.grad
 
@@ -127,13 +153,23 @@ WRONG = [
         ("the last loss", _ONE + "the loss is that of the last micro-batch alone"),
         ("a loss with its graph", _ONE + "still carries autograd's graph"),
         ("nothing is sent", _ONE + "nothing moves.*rank 1 waits for a message from rank 0"),
-        ("no gradient of the input", _TWO + "B2 gives None, and rank 1 waits for what it makes"),
+        ("no gradient of the input", _TWO + "B2 gives None, and stage 1 waits for what it makes"),
         ("one pass less", _ONE + "`run` makes 2 of 3 passes"),
         ("the mean of the passes", _TWO + "1/3 of what is expected: the mean over micro-batches"),
         ("tables not summed", _TWO + "this stage's own use of the tied table"),
         ("all forward passes first", _THREE + r"pass \d is F\d, and its order has B0"),
         ("keeps everything", _THREE + "what has had it must be let go"),
         ("keeps the graph", _THREE + "what has had it must be let go"),
+        ("no finish", "step . of 3.*raised ValueError: `run` returns while what it has sent"),
+        ("its own loss", _THREE + "1/3 of what is expected: of another loss"),
+        ("gradients that were there", _TWO + "without what was there before"),
+        ("an output with its graph", _ONE + "what F0 gives still carries autograd's graph"),
+        ("a loss that goes on", _THREE + "the loss"),
+        ("by micro-batch alone", _THREE + "."),
+        ("the latest first", _THREE + "."),
+        ("the oldest first", _TWO + "."),
+        ("its own gradients", _TWO + "the gradient of"),
+        ("one for the world", _ONE + "the loss"),
         ("one chunk", _THREE + "raised RuntimeError.*of your code"),
     ]
 ]

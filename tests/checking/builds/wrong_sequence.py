@@ -64,6 +64,67 @@ def _only_rank_0(x, group):
     return _gathered(x, group) if dist.get_rank() == 0 else _padded(x, group)
 
 
+def _of_the_world(x, group):
+    """The group is forgotten."""
+    return _scattered(x, None)
+
+
+def _gathered_from_all(x, group):
+    return _gathered(x, None)
+
+
+def _in_fp32(x, group):
+    return _gathered(x.float(), group)
+
+
+def _sums_in_fp32(x, group):
+    return _scattered(x.float(), group)
+
+
+def _by_sample(x, group):
+    """One message for each sample."""
+    return torch.stack([wire.all_gather(sample, group) for sample in x])
+
+
+def _doubled_in_place(x, group):
+    whole = _gathered(x, group)
+    x.detach().mul_(2)
+    return whole
+
+
+def _scatters_in_place(x, group):
+    share = _scattered(x, group)
+    x.detach().zero_()
+    return share
+
+
+def _sum_of_all(x, group):
+    """Gathers the wholes of all ranks and adds them up here."""
+    ranks = dist.get_world_size(group)
+    return _own(wire.all_gather(x[None], group).sum(0), group) if ranks > 1 else x
+
+
+def _rank_1_is_done(x, group):
+    """Rank 1 has what it needs, it thinks."""
+    return _own(x, group) if dist.get_rank() == 1 else _scattered(x, group)
+
+
+class LatestGroup(torch.autograd.Function):
+    """Remembers one group for all calls."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        LatestGroup.group = group
+        return _gathered(x, group)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return _scattered(gradient, LatestGroup.group), None
+
+
+LatestGroup.__name__ = "Gather"
+
+
 def _with(into=(_gathered, _scattered), out=(_scattered, _gathered)):
     return [function("Gather", *into), function("SumScatter", *out)]
 
@@ -96,7 +157,7 @@ WRONG = [
         _with(out=(_by_all_reduce, _gathered)),
         _SECOND + "more all-reduce calls",
     ),
-    ("adds up in place", _with(out=(_in_place, _gathered)), _SECOND + "has changed its argument"),
+    ("adds up in place", _with(out=(_in_place, _gathered)), _SECOND + "changes its argument"),
     (
         "a gradient for its own tokens only",
         _with(out=(_scattered, _padded)),
@@ -106,5 +167,39 @@ WRONG = [
         "rank 0 alone gathers",
         _with(into=(_only_rank_0, _scattered)),
         _FIRST + "(nothing moves.*rank 0 is in allgather|rank . lost its conn).*of your code",
+    ),
+    (
+        "the group of the latest call",
+        [LatestGroup, sequence.SumScatter],
+        _FIRST + "(backward: the share|another number of bytes|invalid gradient|nothing moves)",
+    ),
+    (
+        "gathers from all",
+        _with(into=(_gathered_from_all, _scattered)),
+        _FIRST + "(group of|number of bytes)",
+    ),
+    (
+        "scatters over all",
+        _with(into=(_gathered, _of_the_world)),
+        _FIRST + "(group of ranks|invalid gradient)",
+    ),
+    ("in fp32", _with(into=(_in_fp32, _scattered)), _FIRST + "is of torch.float32, and was given"),
+    ("sums in fp32", _with(out=(_sums_in_fp32, _gathered)), _SECOND + "is of torch.float32"),
+    ("by sample", _with(into=(_by_sample, _scattered)), _FIRST + "more all-gather calls"),
+    (
+        "its argument doubled",
+        _with(into=(_doubled_in_place, _scattered)),
+        _FIRST + "changes its argument",
+    ),
+    (
+        "the gradient put to 0",
+        _with(into=(_gathered, _scatters_in_place)),
+        _FIRST + "changes the gradient that it is given",
+    ),
+    ("sums what it gathers", _with(out=(_sum_of_all, _gathered)), _SECOND + "all-gather"),
+    (
+        "rank 1 is done",
+        _with(into=(_gathered, _rank_1_is_done)),
+        _FIRST + "nothing moves.*rank 0 is in .*at line.*rank 1 has done a backward pass",
     ),
 ]

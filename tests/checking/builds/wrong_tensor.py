@@ -46,16 +46,16 @@ def _named(made, name):
     return made
 
 
-def _column(dim=0, parts=None, bias=True, enters=True, by_hand=False, twice=False):
+def _column(dim=0, pieces=None, bias=True, enters=True, by_hand=False, twice=False):
     """A cut by columns in which one thing can go wrong."""
 
     class Made(nn.Module):
-        def __init__(self, whole, region, blocks=1):
+        def __init__(self, whole, region, parts=1):
             super().__init__()
             self.region = region
-            blocks = parts or blocks
-            self.weight = region.cut(whole.weight, dim, blocks)
-            self.bias = region.cut(whole.bias, 0, blocks) if bias else whole.bias
+            parts = pieces or parts
+            self.weight = region.cut(whole.weight, dim, parts)
+            self.bias = region.cut(whole.bias, 0, parts) if bias else whole.bias
             if by_hand:
                 self.weight = nn.Parameter(self.weight.detach().clone())
 
@@ -135,12 +135,108 @@ def _written_out():
     return _named(Made, "ColumnParallelLinear")
 
 
-def _with(f=region.Copy, g=region.Sum, column=None, row=None):
+def _with(f=None, g=None, column=None, row=None):
+    f, g = f or region.Copy, g or region.Sum
     return [f, g, column or region.ColumnParallelLinear, row or region.RowParallelLinear]
 
 
 def _summed(x, group):
     return wire.all_reduce(x, group)
+
+
+def _gathers(x, group):
+    """The sum of what all ranks have sent whole."""
+    return wire.all_gather(x[None], group).sum(0)
+
+
+def _fp32(x, group):
+    return wire.all_reduce(x.float(), group)
+
+
+def _copied_in_fp32(x, _):
+    return x.float()
+
+
+def _not_rank_1(x, group):
+    return x if dist.get_rank() == 1 else wire.all_reduce(x, group)
+
+
+def _twice_at_once(x, group):
+    return wire.all_reduce(torch.stack([x, x]), group)[0]
+
+
+class LatestGroup(Function):
+    """f that remembers one group for all calls."""
+
+    @staticmethod
+    def forward(ctx, x, group):
+        LatestGroup.group = group
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return wire.all_reduce(gradient, LatestGroup.group), None
+
+
+LatestGroup.__name__ = "Copy"
+
+
+def _extended(base, name, **methods):
+    """A right layer with some methods changed."""
+    return _named(type(name, (base,), methods), name)
+
+
+def _keeps(what):
+    """A column cut that keeps more of the whole layer than its share."""
+
+    base = _column()
+
+    def init(self, whole, region, parts=1):
+        base.__init__(self, whole, region, parts)
+        if what == "parameter":
+            self.whole_weight = whole.weight
+        if what == "module":
+            self.kept = [whole]
+        if what == "copy":
+            self.full = whole.weight.detach().clone()
+        if what == "closure":
+            self.again = lambda: whole.weight
+        if what == "view":
+            rows = len(self.weight)
+            own = whole.weight.detach()[region.rank * rows : (region.rank + 1) * rows]
+            self.weight.data = own if parts == 1 else self.weight.data
+
+    return _extended(base, "ColumnParallelLinear", __init__=init)
+
+
+def _first_input(self, x):
+    """Remembers how many rows came first."""
+    self.rows = getattr(self, "rows", len(x))
+    return linear(self.region.enter(x[: self.rows]), self.weight, self.bias)
+
+
+def _own_f(self, x):
+    return linear(region.Copy.apply(x, self.region.group), self.weight, self.bias)
+
+
+def _own_g(self, x):
+    return region.Sum.apply(linear(x, self.weight), self.region.group) + self.bias
+
+
+def _bias_on_rank_0(self, x):
+    own = self.bias if self.region.rank == 0 else None
+    return self.region.leave(linear(x, self.weight, own))
+
+
+def _shared_bias(self, x):
+    return self.region.leave(linear(x, self.weight, self.bias / self.region.ranks))
+
+
+def _changed(f=None, g=None, column=None, row=None):
+    """Right layers whose forward pass is another one."""
+    if column:
+        column = _extended(_column(), "ColumnParallelLinear", forward=column)
+    return _with(f, g, column, row and _extended(_row(), "RowParallelLinear", forward=row))
 
 
 _FIRST, _SECOND, _THIRD = (f"step {n} of 4.*" for n in (1, 2, 3))
@@ -158,7 +254,7 @@ WRONG = [
     (
         "f omitted",
         _with(f=function("Copy", _as_it_is, lambda x, _: x)),
-        _FIRST + "gradient that f returns is what comes back on this rank alone",
+        _FIRST + "gradient that f returns is what this rank alone has",
     ),
     (
         "f sums forward as well",
@@ -173,7 +269,7 @@ WRONG = [
     (
         "f forgets its group",
         _with(f=function("Copy", _as_it_is, _everywhere)),
-        _FIRST + r"in the group of ranks \[0, 1\].*more ranks than those of the group",
+        _FIRST + r"in the group of ranks \[0, 2\].*more ranks than those of the group",
     ),
     (
         "g sums again on the way back",
@@ -193,8 +289,8 @@ WRONG = [
     ("columns cut as rows", _with(column=_column(dim=1)), _SECOND + "weight has shape"),
     (
         "q, k and v in one piece",
-        _with(column=_column(parts=1)),
-        _SECOND + "18 outputs of q, k and v: weight is the share of q, k and v cut in one piece",
+        _with(column=_column(pieces=1)),
+        _SECOND + "18 outputs of q, k and v: weight is the share of all parts cut in one piece",
     ),
     (
         "the bias not cut",
@@ -204,12 +300,12 @@ WRONG = [
     (
         "no f before the columns",
         _with(column=_column(enters=False)),
-        _SECOND + "gradient is what this rank's columns alone give",
+        _SECOND + "gradient of its input is what this rank's columns alone give",
     ),
     (
         "f twice",
         _with(column=_column(twice=True)),
-        _SECOND + "its input's gradient is 3 times.*once more",
+        _SECOND + "gradient of its input is 3 times.*once more",
     ),
     ("cut by hand", _with(column=_column(by_hand=True)), _SECOND + "not from region.cut"),
     (
@@ -227,7 +323,7 @@ WRONG = [
         _with(row=_row(leaves=False)),
         _THIRD + "the result is what this rank alone computes",
     ),
-    ("a bias that does not learn", _with(row=_row(as_parameter=False)), _THIRD + "no bias"),
+    ("a bias that does not learn", _with(row=_row(as_parameter=False)), _THIRD + "bias is missing"),
     ("rows cut as columns", _with(row=_row(dim=0)), _THIRD + "weight has shape"),
     (
         "the first rank alone sums",
@@ -238,6 +334,67 @@ WRONG = [
     (
         "two sums",
         _with(row=_two_sums()),
-        "step 4 of 4.*rank 0 makes more all-reduce calls.*forward, attention and MLP",
+        "step 4 of 4.*rank 0 of 3 makes more all-reduce calls.*forward, attention and MLP",
+    ),
+    (
+        "the group of the latest call",
+        _with(f=LatestGroup),
+        _FIRST + "(gradient that f returns|number of bytes)",
+    ),
+    (
+        "f gathers and adds up",
+        _with(f=function("Copy", _as_it_is, _gathers)),
+        _FIRST + "makes more all-gather calls",
+    ),
+    (
+        "g sums twice at once",
+        _with(g=function("Sum", _twice_at_once, lambda x, _: x)),
+        _FIRST + "g, forward, sends more bytes by all-reduce",
+    ),
+    (
+        "f in fp32",
+        _with(f=function("Copy", _copied_in_fp32, _summed)),
+        _FIRST + "in bfloat16: the result of f is of torch.float32",
+    ),
+    (
+        "g in fp32",
+        _with(g=function("Sum", _fp32, lambda x, _: x)),
+        _FIRST + "in bfloat16: the result of g is of torch.float32",
+    ),
+    (
+        "rank 1 leaves out the sum of f",
+        _with(f=function("Copy", _as_it_is, _not_rank_1)),
+        _FIRST + "nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done f's backward",
+    ),
+    (
+        "rank 1 leaves out the sum of g",
+        _with(g=function("Sum", _not_rank_1, lambda x, _: x)),
+        _FIRST + "nothing moves.*rank 0 is in allreduce, at line .*rank 1 has done g's forward",
+    ),
+    *[
+        (f"keeps the whole: {what}", _with(column=_keeps(what)), _SECOND + "the layer keeps")
+        for what in ("parameter", "module", "copy", "closure")
+    ],
+    ("keeps the whole: view", _with(column=_keeps("view")), _SECOND + "the layer keeps"),
+    (
+        "as many rows as at first",
+        _changed(column=_first_input),
+        _SECOND + "the result has shape",
+    ),
+    (
+        "its own f",
+        _changed(column=_own_f),
+        _SECOND + "it does not go by region.enter",
+    ),
+    ("its own g", _changed(row=_own_g), _THIRD + "it does not go by region.leave"),
+    (
+        "the bias on rank 0 alone",
+        _changed(row=_bias_on_rank_0),
+        _THIRD + "rank 1 of 3, 6 outputs: the gradient of its bias is missing",
+    ),
+    (
+        "a share of the bias on each",
+        _changed(row=_shared_bias),
+        _THIRD + "the gradient of its bias is 1/3",
     ),
 ]

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
 from course_lib.checking.builds.outcome import Outcome
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
 _WIDTH = 100
+_diary = {"file": -1, "entry": 0}  # of this rank
 
 
 def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Outcome:
@@ -24,9 +28,23 @@ def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Ou
             os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
 
     with log_wire() as wire, Listener(heard, inside_dtensors=True):
+        _diary.update(file=diary, entry=0)
         value = work(*args)
     os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
     return Outcome(value, wire)
+
+
+def meet(done: str) -> None:
+    """Wait here for all ranks, by no collective: `done`, such as "has done f", is the diary's last.
+
+    So a rank that has left out a collective does not take part in the next one instead.
+    """
+    store, note = distributed_c10d._get_default_store(), f"{_diary['entry']} {done}"
+    os.pwrite(_diary["file"], done.ljust(_WIDTH).encode(), 0)
+    _diary["entry"] += 1
+    if store.add(note, 1) == dist.get_world_size():
+        store.set(f"{note}: all", "")
+    store.wait([f"{note}: all"])
 
 
 def _words(operator: str, args: tuple[Any, ...]) -> str:
