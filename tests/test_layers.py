@@ -27,6 +27,7 @@ GROUND = {
     "outline": set(),
     "notebook": set(),
     "short_errors": set(),
+    "arguments": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
