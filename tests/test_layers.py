@@ -68,10 +68,11 @@ MAY_IMPORT = {
         "demos",
         "emitting",
         "checking",
+        "lab",
     },
     "building": {"checking"},
     "lab": set(),
-    "doctor": {"clinic", "lab", "launch", "checking"},
+    "doctor": {"clinic", "lab", "launch", "checking", "cluster"},
     "upgrading": {"building", "launch"},
     "cluster": {"launch"},
     "cli": {
