@@ -36,7 +36,7 @@ def test_it_says_where_the_page_is_if_that_is_not_here(tmp_path, monkeypatch, ca
         monkeypatch.chdir(folder)
         assert cli.main(["report", "--no-pdf", *out]) == 1
         printed = capsys.readouterr().out
-        assert ("\nthat is in the clone of the course: --out . writes it" in printed) == said
+        assert ("\nthat is beside what you have built: --out . writes it" in printed) == said
     assert (elsewhere / "report.html").exists()
 
 
