@@ -27,6 +27,7 @@ GROUND = {
     "outline": set(),
     "notebook": set(),
     "short_errors": set(),
+    "arguments": set(),
 }
 # What each room may import from the library, even inside functions. "" is `course_lib` itself.
 MAY_IMPORT = {
@@ -67,10 +68,11 @@ MAY_IMPORT = {
         "demos",
         "emitting",
         "checking",
+        "lab",
     },
     "building": {"checking"},
     "lab": set(),
-    "doctor": {"clinic", "lab", "launch", "checking"},
+    "doctor": {"clinic", "lab", "launch", "checking", "cluster"},
     "upgrading": {"building", "launch"},
     "cluster": {"launch"},
     "cli": {

@@ -63,6 +63,13 @@ def drawn(seed: int) -> Fault:
     return Fault(kinds[place], random.Random(f"hunt {seed}").randrange(RANKS))
 
 
+def next_case() -> int:
+    """The first of the ten cases whose cause has not been found yet; 10 when all have been."""
+    kept = progress.read()["hunts"]
+    left = (seed for seed in range(len(CAUSES)) if "best_s" not in kept.get(drawn(seed).kind, {}))
+    return next(left, len(CAUSES))
+
+
 def judge(seed: int, rank: object, cause: object) -> None:
     """Return if both are right. Raises Wrong, which says which is not; Unanswered without both."""
     fault = drawn(seed)

@@ -13,13 +13,17 @@ from pkgutil import iter_modules
 from typing import Protocol, cast
 
 from course_lib import __version__
+from course_lib.arguments import Parser
 from course_lib.cli import commands
 from course_lib.problem import Problem
 from course_lib.streams import never_refuse
 
 
 class Command(Protocol):
-    """What each module in `commands/` offers; `run` returns the exit code."""
+    """What each module in `commands/` offers; `run` returns the exit code.
+
+    With TAKES_OTHERS it gets the options that are not its own, and shows its help itself.
+    """
 
     ABOUT: str
 
@@ -35,11 +39,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     never_refuse()
     parser = _parser()
     arguments, others = parser.parse_known_args(argv)
+    if others and not arguments.takes_others:
+        arguments.parser.refuse(others)
     if arguments.command is None:
         parser.print_help()
         return 0
-    if others and not arguments.takes_others:
-        parser.error(f"unrecognized arguments: {' '.join(others)}")
     arguments.others = others
     try:
         return cast(Command, arguments.module).run(arguments)
@@ -55,18 +59,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    # Without abbreviations, `--step 5` can never be taken for another option.
-    parser = argparse.ArgumentParser(
-        prog="course", description="How large models are trained.", allow_abbrev=False
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="course", description="How large models are trained.")
     parser.add_argument("--version", action="version", version=f"course {__version__}")
+    parser.set_defaults(parser=parser, takes_others=False)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
     for found in iter_modules(commands.__path__):
         command = cast(Command, import_module(f"{commands.__name__}.{found.name}"))
+        takes_others = getattr(command, "TAKES_OTHERS", False)
         added = subparsers.add_parser(
-            found.name, help=command.ABOUT, description=command.ABOUT, allow_abbrev=False
+            found.name, help=command.ABOUT, description=command.ABOUT, add_help=not takes_others
         )
-        added.set_defaults(module=command, takes_others=False)
+        added.set_defaults(module=command, parser=added, takes_others=takes_others)
         command.add_options(added)
     return parser

@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +11,10 @@ from course_lib.cli.text import MOST_DIGITS, add_text_options, count, number, sp
 if TYPE_CHECKING:
     from course_lib.theory.inputs.cluster import Cluster
     from course_lib.theory.inputs.hardware import Accelerator, Link
-    from course_lib.theory.inputs.recipe import Recipe
+    from course_lib.theory.inputs.job import Job
+    from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.inputs.shape import TransformerShape
+    from course_lib.theory.step.assumptions import Assumptions
 
 GPU = "H100-SXM"
 RECIPE = "mixed-16"
@@ -62,6 +64,24 @@ _RECIPE_NAMES = {
 _RECIPE_FLAGS = {
     "--master-copy": "fp32 weights beside 16-bit ones (default: as the recipe)",
     "--gradient-buffer": "fp32 gradients beside 16-bit ones (default: as the recipe)",
+    "--dropout": "its masks are kept (default: no)",
+}
+_LAYOUT_COUNTS = {
+    "--micro-batch": "sequences of one forward pass (default: 1)",
+    "--dp": "data parallel ranks",
+    "--tp": "tensor parallel ranks",
+    "--pp": "pipeline stages",
+    "--cp": "context parallel ranks",
+    "--ep": "expert parallel ranks, of the dp·cp ones",
+    "--virtual-stages": "chunks of layers on each rank, for --schedule interleaved",
+    "--accumulation": "micro-batches of one update (default: as many as fill the pipeline)",
+    "--zero-stage": "0 (default), 1, 2 or 3",
+    "--shard-group": "ranks over which ZeRO shards (default: dp·cp; fewer are HSDP)",
+}
+_LAYOUT_NAMES = {
+    "--schedule": "1f1b (default), gpipe, interleaved, zb1p, zbv, dualpipe or naive",
+    "--reduce": "when gradients are exchanged: micro-batch, group or update (default: as late as "
+    "ZeRO's stage allows)",
 }
 
 
@@ -82,10 +102,18 @@ class Model:
         """A line for each part that is not counted, each with its end."""
         return "".join(f"not counted: {part}\n" for part in self.not_counted)
 
+    @property
+    def size(self) -> str:
+        """A line with the parameters, and those that a token meets."""
+        count = self.shape.parameters()
+        active = f", {count.active:,} of them active" if count.active < count.total else ""
+        return f"{count.total:,} parameters{active}\n"
+
     def data(self) -> dict[str, Any]:
         """What JSON says about the model."""
-        shape = asdict(self.shape)
-        return {"model": self.name, "shape": shape, "not_counted": list(self.not_counted)}
+        shape, count = asdict(self.shape), self.shape.parameters()
+        sizes = {"parameters": count.total, "active_parameters": count.active}
+        return {"model": self.name, "shape": shape, **sizes, "not_counted": list(self.not_counted)}
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -182,12 +210,12 @@ def gpu(arguments: argparse.Namespace) -> "Accelerator":
     return accelerator(spelled(arguments.gpu or GPU, ACCELERATORS))
 
 
-def add_cluster(parser: argparse.ArgumentParser) -> None:
+def add_cluster(parser: argparse.ArgumentParser, nodes: str = "1") -> None:
     """Add --gpu, --nodes, --gpus-per-node, and the speed of both kinds of links."""
     add_gpu(parser)
     group = parser.add_argument_group("network")
     counts = {
-        "--nodes": "number of nodes (default: 1)",
+        "--nodes": f"number of nodes (default: {nodes})",
         "--gpus-per-node": "GPUs of one node (default: 8)",
     }
     add_text_options(group, counts)
@@ -199,13 +227,13 @@ def add_cluster(parser: argparse.ArgumentParser) -> None:
         add_text_options(group, speeds, "X")
 
 
-def cluster(arguments: argparse.Namespace) -> "Cluster":
-    """The cluster of --gpu, --nodes, --gpus-per-node and the links."""
+def cluster(arguments: argparse.Namespace, gpus: int | None = None) -> "Cluster":
+    """The cluster of --gpu, --nodes, --gpus-per-node and the links; unless told, of `gpus`."""
     from course_lib.theory.inputs.cluster import Cluster
 
     chip = gpu(arguments)
-    nodes = count(arguments, "nodes", 1, most=MOST_NODES)
-    gpus_per_node = count(arguments, "gpus_per_node", 8, most=MOST_NODES)
+    gpus_per_node = count(arguments, "gpus_per_node", min(8, gpus or 8), least=1, most=MOST_NODES)
+    nodes = count(arguments, "nodes", -(-(gpus or 1) // gpus_per_node), most=MOST_NODES)
     inside = _link(arguments, "inside", chip.inside)
     return Cluster(chip, nodes, gpus_per_node, inside, _between(arguments, chip.between))
 
@@ -241,28 +269,113 @@ def _link(arguments: argparse.Namespace, place: str, own: "Link") -> "Link":
 
 def add_recompute(parser: argparse.ArgumentParser) -> None:
     """Add --recompute, whose text the theory reads."""
-    add_text_options(parser, {"--recompute": "none (default), selective or full"}, "NAME")
+    about = "none (default), selective, operators or full"
+    add_text_options(parser, {"--recompute": about}, "NAME")
+
+
+def add_layout(parser: argparse.ArgumentParser) -> None:
+    """Add an option for each degree, for the batch, ZeRO and the pipeline's schedule."""
+    group = parser.add_argument_group("how it is spread")
+    add_text_options(group, _LAYOUT_COUNTS)
+    add_text_options(group, _LAYOUT_NAMES, "NAME")
+    about = "layers of each stage in the order of the model, such as 5,6,6,5 (default: evenly)"
+    add_text_options(group, {"--stage-layers": about}, "N,N,…")
+    add_text_options(group, {"--reshard": "ZeRO-3 frees a layer behind each pass"}, "yes|no")
+    group.add_argument("--sequence-parallel", action="store_true", help="tp cuts norms as well")
+
+
+def _layout(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The chosen of a layout that are asked for, and micro-batches that fill the pipeline."""
+    from course_lib.validation import told
+
+    given = _given(arguments, _LAYOUT_COUNTS, count) | _given(arguments, _LAYOUT_NAMES, getattr)
+    given |= _given(arguments, ("--reshard",), yes_or_no)
+    # No more micro-batches than this are ever in flight, under any schedule but gpipe.
+    twice = given.get("schedule") in ("interleaved", "zbv", "dualpipe")
+    chosen = {"accumulation": given.get("pp", 1) * (2 if twice else 1), **given}
+    if arguments.sequence_parallel:
+        chosen["sequence_parallel"] = True
+    text: str | None = arguments.stage_layers
+    if text is not None:
+        parts = text.split(",")
+        if not all(part.isdecimal() and len(part) < MOST_DIGITS for part in parts):
+            raise ValueError(f"stage_layers {told(text)} are not numbers: write them like 5,6,6,5")
+        chosen["stage_layers"] = tuple(map(int, parts))
+    return chosen
+
+
+def words(layout: "Layout") -> str:
+    """The number of GPUs, and the fields of a layout that are not at their default."""
+    values = {field.name: getattr(layout, field.name) for field in fields(layout)}
+    standard = {field.name: field.default for field in fields(layout)}
+    chosen = [f"{name}={value}" for name, value in values.items() if value != standard[name]]
+    gpus = f"{layout.world:,} GPU{'s' * (layout.world > 1)}"
+    return f"{gpus} ({' '.join(chosen)})" if chosen else gpus
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """Add --recipe, and an option for each precision, the optimizer and attention."""
+    """Add --framework, --recipe, and an option for each precision, the optimizer and attention."""
     about = f"{RECIPE} (default), megatron-18, accumulate-20 or fp32-16: bytes per parameter"
     group = parser.add_argument_group("how it is trained")
-    add_text_options(group, {"--recipe": about, **_RECIPE_NAMES}, "NAME")
-    add_text_options(group, _RECIPE_FLAGS, "yes|no")
+    does = (
+        "what no other option says is as in torchtitan, thunder, torchtune, automodel, "
+        "llm-foundry, megatron-deepspeed or megatron-lm"
+    )
+    add_text_options(group, {"--framework": does, "--recipe": about, **_RECIPE_NAMES}, "NAME")
+    compiled = "with --framework: under torch.compile (default: no)"
+    add_text_options(group, {"--compiled": compiled, **_RECIPE_FLAGS}, "yes|no")
 
 
-def recipe(arguments: argparse.Namespace) -> "Recipe":
-    """The recipe of --recipe with what the other options change of it."""
+def job(arguments: argparse.Namespace, shape: "TransformerShape") -> "Job":
+    """One step, as far as the command has options for it: recipe, layout, cluster, framework.
+
+    What an option says holds whatever the framework does.
+    """
+    from course_lib.theory.inputs.frameworks import as_framework_does
+    from course_lib.theory.inputs.job import Job
+    from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.inputs.recipe import RECIPES
     from course_lib.validation import choice
 
     name = spelled(arguments.recipe or RECIPE, RECIPES)
     choice("recipe", name, RECIPES)
+    chosen = _layout(arguments) if hasattr(arguments, "dp") else {}
+    spread = Layout(**chosen)
+    gpus = spread.world if chosen else None
+    place = {"cluster": cluster(arguments, gpus)} if hasattr(arguments, "nodes") else {}
+    length = sequence(arguments, shape)
+    made = Job(shape, RECIPES[name], spread, sequence=length, **place)
+    compiled = arguments.compiled is not None and yes_or_no(arguments, "compiled")
+    habits = framework(arguments)
+    if habits is not None:
+        made = as_framework_does(made, habits, compiled=compiled)
+    elif compiled:
+        raise ValueError("compiled changes what a framework does: add --framework torchtitan")
+    changed = replace(made.recipe, **_recipe_changes(arguments))
+    return replace(made, recipe=changed, layout=replace(made.layout, **chosen))
+
+
+def framework(arguments: argparse.Namespace) -> str | None:
+    """The name of --framework, small or capital letters."""
+    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+
+    return None if arguments.framework is None else spelled(arguments.framework, FRAMEWORKS)
+
+
+def assumptions(arguments: argparse.Namespace, usual: "Assumptions") -> "Assumptions":
+    """The usual assumptions about a step with what --framework does."""
+    from course_lib.theory.step.assumptions import framework_assumptions
+
+    name = framework(arguments)
+    return usual if name is None else framework_assumptions(name, usual)
+
+
+def _recipe_changes(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What the options change of a recipe."""
     changes = _given(arguments, (*_RECIPE_NAMES, "--recompute"), getattr)
     changes |= _given(arguments, _RECIPE_FLAGS, yes_or_no)
     if changes.get("parameters") == "fp32":
         changes = {"master_copy": False, **changes}
     if changes.get("gradients") == "fp32":
         changes = {"gradient_buffer": False, **changes}
-    return replace(RECIPES[name], **changes)
+    return changes

@@ -5,13 +5,14 @@ A demo is a module NAME.py in this folder, or a folder NAME with a `program.py`.
 its line in `course demo --list`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from course_lib import launch
+from course_lib.arguments import Parser
 from course_lib.validation import choice
 
 _FOLDER = Path(__file__).parent
@@ -40,16 +41,18 @@ def load(name: str) -> ModuleType:
     return import_module(f"{__name__}.{name}{inside}")
 
 
-def parse(name: str, argv: Sequence[str]) -> Any:
+def parse(
+    name: str, argv: Sequence[str], launching: Callable[[Parser], object] | None = None
+) -> Any:
     """The Options of demo `name` from command-line arguments.
 
-    Raises ValueError for an unknown demo. A bad argument ends the program with argparse's usage
-    message and exit code 2.
+    Raises ValueError for an unknown demo. A bad argument ends the program with a sentence and exit
+    code 2. `launching`: see `shared.command.parse`.
     """
     from course_lib.demos.shared import command
 
     module = load(name)
-    return command.parse(name, module.Options, argv, module.__doc__)
+    return command.parse(name, module.Options, argv, module.__doc__, launching)
 
 
 def run(

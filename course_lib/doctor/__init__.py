@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from course_lib.doctor.cluster import examine_cluster
-from course_lib.doctor.desk import browser, notebooks, progress_folder
+from course_lib.doctor.desk import browser, notebooks, pdf, progress_folder, slurm
 from course_lib.doctor.finding import REINSTALL, Finding
 from course_lib.doctor.machine import cores, gpus, loopback, memory, shared_memory
 from course_lib.doctor.software import gloo, nccl, packages, python, torch_build, widgets
@@ -19,7 +19,8 @@ def examine(start_ranks: bool = True) -> list[Finding]:
     `start_ranks=False` skips the slowest part.
     """
     looks: list[Callable[[], Finding]] = [python, packages, widgets, torch_build, gloo, nccl, gpus]
-    looks += [cores, memory, shared_memory, loopback, browser, notebooks, progress_folder]
+    looks += [cores, memory, shared_memory, loopback, browser, pdf, notebooks]
+    looks += [progress_folder, slurm]
     if start_ranks:
         looks.append(ranks)
     return [_safely(look) for look in looks] + examine_cluster()

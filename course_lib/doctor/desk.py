@@ -1,10 +1,13 @@
 """What a learner works with: a browser, the notebooks, and a folder that keeps the progress."""
 
 import tempfile
+from importlib.util import find_spec
 
+from course_lib import cluster
 from course_lib.doctor.finding import Finding
 from course_lib.home import home
 from course_lib.lab import has_browser, repository
+from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
 from course_lib.problem import Problem
 
 
@@ -13,7 +16,28 @@ def browser() -> Finding:
     if has_browser():
         return Finding("browser", "ok", "found")
     remedy = "run `course lab --no-browser` and open the printed address in any browser"
-    return Finding("browser", "slow", "none found on this machine", remedy)
+    there = browser_path()
+    what = f"{there} is there, but opens no window here" if there else "none found on this machine"
+    return Finding("browser", "slow", what, remedy)
+
+
+def pdf() -> Finding:
+    """What prints the report."""
+    there = browser_path()
+    if there:
+        return Finding("PDF", "ok", f"`course report` prints by {there}")
+    if find_spec("playwright"):
+        what = "`course report` prints by playwright, after `playwright install chromium`"
+        return Finding("PDF", "ok", what)
+    return Finding("PDF", "slow", "`course report` writes HTML only", INSTALL_CHROMIUM)
+
+
+def slurm() -> Finding:
+    """What `course cluster` needs, and nothing else."""
+    lacking = cluster.obstacle()
+    if lacking:
+        return Finding("Slurm", "ok", f"not needed but by `course cluster`; {lacking}")
+    return Finding("Slurm", "ok", "with munge, for `course cluster up`")
 
 
 def notebooks() -> Finding:

@@ -8,7 +8,7 @@ A case is a fault of the demo `faults` in a program that says what it does (`dem
 the frames and lines that would tell the fault are shown as those of an invented train.py.
 """
 
-from course_lib.checking.hunts import table
+from course_lib.checking.hunts import next_case, table
 from course_lib.hunting.case import Case, hunt
 
-__all__ = ["Case", "hunt", "table"]
+__all__ = ["Case", "hunt", "next_case", "table"]

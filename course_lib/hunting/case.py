@@ -16,16 +16,19 @@ LIMIT_S = 6.0  # a busy machine needs two seconds until its ranks are ready
 _HINT_AFTER, _TELL_AFTER = 2, 4  # wrong answers
 
 
-def hunt(seed: int) -> "Case":
+def hunt(seed: int, how: str = "case.answer(rank=…, cause=…)") -> "Case":
     """Run case `seed`, print what its launch prints, and start the clock.
 
-    Raises ValueError for a seed below 0.
+    `how` an answer is given is printed as well. Raises ValueError for a seed below 0.
     """
+    hunts.drawn(seed)
+    print(
+        f"case {seed}: three ranks train for four updates, and one of them is broken.\n", flush=True
+    )
     case = Case(seed)
-    causes = ", ".join(repr(cause) for cause in hunts.CAUSES.values())
-    print(f"case {seed}: three ranks train for four updates, and one of them is broken.\n")
     print(case.output)
-    print(f"\nWhich rank, and why? case.answer(rank=…, cause=…) with one of {causes}.")
+    causes = ", ".join(repr(cause) for cause in hunts.CAUSES.values())
+    print(f"\nWhich rank, and why? {how} with one of {causes}.")
     case.start_clock()
     return case
 
@@ -62,11 +65,18 @@ class Case:
         self._wrong += "wants" not in sentence
         help_ = ""
         if self._wrong >= _TELL_AFTER:
-            self.over = True
-            help_ = f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}"
+            help_ = self._told()
         elif self._wrong >= _HINT_AFTER:
             help_ = f"Hint: {self._look}"
         _say("fail", sentence, help_)
+
+    def give_up(self) -> None:
+        """Print which rank it is, and why; no time is kept later."""
+        print(self._told())
+
+    def _told(self) -> str:
+        self.over = True
+        return f"It is rank {self._fault.rank}: {self._fault.cause}. {self._look}"
 
     @property
     def _look(self) -> str:

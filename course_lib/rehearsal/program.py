@@ -3,7 +3,7 @@
 The same code runs in a rehearsal, where one rank out of many exists, and on real ranks.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -31,12 +31,18 @@ class Observed:
     sent: dict[str, Total]
 
 
-def one_update(job: Job, tensors: AbstractContextManager[Any]) -> Observed:
+# Called with the number of layers that are cut, and of all: by far the longest part.
+Tell = Callable[[int, int], None]
+
+
+def one_update(
+    job: Job, tensors: AbstractContextManager[Any], tell: Tell = lambda _done, _layers: None
+) -> Observed:
     """Train for one update inside the process group; tensors are made and used in `tensors`."""
     mesh = _mesh(job)
     with tensors:
         model = _model(job)
-    _cut(model, job, mesh)
+    _cut(model, job, mesh, tell)
     with tensors, log_wire() as log:
         # One parameter after the other: a list of tensors on different meshes is refused.
         parameters = list(model.parameters())
@@ -76,7 +82,7 @@ def _axes(mesh: DeviceMesh) -> dict[str, str]:
     return {mesh[name].get_group().group_name: axis for name, axis in axes.items()}
 
 
-def _cut(model: Transformer, job: Job, mesh: DeviceMesh) -> None:
+def _cut(model: Transformer, job: Job, mesh: DeviceMesh, tell: Tell) -> None:
     """Cut the matrices over tp; shard what is left, each layer for itself, and all the rest."""
     layout, recipe = job.layout, job.recipe
     if layout.tp > 1:
@@ -88,7 +94,8 @@ def _cut(model: Transformer, job: Job, mesh: DeviceMesh) -> None:
         param_dtype=DTYPES[recipe.compute or recipe.parameters],
         reduce_dtype=DTYPES[recipe.gradients],
     )
-    for block in model.blocks:
+    for done, block in enumerate(model.blocks):
+        tell(done, len(model.blocks))
         fully_shard(block, mesh=over, mp_policy=policy, reshard_after_forward=layout.reshard)
     fully_shard(model, mesh=over, mp_policy=policy, reshard_after_forward=False)
 

@@ -1,7 +1,7 @@
 """Which jobs can be rehearsed: one sentence for each that cannot."""
 
 from course_lib.theory.inputs.job import Job
-from course_lib.validation import divisible
+from course_lib.validation import divisible, told
 
 _MOMENTS = {"adamw": "fp32", "momentum": "fp32", "adamw-bf16": "bf16"}  # the weights' own precision
 
@@ -15,12 +15,13 @@ def check(job: Job) -> None:
 
 def _check_shape(job: Job) -> None:
     shape = job.shape
-    for name, standard in (
-        ("experts", 0),
-        ("mla", None),
-        ("qk_norm", "none"),
-        ("layer_norms", 2),
-    ):
+    if shape.experts:
+        raise ValueError(
+            f"experts {shape.experts} cannot be rehearsed, since what sends tokens to them is the "
+            "model's own code and none of torch's: take a model with experts=0 for all that is no "
+            "expert, run `course demo experts`, or count it by `course memory`"
+        )
+    for name, standard in (("mla", None), ("qk_norm", "none"), ("layer_norms", 2)):
         _only("a model", name, getattr(shape, name), standard)
 
 
@@ -67,5 +68,6 @@ def _check_recipe(job: Job) -> None:
 def _only(what: str, name: str, value: object, standard: object) -> None:
     if value != standard:
         raise ValueError(
-            f"{name} {value!r} cannot be rehearsed: take {what} with {name}={standard!r}"
+            f"{name} {told(value)} cannot be rehearsed, the rehearsed transformer is a plain one: "
+            f"take {what} with {name}={standard!r}"
         )

@@ -89,6 +89,12 @@ class Rehearsal:
                 )
         return self
 
+    @property
+    def stored_bytes(self) -> int:
+        """What the rank keeps between two updates."""
+        kept = ("weights", "gradients", "moments")
+        return sum(self.line(what).rehearsed.size_bytes for what in kept)
+
     def report(self) -> str:
         """A table: the theory, the rehearsal, and what each difference is."""
         head = f"{'':<27}{'theory':>19}{'rehearsed':>19}{'difference':>19}"

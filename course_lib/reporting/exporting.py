@@ -2,7 +2,6 @@
 
 import html
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -11,18 +10,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from course_lib.lab.chromium import INSTALL_CHROMIUM, browser_path
 from course_lib.problem import Problem
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
-_ON_A_MAC = (
-    "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
-    "/Applications/Chromium.app/Contents/MacOS/Chromium",
-)
 PRINT_LIMIT_S = 60
 NO_BROWSER = (
-    "there is no PDF: install Chromium or Google Chrome (on Debian `apt install chromium`), or "
-    "`pip install playwright && playwright install chromium`, and ask again; or open the HTML in "
-    "any browser and print it to a file"
+    f"there is no PDF: {INSTALL_CHROMIUM}, and ask again; or open the HTML in any browser and "
+    "print it to a file"
 )
 # No script runs, and no other machine is asked for anything, whatever the page contains.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -65,12 +59,6 @@ def to_pdf(page: Path, target: Path) -> None:
         target.write_bytes(_by_playwright(page.read_text(encoding="utf-8")))
     else:
         raise Problem(NO_BROWSER)
-
-
-def browser_path() -> str | None:
-    """The Chromium of this machine, or None."""
-    on_path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    return on_path or next(filter(os.path.exists, _ON_A_MAC), None)
 
 
 def _print(browser: str, page: Path, target: Path) -> None:

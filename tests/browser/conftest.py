@@ -7,7 +7,7 @@ import pytest
 import real_lab
 from playwright.sync_api import Browser
 
-from course_lib.reporting.exporting import BROWSERS, browser_path
+from course_lib.lab.chromium import BROWSERS, browser_path
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import psutil
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from course_lib.lab import command
-from course_lib.reporting.exporting import browser_path
+from course_lib.lab.chromium import browser_path
 
 BROWSER_FLAGS = (
     "--disable-gpu",

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from real_lab import chromium, running_lab
 
+from course_lib.lab.chromium import browser_path
 from course_lib.mine.cells import sources_with_used
 from course_lib.mine.parts import PARTS
-from course_lib.reporting.exporting import browser_path
 
 ROOT = Path(__file__).parents[2]
 pytestmark = [

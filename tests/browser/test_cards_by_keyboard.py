@@ -8,7 +8,7 @@ import real_lab
 from accessibility import faults
 from playwright.sync_api import Browser, Locator, Page
 
-from course_lib.reporting.exporting import browser_path
+from course_lib.lab.chromium import browser_path
 
 pytestmark = pytest.mark.skipif(not browser_path(), reason="needs chromium")
 CELLS = (

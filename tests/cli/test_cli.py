@@ -2,7 +2,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pytest
 import yaml
@@ -51,7 +51,9 @@ def demo(monkeypatch):
     monkeypatch.setattr(demos, "DEMOS", {"ddp": "a line about it", "samples": "another"})
     known = demos.parse
     monkeypatch.setattr(
-        demos, "parse", lambda name, argv: parse(argv) if name == "ddp" else known(name, argv)
+        demos,
+        "parse",
+        lambda name, argv, *more: parse(argv) if name == "ddp" else known(name, argv, *more),
     )
     monkeypatch.setattr(demos, "run", run)
     return asked
@@ -95,6 +97,49 @@ def test_a_wrong_command_line_is_code_2(argv, capsys):
         cli.main(argv)
     assert end.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown", "said"),
+    [
+        ("rehearse llama2-7b --shardgroup 8", "ranks over which weights", "mean --shard-group?"),
+        ("hunt --tabel", "your best time for each cause", "course hunt: --tabel is not"),
+        ("doctor x", "do not start ranks", "x is not among its options: all that there are"),
+        ("memory llama3-8b --zero 3", "0 (default), 1, 2 or 3", "mean --zero-stage?"),
+        ("--helpp", "COMMAND", "course: --helpp is not among its options: did you mean --help?"),
+        ("nonsense", "find a hidden fault", "invalid choice: 'nonsense'"),
+        ("demo fsdp --precison bf16", "fp32 or bf16, in which units", "mean --precision?"),
+        ("demo fsdp --rank 4", "number of processes (default: 2)", "mean --ranks?"),
+        ("demo fsdp --steps x", "--parts PARTS", "course demo fsdp: argument --steps: invalid"),
+        ("demo fsdp extra", "optimizer updates", "course demo fsdp: extra is not among"),
+    ],
+)
+def test_an_unknown_option_shows_those_that_there_are(argv, shown, said, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv.split())
+    assert end.value.code == 2
+    printed = capsys.readouterr()
+    assert printed.out == "" and shown in printed.err
+    assert said in printed.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["fsdp", "three_d", "elastic"])
+@pytest.mark.parametrize("argv", ["demo {} --help", "demo -h {}", "demo {} --ranks 4 --help"])
+def test_the_help_of_a_demo_has_its_own_options_with_their_meaning(argv, name, capsys):
+    with pytest.raises(SystemExit) as end:
+        cli.main(argv.format(name).split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert end.value.code == 0 and shown.startswith(f"usage: course demo {name} ")
+    for option in fields(demos.load(name).Options):
+        assert f"--{option.name.replace('_', '-')}" in shown
+        assert option.metadata["help"] in shown
+    assert "number of processes (default: 2)" in shown and "default: None" not in shown
+
+
+def test_the_help_of_demo_says_where_those_of_a_demo_are(capsys):
+    assert cli.main(["demo", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "`course demo NAME --help` shows them" in shown
 
 
 def test_a_problem_becomes_one_sentence_and_code_2(monkeypatch, capsys):

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -9,6 +10,11 @@ from course_lib import cli
 from course_lib.cli.commands import rehearse as command
 from course_lib.measure.wire import Total
 from course_lib.rehearsal import result
+from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.recipe import Recipe
+from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.memory.peak import gpu_memory
 
 pytestmark = pytest.mark.torch_internals
 SIZES = "--layers 1 --hidden 16 --heads 4 --ffn 20 --vocab 21 --sequence 8"
@@ -63,6 +69,7 @@ def test_every_option_is_tried():
     sizes = {name for action in group._group_actions for name in action.option_strings}
     options = {name for action in parser._actions for name in action.option_strings}
     tried = {change.split()[0] for change in CHANGES} | {"--reduce", "--json", "--sequence"}
+    tried |= {"--gpu"}  # which changes nothing but the verdict
     assert options - sizes - {"-h", "--help"} == tried
 
 
@@ -76,6 +83,37 @@ def test_json_has_both_sides_and_the_names(call):
     assert both == named > 0
 
 
+@pytest.mark.parametrize(("sequences", "verdict"), [("1", "fit"), ("20M", "do not fit")])
+def test_a_gpu_is_large_enough_or_not(call, sequences, verdict):
+    asked, code = ("--micro-batch", sequences, "--gpu", "rtx4090"), int(verdict != "fit")
+    lines = call(*asked, code=code).out.splitlines()
+    assert f" {verdict} into the 22.80 GB of RTX4090 (24.00 GB less a margin of 5%)" in lines[-1]
+    found = json.loads(call(*asked, "--json", code=code).out)
+    kept = sum(found["lines"][at]["rehearsed"]["size_bytes"] for at in range(3))
+    layout = Layout(dp=4, tp=2, zero_stage=3, micro_batch=found["layout"]["micro_batch"])
+    shape, fields = TransformerShape(**found["shape"]), found["recipe"]
+    bill = gpu_memory(Job(shape, Recipe(**fields), replace(layout, keep_gathered=True), sequence=8))
+    assert found["fit"]["need_bytes"] == kept + bill.total_bytes - bill.model_states_bytes
+    assert found["fit"]["fits"] == (verdict == "fit")
+
+
+def test_a_gpu_that_there_is_not_is_one_sentence(call):
+    assert "did you mean 'H100-SXM'" in call("--gpu", "H100", code=2).err
+
+
+def test_how_far_it_is_goes_to_stderr_now_and_then(call, monkeypatch, capsys):
+    assert call("--json").err == "cutting 1 layers, one after the other\n"
+    clock = iter([0.0, 0.0, 4.0, 8.0, 12.0, 16.0])
+    monkeypatch.setattr(command.time, "monotonic", lambda: next(clock))
+    tell = command._Progress()
+    for done in range(5):
+        tell(done, 8)
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "2 of 8 layers, 24 s to go",
+        "4 of 8 layers, 16 s to go",
+    ]
+
+
 def test_a_byte_without_a_name_exits_with_1(call, monkeypatch):
     monkeypatch.setattr(result.expected, "sent", lambda job: {"tp all-reduce": Total(1, 1)})
     assert "NOT EXPLAINED" in call(code=1).out
@@ -83,6 +121,5 @@ def test_a_byte_without_a_name_exits_with_1(call, monkeypatch):
 
 def test_what_cannot_be_rehearsed_is_one_sentence(call):
     problem = call("--experts", "4", "--top-k", "1", code=2).err
-    assert problem == (
-        "course rehearse: experts 4 cannot be rehearsed: take a model with experts=0\n"
-    )
+    assert problem.startswith("course rehearse: experts 4 cannot be rehearsed, since what sends ")
+    assert problem.endswith("`course memory`\n") and problem.count("\n") == 1

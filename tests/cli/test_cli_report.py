@@ -5,6 +5,7 @@ import json
 import pytest
 
 from course_lib import cli
+from course_lib.reporting import texts
 
 
 @pytest.fixture(autouse=True)
@@ -21,6 +22,22 @@ def test_it_writes_the_page_and_says_what_is_open(tmp_path, capsys):
     cli.main(["report", "--out", str(out), "--no-pdf", "--json"])
     data = json.loads(capsys.readouterr().out)
     assert data["pdf"] is None and {check["state"] for check in data["checks"]} == {"open"}
+
+
+def test_it_says_where_the_page_is_if_that_is_not_here(tmp_path, monkeypatch, capsys):
+    elsewhere, clone = tmp_path / "elsewhere", tmp_path / "clone"
+    monkeypatch.setattr(texts, "folder", lambda: clone / "report")
+    for folder, out, said in (
+        (elsewhere, [], True),
+        (clone, [], False),
+        (elsewhere, ["--out", "."], False),
+    ):
+        folder.mkdir(exist_ok=True, parents=True)
+        monkeypatch.chdir(folder)
+        assert cli.main(["report", "--no-pdf", *out]) == 1
+        printed = capsys.readouterr().out
+        assert ("\nthat is beside what you have built: --out . writes it" in printed) == said
+    assert (elsewhere / "report.html").exists()
 
 
 def test_a_folder_that_is_a_file_is_one_sentence(tmp_path, capsys):

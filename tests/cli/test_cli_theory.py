@@ -1,4 +1,4 @@
-"""`course memory`, `course flops` and `course plan`: their answers are those of the theory."""
+"""`course memory`, `step`, `flops` and `plan`: their answers are those of the theory."""
 
 import argparse
 import json
@@ -17,9 +17,11 @@ from course_lib.theory.inputs import hardware, layout, models
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import RECIPES
-from course_lib.theory.memory import report
+from course_lib.theory.inputs.units import format_bytes
+from course_lib.theory.memory import meter, report
 from course_lib.theory.memory.peak import gpu_memory, worst_stage
 from course_lib.theory.step.assumptions import CAUTIOUS
+from course_lib.theory.step.step_time import step_time
 
 MEMORY = ["memory", "llama3-8b"]
 FLOPS = ["flops", "llama3-8b"]
@@ -62,12 +64,15 @@ TRAINING = [
     "--gradient-buffer yes",
     "--recompute full",
     "--compute fp32",
+    "--framework torchtitan",
+    "--dropout yes",
 ]
 # Of a small model: in the bills of large ones other moments of an update need more.
 HABITS = [
     ("--sequence 1024", "--gradient-life backward"),
     ("--sequence 1024", "--loss eager"),
     ("--sequence 16", "--update foreach"),
+    ("--sequence 1024 --norm rmsnorm --framework thunder", "--compiled yes"),
 ]
 
 
@@ -124,7 +129,8 @@ def test_memory_prints_the_breakdowns_own_table(text):
 def test_memory_names_the_layout_and_the_worst_stage(text):
     lines = text("memory", "llama3-70b", "--tp", "8", "--pp", "4").splitlines()
     assert "8,192 tokens, 32 GPUs (tp=8 pp=4 accumulation=4)" in lines[0]
-    assert lines[1] == "each GPU of pipeline rank 0, the fullest:"
+    assert lines[1] == "70,553,706,496 parameters"
+    assert lines[2] == "each GPU of pipeline rank 0, the fullest:"
     assert text(*MEMORY).splitlines()[0].endswith("8,192 tokens, 1 GPU")
 
 
@@ -165,6 +171,10 @@ MEMORY_CHANGES = [
     "--sequence-parallel",
     "--schedule gpipe",
     "--schedule interleaved --virtual-stages 2",
+    "--shard-group 4",
+    "--zero-stage 3 --reshard no",
+    "--zero-stage 3 --reduce update",
+    "--stage-layers 8,5,4,3,3,3,3,3",
 ]
 
 
@@ -181,6 +191,77 @@ def test_each_habit_changes_memory_and_plan(data, first, change):
     assert data(*base, *change.split())["leaves"] != data(*base)["leaves"]
     base = ["plan", "gpt2-124m", "--batch", "8", "--nodes", "1", *first.split()]
     assert data(*base, *change.split())["best"] != data(*base)["best"]
+
+
+def test_memory_by_each_meter_is_that_of_the_theory(data, text):
+    spread = layout.Layout(dp=8, zero_stage=2, accumulation=1)
+    bill = gpu_memory(Job(models.model("llama3-8b"), RECIPES["mixed-16"], spread))
+    asked = [*MEMORY, "--dp", "8", "--zero-stage", "2"]
+    for name in meter.METERS:
+        shown = meter.metered_bytes(bill, name, spread)
+        totals = data(*asked, "--meter", name.upper())["totals"]
+        assert totals["metered_bytes"] == shown
+        assert text(*asked, "--meter", name).endswith(
+            f"\nmeter {name}: {format_bytes(shown)} at the peak\n"
+        )
+    assert "metered_bytes" not in data(*asked)["totals"]
+
+
+# --- step -------------------------------------------------------------------------------------
+
+STEP = ["step", "mixtral-8x7b", "--sequence", "4096", "--dp", "8", "--tp", "4", "--pp", "8"]
+STEP += ["--zero-stage", "1"]
+
+
+def test_step_is_that_of_the_theory(data, text):
+    printed = data("step", "llama3-70b", "--tp", "8", "--pp", "4", "--accumulation", "16")
+    spread = layout.Layout(tp=8, pp=4, accumulation=16)
+    cluster = Cluster(hardware.accelerator("H100-SXM"), 4)
+    shape = models.model("llama3-70b")
+    step = step_time(Job(shape, RECIPES["mixed-16"], spread, cluster))
+    assert printed["leaves"] == step.leaves()
+    assert printed["totals"]["total_s"] == pytest.approx(step.total_s)
+    assert printed["totals"]["tokens_per_s_per_gpu"] == pytest.approx(step.tokens_per_s_per_gpu)
+    assert (printed["gpus"], printed["nodes"], printed["gpu"]) == (32, 4, "H100-SXM")
+    asked = ["step", "llama3-70b", "--tp", "8", "--pp", "4", "--accumulation", "16"]
+    lines = text(*asked).splitlines()
+    assert lines[0].endswith("8,192 tokens, 32 GPUs (tp=8 pp=4 accumulation=16) on H100-SXM")
+    assert "\n".join(lines[2:]) == step.explain()
+
+
+STEP_CHANGES_OF_A_LAYOUT = [
+    "--micro-batch 2",
+    "--accumulation 2",
+    "--dp 4",
+    "--tp 2",
+    "--pp 4",
+    "--cp 2",
+    "--ep 4",
+    "--zero-stage 3",
+    "--sequence-parallel",
+    "--schedule zb1p",
+    "--schedule interleaved --virtual-stages 2",
+    "--shard-group 4",
+    "--zero-stage 3 --accumulation 16 --reshard no",
+    "--zero-stage 3 --reduce update",
+    "--stage-layers 8,5,4,3,3,3,3,3",
+    "--sequence 2048",
+    "--framework megatron-deepspeed",
+    "--recompute full",
+    "--attention standard",
+    "--gpu A100-SXM-80GB",
+    "--gpus-per-node 4",
+    "--nodes 1 --gpus-per-node 256",
+    "--inside-gb-per-s 300",
+    "--inside-latency-us 3000",
+    "--between-gb-per-s 12.5",
+    "--between-latency-us 900",
+]
+
+
+@pytest.mark.parametrize("change", STEP_CHANGES_OF_A_LAYOUT)
+def test_each_option_of_a_step_in_a_layout_changes_its_time(data, change):
+    assert data(*STEP, *change.split())["leaves"] != data(*STEP)["leaves"]
 
 
 # --- flops ------------------------------------------------------------------------------------
@@ -201,6 +282,25 @@ def test_flops_are_those_of_the_theory(data):
     assert totals["model_flop"] == totals["hardware_flop"] - printed["leaves"]["recompute_flop"]
     assert printed["six_nd_flop"] == 6 * shape.parameters().active * 4 * 2048
     assert "training" not in printed
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("llama3-8b", "8,030,261,248 parameters"),
+        ("mixtral-8x7b", "46,702,792,704 parameters, 12,879,925,248 of them active"),
+        ("Mixtral-8x7B-v0.1.json", "46,702,792,704 parameters, 12,879,925,248 of them active"),
+        ("gpt2.json --tied-embeddings no", "163,037,184 parameters"),
+    ],
+)
+def test_the_parameters_are_printed_all_and_active(text, data, model, line):
+    name, *more = model.split()
+    path = str(CONFIGURATIONS / name) if name.endswith(".json") else name
+    for command in ("memory", "flops", "step"):
+        assert line in text(command, path, *more, "--sequence", "512").splitlines()
+        found = data(command, path, *more, "--sequence", "512")
+        sizes = [f"{found[key]:,}" for key in ("parameters", "active_parameters")]
+        assert line.split(" parameters")[0] == sizes[0] and sizes[1] in line
 
 
 def test_flops_prints_the_breakdowns_own_table_and_6nd(text):
@@ -559,7 +659,8 @@ def test_a_preset_wins_over_a_folder_of_its_name(data, tmp_path, monkeypatch):
 # --- all options ------------------------------------------------------------------------------
 
 SHOWN = {  # what only the form of an answer depends on is tested above, each by its name
-    "memory": {"--unit", "--derive"},
+    "memory": {"--unit", "--derive", "--meter"},
+    "step": {*re.findall(r"--[\w-]+", " ".join(TRAINING))},
     "flops": set(),
     "plan": {"--rejected", "--emit", "--layout", "--to"},
 }
@@ -569,6 +670,7 @@ SHOWN = {  # what only the form of an answer depends on is tested above, each by
     ("command", "changes"),
     [
         ("memory", MEMORY_CHANGES),
+        ("step", [*STEP_CHANGES_OF_A_LAYOUT, *TRAINING]),
         ("flops", [*RUN_CHANGES, *STEP_CHANGES]),
         ("plan", PLAN_CHANGES),
     ],
@@ -577,7 +679,7 @@ def test_every_option_is_tried(command, changes):
     parser = cli._parser()
     (commands,) = (it for it in parser._actions if isinstance(it, argparse._SubParsersAction))
     options = {name for it in commands.choices[command]._actions for name in it.option_strings}
-    habits = HABITS if command in ("memory", "plan") else []
+    habits = HABITS if command in ("memory", "step", "plan") else []
     changes = [*changes, *(change for _, change in [*SIZES, *habits])]
     tried = re.findall(r"--[\w-]+", " ".join(changes))
     assert options - {"-h", "--help", "--json"} == {*tried, *SHOWN[command]}
@@ -616,6 +718,17 @@ def test_every_option_is_tried(command, changes):
         ("memory lama3-8b", "did you mean 'llama3-8b'"),
         ("flops lama3-8b", "did you mean 'llama3-8b'"),
         ("plan lama3-8b --batch 64", "did you mean 'llama3-8b'"),
+        ("memory llama3-8b --framework torchtitn", "did you mean 'torchtitan'"),
+        ("memory llama3-8b --meter top", "meter 'top' is not one of allocated, reserved, nvidia"),
+        ("memory llama3-8b --compiled yes", "compiled changes what a framework does: add --fram"),
+        ("plan llama3-8b --batch 64 --framework fsdp", "framework 'fsdp' is not one of torchtit"),
+        ("step llama3-8b --framework thunder --compiled 1", "compiled '1' is not one of yes, no"),
+        ("step llama3-8b --pp 2 --stage-layers 16,15", "stage_layers (16, 15) sum to 31"),
+        ("step llama3-8b --pp 2 --stage-layers 16,x", "not numbers: write them like 5,6,6,5"),
+        ("step llama3-8b --dp 16 --nodes 1", "16"),
+        ("step llama3-8b --gpus-per-node 0", "gpus_per_node must be at least 1"),
+        ("step llama3-8b --gpu RTX4090 --dp 16", "no link between them"),
+        ("step lama3-8b", "did you mean 'llama3-8b'"),
         ("memory llama3-70b --tp 3", "heads 64 is not divisible by tp 3"),
         ("memory gpt2-124m --pp 24", "take at most 12, the model's layers"),
         ("memory mixtral-8x7b --dp 16 --ep 16", "experts 8 is not divisible by ep 16"),
@@ -695,11 +808,11 @@ def test_help_lists_the_commands(capsys):
     with pytest.raises(SystemExit, match="0"):
         cli.main(["--help"])
     printed = capsys.readouterr().out
-    for name in ("memory", "flops", "plan"):
+    for name in ("memory", "step", "flops", "plan"):
         assert re.search(rf"^    {name} +\w", printed, re.MULTILINE)
 
 
-@pytest.mark.parametrize("command", ["memory", "flops", "plan"])
+@pytest.mark.parametrize("command", ["memory", "step", "flops", "plan"])
 def test_help_of_each_command_loads_no_theory(command):
     code = (
         "import contextlib, sys\n"

@@ -37,7 +37,7 @@ def test_a_finding_is_one_line():
 def test_everything_is_looked_at_once():
     findings = doctor.examine(start_ranks=False)
     names = [finding.name for finding in findings]
-    assert len(set(names)) == len(names) == 14
+    assert len(set(names)) == len(names) == 16
     assert {"Python", "torch", "gloo", "NCCL", "cores", "memory", "GPUs", "browser"} <= set(names)
     for name in ("Python", "torch", "gloo", "loopback", "progress", "sliders"):
         assert findings[names.index(name)].status == "ok", findings[names.index(name)].line
@@ -47,7 +47,7 @@ def test_one_odd_machine_does_not_hide_the_rest(monkeypatch):
     monkeypatch.setattr(machine.shutil, "disk_usage", lambda _: 1 / 0)
     findings = doctor.examine(start_ranks=False)
     odd = [f for f in findings if "could not be examined" in f.what]
-    assert [f.name for f in odd] == ["shared memory"] and len(findings) == 14
+    assert [f.name for f in odd] == ["shared memory"] and len(findings) == 16
 
 
 def test_an_old_python(monkeypatch):
@@ -164,7 +164,44 @@ def test_no_browser_is_no_reason_to_stop(monkeypatch):
         raise webbrowser.Error("none")
 
     monkeypatch.setattr(webbrowser, "get", get)
-    assert desk.browser().status == "slow"
+    for there, words in ((None, "none found on this machine"), ("/x/chromium", "/x/chromium is")):
+        monkeypatch.setattr(desk, "browser_path", lambda there=there: there)
+        assert desk.browser().status == "slow" and desk.browser().what.startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("path", "playwright", "status", "words"),
+    [
+        ("/x/chromium", False, "ok", "prints by /x/chromium"),
+        (None, True, "ok", "after `playwright install chromium`"),
+        (None, False, "slow", "writes HTML only: install Chromium or Google Chrome"),
+    ],
+)
+def test_what_prints_the_report_is_what_the_report_uses(
+    path, playwright, status, words, monkeypatch
+):
+    monkeypatch.setattr(desk, "browser_path", lambda: path)
+    monkeypatch.setattr(desk, "find_spec", lambda _: playwright or None)
+    assert desk.pdf().status == status and words in desk.pdf().line
+
+
+@pytest.mark.parametrize(
+    ("platform", "programs", "words"),
+    [
+        ("linux", {"munged", "slurmctld", "slurmd", "sbatch"}, "with munge, for `course cluster"),
+        (
+            "linux",
+            {"slurmctld", "slurmd", "sbatch"},
+            "not needed but by `course cluster`; mun",
+        ),
+        ("linux", set(), "sbatch not found: on Debian or Ubuntu, apt-get install"),
+        ("darwin", set(), "Slurm's daemons are built for Linux and this is darwin"),
+    ],
+)
+def test_slurm_is_named_and_never_missing(platform, programs, words, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: name in programs or None)
+    assert desk.slurm().status == "ok" and words in desk.slurm().line
 
 
 def test_notebooks_that_are_not_there(tmp_path, monkeypatch):

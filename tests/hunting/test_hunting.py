@@ -139,18 +139,65 @@ def test_after_four_wrong_answers_it_is_told_and_not_counted(hung, capsys):
     assert progress.read()["hunts"] == {}
 
 
-def test_the_command_asks_until_it_is_found(monkeypatch, capsys):
+@pytest.fixture
+def at_the_prompt(monkeypatch, capsys):
+    """What `course hunt` prints and its exit code, after typing something; starts no ranks."""
     monkeypatch.setattr(case, "_printed", lambda fault, record=None: "what was printed")
+
+    def doctor(self):
+        hunts.by_doctor(self._fault.kind, 0.1)
+
+    monkeypatch.setattr(case.Case, "doctor", doctor)
+
+    def play(*typed, seed=()):
+        said = iter(typed)
+
+        def ask(_):
+            if (line := next(said, None)) is None:
+                raise EOFError
+            return line
+
+        monkeypatch.setattr("builtins.input", ask)
+        code = cli.main(["hunt", *map(str, seed)])
+        return capsys.readouterr().out, code
+
+    return play
+
+
+def test_the_command_asks_until_it_is_found(at_the_prompt):
+    rank, seed = hunts.drawn(SEEDS["hang"]).rank, [SEEDS["hang"]]
+    said, code = at_the_prompt(f"{rank} straggler", f"{rank} hung rank", seed=seed)
+    assert code == 0 and "the cause is not" in said
+    assert "Type both, such as `1 straggler`, with one of" in said and "case.answer" not in said
+    (row,) = (line for line in table().splitlines() if line.startswith("hung rank"))
+    assert row.split()[2:] == ["0", "ms", "100", "ms"]  # the doctor's beside it
+    assert cli.main(["hunt", "-1"]) == 2
+
+
+@pytest.mark.parametrize("typed", ["{} hung rank", "hung rank {}", "rank {}: Hung  rank."])
+def test_an_answer_may_be_typed_in_any_order(at_the_prompt, typed):
     rank = hunts.drawn(SEEDS["hang"]).rank
-    said = iter([f"{rank} straggler", f"{rank} hung rank"])
-    monkeypatch.setattr("builtins.input", lambda _: next(said))
-    assert cli.main(["hunt", str(SEEDS["hang"])]) == 0
-    assert "the cause is not" in capsys.readouterr().out
-    monkeypatch.setattr("builtins.input", lambda _: "")
-    assert cli.main(["hunt", str(SEEDS["hang"])]) == 1
-    assert cli.main(["hunt", "--table"]) == 0
-    assert "1 of 10 found" in capsys.readouterr().out
-    assert cli.main(["hunt"]) == cli.main(["hunt", "-1"]) == 2
+    said, code = at_the_prompt(typed.format(rank), seed=[SEEDS["hang"]])
+    assert code == 0 and "[pass]" in said
+
+
+def test_giving_up_shows_the_solution(at_the_prompt):
+    for typed in ((), [""], ["9 hung rank", "  "]):  # the end of the input, nothing, later nothing
+        said, code = at_the_prompt(*typed, seed=[SEEDS["hang"]])
+        assert code == 1
+        assert f"It is rank {hunts.drawn(SEEDS['hang']).rank}: hung rank. Nobody moves" in said
+    assert "best_s" not in progress.read()["hunts"]["hang"]
+
+
+def test_without_a_number_it_is_the_first_case_that_is_not_found(at_the_prompt):
+    said, _ = at_the_prompt("")
+    assert said.startswith("case 0: three ranks")
+    first = hunts.drawn(0)
+    at_the_prompt(f"{first.rank} {first.cause}")
+    assert at_the_prompt("")[0].startswith("case 1: ")
+    for kind in hunts.CAUSES:
+        hunts.found(kind, 1.0)
+    assert at_the_prompt("")[0].startswith("case 10: ")
 
 
 def test_a_cause_that_is_none_is_explained(hung, capsys):

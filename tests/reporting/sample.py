@@ -80,7 +80,7 @@ def picture(page: Path, target: Path) -> None:
     """The beginning of a page, as a PNG of few colours."""
     from PIL import Image
 
-    from course_lib.reporting.exporting import browser_path
+    from course_lib.lab.chromium import browser_path
 
     with tempfile.TemporaryDirectory() as folder:
         wide, shot = Path(folder) / "wide.html", Path(folder) / "shot.png"

@@ -6,29 +6,44 @@ import sys
 
 from course_lib.problem import Problem
 
-ABOUT = "run a demo on several ranks; other options go to it"
+ABOUT = "run a demo on several ranks"
+# What this parser does not know is left to the demo, and so is --help behind a demo's name.
+TAKES_OTHERS = True
+OWN = "each demo has options of its own as well: `course demo NAME --help` shows them"
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """How it is launched; what this parser does not know is left to the demo's own."""
-    parser.set_defaults(takes_others=True)
+    """Which demo, and how it is launched."""
+    parser.description = f"{ABOUT}; {OWN}"
     parser.add_argument("name", nargs="?", metavar="NAME", help="which demo, see --list")
-    parser.add_argument("--ranks", type=int, default=2, help="number of processes (default: 2)")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="S", help="time limit in s")
-    limit = "on two nodes of this machine, half of the ranks on each, joined by MBIT Mbit/s (Linux)"
-    parser.add_argument("--two-nodes", type=float, metavar="MBIT", help=limit)
-    record = "keep where each rank is in FOLDER, for `course diagnose FOLDER`"
-    parser.add_argument("--record", metavar="FOLDER", help=record)
-    about = "print it for another launcher instead: trainjob (Kubernetes)"
-    parser.add_argument("--emit", metavar="ENGINE", help=about)
+    parser.add_argument("-h", "--help", action="store_true", help="show this, or that of a demo")
     parser.add_argument("--list", action="store_true", help="list the demos")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    _add_launching(parser)
+
+
+def _add_launching(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how it is launched")
+    group.add_argument(
+        "--ranks", type=int, default=2, help="number of processes (default: %(default)s)"
+    )
+    about = "time limit in s (default: %(default)g)"
+    group.add_argument("--timeout", type=float, default=120.0, metavar="S", help=about)
+    limit = "on two nodes of this machine, half of the ranks on each, joined by MBIT Mbit/s (Linux)"
+    group.add_argument("--two-nodes", type=float, metavar="MBIT", help=limit)
+    record = "keep where each rank is in FOLDER, for `course diagnose FOLDER`"
+    group.add_argument("--record", metavar="FOLDER", help=record)
+    about = "print it for another launcher instead: trainjob (Kubernetes)"
+    group.add_argument("--emit", metavar="ENGINE", help=about)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List the demos, or run one."""
     from course_lib import demos
 
+    if arguments.help and arguments.name is None:
+        arguments.parser.print_help()
+        return 0
     if arguments.list:
         width = max(map(len, demos.DEMOS))
         for name, line in demos.DEMOS.items():
@@ -36,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if arguments.name is None:
         raise Problem("no demo was named: write one of " + ", ".join(demos.DEMOS))
-    argv = [*arguments.others, "--json"] if arguments.json else arguments.others
+    asked = {"--json": arguments.json, "--help": arguments.help}
+    argv = [*arguments.others, *(option for option, given in asked.items() if given)]
     run_it = _run_demo if arguments.two_nodes is None else _run_on_two_nodes
     if arguments.emit is not None:
         run_it = _emit
@@ -49,7 +65,7 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib.demos.shared.command import render
 
     try:
-        options = demos.parse(arguments.name, argv)
+        options = demos.parse(arguments.name, argv, _add_launching)
         program = [arguments.name, *argv]
         line = launch.torchrun_command(demos.__name__, arguments.ranks, program)
         if arguments.record:
@@ -81,7 +97,7 @@ def _emit(arguments: argparse.Namespace, argv: list[str]) -> None:
     try:
         choice("emit", arguments.emit, ("trainjob",))
         whole("ranks", arguments.ranks)
-        demos.parse(arguments.name, argv)
+        demos.parse(arguments.name, argv, _add_launching)
     except ValueError as error:
         raise Problem(str(error)) from error
     files = trainjob.demo_files(arguments.name, argv, arguments.ranks)
@@ -98,7 +114,7 @@ def _run_on_two_nodes(arguments: argparse.Namespace, argv: list[str]) -> None:
         raise Problem(f"ranks {arguments.ranks} cannot be halved: give --ranks 2, or 4")
     each, mbit, limit_s = arguments.ranks // 2, arguments.two_nodes, arguments.timeout
     try:
-        demos.parse(arguments.name, argv)
+        demos.parse(arguments.name, argv, _add_launching)
         program = [arguments.name, *argv]
         line = nodes_command_line(demos.__name__, each, program)
         print(f"on each node: {line}", file=sys.stderr if arguments.json else sys.stdout)

@@ -70,7 +70,7 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     )
     asked, active = _run_options(arguments), model.shape.parameters().active
     simple = six_nd(active, flops.tokens)
-    title = f"{model.name}, a step of {flops.tokens:,} tokens\n{model.notes}"
+    title = f"{model.name}, a step of {flops.tokens:,} tokens\n{model.size}{model.notes}"
     text = f"{title}{_step_text(flops, simple, active)}"
     data = {**model.data(), **_step_data(flops), "six_nd_flop": simple}
     if asked is not None:

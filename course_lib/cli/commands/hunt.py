@@ -1,6 +1,7 @@
 """`course hunt`."""
 
 import argparse
+import re
 
 from course_lib.problem import Problem
 
@@ -9,30 +10,40 @@ ABOUT = "find a hidden fault on three real ranks, against the clock"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which case, or how far you are."""
-    parser.add_argument("seed", type=int, nargs="?", help="the case: 0 to 9 have all ten causes")
+    about = "the case: 0 to 9 have all ten causes (default: the first that you have not found)"
+    parser.add_argument("seed", type=int, nargs="?", metavar="CASE", help=about)
     parser.add_argument("--table", action="store_true", help="your best time for each cause")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Show the case and ask until it is found; 1 if it was not."""
+    """Show the case and ask until it is found, then ask the doctor as well; 1 if it was not."""
     from course_lib import hunting
 
     if arguments.table:
         print(hunting.table())
         return 0
-    if arguments.seed is None:
-        raise Problem("no case was named: give a number such as 0, or --table")
+    seed = hunting.next_case() if arguments.seed is None else arguments.seed
     try:
-        case = hunting.hunt(arguments.seed)
+        case = hunting.hunt(seed, "Type both, such as `1 straggler`,")
     except ValueError as error:
         raise Problem(str(error)) from error
     while not case.over:
         try:
-            words = input("rank and cause, such as `1 straggler` (nothing: give up) > ").split()
+            said = input("rank and cause (nothing: give up) > ")
         except EOFError:
-            words = []
-        if not words:
-            return 1
-        rank = int(words[0]) if words[0].isdigit() else None
-        case.answer(rank, " ".join(words[1:]) or None)
+            said = ""
+        if not said.strip():
+            case.give_up()
+        else:
+            case.answer(*_answer(said))
+    print("\nNow the doctor, on the same case:", flush=True)
+    case.doctor()
     return int(not case.found)
+
+
+def _answer(said: str) -> tuple[int | None, str | None]:
+    """The rank and the cause, in whatever order and with whatever marks they were typed."""
+    number = re.search(r"\d{1,9}", said)
+    words = re.findall(r"[^\W\d]+", said.casefold())
+    cause = " ".join(words).removeprefix("rank ")
+    return int(number[0]) if number else None, cause or None

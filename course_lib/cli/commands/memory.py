@@ -1,32 +1,22 @@
 """`course memory`."""
 
 import argparse
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
-from course_lib.cli.text import MOST_DIGITS, add_text_options, count, spelled
+from course_lib.cli.text import MOST_DIGITS, add_text_options, spelled
 
 if TYPE_CHECKING:
-    from course_lib.theory.inputs.layout import Layout
+    from course_lib.theory.inputs.job import Job
+    from course_lib.theory.memory.breakdown import MemoryBreakdown
 
 ABOUT = "what is in the memory of a training GPU"
-_COUNTS = {
-    "--micro-batch": "sequences of one forward pass (default: 1)",
-    "--dp": "data parallel ranks",
-    "--tp": "tensor parallel ranks",
-    "--pp": "pipeline stages",
-    "--cp": "context parallel ranks",
-    "--ep": "expert parallel ranks, of the dp·cp ones",
-    "--virtual-stages": "chunks of layers on each rank, for --schedule interleaved",
-    "--accumulation": "micro-batches of one update (default: as many as fill the pipeline)",
-    "--zero-stage": "0 (default), 1, 2 or 3",
-    "--stage": "pipeline rank, or worst (default)",
-}
 _NAMES = {
-    "--schedule": "1f1b (default), gpipe, interleaved, zb1p, zbv, dualpipe or naive",
     "--unit": "GB (default) or GiB, for the table; JSON is in bytes",
+    "--meter": "what it shows at the peak: allocated (tensors), reserved (PyTorch's cache of them, "
+    "by a fitted factor) or nvidia-smi (CUDA and NCCL as well)",
 }
 
 
@@ -35,9 +25,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     inputs.add_model(parser)
     inputs.add_recipe(parser)
     inputs.add_recompute(parser)
-    add_text_options(parser, _COUNTS)
+    inputs.add_layout(parser)
+    add_text_options(parser, {"--stage": "pipeline rank, or worst (default)"})
     add_text_options(parser, _NAMES, "NAME")
-    parser.add_argument("--sequence-parallel", action="store_true", help="tp cuts norms as well")
     parser.add_argument("--derive", action="store_true", help="show how the numbers come about")
     add_json_option(parser)
 
@@ -50,50 +40,47 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _answer(arguments: argparse.Namespace) -> Answer:
-    from course_lib.theory.inputs.job import Job
     from course_lib.theory.memory.peak import gpu_memory, worst_stage
     from course_lib.theory.memory.report import explain_memory
 
     model = inputs.model(arguments)
-    layout, unit = _layout(arguments), _unit(arguments)
-    length = inputs.sequence(arguments, model.shape)
-    job = Job(model.shape, inputs.recipe(arguments), layout, sequence=length)
+    job, unit = inputs.job(arguments, model.shape), _unit(arguments)
+    layout = job.layout
     stage, which = _stage(arguments), ""
     if stage is None:
         stage, which = worst_stage(job)[0], ", the fullest" if layout.pp > 1 else ""
     bill = gpu_memory(job, stage)
     table = explain_memory(job, stage, unit=unit) if arguments.derive else bill.explain(unit)
     title = (
-        f"{model.name}, sequences of {length:,} tokens, {_words(layout)}\n{model.notes}"
-        f"each GPU of pipeline rank {stage}{which}:"
+        f"{model.name}, sequences of {job.sequence:,} tokens, {inputs.words(layout)}\n{model.size}"
+        f"{model.notes}each GPU of pipeline rank {stage}{which}:"
     )
     asked: dict[str, Any] = {**model.data(), "recipe": asdict(job.recipe), "layout": asdict(layout)}
-    asked |= {"gpus": layout.world, "sequence_tokens": length, "stage": stage}
-    totals = {"model_states_bytes": bill.model_states_bytes, "total_bytes": bill.total_bytes}
+    asked |= {"gpus": layout.world, "sequence_tokens": job.sequence, "stage": stage}
+    asked |= {"framework": inputs.framework(arguments)}
+    totals: dict[str, float] = {
+        "model_states_bytes": bill.model_states_bytes,
+        "total_bytes": bill.total_bytes,
+    }
+    if arguments.meter is not None:
+        words, totals["metered_bytes"] = _metered(arguments, bill, job, unit)
+        table += f"\n{words}"
     return Answer(f"{title}\n{table}", {**asked, "leaves": asdict(bill), "totals": totals})
 
 
-def _layout(arguments: argparse.Namespace) -> "Layout":
-    """The layout that is asked for, with enough micro-batches to show the pipeline's peak."""
-    from course_lib.theory.inputs.layout import Layout
+def _metered(
+    arguments: argparse.Namespace, bill: "MemoryBreakdown", job: "Job", unit: str
+) -> tuple[str, float]:
+    """What --meter shows: in a sentence, and in bytes."""
+    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+    from course_lib.theory.inputs.units import format_bytes
+    from course_lib.theory.memory.meter import METERS, metered_bytes
 
-    schedule = arguments.schedule or "1f1b"
-    pp = count(arguments, "pp", 1)
-    # No more micro-batches than this are ever in flight, under any schedule but gpipe.
-    filled = pp * (2 if schedule in ("interleaved", "zbv", "dualpipe") else 1)
-    return Layout(
-        micro_batch=count(arguments, "micro_batch", 1),
-        accumulation=count(arguments, "accumulation", filled),
-        dp=count(arguments, "dp", 1),
-        tp=count(arguments, "tp", 1),
-        pp=pp,
-        cp=count(arguments, "cp", 1),
-        ep=count(arguments, "ep", 1),
-        zero_stage=count(arguments, "zero_stage", 0),
-        schedule=schedule,
-        virtual_stages=count(arguments, "virtual_stages", 1),
-        sequence_parallel=arguments.sequence_parallel,
-    )
+    name = inputs.framework(arguments)
+    own = FRAMEWORKS[name].buffers_bytes if name else 0
+    meter = spelled(arguments.meter, METERS)
+    shown = metered_bytes(bill, meter, job.layout, buffers_bytes=own)
+    return f"meter {meter}: {format_bytes(shown, unit)} at the peak", shown
 
 
 def _stage(arguments: argparse.Namespace) -> int | None:
@@ -117,12 +104,3 @@ def _unit(arguments: argparse.Namespace) -> str:
     name = spelled(arguments.unit or "GB", ("GB", "GiB"))
     choice("unit", name, ("GB", "GiB"))
     return name
-
-
-def _words(layout: "Layout") -> str:
-    """The number of GPUs, and the fields of a layout that are not at their default."""
-    values = {field.name: getattr(layout, field.name) for field in fields(layout)}
-    standard = {field.name: field.default for field in fields(layout)}
-    chosen = [f"{name}={value}" for name, value in values.items() if value != standard[name]]
-    gpus = f"{layout.world:,} GPU{'s' * (layout.world > 1)}"
-    return f"{gpus} ({' '.join(chosen)})" if chosen else gpus

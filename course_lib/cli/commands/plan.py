@@ -57,17 +57,24 @@ def run(arguments: argparse.Namespace) -> int:
 def _answer(arguments: argparse.Namespace) -> Answer:
     from course_lib.theory.planner import plan
     from course_lib.theory.planner.space import MARGIN
-    from course_lib.theory.step.assumptions import CAUTIOUS
+    from course_lib.theory.step.assumptions import CAUTIOUS, OPTIMISTIC
 
     model = inputs.model(arguments)
     batch = count(arguments, "batch", most=MOST_SEQUENCES)
     top = count(arguments, "top", 10, least=1, most=MOST_TOP)
     rejected = count(arguments, "rejected", 5, most=MOST_REJECTED)
-    recipe, length = inputs.recipe(arguments), inputs.sequence(arguments, model.shape)
-    only = {"recompute": (recipe.recompute,)} if arguments.recompute else {}
-    cluster = inputs.cluster(arguments)
-    margin = number(arguments, "margin", MARGIN)
-    found = plan(model.shape, recipe, cluster, batch, sequence=length, margin=margin, only=only)
+    job = inputs.job(arguments, model.shape)
+    usual, cautious = (inputs.assumptions(arguments, it) for it in (OPTIMISTIC, CAUTIOUS))
+    found = plan(
+        model.shape,
+        job.recipe,
+        job.cluster,
+        batch,
+        sequence=job.sequence,
+        assumptions=usual,
+        margin=number(arguments, "margin", MARGIN),
+        only={"recompute": (job.recipe.recompute,)} if arguments.recompute else {},
+    )
     emitted = _emitted(arguments, found, model)
     if emitted and not arguments.json:
         return Answer(_written(arguments, emitted), {})
@@ -75,9 +82,10 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     # Where nothing fits, the planner's own table names the closest one already.
     rest = unfit if found.fitting else unfit[1:]
     table = f"{model.name} on {found.explain(top)}"
-    both = {"optimistic": found, "cautious": found.under(CAUTIOUS)}
+    both = {"optimistic": found, "cautious": found.under(cautious)}
+    notes = model.notes + _habits(arguments)
     text = "\n".join(
-        [f"{model.notes}{table}", *_sturdy(both, top), *_front(found, top), *_unfit(found, rest)]
+        [f"{notes}{table}", *_sturdy(both, top), *_front(found, top), *_unfit(found, rest)]
     )
     data = {**model.data(), **_plan_data(both, top, unfit)} if arguments.json else {}
     if emitted:
@@ -85,6 +93,15 @@ def _answer(arguments: argparse.Namespace) -> Answer:
         data["files"] = emitted
     # 1 is "something did not pass": a program need not read the table to know that nothing fits.
     return Answer(text, data, code=0 if found.fitting else 1)
+
+
+def _habits(arguments: argparse.Namespace) -> str:
+    """A line on what --framework does to a layout: the planner's own layouts have none of it."""
+    from course_lib.theory.inputs.frameworks import FRAMEWORKS
+
+    name = inputs.framework(arguments)
+    habits = ", ".join({**FRAMEWORKS[name].layout, **FRAMEWORKS[name].pipelined}) if name else ""
+    return f"of {name} not counted here, but by `course step`: {habits}\n" if habits else ""
 
 
 def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) -> dict[str, str]:

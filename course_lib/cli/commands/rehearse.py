@@ -1,14 +1,18 @@
 """`course rehearse`."""
 
 import argparse
+import sys
+import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course_lib.cli import inputs
 from course_lib.cli.answer import Answer, add_json_option, refusals
 from course_lib.cli.text import add_text_options, count, yes_or_no
 
 if TYPE_CHECKING:
+    from course_lib.rehearsal import Rehearsal
+    from course_lib.theory.inputs.hardware import Accelerator
     from course_lib.theory.inputs.layout import Layout
     from course_lib.theory.inputs.recipe import Recipe
 
@@ -37,11 +41,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add_text_options(parser, _NAMES, "NAME")
     add_text_options(parser, {"--reshard": "free a layer's weights behind each pass"}, "yes|no")
     parser.add_argument("--sequence-parallel", action="store_true", help="tp cuts norms as well")
+    about = "say whether the rank fits into this GPU, such as H100-SXM"
+    add_text_options(parser, {"--gpu": about}, "NAME")
     add_json_option(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The table of the rank; exit code 1 if a byte or a call is not explained."""
+    """The table of the rank; exit code 1 if a byte is not explained or the rank does not fit."""
     with refusals():
         answer = _answer(arguments)
     return answer.say(arguments.json)
@@ -54,13 +60,53 @@ def _answer(arguments: argparse.Namespace) -> Answer:
     model = inputs.model(arguments)
     length = inputs.sequence(arguments, model.shape)
     job = Job(model.shape, _recipe(arguments), _layout(arguments), sequence=length)
-    result = rehearse(job, count(arguments, "rank", 0))
+    rank, chip = count(arguments, "rank", 0), inputs.gpu(arguments) if arguments.gpu else None
+    result = rehearse(job, rank, _Progress())
     title = f"{model.name}, sequences of {length:,} tokens\n{model.notes}"
     asked = {**model.data(), "recipe": asdict(job.recipe), "layout": asdict(job.layout)}
     asked |= {"rank": result.rank, "gpus": job.layout.world, "sequence_tokens": length}
-    return Answer(
-        title + result.report(), {**asked, **result.data()}, code=0 if result.explained else 1
+    text, data, well = title + result.report(), {**asked, **result.data()}, result.explained
+    if chip is not None:
+        sentence, data["fit"] = _fit(result, chip)
+        text, well = f"{text}\n{sentence}", well and data["fit"]["fits"]
+    return Answer(text, data, code=0 if well else 1)
+
+
+class _Progress:
+    """Says on stderr how far it is, not more often than every few seconds."""
+
+    EVERY_S = 5.0
+
+    def __init__(self) -> None:
+        self.start_s = self.said_s = time.monotonic()
+
+    def __call__(self, done: int, layers: int) -> None:
+        now_s = time.monotonic()
+        if done == 0:
+            self.start_s = self.said_s = now_s
+            print(f"cutting {layers} layers, one after the other", file=sys.stderr)
+        if now_s - self.said_s >= self.EVERY_S:
+            left_s = (now_s - self.start_s) / done * (layers - done)
+            print(f"{done} of {layers} layers, {left_s:.0f} s to go", file=sys.stderr)
+            self.said_s = now_s
+
+
+def _fit(result: "Rehearsal", chip: "Accelerator") -> tuple[str, dict[str, Any]]:
+    """Whether what is kept as rehearsed fits, with all else as the theory says."""
+    from course_lib.theory.inputs.units import format_bytes
+    from course_lib.theory.memory.peak import gpu_memory
+    from course_lib.theory.planner.space import MARGIN
+
+    bill = gpu_memory(result.job)
+    rest = bill.total_bytes - bill.model_states_bytes
+    need, room = result.stored_bytes + rest, int((1 - MARGIN) * chip.memory_bytes)
+    sentence = (
+        f"{format_bytes(result.stored_bytes)} are kept, and activations, buffers and overhead are "
+        f"{format_bytes(rest)} by the theory:\n{format_bytes(need)} "
+        f"{'fit' if need <= room else 'do not fit'} into the {format_bytes(room)} of {chip.name} "
+        f"({format_bytes(chip.memory_bytes)} less a margin of {MARGIN:.0%})"
     )
+    return sentence, {"need_bytes": need, "capacity_bytes": room, "fits": need <= room}
 
 
 def _layout(arguments: argparse.Namespace) -> "Layout":

@@ -1,6 +1,7 @@
 """`course report`."""
 
 import argparse
+from pathlib import Path
 
 from course_lib.cli.answer import Answer, add_json_option
 
@@ -9,7 +10,7 @@ ABOUT = "make the page of what you have done: predictions, measurements, gaps, p
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Where to, whose, and how much is measured."""
-    about = "write it there (default: report/, beside what you have built)"
+    about = "write it there, . for here (default: report/, beside what you have built)"
     parser.add_argument("--out", metavar="FOLDER", help=about)
     parser.add_argument("--name", default="", help="the name on the page (default: none)")
     about = "measure the parts that you have built, which takes a minute or two"
@@ -24,4 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     made = report(arguments.name, arguments.out, pdf=not arguments.no_pdf, race=arguments.race)
     passed = all(check.state == "yes" for check in made.checks)
-    return Answer(str(made), made.data(), code=0 if passed else 1).say(arguments.json)
+    text = str(made)
+    if arguments.out is None and Path.cwd() not in made.html.parents:
+        text += "\nthat is beside what you have built: --out . writes it where you are"
+    return Answer(text, made.data(), code=0 if passed else 1).say(arguments.json)

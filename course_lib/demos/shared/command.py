@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any, ClassVar, NoReturn, Protocol, TypeVar
 
 from course_lib import launch
+from course_lib.arguments import Parser
 from course_lib.demos.shared.options import DemoOptions
 
 Options = TypeVar("Options", bound=DemoOptions)
@@ -21,27 +22,46 @@ class Result(Protocol):
         """The findings, one a line."""
 
 
-def parse(demo: str, options: type[Options], argv: Sequence[str], about: str | None) -> Options:
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the default of every option that has one."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
+def parse(
+    demo: str,
+    options: type[Options],
+    argv: Sequence[str],
+    about: str | None,
+    launching: Callable[[Parser], object] | None = None,
+) -> Options:
     """Build `options` from `argv`: the field `micro_batch: int` becomes `--micro-batch N`.
 
     A bool becomes a pair such as `--shuffle` and `--no-shuffle`. A bad value ends the program with
-    argparse's usage message and exit code 2.
+    a sentence and exit code 2. `launching` adds the launcher's options, which have been read
+    already: they stand in the help only.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"course demo {demo}",
         description=about,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        formatter_class=_Formatter,
     )
+    if launching:
+        launching(parser)
     for entry in fields(options):
         kind: dict[str, Any] = {"type": type(entry.default)}
         if isinstance(entry.default, bool):
             kind = {"action": argparse.BooleanOptionalAction}
         name = f"--{entry.name.replace('_', '-')}"
         parser.add_argument(name, default=entry.default, help=entry.metadata["help"], **kind)
+    given, others = parser.parse_known_args(argv)
+    if others:
+        parser.refuse(others)
     try:
-        return options(**vars(parser.parse_args(argv)))
+        return options(**{entry.name: getattr(given, entry.name) for entry in fields(options)})
     except ValueError as problem:
-        parser.error(str(problem))
+        parser.exit(2, f"{parser.prog}: {problem}\n")
 
 
 def render(result: Result, as_json: bool) -> str:

@@ -5,6 +5,7 @@ What the entries of each `model_type` mean stands in model_types.py.
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,12 +13,20 @@ from typing import Any
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.constants import Constants, of_configuration
-from course_lib.theory.inputs.model_types import MODEL_TYPES
+from course_lib.theory.inputs.model_types import (
+    MODEL_TYPES,
+    all_keys,
+    json_told,
+    nearest_type,
+)
 from course_lib.theory.inputs.shape import TransformerShape
-from course_lib.validation import choice, told
+from course_lib.validation import told
 
 MOST_BYTES = 10**7  # of a file; the longest published ones, which list every matrix, have 1 MB
 FILE_NAME = "config.json"
+_LAYERS = ("num_hidden_layers", "n_layer")  # one of them is in every configuration
+_ENCODER = r"\b(is_encoder_decoder|encoder|encoder_layers|decoder_layers|num_decoder_layers)\b"
+_NO_ATTENTION = "mamba|ssm|state_size|linear_num|linear_conv|lru_width"
 
 
 @dataclass(frozen=True)
@@ -38,25 +47,47 @@ def configuration(values: Mapping[str, Any]) -> Configuration:
     """The shape behind the entries of a configuration; of a model with images, its text part.
 
     Raises ValueError, one sentence with the key and its value, for a `model_type` that is not in
-    MODEL_TYPES, a missing or wrong key, an encoder-decoder, and weights that are packed into fewer
-    bits: only fp8, in which DeepSeek-V3 was trained, leaves every weight its own number.
+    MODEL_TYPES, with the nearest one that is, a missing or wrong key, an encoder-decoder, and
+    weights that are packed into fewer bits: only fp8, in which DeepSeek-V3 was trained, leaves
+    every weight its own number.
     """
     text = values.get("text_config")
     inner: Mapping[str, Any] = text if isinstance(text, dict) else values
-    if values.get("is_encoder_decoder") or inner.get("is_encoder_decoder"):
-        raise ValueError(
-            "is_encoder_decoder true means two stacks of layers: take a decoder-only model"
-        )
-    if "model_type" not in inner:
-        raise ValueError(
-            f"model_type is missing: add it, as in the model's own {FILE_NAME}, such as "
-            '"model_type": "llama"'
-        )
-    model_type = inner["model_type"]
-    choice("model_type", model_type, MODEL_TYPES)
-    shape = MODEL_TYPES[model_type].shape(inner)
+    try:
+        encoder = values.get("is_encoder_decoder") or inner.get("is_encoder_decoder")
+        model_type = _supported_type({**inner, "is_encoder_decoder": encoder})
+        shape = MODEL_TYPES[model_type].shape(inner)
+    except ValueError as error:
+        raise error if inner is values else ValueError(f"text_config: {error}") from error
     left_out = _left_out(values, inner, shape.context)
     return Configuration(model_type, shape, left_out, of_configuration(inner))
+
+
+def _supported_type(values: Mapping[str, Any]) -> str:
+    """The `model_type`; ValueError, with what to do, for one that cannot be counted."""
+    if "model_type" not in values:
+        if not any(name in values for name in _LAYERS):
+            raise ValueError(
+                f"neither {' nor '.join(_LAYERS)} is there: give the model's own {FILE_NAME}, not "
+                "another file of its folder"
+            )
+        raise ValueError(
+            f"model_type is missing: add it, as in the model's own {FILE_NAME}, such as "
+            f'"model_type": "{nearest_type(values)}"'
+        )
+    model_type, keys = values["model_type"], all_keys(values)
+    why = ""
+    if re.search(_ENCODER, keys):
+        why = ", since it has an encoder beside its decoder"
+    elif isinstance(model_type, str) and model_type in MODEL_TYPES:
+        return model_type
+    elif "head" not in keys or re.search(_NO_ATTENTION, keys):
+        why = ", since it has layers without attention"
+    raise ValueError(
+        f"model_type {json_told(model_type)} is not supported{why}: correct the name, or count it "
+        f"as the nearest that is, {nearest_type(values)!r}, with these sizes in place of a "
+        f"preset's; supported are {', '.join(MODEL_TYPES)}"
+    )
 
 
 def _left_out(values: Mapping[str, Any], inner: Mapping[str, Any], context: int) -> tuple[str, ...]:

@@ -5,21 +5,23 @@ Keys and defaults are those of the configuration classes of transformers 5.23.0
 The tests compare the counts with those of the modules that it builds.
 """
 
+import difflib
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
-from course_lib.validation import choice, divisible, flag, told, whole
+from course_lib.validation import choice, divisible, told
 
 _REQUIRED = object()
 
 
 @dataclass(frozen=True)
 class _Key:
-    """One entry of a configuration: a whole number, or a flag where the default is one.
+    """One entry of a configuration: a whole number from `least`, or a flag if the default is one.
 
     Without a `default` it must be there. `nullable`: null is allowed, and means None.
     `or_name`: what newer versions of transformers write.
@@ -29,10 +31,15 @@ class _Key:
     default: Any = _REQUIRED
     nullable: bool = False
     or_name: str = ""
+    least: int = 1
+
+    def name_in(self, values: Mapping[str, Any]) -> str:
+        """The one of its two names that `values` has."""
+        return self.or_name if self.name not in values and self.or_name in values else self.name
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """The entry of `values`, or the default; ValueError for a missing or a wrong one."""
-        name = self.name if self.name in values or self.or_name not in values else self.or_name
+        name = self.name_in(values)
         if name not in values:
             if self.default is _REQUIRED:
                 raise ValueError(f"{name} is missing: add it, as in the model's own config.json")
@@ -41,10 +48,21 @@ class _Key:
         if value is None and (self.nullable or self.default is None):
             return None
         if isinstance(self.default, bool):
-            flag(name, value)
+            right, wanted = isinstance(value, bool), "true or false"
         else:
-            whole(name, value, least=0)
+            right = type(value) is int and value >= self.least
+            wanted = f"a whole number from {self.least}"
+        if not right:
+            raise ValueError(
+                f"{name} must be {wanted}, got {json_told(value)}: give that of the model's own "
+                "config.json"
+            )
         return value
+
+
+def json_told(value: object) -> str:
+    """`value` for a sentence, as JSON spells it."""
+    return {"None": "null", "True": "true", "False": "false"}.get(repr(value)) or told(value)
 
 
 # What an entry says about a field: a key, a function of the whole configuration, or a value.
@@ -73,18 +91,97 @@ class ModelType:
         for name, expected in self.only.items():
             if values.get(name, expected) != expected:
                 raise ValueError(
-                    f"{name} {told(values[name])} means other matrices than can be counted here: "
-                    f"only {json.dumps(expected)} is read"
+                    f"{name} {json_told(values[name])} means other matrices than can be counted "
+                    f"here: only {json.dumps(expected)} is read"
                 )
-        return TransformerShape(
-            **_fitted({name: _resolve(rule, values) for name, rule in self.fields.items()})
+        sizes, names = {}, {}
+        for field_name, rule in self.fields.items():
+            sizes[field_name], name = _resolve(rule, values)
+            names[field_name] = name or field_name
+        try:
+            return TransformerShape(**_fitted(sizes))
+        except ValueError as error:
+            raise ValueError(_renamed(str(error), names, values)) from error
+
+
+def _resolve(rule: _Rule, values: Mapping[str, Any]) -> tuple[Any, str]:
+    """What a rule says, and the last entry that it read; "" for none."""
+    if isinstance(rule, _Key):
+        return rule.value(values), rule.name_in(values)
+    if not callable(rule):
+        return rule, ""
+    read = _Read(values)
+    return rule(read), read.last
+
+
+class _Read(dict[str, Any]):
+    """A configuration that remembers which of its entries was asked for last."""
+
+    last = ""
+
+    def __contains__(self, name: object) -> bool:
+        self.last = str(name) or self.last
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The entry `name`, or `default`."""
+        self.last = name
+        return super().get(name, default)
+
+
+def _renamed(sentence: str, names: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    """What TransformerShape says about its fields, said about the entries that they are from."""
+    found = dict.fromkeys(re.findall(rf"\b({'|'.join(names)})\b", sentence))
+    absent = [names[name] for name in found if names[name] not in values]
+    renamed = re.sub(r"\w+", lambda word: names.get(word[0], word[0]), sentence)
+    return renamed + "".join(f" ({name} is not there, and has its default)" for name in absent)
+
+
+def all_keys(values: Mapping[str, Any]) -> str:
+    """The keys whose entry is something, those of nested objects as well, as one text."""
+    return " ".join(
+        f"{key} {all_keys(value)}" if isinstance(value, dict) else str(key)
+        for key, value in values.items()
+        if value
+    )
+
+
+@checked
+def nearest_type(values: Mapping[str, Any]) -> str:
+    """The one of MODEL_TYPES that is most like a configuration of another type.
+
+    By what the keys tell about its layers (an answer of None: nothing), then by how many of its
+    keys are there, then by the name.
+    """
+    keys = all_keys(values)
+    rms = True if "rms" in keys else False if "layer_norm" in keys else None
+    acts = [str(values[key]) for key in ("hidden_act", "activation_function") if key in values]
+    gated = rms or (acts[0] in ("silu", "swiglu") if acts else None)
+    turned = rms or re.search("rope|rotary|alibi", keys)
+    learned = False if turned else None if rms is None else True
+    called = str(values.get("model_type")).casefold()[:100]
+    mixture, latent = "expert" in keys, "kv_lora_rank" in keys
+
+    def likeness(name: str) -> tuple[float, ...]:
+        rules = MODEL_TYPES[name].fields
+        has_learned = bool(rules.get("learned_positions", True))
+        unlike = [
+            gated not in (None, rules.get("mlp") == "swiglu"),
+            rms not in (None, rules.get("norm") == "rmsnorm"),
+            learned not in (None, has_learned),
+        ]
+        read = [rule for rule in rules.values() if isinstance(rule, _Key)]
+        there = [key.name_in(values) in values for key in read]
+        alike = difflib.SequenceMatcher(None, called, name).ratio()
+        return (
+            mixture == ("experts" in rules),
+            latent == ("mla" in rules),
+            -sum(unlike),
+            sum(there),
+            alike if alike > 0.5 else 0,
         )
 
-
-def _resolve(rule: _Rule, values: Mapping[str, Any]) -> Any:
-    if isinstance(rule, _Key):
-        return rule.value(values)
-    return rule(values) if callable(rule) else rule
+    return max(MODEL_TYPES, key=likeness)
 
 
 def _fitted(sizes: dict[str, Any]) -> dict[str, Any]:
@@ -115,8 +212,8 @@ def _first_dense(values: Mapping[str, Any]) -> int:
 def _shared_of_qwen2_moe(values: Mapping[str, Any]) -> int:
     """Its one shared expert is as wide as so many routed ones."""
     name, by_name = "shared_expert_intermediate_size", "moe_intermediate_size"
-    shared, width = _Key(name, 5632).value(values), _Key(by_name, 1408).value(values)
-    whole(by_name, width)
+    shared = _Key(name, 5632, least=0).value(values)
+    width = _Key(by_name, 1408).value(values)
     divisible(name, shared, by_name, width)
     return int(shared // width)
 
@@ -206,9 +303,9 @@ _DEEPSEEK = _PLAIN | {
     "attention_biases": None,
     "experts": _Key("n_routed_experts"),
     "top_k": _Key("num_experts_per_tok"),
-    "shared_experts": lambda values: _Key("n_shared_experts", None).value(values) or 0,
+    "shared_experts": lambda values: _Key("n_shared_experts", None, least=0).value(values) or 0,
     "expert_ffn": _Key("moe_intermediate_size"),
-    "dense_layers": _Key("first_k_dense_replace", 0),
+    "dense_layers": _Key("first_k_dense_replace", 0, least=0),
     "mla": _latents,
 }
 _DEEPSEEK_ONLY = {"moe_layer_freq": 1, "attention_bias": False, "mlp_bias": False}

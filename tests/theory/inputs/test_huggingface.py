@@ -200,10 +200,10 @@ LLAMA = entries("Meta-Llama-3-8B")
 @every(
     ("change", "words"),
     [
-        ({"model_type": "lama"}, "model_type 'lama' is not one of .*: did you mean 'llama'"),
-        ({"model_type": None}, "model_type None is not one of llama, "),
-        ({"model_type": ["llama"]}, r"model_type \['llama'\] is not one of "),
-        ({"is_encoder_decoder": True}, "two stacks of layers: take a decoder-only model"),
+        ({"model_type": "lama"}, "'lama' is not supported: correct the name, .*, 'llama', with"),
+        ({"model_type": None}, "model_type null is not supported: .*; supported are llama, "),
+        ({"model_type": ["llama"]}, r"model_type \['llama'\] is not supported"),
+        ({"is_encoder_decoder": True}, "not supported, since it has an encoder beside its decoder"),
         ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "'gptq' packs several"),
         ({"quantization_config": {"load_in_4bit": True}}, "{'load_in_4bit': True} packs several"),
         ({"quantization_config": "awq"}, "'awq' packs several .*: take the configuration of"),
@@ -213,6 +213,53 @@ def test_what_cannot_be_read_is_one_sentence(change, words):
     with pytest.raises(ValueError, match=words) as refused:
         configuration(LLAMA | change)
     assert "\n" not in str(refused.value)
+
+
+# The keys that tell what the layers are, of a published config.json of each; all have heads.
+RMS = {"hidden_act": "silu", "rms_norm_eps": 1e-5, "num_attention_heads": 8}
+LN = {"layer_norm_epsilon": 1e-5, "num_attention_heads": 8}
+
+
+@every(
+    ("model_type", "values", "words"),
+    [
+        ("opt", {"do_layer_norm_before": True, "num_attention_heads": 8}, ": .*, 'gpt2', with"),
+        ("bloom", LN | {"n_layer": 70, "n_embed": 14336}, ": .*, 'gpt2', with"),
+        ("gptj", LN | {"n_layer": 28, "rotary_dim": 64, "n_head": 16}, ": .*, 'gpt_neox', with"),
+        ("gpt_oss", RMS | {"num_local_experts": 32, "num_experts_per_tok": 4}, ": .*, 'mixtral', "),
+        ("llama4_text", RMS | {"num_local_experts": 16}, ": .*, 'mixtral', with"),
+        ("dbrx", {"n_heads": 48, "ffn_config": {"moe_num_experts": 16}}, ": .*, 'mixtral', with"),
+        ("glm4", RMS, ": .*, 'llama', with"),
+        ("cohere", RMS | {"rms_norm_eps": 0, "layer_norm_eps": 1e-5}, ": .*, 'olmo', with"),
+        ("deepseek_v4", RMS | {"kv_lora_rank": 512, "n_routed_experts": 9}, ": .*, 'deepseek_v2',"),
+        ("qwen2_vl", RMS | {"num_key_value_heads": 4}, ": .*, 'qwen2', with"),
+        ("bert", LN | {"hidden_act": "gelu"}, ": .*, 'gpt2', with"),
+        ("t5", {"is_encoder_decoder": True}, ", since it has an encoder beside its decoder: "),
+        ("whisper", {"encoder_layers": 4, "decoder_layers": 4}, ", since it has an encoder beside"),
+        ("t5gemma", {"encoder": {"hidden_size": 8}}, ", since it has an encoder beside its decod"),
+        ("mamba", {"state_size": 16}, ", since it has layers without attention: .* 'llama'"),
+        ("jamba", RMS | {"mamba_d_state": 16}, ", since it has layers without attention: "),
+    ],
+)
+def test_another_family_is_not_supported_and_the_nearest_is_named(model_type, values, words):
+    for nested in (False, True):
+        inner = {**values, "model_type": model_type}
+        with pytest.raises(ValueError, match=f"model_type '{model_type}' is not supported{words}"):
+            configuration({"text_config": inner} if nested else inner)
+
+
+@every(
+    "values",
+    [
+        {"bos_token_id": 1, "transformers_version": "5"},
+        {"peft_type": "LORA", "r": 8},
+        {"metadata": {}, "weight_map": {}},
+        {"dim": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 128256},
+    ],
+)
+def test_another_file_of_the_folder_is_not_taken_for_the_configuration(values):
+    with pytest.raises(ValueError, match=r"neither num_hidden_layers nor n_layer is there: give"):
+        configuration(values)
 
 
 def test_a_configuration_without_a_model_type_and_something_else_are_refused():
@@ -233,7 +280,7 @@ def test_a_configuration_without_a_model_type_and_something_else_are_refused():
         (b'{"vocab_size": ' + b"9" * 5000 + b"}", "this is not JSON"),
         (b"[1, 2]", "the JSON is a list and not an object of keys"),
         (b'"llama"', "the JSON is a str and not an object of keys"),
-        (b"{}", "model_type is missing"),
+        (b"{}", "neither num_hidden_layers nor n_layer is there"),
         (b" " * (MOST_BYTES + 1), "more than 10,000,000 bytes are no configuration"),
     ],
 )

@@ -7,7 +7,13 @@ import pytest
 from every import every
 from probes import Probe, check
 
-from course_lib.theory.inputs.model_types import MODEL_TYPES, ModelType
+from course_lib.theory.inputs.model_types import (
+    MODEL_TYPES,
+    ModelType,
+    all_keys,
+    json_told,
+    nearest_type,
+)
 
 FOLDER = Path(__file__).with_name("configurations")
 
@@ -104,29 +110,61 @@ def test_newer_files_name_the_experts_of_qwen3_otherwise():
     assert renamed == shape("Qwen3-30B-A3B")
 
 
+def test_a_default_that_does_not_fit_is_named_as_one():
+    without = ["num_key_value_heads"]
+    with pytest.raises(ValueError, match="num_key_value_heads is not there, and has its default"):
+        shape("SmolLM3-3B", without=without, num_attention_heads=6, hidden_size=6)
+
+
+@every("name", MODEL_TYPES)
+def test_a_published_configuration_under_another_name_is_nearest_to_its_own_type(name):
+    # Kimi has the modules of DeepSeek-V3, OLMo 3 those of OLMo 2: their files tell nothing apart.
+    files = [
+        path.stem for path in FOLDER.glob("*.json") if entries(path.stem)["model_type"] == name
+    ]
+    same = {"kimi_k2": {"deepseek_v3"}, "deepseek_v2": {"deepseek_v3"}}
+    for file in files:
+        near = nearest_type(entries(file) | {"model_type": f"{name}x"})
+        assert near in {name} | same.get(name, set()), file
+
+
 @every(
     ("name", "change", "words"),
     [
-        ("Meta-Llama-3-8B", {"hidden_size": None}, "hidden_size must be a whole number, got None"),
-        ("Meta-Llama-3-8B", {"hidden_size": "4096"}, "must be a whole number, got '4096'"),
-        ("Meta-Llama-3-8B", {"hidden_size": 4096.0}, "must be a whole number, got 4096.0"),
-        ("Meta-Llama-3-8B", {"hidden_size": True}, "must be a whole number, got True"),
-        ("Meta-Llama-3-8B", {"hidden_size": -1}, "hidden_size must be at least 0, got -1"),
-        ("Meta-Llama-3-8B", {"hidden_size": 0}, "hidden must be at least 1, got 0"),
+        ("Meta-Llama-3-8B", {"hidden_size": None}, "must be a whole number from 1, got null"),
+        ("Meta-Llama-3-8B", {"hidden_size": "4096"}, "must be a whole number from 1, got '4096'"),
+        ("Meta-Llama-3-8B", {"hidden_size": 4096.0}, "must be a whole number from 1, got 4096.0"),
+        ("Meta-Llama-3-8B", {"hidden_size": True}, "must be a whole number from 1, got true"),
+        (
+            "Meta-Llama-3-8B",
+            {"hidden_size": -1},
+            "hidden_size must be a whole number from 1, got -1",
+        ),
+        ("Meta-Llama-3-8B", {"hidden_size": 0}, "hidden_size must be a whole number from 1, got 0"),
         ("Meta-Llama-3-8B", {"num_hidden_layers": 10**30}, "num_hidden_layers must be at most"),
-        ("Meta-Llama-3-8B", {"num_attention_heads": 33}, "hidden 4096 is not divisible by heads"),
-        ("Meta-Llama-3-8B", {"attention_bias": "no"}, "attention_bias must be True or False"),
-        ("Meta-Llama-3-8B", {"attention_bias": None}, "attention_bias must be True or False"),
-        ("Meta-Llama-3-8B", {"tie_word_embeddings": 0}, "tie_word_embeddings must be True or"),
+        ("Meta-Llama-3-8B", {"num_attention_heads": 33}, "size 4096 is not divisible by num_att"),
+        ("Meta-Llama-3-8B", {"attention_bias": "no"}, "attention_bias must be true or false"),
+        ("Meta-Llama-3-8B", {"attention_bias": None}, "true or false, got null: give that"),
+        ("Meta-Llama-3-8B", {"tie_word_embeddings": 0}, "tie_word_embeddings must be true or"),
         ("Qwen1.5-MoE-A2.7B", {"decoder_sparse_step": 2}, "decoder_sparse_step 2 means other"),
         ("Qwen1.5-MoE-A2.7B", {"mlp_only_layers": [3]}, "[3] are not the first layers: only"),
         ("Qwen1.5-MoE-A2.7B", {"mlp_only_layers": 3}, "mlp_only_layers 3 are not the first"),
         ("Qwen1.5-MoE-A2.7B", {"shared_expert_intermediate_size": 5000}, "not divisible by moe"),
         ("DeepSeek-V3", {"moe_layer_freq": 2}, "only 1 is read"),
         ("DeepSeek-V3", {"attention_bias": True}, "only false is read"),
-        ("DeepSeek-V3", {"kv_lora_rank": None}, "kv_lora_rank must be a whole number, got None"),
-        ("DeepSeek-V3", {"first_k_dense_replace": 61}, "dense_layers 61 is above layers - 1"),
-        ("gpt2", {"add_cross_attention": True}, "add_cross_attention True means other matrices"),
+        ("DeepSeek-V3", {"kv_lora_rank": None}, "kv_lora_rank must be a whole number from 1"),
+        ("DeepSeek-V3", {"first_k_dense_replace": 61}, "replace 61 is above num_hidden_layers - 1"),
+        (
+            "DeepSeek-V3",
+            {"num_experts_per_tok": 500},
+            "_per_tok 500 is above n_routed_experts = 256",
+        ),
+        ("Meta-Llama-3-8B", {"num_key_value_heads": 5}, "by num_key_value_heads 5: take num_att"),
+        ("Mixtral-8x7B-v0.1", {"num_local_experts": 0}, "num_local_experts must be a whole number"),
+        ("Qwen3-30B-A3B", {"mlp_only_layers": [*range(60)]}, "mlp_only_layers 60 is above num_hid"),
+        ("gpt2", {"n_head": 7}, "n_embd 768 is not divisible by n_head 7: take n_embd 770"),
+        ("falcon-40b", {"num_kv_heads": 7}, "128 is not divisible by num_kv_heads 7"),
+        ("gpt2", {"add_cross_attention": True}, "add_cross_attention true means other matrices"),
     ],
 )
 def test_a_wrong_key_is_named_with_its_value(name, change, words):
@@ -151,6 +189,11 @@ def test_a_missing_size_is_named(name):
 
 GPT2 = MODEL_TYPES["gpt2"]
 PROBES = {
+    "json_told": Probe(json_told, {"value": None}, {"value": True}),
+    "all_keys": Probe(all_keys, {"values": {"a": 1}}, {"values": {"a": {"b": 1}}}),
+    "nearest_type": Probe(
+        nearest_type, {"values": entries("gpt2")}, {"values": entries("Qwen3-8B")}
+    ),
     "ModelType": Probe(
         ModelType,
         {"fields": GPT2.fields},
