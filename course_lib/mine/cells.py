@@ -52,10 +52,10 @@ def lines_of(text: str) -> int:
 
 def sources_with_used(
     module: ModuleType, names: Sequence[str], given: Sequence[str] = ()
-) -> list[str]:
+) -> dict[str, str]:
     """The sources of definitions of a module, and of those that they use from the same module.
 
-    What is `given` is left out.
+    By their names; what is `given` is left out.
     """
     text = inspect.getsource(module)
     nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS)}
@@ -65,7 +65,7 @@ def sources_with_used(
         if name in nodes and name not in found and name not in given:
             found[name] = ast.get_source_segment(text, nodes[name]) or ""
             pending += [used.id for used in _names(nodes[name])]
-    return list(found.values())
+    return found
 
 
 def _code_of(answer: Any) -> CodeType | None:

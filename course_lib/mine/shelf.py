@@ -62,13 +62,20 @@ def lines(part: Part, parts: str = "mine") -> int | None:
     if parts == "mine":
         path = file_of(part)
         return _lines_of_file(path) if path.is_file() else None
-    names: dict[str, list[str]] = {}  # by the module that defines them
+    return sum(lines_of(text) for each in own_names(part).values() for text in each.values())
+
+
+def own_names(part: Part) -> dict[str, dict[str, str]]:
+    """The course's own of a part: by module, its functions and classes, and what they use there.
+
+    Each with its source; what the exercise gives is left out.
+    """
+    names: dict[str, list[str]] = {}
     for name in part.names:
         names.setdefault(get(name, "course").__module__, []).append(name)
-    sources = [
-        sources_with_used(import_module(home), own, part.given) for home, own in names.items()
-    ]
-    return sum(lines_of(source) for each in sources for source in each)
+    return {
+        home: sources_with_used(import_module(home), own, part.given) for home, own in names.items()
+    }
 
 
 def _lines_of_file(path: Path) -> int:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.own_work import Own, calls
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
 _WIDTH = 100
 
 
-def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Outcome:
+def followed(
+    work: Callable[..., Any], args: tuple[Any, ...], folder: str, own: Own | None
+) -> Outcome:
     """On a rank: do the work and write down every call."""
     diary = os.open(Path(folder) / os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
@@ -23,10 +26,10 @@ def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Ou
         if words := _words(str(operator).rpartition(".")[0], args):
             os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
 
-    with log_wire() as wire, Listener(heard, inside_dtensors=True):
+    with log_wire() as wire, Listener(heard, inside_dtensors=True), calls(own) as borrowed:
         value = work(*args)
     os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
-    return Outcome(value, wire)
+    return Outcome(value, wire, frozenset(borrowed))
 
 
 def _words(operator: str, args: tuple[Any, ...]) -> str:
