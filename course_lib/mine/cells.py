@@ -4,9 +4,10 @@ import ast
 import builtins
 import inspect
 import linecache
+import re
 import symtable
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -65,6 +66,32 @@ def sources_with_used(
         if name in nodes and name not in found and name not in given:
             found[name] = ast.get_source_segment(text, nodes[name]) or ""
             pending += [used.id for used in _names(nodes[name])]
+    return found
+
+
+def taken_from_the_course(text: str, names: Collection[str]) -> set[str]:
+    """Which of these names a text imports from this library, under whatever name, or asks it for.
+
+    `import_module("course_lib…")` counts as the module's name.
+    """
+    found, rooms = set(), {"course_lib"}
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_lib"):
+            found |= {each.name for each in node.names if each.name in names or each.name == "*"}
+            rooms |= {each.asname or each.name for each in node.names}
+        if isinstance(node, ast.Import):
+            rooms |= {each.asname for each in node.names if each.asname}
+        if isinstance(node, ast.Constant) and re.fullmatch(r"course_lib(\.\w+)+", str(node.value)):
+            found.add(str(node.value))
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            root = next(iter(_names(node)), None)
+            found |= {node.attr} if root is not None and root.id in rooms else set()
+        if isinstance(node, ast.Call):
+            root = next(iter(_names(node.func)), None)
+            told = {each.value for each in node.args if isinstance(each, ast.Constant)}
+            found |= {n for n in names if n in told} if root and root.id in rooms else set()
     return found
 
 

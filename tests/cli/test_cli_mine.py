@@ -15,7 +15,7 @@ def home(tmp_path, monkeypatch):
 
 
 def test_it_tells_whose_each_part_is(home, capsys):
-    (home / "mine" / "mesh.py").write_text("from course_lib.scratch.three_d import Mesh\n")
+    (home / "mine" / "mesh.py").write_text("class Mesh:\n    pass\n")
     assert cli.main(["mine"]) == 0
     said = capsys.readouterr().out
     assert f"1 of {len(mine.PARTS)} parts are yours, kept in {home / 'mine'}" in said
@@ -24,3 +24,19 @@ def test_it_tells_whose_each_part_is(home, capsys):
     data = json.loads(capsys.readouterr().out)
     (mesh,) = (part for part in data["parts"] if part["build"] == "13.12")
     assert mesh["file"] == str(home / "mine" / "mesh.py")
+
+
+def test_a_broken_file_and_a_borrowed_one_do_not_hide_the_others(home, capsys):
+    (home / "mine" / "mesh.py").write_text("class Mesh:\n    pass\n")
+    (home / "mine" / "ring.py").write_text("def ring_all_gather(:\n")
+    (home / "mine" / "claims.py").write_text("x = nothing\n")
+    (home / "mine" / "tree.py").write_text(
+        "from course_lib.scratch.collectives.tree import tree_all_reduce as ours\n"
+        "def tree_all_reduce(*args):\n    return ours(*args)\n"
+    )
+    assert cli.main(["mine"]) == 1
+    said = capsys.readouterr().out
+    assert f"1 of {len(mine.PARTS)} parts are yours" in said
+    assert said.count("cannot be loaded") == 3  # ring; claims, and why
+    assert "ring.py, line 1, is no Python" in said and "nothing" in said
+    assert "not yours, it takes the course's tree_all_reduce" in said
