@@ -1,10 +1,12 @@
 """`course mine`: what is built, as text and as JSON."""
 
 import json
+import re
 
 import pytest
 
 from course_lib import cli, mine
+from course_lib.cli.commands import demo
 
 
 @pytest.fixture(autouse=True)
@@ -40,3 +42,18 @@ def test_a_broken_file_and_a_borrowed_one_do_not_hide_the_others(home, capsys):
     assert said.count("cannot be loaded") == 3  # ring; claims, and why
     assert "ring.py, line 1, is no Python" in said and "nothing" in said
     assert "not yours, it takes the course's tree_all_reduce" in said
+
+
+@pytest.mark.parametrize(
+    ("frame", "record", "parts", "see"),
+    [
+        ("mine/ring.py", None, "mine", "your part was at .*mine/ring.py, line 7, `go..`: mend it$"),
+        ("mine/ring.py", "kept", "mine", "line 7.*mend it, or see `course diagnose kept`"),
+        ("demo.py", None, "mine", "does it run with `--parts course`"),
+        ("demo.py", None, "course", "see `course doctor`"),
+        ("demo.py", "kept", "mine", "see `course diagnose kept`"),
+    ],
+)
+def test_a_failed_demo_says_where_to_look(home, frame, record, parts, see):
+    trace = f'Traceback:\n  File "{home / frame}", line 7, in work\n    go()\nKeyError: 1\n'
+    assert re.search(see, demo.where_to_look(trace, record, parts))

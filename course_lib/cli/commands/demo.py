@@ -68,12 +68,12 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     except (ValueError, MemoryError) as error:
         raise Problem(str(error)) from error
     except launch.RankFailed as failure:
-        see = _where_to_look(failure.traceback, arguments.record, getattr(options, "parts", ""))
+        see = where_to_look(failure.traceback, arguments.record, getattr(options, "parts", ""))
         raise Problem(f"rank {failure.rank} {failure.reason}: {see}") from failure
     print(render(result, arguments.json))
 
 
-def _where_to_look(traceback: str, record: str | None, parts: str) -> str:
+def where_to_look(traceback: str, record: str | None, parts: str) -> str:
     """What helps after a failure: the line of the learner's own part, if it came through one."""
     from course_lib import mine
 
