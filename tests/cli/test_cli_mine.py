@@ -6,7 +6,7 @@ import re
 import pytest
 
 from course_lib import cli, mine
-from course_lib.cli.commands import demo
+from course_lib.demos.shared.parts import where_to_look
 
 
 @pytest.fixture(autouse=True)
@@ -56,4 +56,4 @@ def test_a_broken_file_and_a_borrowed_one_do_not_hide_the_others(home, capsys):
 )
 def test_a_failed_demo_says_where_to_look(home, frame, record, parts, see):
     trace = f'Traceback:\n  File "{home / frame}", line 7, in work\n    go()\nKeyError: 1\n'
-    assert re.search(see, demo.where_to_look(trace, record, parts))
+    assert re.search(see, where_to_look(trace, record, parts))

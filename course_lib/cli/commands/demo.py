@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
     from course_lib.demos.shared.command import render
+    from course_lib.demos.shared.parts import where_to_look
 
     try:
         options = demos.parse(arguments.name, argv)
@@ -71,20 +72,6 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
         see = where_to_look(failure.traceback, arguments.record, getattr(options, "parts", ""))
         raise Problem(f"rank {failure.rank} {failure.reason}: {see}") from failure
     print(render(result, arguments.json))
-
-
-def where_to_look(traceback: str, record: str | None, parts: str) -> str:
-    """What helps after a failure: the line of the learner's own part, if it came through one."""
-    from course_lib import mine
-
-    if found := mine.places(traceback):
-        also = f", or see `course diagnose {record}`" if record else ""
-        return f"your part was at {'; and at '.join(found)}: mend it{also}"
-    if record:
-        return f"see `course diagnose {record}`"
-    if parts == "mine":
-        return "your parts took part: does it run with `--parts course`?"
-    return "see `course doctor`"
 
 
 def _emit(arguments: argparse.Namespace, argv: list[str]) -> None:
