@@ -2,9 +2,9 @@
 
     python benchmarks/measured_runs.py [FILE.json] [--cases] [--peer-python PYTHON]
 
-Without a file: the 61 runs of tests/theory/measured_runs.json. A file of the same form is predicted
-with nothing fitted to it. Each run has two errors: with the constants that were fitted to runs of
-its own source replaced by what the other sources say, and with all of them. `--peer-python`
+Without a file: the 118 runs of tests/theory/measured_runs.json. A file of the same form is
+predicted with nothing fitted to it. Each run has two errors: with the constants that were fitted to
+runs of its own source replaced by what the other sources say, and with all of them. `--peer-python`
 and `--simumax`: a Python that has llm-analysis or SimuMax, which is asked about the same runs.
 `--here`: memory and time of updates on this machine, too (this_machine.py).
 """

@@ -565,7 +565,7 @@ figures.stacked_bars(held, title, "{:.1f} GB".format, colours=looks, limit=limit
 
 # %% [markdown]
 # **Remember**
-# - The messages are hidden from some $\frac{w+g}{4} F/\beta$ tokens on each GPU on, whatever the size of the model.
+# - The messages are hidden from some $\frac{w+g}{4} F/\beta$ tokens on each GPU on, whatever the size of the model. What hides is not free: it takes multiprocessors and memory bandwidth from the computing beside it (section 13.4).
 # - FULL_SHARD, SHARD_GRAD_OP, HYBRID_SHARD are `reshard_after_forward` and the mesh in FSDP2.
 # - Hybrid sharding holds $n/m$ times the states, and keeps the gathers on NVLink.
 

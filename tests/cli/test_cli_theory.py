@@ -1,6 +1,7 @@
 """`course memory`, `step`, `flops` and `plan`: their answers are those of the theory."""
 
 import argparse
+import contextlib
 import json
 import re
 import subprocess
@@ -419,12 +420,12 @@ def test_plan_prints_its_own_table_the_front_and_the_reasons(text, expected):
 
 @pytest.fixture(scope="module")
 def seventy():
-    cluster = Cluster(hardware.accelerator("H100-SXM"), 8)
-    found = planner.plan(models.model("llama2-70b"), RECIPES["mixed-16"], cluster, 512)
+    cluster = Cluster(hardware.accelerator("H100-SXM"), 32)
+    found = planner.plan(models.model("llama2-70b"), RECIPES["mixed-16"], cluster, 256)
     return {"optimistic": found, "cautious": found.under(CAUTIOUS)}
 
 
-SEVENTY = ["plan", "llama2-70b", "--nodes", "8", "--batch", "512", "--top", "3"]
+SEVENTY = ["plan", "llama2-70b", "--nodes", "32", "--batch", "256", "--top", "3"]
 
 
 def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seventy):
@@ -432,7 +433,7 @@ def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seve
     printed = text(*SEVENTY)
     assert planner.explain_sturdy(seventy, 3) in printed
     assert "cautious: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%\n" in printed
-    # The usual assumptions' winner is slower than need be, if cp and half of dp do not hide.
+    # The usual assumptions' winner is slower than need be, if half of dp does not hide.
     (first,) = planner.fastest(tuple(seventy.values()), 1)
     assert f"The fastest layout above loses {first.regret:.1%}" in printed and first.regret > 0.1
     assert f"the first one here loses {best[0].regret:.1%}" in printed
@@ -445,7 +446,7 @@ def test_plan_names_what_is_near_the_top_under_both_assumptions(data, text, seve
 
 def test_plan_says_so_where_the_fastest_is_near_the_top_anyway(text):
     printed = text("plan", "llama3-8b", "--nodes", "1", "--batch", "64", "--sequence", "4096")
-    assert "The fastest layout above is within 2.3% of the best under either." in printed
+    assert "The fastest layout above is within 0.0% of the best under either." in printed
 
 
 @pytest.mark.parametrize(
@@ -520,10 +521,13 @@ EMIT = [*PLAN, "--emit"]
 
 @pytest.mark.parametrize("target", emitting.TARGETS)
 def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
-    option = expected.best(1)[0]
-    job = expected.question.job(option.layout, option.recipe)
-    written = emitting.files(target, job, "llama2-7b, layout 1 of its plan,")
-    printed = text(*EMIT, target.upper())
+    """The best that it can run: not every engine has ZeRO-2."""
+    for number, option in enumerate(expected.best(100), start=1):
+        job = expected.question.job(option.layout, option.recipe)
+        with contextlib.suppress(ValueError):
+            written = emitting.files(target, job, f"llama2-7b, layout {number} of its plan,")
+            break
+    printed = text(*EMIT, target.upper(), "--layout", str(number))
     titles = re.findall("^==> (.+) <==$", printed, re.MULTILINE)
     assert titles == (list(written) if len(written) > 1 else [])
     assert all(each in printed for each in written.values())

@@ -168,7 +168,7 @@ def test_buckets_are_the_theorys() -> None:
 
 
 def test_planner_is_the_theorys_under_both_assumptions() -> None:
-    panel = panels.planner(nodes=8)
+    panel = panels.planner(nodes=8, gpu="H200-SXM")
     assert panel.result.question.assumptions == OPTIMISTIC
     plans = (panel.result, panel.result.under(CAUTIOUS))
     (best,), (sturdiest,) = fastest(plans, 1), sturdy(plans, 1)
@@ -181,9 +181,10 @@ def test_planner_is_the_theorys_under_both_assumptions() -> None:
 
 def told(option: PlannedLayout) -> str:
     one = option.layout
+    chunks = f", {one.virtual_stages} chunks" if one.virtual_stages > 1 else ""
     return (
         f"tp {one.tp} × pp {one.pp} × dp {one.dp}, ZeRO-{one.zero_stage}, "
-        f"{one.accumulation} × micro {one.micro_batch}: "
+        f"{one.accumulation} × micro {one.micro_batch}{chunks}: "
         f"{option.memory_bytes / 1e9:.1f} GB, {option.step_s:.2f} s"
     )
 

@@ -136,13 +136,14 @@ def layout(run: Run) -> Layout:
         schedule=inputs.get("schedule", "1f1b"),
         virtual_stages=inputs.get("virtual", 1),
         stage_layers=tuple(inputs["stage_layers"]) if "stage_layers" in inputs else None,
+        shard_group=inputs.get("shard_group"),
     )
 
 
 def cluster(inputs: dict[str, Any]) -> Cluster:
     slow = inputs.get("memory_bytes_per_s") == SLOW.memory_bytes_per_s
     chip = SLOW if slow else accelerator(inputs["gpu"])
-    per_node = min(8, inputs["gpus"])
+    per_node = min(inputs.get("gpus_per_node", 8), inputs["gpus"])
     more = {}
     if "between_bytes_per_s" in inputs:
         more["between"] = Link("network", inputs["between_bytes_per_s"], NETWORK_LATENCY_S)

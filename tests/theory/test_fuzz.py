@@ -30,7 +30,6 @@ from course_lib.theory.pipelines.schedules import one_f_one_b_order, schedule
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.planner import plan
 from course_lib.theory.step.batching import rank_samples
-from course_lib.theory.step.stage import exposed
 
 SMALL, H100 = MODELS["gpt2-124m"], accelerator("H100-SXM")
 ONE = Cluster(H100)
@@ -100,9 +99,6 @@ def test_what_is_just_within_the_bounds_is_quick():
         (lambda: parse_count("9" * 400), "is not a count"),
         (lambda: gb(nan), "size_bytes must be finite"),
         (lambda: gib(-1), "size_bytes must be at least 0"),
-        (lambda: exposed(1.0, 1.5, 9.0), "overlap must be at most 1"),
-        (lambda: exposed(nan, 1.0, 9.0), "seconds must be finite"),
-        (lambda: exposed(1.0, 1.0, -inf), "window_s must be finite"),
     ],
 )
 def test_numbers_outside_the_range_of_floats_are_refused(call, words):

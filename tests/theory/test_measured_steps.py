@@ -16,10 +16,10 @@ def within(errors, limit):
 
 def test_measured_steps_are_predicted():
     errors = [speed_error(run) for run in STEPS]
-    assert len(errors) == 32
-    assert within(errors, 0.15) >= 30
+    assert len(errors) == 89
+    assert within(errors, 0.15) == 72
     assert abs(statistics.median(errors)) < 0.02
-    assert round(statistics.median(map(abs, errors)), 3) == 0.048  # as benchmarks/README.md says
+    assert round(statistics.median(map(abs, errors)), 3) == 0.071  # as benchmarks/README.md says
 
 
 def test_a_source_is_predicted_from_the_others():
@@ -28,6 +28,6 @@ def test_a_source_is_predicted_from_the_others():
         speed_error(run, H100_LAYER_EFFICIENCY if job(run).cluster.accelerator is SLOW else None)
         for run in STEPS
     ]
-    assert within(errors, 0.15) == 28  # this and the next as section 13.4 says
-    assert round(statistics.median(map(abs, errors)), 3) == 0.059
+    assert within(errors, 0.15) == 70  # this and the next as section 13.4 says
+    assert round(statistics.median(map(abs, errors)), 3) == 0.065
     assert abs(statistics.median(errors)) < 0.05

@@ -4,10 +4,11 @@
 """
 
 import math
+import random
 from dataclasses import fields, replace
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from course_lib.theory.compute.budget import hfu, mfu
@@ -16,6 +17,7 @@ from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.hardware import ACCELERATORS, Link
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
+from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, PRECISION_BYTES, Recipe
 from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.inputs.shape import LatentAttention, TransformerShape
@@ -25,10 +27,12 @@ from course_lib.theory.memory.states import local_parameters, model_states, shar
 from course_lib.theory.network import collectives
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
+from course_lib.theory.network.traffic import AXES
 from course_lib.theory.pipelines import bubble
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.stage import stage_busy_time, stage_work
 from course_lib.theory.step.step_time import step_time
 
 POWERS = st.sampled_from([1, 2, 4, 8])
@@ -365,6 +369,150 @@ def test_step_time_is_the_sum_of_its_leaves(data, job, assumptions):
     assert step.tokens == job.tokens_per_update == job.layout.global_batch * job.sequence
     check_amounts(step.days(1e12), step.cost_usd(1e12))
     check_text(step.explain())
+
+
+# --- steps of random jobs ---
+
+RANDOM_JOBS = 10_000 if settings().max_examples > 1000 else 3_000  # see conftest.py
+
+
+def _faster(link, rate=2.0, latency=0.5):
+    return replace(link, bytes_per_s=rate * link.bytes_per_s, latency_s=latency * link.latency_s)
+
+
+def _random_job(pick):
+    """A published model on a layout and a cluster of any kind that fit it."""
+    while True:
+        shape = pick.choice(list(MODELS.values()))
+        degrees = {axis: pick.choice((1, 1, 2, 4, 8)) for axis in ("tp", "cp", "dp")}
+        degrees["pp"] = pick.choice((1, 1, 2, 4))
+        degrees["ep"] = pick.choice((1, 2, 4, 8)) if shape.experts else 1
+        schedule = pick.choice(("1f1b", "gpipe", "interleaved", "zb1p"))
+        recipe = pick.choice((Recipe(), Recipe(recompute="full"), Recipe(attention="standard")))
+        try:
+            layout = Layout(
+                **degrees,
+                zero_stage=pick.randrange(4),
+                sequence_parallel=pick.random() < 0.5,
+                micro_batch=pick.choice((1, 2, 4)),
+                accumulation=degrees["pp"] * pick.choice((1, 2, 8)),
+                schedule=schedule if degrees["pp"] > 1 else "1f1b",
+                virtual_stages=2 if schedule == "interleaved" and degrees["pp"] > 1 else 1,
+            )
+            per_node = pick.choice((2, 4, 8))
+            chip = pick.choice(list(ACCELERATORS.values()))
+            between = Link("network", 10 ** pick.uniform(8.5, 11.5), 10 ** pick.uniform(-6, -4))
+            nodes = -(-layout.world // per_node)
+            cluster = Cluster(chip, nodes, per_node, between=between)
+            sequence = min(shape.context, pick.choice((1024, 4096, 16384)))
+            return Job(shape, recipe, layout, cluster, sequence=sequence)
+        except ValueError:
+            continue
+
+
+def _random_assumptions(pick):
+    """Any part of any axis hides, at any price."""
+    return Assumptions(
+        overlap={axis: pick.choice((0.0, 0.5, 1.0)) for axis in AXES},
+        message_touches=pick.choice((0, 4, 40)),
+        message_sms=pick.choice((0.0, 0.15, 1.0)),
+        policy=CommunicationPolicy(token_nodes=pick.choice((None, 1, 4))),
+    )
+
+
+def _on(job, **changes):
+    return replace(job, cluster=replace(job.cluster, **changes))
+
+
+def _with_chip(job, **changes):
+    return _on(job, accelerator=replace(job.cluster.accelerator, **changes))
+
+
+def no_slower(job, guess, pick):
+    """With something better a step takes no longer."""
+    cluster, chip = job.cluster, job.cluster.accelerator
+    axis = pick.choice(AXES)
+    more = replace(guess, overlap={**guess.overlap, axis: min(1, guess.overlap[axis] + 0.3)})
+    better = [
+        (_with_chip(job, peak_flop_per_s=2 * chip.peak_flop_per_s), guess),
+        (_with_chip(job, memory_bytes_per_s=2 * chip.memory_bytes_per_s), guess),
+        (_on(job, inside=_faster(cluster.inside)), guess),
+        (_on(job, between=_faster(cluster.between)), guess),
+        (job, more),
+        (job, replace(guess, message_touches=guess.message_touches / 2)),
+        (job, replace(guess, message_sms=guess.message_sms / 2)),
+    ]
+    before, after = step_time(job, guess), step_time(*pick.choice(better))
+    assert after.total_s <= before.total_s * (1 + 1e-9)
+
+
+def twice_the_rates_half_the_time(job, guess, pick):
+    """Of chips, memories, links and latencies."""
+    cluster, chip = job.cluster, job.cluster.accelerator
+    fast = replace(
+        chip,
+        peak_flop_per_s=2 * chip.peak_flop_per_s,
+        memory_bytes_per_s=2 * chip.memory_bytes_per_s,
+    )
+    links = {"inside": _faster(cluster.inside), "between": _faster(cluster.between)}
+    quick = step_time(_on(job, accelerator=fast, **links), guess)
+    assert quick.total_s == pytest.approx(step_time(job, guess).total_s / 2)
+
+
+def nothing_hides_behind_itself(job, guess, pick):
+    """What messages save, all axes together, is no longer than the computing they hide behind."""
+    stage = pick.randrange(job.layout.pp)
+    shows = stage_busy_time(job, guess, stage)
+    sent = step_traffic(
+        replace(job, cluster=guess.reached(job.cluster)), stage, policy=guess.policy
+    )
+    waited = sum(sent.waited_by_axis.values())
+    shown = sum(getattr(shows, f"{axis}_s") for axis in AXES)
+    computing = shows.compute_s + shows.elementwise_s
+    assert waited - shown <= computing * (1 + 1e-9)
+    assert shown <= waited * (1 + 1e-9)
+
+
+def all_stages_compute_what_the_model_needs(job, guess, pick):
+    """FLOP of all stages and GPUs are the hardware FLOP, and MFU ≤ HFU ≤ 1."""
+    layout = job.layout
+    found = [stage_work(job, guess, stage) for stage in range(layout.pp)]
+    flop = sum(work.matmul_flop + work.attention_flop for work in found)
+    step = step_time(job, guess)
+    assert flop * layout.world / layout.pp == pytest.approx(step.hardware_flop)
+    assert 0 < step.mfu <= step.hfu <= 1
+    assert step.total_s == pytest.approx(sum(step.leaves().values()))
+
+
+def what_is_sent_is_cut_and_not_lost(job, guess, pick):
+    """Stages of one pipeline send together what one stage would send for all layers."""
+    layout = job.layout
+    flat = replace(layout, pp=1, schedule="1f1b", virtual_stages=1)
+    axes = ("cp", "ep")
+    stages = [step_traffic(job, stage, axes=axes) for stage in range(layout.pp)]
+    one = step_traffic(replace(job, layout=flat), axes=axes)
+    for axis in axes:
+        parts = sum(stage.bytes_by_axis.get(axis, 0) for stage in stages)
+        assert parts == pytest.approx(one.bytes_by_axis.get(axis, 0))
+
+
+STEP_PROPERTIES = (
+    *(no_slower, no_slower, twice_the_rates_half_the_time, nothing_hides_behind_itself),
+    *(all_stages_compute_what_the_model_needs, what_is_sent_is_cut_and_not_lost),
+)
+
+
+def test_random_steps_have_the_properties_of_a_step():
+    """Each job has one property looked at."""
+    pick, wrong = random.Random(0), []
+    for number in range(RANDOM_JOBS):
+        job, guess = _random_job(pick), _random_assumptions(pick)
+        law = STEP_PROPERTIES[number % len(STEP_PROPERTIES)]
+        try:
+            law(job, guess, pick)
+        except AssertionError as error:
+            wrong.append(f"{law.__name__}: {job.layout} {guess.overlap} {error}")
+    assert not wrong, f"{len(wrong)} of {RANDOM_JOBS}: {wrong[:3]}"
 
 
 # --- collectives ---

@@ -12,6 +12,7 @@ from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.shape import TransformerShape
+from course_lib.theory.step.assumptions import Assumptions
 from course_lib.theory.step.step_time import StepTime, step_time
 from course_lib.validation import number, whole
 
@@ -45,14 +46,14 @@ class Weak:
                 f"sequences of {self.sequence}: take multiples"
             )
 
-    def step(self, zero_stage: int) -> StepTime:
+    def step(self, zero_stage: int, assumptions: Assumptions | None = None) -> StepTime:
         """A step: `zero_stage` 0 is DDP, 3 FSDP."""
         batch = self.tokens // self.sequence
         layout = Layout(dp=self.gpus, zero_stage=zero_stage, micro_batch=batch)
         chip = accelerator("A100-SXM-80GB")
         cluster = Cluster(chip, self.gpus // 8, between=self.link)
         job = Job(self.shape, Recipe(recompute="full"), layout, cluster, self.sequence)
-        return step_time(job)
+        return step_time(job, assumptions)
 
     @property
     def flop_per_s(self) -> float:

@@ -6,10 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 from course_lib.checked import checked
-from course_lib.theory.inputs.hardware import FIRST_FLASH_ATTENTION_EFFICIENCY
+from course_lib.theory.inputs.hardware import ATTENTION_KERNELS
 from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.units import GB
-from course_lib.validation import choice, flag, fraction, number, whole
+from course_lib.validation import choice, flag, number, whole
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -20,23 +20,22 @@ class Framework:
     """Fields of Recipe and Layout as a framework sets them, by name.
 
     `pipelined`: fields of Layout with more than one stage. `buffers_bytes`: what it reserves for
-    itself, whatever the model is. What `step.assumptions.framework_assumptions` takes over:
-    `attention_efficiency` of its attention kernel, where that is not the accelerator's usual one,
-    the `overlap` of messages, and to how many nodes a token is sent (`token_nodes`).
+    itself, whatever the model is. What `step.assumptions.framework_assumptions` takes over: its
+    `attention_kernel`, the `overlap` of messages, and to how many nodes a token is sent
+    (`token_nodes`).
     """
 
     recipe: Mapping[str, Any] = field(default_factory=dict)
     layout: Mapping[str, Any] = field(default_factory=dict)
     pipelined: Mapping[str, Any] = field(default_factory=dict)
     buffers_bytes: int = 0
-    attention_efficiency: float | None = None
+    attention_kernel: str = "flash-2"
     overlap: Mapping[str, float] = field(default_factory=dict)
     token_nodes: int | None = None
 
     def __post_init__(self) -> None:
         number("buffers_bytes", self.buffers_bytes, least=0)
-        if self.attention_efficiency is not None:
-            fraction("attention_efficiency", self.attention_efficiency)
+        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
         if self.token_nodes is not None:
             whole("token_nodes", self.token_nodes)
 
@@ -68,12 +67,10 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         # github.com/NVIDIA-NeMo/Automodel, components/distributed: FSDP2. components/moe: DeepEP
         # sends a token once to a node, and in its benchmarks FakeBalancedGate gives a token
         # neighbouring experts, which lie on one node.
-        "automodel": Framework(recipe=_TORCH | _FSDP, token_nodes=1),
+        "automodel": Framework(recipe=_TORCH | _FSDP, attention_kernel="new", token_nodes=1),
         # github.com/mosaicml/llm-foundry at v0.3: FSDP with bf16, attn_impl triton, which is the
         # first FlashAttention.
-        "llm-foundry": Framework(
-            recipe=_TORCH | _FSDP, attention_efficiency=FIRST_FLASH_ATTENTION_EFFICIENCY
-        ),
+        "llm-foundry": Framework(recipe=_TORCH | _FSDP, attention_kernel="flash-1"),
         # github.com/bigscience-workshop/Megatron-DeepSpeed: Megatron-LM's layers and loss,
         # DeepSpeed's pipeline, which keeps what it sends, and its ZeRO-1, which copies gradients to
         # fp32 and has a bucket of reduce_bucket_size = 5e8 numbers (deepspeed.ai, config-json). Its

@@ -30,8 +30,13 @@ H100_500W_LAYER_EFFICIENCY = 0.60
 ATTENTION_EFFICIENCY = 0.60
 # The same kernel on an H100: 35 % (Shah et al. 2024, arXiv:2407.08608, abstract).
 H100_ATTENTION_EFFICIENCY = 0.35
-# The first FlashAttention on an A100: 25 to 40 % (arXiv:2307.08691, abstract).
-FIRST_FLASH_ATTENTION_EFFICIENCY = 0.33
+# Kernels written for the H100, cuDNN's and FlashAttention-3: 484 to 616 of 989 TFLOP/s for causal
+# sequences of 2,048 to 16,384 tokens, forward (the same, figure 5), and less backward.
+H100_NEW_ATTENTION_EFFICIENCY = 0.50
+# The first FlashAttention on an A100: 25 to 40 % (arXiv:2307.08691, abstract), over the second's.
+FIRST_FLASH_OVER_SECOND = 0.33 / ATTENTION_EFFICIENCY
+# "new": cuDNN's, which Transformer Engine takes on a Hopper, or FlashAttention-3.
+ATTENTION_KERNELS = ("flash-1", "flash-2", "new")
 
 
 @dataclass(frozen=True)
@@ -63,7 +68,8 @@ class Accelerator:
     The peak is that of `number_format`, "fp32", "bf16" or "fp16". `memory_bytes`: what the driver
     gives to programs, for an "80 GB" chip between 80·10^9 and 80·2^30. `matmul_efficiency`: the
     best measured large matmul over the peak. `layer_efficiency`: the matmuls of whole layers over
-    that one. `attention_efficiency`: what flash attention reaches of the peak. `between` None: no
+    that one. `attention_efficiency`: what FlashAttention-2 reaches of the peak, and
+    `new_attention_efficiency` what kernels written for this chip do. `between` None: no
     usual network, a cluster must name one.
     Raises ValueError for numbers that are not positive and finite, for less memory than 1 GB, and
     for another format.
@@ -81,6 +87,7 @@ class Accelerator:
     number_format: str = "bf16"
     layer_efficiency: float = LAYER_EFFICIENCY
     attention_efficiency: float = ATTENTION_EFFICIENCY
+    new_attention_efficiency: float = ATTENTION_EFFICIENCY
 
     def __post_init__(self) -> None:
         text("name", self.name)
@@ -95,6 +102,7 @@ class Accelerator:
         fraction("matmul_efficiency", self.matmul_efficiency)
         fraction("layer_efficiency", self.layer_efficiency)
         fraction("attention_efficiency", self.attention_efficiency)
+        fraction("new_attention_efficiency", self.new_attention_efficiency)
         choice("number_format", self.number_format, PRECISION_BYTES)
 
     @property
@@ -111,6 +119,13 @@ class Accelerator:
         """The roofline: min(peak, intensity × memory bandwidth)."""
         number("flop_per_byte", flop_per_byte, least=0)
         return min(self.peak_flop_per_s, flop_per_byte * self.memory_bytes_per_s)
+
+    def attention_share(self, kernel: str = "flash-2") -> float:
+        """What an attention kernel reaches of the peak. Raises ValueError for an unknown one."""
+        choice("attention_kernel", kernel, ATTENTION_KERNELS)
+        first = self.attention_efficiency * FIRST_FLASH_OVER_SECOND
+        known = {"flash-1": first, "new": self.new_attention_efficiency}
+        return known.get(kernel, self.attention_efficiency)
 
     def explain(self) -> str:
         """The data sheet, one line per number."""
@@ -198,6 +213,7 @@ def _nvlink(generation: int, gb_per_s: float) -> Link:
 _HOPPER = {
     "layer_efficiency": H100_LAYER_EFFICIENCY,
     "attention_efficiency": H100_ATTENTION_EFFICIENCY,
+    "new_attention_efficiency": H100_NEW_ATTENTION_EFFICIENCY,
 }
 
 # What PyTorch reports as a GPU's total capacity: in an error on A100s, issue 24 of
@@ -218,6 +234,15 @@ _LIST = (
         312,
         A100_MEMORY_BYTES,
         2039,
+        _nvlink(3, 300),
+        between=HDR,
+        matmul_efficiency=271.2 / 312,
+    ),
+    _chip(
+        "A100-SXM-40GB",
+        312,
+        40 * GB,
+        1555,
         _nvlink(3, 300),
         between=HDR,
         matmul_efficiency=271.2 / 312,
@@ -253,8 +278,7 @@ _LIST = (
         _nvlink(4, 450),
         between=NDR,
         matmul_efficiency=794.5 / 989.4,
-        layer_efficiency=H100_500W_LAYER_EFFICIENCY,
-        attention_efficiency=H100_ATTENTION_EFFICIENCY,
+        **_HOPPER | {"layer_efficiency": H100_500W_LAYER_EFFICIENCY},
     ),
     # H200 and B200: not measured in the source, the H100's efficiencies are assumed.
     _chip("H200-SXM", 989.4, 141 * GB, 4800, _nvlink(4, 450), between=NDR, **_HOPPER),

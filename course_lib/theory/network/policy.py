@@ -13,9 +13,10 @@ class CommunicationPolicy:
 
     `bucket_bytes`: gradients of stages 0 to 2, and ZeRO-1 and 2's parameters, travel in buckets of
     this size. `algorithm`: of all-reduces, "ring", "tree" or "double-tree". `token_nodes`: None
-    sends a token over the network once for each of its experts; a number sends it once to each
-    node that has some of them, to so many nodes at most, and forwards it there over the inner link
-    meanwhile (DeepSeek-V3, arXiv:2412.19437, sections 2.1.2 and 3.2.2: 4 nodes; DeepEP).
+    sends a token once for each of its experts; a number sends it over the network once to each node
+    that has some of them, to so many nodes at most, and forwards it there over the inner link
+    meanwhile, once to each rank (DeepSeek-V3, arXiv:2412.19437, sections 2.1.2 and 3.2.2: 4 nodes;
+    DeepEP).
     """
 
     bucket_bytes: int = BUCKET_CAP_BYTES

@@ -67,6 +67,7 @@ class _Group:
         kind: str = "activations",
         place: str = "layers",
         hidden: bool = False,
+        alone: int = 0,
     ) -> Collective:
         """`count` calls of one kind, on the link of this group."""
         return Collective(
@@ -81,6 +82,7 @@ class _Group:
             kind,
             place,
             hidden,
+            alone,
         )
 
 
@@ -230,7 +232,8 @@ def _expert(step: _Step) -> Iterator[Collective]:
     """Tokens to their experts and back, and the same for their gradients.
 
     Source: Lepikhin et al. 2020, arXiv:2006.16668, section 3. With `token_nodes` a GPU sends to the
-    one in its place on each other node, which forwards behind that.
+    one in its place on each other node, which forwards behind that, once to each rank that has some
+    of the token's experts (github.com/deepseek-ai/DeepEP, get_dispatch_layout).
     """
     shape, layout, limit = step.job.shape, step.job.layout, step.policy.token_nodes
     if layout.ep == 1:
@@ -242,15 +245,25 @@ def _expert(step: _Step) -> Iterator[Collective]:
     every = step.group("ep", layout.ep, layout.tp)
     inside = step.group("ep", members, layout.tp)
     between = step.group("ep", nodes, layout.tp * members)
+    copies = shape.top_k if limit is None else _ranks_of_a_token(step, limit * members)
+    each = size * copies / shape.top_k
     for what in ("dispatch", "combine"):
         if limit is None or nodes == 1:
-            yield every.calls(what, "all-to-all", count, size, place="experts")
+            yield every.calls(what, "all-to-all", count, each, place="experts")
             continue
         copies = min(limit, nodes_of_a_token(shape.experts, shape.top_k, nodes))
         once = copies * size / shape.top_k
         yield between.calls(f"{what} to nodes", "all-to-all", count, once, place="experts")
         what, kind = f"{what} in a node", "all-to-all"
-        yield inside.calls(what, kind, count, size, place="experts", hidden=True)
+        yield inside.calls(what, kind, count, each, place="experts", hidden=True)
+
+
+def _ranks_of_a_token(step: _Step, most: int) -> float:
+    """Ranks that have some of a token's experts, on average, if they all lie on `most` ranks."""
+    shape, ep = step.job.shape, step.job.layout.ep
+    its = shape.experts // ep
+    ranks = min(ep, max(most, -(-shape.top_k // its)))
+    return nodes_of_a_token(its * ranks, shape.top_k, ranks)
 
 
 def _data(step: _Step) -> Iterator[Collective]:
@@ -292,26 +305,34 @@ def _bucketed(share: _Share) -> Iterator[Collective]:
     operation, sent = "reduce-scatter" if stage else "all-reduce", size / buckets
     what, kind = f"gradients of {place}", "gradients"
     syncs = step.job.layout.reductions
-    yield share.group.calls(what, operation, syncs * buckets, sent, kind=kind, place=place)
+    count = syncs * buckets
+    yield share.group.calls(what, operation, count, sent, kind=kind, place=place, alone=syncs)
     if stage:
         size = share.parameters * recipe.weight_bytes
         buckets = -(-size // step.policy.bucket_bytes)
         what, kind = f"parameters of {place}", "parameters"
-        yield share.group.calls(what, "all-gather", buckets, size / buckets, kind=kind, place=place)
+        sent = size / buckets
+        yield share.group.calls(what, "all-gather", buckets, sent, kind=kind, place=place, alone=1)
 
 
 def _sharded(share: _Share) -> Iterator[Collective]:
-    """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered."""
+    """ZeRO-3: a gather per layer and pass; what is outside the layers stays gathered.
+
+    Nothing hides what is outside the layers, the first layer's gather and its reduction, the last.
+    """
     step, place = share.group.step, share.place
-    recipe, layout, calls = step.job.recipe, step.job.layout, share.units * step.passes
+    recipe, layout = step.job.recipe, step.job.layout
+    passes = step.passes if layout.reshard else 1  # without reshard one gather for an update
     each = share.parameters / share.units
-    # Without reshard once per update; what is outside the layers stays from forward to backward.
-    gathers = calls * (1 if place == "ends" else 2) if layout.reshard else share.units
+    gathers = passes * share.units * (2 if layout.reshard and place != "ends" else 1)
     what, size = f"parameters of {place}", each * recipe.compute_bytes
-    yield share.group.calls(what, "all-gather", gathers, size, kind="parameters", place=place)
-    what, size = f"gradients of {place}", each * recipe.gradient_bytes
-    syncs = share.units * layout.reductions
-    yield share.group.calls(what, "reduce-scatter", syncs, size, kind="gradients", place=place)
+    kind = "parameters"
+    yield share.group.calls(what, "all-gather", gathers, size, kind=kind, place=place, alone=passes)
+    what, size, syncs = f"gradients of {place}", each * recipe.gradient_bytes, layout.reductions
+    count, kind = share.units * syncs, "gradients"
+    yield share.group.calls(
+        what, "reduce-scatter", count, size, kind=kind, place=place, alone=syncs
+    )
 
 
 def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
@@ -321,8 +342,9 @@ def _between_groups(share: _Share, replicas: _Group) -> Iterator[Collective]:
     """
     step = share.group.step
     size = share.parameters / share.group.ranks / share.units * step.job.recipe.gradient_bytes
-    what, count = f"gradient shards of {share.place}", step.job.layout.reductions * share.units
-    yield replicas.calls(what, "all-reduce", count, size, kind="gradients", place=share.place)
+    what, syncs = f"gradient shards of {share.place}", step.job.layout.reductions
+    count, kind = syncs * share.units, "gradients"
+    yield replicas.calls(what, "all-reduce", count, size, kind=kind, place=share.place, alone=syncs)
 
 
 def _pipeline(step: _Step) -> Iterator[Collective]:

@@ -23,7 +23,8 @@ class Collective:
 
     `what` says in words which tensor, `kind` and `place` what it is and of which part of the model;
     `size_bytes` is the whole tensor as in `collectives`. `hidden`: by its nature it goes on behind
-    computing.
+    computing. `alone`: so many of the calls have nothing to go on behind, such as the first gather
+    of a pass and its last reduction.
     """
 
     axis: str
@@ -37,6 +38,7 @@ class Collective:
     kind: str = "activations"
     place: str = "layers"
     hidden: bool = False
+    alone: int = 0
 
     def __post_init__(self) -> None:
         text("what", self.what)
@@ -49,6 +51,7 @@ class Collective:
         whole("ranks", self.ranks)
         number("size_bytes", self.size_bytes, least=0)
         flag("hidden", self.hidden)
+        whole("alone", self.alone, least=0, most=self.count)
 
     @property
     def sent_bytes(self) -> float:
@@ -76,6 +79,20 @@ class Collective:
     def waited_s(self) -> float:
         """Time that may have to be waited for: all of it, or none of what is hidden."""
         return 0.0 if self.hidden else self.seconds
+
+    @property
+    def hideable_s(self) -> float:
+        """The part of it that computing can hide: all calls but those that are `alone`."""
+        return self.waited_s * self._beside
+
+    @property
+    def hideable_bytes(self) -> float:
+        """Bytes that the GPU sends meanwhile."""
+        return 0.0 if self.hidden else self.total_bytes * self._beside
+
+    @property
+    def _beside(self) -> float:
+        return 1 - self.alone / self.count if self.alone else 1.0
 
 
 @checked
@@ -129,6 +146,12 @@ class Traffic:
     def waited_by_axis(self) -> dict[str, float]:
         """The same without what is hidden by its nature."""
         return self._sums("axis", "waited_s")
+
+    @property
+    def hideable_by_axis(self) -> dict[str, tuple[float, float]]:
+        """Seconds of each axis that computing can hide, and bytes sent in them."""
+        times, sent = self._sums("axis", "hideable_s"), self._sums("axis", "hideable_bytes")
+        return {axis: (time, sent[axis]) for axis, time in times.items()}
 
     @property
     def exposed_by_axis(self) -> dict[str, float]:

@@ -36,7 +36,13 @@ def lines_of(*asked: Hashable) -> Lines:
 def asked_of_tables(question: Question) -> Assumptions:
     """The assumptions without those that tables do not contain."""
     return replace(
-        question.assumptions, overlap={}, layer_efficiency=None, attention_efficiency=None
+        question.assumptions,
+        overlap={},
+        message_touches=0,
+        message_sms=0,
+        layer_efficiency=None,
+        attention_efficiency=None,
+        attention_kernel="flash-2",
     )
 
 
@@ -184,7 +190,7 @@ class Tables:
         return self._table(("tp", "pp", "ep", "virtual_stages"), fill, known=known)
 
     def _messages(self) -> dict[str, Table]:
-        """Seconds per micro-batch by axis, [recompute] but for pp: the straight lines of `tables`.
+        """What is known of a micro-batch's messages by axis, [recompute] but for pp: lines.
 
         Tensor parallelism has one table for each kind of layer.
         """

@@ -5,10 +5,12 @@ stages. A test proves both results equal to `memory.peak.worst_stage` and `step.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from course_lib.theory.planner.arrays import Tables, asked_of_tables
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row, rows
+from course_lib.theory.planner.tables import KNOWN
+from course_lib.theory.step.overlap import HIDING_ORDER, Hideable
 from course_lib.theory.step.stage import attention_rate, layer_rate
 
 if TYPE_CHECKING:
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Array = NDArray[float64]
+    # So many times the straight line of a table's part, at what it depends on.
+    _Line = tuple[Any, str, str, Any]
 
 CHUNK_ROWS = 4096  # arrays of so many rows stay in a processor's cache
 
@@ -112,6 +116,8 @@ class _Chunk:
         self.activations = tables.activations.of(part)
         self.states = tables.states.of(part)
         self.messages = {name: table.of(part) for name, table in tables.messages.items()}
+        pp = self.messages["pp"]
+        self.messages["pp"] = {name: each[:, None] for name, each in pp.items()}
 
     def memory(self) -> "Array":
         """Bytes of the worst stage."""
@@ -158,70 +164,92 @@ class _Chunk:
         pairs = zip(self.counts, work, strict=True)
         everyone = _added([counts["stages"] * passes for counts, (_, passes) in pairs])
         slowest = numpy.zeros(1)
-        for kind, (compute, passes) in enumerate(work):
+        for kind, (left, passes) in enumerate(work):
             waiting = (everyone - passes) / (self.steps * self.virtual)
             update = self.states["update_s"][:, None, kind]
             sums = self.sums * self.states["sum_s"][:, None, kind]
-            total = (passes + waiting)[:, :, None] + self._data(kind, compute) + update + sums
+            total = (passes + waiting)[:, :, None] + self._data(kind, left) + update + sums
             slowest = numpy.maximum(slowest, total)
         return slowest
 
     def _passes(self, counts: "dict[str, Array]") -> "tuple[Array, Array]":
-        """Seconds of matmuls, and of all that repeats with every micro-batch, in a step."""
+        """Seconds of computing that hide nothing yet, and of all that repeats, in a step."""
         question, steps = self.question, self.steps
         rates = question.cluster, question.assumptions
         attention = steps * self._sum(counts, "attention")
         attention = attention / attention_rate(*rates, question.recipe)
         compute = steps * self._sum(counts, "matmul") / layer_rate(*rates) + attention
         bandwidth = question.cluster.accelerator.memory_bytes_per_s
-        total = compute + steps * self._sum(counts, "touched") / bandwidth
-        total = total + self._shown("tp", steps * self._tensor(counts), compute)
+        left = compute + steps * self._sum(counts, "touched") / bandwidth
+        total = left
         layers = counts["dense"] + counts["experts"]
-        ring = steps * layers * self._line("cp", "layers", self.micro_batch)
-        total = total + self._shown("cp", ring, attention)
-        if "ep" in self.messages:
-            routed = steps * counts["experts"] * self._line("ep", "layers", self.share)
-            total = total + self._shown("ep", routed, compute)
-        return compute, total + self._shown("pp", self._boundary(counts), compute)
+        lines: dict[str, list[_Line]] = {
+            "cp": [(steps * layers, "cp", "layers", self.micro_batch)],
+            "tp": self._tensor(counts),
+            "ep": [(steps * counts["experts"], "ep", "layers", self.share)],
+            "pp": self._boundary(counts),
+        }
+        for axis in HIDING_ORDER[:-1]:
+            if axis == "ep" and "ep" not in self.messages:
+                continue
+            known = {name: self._known(lines[axis], name) for name in KNOWN}
+            saved = self._saved(axis, known, attention if axis == "cp" else left)
+            left, total = left - saved, total + known["s"] - saved
+        return left, total
+
+    def _known(self, lines: "list[_Line]", name: str) -> "Array":
+        """What is known of an axis' messages in a step: count · straight line, added up."""
+        parts = [count * self._line(table, f"{part}_{name}", x) for count, table, part, x in lines]
+        return _added(parts)
 
     def _line(self, table: str, name: str, x: "Array") -> "Array":
         """The straight line `name` of a table at x."""
         numbers = self.messages[table]
         return numbers[f"{name}_0"] + numbers[f"{name}_x"] * x
 
-    def _tensor(self, counts: "dict[str, Array]") -> "Array":
-        """Seconds of tp for a micro-batch: layers of both kinds, embedding and head."""
+    def _tensor(self, counts: "dict[str, Array]") -> "list[_Line]":
+        """tp: layers of both kinds, embedding and head."""
         kinds = [kind for kind in ("dense", "experts") if f"tp_{kind}" in self.messages]
-        terms = [counts[kind] * self._line(f"tp_{kind}", "layers", self.share) for kind in kinds]
         ends = f"tp_{kinds[-1]}"  # both tables have the same ends
-        terms.append(counts["first"] * self._line(ends, "embedding", self.share))
-        terms.append(counts["last"] * self._line(ends, "head", self.share))
-        return _added(terms)
+        parts = [(kind, f"tp_{kind}", "layers") for kind in kinds]
+        parts += [("first", ends, "embedding"), ("last", ends, "head")]
+        return [(self.steps * counts[held], *line, self.share) for held, *line in parts]
 
-    def _boundary(self, counts: "dict[str, Array]") -> "Array":
-        """Seconds of pp: every chunk sends both ways, but for both ends; a tied embedding once."""
-        share = self.share[:, 0]
-        send = self._line("pp", "send", share)[:, None]
-        tied = self._line("pp", "tied", share)[:, None]
+    def _boundary(self, counts: "dict[str, Array]") -> "list[_Line]":
+        """pp: every chunk sends both ways, but for both ends; a tied embedding once."""
         ends = counts["first"] + counts["last"]
-        return self.steps * (2 * self.virtual - ends) * send + (ends > 0) * tied
+        sends = self.steps * (2 * self.virtual - ends)
+        return [(sends, "pp", "send", self.share), ((ends > 0) * 1.0, "pp", "tied", self.share)]
 
-    def _data(self, kind: int, compute: "Array") -> "Array":
+    def _data(self, kind: int, left: "Array") -> "Array":
         """Seconds of dp that show, by ZeRO stage."""
         import numpy
 
-        once, each = self.states["once_s"][:, kind], self.states["each_s"][:, kind]
-        seconds = once + each * self.steps
+        known = {
+            name: (
+                self.states[f"once_{name}"][:, kind]
+                + self.states[f"each_{name}"][:, kind] * self.steps
+            )[:, None, :]
+            for name in KNOWN
+        }
         each_pass = numpy.array([Row().layout(zero).exchanges_each_pass for zero in ZERO_STAGES])
-        behind = compute[:, :, None] / numpy.where(each_pass, 1, self.steps)[:, None, :]
-        return self._shown("dp", seconds[:, None, :], behind)
+        window = left[:, :, None] / numpy.where(each_pass, 1, self.steps)[:, None, :]
+        shown: Array = known["s"] - self._saved("dp", known, window)
+        return shown
 
-    def _shown(self, axis: str, seconds: "Array", window_s: "Array") -> "Array":
-        """`step.stage.exposed` for arrays."""
+    def _saved(self, axis: str, known: "dict[str, Array]", window: "Array") -> "Array":
+        """`step.overlap` for arrays."""
         import numpy
 
-        overlap = self.question.assumptions.overlap[axis]
-        return seconds - numpy.minimum(overlap * seconds, window_s)
+        question = self.question
+        saved: Array = Hideable(known["hideable_s"], known["bytes"], window).saved_s(
+            question.assumptions,
+            axis,
+            question.cluster.accelerator.memory_bytes_per_s,
+            least=numpy.minimum,
+            most=numpy.maximum,
+        )
+        return saved
 
 
 _PARTS = ("dense", "experts", "first", "last")

@@ -6,7 +6,7 @@ is computed here once for each value of those degrees by the functions that `mem
 compares. Each function returns its numbers by name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -31,7 +31,7 @@ from course_lib.theory.memory.states import (
     update_bytes,
 )
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import Collective
+from course_lib.theory.network.traffic import PLACES, Collective
 from course_lib.theory.planner.space import ZERO_STAGES, Question, Row
 from course_lib.theory.planner.stages import StageKind
 from course_lib.theory.step.stage import (
@@ -114,30 +114,33 @@ def messages(question: Question, job: Job, axis: str) -> tuple[Collective, ...]:
     return step_traffic(sent, policy=policy, axes=(axis,)).collectives
 
 
+# What is known of messages, as a number of their own each: see `Collective`.
+KNOWN = {"s": "waited_s", "hideable_s": "hideable_s", "bytes": "hideable_bytes"}
+
+
+def known_of(found: Iterable[Collective], prefix: str) -> Numbers:
+    """Seconds of messages, those that may hide, and bytes sent in them: "prefix_s", …"""
+    several = tuple(found)
+    return {
+        f"{prefix}_{name}": sum(getattr(each, value) for each in several)
+        for name, value in KNOWN.items()
+    }
+
+
 def data_seconds(question: Question, sent: Sequence[Job], kind: StageKind) -> list[Numbers]:
-    """Seconds of dp by ZeRO stage: "once_s" for a step, "each_s" for every micro-batch.
+    """What is known of dp by ZeRO stage: "once" for a step, "each" for every micro-batch.
 
     Stage 2 exchanges what stage 1 does, but gradients with every micro-batch.
     """
-
-    def sums(zero_stage: int) -> tuple[float, float]:
-        """Seconds of gradients and of parameters."""
-        policy = question.assumptions.policy
-        found = step_traffic(sent[zero_stage], kind.stage, policy=policy, axes=("dp",)).collectives
-        gradients = sum(m.seconds for m in found if m.kind == "gradients")
-        parameters = sum(m.seconds for m in found if m.kind == "parameters")
-        return gradients, parameters
-
-    def times(once: float = 0.0, each: float = 0.0) -> Numbers:
-        return {"once_s": once, "each_s": each}
-
-    (whole, _), (part, gathers), sharded = (
-        sums(0),
-        sums(1),
-        sum(sums(3)) / sent[0].layout.accumulation,
-    )
-    first, second = times(once=part + gathers), times(once=gathers, each=part)
-    return [times(once=whole), first, second, times(each=sharded)]
+    policy, lines = question.assumptions.policy, []
+    for zero_stage, job in zip(ZERO_STAGES, sent, strict=True):
+        its = job if zero_stage != 2 else sent[1]
+        found = step_traffic(its, kind.stage, policy=policy, axes=("dp",)).collectives
+        often = [m for m in found if (zero_stage == 2 and m.kind == "gradients") or zero_stage == 3]
+        steps = job.layout.accumulation if zero_stage == 3 else 1
+        each = {name: value / steps for name, value in known_of(often, "each").items()}
+        lines.append(known_of([m for m in found if m not in often], "once") | each)
+    return lines
 
 
 @lru_cache(maxsize=64)  # every line of a table asks for the same few
@@ -164,57 +167,57 @@ def straight(seconds: Callable[[int], Numbers]) -> Numbers:
     return intercepts | {f"{name}_x": two[name] - time for name, time in one.items()}
 
 
+def _by_part(found: Iterable[Collective], parts: Mapping[str, str]) -> Numbers:
+    """What is known of messages, for each part the sum over those whose place is its own."""
+    several = tuple(found)
+    lines: Numbers = {}
+    for part in dict.fromkeys(parts.values()):
+        lines |= known_of([each for each in several if parts[each.place] == part], part)
+    return lines
+
+
 def tensor_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """Seconds of tp for one layer, the embedding and the head: depend on tp."""
+    """What is known of tp for one layer, the embedding and the head: depend on tp."""
     shape = toy(question.shape, 1, kind)
+    parts = {place: place for place in ("layers", "embedding", "head")}
 
-    def seconds(micro_batch: int) -> Numbers:
+    def known(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, micro_batch=micro_batch).layout()
-        times = {"layers": 0.0, "embedding": 0.0, "head": 0.0}
-        for message in messages(question, question.job(layout, recipe, shape), "tp"):
-            times[message.place] += message.waited_s
-        return times
+        return _by_part(messages(question, question.job(layout, recipe, shape), "tp"), parts)
 
-    return straight(seconds)
+    return straight(known)
 
 
 def ring_parts(question: Question, recipe: Recipe, row: Row, kind: str) -> Numbers:
-    """Seconds of cp for one layer: depend on tp and cp."""
+    """What is known of cp for one layer: depend on tp and cp."""
     shape = toy(question.shape, 1, kind)
 
-    def seconds(micro_batch: int) -> Numbers:
+    def known(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, cp=row.cp, micro_batch=micro_batch).layout()
-        return {"layers": axis_seconds(question, question.job(layout, recipe, shape), "cp")}
+        return known_of(messages(question, question.job(layout, recipe, shape), "cp"), "layers")
 
-    return straight(seconds)
+    return straight(known)
 
 
 def expert_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """Seconds of ep for one layer with experts: depend on tp and ep."""
+    """What is known of ep for one layer with experts: depend on tp and ep."""
     shape = toy(question.shape, 1, "experts")
 
-    def seconds(micro_batch: int) -> Numbers:
+    def known(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, ep=row.ep, dp=row.ep, micro_batch=micro_batch).layout()
-        return {"layers": axis_seconds(question, question.job(layout, recipe, shape), "ep")}
+        return known_of(messages(question, question.job(layout, recipe, shape), "ep"), "layers")
 
-    return straight(seconds)
+    return straight(known)
 
 
 def boundary_parts(question: Question, recipe: Recipe, row: Row) -> Numbers:
-    """Seconds of pp for one send, and for a tied embedding: depend on tp and pp."""
+    """What is known of pp for one send, and for a tied embedding: depend on tp and pp."""
     shape = toy(question.shape, row.pp, "dense")
     ranks = question.cluster.world // row.tp // row.pp
+    parts = dict.fromkeys(PLACES, "send") | {"ends": "tied"}
 
-    def seconds(micro_batch: int) -> Numbers:
+    def known(micro_batch: int) -> Numbers:
         layout = Row(tp=row.tp, pp=row.pp, dp=ranks, micro_batch=micro_batch).layout()
-        times = {"send": 0.0, "tied": 0.0}
-        for message in messages(question, question.job(layout, recipe, shape), "pp"):
-            times["tied" if message.place == "ends" else "send"] += message.seconds
-        return times
+        return _by_part(messages(question, question.job(layout, recipe, shape), "pp"), parts)
 
-    return straight(seconds)
-
-
-def axis_seconds(question: Question, job: Job, axis: str) -> float:
-    """Seconds of one axis in a step."""
-    return sum(entry.waited_s for entry in messages(question, job, axis))
+    return straight(known)

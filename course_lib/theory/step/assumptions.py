@@ -7,7 +7,7 @@ from course_lib.checked import checked
 from course_lib.theory.compute.flops import MASKS
 from course_lib.theory.inputs.cluster import Cluster
 from course_lib.theory.inputs.frameworks import FRAMEWORKS
-from course_lib.theory.inputs.hardware import PCIE4, Link
+from course_lib.theory.inputs.hardware import ATTENTION_KERNELS, PCIE4, Link
 from course_lib.theory.inputs.recipe import Recipe
 from course_lib.theory.inputs.units import MB
 from course_lib.theory.network.policy import CommunicationPolicy
@@ -25,10 +25,16 @@ INSIDE_EFFICIENCY = 0.80
 # Sums over tp and expert tokens are waited for, as is a pipeline's neighbour; ring attention and
 # the exchange of gradients and parameters hide as far as there is something to hide behind.
 OVERLAP = {"tp": 0.0, "cp": 1.0, "ep": 0.0, "dp": 1.0, "pp": 0.0}
-
+# What hiding takes from computing (`step.overlap`), counted and not fitted. A byte that arrives is
+# written and read again to be sent on; a copy between the message's buffer and the layer's own
+# memory reads it and writes it.
+MESSAGE_TOUCHES = 4
+# DeepSeek-V3's messages hold 20 of an H800's 132 SMs (arXiv:2412.19437, section 3.2.2).
+MESSAGE_SMS = 20 / 132
 
 # At worst: keys and values are waited for, as in Llama 3's runs of long sequences
-# (arXiv:2407.21783, section 3.3.2), and half of what data parallelism sends.
+# (arXiv:2407.21783, section 3.3.2), and half of what data parallelism sends. How much hides nobody
+# knows before the first run; what does has its price here as well.
 CAUTIOUS_OVERLAP = {"cp": 0.0, "dp": 0.5}
 
 
@@ -39,21 +45,28 @@ class Assumptions:
 
     `layer_efficiency`: rate of a layer's matmuls over that of the best one,
     `cluster.matmul_flop_per_s`; `attention_efficiency`: rate of flash attention over the peak;
-    None: the accelerator's own. `touches`: how often each byte that is kept for the backward pass
-    goes through the memory in norms, activations, softmax and their gradients. `inside_efficiency`:
-    part of the bandwidth of the link inside a node that collectives reach. `mask`: pairs that
+    None: the accelerator's own for `attention_kernel`. `touches`: how often each byte that is kept
+    for the backward pass goes through the memory in norms, activations, softmax and their
+    gradients. `inside_efficiency`: part of the bandwidth of the link inside a node that collectives
+    reach. `message_touches`: how often each byte of a message goes through the memory, and
+    `message_sms`: the part of the SMs that it holds: what `step.overlap` takes from the computing
+    that hides it. `mask`: pairs that
     attention computes and MFU counts, "causal" or "full"; None: causal under flash attention, which
     skips the others, full under standard attention. `overlap`: the largest part of an axis' time
     that may hide; what it hides behind is attention for cp, one micro-batch for dp (all
-    where every one of them exchanges: ZeRO-2 and 3) and all matmuls for tp, ep and pp. An axis
-    that is not named keeps its default. `host_link`: the way to an offloaded optimizer.
+    where every one of them exchanges: ZeRO-2 and 3) and all computing for tp, ep and pp, but
+    nothing hides two messages at once. An axis that is not named keeps its default. `host_link`:
+    the way to an offloaded optimizer.
     Raises ValueError for parts outside 0..1 and unknown names.
     """
 
     layer_efficiency: float | None = None
     attention_efficiency: float | None = None
+    attention_kernel: str = "flash-2"
     touches: float = TOUCHES
     inside_efficiency: float = INSIDE_EFFICIENCY
+    message_touches: float = MESSAGE_TOUCHES
+    message_sms: float = MESSAGE_SMS
     mask: str | None = None
     overlap: Mapping[str, float] = field(default_factory=dict)
     policy: CommunicationPolicy = BUCKETS
@@ -63,8 +76,11 @@ class Assumptions:
         for name in ("layer_efficiency", "attention_efficiency"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), above=0, most=1)
+        choice("attention_kernel", self.attention_kernel, ATTENTION_KERNELS)
         number("touches", self.touches, least=0)
         fraction("inside_efficiency", self.inside_efficiency)
+        number("message_touches", self.message_touches, least=0)
+        number("message_sms", self.message_sms, least=0, most=1)
         if self.mask is not None:
             choice("mask", self.mask, MASKS)
         for axis, part in self.overlap.items():
@@ -86,7 +102,8 @@ class Assumptions:
         return (
             f"each byte of activations passes the memory {self.touches:g} times; links inside a "
             f"node reach {self.inside_efficiency:.0%}; hidden at most: {hides}; a token is sent "
-            f"once to {sent}"
+            f"once to {sent}; what hides takes {self.message_touches:g} passes of its bytes "
+            f"through the memory, or {self.message_sms:.0%} of the SMs"
         )
 
     @checked
@@ -116,7 +133,7 @@ def framework_assumptions(name: str, assumptions: Assumptions = OPTIMISTIC) -> A
     its = FRAMEWORKS[name]
     return replace(
         assumptions,
-        attention_efficiency=its.attention_efficiency or assumptions.attention_efficiency,
+        attention_kernel=its.attention_kernel,
         overlap={**assumptions.overlap, **its.overlap},
         policy=replace(assumptions.policy, token_nodes=its.token_nodes),
     )

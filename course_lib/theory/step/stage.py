@@ -21,8 +21,8 @@ from course_lib.theory.memory.states import (
     updated_parameters,
 )
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.traffic import AXES
 from course_lib.theory.step.assumptions import Assumptions
+from course_lib.theory.step.overlap import HIDING_ORDER, Hideable
 from course_lib.validation import number, whole
 
 
@@ -86,17 +86,6 @@ def stage_busy_times(
     """The same for several: what they have in common is computed once."""
     step = _Step(job, assumptions)
     return [step.busy_time(stage) for stage in stages]
-
-
-def exposed(seconds: float, overlap: float, window_s: float) -> float:
-    """What shows of messages of which a part `overlap` hides, but no longer than `window_s`.
-
-    Raises ValueError for times below 0 and a part outside 0..1.
-    """
-    number("seconds", seconds, least=0)
-    number("overlap", overlap, least=0, most=1)
-    number("window_s", window_s, least=0)
-    return seconds - min(overlap * seconds, window_s)
 
 
 @dataclass(frozen=True)
@@ -198,21 +187,24 @@ class _Step:
         attention = work.attention_flop / attention_rate(cluster, assumptions, job.recipe)
         compute = work.matmul_flop / layer_rate(cluster, assumptions) + attention
         each_pass = layout.exchanges_each_pass
-        hides = dict.fromkeys(AXES, compute)
-        hides |= {"cp": attention, "dp": compute if each_pass else compute / layout.accumulation}
-        shown = {
-            f"{axis}_s": exposed(seconds, assumptions.overlap[axis], hides[axis])
-            for axis, seconds in traffic.waited_by_axis.items()
-        }
+        elementwise = work.memory_bytes / cluster.accelerator.memory_bytes_per_s
+        left, shown = compute + elementwise, traffic.waited_by_axis
+        for axis in HIDING_ORDER:
+            if axis not in shown:
+                continue
+            windows = {"cp": attention, "dp": left / (1 if each_pass else layout.accumulation)}
+            hides = Hideable(*traffic.hideable_by_axis[axis], windows.get(axis, left))
+            saved = hides.saved_s(assumptions, axis, cluster.accelerator.memory_bytes_per_s)
+            left, shown[axis] = left - saved, shown[axis] - saved
         local = local_parameters(job.shape, layout, stage)
         sums = layout.passes if layout.accumulation > 1 else 0
         return StageBusyTime(
             stage,
             compute_s=compute,
-            elementwise_s=work.memory_bytes / cluster.accelerator.memory_bytes_per_s,
+            elementwise_s=elementwise,
             accumulation_s=sums * accumulation_seconds(job, local),
             optimizer_s=update_seconds(job, assumptions, local),
-            **shown,
+            **{f"{axis}_s": seconds for axis, seconds in shown.items()},
         )
 
 
@@ -229,7 +221,8 @@ def attention_rate(cluster: Cluster, assumptions: Assumptions, recipe: Recipe) -
     if recipe.attention == "standard":
         return layer_rate(cluster, assumptions)
     chip = cluster.accelerator
-    return chip.peak_flop_per_s * (assumptions.attention_efficiency or chip.attention_efficiency)
+    share = assumptions.attention_efficiency or chip.attention_share(assumptions.attention_kernel)
+    return chip.peak_flop_per_s * share
 
 
 @checked

@@ -6,6 +6,7 @@ from probes import Given, Probe
 from course_lib.theory.audits.fsdp_scaling import Weak, fsdp_scaling
 from course_lib.theory.inputs.hardware import HDR
 from course_lib.theory.inputs.models import MODELS
+from course_lib.theory.step.assumptions import Assumptions
 
 GPT, GPT3 = MODELS["gpt-1.7b"], MODELS["gpt3-175b"]
 
@@ -59,7 +60,11 @@ PROBES = {
         },
         see=lambda weak: [weak.over_ddp, weak.flop_per_s],
     ),
-    "Weak.step": Probe(Weak(**WEAK).step, {"zero_stage": 0}, {"zero_stage": 3}),
+    "Weak.step": Probe(
+        Weak(**WEAK).step,
+        {"zero_stage": 0},
+        {"zero_stage": 3, "assumptions": Assumptions(touches=1)},
+    ),
     "fsdp_scaling": Probe(
         fsdp_scaling,
         {"large": Weak(GPT), "small": Weak(GPT, 512, 512)},

@@ -54,7 +54,7 @@ PROBES = {
             "layout": {"keep_outputs": True},
             "pipelined": {"reshard": False},
             "buffers_bytes": 1,
-            "attention_efficiency": 0.5,
+            "attention_kernel": "new",
             "overlap": {"dp": 0.0},
             "token_nodes": 4,
         },

@@ -112,6 +112,7 @@ def test_bad_input_is_explained(call, message):
 # Once more from the data sheets: memory in GB/s, and the link inside a node in GB/s one way.
 SHEETS = {
     "A100-SXM-80GB": (2039, 300),
+    "A100-SXM-40GB": (1555, 300),
     "H100-SXM": (3350, 450),
     "H800-SXM": (3350, 200),
     "H100-SXM-500W": (2400, 450),
@@ -137,6 +138,7 @@ def test_memories_are_those_on_the_cards_or_of_the_driver():
     found = {name: round(chip.memory_bytes / 1e9) for name, chip in ACCELERATORS.items()}
     assert found == {
         "A100-SXM-80GB": 85,
+        "A100-SXM-40GB": 40,
         "H100-SXM": 85,
         "H800-SXM": 85,
         "H100-SXM-500W": 96,
@@ -171,6 +173,7 @@ def seen(chip):
     fits = planner.plan(DENSE, PLAIN, cluster, 16, sequence=512).capacity_bytes
     name = chip.explain().split(":")[0], chip.element_bytes
     rates = layer_rate(cluster, GUESS), attention_rate(cluster, GUESS, PLAIN)
+    rates += (chip.attention_share("new"),)
     return name, chip.ridge_flop_per_byte, fits, cluster.matmul_flop_per_s, links, rates
 
 
@@ -194,10 +197,12 @@ PROBES = {
             "matmul_efficiency": 0.5,
             "layer_efficiency": 0.5,
             "attention_efficiency": 0.5,
+            "new_attention_efficiency": 0.45,
             "number_format": "fp32",
         },
         see=seen,
     ),
+    "Accelerator.attention_share": Probe(H100.attention_share, {}, {"kernel": "new"}),
     "Accelerator.attainable_flop_per_s": Probe(
         H100.attainable_flop_per_s, {"flop_per_byte": 1.0}, {"flop_per_byte": 2.0}
     ),

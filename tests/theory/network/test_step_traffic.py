@@ -415,8 +415,34 @@ def test_a_token_may_be_sent_once_to_each_node():
     plain = entry(step_traffic(job), "ep", "dispatch")
     assert plain.sent_bytes == pytest.approx(8 * token * 63 / 64)
     near = Job(EXPERTS, Recipe(), Layout(dp=8, ep=8), Cluster(H100, nodes=2), sequence=SEQUENCE)
+    # In one node once to each rank: two choices of other experts, each of which has its own rank.
     one_node = step_traffic(near, policy=CommunicationPolicy(token_nodes=1))
     assert one_node.collectives == step_traffic(near).collectives
+    # Four experts on each of two ranks, 2 · (1 - C(4, 2) / C(8, 2)) = 11/7 ranks for two choices.
+    pair = replace(near, layout=Layout(dp=2, ep=2))
+    once, always = (
+        entry(step_traffic(pair, policy=CommunicationPolicy(token_nodes=nodes)), "ep", "combine")
+        for nodes in (1, None)
+    )
+    assert once.sent_bytes / always.sent_bytes == pytest.approx(11 / 14)
+
+
+def test_what_nothing_hides_is_the_first_gather_and_the_last_reduction():
+    """One layer and the root, in each of 3 passes; one of the buckets of a step."""
+    layout = Layout(dp=8, zero_stage=3, accumulation=3)
+    each = traffic(layout)
+    root = entry(each, "dp", "gradients of ends")
+    assert root.alone == root.count == 3 and root.hideable_s == root.hideable_bytes == 0
+    layers = entry(each, "dp", "gradients of layers")
+    assert layers.alone == entry(each, "dp", "parameters of layers").alone == 3
+    assert layers.hideable_s == pytest.approx(layers.seconds * 7 / 8)
+    assert layers.hideable_bytes == pytest.approx(layers.total_bytes * 7 / 8)
+    kept = traffic(replace(layout, reshard=False, reduce="update"))
+    for what in ("parameters", "gradients"):
+        assert entry(kept, "dp", f"{what} of layers").alone == 1
+    ddp = traffic(Layout(dp=8), policy=CommunicationPolicy(bucket_bytes=10**6))
+    buckets = entry(ddp, "dp", "gradients of layers")
+    assert buckets.count > 2 and buckets.alone == 1
 
 
 def test_expert_gradients_are_reduced_among_fewer():

@@ -56,6 +56,10 @@ def test_totals_by_axis_and_link():
         (lambda: Collective("zp", "", "all-reduce", 1, 1, 2, INSIDE), "axis 'zp'"),
         (lambda: Collective("dp", "", "all-reduce", -1, 1, 2, INSIDE), "count"),
         (lambda: Collective("dp", "", "all-reduce", 1, -1, 2, INSIDE), "size_bytes"),
+        (
+            lambda: Collective("dp", "", "broadcast", 1, 1, 2, INSIDE, alone=2),
+            "alone must be",
+        ),
         (lambda: Collective("dp", "", "all-reduce", 1, 1, 0, INSIDE), "ranks"),
         (lambda: Collective("dp", "", "all-reduce", 1, 1, 2, INSIDE, "star"), "algorithm 'star'"),
         (lambda: Traffic((), {"dp": float("nan")}), r"overlap\['dp'\] must be finite"),
@@ -83,8 +87,16 @@ PROBES = {
             "kind": "gradients",
             "place": "ends",
             "hidden": True,
+            "alone": 1,
         },
-        see=lambda entry: (entry.waited_s, entry.axis, entry.what, entry.kind, entry.place),
+        see=lambda entry: (
+            entry.waited_s,
+            entry.hideable_s,
+            entry.axis,
+            entry.what,
+            entry.kind,
+            entry.place,
+        ),
     ),
     "Traffic": Probe(
         Traffic,

@@ -516,12 +516,12 @@ def test_a_table_tells_assumptions_by_name_and_layouts_with_both_times():
     plans = {"as usual": PLAN, "with care": CAREFUL}
     lines = explain_sturdy(plans, 2).splitlines()
     both = set(OPTIMISTIC.explain().split("; ")) & set(CAUTIOUS.explain().split("; "))
-    assert set(lines[:3]) == {f"assumed: {part}" for part in both}
-    assert lines[3] == "as usual: hidden at most: tp 0%, cp 100%, ep 0%, dp 100%, pp 0%"
-    assert lines[4] == "with care: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%"
-    assert lines[5].split()[:5] == ["as", "usual", "with", "care", "regret"]
+    assert set(lines[:4]) == {f"assumed: {part}" for part in both}
+    assert lines[4] == "as usual: hidden at most: tp 0%, cp 100%, ep 0%, dp 100%, pp 0%"
+    assert lines[5] == "with care: hidden at most: tp 0%, cp 0%, ep 0%, dp 50%, pp 0%"
+    assert lines[6].split()[:5] == ["as", "usual", "with", "care", "regret"]
     assert max(map(len, lines)) <= 100
-    for line, one in zip(lines[6:], sturdy(tuple(plans.values()), 2), strict=True):
+    for line, one in zip(lines[7:], sturdy(tuple(plans.values()), 2), strict=True):
         seconds = [f"{time:.3f}" for time in one.steps_s]
         assert line.split()[:5:2] == [*seconds, f"{one.regret:.1%}"]
         assert f"{one.option.layout.accumulation}" in line.split()

@@ -22,7 +22,6 @@ from course_lib.theory.step.stage import (
     accumulation_seconds,
     alike_stages,
     attention_rate,
-    exposed,
     head_work,
     layer_rate,
     layer_work,
@@ -94,9 +93,6 @@ def test_messages_that_nothing_hides_are_those_of_the_traffic():
 
 
 def test_messages_hide_no_longer_than_there_is_computing():
-    assert exposed(3.0, 0.5, 10.0) == 1.5
-    assert exposed(3.0, 1.0, 1.0) == 2.0
-    assert exposed(3.0, 0.0, 1.0) == 3.0
     slow = Cluster(H100, 4, between=Link("slow", 1e9))
     shown = {
         (zero, steps): step_time(
@@ -208,11 +204,6 @@ PROBES = {
         {"job": replace(JOB, recipe=Recipe(gradient_buffer=True)), "local": LOCAL},
         {"local": LocalParameters(10)},
         silent=("shape", "micro_batch", "sequence"),
-    ),
-    "exposed": Probe(
-        exposed,
-        {"seconds": 4.0, "overlap": 0.5, "window_s": 3.0},
-        {"seconds": 5.0, "overlap": 0.25, "window_s": 1.0},
     ),
     "Work.times": Probe(Work(1.0, 1.0, 1.0).times, {"count": 2}, {"count": 3}),
 }

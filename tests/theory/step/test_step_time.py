@@ -139,7 +139,6 @@ CHANGES = {
     "mask": dict(mask="full"),
     "overlap tp": dict(overlap={"tp": 0.5}),
     "overlap cp": dict(overlap={"cp": 0.0}),
-    "overlap dp": dict(overlap={"dp": 0.0}),
     "overlap pp": dict(overlap={"pp": 1.0}),
     "policy": dict(policy=CommunicationPolicy(bucket_bytes=10**5)),
     "hidden": dict(shape=replace(SHAPE, hidden=2048)),
@@ -162,6 +161,8 @@ def test_every_parameter_changes_the_time(name):
 def test_parameters_that_matter_elsewhere():
     offload = dict(recipe=Recipe(offload="optimizer"))
     assert seconds(**offload, host_link=Link("slow", 1e9)) > seconds(**offload)
+    sharded = dict(layout=replace(LAYOUT, zero_stage=3))
+    assert seconds(**sharded, overlap={"dp": 0.0}) > seconds(**sharded)
     spread = dict(shape=MIXTURE, layout=replace(LAYOUT, ep=4))
     assert seconds(**spread, overlap={"ep": 1.0}) < seconds(**spread)
     assert seconds(**spread, recipe=Recipe(imbalance=1.5)) > seconds(**spread)
