@@ -34,6 +34,7 @@ def command(run: Run) -> list[str]:
     gathers_once = fsdp2 or not told.get("reshard", True)
     options |= {"zero-stage": 3 if fsdp2 else told["zero_stage"]}
     options |= {"reshard": "no"} if gathers_once else {}
+    options |= {"shard-group": told["shard_group"]} if "shard_group" in told else {}
     if "stage_layers" in told:
         options["stage-layers"] = ",".join(map(str, told["stage_layers"]))
     if "shape" in told:
@@ -68,6 +69,8 @@ def test_a_step_is_within_a_users_reach(capsys):
     for run in steps:
         slow = run.inputs.get("memory_bytes_per_s") == SLOW.memory_bytes_per_s
         place = ["--gpu", SLOW.name if slow else run.inputs["gpu"]]
+        if "gpus_per_node" in run.inputs:
+            place += ["--gpus-per-node", str(run.inputs["gpus_per_node"])]
         if "between_bytes_per_s" in run.inputs:
             place += ["--between-gb-per-s", str(run.inputs["between_bytes_per_s"] / 1e9)]
         said = answer(capsys, "step", *command(run), *place)
