@@ -277,8 +277,9 @@ def test_plan_is_that_of_the_theory(data, expected):
     assert (printed["layouts"], printed["fitting"]) == (expected.layouts, expected.fitting)
     assert (printed["gpus"], printed["capacity_bytes"]) == (16, int(0.95 * int(79.18 * 2**30)))
     assert (printed["global_batch_sequences"], printed["sequence_tokens"]) == (64, 4096)
-    for found, option in zip(printed["best"], expected.best(4), strict=True):
+    for found, option in zip(printed["best"], expected.ranked(4), strict=True):
         assert option.as_dict().items() <= found.items()
+        assert found["as_fast"] == option.as_fast
         assert sum(found["memory_leaves"].values()) == found["memory_bytes"]
         assert sum(found["step_leaves"].values()) == pytest.approx(found["step_s"])
         assert found["mfu"] == pytest.approx(expected.step(option).mfu)
@@ -420,7 +421,7 @@ EMIT = [*PLAN, "--emit"]
 
 @pytest.mark.parametrize("target", emitting.TARGETS)
 def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
-    option = expected.best(1)[0]
+    option = expected.ranked(1)[0]
     job = expected.question.job(option.layout, option.recipe)
     ((_, written),) = emitting.files(target, job, "llama2-7b, layout 1 of its plan,").items()
     printed = text(*EMIT, target.upper())
@@ -431,7 +432,7 @@ def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
 
 
 def test_another_layout_is_written_into_a_folder(text, data, expected, tmp_path):
-    option = expected.best(7)[6]
+    option = expected.ranked(7)[6]
     job = expected.question.job(option.layout, option.recipe)
     written = emitting.files("megatron", job, "llama2-7b, layout 7 of its plan,")
     argv = [*EMIT, "megatron", "--layout", "7", "--to", str(tmp_path / "new")]
