@@ -30,6 +30,7 @@ from course_lib.theory.memory.states import (
     sharded_states,
     sharding_buffers,
     update_bytes,
+    whole_gradients_stay,
 )
 from course_lib.validation import DERIVED, number
 
@@ -76,9 +77,10 @@ def memory_moments(
     "loss": all activations are held, and the copies of the logits. "backward begins": the loss is
     gone, the last layer has its gradients and what it recomputes. "backward ends": all gradients
     have come to be, the activations of one layer are left. "update": the optimizer's step. Inputs
-    and labels are int64. Where gradients live from the backward pass to the update they are missing
-    at the first two moments, unless other micro-batches have left theirs. That makes this an upper
-    bound where a pipeline holds most activations before all gradients have come to be;
+    and labels are int64. Whole gradients that FSDP reduces layer by layer are not there at the
+    loss. Where gradients live from the backward pass to the update they are missing at the first
+    two moments, unless other micro-batches have left theirs. That makes this an upper bound where a
+    pipeline holds most activations before all gradients have come to be;
     `replay.memory_timeline` goes through the passes one by one. Where whole
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
     counted too, which come to be only as the whole ones go.
@@ -90,12 +92,14 @@ def memory_moments(
     )
     passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
     first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
+    stay = whole_gradients_stay(job.recipe, job.layout)
+    at_loss = replace(first, gathered_gradients_bytes=stay * first.gathered_gradients_bytes)
     chunks = job.layout.stage_chunks(stage)
     temporary = layer_temporary_bytes(job, chunks)
     needed = zip(*(it[1:] for it in _before_backward(job, stage)), strict=True)
     loss, layer = (max(moments, key=sum) for moments in needed)
     return {
-        "loss": replace(first, **dict(zip(_NEEDED, loss, strict=True))),
+        "loss": replace(at_loss, **dict(zip(_NEEDED, loss, strict=True))),
         "backward begins": replace(first, **dict(zip(_NEEDED, layer, strict=True))),
         "backward ends": replace(
             passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary

@@ -110,7 +110,11 @@ def memory_timeline(
     """
     layout = job.layout
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
-    always = replace(moments["backward ends"], activations_bytes=0, temporary_bytes=0)
+    nothing = dict.fromkeys(
+        ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes"), 0
+    )
+    always = replace(moments["loss"], **nothing)
+    in_layers = moments["backward ends"].gathered_gradients_bytes - always.gathered_gradients_bytes
     late = job.recipe.gradient_life == "backward"
     if late:
         always = replace(always, gradients_bytes=0)
@@ -132,6 +136,7 @@ def memory_timeline(
     shards = [sharded_states(it, job.recipe, layout).gradients_bytes for it in so_far]
     kept = [late * (after - before) for before, after in pairwise([0, *shards])]
     chunks = list(map(partial(_chunk_costs, job, late), layout.stage_chunks(stage), local, kept))
+    chunks = [replace(it, temporary=it.temporary + in_layers) for it in chunks]
     passes = tuple(_walk(job, order, chunks, always.total_bytes))
     return MemoryTimeline(always, passes, moments["update"].total_bytes)
 

@@ -195,6 +195,12 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
     }
 
 
+@checked
+def whole_gradients_stay(recipe: Recipe, layout: Layout) -> bool:
+    """Whether whole gradients, or buffers for them, are there outside of backward passes too."""
+    return layout.adds_up or (recipe.gathering == "yafsdp" and layout.zero_stage == 3)
+
+
 def _fsdp_gradients(
     local: LocalParameters, recipe: Recipe, layer: int, gone: tuple[int, int]
 ) -> int:

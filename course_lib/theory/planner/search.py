@@ -120,7 +120,8 @@ class _Chunk:
         worst = numpy.zeros(1)
         for kind, counts in enumerate(self.counts):
             states = {name: each[:, None, kind] for name, each in self.states.items()}
-            passing = self._fullest(kind)[:, :, None] + states["bytes"]
+            loss, layer = (most[:, :, None] for most in self._fullest(kind))
+            passing = numpy.maximum(loss + states["loss_bytes"], layer + states["bytes"])
             if self.gradients_come_late.any():  # else the last layer needs no more than the first
                 one_layer = self._largest(counts, "bytes") + self._largest(counts, "temporary")
                 passing = passing - self.gradients_come_late[:, :, None] * states["gradients_bytes"]
@@ -130,20 +131,20 @@ class _Chunk:
                 worst = numpy.maximum(worst, states["update_bytes"])
         return worst + int(self.question.overhead_bytes)
 
-    def _fullest(self, kind: int) -> "Array":
-        """Activations and temporaries of one kind of stage: at a loss or in a layer, at most."""
+    def _fullest(self, kind: int) -> "tuple[Array, Array]":
+        """The most activations and temporaries of one kind of stage: at a loss, and in a layer."""
         import numpy
 
-        most, moments = numpy.zeros(1), self.held["dense"].shape[2]
-        for moment in range(moments):
+        at_loss = in_layer = numpy.zeros(1)
+        for moment in range(self.held["dense"].shape[2]):
             held = {name: each[:, kind, moment, None] for name, each in self.held.items()}
             following = {name: held[f"next_{name}"] for name in ("dense", "experts")}
             activations, freed = self._sum(held, "bytes"), held["freed"]
             loss = activations + freed * self.activations["last_temporary"]
             layer = activations - freed * self.activations["last_head"]
-            layer = layer + self._largest(following, "temporary")
-            most = numpy.maximum(most, numpy.maximum(loss, layer))
-        return most
+            at_loss = numpy.maximum(at_loss, loss)
+            in_layer = numpy.maximum(in_layer, layer + self._largest(following, "temporary"))
+        return at_loss, in_layer
 
     def _largest(self, counts: "dict[str, Array]", leaf: str) -> "Array":
         """The largest of a leaf among the kinds of layers that one kind of stage has."""
