@@ -56,19 +56,24 @@ class StageKind:
     def held(self, layout: Layout) -> list[Held]:
         """The moments at which a stage of this kind may need most; no other exceeds one of them."""
         end = len(self.chunks) - 1
+        parts = [
+            (*layers, self.first * (place == 0), self.last * (place == end))
+            for place, layers in enumerate(self.chunks)
+        ]
+        following = [(last, dense > 0, experts > 0) for dense, experts, _, last in parts]
         dense = experts = first = last = 0
-        found = set()
+        found: dict[tuple[int, int, int, tuple[int, int, int]], int] = {}  # most dense layers
         for changes, place in layout.full_moments(self.stage):
             for chunk, count in changes:
-                dense += count * self.chunks[chunk][0]
-                experts += count * self.chunks[chunk][1]
-                first += count * (chunk == 0)
-                last += count * (chunk == end)
-            found.add((dense, experts, self.first * first, self.last * last, place))
-        moments = [
-            Held(*at[:4], self.last * (at[4] == end), *(its > 0 for its in self.chunks[at[4]]))
-            for at in found
-        ]
+                each = parts[chunk]
+                dense += count * each[0]
+                experts += count * each[1]
+                first += count * each[2]
+                last += count * each[3]
+            rest = experts, first, last, following[place]
+            if dense > found.get(rest, -1):
+                found[rest] = dense
+        moments = [Held(its, *rest[:3], *rest[3]) for rest, its in found.items()]
         most: list[Held] = []
         for moment in sorted(moments, reverse=True):
             if not any(other.exceeds(moment) for other in most):
