@@ -699,7 +699,7 @@ PROBES = {
     "Plan.explain": Probe(PLAN.explain, {"count": 1}, {"count": 2}),
 }
 RECORDS = {
-    "PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
+    "PlannedLayout": [*PLAN.ranked(200), *(one for one, _ in PLAN.rejected())],
     "Judged": [*fastest([PLAN, CAREFUL], 4), *sturdy([CAREFUL, PLAN], 4)],
     "Plan": [PLAN, plan(DENSE, PLAIN, FOUR, 16, sequence=512)],
 }
