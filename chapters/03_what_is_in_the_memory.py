@@ -715,8 +715,8 @@ figures.stacked_bars(rows, "Four points of the update", units.format_bytes)
 # A batch padded to 1,050 tokens does not fit into the blocks that one of 1,000 tokens left behind: the allocator gets new segments, and the old ones stay. An error
 # message says so: "… GiB is reserved by PyTorch but unallocated".
 #
-# How much is it? Hardly anybody publishes both meters. torchtitan publishes the reserved bytes of 16 runs with sequences of one length, and this course predicts the tensors of each. Reserved over *predicted* is between 1.00 and 1.23, and 1.15 in
-# the median (benchmarks/README.md, *measured runs*). So the course's **1.15 is fitted**, not measured: a margin for planning that covers the gaps, and whatever the formulas miss. With changing lengths the gaps can be far larger.
+# How much is it? Hardly anybody publishes both meters. torchtitan publishes the reserved bytes of 16 runs with sequences of one length, and this course predicts the tensors of each. Reserved over *predicted* is between 1.00 and 1.25, and 1.17 in
+# the median (benchmarks/README.md, *measured runs*). So the course's **1.15**, a round number, **is fitted** and not measured: a margin for planning that covers the gaps, and whatever the formulas miss. With changing lengths the gaps can be far larger.
 # With `PYTORCH_ALLOC_CONF=expandable_segments:True` a segment can grow instead (docs.pytorch.org/docs/stable/notes/cuda.html); torchtitan's start script sets it. Older versions of PyTorch call the variable
 # `PYTORCH_CUDA_ALLOC_CONF`, and 2.9.1 silently ignores the new name (pytorch issue 183387): ask `torch.cuda.memory._snapshot()["allocator_settings"]` whether it took effect.
 #

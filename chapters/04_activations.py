@@ -655,8 +655,8 @@ figures.bars(
 )
 
 # %% [markdown]
-# 82.6 GiB against 82.4. One such hit proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
-# the course knows, half of the predictions are within 4 %, also if each is made with a factor that was fitted to other sources only (benchmarks/README.md).
+# 79.0 GiB against 82.4, 4 % too low. One such number proves little: the 1.15 was fitted to sixteen runs of the same program, this one among them. Over all 29 published memories that
+# the course knows, half of the predictions are within 4.5 %, and within 3 % if each is made with a factor that was fitted to other sources only (benchmarks/README.md).
 #
 # ### Buy, throw away, or take turns?
 #

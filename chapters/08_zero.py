@@ -299,10 +299,10 @@ for stage in zero.STAGES:
         Layout(dp=8, zero_stage=stage),
     )
     moments = memory_moments(job)
-    at_loss, at_update = moments["loss"], moments["update"]
-    in_passes = at_loss.gathered_gradients_bytes + at_loss.gathered_parameters_bytes
+    in_layers, at_update = moments["backward begins"], moments["update"]
+    in_passes = in_layers.gathered_gradients_bytes + in_layers.gathered_parameters_bytes
     beside[f"stage {stage}"] = {
-        "in the passes": (at_loss.bucket_bytes + in_passes) / 1e9,
+        "in the passes": (in_layers.bucket_bytes + in_passes) / 1e9,
         "in the update": at_update.update_bytes / 1e9,
     }
 looks = {"in the passes": style.COMPUTING, "in the update": style.UPDATE}

@@ -166,7 +166,7 @@ def _lowest_stage(model: str, gpus: int, activations_gb: int) -> tuple[int | str
     for stage in zero.STAGES:
         job = Job(MODELS[model], _MIXED, Layout(dp=gpus, zero_stage=stage))
         bill = zero.zero_stages(job.shape.parameters().total, gpus, _MIXED).bills[stage]
-        moment = memory_moments(job)["loss"]
+        moment = memory_moments(job)["backward begins"]
         gathered = moment.gathered_gradients_bytes + moment.gathered_parameters_bytes
         beside = moment.bucket_bytes + gathered
         needs.append((bill.total_bytes + beside) / 1e9 + activations_gb)

@@ -1,4 +1,4 @@
-"""The panel of chapter 13: the fastest meshes for a model on a cluster."""
+"""The panel of chapter 13: the fastest layouts for a model on a cluster."""
 
 from functools import lru_cache
 

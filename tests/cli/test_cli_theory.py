@@ -378,8 +378,9 @@ def test_plan_is_that_of_the_theory(data, expected):
     assert (printed["layouts"], printed["fitting"]) == (expected.layouts, expected.fitting)
     assert (printed["gpus"], printed["capacity_bytes"]) == (16, int(0.95 * int(79.18 * 2**30)))
     assert (printed["global_batch_sequences"], printed["sequence_tokens"]) == (64, 4096)
-    for found, option in zip(printed["best"], expected.best(4), strict=True):
+    for found, option in zip(printed["best"], expected.ranked(4), strict=True):
         assert option.as_dict().items() <= found.items()
+        assert found["as_fast"] == option.as_fast
         assert sum(found["memory_leaves"].values()) == found["memory_bytes"]
         assert sum(found["step_leaves"].values()) == pytest.approx(found["step_s"])
         assert found["mfu"] == pytest.approx(expected.step(option).mfu)
@@ -522,7 +523,7 @@ EMIT = [*PLAN, "--emit"]
 @pytest.mark.parametrize("target", emitting.TARGETS)
 def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
     """The best that it can run: not every engine has ZeRO-2."""
-    for number, option in enumerate(expected.best(100), start=1):
+    for number, option in enumerate(expected.ranked(100), start=1):
         job = expected.question.job(option.layout, option.recipe)
         with contextlib.suppress(ValueError):
             written = emitting.files(target, job, f"llama2-7b, layout {number} of its plan,")
@@ -537,7 +538,7 @@ def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
 
 
 def test_another_layout_is_written_into_a_folder(text, data, expected, tmp_path):
-    option = expected.best(7)[6]
+    option = expected.ranked(7)[6]
     job = expected.question.job(option.layout, option.recipe)
     written = emitting.files("megatron", job, "llama2-7b, layout 7 of its plan,")
     argv = [*EMIT, "megatron", "--layout", "7", "--to", str(tmp_path / "new")]

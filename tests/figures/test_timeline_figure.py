@@ -198,7 +198,7 @@ def test_a_line_leads_to_the_cautious_time():
     )
     pairs = [tuple(map(float, pair)) for pair in re.findall(lines, drawing.to_svg())][2:]
     (whiskers, stops), best = (pairs[::2], pairs[1::2]), sturdy(plans, 1)[0]
-    shown = [*found.meshes(4), best.option]
+    shown = [*found.ranked(4), best.option]
     times = [[each.step(option).total_s for each in plans] for option in shown]
     scale = 180 / max(map(max, times))
     for line, (start, end), pair in zip(whiskers, stops, times, strict=True):

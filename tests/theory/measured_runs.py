@@ -6,6 +6,7 @@ course_lib.theory.inputs.frameworks.
 """
 
 import json
+import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -183,7 +184,7 @@ def fitted_ratio(known: Iterable[Run]) -> float:
         if run.meter != "allocated":
             fixed = 2 * predicted_bytes(run, 1) - predicted_bytes(run, 2)  # linear in the ratio
             ratios.append((run.bytes - fixed) / (predicted_bytes(run, 1) - fixed))
-    return sorted(ratios)[len(ratios) // 2]
+    return statistics.median(ratios)
 
 
 def left_out(memory: list[Run]) -> dict[str, float]:

@@ -23,7 +23,7 @@ MOST_TOP, MOST_REJECTED = 10_000, 1000
 MOST_ASKED = 1000  # layouts that are looked at for the first that an engine can run
 _COUNTS = {
     "--batch": "global batch: sequences of one update",
-    "--top": "how many of the fastest layouts (default: 10)",
+    "--top": "how many layouts, first the fastest of each tp, pp and ep (default: 10)",
     "--rejected": "how many that do not fit, the closest first (default: 5)",
 }
 
@@ -135,7 +135,7 @@ def _emitted(arguments: argparse.Namespace, found: "Plan", model: inputs.Model) 
 
 def _jobs(found: "Plan", most: int) -> "list[Job]":
     """The steps of the fastest layouts."""
-    return [found.question.job(it.layout, it.recipe) for it in found.best(most)]
+    return [found.question.job(it.layout, it.recipe) for it in found.ranked(most)]
 
 
 def _written(arguments: argparse.Namespace, files: dict[str, str]) -> str:
@@ -164,7 +164,9 @@ def _sturdy(both: dict[str, "Plan"], most: int) -> list[str]:
             f"The fastest layout above loses {losing:.1%} where it does worst; the first one here "
             f"loses {best.regret:.1%}."
         )
-    title = "Under either set of assumptions, the best layout of each mesh, the least regret first:"
+    title = (
+        "Under either set of assumptions, one line for each tp, pp and ep, the least regret first:"
+    )
     return ["", title, explain_sturdy(both, most), verdict]
 
 
@@ -209,7 +211,7 @@ def _plan_data(
         "recipe": asdict(question.recipe),
         "layouts": found.layouts,
         "fitting": found.fitting,
-        "best": [_option_data(found, option) for option in found.best(top)],
+        "best": [_option_data(found, option) for option in found.ranked(top)],
         "assumptions": {name: asdict(each.question.assumptions) for name, each in both.items()},
         "sturdy": [
             {
@@ -230,6 +232,7 @@ def _option_data(found: "Plan", option: "PlannedLayout") -> dict[str, Any]:
     return {
         **option.as_dict(),
         "mfu": step.mfu,
+        "as_fast": option.as_fast,
         "memory_leaves": asdict(found.memory(option)),
         "step_leaves": step.leaves(),
     }

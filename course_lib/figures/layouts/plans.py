@@ -1,4 +1,4 @@
-"""The fastest meshes of a plan: where their time goes, and how much memory they need."""
+"""The fastest layouts of a plan: where their time goes, and how much memory they need."""
 
 from collections.abc import Sequence
 
@@ -24,10 +24,10 @@ _STURDY = "◆"
 def ranked_layouts(
     plan: Plan, title: str = "", count: int = 5, *, careful: Plan | None = None
 ) -> Picture:
-    """The `count` fastest meshes of a plan, and below them why others were rejected.
+    """The `count` fastest layouts, one of each tp × pp × ep, and below them why others fail.
 
     `careful`, the same plan under cautious assumptions: a line leads from each time to that one,
-    and the last mesh is the sturdiest, unless that is among the fastest.
+    and the last layout is the sturdiest, unless that is among the fastest.
     """
     plans = [plan] if careful is None else [plan, careful]
     options = _shown(plans, count)
@@ -60,7 +60,7 @@ def ranked_layouts(
 
 
 def _shown(plans: Sequence[Plan], count: int) -> list[Judged]:
-    """The fastest meshes; the sturdiest comes last if it is not among them."""
+    """The fastest ones; the sturdiest comes last if it is not among them."""
     options, best = list(fastest(plans, count)), sturdy(plans, 1)
     return options if best and best[0] in options else [*options[: count - 1], *best]
 

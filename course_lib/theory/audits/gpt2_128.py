@@ -108,7 +108,7 @@ def gpt2_128(card_bytes: float = CARD_BYTES) -> Audit:
                     ran.largest_batch(way),
                     "128 tokens, and all that the program keeps",
                     "samples",
-                    within=0.3,
+                    within=0.4,
                 )
                 for way, said in _PUBLISHED.items()
             ),

@@ -40,9 +40,11 @@ class Framework:
             whole("token_nodes", self.token_nodes)
 
 
+# Gradients in fp32 add up as they are: no recipe's second buffer beside them.
+_FP32_SUMS = {"gradients": "fp32", "gradient_buffer": False}
 # FSDP2 with MixedPrecisionPolicy(param_dtype=bf16, reduce_dtype=fp32): fp32 shards, gathered and
 # computed in bf16.
-_FSDP = {"parameters": "fp32", "compute": "bf16", "gradients": "fp32", "master_copy": False}
+_FSDP = _FP32_SUMS | {"parameters": "fp32", "compute": "bf16", "master_copy": False}
 # PyTorch's optimizers give the moments the precision of the weights and free the gradients.
 _TORCH = {"loss": "eager", "gradient_life": "backward"}
 
@@ -86,7 +88,7 @@ FRAMEWORKS: Mapping[str, Framework] = MappingProxyType(
         # that stay, fp32 sums made by the matmuls (--no-gradient-accumulation-fusion turns that
         # off), a fused update.
         "megatron-lm": Framework(
-            recipe={"loss": "in-place", "gradients": "fp32", "fused_accumulation": True}
+            recipe=_FP32_SUMS | {"loss": "in-place", "fused_accumulation": True}
         ),
     }
 )

@@ -1,6 +1,5 @@
 """How a model is spread over GPUs: the parallel degrees, the batch and the pipeline's schedule."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from course_lib.checked import checked
@@ -8,9 +7,12 @@ from course_lib.theory.inputs.schedule_rules import (
     MOST_CHUNKS,
     MOST_STAGES,
     SCHEDULES,
+    Moments,
     check_schedule,
     chunks_in_flight,
     chunks_on_a_stage,
+    full_moments,
+    stage_chunks,
     stage_of_chunk,
 )
 from course_lib.theory.inputs.shape import TransformerShape
@@ -256,29 +258,14 @@ class Layout:
         start = chunk * each + min(chunk, extra)
         return start, start + each + (chunk < extra)
 
-    def stage_chunk_layers(self, shape: TransformerShape, stage: int) -> tuple[int, ...]:
-        """Layers of each chunk of one pipeline rank."""
-        slices = [self.layer_slice(shape, chunk) for chunk in self.stage_chunks(stage)]
-        return tuple(stop - start for start, stop in slices)
-
     def layers_of(self, shape: TransformerShape, chunk: int) -> list[tuple[int, int]]:
         """The layers of one chunk by kind, (a layer, how many are like it)."""
         start, stop = self.layer_slice(shape, chunk)
         return shape.layer_kinds(start, stop)
 
     def stage_chunks(self, stage: int) -> tuple[int, ...]:
-        """Chunks held by one pipeline rank: stage, stage + pp, …
-
-        Two mirrored ones in DualPipe, of pp, and in ZB-V, of 2 pp. Sources: Narayanan et al. 2021,
-        arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3, arXiv:2412.19437, section 3.2.1
-        (DualPipe holds two copies of the parameters); Qi et al. 2023, arXiv:2401.10241, section 6.
-        """
-        whole("stage", stage, least=0, most=self.pp - 1)
-        if self.schedule == "dualpipe":
-            return stage, self.pp - 1 - stage
-        if self.schedule == "zbv":
-            return stage, self.chunks - 1 - stage
-        return tuple(range(stage, self.chunks, self.pp))
+        """Chunks held by one pipeline rank, see `schedule_rules`: stage, stage + pp, …"""
+        return stage_chunks(self.schedule, self.pp, stage, self.virtual_stages)
 
     def stage_of(self, chunk: int) -> int:
         """The pipeline rank that holds a chunk; of the two in DualPipe, the first direction's."""
@@ -295,23 +282,15 @@ class Layout:
         """Micro-batches through each chunk in an update; DualPipe sends half of them each way."""
         return self.accumulation // (2 if self.schedule == "dualpipe" else 1)
 
-    def in_flight(self, stage: int, layers: Sequence[int] | None = None) -> dict[int, int]:
-        """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
-
-        As `schedule_rules.chunks_in_flight` says; `layers`: of each of its chunks, where they
-        differ.
-        """
+    def in_flight(self, stage: int) -> dict[int, int]:
+        """Micro-batches whose activations `stage` holds of each of its chunks at its first peak."""
         sizes = (self.pp, self.accumulation, self.virtual_stages)
-        return chunks_in_flight(self.schedule, *sizes, stage=stage, group=self.group, layers=layers)
+        return chunks_in_flight(self.schedule, *sizes, stage=stage, group=self.group)
 
-    def most_in_flight(self, chunk: int) -> int:
-        """Micro-batches whose activations one chunk holds at its most."""
-        whole("chunk", chunk, least=0, most=self.chunks - 1)
-        stage = self.stage_of(chunk)
-        if chunk == self.chunks - 1:  # which is the first to work backward
-            return self.in_flight(stage)[chunk]
-        only = [int(its == chunk) for its in self.stage_chunks(stage)]
-        return self.in_flight(stage, only)[chunk]
+    def full_moments(self, stage: int) -> Moments:
+        """When `stage` may hold most, as `schedule_rules.full_moments` lists it."""
+        sizes = (self.pp, self.accumulation, self.virtual_stages)
+        return full_moments(self.schedule, *sizes, stage=stage, group=self.group)
 
 
 ALONE = Layout()  # one GPU

@@ -1,6 +1,6 @@
 """The pipeline schedules there are, what each demands, and how many micro-batches it holds."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from course_lib.checked import checked
 from course_lib.validation import choice, divisible, text, whole
@@ -81,6 +81,23 @@ def stage_of_chunk(name: str, stages: int, chunk: int) -> int:
     return stages - 1 - place if name == "zbv" and turn else place
 
 
+@checked
+def stage_chunks(name: str, stages: int, stage: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """The pieces of the model that one stage holds: stage, stage + stages, …
+
+    Two mirrored ones in "dualpipe", of as many as stages, and in "zbv", of twice as many. Sources:
+    Narayanan et al. 2021, arXiv:2104.04473, section 2.2 (interleaved); DeepSeek-V3,
+    arXiv:2412.19437, section 3.2.1 (DualPipe holds two copies of the parameters); Qi et al. 2023,
+    arXiv:2401.10241, section 6.
+    """
+    whole("stages", stages)
+    whole("stage", stage, least=0, most=stages - 1)
+    chunks = stages * chunks_on_a_stage(name, virtual_stages)
+    if name in ("dualpipe", "zbv"):
+        return stage, chunks - 1 - stage
+    return tuple(range(stage, chunks, stages))
+
+
 def _check_group(name: str, stages: int, micro_batches: int, group: int) -> None:
     """Megatron-LM's rule, and Llama 3's exception: fewer micro-batches than stages in one group."""
     whole("group", group, most=micro_batches)
@@ -114,86 +131,94 @@ def chunks_in_flight(
     *,
     stage: int = 0,
     group: int | None = None,
-    layers: Sequence[int] | None = None,
 ) -> dict[int, int]:
-    """Micro-batches whose activations `stage` holds at its peak, for each of its chunks.
+    """Micro-batches whose activations `stage` holds of each of its chunks at its first peak.
+
+    The first of `full_moments`, whose docstring has the forms.
+    """
+    moments = full_moments(name, stages, micro_batches, virtual_stages, stage=stage, group=group)
+    first, _ = next(moments)
+    chunks = stage_chunks(name, stages, stage, virtual_stages)
+    return {chunks[place]: count for place, count in first}
+
+
+Moments = Iterator[tuple[list[tuple[int, int]], int]]
+
+
+@checked
+def full_moments(
+    name: str,
+    stages: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    *,
+    stage: int = 0,
+    group: int | None = None,
+) -> Moments:
+    """When `stage` may hold most: before a backward pass, at every moment that no other exceeds.
+
+    Each is (changes, place): how many more micro-batches are held of which chunk of the stage than
+    at the moment before, and the chunk that works backward next; both count its chunks from 0.
 
     With p stages and m micro-batches. naive: 1; gpipe: m; 1f1b: min(m, p - stage); zb1p: min(m, p),
     since the weights' part of backward waits; zbv: 2p passes of chunks, 2p - stage - 1 of the first
-    and stage + 1 of the second or one more and one less; dualpipe: 1f1b in both directions, p + 1;
+    and stage + 1 of the second before that one's backward pass, and one more and one less before
+    the first one's; dualpipe: 1f1b in both directions, p + 1, before either's backward pass;
     interleaved: 2(p - stage - 1) + (v - 1)N + 1 passes of chunks, v = virtual_stages, N = `group`,
     p unless it is given. These many are held again and again, shared among the chunks in changing
-    ways: before the first backward pass, or with `layers`, how many each chunk of the stage has,
-    when they have most layers.
-    Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022,
+    ways. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; Korthikanti et al. 2022,
     arXiv:2205.05198, section 4.2.3; Qi et al. 2023, arXiv:2401.10241 (ZB-H1; ZB-V in section 6);
     DeepSeek-V3, arXiv:2412.19437, table 2.
     """
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     whole("stage", stage, least=0, most=stages - 1)
-    if layers is not None:
-        chunks = 2 if name == "dualpipe" else chunks_on_a_stage(name, virtual_stages)
-        whole("len(layers)", len(layers), chunks, chunks)
-        whole("sum(layers)", sum(layers), least=0)
     if name == "interleaved" and virtual_stages > 1:
         warm_up = 2 * (stages - stage - 1) + (virtual_stages - 1) * (group or stages)
-        passes = min(micro_batches * virtual_stages, warm_up + 1)
-        counts = _dealt_out(passes, micro_batches, virtual_stages, group or stages)
-        if layers is not None:
-            counts = _heaviest(counts, micro_batches, group or stages, layers)
-        return {stage + turn * stages: count for turn, count in enumerate(counts)}
+        return _in_turns(micro_batches, virtual_stages, group or stages, warm_up + 1)
     if name == "zbv":
-        most = (
-            (2 * stages - stage - 1, stage + 1),
-            (min(micro_batches, 2 * stages - stage), stage),
-        )
-        first, second = max(most, key=lambda held: _layers_held(held, layers or (1, 1)))
-        return {stage: first, 2 * stages - 1 - stage: second}
+        down = 2 * stages - stage - 1
+        more = int(micro_batches > down)
+        return iter([([(0, down), (1, stage + 1)], 1), ([(0, more), (1, -1)], 0)])
     if name == "dualpipe":  # micro_batches / 2 is at least p
-        return {chunk: stages - chunk for chunk in (stage, stages - 1 - stage)}
+        return iter([([(0, stages - stage), (1, stage + 1)], 0), ([], 1)])
     held = {"naive": 1, "gpipe": micro_batches, "zb1p": stages}.get(name, stages - stage)
-    return {stage: min(micro_batches, held)}
+    return iter([([(0, min(micro_batches, held))], 0)])
 
 
-def _layers_held(held: Sequence[int], layers: Sequence[int]) -> int:
-    return sum(count * each for count, each in zip(held, layers, strict=True))
+def _in_turns(m: int, v: int, group: int, passes: int) -> Moments:
+    """Interleaved: `passes` forward passes, then a backward and a forward pass in turn.
 
-
-def _dealt_out(passes: int, m: int, v: int, group: int) -> list[int]:
-    """The first `passes` forward passes by chunk: a group to each in turn, then the next group."""
-    rounds, rest = divmod(passes, group * v)
-    size = min(group, m - rounds * group)  # of the group that is under way
-    return [rounds * group + min(size, max(0, rest - turn * size)) for turn in range(v)]
-
-
-def _heaviest(held: list[int], m: int, group: int, layers: Sequence[int]) -> list[int]:
-    """How as many passes as in `held`, the first ones, lie on the chunks with most layers.
-
-    From then on every forward pass follows a backward pass, whose groups go through the chunks the
-    other way round.
+    Groups go through the chunks, backward the other way round; between two turns of either the
+    change from pass to pass is the same, so its first and its last moment are enough.
     """
-    if len(set(layers)) == 1:
-        return held
-    v, first = len(layers), sum(held)
-    enough = (first // (group * v) + 3) * group  # then it goes on like this
-    sizes = [min(group, m - done) for done in range(0, min(m, enough), group)]
-    there = [[chunk, size] for size in sizes for chunk in range(v)]
-    back = [[v - 1 - chunk, size] for chunk, size in there]
-    while there and first >= there[0][1]:
-        first -= there.pop(0)[1]
-    if there:
-        there[0][1] -= first
-    held, heaviest, more, most = list(held), held, 0, 0
-    while there:
-        (to, left), (of, due) = there[0], back[0]
-        step = min(left, due)
-        held[to] += step
-        held[of] -= step
-        more += step * (layers[to] - layers[of])
-        if more > most:
-            heaviest, most = list(held), more
-        for turns, rest in ((there, left - step), (back, due - step)):
-            turns[0][1] = rest
-            if not rest:
-                turns.pop(0)
-    return heaviest
+    enough = (passes // (group * v) + 2) * group  # then all moments were there
+    m = min(m, enough + m % group)
+    sizes = [min(group, m - done) for done in range(0, m, group)]
+    there = [[place, size] for size in sizes for place in range(v)][::-1]
+    back = [[v - 1 - place, size] for place, size in there]
+    held = dict.fromkeys(range(v), 0)
+    while there and passes:
+        step = min(passes, there[-1][1])
+        held[there[-1][0]] += step
+        passes -= step
+        _take(there, step)
+    changes = list(held.items())
+    while back:
+        of, step = back[-1]
+        turn = [(of, -1)]
+        if there:
+            to, left = there[-1]
+            step, turn = min(step, left), [*turn, (to, 1)]
+            _take(there, step)
+        yield changes, of
+        if step > 1:
+            yield [(place, count * (step - 1)) for place, count in turn], of
+        changes = turn
+        _take(back, step)
+
+
+def _take(turns: list[list[int]], step: int) -> None:
+    """`step` passes off the turn that is next, the last of the list."""
+    turns[-1][1] -= step
+    if not turns[-1][1]:
+        turns.pop()

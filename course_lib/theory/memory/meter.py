@@ -12,8 +12,9 @@ METERS = ("allocated", "reserved", "nvidia-smi")
 # two. github.com/NVIDIA/nccl, issue 964.
 COMMUNICATOR_BYTES = 688 * MIB
 # Reserved bytes over the bytes of tensors that this library predicts, at the peak. Fitted, not
-# measured: the median of torchtitan's 16 published reserved memories, from 1.00 to 1.23
-# (benchmarks/README.md). It holds the allocator's gaps and whatever the prediction misses.
+# measured: the median of torchtitan's 16 published reserved memories, 1.17 of 1.00 to 1.25, rounded
+# to a twentieth (benchmarks/README.md). It holds the allocator's gaps and whatever the prediction
+# misses.
 RESERVED_OVER_ALLOCATED = 1.15
 
 

@@ -5,6 +5,7 @@ optimizer), `activations` and `ends` (what forward keeps for backward). This mod
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 from course_lib.checked import checked
@@ -29,6 +30,7 @@ from course_lib.theory.memory.states import (
     sharded_states,
     sharding_buffers,
     update_bytes,
+    whole_gradients_stay,
 )
 from course_lib.validation import DERIVED, number
 
@@ -75,9 +77,10 @@ def memory_moments(
     "loss": all activations are held, and the copies of the logits. "backward begins": the loss is
     gone, the last layer has its gradients and what it recomputes. "backward ends": all gradients
     have come to be, the activations of one layer are left. "update": the optimizer's step. Inputs
-    and labels are int64. Where gradients live from the backward pass to the update they are missing
-    at the first two moments, unless other micro-batches have left theirs. That makes this an upper
-    bound where a pipeline holds most activations before all gradients have come to be;
+    and labels are int64. Whole gradients that FSDP reduces layer by layer are not there at the
+    loss. Where gradients live from the backward pass to the update they are missing at the first
+    two moments, unless other micro-batches have left theirs. That makes this an upper bound where a
+    pipeline holds most activations before all gradients have come to be;
     `replay.memory_timeline` goes through the passes one by one. Where whole
     gradients add up until the update under ZeRO-2 and 3 it is one as well: their shards are
     counted too, which come to be only as the whole ones go.
@@ -89,14 +92,15 @@ def memory_moments(
     )
     passing = replace(states, **sharding_buffers(local, job.recipe, job.layout))
     first = replace(passing, gradients_bytes=0) if gradients_come_late(job) else passing
-    held = _held_leaves(job, stage)
-    has_head = job.layout.holds_ends(stage)[1]
-    done = held["head_bytes"] - has_head * output_activation_bytes(job)
+    stay = whole_gradients_stay(job.recipe, job.layout)
+    at_loss = replace(first, gathered_gradients_bytes=stay * first.gathered_gradients_bytes)
     chunks = job.layout.stage_chunks(stage)
     temporary = layer_temporary_bytes(job, chunks)
+    needed = zip(*(it[1:] for it in _before_backward(job, stage)), strict=True)
+    loss, layer = (max(moments, key=sum) for moments in needed)
     return {
-        "loss": replace(first, **held, temporary_bytes=has_head * loss_temporary_bytes(job)),
-        "backward begins": replace(first, **held | {"head_bytes": done}, temporary_bytes=temporary),
+        "loss": replace(at_loss, **dict(zip(_NEEDED, loss, strict=True))),
+        "backward begins": replace(first, **dict(zip(_NEEDED, layer, strict=True))),
         "backward ends": replace(
             passing, activations_bytes=largest_layer_bytes(job, chunks), temporary_bytes=temporary
         ),
@@ -176,22 +180,43 @@ def layer_temporary_bytes(job: Job, chunks: tuple[int, ...]) -> int:
     return max(sizes, default=0)
 
 
-def _held_leaves(job: Job, stage: int) -> dict[str, int]:
-    """Inputs and activations of all micro-batches that `stage` holds at its peak.
+@checked
+def held_at_peak(job: Job, stage: int = 0) -> dict[int, int]:
+    """Micro-batches that `stage` holds of each of its chunks when a backward pass needs most."""
+    found: dict[int, int] = {}
+    most = -1
+    for held, *needed in _before_backward(job, stage):
+        if max(map(sum, needed)) > most:
+            found, most = dict(held), max(map(sum, needed))
+    return dict(zip(job.layout.stage_chunks(stage), found.values(), strict=True))
 
-    Layers when most of them are held, both ends when most of those are. Of moments with as many
-    layers it takes one, so with `keep_outputs` and several chunks a boundary may be missing.
+
+_NEEDED = ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes")
+
+
+def _before_backward(
+    job: Job, stage: int
+) -> Iterator[tuple[dict[int, int], tuple[int, ...], tuple[int, ...]]]:
+    """What is held, and the leaves in `_NEEDED` at the loss and in the first layer behind it.
+
+    One for each of the schedule's `full_moments`. Only the last chunk of the model has a loss, and
+    frees its logits before its layers go backward.
     """
-    layout = job.layout
-    held = layout.in_flight(stage, layout.stage_chunk_layers(job.shape, stage))
-    total = dict.fromkeys(("inputs_bytes", "activations_bytes", "head_bytes"), 0)
-    for chunk, count in held.items():
-        each = chunk_activations(job, chunk)
-        ends = each.inputs_bytes and layout.most_in_flight(chunk)
-        total["activations_bytes"] += count * each.activations_bytes
-        total["inputs_bytes"] += ends * each.inputs_bytes
-        total["head_bytes"] += ends * each.head_bytes
-    return total
+    chunks = job.layout.stage_chunks(stage)
+    each = [chunk_activations(job, chunk) for chunk in chunks]
+    its_layer = [layer_temporary_bytes(job, (chunk,)) for chunk in chunks]
+    last = [chunk == job.layout.chunks - 1 for chunk in chunks]
+    output, its_loss = output_activation_bytes(job), loss_temporary_bytes(job)
+    held = dict.fromkeys(range(len(chunks)), 0)
+    inputs = layers = head = 0
+    for changes, place in job.layout.full_moments(stage):
+        for chunk, count in changes:
+            held[chunk] += count
+            inputs += count * each[chunk].inputs_bytes
+            layers += count * each[chunk].activations_bytes
+            head += count * each[chunk].head_bytes
+        at_loss = (inputs, layers, head, its_loss * last[place])
+        yield held, at_loss, (inputs, layers, head - output * last[place], its_layer[place])
 
 
 @checked

@@ -7,7 +7,8 @@ largest at the same time: here they come and go in the order in which the stage 
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import accumulate, pairwise
 
 from course_lib.checked import checked
 from course_lib.theory.inputs.job import Job
@@ -21,7 +22,12 @@ from course_lib.theory.memory.peak import (
     layer_temporary_bytes,
     memory_moments,
 )
-from course_lib.theory.memory.states import chunk_parameters, sharded_states, sharding_buffers
+from course_lib.theory.memory.states import (
+    LocalParameters,
+    chunk_parameters,
+    sharded_states,
+    sharding_buffers,
+)
 from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, Pass, stage_order
 
 
@@ -104,7 +110,11 @@ def memory_timeline(
     """
     layout = job.layout
     moments = memory_moments(job, stage, overhead_bytes=overhead_bytes)
-    always = replace(moments["backward ends"], activations_bytes=0, temporary_bytes=0)
+    nothing = dict.fromkeys(
+        ("inputs_bytes", "activations_bytes", "head_bytes", "temporary_bytes"), 0
+    )
+    always = replace(moments["loss"], **nothing)
+    in_layers = moments["backward ends"].gathered_gradients_bytes - always.gathered_gradients_bytes
     late = job.recipe.gradient_life == "backward"
     if late:
         always = replace(always, gradients_bytes=0)
@@ -118,7 +128,15 @@ def memory_timeline(
         virtual_stages=layout.virtual_stages,
         group=layout.group,
     )
-    chunks = [_chunk_costs(job, chunk, late) for chunk in layout.stage_chunks(stage)]
+    local = [chunk_parameters(job.shape, layout, chunk) for chunk in layout.stage_chunks(stage)]
+    # Shards are rounded up for the whole stage, not for each chunk.
+    so_far = accumulate(
+        local, lambda a, b: LocalParameters(a.dense + b.dense, a.experts + b.experts)
+    )
+    shards = [sharded_states(it, job.recipe, layout).gradients_bytes for it in so_far]
+    kept = [late * (after - before) for before, after in pairwise([0, *shards])]
+    chunks = list(map(partial(_chunk_costs, job, late), layout.stage_chunks(stage), local, kept))
+    chunks = [replace(it, temporary=it.temporary + in_layers) for it in chunks]
     passes = tuple(_walk(job, order, chunks, always.total_bytes))
     return MemoryTimeline(always, passes, moments["update"].total_bytes)
 
@@ -136,18 +154,19 @@ class _ChunkCosts:
     whole_gradients: int  # that come with it and go when they are reduced
 
 
-def _chunk_costs(job: Job, chunk: int, late: bool) -> _ChunkCosts:
-    layout, recipe = job.layout, job.recipe
+def _chunk_costs(
+    job: Job, late: bool, chunk: int, local: LocalParameters, kept: int
+) -> _ChunkCosts:
+    layout = job.layout
     last = chunk == layout.chunks - 1
-    local = chunk_parameters(job.shape, layout, chunk)
-    whole = sharding_buffers(local, recipe, layout)["gathered_gradients_bytes"]
+    whole = sharding_buffers(local, job.recipe, layout)["gathered_gradients_bytes"]
     return _ChunkCosts(
         activations=chunk_activations(job, chunk).total_bytes,
         output=last * output_activation_bytes(job),
         loss=last * loss_temporary_bytes(job),
         temporary=layer_temporary_bytes(job, (chunk,)),
         layer=largest_layer_bytes(job, (chunk,)),
-        kept_gradients=late * sharded_states(local, recipe, layout).gradients_bytes,
+        kept_gradients=kept,
         whole_gradients=late * layout.adds_up * whole,
     )
 

@@ -6,7 +6,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.recipe import OPTIMIZER_STATE_BYTES, Recipe
 from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.memory.activations import layer_activation_bytes
-from course_lib.theory.memory.peak import memory_moments
+from course_lib.theory.memory.peak import held_at_peak, memory_moments
 from course_lib.theory.memory.states import local_parameters
 
 
@@ -89,8 +89,7 @@ def _parameter_lines(job: Job, stage: int) -> list[str]:
 def _activation_lines(job: Job, stage: int, unit: str) -> list[str]:
     """Micro-batches in flight × layers × bytes of one, for each chunk of the stage."""
     lines = []
-    layers = job.layout.stage_chunk_layers(job.shape, stage)
-    for chunk, held in job.layout.in_flight(stage, layers).items():
+    for chunk, held in held_at_peak(job, stage).items():
         for its, layer, count in job.layers_of(chunk):
             each = format_bytes(layer_activation_bytes(its, layer), unit)
             kind = " with experts" if job.shape.has_experts(layer) else ""

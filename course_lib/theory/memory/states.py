@@ -18,10 +18,10 @@ class LocalParameters:
     """Parameters of one GPU before ZeRO: what pipeline, tensor and expert parallelism leave it.
 
     `dense` is held alike by dp·cp ranks, `experts` by dp·cp/ep. Of these, `layer_dense` and
-    `layer_experts` are in the largest layer, `chunk_dense` and `chunk_experts` in the largest chunk
-    of a pipeline with its embedding or head, `ends_dense` outside the layers, and `table` of those
-    in one embedding or head. Of the ends `head_dense` are last norm and head, and `tied_dense` the
-    table that is the embedding as well.
+    `layer_experts` are in the layer of which most is sharded, `chunk_dense` and `chunk_experts` in
+    such a chunk of a pipeline with its embedding or head, `ends_dense` outside the layers, and
+    `table` of those in one embedding or head. Of the ends `head_dense` are last norm and head, and
+    `tied_dense` the table that is the embedding as well.
     """
 
     dense: int
@@ -69,6 +69,13 @@ def chunk_parameters(shape: TransformerShape, layout: Layout, chunk: int) -> Loc
 
 def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) -> LocalParameters:
     """The parameters of some chunks on one GPU."""
+
+    def sharded(count: tuple[int, int]) -> tuple[int, int]:
+        """How many of them other ranks hold as well, then how many there are."""
+        return count[0] * (layout.shard_ranks > 1) + count[1] * (
+            layout.expert_shard_ranks > 1
+        ), sum(count)
+
     dense = experts = ends = table = head = tied = 0
     largest_chunk = (0, 0)
     cuts: dict[int, tuple[int, int]] = {}  # one for each kind of layer
@@ -84,8 +91,8 @@ def _added_up(shape: TransformerShape, layout: Layout, chunks: tuple[int, ...]) 
         dense, experts, ends = dense + its_dense, experts + its_experts, ends + its_ends
         head, tied = head + its_head, tied + its_tied
         table = max(table, its_table)
-        largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sum)
-    largest_layer = max(cuts.values(), key=sum, default=(0, 0))
+        largest_chunk = max(largest_chunk, (its_dense, its_experts), key=sharded)
+    largest_layer = max(cuts.values(), key=sharded, default=(0, 0))
     return LocalParameters(dense, experts, *largest_layer, ends, table, *largest_chunk, head, tied)
 
 
@@ -186,6 +193,12 @@ def sharding_buffers(local: LocalParameters, recipe: Recipe, layout: Layout) -> 
         "gathered_gradients_bytes": gradients if layout.zero_stage >= 2 else 0,
         "bucket_bytes": sent * recipe.gradient_bytes if copied else 0,
     }
+
+
+@checked
+def whole_gradients_stay(recipe: Recipe, layout: Layout) -> bool:
+    """Whether whole gradients, or buffers for them, are there outside of backward passes too."""
+    return layout.adds_up or (recipe.gathering == "yafsdp" and layout.zero_stage == 3)
 
 
 def _fsdp_gradients(

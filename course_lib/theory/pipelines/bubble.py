@@ -48,8 +48,8 @@ def bubble_time(
     """Idle time of a stage, with F forward, B whole backward, W its weight part, F&B both at once.
 
     naive m(p-1)(F+B); gpipe, 1f1b (p-1)(F+B); interleaved (p-1)(F+B)/v with any `group`, and
-    (p-1 + (v-1)(p-m))(F+B)/v for m < p; zb1p (p-1)(F+B-2W), which
-    holds for m >= p and W <= min(F, B-W); zbv (p-1)(B-W)/2, which holds for F <= B-W and
+    (p-1 + (v-1)(p-m))(F+B)/v for m < p; zb1p (p-1)(F+B-2W), and (p-m)W more for m < p, which
+    holds for W <= min(F, B-W); zbv (p-1)(B-W)/2, which holds for F <= B-W and
     W <= B-W <= 2W; dualpipe (p/2-1)(F&B+B-3W), which holds for W <= F = B-W
     and F&B >= B, on the two middle stages (the others idle no longer). All stages take equal times
     and transfers are free. Sources: Narayanan et al. 2021, arXiv:2104.04473, section 2.2; table 2
@@ -59,11 +59,12 @@ def bubble_time(
     check_schedule(name, stages, micro_batches, virtual_stages, group=group)
     each = (times or PassTimes()).of(1)[0]
     weight, both = each[WEIGHT], each[FORWARD] + each[BACKWARD]
-    late = (virtual_stages - 1) * max(0, stages - micro_batches)  # until a chunk's first comes back
+    missing = max(0, stages - micro_batches)  # micro-batches with which no stage would wait
+    late = (virtual_stages - 1) * missing  # until a chunk's first comes back
     idle = {
         "naive": micro_batches * (stages - 1) * both,
         "interleaved": (stages - 1 + late) * both / virtual_stages,
-        "zb1p": (stages - 1) * (both - 2 * weight),
+        "zb1p": (stages - 1) * (both - 2 * weight) + missing * weight,
         "zbv": (stages - 1) * (each[BACKWARD] - weight) / 2,
         "dualpipe": (stages / 2 - 1) * (each[OVERLAPPED] + each[BACKWARD] - 3 * weight),
     }.get(name, (stages - 1) * both)

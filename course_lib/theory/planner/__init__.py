@@ -5,7 +5,7 @@ and `step`, `planner.search` adds them up, and `planner.reasons` says why one is
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -33,17 +33,23 @@ if TYPE_CHECKING:
 MOST_SHOWN = 10_000  # options that are made at once
 # A layout with no more regret is near the top: predictions err by as much.
 NEAR_THE_TOP = 0.05
+# What no prediction tells apart counts as equally fast.
+EQUALLY_FAST = 0.001
 COLUMNS = ("tp", "pp", "cp", "ep", "dp", "zero_stage", "micro_batch", "accumulation")
 
 
 @dataclass(frozen=True)
 class PlannedLayout:
-    """A layout with its recipe, the bytes of its worst stage and the seconds of a step."""
+    """A layout with its recipe, the bytes of its worst stage and the seconds of a step.
+
+    `as_fast`: how many others cut the model alike and are as fast, where it stands for them.
+    """
 
     layout: Layout
     recipe: Recipe
     memory_bytes: int
     step_s: float
+    as_fast: int = field(default=0, compare=False)
 
     def as_dict(self) -> dict[str, int | float | str]:
         """The numbers that tell layouts apart, by name."""
@@ -98,24 +104,38 @@ class Plan:
         whole("count", count, most=MOST_SHOWN)
         return tuple(map(self._option, self._fits[:count].tolist()))
 
-    def meshes(self, count: int = 10) -> tuple[PlannedLayout, ...]:
-        """The fastest layout of each tp × pp × cp × ep that fits, the `count` fastest of them."""
-        return tuple(map(self._option, self._meshes(count).tolist()))
+    def ranked(self, count: int = 10) -> tuple[PlannedLayout, ...]:
+        """One layout of each tp × pp × ep that fits, the fastest first, and then all others.
 
-    def _meshes(self, count: int) -> "NDArray[intp]":
-        """The numbers of those layouts."""
+        tp, pp and ep cut the model; what is left of a cut is its fastest layout, and of those that
+        are as fast (within EQUALLY_FAST) the first with the least cp.
+        """
+        import numpy
+
         whole("count", count, most=MOST_SHOWN)
-        return self._one_of_each_mesh(self._fits)[:count]
+        first, as_fast = self._one_of_each_cut(self._fits, self._time[self._fits])
+        found = [*map(self._option, first[:count].tolist(), as_fast.tolist())]
+        if len(found) < count:
+            others = self._fits[~numpy.isin(self._fits, first)]
+            found += map(self._option, others[: count - len(found)].tolist())
+        return tuple(found)
 
-    def _one_of_each_mesh(self, numbers: "NDArray[intp]") -> "NDArray[intp]":
-        """Those of some layouts that come first with their tp × pp × cp × ep."""
+    def _one_of_each_cut(
+        self, numbers: "NDArray[intp]", cost: "NDArray[float64]"
+    ) -> "tuple[NDArray[intp], NDArray[intp]]":
+        """Of some layouts by rising `cost` one of each tp × pp × ep, and how many others tie."""
         import numpy
 
         seen: dict[tuple[int, ...], int] = {}
-        meshes = [seen.setdefault(row.mesh, len(seen)) for row in self.found.rows]
-        its = numpy.array(meshes)[numbers // self._per_row]
-        _, first = numpy.unique(its, return_index=True)
-        return numbers[numpy.sort(first)]
+        cuts = numpy.array([seen.setdefault(row.cut, len(seen)) for row in self.found.rows])
+        rows = numbers // self._per_row
+        its, cp = cuts[rows], self.found.tables.columns["cp"][rows]
+        _, first, family = numpy.unique(its, return_index=True, return_inverse=True)
+        tied = numpy.flatnonzero(cost <= cost[first][family] * (1 + EQUALLY_FAST))
+        tied = tied[numpy.argsort(cp[tied], kind="stable")]
+        _, chosen, sizes = numpy.unique(its[tied], return_index=True, return_counts=True)
+        order = numpy.argsort(cost[tied[chosen]], kind="stable")
+        return numbers[tied[chosen]][order], sizes[order] - 1
 
     @checked
     def under(self, assumptions: Assumptions) -> "Plan":
@@ -198,14 +218,20 @@ class Plan:
         if not self.fitting:
             option, reason = next(self.rejected())
             return f"{title}; closest:\n{self.table([option])}\n{reason}"
-        return f"{title}\n{self.table(self.best(count))}"
+        legend = (
+            "One line for each tp, pp and ep, with the least cp; as fast: its other layouts within "
+            f"{EQUALLY_FAST:.1%}."
+        )
+        return f"{title}\n{self.table(self.ranked(count))}\n{legend}"
 
     @checked
     def table(self, options: Sequence[PlannedLayout]) -> str:
         """A line for each of `options`, below a head."""
         times = [f"{one.step_s:8.3f} {self.mfu(one.step_s):6.1%}" for one in options]
-        lines = map("{} {}".format, times, map(_columns, options))
-        return "\n".join([f"  step s    MFU {_HEAD}", *lines])
+        tied = [f"{one.as_fast:>10,}" * (one.as_fast > 0) for one in options]
+        rows = zip(times, map(_columns, options), tied, strict=True)
+        lines = [f"{time} {columns:<{len(_HEAD)}}{more}".rstrip() for time, columns, more in rows]
+        return "\n".join([f"  step s    MFU {_HEAD}{'   as fast' * any(tied)}", *lines])
 
     def mfu(self, step_s: float) -> float:
         """Model FLOPs utilisation of a step that takes `step_s`. Raises ValueError for 0 s."""
@@ -235,7 +261,7 @@ class Plan:
     def _per_row(self) -> int:
         return len(self.question.recipes) * len(ZERO_STAGES)
 
-    def _option(self, index: int) -> PlannedLayout:
+    def _option(self, index: int, as_fast: int = 0) -> PlannedLayout:
         row, rest = divmod(index, self._per_row)
         recipe, zero = divmod(rest, len(ZERO_STAGES))
         return PlannedLayout(
@@ -243,6 +269,7 @@ class Plan:
             self.question.recipes[recipe],
             int(self._memory[index]),
             float(self._time[index]),
+            as_fast,
         )
 
     @cached_property
@@ -276,24 +303,28 @@ class Plan:
 
 @checked
 def sturdy(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
-    """The `count` meshes of the least regret under several assumptions.
+    """The `count` ways to cut the model, tp × pp × ep, of the least regret under some assumptions.
 
-    Each comes with the layout of it that has the least. `plans` answer one question under different
-    assumptions, as `Plan.under` gives them. Memory and time of a layout itself are those of the
-    first plan. Raises ValueError for no plans and for different layouts.
+    Each comes with the layout of it that has the least, see `Plan.ranked`. `plans` answer one
+    question under different assumptions, as `Plan.under` gives them. Memory and time of a layout
+    itself are those of the first plan. Raises ValueError for no plans and for different layouts.
     """
     import numpy
 
     whole("count", count, most=MOST_SHOWN)
     first = _same_layouts(plans)
-    order = numpy.argsort(_worst(plans, first._fits), kind="stable")
-    return _judged(plans, first._one_of_each_mesh(first._fits[order])[:count])
+    worst = _worst(plans, first._fits)
+    order = numpy.argsort(worst, kind="stable")
+    return _judged(plans, first._one_of_each_cut(first._fits[order], worst[order])[0][:count])
 
 
 @checked
 def fastest(plans: Sequence[Plan], count: int = 5) -> tuple[Judged, ...]:
-    """The first plan's fastest meshes, with their times in all plans; see `sturdy`."""
-    return _judged(plans, _same_layouts(plans)._meshes(count))
+    """The first plan's fastest cuts of the model, with their times in all plans; see `sturdy`."""
+    whole("count", count, most=MOST_SHOWN)
+    first = _same_layouts(plans)
+    times = first._time[first._fits]
+    return _judged(plans, first._one_of_each_cut(first._fits, times)[0][:count])
 
 
 @checked

@@ -86,6 +86,7 @@ class Tables:
         fill: Callable[[Row], Any],
         *more: "NDArray[int64]",
         known: Lines | None = None,
+        even: Callable[[list[Any]], list[Any]] = list,
     ) -> Table:
         """A table whose key is made of columns, and of `more` arrays of whole numbers.
 
@@ -109,6 +110,7 @@ class Tables:
             if line not in known:
                 known[line] = fill(self.rows[example])
             filled.append(known[line])
+        filled = even(filled)
         return Table(_names(filled), numpy.array(_values(filled), dtype=float), lines)
 
     def _pipelines(self) -> dict[tuple[int, int], list[StageKind]]:
@@ -136,18 +138,24 @@ class Tables:
         ]
 
     def _held(self) -> Table:
-        """[kind]: layers and ends times micro-batches in flight."""
+        """[kind, moment]: layers and ends times micro-batches in flight, when most may be there."""
         import numpy
 
-        # No schedule of the search holds more than with 2·pp micro-batches.
-        steps = numpy.minimum(self.columns["accumulation"], 2 * self.columns["pp"])
+        # More micro-batches hold no more: see `schedule_rules.full_moments`.
+        enough = numpy.where(self.columns["virtual_stages"] > 1, 3, 1) * self.columns["pp"]
+        steps = numpy.minimum(self.columns["accumulation"], enough)
 
-        def fill(row: Row) -> list[Numbers]:
+        def fill(row: Row) -> list[list[Numbers]]:
             layout, kinds = row.layout(), self._kinds(row)
-            held = {kind.stage: kind.held(layout)._asdict() for kind in kinds if kind.count}
+            held = {
+                kind.stage: [dict(moment._asdict()) for moment in kind.held(layout)]
+                for kind in kinds
+                if kind.count
+            }
             return [held[kind.stage] for kind in kinds]
 
-        return self._table(("pp", "virtual_stages"), fill, steps)
+        known = lines_of("held", self.question.shape, len(next(iter(self.pipelines.values()))))
+        return self._table(("pp", "virtual_stages"), fill, steps, known=known, even=_equally_many)
 
     def _for_recipes(self, fill: Callable[[Recipe, Row], Numbers]) -> Callable[[Row], Any]:
         """[recompute]: the numbers of `fill` for each recipe."""
@@ -227,6 +235,12 @@ class Tables:
         return self._for_recipes(
             lambda recipe, row: tables.tensor_parts(self.question, recipe, row, kind)
         )
+
+
+def _equally_many(lines: list[list[list[Numbers]]]) -> list[list[list[Numbers]]]:
+    """Lines whose lists of moments are filled up with their last."""
+    most = max(len(moments) for line in lines for moments in line)
+    return [[its + its[-1:] * (most - len(its)) for its in line] for line in lines]
 
 
 def _names(filled: Any) -> tuple[str, ...]:

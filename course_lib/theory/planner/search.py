@@ -112,7 +112,7 @@ class _Chunk:
         self.gradients_come_late = (late & alone)[:, None]
         self.share = self.micro_batch / column["cp"][:, None]  # of a micro-batch on one rank
         self.counts = _by_kind(tables.kinds.of(part))
-        self.held = _by_kind(tables.held.of(part))
+        self.held = tables.held.of(part)
         self.activations = tables.activations.of(part)
         self.states = tables.states.of(part)
         self.messages = {name: table.of(part) for name, table in tables.messages.items()}
@@ -124,21 +124,33 @@ class _Chunk:
         import numpy
 
         worst = numpy.zeros(1)
-        for kind, (counts, held) in enumerate(zip(self.counts, self.held, strict=True)):
+        for kind, counts in enumerate(self.counts):
             states = {name: each[:, None, kind] for name, each in self.states.items()}
-            temporary, last = self._largest(counts, "temporary"), counts["last"]
-            activations = self._sum(held, "bytes")
-            loss = activations + last * self.activations["last_temporary"]
-            layer = activations - last * self.activations["last_head"] + temporary
-            passing = numpy.maximum(loss, layer)[:, :, None] + states["bytes"]
+            loss, layer = (most[:, :, None] for most in self._fullest(kind))
+            passing = numpy.maximum(loss + states["loss_bytes"], layer + states["bytes"])
             if self.gradients_come_late.any():  # else the last layer needs no more than the first
-                one_layer = (self._largest(counts, "bytes") + temporary)[:, :, None]
+                one_layer = self._largest(counts, "bytes") + self._largest(counts, "temporary")
                 passing = passing - self.gradients_come_late[:, :, None] * states["gradients_bytes"]
-                passing = numpy.maximum(passing, one_layer + states["bytes"])
+                passing = numpy.maximum(passing, one_layer[:, :, None] + states["bytes"])
             worst = numpy.maximum(worst, passing)
             if self.question.recipe.update != "fused":
                 worst = numpy.maximum(worst, states["update_bytes"])
         return worst + int(self.question.overhead_bytes)
+
+    def _fullest(self, kind: int) -> "tuple[Array, Array]":
+        """The most activations and temporaries of one kind of stage: at a loss, and in a layer."""
+        import numpy
+
+        at_loss = in_layer = numpy.zeros(1)
+        for moment in range(self.held["dense"].shape[2]):
+            held = {name: each[:, kind, moment, None] for name, each in self.held.items()}
+            following = {name: held[f"next_{name}"] for name in ("dense", "experts")}
+            activations, freed = self._sum(held, "bytes"), held["freed"]
+            loss = activations + freed * self.activations["last_temporary"]
+            layer = activations - freed * self.activations["last_head"]
+            at_loss = numpy.maximum(at_loss, loss)
+            in_layer = numpy.maximum(in_layer, layer + self._largest(following, "temporary"))
+        return at_loss, in_layer
 
     def _largest(self, counts: "dict[str, Array]", leaf: str) -> "Array":
         """The largest of a leaf among the kinds of layers that one kind of stage has."""

@@ -121,9 +121,9 @@ class Row(NamedTuple):
     virtual_stages: int = 1
 
     @property
-    def mesh(self) -> tuple[int, int, int, int]:
-        """tp, pp, cp and ep."""
-        return self[:4]
+    def cut(self) -> tuple[int, int, int]:
+        """tp, pp and ep, which cut the model."""
+        return self.tp, self.pp, self.ep
 
     def layout(self, zero_stage: int = 0) -> Layout:
         """The validated Layout; sequence parallelism comes with tensor parallelism."""

@@ -13,12 +13,24 @@ from course_lib.theory.inputs.shape import TransformerShape
 
 
 class Held(NamedTuple):
-    """Layers of either kind times micro-batches in flight; micro-batches of both ends."""
+    """What a stage holds before a backward pass, and of what kind that pass is.
+
+    Layers of either kind times micro-batches in flight; micro-batches of both ends; 1 if the pass
+    begins with the loss, which frees one of the last; whether its chunk has layers of either kind.
+    """
 
     dense: int
     experts: int
     first: int
     last: int
+    freed: int
+    next_dense: int
+    next_experts: int
+
+    def exceeds(self, other: "Held") -> bool:
+        """Whether this moment needs at least as much memory, whatever the parts are worth."""
+        kept = self.last - self.freed >= other.last - other.freed
+        return kept and all(mine >= its for mine, its in zip(self, other, strict=True))
 
 
 @dataclass(frozen=True)
@@ -41,18 +53,32 @@ class StageKind:
         """Layers with routed experts."""
         return sum(experts for _, experts in self.chunks)
 
-    def held(self, layout: Layout) -> Held:
-        """What a stage of this kind holds at its peak."""
-        layers = [dense + experts for dense, experts in self.chunks]
-        in_flight = layout.in_flight(self.stage, layers)
-        pairs = list(zip(in_flight.values(), self.chunks, strict=True))
-        chunks = list(in_flight)
-        return Held(
-            dense=sum(held * dense for held, (dense, _) in pairs),
-            experts=sum(held * experts for held, (_, experts) in pairs),
-            first=layout.most_in_flight(chunks[0]) if self.first else 0,
-            last=layout.most_in_flight(chunks[-1]) if self.last else 0,
-        )
+    def held(self, layout: Layout) -> list[Held]:
+        """The moments at which a stage of this kind may need most; no other exceeds one of them."""
+        end = len(self.chunks) - 1
+        parts = [
+            (*layers, self.first * (place == 0), self.last * (place == end))
+            for place, layers in enumerate(self.chunks)
+        ]
+        following = [(last, dense > 0, experts > 0) for dense, experts, _, last in parts]
+        dense = experts = first = last = 0
+        found: dict[tuple[int, int, int, tuple[int, int, int]], int] = {}  # most dense layers
+        for changes, place in layout.full_moments(self.stage):
+            for chunk, count in changes:
+                each = parts[chunk]
+                dense += count * each[0]
+                experts += count * each[1]
+                first += count * each[2]
+                last += count * each[3]
+            rest = experts, first, last, following[place]
+            if dense > found.get(rest, -1):
+                found[rest] = dense
+        moments = [Held(its, *rest[:3], *rest[3]) for rest, its in found.items()]
+        most: list[Held] = []
+        for moment in sorted(moments, reverse=True):
+            if not any(other.exceeds(moment) for other in most):
+                most.append(moment)
+        return most
 
 
 def stage_kinds(shape: TransformerShape, layout: Layout) -> list[StageKind]:

@@ -29,6 +29,7 @@ from course_lib.theory.memory.states import (
     sharded_states,
     sharding_buffers,
     update_bytes,
+    whole_gradients_stay,
 )
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import PLACES, Collective
@@ -95,8 +96,10 @@ def _states_of(
     for zero_stage, job in zip(ZERO_STAGES, jobs, strict=True):
         states = sharded_states(local, recipe, job.layout)
         buffers = sharding_buffers(local, recipe, job.layout)
+        whole = buffers["gathered_gradients_bytes"] * (not whole_gradients_stay(recipe, job.layout))
         numbers: Numbers = {
             "bytes": states.total_bytes + sum(buffers.values()),
+            "loss_bytes": states.total_bytes + sum(buffers.values()) - whole,
             "gradients_bytes": states.gradients_bytes,
             "update_bytes": states.total_bytes + update_bytes(local, recipe, job.layout),
             "update_s": update_seconds(job, question.assumptions, local),

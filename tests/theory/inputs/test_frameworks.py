@@ -8,6 +8,7 @@ from probes import DENSE, JOB, TWO_STAGES, ZERO_3, Probe
 
 from course_lib.theory.inputs.frameworks import FRAMEWORKS, Framework, as_framework_does
 from course_lib.theory.inputs.job import Job
+from course_lib.theory.inputs.recipe import RECIPES
 from course_lib.theory.memory.peak import gpu_memory
 
 ALONE = Job(DENSE)
@@ -17,6 +18,19 @@ ALONE = Job(DENSE)
 def test_every_framework_changes_the_memory_of_a_job(name):
     does = as_framework_does(replace(JOB, layout=TWO_STAGES), name)
     assert gpu_memory(does) != gpu_memory(replace(JOB, layout=TWO_STAGES))
+
+
+@every("framework", FRAMEWORKS)
+@every("recipe", RECIPES)
+def test_every_framework_trains_by_every_recipe(framework, recipe):
+    """Where it keeps gradients in fp32, a buffer in which 16-bit ones add up is not there twice."""
+    for layout in (TWO_STAGES, ZERO_3, replace(TWO_STAGES, dp=2, zero_stage=3)):
+        for compiled in (False, True):
+            job = Job(DENSE, RECIPES[recipe], layout)
+            its = as_framework_does(job, framework, compiled=compiled).recipe
+            fp32 = FRAMEWORKS[framework].recipe.get("gradients") == "fp32"
+            assert its.gradient_buffer == (recipe == "accumulate-20" and not fp32)
+            assert its.accumulated_bytes == 4 or recipe == "mixed-16"
 
 
 def test_torchtitan_keeps_weights_gathered_under_pipelines_only():

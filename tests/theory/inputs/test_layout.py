@@ -236,17 +236,14 @@ PROBES = {
     "Layout.layer_slice": Probe(
         SPREAD.layer_slice, {"shape": DENSE, "chunk": 0}, {"shape": MIXTURE, "chunk": 1}
     ),
-    "Layout.stage_chunk_layers": Probe(
-        SPREAD.stage_chunk_layers, {"shape": MIXTURE, "stage": 0}, {"shape": DENSE, "stage": 1}
-    ),
     "Layout.layers_of": Probe(
         SPREAD.layers_of, {"shape": MIXTURE, "chunk": 0}, {"shape": DENSE, "chunk": 1}
     ),
     "Layout.stage_chunks": Probe(SPREAD.stage_chunks, {"stage": 0}, {"stage": 1}),
     "Layout.stage_of": Probe(SPREAD.stage_of, {"chunk": 0}, {"chunk": 1}),
     "Layout.holds_ends": Probe(SPREAD.holds_ends, {"stage": 0}, {"stage": 1}),
-    "Layout.in_flight": Probe(
-        GROUPED.in_flight, {"stage": 0}, {"stage": 1, "layers": Given((2, 1), before=(1, 2))}
+    "Layout.in_flight": Probe(GROUPED.in_flight, {"stage": 0}, {"stage": 1}),
+    "Layout.full_moments": Probe(
+        GROUPED.full_moments, {"stage": 0}, {"stage": 1}, see=list, signed=True
     ),
-    "Layout.most_in_flight": Probe(GROUPED.most_in_flight, {"chunk": 0}, {"chunk": 3}),
 }

@@ -1,7 +1,11 @@
 """Schedules: what each demands, and how many micro-batches it holds."""
 
+from collections import Counter
+
 import pytest
 from every import every
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from probes import Given, Probe, check
 
 from course_lib.theory.inputs.schedule_rules import (
@@ -9,8 +13,11 @@ from course_lib.theory.inputs.schedule_rules import (
     check_schedule,
     chunks_in_flight,
     chunks_on_a_stage,
+    full_moments,
+    stage_chunks,
     stage_of_chunk,
 )
+from course_lib.theory.pipelines.schedules import FORWARD, INPUT, WEIGHT, stage_order
 
 
 def test_what_each_schedule_holds_by_hand():
@@ -35,13 +42,66 @@ def test_what_each_schedule_holds_by_hand():
     assert chunks_in_flight("interleaved", 4, 8, 2, group=8) == {0: 8, 4: 7}
 
 
+def moments(name, *sizes, **more):
+    """What is held of each chunk of the stage, and which works backward next."""
+    held, found = Counter(), []
+    for changes, place in full_moments(name, *sizes, **more):
+        for chunk, count in changes:
+            held[chunk] += count
+        found.append((tuple(held[chunk] for chunk in sorted(held)), place))
+    return found
+
+
 def test_a_heavier_chunk_waits_for_its_worst_moment():
     """After 11 forward passes, 7 and 4, one goes to chunk 0 for each that comes back from 1."""
-    assert chunks_in_flight("interleaved", 4, 8, 2, layers=(1, 2)) == {0: 7, 4: 4}
-    assert chunks_in_flight("interleaved", 4, 8, 2, layers=(2, 1)) == {0: 8, 4: 3}
-    assert chunks_in_flight("zbv", 4, 8, stage=1, layers=(1, 2)) == {1: 6, 6: 2}
-    assert chunks_in_flight("zbv", 4, 8, stage=1, layers=(2, 1)) == {1: 7, 6: 1}
-    assert chunks_in_flight("zbv", 4, 7, layers=(2, 1)) == {0: 7, 7: 1}, "there is no eighth"
+    assert moments("interleaved", 4, 8, 2)[:3] == [((7, 4), 1), ((8, 3), 1), ((8, 3), 1)]
+    assert moments("zbv", 4, 8, stage=1) == [((6, 2), 1), ((7, 1), 0)]
+    assert moments("zbv", 4, 7) == [((7, 1), 1), ((7, 0), 0)], "there is no eighth"
+    assert moments("dualpipe", 4, 8, stage=1) == [((3, 2), 0), ((3, 2), 1)]
+
+
+@st.composite
+def pipes(draw):
+    """A schedule of any sizes and groups that it can run, and one of its stages."""
+    name, stages = draw(st.sampled_from(SCHEDULES)), draw(st.integers(1, 6))
+    virtual, group = 1, None
+    if name == "dualpipe":
+        stages *= 2
+        count = 2 * stages + 2 * draw(st.integers(0, 4))
+    elif name == "zbv":
+        count = 2 * stages - 1 + draw(st.integers(0, 9))
+    elif name == "interleaved":
+        virtual, group = draw(st.integers(2, 4)), draw(st.integers(1, 9))
+        count = group if group < stages else group * draw(st.integers(1, 5))
+        count += stages * draw(st.integers(0, 1)) if group >= stages else 0
+        assume(count % group == 0 or count % group >= stages)
+    else:
+        count = draw(st.integers(1, 12))
+    return (name, stages, count, virtual), {
+        "stage": draw(st.integers(0, stages - 1)),
+        "group": group,
+    }
+
+
+@given(pipes(), st.lists(st.integers(0, 9), min_size=4, max_size=4))
+def test_no_moment_of_any_schedule_holds_more(pipe, weights):
+    """Whatever a micro-batch of each chunk weighs, and whichever chunk works backward next."""
+    (name, *sizes, virtual), more = pipe
+    order = stage_order(name, more["stage"], *sizes, virtual_stages=virtual, group=more["group"])
+    held, most = Counter(), {}
+    for work in (part for each in order for part in each.parts):
+        if work.kind == FORWARD:
+            held[work.chunk] += 1
+            continue
+        if work.kind != WEIGHT:
+            weight = sum(weights[chunk] * number for chunk, number in held.items())
+            most[work.chunk] = max(weight, most.get(work.chunk, 0))
+        held[work.chunk] -= work.kind != INPUT
+    told = {}
+    for counts, place in moments(*pipe[0], **more):
+        weight = sum(each * number for each, number in zip(weights, counts, strict=False))
+        told[place] = max(weight, told.get(place, 0))
+    assert told == most
 
 
 @every(
@@ -102,7 +162,30 @@ PROBES = {
             "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
             "stage": 1,
             "group": Given(8, IN_TURNS),
-            "layers": Given((2, 1), IN_TURNS, before=(1, 2)),
+        },
+    ),
+    "full_moments": Probe(
+        full_moments,
+        SIZES | {"name": "1f1b"},
+        {
+            "name": "gpipe",
+            "stages": 2,
+            "micro_batches": 3,
+            "virtual_stages": Given(3, {"name": "interleaved"}, before=2),
+            "stage": 1,
+            "group": Given(8, IN_TURNS),
+        },
+        see=list,
+        signed=True,
+    ),
+    "stage_chunks": Probe(
+        stage_chunks,
+        {"name": "zbv", "stages": 4, "stage": 1},
+        {
+            "name": "1f1b",
+            "stages": 6,
+            "stage": 2,
+            "virtual_stages": Given(2, {"name": "interleaved"}),
         },
     ),
 }

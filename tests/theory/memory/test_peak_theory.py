@@ -24,6 +24,7 @@ from course_lib.theory.memory.peak import (
     fewest_gpus,
     gpu_memory,
     gradients_come_late,
+    held_at_peak,
     host_bytes,
     largest_layer_bytes,
     layer_temporary_bytes,
@@ -463,6 +464,12 @@ PROBES = {
     ),
     "memory_moments": Probe(
         memory_moments, {"job": JOB}, {"stage": 1, "overhead_bytes": 0}, silent=("cluster",)
+    ),
+    "held_at_peak": Probe(
+        held_at_peak,
+        {"job": JOB},
+        {"stage": 1},
+        silent=("shape", "recipe", "micro_batch", "cluster", "sequence"),
     ),
     "boundary_bytes": Probe(
         boundary_bytes,

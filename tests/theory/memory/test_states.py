@@ -27,6 +27,7 @@ from course_lib.theory.memory.states import (
     sharding_buffers,
     update_bytes,
     updated_parameters,
+    whole_gradients_stay,
 )
 
 FP32 = Recipe(parameters="fp32", gradients="fp32", master_copy=False)
@@ -381,6 +382,14 @@ PROBES = {
     "update_bytes": Probe(update_bytes, WITH_RECIPE[0] | {"recipe": FOREACH}, WITH_RECIPE[1]),
     "shard_parameters": Probe(shard_parameters, *SHARDED),
     "updated_parameters": Probe(updated_parameters, *SHARDED),
+    "whole_gradients_stay": Probe(
+        whole_gradients_stay,
+        {"recipe": Recipe(), "layout": probes.ZERO_3},
+        {
+            "recipe": Recipe(gathering="yafsdp"),
+            "layout": dataclasses.replace(probes.ZERO_3, accumulation=2, reduce="update"),
+        },
+    ),
     "LocalParameters": Probe(
         LocalParameters,
         dict.fromkeys(values(STAGE), 1000),

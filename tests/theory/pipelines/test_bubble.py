@@ -42,14 +42,13 @@ def test_bubble_is_the_closed_form(name, data, forward, backward):
         assert line.bubble_fraction == pytest.approx(bubble.bubble_fraction(p, m, v))
 
 
-@given(p=SHORT, more=st.integers(0, 12), forward=DURATIONS, gradient=DURATIONS, weight=DURATIONS)
+@given(p=SHORT, m=st.integers(1, 20), forward=DURATIONS, gradient=DURATIONS, weight=DURATIONS)
 @settings(deadline=None)
-def test_zero_bubble_is_the_closed_form(p, more, forward, gradient, weight):
+def test_zero_bubble_is_the_closed_form(p, m, forward, gradient, weight):
     assume(weight <= min(forward, gradient))
-    parts = {"forward": forward, "backward": gradient + weight, "weight": weight}
-    times = PassTimes(**parts)
-    line = timeline("zb1p", p, p + more, times=times)
-    assert line.idle == pytest.approx([bubble.bubble_time("zb1p", p, p + more, times=times)] * p)
+    times = PassTimes(forward, gradient + weight, weight)
+    line = timeline("zb1p", p, m, times=times)
+    assert line.idle == pytest.approx([bubble.bubble_time("zb1p", p, m, times=times)] * p)
 
 
 @given(p=SHORT, more=st.integers(0, 12), forward=DURATIONS, gradient=DURATIONS, weight=DURATIONS)
@@ -93,13 +92,11 @@ def test_dualpipe_is_the_closed_form(half, more, forward, weight, shown):
 
 
 def test_closed_forms_stop_where_they_should():
-    # With a weight part longer than the forward pass, or fewer micro-batches than stages, the
-    # bubble is larger than the form says: the simulation is what counts.
+    # With a weight part longer than the forward pass the bubble is larger than the form says: the
+    # simulation is what counts.
     slow = PassTimes(forward=1, backward=3, weight=1.5)
     closed = bubble.bubble_time("zb1p", 4, 8, times=slow)
     assert timeline("zb1p", 4, 8, times=slow).bubble_time > closed
-    few = timeline("zb1p", 6, 2).bubble_time
-    assert few > bubble.bubble_time("zb1p", 6, 2)
     with pytest.raises(ValueError, match="weight 3 is too large"):
         bubble.bubble_time("zb1p", 4, 8, times=PassTimes(1, 4, 3))
 

@@ -11,7 +11,7 @@ from probes import TIMES, Given, Probe
 from test_bubble import DURATIONS, sizes
 
 from course_lib.theory.inputs.layout import Layout
-from course_lib.theory.inputs.schedule_rules import SCHEDULES, chunks_in_flight
+from course_lib.theory.inputs.schedule_rules import SCHEDULES
 from course_lib.theory.pipelines.pass_times import PassTimes
 from course_lib.theory.pipelines.schedules import Pass, Schedule, schedule
 from course_lib.theory.pipelines.simulation import Deadlock, simulate, timeline
@@ -29,20 +29,6 @@ def test_in_flight_is_the_layouts(name, data):
     for stage in range(p):
         held = sum(layout.in_flight(stage).values())
         assert held == pytest.approx(line.schedule.visits * line.in_flight(stage))
-
-
-@every(("p", "m"), [(1, 1), (1, 4), (2, 3), (3, 5), (4, 8), (5, 23)])
-@every("layers", [(1, 1), (2, 1), (1, 2), (5, 1), (1, 7), (0, 1), (1, 0)])
-def test_zbv_holds_most_layers_at_the_worst_moment(p, m, layers):
-    """Gone through pass by pass: each chunk's micro-batches, times its layers."""
-    for stage, order in enumerate(schedule("zbv", p, m).orders):
-        held, most = [0, 0], 0
-        for work in order:
-            held[work.chunk] += work.kind == "F"
-            most = max(most, held[0] * layers[0] + held[1] * layers[1])
-            held[work.chunk] -= work.kind == "W"
-        counts = chunks_in_flight("zbv", p, m, stage=stage, layers=layers)
-        assert sum(n * each for n, each in zip(counts.values(), layers, strict=True)) == most
 
 
 @every("name", SCHEDULES)

@@ -262,7 +262,7 @@ def test_the_front_holds_every_layout_that_nothing_beats():
 def test_explain_is_a_table():
     found = plan(SMALL, Recipe(), TINY, 32)
     lines = found.explain(3).splitlines()
-    assert len(lines) == 6 and f"{found.fitting:,} of {found.layouts:,} layouts fit" in lines[1]
+    assert len(lines) == 7 and f"{found.fitting:,} of {found.layouts:,} layouts fit" in lines[1]
     best = found.best(1)[0]
     assert f"{best.step_s:.3f}" in lines[3] and best.recipe.recompute in lines[3]
     assert f"{found.step(best).mfu:.1%}" in lines[3]
@@ -422,10 +422,7 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
     found = sturdy(plans, 3)
     losses = [one.regret for one in found]
     assert losses == sorted(losses)
-    assert (
-        len({(one.option.layout.tp, one.option.layout.pp, one.option.layout.cp) for one in found})
-        == 3
-    )
+    assert len({cut(one.option) for one in found}) == 3
     for one in (*found, *fastest(plans, 4)):
         times = [each.step(one.option).total_s for each in plans]
         assert one.steps_s == pytest.approx(tuple(times))
@@ -434,7 +431,7 @@ def test_sturdy_layouts_lose_least_under_the_worst_assumptions():
         ]
         assert one.regret == pytest.approx(max(slower))
         assert one.sturdy == (max(slower) <= 0.05)
-    assert tuple(one.option for one in fastest(plans, 4)) == plans[0].meshes(4)
+    assert tuple(one.option for one in fastest(plans, 4)) == plans[0].ranked(4)
     # Nobody does better: not even those that win under one of the two.
     for each, other in (plans, plans[::-1]):
         best = each.best(1)[0]
@@ -562,14 +559,41 @@ def test_a_remedy_respects_what_is_left_out():
     assert not any("recompute=" in reason or "zero_stage=" in reason for reason in reasons)
 
 
-def test_meshes_are_the_fastest_of_their_kind():
-    found = plan(SMALL, Recipe(), TINY, 8)
-    first = {}
-    for one in found.best(found.fitting):
-        key = (one.layout.tp, one.layout.pp, one.layout.cp, one.layout.ep)
-        first.setdefault(key, one)
-    assert list(found.meshes(10_000)) == list(first.values())
-    assert found.meshes(2) == tuple(first.values())[:2]
+def cut(one):
+    """What tells two plans apart for a reader: how the model is cut."""
+    return one.layout.tp, one.layout.pp, one.layout.ep
+
+
+@every("shape", [SMALL, MIXTURE])
+@every("assumptions", [OPTIMISTIC, CAUTIOUS])
+def test_ranked_layouts_differ_in_how_they_cut_the_model(shape, assumptions):
+    """First one of each cut: of those as fast as its fastest that with the least cp."""
+    found = plan(shape, Recipe(), TINY, 16, sequence=384, assumptions=assumptions)
+    every_one = found.best(found.fitting)
+    shown = found.ranked(found.fitting)
+    alike = {key: [one for one in every_one if cut(one) == key] for key in map(cut, every_one)}
+    count = len(alike)
+    for one in shown[:count]:
+        ties = [its for its in alike.pop(cut(one)) if its.step_s <= 1.001 * one.step_s]
+        ties = [its for its in ties if its.step_s <= 1.001 * ties[0].step_s]
+        assert one == min(ties, key=lambda its: its.layout.cp) and one.as_fast == len(ties) - 1
+    times = [one.step_s for one in shown[:count]]
+    assert not alike and count > 3 and times == sorted(times)
+    rest = shown[count:]
+    assert rest == tuple(one for one in every_one if one not in set(shown[:count]))
+    assert not any(one.as_fast for one in rest)
+    assert found.ranked(2) == shown[:2]
+
+
+def test_copies_of_one_layout_are_one_line():
+    """cp hides as well at any degree: the ten fastest were three layouts, each with other cp."""
+    found = plan(model("llama3-405b"), Recipe(), Cluster(H100, 2048), 2048)
+    ten = found.ranked(10)
+    assert len(set(map(cut, ten))) == 10 > len(set(map(cut, found.best(10))))
+    lines = found.explain(10).splitlines()
+    assert lines[2].endswith("as fast") and max(map(len, lines)) <= 100
+    assert lines[3].split()[-1] == f"{ten[0].as_fast}"
+    assert lines[-1].endswith("within 0.1%.")
 
 
 def test_remedies_are_counted_by_trying():
@@ -643,7 +667,7 @@ PROBES = {
         see=lambda found: [(one.memory_bytes, one.step_s) for one in found.best(5)],
     ),
     "Plan.best": Probe(PLAN.best, {"count": 1}, {"count": 2}),
-    "Plan.meshes": Probe(PLAN.meshes, {"count": 1}, {"count": 2}),
+    "Plan.ranked": Probe(PLAN.ranked, {"count": 1}, {"count": 2}),
     "Plan.why": Probe(
         PLAN.why, {"layout": FIRST.layout}, {"layout": Layout(dp=3), "recompute": "full"}
     ),
@@ -675,7 +699,7 @@ PROBES = {
     "Plan.explain": Probe(PLAN.explain, {"count": 1}, {"count": 2}),
 }
 RECORDS = {
-    "PlannedLayout": [FIRST, *PLAN.best(200), *(one for one, _ in PLAN.rejected())],
+    "PlannedLayout": [*PLAN.ranked(200), *(one for one, _ in PLAN.rejected())],
     "Judged": [*fastest([PLAN, CAREFUL], 4), *sturdy([CAREFUL, PLAN], 4)],
     "Plan": [PLAN, plan(DENSE, PLAIN, FOUR, 16, sequence=512)],
 }
