@@ -92,7 +92,7 @@ plan=(
 def _notes(job: Job, constants: Constants) -> Iterator[str]:
     yield f"the vocabulary is padded to a multiple of {128 * job.layout.tp}"
     yield "steps and learning rates are not of the plan: the last list has a first run's"
-    yield from untold(constants, "llama3" if job.shape.mla is None else "yarn")
+    yield from untold(constants, ["llama3" if job.shape.mla is None else "yarn"])
 
 
 def _listed(arguments: Arguments) -> str:

@@ -67,7 +67,7 @@ export PYTHONPATH="$PWD${{PYTHONPATH:+:$PYTHONPATH}}" PYTORCH_ALLOC_CONF=expanda
 
 def _notes(job: Job, constants: Constants) -> Iterator[str]:
     yield f"read by {SCRIPT}; the learning rate is not of the plan"
-    yield from untold(constants, "llama3")
+    yield from untold(constants, ["llama3"])
     if job.recipe.master_copy:
         yield "weights and gradients are fp32 shards here, not 16-bit ones with an fp32 copy"
     if job.layout.pp > 1 and job.layout.reduces != "update":

@@ -534,7 +534,8 @@ def test_the_best_layout_is_printed_for_each_engine(target, text, expected):
     assert all(each in printed for each in written.values())
     # The table's own numbers.
     size, seconds = f"{option.memory_bytes / 1e9:.1f} GB", f"{option.step_s:.4g} s a step"
-    assert f"# predicted: {size} on each GPU; {seconds}\n" in printed
+    where = "each GPU" if option.layout.pp == 1 else "pipeline rank 0, the fullest"
+    assert f"# predicted: {size} on {where}; {seconds}\n" in printed
 
 
 def test_another_layout_is_written_into_a_folder(text, data, expected, tmp_path):

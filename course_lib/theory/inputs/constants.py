@@ -4,9 +4,10 @@ The keys are those of Hugging Face configurations, whose values are those of the
 An engine starts from defaults of its own where a program does not name them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from course_lib.checked import checked
 from course_lib.theory.inputs.models import MODELS
 from course_lib.theory.inputs.shape import TransformerShape
 
@@ -77,11 +78,13 @@ CONSTANTS: Mapping[str, Constants] = {
 }
 
 
+@checked
 def of_shape(shape: TransformerShape) -> Constants:
     """Those of the preset with these sizes; nothing where there is none."""
     return next((CONSTANTS[name] for name, its in MODELS.items() if its == shape), {})
 
 
+@checked
 def of_configuration(values: Mapping[str, Any]) -> Constants:
     """Those among the entries of a configuration.
 
@@ -95,13 +98,15 @@ def of_configuration(values: Mapping[str, Any]) -> Constants:
     return {key: values[key] for key in KEYS if values.get(key) is not None}
 
 
+@checked
 def stretching(constants: Constants) -> tuple[Mapping[str, Any], str]:
     """How rotary positions are stretched to longer sequences, and by which method: "" for none."""
     scaling = constants.get("rope_scaling") or {}
     return scaling, scaling.get("rope_type", scaling.get("type", ""))
 
 
-def untold(constants: Constants, *methods: str) -> Iterator[str]:
+@checked
+def untold(constants: Constants, methods: Sequence[str] = ()) -> Iterator[str]:
     """Lines on what a program with these constants may still lack; it knows `methods`."""
     if not constants:
         yield "no preset has this model: rotary base, norm epsilon and router are the defaults here"

@@ -137,6 +137,7 @@ def _renamed(sentence: str, names: Mapping[str, str], values: Mapping[str, Any])
     return renamed + "".join(f" ({name} is not there, and has its default)" for name in absent)
 
 
+@checked
 def all_keys(values: Mapping[str, Any]) -> str:
     """The keys whose entry is something, those of nested objects as well, as one text."""
     return " ".join(

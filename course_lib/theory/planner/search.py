@@ -251,16 +251,10 @@ class _Chunk:
 
     def _saved(self, axis: str, known: "dict[str, Array]", window: "Array") -> "Array":
         """`step.overlap` for arrays."""
-        import numpy
-
         question = self.question
-        saved: Array = Hideable(known["hideable_s"], known["bytes"], window).saved_s(
-            question.assumptions,
-            axis,
-            question.cluster.accelerator.memory_bytes_per_s,
-            least=numpy.minimum,
-            most=numpy.maximum,
-        )
+        messages = Hideable(known["hideable_s"], known["bytes"], window)
+        memory_bytes_per_s = question.cluster.accelerator.memory_bytes_per_s
+        saved: Array = messages.saved_s(question.assumptions, axis, memory_bytes_per_s)
         return saved
 
 

@@ -19,6 +19,7 @@ NVLink. On a slow network it is message_sms.
 from dataclasses import dataclass
 from typing import Any
 
+from course_lib.checked import checked
 from course_lib.theory.step.assumptions import Assumptions
 from course_lib.validation import choice, number
 
@@ -43,24 +44,25 @@ class Hideable:
             if isinstance(value, float | int):
                 number(name, value, least=0)
 
-    def saved_s(
-        self,
-        assumptions: Assumptions,
-        axis: str,
-        memory_bytes_per_s: float,
-        *,
-        least: Any = min,
-        most: Any = max,
-    ) -> Any:
+    @checked
+    def saved_s(self, assumptions: Assumptions, axis: str, memory_bytes_per_s: float) -> Any:
         """By how much the step gets shorter because messages of `axis` hide.
 
-        overlap · (seconds - taken), but never more than the window: see above. `least` and `most`
-        are numpy's minimum and maximum for arrays. Raises ValueError for an unknown axis and a
-        bandwidth that is not positive.
+        overlap · (seconds - taken), but never more than the window: see above. Raises ValueError
+        for an unknown axis and a bandwidth that is not positive.
         """
         choice("axis", axis, HIDING_ORDER)
         number("memory_bytes_per_s", memory_bytes_per_s, above=0)
         held = assumptions.message_sms * self.seconds
         moved = assumptions.message_touches * self.sent_bytes / memory_bytes_per_s
-        gained = self.seconds - least(self.seconds, most(held, moved))
-        return least(assumptions.overlap[axis] * gained, self.window_s)
+        gained = self.seconds - _least(self.seconds, -_least(-held, -moved))
+        return _least(assumptions.overlap[axis] * gained, self.window_s)
+
+
+def _least(one: Any, other: Any) -> Any:
+    """The smaller of two numbers; of two of numpy's arrays place by place."""
+    if isinstance(one, (int, float)):
+        return min(one, other)
+    import numpy
+
+    return numpy.minimum(one, other)
