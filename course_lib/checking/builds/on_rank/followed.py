@@ -1,18 +1,21 @@
 """On a rank of a check: the learner's work, and a diary of its calls.
 
-A rank that waits endlessly leaves no answer, so each rank writes its latest call into a file.
+A rank that waits endlessly, or is killed, leaves no answer, so each rank writes its latest call
+into a file, and below it the line of the learner's that made it.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.learners_code import is_learners, line_of
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
-_WIDTH = 100
+_WIDTH = 300
 
 
 def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Outcome:
@@ -21,12 +24,20 @@ def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Ou
 
     def heard(operator: Any, args: tuple[Any, ...], _options: Any, _result: Any) -> None:
         if words := _words(str(operator).rpartition(".")[0], args):
-            os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
+            os.pwrite(diary, f"{words}\n{_line()}".ljust(_WIDTH).encode()[:_WIDTH], 0)
 
     with log_wire() as wire, Listener(heard, inside_dtensors=True):
         value = work(*args)
     os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
     return Outcome(value, wire)
+
+
+def _line() -> str:
+    """The innermost line of the learner's that runs now, "" for none."""
+    frame: Any = sys._getframe()
+    while frame is not None and not is_learners(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _words(operator: str, args: tuple[Any, ...]) -> str:
