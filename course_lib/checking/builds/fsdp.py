@@ -155,10 +155,14 @@ class _Later:
         self.start, self.ended = partial(start, *given, **named), False
         all_of_them.append(self)
 
-    def wait(self) -> None:
+    def wait(self, *_: Any) -> None:
         if not self.ended:
             self.start().wait()
         self.ended = True
+
+    def __getattr__(self, name: str) -> Any:
+        self.wait()
+        return lambda: True  # is_completed, for example
 
 
 def _all_agree(good: bool) -> bool:
@@ -469,6 +473,9 @@ def _on_rank(
                 shard.grad = None
     if not found["missing"]:
         found["gradients"] = fsdp.gathered(gradients=True)
+    for beyond in (-1, len(fsdp.units)) if prefetch else ():
+        fsdp.fetch(beyond)
+    found["beyond"] = any(_bytes(unit) for unit in fsdp.units)
     if updates[1:]:
         found["weights"] = fsdp.gathered()
     return found
@@ -612,6 +619,9 @@ def _ahead(parts: SimpleNamespace) -> None:
                 )
     _expect_peak(found, 2, prefetch=True)
     _expect_pass(found, 2)
+    for name, one in found:
+        if one["beyond"]:
+            raise Wrong(f"{name}: fetch gathers a unit where none has this number, -1 for example")
 
 
 def _accumulated(parts: SimpleNamespace) -> None:

@@ -362,6 +362,12 @@ def _fetches_and_waits(self, number):
         self.units[number].gather()
 
 
+def _fetches_the_last(self, number):
+    """Unit -1 is the last one."""
+    if self.prefetch and number < len(self.units):
+        self.units[number].start_gather()
+
+
 class _Lists(_Flat):
     """Right: torch's own calls, a list of parts, and the mean taken at the end."""
 
@@ -504,6 +510,7 @@ WRONG = [
         _with(_flat(start_reduction=_keeps_gradient)),
         _STEP + "to one that has been reduced already",
     ),
+    ("unit -1", _with(fetch=_fetches_the_last), _AHEAD + "none has this number, -1"),
     ("fetches and waits", _with(fetch=_fetches_and_waits), _AHEAD + "has been waited for already"),
     (
         "frees whole blocks",
