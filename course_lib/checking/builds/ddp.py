@@ -163,7 +163,9 @@ def _quiet(parts: SimpleNamespace) -> None:
 
     ranks = 2
     outcomes = on_ranks(work.with_no_sync, parts.DDP, ranks=ranks)
-    for rank, (name, (found, sent)) in enumerate(each_rank(outcomes)):
+    for rank, (name, (found, sent, came_out)) in enumerate(each_rank(outcomes)):
+        if not came_out:
+            raise Wrong(f"{name}: an error inside no_sync() does not come out of it")
         if calls := len(sent[0].calls):
             raise Wrong(f"{name}: a backward pass inside no_sync() sends {calls} times")
         for place, numbers in enumerate(((0, 1), (2,))):

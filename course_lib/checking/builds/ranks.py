@@ -46,7 +46,9 @@ def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
     place, own = _at(failed.traceback), folder / str(failed.rank)
-    if not place and (line := _latest(own, line=True)):  # it was killed: there is no traceback
+    if not (place or "Traceback" in failed.traceback) and (
+        line := _latest(own, line=True)
+    ):  # it was killed: there is no traceback
         place = f"; its latest call is at {line}"
     return f"{many}, rank {failed.rank} {reason}{place}"
 

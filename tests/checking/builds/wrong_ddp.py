@@ -1,6 +1,6 @@
 """Versions of DDP that the check must refuse: (what was thought, answer, words of the refusal)."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -309,6 +309,15 @@ class NotAfterAnError(Counting):
         self.quiet = False
 
 
+class SwallowsErrors(Counting):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        with suppress(Exception):
+            yield
+        self.quiet = False
+
+
 class AnotherError(Counting):
     def _treat_unused(self):
         try:
@@ -443,6 +452,7 @@ WRONG = [
     ("a hook for each use", _answer(ddp=PerUse), _2 + "raised"),
     ("no_sync ignored", _answer(ddp=Loud), _3 + "a backward pass inside no_sync.. sends 4 times"),
     ("quiet after an error", _answer(ddp=NotAfterAnError), _3 + "after an error inside no_sync"),
+    ("swallows errors", _answer(ddp=SwallowsErrors), _3 + "does not come out of it"),
     ("quiet for ever", _answer(ddp=QuietForEver), _3 + "is what rank 0 has by itself"),
     (
         "zeros, and nothing is said",

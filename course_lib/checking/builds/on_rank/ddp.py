@@ -1,7 +1,6 @@
 """What the check of build 7.10 runs on each rank, and in one process to compare with."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -135,23 +134,29 @@ def two_passes(ddp_class: Any) -> Passes:
     return Passes(state, found, log, added, events)
 
 
-def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog]]:
-    """Two passes of which the first is quiet; one after an error in no_sync; what each sent."""
-    rank, found, sent = dist.get_rank(), [], []
+def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog], bool]:
+    """Two passes of which the first is quiet; one after an error in no_sync; what each sent.
+
+    And whether that error came out of it.
+    """
+    rank, found, sent, came_out = dist.get_rank(), [], [], False
     ddp = ddp_class(Branches(seed=rank), CAP_BYTES, FIRST_BYTES)
     with log_wire() as log, ddp.no_sync():
         ddp(rows(rank, 0), order_of(rank)).backward()
     sent.append(log)
     for number in (1, 2):
         if number == 2:
-            with suppress(ZeroDivisionError), ddp.no_sync():
-                raise ZeroDivisionError
+            try:
+                with ddp.no_sync():
+                    raise ZeroDivisionError
+            except ZeroDivisionError:
+                came_out = True
         with log_wire() as log:
             ddp(rows(rank, number), order_of(rank)).backward()
         sent.append(log)
         found.append(gradients(ddp.module))
         ddp.zero_grad()
-    return found, sent
+    return found, sent, came_out
 
 
 def one_leaves_out(ddp_class: Any) -> tuple[str, str]:
