@@ -1037,7 +1037,7 @@ def accumulate(model: nn.Module, window: Sequence[tuple[Tensor, Tensor]]) -> Ten
     """Leave in `.grad` the gradient of the mean loss over all tokens of the window.
 
     One forward and backward pass after the other, so that only one micro-batch's
-    activations are in memory. Returns the mean loss.
+    activations are in memory. Returns the mean loss, without its graph.
     """
     ...
 

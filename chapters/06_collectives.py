@@ -1248,9 +1248,9 @@ check("6.10", [crossover, twice_as_fast])
 # %% [markdown] tags=["exercise"]
 # **6.11** Write the two halves of a ring all-reduce yourself, from messages. This rank is number `peers.rank` of `peers.ranks`. `peers.swap(out, to, into, source)` sends the tensor `out` to rank
 # `to` and fills `into` with what rank `source` sends (numbers beyond the last rank start again at 0). Parts are those of `tensor.tensor_split(peers.ranks)`: the first ones are a row longer where the ranks
-# do not divide the rows, and some are empty where there are fewer rows than ranks.
+# do not divide the rows, and some are empty where there are fewer rows than ranks. In a ring each rank sends to one neighbour only, `peers.rank + 1`, and receives from the other.
 #
-# The check runs your functions on 2, 3 and 4 real ranks: first the reduce-scatter, then parts of unequal length, then the all-gather. What passes is kept as `mine/ring.py`, and chapter 7 runs on it.
+# The check runs your functions on 2, 3 and 4 real ranks, and on a group of them, with tensors of several dtypes: first the reduce-scatter, then parts of unequal length, then the all-gather. What passes is kept as `mine/ring.py`, and chapter 7 runs on it.
 
 # %% tags=["exercise"]
 import torch
@@ -1272,7 +1272,7 @@ def ring_reduce_scatter(whole: Tensor, peers: Peers) -> Tensor:
 def ring_all_gather(shard: Tensor, peers: Peers, rows: int | None = None) -> Tensor:
     """The parts of all ranks, concatenated: (s, …) -> (n·s, …), in n-1 steps.
 
-    `rows` is the length of the result, if the parts differ; default n·s.
+    `rows` is the length of the result, if the parts differ; default n·s. `shard` stays as it is.
     """
     ...
 
@@ -1290,7 +1290,7 @@ check("6.11", [ring_reduce_scatter, ring_all_gather])
 # **6.12** Write the tree of section 6.4 yourself. `peers.send(tensor, to)` and `peers.receive(tensor, source)` are one message each; the second fills its tensor with what comes. Half of the ranks send their numbers to a parent, half of the
 # parents to a grandparent, until rank 0 has the sum; then the same way down. It must work for any number of ranks, not only for powers of two.
 #
-# The check runs it on 2 and 4 real ranks, then on 3 and 5, and counts: $2(n-1)$ messages, and no more than $2 \lceil \log_2 n \rceil$ that follow each other. What passes is kept as `mine/tree.py`, and
+# The check runs it on 2 and 4 real ranks, then on 3 and 5, and counts: $2(n-1)$ messages, and no more than $2 \lceil \log_2 n \rceil$ that follow each other; on a group of ranks and with other dtypes it must work as well. What passes is kept as `mine/tree.py`, and
 # `course demo collectives --parts mine` runs on it.
 
 # %% tags=["exercise"]

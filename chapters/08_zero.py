@@ -1425,7 +1425,7 @@ check("8.10", [which, sent])
 # parameters; `wire.all_reduce`, `wire.all_gather` and `wire.reduce_scatter`, each from a tensor to a new one; and chapter 7's `after_backward`.
 #
 # Four steps on two and three real ranks, with sizes that do not divide: (1) a unit by itself; (2) updates of stage 1, against one process, with the bytes of the optimizer and of the messages; (3) `clip`; (4) stage 2, where units are reduced while
-# backward runs, also if ranks use different parameters. What passes is kept as `mine/zero.py`.
+# backward runs, also if ranks use different parameters, or leave a whole unit out. What passes is kept as `mine/zero.py`.
 
 # %% tags=["exercise"]
 from collections.abc import Callable, Iterable
@@ -1500,7 +1500,10 @@ class Zero:
         ...
 
     def step(self) -> None:
-        """Update the own parts; then all ranks have all weights, and no gradient is left."""
+        """Update the own parts; then all ranks have all weights, and no gradient is left.
+
+        That is None: `gradient` of each unit, and `.grad` of its parameters and of its `master`.
+        """
         ...
 
     def _arrived(self, parameter: Tensor) -> None:
@@ -1515,7 +1518,8 @@ class Zero:
 def clip(zero: Zero, limit: float) -> Tensor:
     """Between backward and `step`: scale the gradient down to the norm `limit` if it is longer.
 
-    Reduces first. Returns the norm of the whole gradient, as it was.
+    Reduces first, what is not reduced yet; then ranks exchange a few numbers, and no gradients.
+    Returns the norm of the whole gradient, as it was.
     """
     ...
 

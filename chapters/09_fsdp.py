@@ -2147,10 +2147,10 @@ check("9.10", [with_prefetch, without_prefetch, not_resharded, two_buffers])
 # four methods. `self.frees(number)` says whether a unit is freed between its passes, `self.prefetch` whether to fetch ahead, and `self.sync` whether this backward pass reduces its gradients.
 #
 # `wire.start_all_gather(whole, part, group)` and `wire.start_reduce_scatter(part, whole, group)` fill their first argument in the background and return at once; `.wait()` on what they return
-# waits. Memory goes and comes by `whole.untyped_storage().resize_(size_in_bytes)`: the tensor and its views stay, and see what the next gather brings.
+# waits. Memory goes and comes by `whole.untyped_storage().resize_(size_in_bytes)`: the tensor and its views stay, and see what the next gather brings. `group` is the ranks over which a unit is cut, None for all of them.
 #
-# The check runs your code on two and three ranks: a unit alone, whose bytes it counts; a training step of a small GPT beside one process, with every collective; prefetch; and two micro-batches of which
-# the first reduces nothing. What passes is kept as `mine/fsdp.py`, and `course demo fsdp --parts mine` trains with it, beside `fully_shard`.
+# The check runs your code on two and three ranks, on all of them and on a group: a unit alone, whose bytes it counts; a training step of a small GPT beside one process, in fp32 and with units in bf16, with every collective
+# and with what is left in memory; prefetch; and updates of two micro-batches, of which the first may reduce nothing. What passes is kept as `mine/fsdp.py`, and `course demo fsdp --parts mine` trains with it, beside `fully_shard`.
 
 # %% tags=["exercise"]
 from collections.abc import Mapping, Sequence
@@ -2178,17 +2178,17 @@ class FSDPUnit:
     ) -> None:
         """Keep this rank's part of the parameters; all ranks have the same ones.
 
-        Attributes: `group`; `shard`, an nn.Parameter (size / ranks,) in fp32, this rank's part of all parameters behind one another and zeros up
+        Nothing else of their size is kept. Attributes: `group`; `shard`, an nn.Parameter (size / ranks,) in fp32, this rank's part of all parameters behind one another and zeros up
         to `size`, a multiple of the ranks; `whole` (size,) in `dtype`, without memory; `gradient`, None.
         """
         ...
 
     def views(self, whole: Tensor) -> dict[str, Tensor]:
-        """Each parameter's view of a whole vector (size,), by name, in the order of `parameters`."""
+        """Each parameter's view of `whole`, any vector (size,), by name, in the order of `parameters`."""
         ...
 
     def start_gather(self) -> None:
-        """Give `whole` its memory and start to fill it from all shards, unless that has happened."""
+        """Give `whole` its memory and start to fill it from all shards, in its dtype, unless that has happened."""
         ...
 
     def gather(self) -> None:
@@ -2200,15 +2200,18 @@ class FSDPUnit:
         ...
 
     def add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        """Add the gradients, one for each parameter, to `gradient` (size,) in fp32; None counts as zeros."""
+        """Add the gradients, one for each parameter, to `gradient` (size,) in fp32, and leave them as they are."""
         ...
 
     def start_reduction(self) -> None:
-        """Start to average `gradient` over the ranks, and set it to None."""
+        """Start to average `gradient` over the ranks, in fp32, and set it to None."""
         ...
 
     def finish_reduction(self) -> None:
-        """Wait for a reduction, if one was started, and add this rank's part to `shard.grad`, which may be None."""
+        """Wait for a reduction, if one was started, and add this rank's part to `shard.grad`, which may be None.
+
+        Then nothing whole is left of the gradient.
+        """
         ...
 
 
@@ -2232,12 +2235,13 @@ class FSDP(Hooked):
     def after_backward(self, number: int, gradients: Sequence[Tensor]) -> None:
         """Free the unit, keep its gradients, and start to reduce them if `self.sync`.
 
-        At most one reduction is under way, and none when the backward pass ends: unit 0 is its last.
+        A reduction travels while the unit before it computes: it is waited for when the next gradients come. So
+        at most one is under way, and none when the backward pass ends: unit 0 is its last.
         """
         ...
 
     def fetch(self, number: int) -> None:
-        """Start to gather a unit, if `self.prefetch` and there is a unit of this number."""
+        """Start to gather a unit, without waiting, if `self.prefetch` and there is a unit of this number."""
         ...
 
 

@@ -15,9 +15,14 @@ def learners_line(error: Exception) -> str:
     """
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if is_learners(frame.filename):
-            source = linecache.getline(frame.filename, frame.lineno or 0).strip()
-            return f"line {frame.lineno} of your code" + (f", `{source}`" if source else "")
+            return line_of(frame.filename, frame.lineno or 0)
     return ""
+
+
+def line_of(filename: str, number: int) -> str:
+    """Where that is, and what stands there."""
+    source = linecache.getline(filename, number).strip()
+    return f"line {number} of your code" + (f", `{source}`" if source else "")
 
 
 @cache

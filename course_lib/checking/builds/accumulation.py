@@ -88,9 +88,11 @@ def _loss(windows: "Sequence[tuple[Tensor, Tensor]]", tokens: int) -> "Tensor":
 def _expect_loss(
     found: Any, expected: "Tensor", what: str, factors: Mapping[float, str] | None = None
 ) -> None:
-    """A number or a tensor of one number."""
+    """A number or a tensor of one number, without the graph that it came from."""
     import torch
 
+    if getattr(found, "requires_grad", False):
+        raise Wrong(f"{what} still has its graph: add up `loss.detach()`")
     found = torch.tensor(found) if isinstance(found, float) else found
     expect_tensor(found, expected, what, factors=factors)
 
@@ -100,17 +102,22 @@ def _even(parts: SimpleNamespace) -> None:
     model, window = _model(), _window(_EVEN)
     passes = _followed(model)
     loss = parts.accumulate(model, window)
-    if passes.count("forward") < len(window):
-        raise Wrong(f"the model runs {_times(passes.count('forward'))} for 3 micro-batches")
-    if passes != ["forward", "backward"] * len(window):
-        raise Wrong(
-            "a forward pass begins before the backward pass of the micro-batch before it: "
-            "the activations of several micro-batches are in memory at once"
-        )
+    _expect_in_turn(passes, len(window))
     _expect_gradients(_taken(model), _EVEN)
     last = {"that of the last micro-batch alone": _loss(window[-1:], _tokens(_EVEN[-1:]))}
     expect_none_of(loss, last, "the returned loss")
     _expect_loss(loss, _loss(window, _tokens(_EVEN)), "the returned loss")
+
+
+def _expect_in_turn(passes: list[str], micro_batches: int, where: str = "") -> None:
+    if passes.count("forward") < micro_batches:
+        times = _times(passes.count("forward"))
+        raise Wrong(f"{where}the model runs {times} for {micro_batches} micro-batches")
+    if passes != ["forward", "backward"] * micro_batches:
+        raise Wrong(
+            f"{where}a forward pass begins before the backward pass of the micro-batch before it: "
+            "the activations of several micro-batches are in memory at once"
+        )
 
 
 def _followed(model: "nn.Module") -> list[str]:
@@ -133,6 +140,9 @@ def _uneven(parts: SimpleNamespace) -> None:
     ):
         model, window = _model(), _window(lengths)
         loss = parts.accumulate(model, window)
+        again = zip(window, _window(lengths), strict=True)
+        if not all(x.equal(one) and y.equal(two) for (x, y), (one, two) in again):
+            raise Wrong(f"{what}: the inputs or labels of the window have changed")
         _expect_gradients(_taken(model), lengths, f"{what}: ")
         _expect_loss(loss, _loss(window, _tokens(lengths)), f"{what}: the returned loss")
 
@@ -175,26 +185,39 @@ def _added(parts: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
     return {name: sum((part[name] for part in parts[1:]), parts[0][name]) for name in parts[0]}
 
 
-def _on_rank(function: Any, calls: Sequence[bool]) -> list[tuple[Any, Any, list[int]]]:
-    """On a rank, for each value of `no_sync`: the loss, the gradients, the bytes exchanged."""
+def _on_rank(
+    function: Any, calls: Sequence[bool], micro_batches: int = 3
+) -> list[tuple[Any, Any, list[int], list[str]]]:
+    """On a rank, for each `no_sync`: the loss, the gradients, the bytes exchanged, the passes."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     from course_lib.measure.collectives import log_buckets
 
-    window, results = _window(_OF_RANKS[dist.get_rank()], seed=dist.get_rank()), []
+    rank, results = dist.get_rank(), []
+    window = _window(_OF_RANKS[rank][:micro_batches], seed=rank)
     for no_sync in calls:
         model = _model()
         ddp = DistributedDataParallel(model)
-        log = log_buckets(ddp)
+        log, passes = log_buckets(ddp), _followed(model)
         loss = function(ddp, window, no_sync=no_sync)
-        results.append((loss, _taken(model), log.bucket_bytes))
+        # With its graph it would be no answer that can be sent.
+        graph = getattr(loss, "requires_grad", False)
+        loss = loss.detach().requires_grad_() if graph else loss
+        results.append((loss, _taken(model), log.bucket_bytes, passes))
     return results
 
 
 def _two_ranks(parts: SimpleNamespace) -> None:
-    """The gradients of 2 ranks are those of one process."""
-    _expect_of_one_process(on_ranks(_on_rank, parts.accumulate_ddp, [True], ranks=2))
+    """The gradients of 2 ranks are those of one process; also of windows of one micro-batch."""
+    outcomes = on_ranks(_two_windows, parts.accumulate_ddp, ranks=2)
+    for place, micro_batches in enumerate((3, 1)):
+        found = [Outcome(one.value[place], one.wire) for one in outcomes]
+        _expect_of_one_process(found, micro_batches)
+
+
+def _two_windows(function: Any) -> list[Any]:
+    return [_on_rank(function, [True], micro_batches) for micro_batches in (3, 1)]
 
 
 def _three_ranks(parts: SimpleNamespace) -> None:
@@ -202,7 +225,7 @@ def _three_ranks(parts: SimpleNamespace) -> None:
     outcomes = on_ranks(_on_rank, parts.accumulate_ddp, [True, False], ranks=3)
     steps, size = len(_OF_RANKS[0]), sum(p.nbytes for p in _model().parameters())
     for name, results in each_rank(outcomes):
-        for no_sync, (_, _, exchanged) in zip((True, False), results, strict=True):
+        for no_sync, (_, _, exchanged, _) in zip((True, False), results, strict=True):
             right = gradient_syncs(steps, steps, no_sync)
             if sum(exchanged) != right * size:
                 raise Wrong(
@@ -213,17 +236,21 @@ def _three_ranks(parts: SimpleNamespace) -> None:
     _expect_of_one_process(outcomes)
 
 
-def _expect_of_one_process(outcomes: Sequence[Outcome]) -> None:
+def _expect_of_one_process(outcomes: Sequence[Outcome], micro_batches: int = 3) -> None:
     """Gradients and losses of all ranks, in each of their calls."""
     for name, results in each_rank(outcomes):
-        if not any(exchanged for _, _, exchanged in results):
+        if not all(exchanged for _, _, exchanged, _ in results):
             raise Wrong(f"{name}: DDP exchanges no gradients in the whole window")
+        for *_, passes in results:
+            _expect_in_turn(passes, micro_batches, f"{name}: ")
     for call in range(len(outcomes[0].value)):
         calls = [(name, value[call]) for name, value in each_rank(outcomes)]
-        _expect_alike([(name, gradients) for name, (_, gradients, _) in calls])
-        for rank, (name, (loss, gradients, _)) in enumerate(calls):
-            _expect_rank(name, gradients, len(calls))
-            _expect_rank_loss(f"{name}: the returned loss", loss, rank, len(calls))
+        _expect_alike([(name, gradients) for name, (_, gradients, *_) in calls])
+        lengths = [one[:micro_batches] for one in _OF_RANKS[: len(calls)]]
+        for rank, (name, (loss, gradients, *_)) in enumerate(calls):
+            words = name if micro_batches > 1 else f"{name}, a window of one micro-batch"
+            _expect_rank(words, gradients, lengths)
+            _expect_rank_loss(f"{words}: the returned loss", loss, rank, lengths)
 
 
 def _expect_alike(found: "Sequence[tuple[str, dict[str, Tensor]]]") -> None:
@@ -236,10 +263,10 @@ def _expect_alike(found: "Sequence[tuple[str, dict[str, Tensor]]]") -> None:
                 )
 
 
-def _expect_rank(name: str, found: "Mapping[str, Tensor]", ranks: int) -> None:
-    tokens = sum(map(_tokens, _OF_RANKS[:ranks]))
-    own_means = _mean_of_ranks(ranks)
-    for parameter, expected in _gradients(_all(ranks), 1 / tokens).items():
+def _expect_rank(name: str, found: "Mapping[str, Tensor]", lengths: Sequence[Lengths]) -> None:
+    ranks, tokens = len(lengths), sum(map(_tokens, lengths))
+    own_means = _mean_of_ranks(lengths)
+    for parameter, expected in _gradients(_all(lengths), 1 / tokens).items():
         place = f"{name}: the gradient of {parameter}"
         mistakes = {"the mean over ranks, each divided by its own tokens": own_means[parameter]}
         expect_none_of(found.get(parameter), mistakes, place)
@@ -256,31 +283,31 @@ def _expect_rank(name: str, found: "Mapping[str, Tensor]", ranks: int) -> None:
         )
 
 
-def _all(ranks: int) -> "list[tuple[Tensor, Tensor]]":
+def _all(lengths: Sequence[Lengths]) -> "list[tuple[Tensor, Tensor]]":
     """The micro-batches of all ranks."""
-    return [one for rank in range(ranks) for one in _window(_OF_RANKS[rank], seed=rank)]
+    return [one for rank, own in enumerate(lengths) for one in _window(own, seed=rank)]
 
 
-def _mean_of_ranks(ranks: int) -> "dict[str, Tensor]":
+def _mean_of_ranks(lengths: Sequence[Lengths]) -> "dict[str, Tensor]":
     """The mean over ranks of gradients that each rank divides by its own tokens."""
     found = [
-        _gradients(_window(_OF_RANKS[rank], seed=rank), 1 / (ranks * _tokens(_OF_RANKS[rank])))
-        for rank in range(ranks)
+        _gradients(_window(own, seed=rank), 1 / (len(lengths) * _tokens(own)))
+        for rank, own in enumerate(lengths)
     ]
     return _added(found)
 
 
-def _expect_rank_loss(what: str, loss: Any, rank: int, ranks: int) -> None:
-    tokens = sum(map(_tokens, _OF_RANKS[:ranks]))
-    own = _window(_OF_RANKS[rank], seed=rank)
+def _expect_rank_loss(what: str, loss: Any, rank: int, lengths: Sequence[Lengths]) -> None:
+    ranks, tokens = len(lengths), sum(map(_tokens, lengths))
+    own = _window(lengths[rank], seed=rank)
     mistakes = {
-        "that of this rank's tokens alone": _loss(own, _tokens(_OF_RANKS[rank])),
+        "that of this rank's tokens alone": _loss(own, _tokens(lengths[rank])),
         "this rank's share of the mean": _loss(own, tokens),
         "this rank's share of the mean, times the ranks": ranks * _loss(own, tokens),
     }
     expect_none_of(loss, mistakes, what)
     factors = {float(ranks): "as many times as there are ranks"}
-    _expect_loss(loss, _loss(_all(ranks), tokens), what, factors)
+    _expect_loss(loss, _loss(_all(lengths), tokens), what, factors)
 
 
 def _times(count: int) -> str:

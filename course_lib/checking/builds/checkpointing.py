@@ -106,8 +106,35 @@ def _right(parts: SimpleNamespace) -> None:
         _expect_gradients(_gradients(layers, own if of_x else None), right, why)
         if any(p.grad is not None for p in layers.parameters() if not p.requires_grad):
             raise Wrong("a frozen parameter has got a gradient")
-
+        if own.requires_grad != of_x or (not of_x and own.grad is not None):
+            raise Wrong("x, which needs no gradient, has changed: detach a copy of it")
+        if not own.detach().equal(_data()):
+            raise Wrong("x has other numbers afterwards")
+    _expect_others(parts)
     _expect_returned(parts)
+
+
+def _expect_others(parts: SimpleNamespace) -> None:
+    """One segment that runs twice; one without trained parameters; one in bf16."""
+    import torch
+
+    twice, of_none, half = _segment(), _segment(), _segment().bfloat16()
+    of_none.requires_grad_(False)
+    for layers, runs, why in (
+        (twice, 2, "where a segment runs twice, "),
+        (of_none, 1, "where all parameters are frozen, "),
+        (half, 1, "in bf16, "),
+    ):
+        found = []
+        for checkpointed in (False, True):
+            layers.zero_grad()
+            x = _data().to(next(layers.parameters()).dtype).requires_grad_()
+            y = x
+            for _ in range(runs):
+                y = _run(parts, layers, y) if checkpointed else layers(y)
+            torch.autograd.backward(y.square().sum())
+            found.append({key: one.clone() for key, one in _gradients(layers, x).items()})
+        _expect_gradients(found[1], found[0], why)
 
 
 def _expect_returned(parts: SimpleNamespace) -> None:
@@ -142,7 +169,14 @@ def _kept(parts: SimpleNamespace) -> None:
         )
     if len(runs) != 1:
         raise Wrong(f"the layers run {len(runs)} times in forward, expected once")
-    _go_back(output)
+    with log_memory() as log:
+        _go_back(output)
+    stays = log.timeline[-1] - sum(one.nbytes for one in _gradients(layers, x).values())
+    if stays > _SMALL_BYTES:
+        raise Wrong(
+            f"after the backward pass {stays:,} bytes stay beside the gradients: nothing of the "
+            "second run is needed any more"
+        )
     if len(runs) != 2:
         again = len(runs) - 1
         raise Wrong(f"the layers run {again} times in backward, expected once more from x")

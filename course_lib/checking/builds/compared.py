@@ -74,6 +74,9 @@ def _kind(
         return "is all zeros, expected something else"
     if not bool(expected.any()):
         return "is not 0, and 0 is expected"
+    factor = float((found * expected).sum() / expected.square().sum())
+    if found.numel() > 1 and _near(found, factor * expected, max(1.0, abs(factor)) * limit):
+        return f"is {factor:.4g} times what is expected, in all its numbers"
     wrong = ((found - expected).abs() > limit).flatten()
     worst = (found - expected).abs().max().item() / expected.abs().max().item()
     first = int(wrong.nonzero()[0])

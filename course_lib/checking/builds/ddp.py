@@ -25,6 +25,8 @@ def _expect_mean(found: Any, own: "Sequence[Tensor]", rank: int, what: str) -> N
     import torch
 
     ranks = len(own)
+    if found is None:
+        raise Wrong(f"{what} is None")
     expect_tensor(
         found,
         torch.stack(list(own)).mean(0),
@@ -46,15 +48,15 @@ def _expect_gradients(
     from course_lib.checking.builds.on_rank import ddp as work
 
     for key, gradient in found.items():
-        each = work.zero_where_none([one[key] for one in own])
+        each = work.zero_where_none([one[key] for one in own], key)
         _expect_mean(gradient, each, rank, f"{name}{where}: the gradient of `{key}`")
 
 
-def _expect_exchange(outcomes: list[Outcome], place: str = "") -> None:
+def _expect_exchange(outcomes: list[Outcome], first_bytes: int, place: str = "") -> None:
     """One all-reduce for each bucket, and the theory's bytes."""
     from course_lib.checking.builds.on_rank import ddp as work
 
-    sizes = ddp_buckets(work.gradient_bytes(), work.CAP_BYTES, work.CAP_BYTES)
+    sizes = ddp_buckets(work.gradient_bytes(), work.CAP_BYTES, first_bytes)
     why = f"{place}each bucket of `fill` is sent once in a backward pass"
     expect_sent(outcomes, {"all-reduce": (len(sizes), sum(sizes))}, why)
 
@@ -64,7 +66,9 @@ def _a_bucket(parts: SimpleNamespace) -> None:
 
     ranks = 2
     outcomes = on_ranks(work.bucketed, parts.Bucket, ranks=ranks)
-    for rank, (name, (found, sent)) in enumerate(each_rank(outcomes)):
+    for rank, (name, (found, sent, waits)) in enumerate(each_rank(outcomes)):
+        if waits:
+            raise Wrong(f"{name}: `send` waits for its sum: that is for `receive`")
         if len(sent) != 2:
             raise Wrong(
                 f"{name}: `all_reduce` is called {len(sent)} times in two rounds of `send` and "
@@ -91,7 +95,7 @@ def _while_backward_runs(parts: SimpleNamespace) -> None:
             expect_tensor(
                 value, first[key], f"{name}: after the constructor `{key}`", others=others
             )
-    _expect_exchange([Outcome(None, one.value.sent) for one in outcomes])
+    _expect_exchange([Outcome(None, one.value.sent) for one in outcomes], work.CAP_BYTES)
     for name, passes in each_rank(outcomes):
         for number, events in enumerate(passes.events):
             if number and not events[len(work.gradient_bytes()) :]:
@@ -102,6 +106,10 @@ def _while_backward_runs(parts: SimpleNamespace) -> None:
             own = [work.alone(one, (number, work.order_of(one))) for one in range(ranks)]
             where = f", backward pass {number + 1}"
             _expect_gradients(name, rank, passes.gradients[place], own, where)
+        order = [work.order_of(one) for one in range(ranks)]
+        both = [work.alone(one, (0, order[one]), (1, order[one])) for one in range(ranks)]
+        where = ", two backward passes without zero_grad"
+        _expect_gradients(name, rank, passes.added, both, where)
 
 
 def _expect_overlap(name: str, events: list[Any]) -> None:
@@ -155,7 +163,9 @@ def _quiet(parts: SimpleNamespace) -> None:
 
     ranks = 2
     outcomes = on_ranks(work.with_no_sync, parts.DDP, ranks=ranks)
-    for rank, (name, (found, sent)) in enumerate(each_rank(outcomes)):
+    for rank, (name, (found, sent, came_out)) in enumerate(each_rank(outcomes)):
+        if not came_out:
+            raise Wrong(f"{name}: an error inside no_sync() does not come out of it")
         if calls := len(sent[0].calls):
             raise Wrong(f"{name}: a backward pass inside no_sync() sends {calls} times")
         for place, numbers in enumerate(((0, 1), (2,))):
@@ -163,11 +173,12 @@ def _quiet(parts: SimpleNamespace) -> None:
                 work.alone(one, *((number, work.order_of(one)) for number in numbers))
                 for one in range(ranks)
             ]
-            where = ", after no_sync() and a pass behind it" if place == 0 else ", one pass later"
+            where = ", after no_sync() and a pass behind it"
+            where = ", in a pass after an error inside no_sync()" if place else where
             _expect_gradients(name, rank, found[place], own, where)
     for number in (1, 2):
         logs = [Outcome(None, one.value[1][number]) for one in outcomes]
-        _expect_exchange(logs, "behind no_sync() ")
+        _expect_exchange(logs, work.FIRST_BYTES, "behind no_sync() ")
 
 
 def _unused(parts: SimpleNamespace) -> None:
@@ -178,22 +189,34 @@ def _unused(parts: SimpleNamespace) -> None:
     for rank, (name, said) in enumerate(
         each_rank(on_ranks(work.one_leaves_out, parts.DDP, ranks=ranks))
     ):
-        _expect_told(name, said, unused=rank > 0)
+        kind, words = said
+        _expect_told(name, kind, words, unused=rank > 0)
     outcomes = on_ranks(work.finds_unused, parts.DDP, ranks=ranks)
     left_out = [work.alone(one, (0, BOTH if one == 0 else BOTH[:1])) for one in range(ranks)]
     kept = [work.alone(one, (1, BOTH), (2, BOTH[:1])) for one in range(ranks)]
-    for rank, (name, (first, second)) in enumerate(each_rank(outcomes)):
+    nobody = [work.alone(one, (0, BOTH[:1])) for one in range(ranks)]
+    for rank, (name, (first, none, second)) in enumerate(each_rank(outcomes)):
         where = ", find_unused, `right` used by rank 0 only"
         _expect_gradients(name, rank, first, left_out, where)
+        where = ", find_unused, `right` used by no rank"
+        _expect_gradients(name, rank, none, nobody, where)
         where = ", find_unused, `right` used inside no_sync() only"
         _expect_gradients(name, rank, second, kept, where)
 
 
-def _expect_told(name: str, said: str, unused: bool) -> None:
-    if not unused and said:
-        raise Wrong(f"{name} uses every parameter, and backward() raises: {said}")
-    if unused and not said:
-        raise Wrong(f"{name} does not use the layer `right`, and backward() raises nothing")
+def _expect_told(name: str, kind: str, said: str, unused: bool) -> None:
+    if not unused and kind:
+        raise Wrong(f"{name} uses every parameter, and backward() raises {kind}: {said}")
+    if unused and kind != "RuntimeError":
+        found = kind or "nothing"
+        raise Wrong(
+            f"{name} does not use the layer `right`, and backward() raises {found}, expected a "
+            "RuntimeError"
+        )
+    if unused and (used := [key for key in ("left.weight", "ends.bias") if key in said]):
+        raise Wrong(
+            f"{name} does not use the layer `right`, and the error names {used[0]} as well: {said}"
+        )
     missing = [key for key in ("right.weight", "right.bias") if unused and key not in said]
     if missing:
         raise Wrong(

@@ -51,14 +51,21 @@ def _sentence(failed: launch.RankFailed, ranks: int, folder: Path) -> str:
         return f"{many} {state} after {LIMIT_S:g} s: {'; '.join(where)}"
     # What follows is for those who launch ranks themselves.
     reason = failed.reason.partition("\n")[0].partition("; pass check_collectives")[0]
-    return f"{many}, rank {failed.rank} {reason}{_at(failed.traceback)}"
+    place, own = _at(failed.traceback), folder / str(failed.rank)
+    if not (place or "Traceback" in failed.traceback) and (
+        line := _latest(own, line=True)
+    ):  # it was killed: there is no traceback
+        place = f"; its latest call is at {line}"
+    return f"{many}, rank {failed.rank} {reason}{place}"
 
 
-def _latest(diary: Path) -> str:
+def _latest(diary: Path, line: bool = False) -> str:
+    """What a rank did last in words, or the `line` of the learner's that did it, "" for none."""
     try:
-        return diary.read_text(encoding="utf-8").strip() or "has sent nothing yet"
+        words, _, place = diary.read_text(encoding="utf-8", errors="replace").partition("\n")
     except OSError:
-        return "has sent nothing yet"
+        words, place = "", ""
+    return place.strip() if line else words.strip() or "has sent nothing yet"
 
 
 def _at(text: str) -> str:

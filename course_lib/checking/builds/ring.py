@@ -1,110 +1,154 @@
 """Build 6.11: reduce-scatter and all-gather around a ring of ranks."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from course_lib.checking.build import Step, build
-from course_lib.checking.builds.compared import expect_sent, expect_tensor
-from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.builds.compared import expect_tensor
 from course_lib.checking.builds.ranks import each_rank, on_ranks
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.races import Race
-from course_lib.theory.network.collectives import sent_bytes, steps
+from course_lib.theory.network.collectives import steps
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_COLUMNS = 2
+
+@dataclass(frozen=True)
+class _Case:
+    """Numbers of one shape and dtype on all ranks, or on a group of all but rank 1."""
+
+    rows: int
+    row: tuple[int, ...] = (2,)
+    dtype: str = "float32"
+    in_group: bool = False
+
+    def words(self) -> str:
+        """For sentences."""
+        kind = "" if self.dtype == "float32" else f" in {self.dtype}"
+        group = ", in a group without rank 1" if self.in_group else ""
+        return f"{self.rows} rows{kind}{group}"
+
+    def whole(self, rank: int) -> "Tensor":
+        """What a rank gives: (rows, …), different numbers on each rank."""
+        import torch
+
+        numbers = torch.arange(1.0, 1 + self.rows * math.prod(self.row)).view(self.rows, *self.row)
+        if self.dtype == "float32":
+            return numbers * float(10**rank)
+        return ((numbers % 7 + 1) * (rank + 1)).to(getattr(torch, self.dtype))  # bf16 has all sums
+
+    def total(self, ranks: int) -> "Tensor":
+        """The sum over ranks."""
+        import torch
+
+        return torch.stack([self.whole(rank) for rank in range(ranks)]).sum(0)
 
 
-def _whole(rows: int, rank: int) -> "Tensor":
-    """What a rank gives: (rows, 2), different numbers on each rank."""
-    import torch
+@dataclass(frozen=True)
+class _Seen:
+    """What a rank found: the result, whether the argument is unchanged, and its messages."""
 
-    return torch.arange(1.0, 1 + _COLUMNS * rows).view(rows, _COLUMNS) * float(10**rank)
-
-
-def _parts(rows: int, ranks: int) -> tuple["Tensor", ...]:
-    """The right part of each rank: rows of the sum over ranks."""
-    import torch
-
-    total = torch.stack([_whole(rows, rank) for rank in range(ranks)]).sum(0)
-    return tuple(total.tensor_split(ranks))
+    result: Any
+    kept: bool
+    to: list[int]  # how many ranks further each message goes
+    size_bytes: int
 
 
-def _scatter(function: Any, sizes: tuple[int, ...]) -> list[tuple[Any, bool]]:
-    """On a rank: for each number of rows the part, and whether the argument is unchanged."""
+def _on_rank(function: Any, gathers: bool, cases: Sequence[_Case]) -> list[_Seen]:
+    """On a rank: the function's work in each case."""
+    from course_lib.checking.builds.on_rank.traffic import in_case, own_group
+    from course_lib.measure.operators import Listener
     from course_lib.scratch.collectives.peers import Peers
 
-    peers, results = Peers(), []
-    for rows in sizes:
-        whole = _whole(rows, peers.rank)
-        part = function(whole, peers)
-        results.append((part, bool((whole == _whole(rows, peers.rank)).all())))
-    return results
+    found = []
+    for case in cases:
+        peers = Peers(own_group() if case.in_group else None)
+        given = case.whole(peers.rank)
+        rows: tuple[int, ...] = ()
+        if gathers:
+            given = case.total(peers.ranks).tensor_split(peers.ranks)[peers.rank].clone()
+            rows = (case.rows,) if case.rows % peers.ranks else ()
+        before, sent = given.clone(), list[tuple[int, int]]()
+
+        def heard(operator: Any, args: Any, *_: Any, sent: Any = sent, peers: Any = peers) -> None:
+            if str(operator).startswith("c10d.send"):
+                size = sum(tensor.nbytes for tensor in args[0])
+                sent.append(((args[2] - peers.rank) % peers.ranks, size))
+
+        with Listener(heard), in_case(case.words()):
+            result = function(given, peers, *rows)
+        to, sizes = [one for one, _ in sent], [size for _, size in sent]
+        found.append(_Seen(result, given.equal(before), to, sum(sizes)))
+    return found
 
 
-def _gather(function: Any, rows: int) -> Any:
-    from course_lib.scratch.collectives.peers import Peers
-
-    peers = Peers()
-    return function(_parts(rows, peers.ranks)[peers.rank].clone(), peers, rows)
-
-
-def _check_scatter(function: Any, ranks: int, *sizes: int) -> list[Outcome]:
-    outcomes = on_ranks(_scatter, function, sizes, ranks=ranks)
-    for place, rows in enumerate(sizes):
-        _expect_parts([(name, value[place]) for name, value in each_rank(outcomes)], rows)
-    return outcomes
+def _check(function: Any, gathers: bool, ranks: int, *cases: _Case) -> None:
+    outcomes = each_rank(on_ranks(_on_rank, function, gathers, cases, ranks=ranks))
+    for place, case in enumerate(cases):
+        found = [(name, value[place]) for name, value in outcomes]
+        if case.in_group:
+            _expect(found[1:2], case, gathers)
+            found = [found[0], *found[2:]]
+        _expect(found, case, gathers)
 
 
-def _expect_parts(found: list[tuple[str, tuple[Any, bool]]], rows: int) -> None:
-    ranks = len(found)
-    parts = _parts(rows, ranks)
-    for rank, (name, (part, kept)) in enumerate(found):
+def _expect(found: list[tuple[str, _Seen]], case: _Case, gathers: bool) -> None:
+    """Results of one case on all of its ranks, and the messages of a ring."""
+    ranks, given = len(found), "shard" if gathers else "whole"
+    total = case.total(ranks)
+    parts = total.tensor_split(ranks)
+    for rank, (name, seen) in enumerate(found):
         others = {f"the part of rank {n}": each for n, each in enumerate(parts) if n != rank}
-        own = _whole(rows, rank).tensor_split(ranks)[rank]
+        own = case.whole(rank).tensor_split(ranks)[rank]
+        others["what this rank itself had, to which nothing was added"] = own
+        what = f"{name}, {case.words()}: the {'whole' if gathers else 'part'}"
         expect_tensor(
-            part,
-            parts[rank],
-            f"{name}, {rows} rows: the part",
+            seen.result,
+            total if gathers else parts[rank],
+            what,
             factors={1 / ranks: "the mean over ranks, where the sum is wanted"},
-            others=others | {"what this rank itself had, to which nothing was added": own},
+            others={} if gathers else others,
         )
-        if not kept:
-            raise Wrong(f"{name}: `whole` has changed: add to a copy of it")
+        if seen.result.dtype != total.dtype:
+            raise Wrong(f"{what} is {seen.result.dtype}, expected that of `{given}`")
+        if not seen.kept:
+            raise Wrong(f"{name}: `{given}` has changed: add to a copy of it")
+    ways = [set(seen.to) for _, seen in found]
+    if not set.union(*ways) <= {1} and not set.union(*ways) <= {ranks - 1}:
+        raise Wrong(
+            f"on {ranks} ranks, {case.words()}: messages go {sorted(set.union(*ways))} ranks "
+            "further: in a ring each rank sends to its neighbour only"
+        )
+    most = case.rows // ranks + bool(case.rows % ranks)
+    for name, seen in found:
+        right = steps("reduce-scatter", ranks) if ranks > 1 else 0
+        if len(seen.to) > right or seen.size_bytes > right * most * total[:1].nbytes:
+            what = "messages" if len(seen.to) > right else "bytes"
+            raise Wrong(
+                f"{name}, {case.words()}: sends more {what} than a ring, which sends one part, "
+                "to the next rank, in each of n-1 steps"
+            )
 
 
 def _even_scatter(parts: SimpleNamespace) -> None:
     for ranks in (2, 3):
-        outcomes = _check_scatter(parts.ring_reduce_scatter, ranks, 2 * ranks)
-        _expect_ring(outcomes, "reduce-scatter", 2 * ranks)
+        cases = _Case(2 * ranks), _Case(ranks, (), "bfloat16")
+        _check(parts.ring_reduce_scatter, False, ranks, *cases)
 
 
 def _uneven_scatter(parts: SimpleNamespace) -> None:
-    _check_scatter(parts.ring_reduce_scatter, 4, 7, 2)
+    cases = _Case(7), _Case(2), _Case(5, (3, 1), "int64"), _Case(4, in_group=True)
+    _check(parts.ring_reduce_scatter, False, 4, *cases)
 
 
 def _gathered(parts: SimpleNamespace) -> None:
-    for rows, ranks in ((6, 3), (7, 4)):
-        outcomes = on_ranks(_gather, parts.ring_all_gather, rows, ranks=ranks)
-        for name, whole in each_rank(outcomes):
-            expect_tensor(whole, _all(rows, ranks), f"{name}, {rows} rows: the whole")
-        if rows % ranks == 0:
-            _expect_ring(outcomes, "all-gather", rows)
-
-
-def _all(rows: int, ranks: int) -> "Tensor":
-    import torch
-
-    return torch.cat(_parts(rows, ranks))
-
-
-def _expect_ring(outcomes: list[Outcome], operation: str, rows: int) -> None:
-    """Each rank sends n-1 messages of one part, as the theory has it."""
-    ranks, size = len(outcomes), 4 * _COLUMNS * rows
-    expected = {"send-recv": (steps(operation, ranks), round(sent_bytes(operation, size, ranks)))}
-    expect_sent(outcomes, expected, "a ring sends one part, to the next rank, in each of n-1 steps")
+    _check(parts.ring_all_gather, True, 3, _Case(6), _Case(3, (), "bfloat16"))
+    cases = _Case(7), _Case(2), _Case(5, (3, 1), "int64"), _Case(4, in_group=True)
+    _check(parts.ring_all_gather, True, 4, *cases)
 
 
 def _prepared(parts: SimpleNamespace) -> Any:

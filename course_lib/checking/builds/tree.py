@@ -1,5 +1,6 @@
 """Build 6.12: all-reduce up and down a tree of ranks."""
 
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,23 @@ if TYPE_CHECKING:
 _Round = tuple[int | None, int | None]
 
 
-def _own(rank: int) -> "Tensor":
+# Shape and dtype of a tensor, and whether a group of all ranks but 1 adds it up.
+_Case = tuple[tuple[int, ...], str, bool]
+_CASES: tuple[_Case, ...] = (((7,), "float32", False), ((2, 3), "bfloat16", False))
+_IN_GROUP: _Case = ((), "int64", True)
+
+
+def _own(rank: int, case: _Case) -> "Tensor":
     import torch
 
-    return torch.arange(1.0, 8.0) * 10.0**rank
+    shape, dtype, _ = case
+    numbers = torch.arange(1.0, 1 + math.prod(shape)).view(shape)
+    if dtype == "float32":
+        return numbers * 10.0**rank
+    return (numbers * (rank + 1)).to(getattr(torch, dtype))  # bf16 has all sums
 
 
-def _noting_peers() -> "tuple[Peers, list[_Round]]":
+def _noting_peers(group: Any) -> "tuple[Peers, list[_Round]]":
     """The ranks, and a list that fills with what this one does."""
     from course_lib.scratch.collectives.peers import Peers
 
@@ -45,24 +56,55 @@ def _noting_peers() -> "tuple[Peers, list[_Round]]":
             rounds.append((None, source % self.ranks))
             super().receive(into, source)
 
-    return Noting(), rounds
+    return Noting(group), rounds
 
 
-def _reduced(function: Any) -> tuple[Any, bool, list[_Round]]:
-    """On a rank: the result, whether the argument is unchanged, and what this rank did."""
-    peers, rounds = _noting_peers()
-    own = _own(peers.rank)
-    total = function(own, peers)
-    return total, bool((own == _own(peers.rank)).all()), rounds
+def _reduced(
+    function: Any, cases: Sequence[_Case]
+) -> list[tuple[Any, bool, list[_Round], int, int]]:
+    """On a rank, in each case: the result, if the argument is unchanged, its rounds, what it sent.
+
+    That is calls and bytes.
+    """
+    from course_lib.checking.builds.on_rank.traffic import in_case, own_group
+    from course_lib.measure.wire import log_wire
+
+    found = []
+    for case in cases:
+        peers, rounds = _noting_peers(own_group() if case[2] else None)
+        own = _own(peers.rank, case)
+        with log_wire() as log, in_case(_words(case)):
+            total = function(own, peers)
+        calls, size = log.sent().get("send-recv", (0, 0))
+        found.append((total, own.equal(_own(peers.rank, case)), rounds, calls, size))
+    return found
 
 
-def _check(function: Any, ranks: int) -> None:
+def _words(case: _Case) -> str:
+    shape, dtype, in_group = case
+    group = ", in a group without rank 1" if in_group else ""
+    return f"shape {shape} in {dtype}{group}"
+
+
+def _check(function: Any, ranks: int, *more: _Case) -> None:
+    cases = *_CASES, *more
+    outcomes = each_rank(on_ranks(_reduced, function, cases, ranks=ranks))
+    for place, case in enumerate(cases):
+        found = [(name, value[place]) for name, value in outcomes]
+        if case[2]:
+            _expect(found[1:2], case)
+            found = [found[0], *found[2:]]
+        _expect(found, case)
+
+
+def _expect(found: list[tuple[str, Any]], case: _Case) -> None:
     import torch
 
-    outcomes = on_ranks(_reduced, function, ranks=ranks)
-    own = [_own(rank) for rank in range(ranks)]
+    ranks = len(found)
+    own = [_own(rank, case) for rank in range(ranks)]
     expected = torch.stack(own).sum(0)
-    for rank, (name, (total, kept, _)) in enumerate(each_rank(outcomes)):
+    for rank, (name, (total, kept, *_)) in enumerate(found):
+        what = name if case == _CASES[0] else f"{name}, {_words(case)}"
         reached = {
             f"the sum of ranks {rank} to {last}": torch.stack(own[rank : last + 1]).sum(0)
             for last in range(rank + 1, ranks)
@@ -70,17 +112,20 @@ def _check(function: Any, ranks: int) -> None:
         expect_tensor(
             total,
             expected,
-            f"{name}: the result",
+            f"{what}: the result",
             factors={1 / ranks: "the mean over ranks, where the sum is wanted"},
             others={"what this rank itself had": own[rank], **reached},
         )
+        if total.dtype != expected.dtype:
+            raise Wrong(f"{what}: the result is {total.dtype}, expected that of `tensor`")
         if not kept:
             raise Wrong(f"{name}: `tensor` has changed: add to a copy of it")
-    _expect_tree([outcome.value[2] for outcome in outcomes])
-    for outcome in outcomes:
-        calls, size = outcome.wire.sent().get("send-recv", (0, 0))
-        if size != calls * expected.nbytes:
-            raise Wrong(f"on {ranks} ranks a message is not the whole tensor")
+    if ranks == 1:
+        return
+    _expect_tree([rounds for _, (_, _, rounds, *_) in found])
+    for _, (*_, calls, size) in found:
+        if size > calls * expected.nbytes:
+            raise Wrong(f"on {ranks} ranks a message is more than the whole tensor")
 
 
 def _expect_tree(rounds: list[list[_Round]]) -> None:
@@ -93,6 +138,9 @@ def _expect_tree(rounds: list[list[_Round]]) -> None:
             f"{ranks} ranks send {sent} messages, {much} than a tree: each child sends once up, "
             "and each parent once down to each child"
         )
+    sends = [to is not None for to, _ in rounds[0]]
+    if sends != sorted(sends):
+        raise Wrong(f"on {ranks} ranks, rank 0 sends before it has the whole sum: it is the root")
     taken, right = _steps(rounds), steps("all-reduce", ranks, "tree")
     if taken > right:
         raise Wrong(
@@ -125,8 +173,8 @@ def _powers_of_two(parts: SimpleNamespace) -> None:
 
 
 def _any_number(parts: SimpleNamespace) -> None:
-    for ranks in (3, 5):
-        _check(parts.tree_all_reduce, ranks)
+    _check(parts.tree_all_reduce, 3)
+    _check(parts.tree_all_reduce, 5, _IN_GROUP)
 
 
 def _prepared(parts: SimpleNamespace) -> Any:

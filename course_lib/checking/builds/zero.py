@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from course_lib.checking.builds.on_rank.zero import Found, Weights
 
 _LIMITS = (0.05, 5.0)  # the norm of the gradient is 1.6
+_SQUARES = 64  # bytes: one number for each tensor, in fp64
 
 
 def _unit_bytes(sizes: Sequence[int], ranks: int) -> int:
@@ -32,10 +33,15 @@ def _a_unit(parts: SimpleNamespace) -> None:
     ranks = 3
     outcomes = on_ranks(work.one_unit, parts.Unit, ranks=ranks)
     began = work.flat(work.numbers(0, 9), ranks)
-    made = [[work.flat(work.made(rank, n), ranks) for rank in range(ranks)] for n in range(2)]
+    made = [
+        [work.flat(work.made(rank, n), ranks) for rank in range(ranks)] for n in range(work.REDUCED)
+    ]
     for rank, (name, found) in enumerate(each_rank(outcomes)):
         others = {f"the part of rank {n}": began.chunk(ranks)[n] for n in range(ranks) if n != rank}
         expect_tensor(found.own, began.chunk(ranks)[rank], f"{name}: `own`", others=others)
+    for rank, (name, found) in enumerate(each_rank(outcomes)):
+        if not found.is_view:
+            raise Wrong(f"{name}: `part` gives a copy, and `own` wants to be a view of `whole`")
         for number, reduced in enumerate(found.reduced):
             total = torch.stack([torch.stack(each) for each in made[: number + 1]]).sum(0)
             sums = total.sum(0).chunk(ranks)
@@ -61,9 +67,11 @@ def _a_unit(parts: SimpleNamespace) -> None:
         _expect_published(name, rank, found.published, work.numbers(0, 9), ranks)
         ones = [torch.ones(7, dtype=torch.bfloat16)]
         _expect_published(f"{name}, weights in bf16", rank, found.in_bf16, ones, ranks)
+        six = torch.cat([6 * torch.ones(7), torch.zeros(2)]).chunk(ranks)[rank]
+        expect_tensor(found.reduced_bf16, six, f"{name}, weights in bf16: `gradient`")
     size = _unit_bytes([7], ranks)
-    expected = {"reduce-scatter": (2, 2 * size), "all-gather": (1, size)}
-    why = "two `reduce` and one `publish` of a vector padded to 9 numbers"
+    expected = {"reduce-scatter": (work.REDUCED, work.REDUCED * size), "all-gather": (1, size)}
+    why = "three `reduce` and one `publish` of a vector padded to 9 numbers"
     expect_sent([Outcome(None, one.value.wire) for one in outcomes], expected, why)
 
 
@@ -117,7 +125,7 @@ def _expect_weights(
     right: "list[Weights]",
     mistakes: "dict[str, list[Weights]]",
 ) -> None:
-    """The weights of all ranks after each update are those of one process."""
+    """The weights of all ranks after each update are those of one process; no gradient is left."""
     from course_lib.checking.builds.on_rank import zero as work
 
     for number, expected in enumerate(right):
@@ -130,6 +138,9 @@ def _expect_weights(
                 others["what it was before the update"] = before[key]
                 what = f"{name}: `{key}` after update {number + 1}"
                 expect_tensor(weight, expected[key], what, others=others, tolerance=1e-4)
+    for name, one in found:
+        if one.left:
+            raise Wrong(f"{name}: after `step` {one.left}")
 
 
 def _expect_same(name: str, one: "Found", first: "Found", number: int) -> None:
@@ -165,6 +176,7 @@ def _clipping(parts: SimpleNamespace) -> None:
     outcomes = on_ranks(work.clipped, parts.Zero, parts.clip, _LIMITS, ranks=ranks)
     whole = work.gradient_parts(ranks)
     norm = torch.cat(whole).norm()
+    size = _unit_bytes(work.unit_sizes(), ranks)
     for rank, (name, clips) in enumerate(each_rank(outcomes)):
         for limit, found in zip(_LIMITS, clips, strict=True):
             given = torch.tensor(found.norm) if isinstance(found.norm, float) else found.norm
@@ -195,15 +207,23 @@ def _clipping(parts: SimpleNamespace) -> None:
             )
             if "all-gather" in found.wire.sent():
                 raise Wrong(f"{name}: `clip` gathers gradients, where one number is enough")
+            sent = found.wire.sent()
+            if sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size:
+                raise Wrong(
+                    f"{name}: `clip` sends more than what `reduce` does and a few numbers: "
+                    "squares of parts add up"
+                )
 
 
 def _stage_2(parts: SimpleNamespace) -> None:
+    import torch
+
     from course_lib.checking.builds.on_rank import zero as work
 
     ranks = 3
-    outcomes = on_ranks(work.stage_2, parts.Zero, ranks=ranks)
+    outcomes = on_ranks(work.stage_2, parts.Zero, parts.clip, ranks=ranks)
     units = len(work.unit_sizes())
-    for name, (passes, _) in each_rank(outcomes):
+    for name, (passes, *_) in each_rank(outcomes):
         for number, one in enumerate(passes):
             place = f"{name}, backward pass {number + 1}"
             if one.at_the_end != units:
@@ -213,12 +233,21 @@ def _stage_2(parts: SimpleNamespace) -> None:
                 )
             if not one.before_the_last and number % 2 == 0:
                 raise Wrong(f"{place}: no unit is reduced before the last gradient is there")
+            if one.before_the_last < units - 1 and number % 2 == 0:
+                raise Wrong(
+                    f"{place}: before the last gradient is there {units - 1} units are complete, "
+                    f"and {one.before_the_last} of them has been reduced"
+                )
             if one.left:
                 raise Wrong(f"{place}: {one.left} whole gradients are left when backward() returns")
     found = [(name, value[1]) for name, value in each_rank(outcomes)]
     right = work.alone(ranks, (2, 2), work.by_turns)
     latest = work.alone(ranks, (2, 2), work.by_turns, latest=True)
     _expect_weights(found, right, {"what the last micro-batch alone gives": latest})
+    for name, (*_, norm) in each_rank(outcomes):
+        given = torch.tensor(norm) if isinstance(norm, float) else norm
+        what = f"{name}, stage 2: the norm that `clip` returns"
+        expect_tensor(given, work.last_norm(ranks, right[0]), what, tolerance=1e-3)
     size = _unit_bytes(work.unit_sizes(), ranks)
     expected = {"reduce-scatter": (2 * units, 2 * size), "all-gather": (units, size)}
     why = "two micro-batches reduce each unit twice, and it is gathered once"

@@ -179,6 +179,41 @@ def ddp_divides_at_the_end(model, window, no_sync=True):
     return total[0] / total[1]
 
 
+def with_its_graph(model, window):
+    tokens, total = count_tokens(window), 0.0
+    for inputs, labels in window:
+        loss = loss_sum(model(inputs), labels) / tokens
+        loss.backward()
+        total = total + loss
+    return total
+
+
+def changes_labels(model, window):
+    """Padding becomes word 0, with a weight of 0."""
+    total = accumulate(model, window)
+    for _, labels in window:
+        labels[labels == IGNORE] = 0
+    return total
+
+
+def ddp_all_at_once(model, window, no_sync=True):
+    ranks, tokens = dist.get_world_size(), count_tokens(window)
+    dist.all_reduce(tokens)
+    losses = []
+    for number, (inputs, labels) in enumerate(window, start=1):
+        with model.no_sync() if no_sync and number < len(window) else nullcontext():
+            losses.append(loss_sum(model(inputs), labels) * ranks / tokens)
+    total = torch.stack(losses).sum()
+    total.backward()
+    total = total.detach()
+    dist.all_reduce(total)
+    return total / ranks
+
+
+def quiet_windows_of_one(model, window, no_sync=True):
+    return _ddp(model, window, no_sync, sync_at=None if len(window) == 1 else -1)
+
+
 def _with(one=accumulate, ranks=accumulate_ddp):
     one.__name__, ranks.__name__ = "accumulate", "accumulate_ddp"
     return [one, ranks]
@@ -191,6 +226,10 @@ WRONG = [
     ("one backward pass for all", _with(all_at_once), _FIRST + "activations of several"),
     ("clears .grad in between", _with(clears_in_between), _FIRST + "of the last micro-batch alone"),
     ("one batch", _with(one_batch), _FIRST + "the model runs once for 3"),
+    ("with its graph", _with(with_its_graph), _FIRST + "still has its graph"),
+    ("changes labels", _with(changes_labels), _SECOND + "labels of the window have changed"),
+    ("all at once on ranks", _with(ranks=ddp_all_at_once), _THIRD + "activations of several"),
+    ("one is none", _with(ranks=quiet_windows_of_one), _THIRD + "DDP exchanges no gradients"),
     ("the last micro-batch's loss", _with(the_last_loss), _FIRST + "returned loss is that of the"),
     ("the mean of the means", _with(skips_padding_by_mean), _SECOND + "mean of the micro-batches'"),
     ("counts padding", _with(counts_padding), _SECOND + "0.6 times.*the padding is counted"),

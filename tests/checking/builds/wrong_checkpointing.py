@@ -168,6 +168,63 @@ class _ByHand(Function):
         return None, *grad([output], [copy, *trained], [gradient])
 
 
+class _ChangesX(_Draws):
+    """Without detach, x itself begins to need a gradient."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        if x.is_leaf:
+            x.requires_grad_()
+        return _Draws.backward(ctx, gradient)
+
+
+class _OnTheLayers(_Draws):
+    """The input is kept on the module: a second run of it takes its place."""
+
+    @staticmethod
+    def forward(ctx, layers, x, *parameters):
+        layers.kept = ctx.kept = x
+        return _Draws.forward(ctx, layers, x, *parameters)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.layers.kept.detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layers(x)
+        return None, *grad(y, (x, *ctx.parameters), gradient)
+
+
+class _InFp32(_Draws):
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().float().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layers(x)
+        return None, *grad(y, (x, *ctx.parameters), gradient)
+
+
+class _NeedsParameters(_Draws):
+    """Takes the first parameter's word for what is trained."""
+
+    @staticmethod
+    def backward(ctx, gradient):
+        assert ctx.parameters[0].requires_grad
+        return _Draws.backward(ctx, gradient)
+
+
+class _KeepsTheSecondRun(_Draws):
+    kept = ()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layers(x)
+        _KeepsTheSecondRun.kept = x, y
+        return None, *grad(y, (x, *ctx.parameters), gradient)
+
+
 def _named(one):
     one.__name__ = "Checkpoint"
     return [one]
@@ -179,6 +236,11 @@ WRONG = [
     ("no gradient for x", _named(_ForgetsX), _FIRST + "x gets no gradient"),
     ("adds twice", _named(_Adds), _FIRST + "0.weight is 2 times.*added twice"),
     ("adds inside", _named(_AddsInside), _FIRST + "adds to .grad by itself"),
+    ("changes x", _named(_ChangesX), _FIRST + "x, which needs no gradient, has changed"),
+    ("x on the layers", _named(_OnTheLayers), _FIRST + "where a segment runs twice"),
+    ("in fp32", _named(_InFp32), _FIRST + "raised RuntimeError"),
+    ("needs parameters", _named(_NeedsParameters), _FIRST + "raised IndexError"),
+    ("keeps the second run", _named(_KeepsTheSecondRun), _SECOND + "beside the gradients"),
     ("too few gradients", _named(_TooFew), _FIRST + "for each argument of forward"),
     ("runs without a graph", _named(_NoGraph), _FIRST + "(raised RuntimeError|torch says)"),
     ("starts from ones", _named(_ForgetsTheGradient), _FIRST + "0.weight differs in"),

@@ -1,6 +1,6 @@
 """Versions of DDP that the check must refuse: (what was thought, answer, words of the refusal)."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 import torch.distributed as dist
@@ -58,8 +58,10 @@ class Counting(nn.Module):
     @contextmanager
     def no_sync(self):
         self.quiet = True
-        yield
-        self.quiet = False
+        try:
+            yield
+        finally:
+            self.quiet = False
 
     def _ready(self, parameter):
         if self.quiet:
@@ -90,7 +92,7 @@ class Counting(nn.Module):
                         for n, p in self.module.named_parameters()
                         if p in self.home and p in self.home[p].waiting
                     ]
-                    raise ValueError(f"unused: {unused}, first {name}")
+                    raise RuntimeError(f"unused: {unused}, first {name}")
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
                 self.home[parameter].take(parameter)
@@ -128,6 +130,36 @@ class EachByItself(Views):
             self.work = all_reduce(view)
 
 
+class SendsAndWaits(Views):
+    def send(self, all_reduce):
+        self.work = all_reduce(self.flat)
+        self.work.wait()
+
+
+class ByTwo(Copies):
+    """The mean of two ranks, however many there are."""
+
+    def receive(self):
+        super().receive()
+        for parameter in self.views:
+            parameter.grad *= dist.get_world_size() / 2
+
+
+class Forgets(Copies):
+    """What an earlier pass has left is not in the sum."""
+
+    def take(self, parameter):
+        before = getattr(self, "before", {}).get(parameter)
+        if before is not None and before is parameter.grad:
+            parameter.grad = parameter.grad - self.mean[parameter]
+        super().take(parameter)
+
+    def receive(self):
+        super().receive()
+        self.before = {p: p.grad for p in self.views}
+        self.mean = {p: p.grad.clone() for p in self.views}
+
+
 class Twice(Copies):
     def take(self, parameter):
         parameter.grad = parameter.grad / dist.get_world_size()
@@ -146,6 +178,22 @@ class ParametersOnly(Counting):
     def replicate(self):
         for tensor in self.module.parameters():
             dist.broadcast(tensor.detach(), 0)
+
+
+class NoWholeNumbers(Counting):
+    """Buffers that are no floats stay."""
+
+    def replicate(self):
+        for tensor in [*self.module.parameters(), *self.module.buffers()]:
+            if tensor.is_floating_point():
+                dist.broadcast(tensor.detach(), 0)
+
+
+class OneCap(Counting):
+    """The first bucket is as large as the others."""
+
+    def __init__(self, module, cap, first, find_unused=False, **options):
+        super().__init__(module, cap, cap, find_unused, **options)
 
 
 class FirstFull(Counting):
@@ -251,6 +299,53 @@ class QuietForEver(Counting):
         yield
 
 
+class NotAfterAnError(Counting):
+    """An error inside leaves it quiet."""
+
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        yield
+        self.quiet = False
+
+
+class SwallowsErrors(Counting):
+    @contextmanager
+    def no_sync(self):
+        self.quiet = True
+        with suppress(Exception):
+            yield
+        self.quiet = False
+
+
+class AnotherError(Counting):
+    def _treat_unused(self):
+        try:
+            super()._treat_unused()
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+
+
+class NamesAll(Counting):
+    def _treat_unused(self):
+        try:
+            super()._treat_unused()
+        except RuntimeError:
+            names = [name for name, _ in self.module.named_parameters()]
+            raise RuntimeError(f"one of {names} has no gradient") from None
+
+
+class NothingForNobody(Counting):
+    """Where no rank has a gradient, it stays None."""
+
+    def _finish(self):
+        none = [p for p in self.home if p.grad is None]
+        super()._finish()
+        for parameter in none:
+            if not parameter.grad.any():
+                parameter.grad = None
+
+
 class Silent(Counting):
     """What is not full is sent all the same."""
 
@@ -310,6 +405,14 @@ class RingLess(Counting):
     bucket = OnlyTorchs
 
 
+class Counting2(Counting):
+    bucket = ByTwo
+
+
+class Counting3(Counting):
+    bucket = Forgets
+
+
 def _answer(bucket=Views, ddp=Course):
     bucket.__name__, ddp.__name__ = "Bucket", "DDP"
     return [bucket, ddp]
@@ -322,9 +425,18 @@ WRONG = [
     ("twice divided", _answer(Twice), _1 + "1/2 of what is expected: it is divided"),
     ("`.grad` is not the mean", _answer(NeverArrives), _1 + "is what rank 0 has by itself"),
     ("nobody waits", _answer(NoWait), _1 + "is 1/2 of what rank 0 has by itself"),
+    ("waits in send", _answer(SendsAndWaits), _1 + "`send` waits for its sum"),
+    ("the mean of two", _answer(ByTwo, Counting2), _2 + "is 1.5 times what is expected"),
+    (
+        "forgets the pass before",
+        _answer(Forgets, Counting3),
+        _2 + "without zero_grad: the gradient",
+    ),
     ("an all-reduce for each", _answer(EachByItself), _1 + "`all_reduce` is called 6 times"),
     ("own weights", _answer(ddp=OwnWeights), _2 + "rank 1 of 3.*still what this rank began with"),
     ("no buffers", _answer(ddp=ParametersOnly), _2 + "after the constructor `shift`"),
+    ("no whole numbers", _answer(ddp=NoWholeNumbers), _2 + "after the constructor `count`"),
+    ("one cap for all", _answer(ddp=OneCap), _3 + "fewer all-reduce calls than expected"),
     ("whatever is full", _answer(ddp=FirstFull), _2 + "rank 1.*bucket 1 is sent before bucket 0"),
     ("all at the end", _answer(ddp=AtTheEnd), _2 + "nothing travels while backward runs"),
     ("too early", _answer(ddp=TooEarly), _2 + "bucket 0 is sent when 1 of its 2 gradients"),
@@ -338,9 +450,18 @@ WRONG = [
     ("one update only", _answer(ddp=OneUpdate), _2 + "after one backward pass DDP is not ready"),
     ("hooks before", _answer(ddp=BeforeItIsAdded), _2 + "raised|of its 2 gradients are there"),
     ("a hook for each use", _answer(ddp=PerUse), _2 + "raised"),
-    ("no_sync ignored", _answer(ddp=Loud), _3 + "a backward pass inside no_sync.. sends 3 times"),
+    ("no_sync ignored", _answer(ddp=Loud), _3 + "a backward pass inside no_sync.. sends 4 times"),
+    ("quiet after an error", _answer(ddp=NotAfterAnError), _3 + "after an error inside no_sync"),
+    ("swallows errors", _answer(ddp=SwallowsErrors), _3 + "does not come out of it"),
     ("quiet for ever", _answer(ddp=QuietForEver), _3 + "is what rank 0 has by itself"),
-    ("zeros, and nothing is said", _answer(ddp=Silent), _4 + "rank 1 of 2.*raises nothing"),
+    (
+        "zeros, and nothing is said",
+        _answer(ddp=Silent),
+        _4 + "rank 1 of 2.*raises nothing, expected a",
+    ),
+    ("another error", _answer(ddp=AnotherError), _4 + "raises ValueError, expected a RuntimeError"),
+    ("names all", _answer(ddp=NamesAll), _4 + "the error names left.weight as well"),
+    ("nothing for nobody", _answer(ddp=NothingForNobody), _4 + "by no rank: .* is None"),
     ("an error without names", _answer(ddp=WithoutNames), _4 + "does not name right.weight"),
     (
         "the others wait",

@@ -90,12 +90,17 @@ class _Flat:
         part, work = self.reduction
         work.wait()
         self.shard.grad = part if self.shard.grad is None else self.shard.grad + part
-        self.reduction = None
+        self.reduction = self.sent = None
 
 
 def _flat(**changed):
     kept = {name: value for name, value in vars(_Flat).items() if not _is_slot(name)}
     return type("FSDPUnit", (), kept | changed)
+
+
+def _named(kind):
+    kind.__name__ = "FSDPUnit"
+    return kind
 
 
 def _unequal(self, flat):
@@ -157,7 +162,7 @@ def _overwrites(self):
 
 
 def _only_the_last(self, gradients):
-    flat = torch.cat([g.flatten() for g in gradients])
+    flat = torch.cat([g.flatten().float() for g in gradients])
     self.gradient = nn.functional.pad(flat, (0, self.size - len(flat)))
 
 
@@ -231,8 +236,169 @@ def _frees_no_weights(self, number, gradients):
         self.units[0].finish_reduction()
 
 
+def _gradient_like_whole(self, gradients):
+    flat = torch.cat([g.flatten().to(self.whole.dtype) for g in gradients])
+    flat = nn.functional.pad(flat, (0, self.size - len(flat)))
+    self.gradient = flat if self.gradient is None else self.gradient + flat
+
+
+def _adds_to_the_first(self, gradients):
+    """The second call adds into what autograd gave to the first one."""
+    if self.gradient is None:
+        self.kept = [g.float() for g in gradients]
+    else:
+        for one, more in zip(self.kept, gradients, strict=True):
+            one += more
+        gradients[0].add_(1)
+    flat = torch.cat([g.flatten() for g in self.kept])
+    self.gradient = nn.functional.pad(flat, (0, self.size - len(flat)))
+
+
+def _views_of_its_own(self, whole):
+    return _Flat.views(self, self.whole)
+
+
+def _gathers_over_all(self):
+    group, self.group = self.group, None
+    _Flat.start_gather(self)
+    self.group = group
+
+
+def _gathers_fp32(self):
+    """All parts in fp32, and rounded afterwards."""
+    if self.whole.untyped_storage().nbytes():
+        return
+    self.whole.untyped_storage().resize_(self.whole.nbytes)
+    self.wide = torch.empty(self.size)
+    work = wire.start_all_gather(self.wide, self.shard.detach(), self.group)
+    self.gathering = _Rounded(work, self)
+
+
+class _Rounded:
+    def __init__(self, work, unit):
+        self.work, self.unit = work, unit
+
+    def wait(self):
+        self.work.wait()
+        self.unit.whole.copy_(self.unit.wide)
+        self.unit.wide = None
+
+
+class _Copied(_Flat):
+    """A whole copy in fp32 stays."""
+
+    def start_gather(self):
+        super().start_gather()
+        if not hasattr(self, "wide"):
+            self.wide = torch.empty(self.size)
+
+
+class _RankOfAll(_Flat):
+    """Its number among all ranks, not in the group."""
+
+    def cut(self, flat):
+        import torch.distributed as dist
+
+        self.rank = dist.get_rank() % self.ranks
+        return super().cut(flat)
+
+
+def _reduces_over_all(self):
+    group, self.group = self.group, None
+    _Flat.start_reduction(self)
+    self.group = group
+
+
+def _reduces_and_waits(self):
+    _Flat.start_reduction(self)
+    self.reduction[1].wait()
+
+
+def _part_of_the_whole(self):
+    """The part is a view of the whole gradient."""
+    self.sent = self.gradient / self.ranks
+    part = self.sent.view(self.ranks, -1)[self.rank]
+    self.reduction = part, wire.start_reduce_scatter(part, self.sent.clone(), self.group)
+    self.gradient = None
+
+
+def _halves(self):
+    part = torch.empty_like(self.shard).detach()
+    self.sent = self.gradient / 2
+    self.reduction = part, wire.start_reduce_scatter(part, self.sent, self.group)
+    self.gradient = None
+
+
+def _frees_at_once(self):
+    """Does not wait for what fills it."""
+    self.gathering = None
+    self.whole.untyped_storage().resize_(0)
+
+
+def _all_at_unit_0(self, number, gradients):
+    self.units[number].free()
+    self.units[number].add_gradients(gradients)
+    if self.sync:
+        self.units[number].start_reduction()
+    for unit in self.units if number == 0 else ():
+        unit.finish_reduction()
+
+
+def _finishes_at_once(self, number, gradients):
+    self.units[number].free()
+    self.units[number].add_gradients(gradients)
+    if self.sync:
+        self.units[number].start_reduction()
+        self.units[number].finish_reduction()
+
+
+def _always_frees_blocks(self, number):
+    if number:
+        self.units[number].free()
+
+
+def _fetches_and_waits(self, number):
+    if self.prefetch and 0 <= number < len(self.units):
+        self.units[number].gather()
+
+
+def _fetches_the_last(self, number):
+    """Unit -1 is the last one."""
+    if self.prefetch and number < len(self.units):
+        self.units[number].start_gather()
+
+
+class _Lists(_Flat):
+    """Right: torch's own calls, a list of parts, and the mean taken at the end."""
+
+    def start_gather(self):
+        import torch.distributed as dist
+
+        if not self.whole.untyped_storage().nbytes():
+            self.whole.untyped_storage().resize_(self.whole.nbytes)
+            parts = list(self.whole.chunk(self.ranks))
+            own = self.shard.detach().to(self.whole.dtype)
+            self.gathering = dist.all_gather(parts, own, group=self.group, async_op=True)
+
+    def start_reduction(self):
+        import torch.distributed as dist
+
+        part = torch.empty_like(self.shard).detach()
+        pieces = [piece.contiguous() for piece in self.gradient.chunk(self.ranks)]
+        work = dist.reduce_scatter(part, pieces, group=self.group, async_op=True)
+        self.reduction, self.gradient = (part, work), None
+
+    def finish_reduction(self):
+        if self.reduction:
+            self.reduction[1].wait()
+            part = self.reduction[0] / self.ranks
+            if self.shard.grad is not None:
+                part += self.shard.grad
+            self.shard.grad, self.reduction = part, None
+
+
 _UNIT, _STEP, _AHEAD, _ACCUMULATED = (f"step {n} of 4.*" for n in (1, 2, 3, 4))
-RIGHT = [("another form", _with(_flat()))]
+RIGHT = [("another form", _with(_flat())), ("torch's own calls", _with(_named(_Lists)))]
 WRONG = [
     (
         "shards of unequal length",
@@ -278,7 +444,78 @@ WRONG = [
     (
         "waits where it starts",
         _with(_flat(start_gather=_waits)),
-        _AHEAD + "nothing moves.*rank 0 is in allgather.*rank 1 waits for a message from rank 0",
+        _UNIT + "start_gather waits for its all-gather",
+    ),
+    ("frees under a gather", _with(_flat(free=_frees_at_once)), _UNIT + "still filling"),
+    ("views of its own", _with(_flat(views=_views_of_its_own)), _UNIT + "views of a vector"),
+    (
+        "gathers over all ranks",
+        _with(_flat(start_gather=_gathers_over_all)),
+        _UNIT + "in a group of ranks 0 and 2",
+    ),
+    (
+        "its number among all",
+        _with(_named(_RankOfAll)),
+        _UNIT + "in a group.*(part of rank|differs)",
+    ),
+    (
+        "gathers in fp32",
+        _with(_flat(start_gather=_gathers_fp32)),
+        _UNIT + "rank 0 sends more bytes by all-gather.*gathered in bf16",
+    ),
+    ("a whole copy", _with(_named(_Copied)), _STEP + "bytes stay beside shards"),
+    (
+        "gradients in whole's dtype",
+        _with(_flat(add_gradients=_gradient_like_whole)),
+        _STEP + "bfloat16, expected fp32|differs in",
+    ),
+    (
+        "changes what it is given",
+        _with(_flat(add_gradients=_adds_to_the_first)),
+        _STEP + "has changed the gradients",
+    ),
+    (
+        "reduces over all ranks",
+        _with(_flat(start_reduction=_reduces_over_all)),
+        _STEP + "in a group of ranks 0 and 2",
+    ),
+    (
+        "divides by 2",
+        _with(_flat(start_reduction=_halves)),
+        _STEP + "1.5 times what is expected",
+    ),
+    (
+        "waits for its reduction",
+        _with(_flat(start_reduction=_reduces_and_waits)),
+        _STEP + "start_reduction waits",
+    ),
+    (
+        "a part of the whole",
+        _with(_flat(start_reduction=_part_of_the_whole)),
+        _STEP + "keeps a whole gradient in memory",
+    ),
+    (
+        "overwrites",
+        _with(_flat(finish_reduction=_overwrites)),
+        _STEP + "that of the latest reduction alone",
+    ),
+    ("all at unit 0", _with(after_backward=_all_at_unit_0), _STEP + "4 reductions are under way"),
+    (
+        "finishes at once",
+        _with(after_backward=_finishes_at_once),
+        _STEP + "has been waited for already",
+    ),
+    (
+        "keeps what it has reduced",
+        _with(_flat(start_reduction=_keeps_gradient)),
+        _STEP + "to one that has been reduced already",
+    ),
+    ("unit -1", _with(fetch=_fetches_the_last), _AHEAD + "none has this number, -1"),
+    ("fetches and waits", _with(fetch=_fetches_and_waits), _AHEAD + "has been waited for already"),
+    (
+        "frees whole blocks",
+        _with(after_forward=_always_frees_blocks),
+        _ACCUMULATED + "more all-gather calls than expected: reshard = False",
     ),
     (
         "asks after computing",
@@ -299,6 +536,6 @@ WRONG = [
     (
         "only the last micro-batch",
         _with(_flat(add_gradients=_only_the_last)),
-        _ACCUMULATED + "two micro-batches: the gradient of",
+        _STEP + "added to another is that of the latest call alone",
     ),
 ]

@@ -1,6 +1,7 @@
 """Rings that the check must refuse: (what was thought, answer, words of the refusal)."""
 
 import torch
+import torch.distributed as dist
 
 from course_lib.scratch.collectives.ring import ring_all_gather, ring_reduce_scatter
 
@@ -42,6 +43,82 @@ def waits_for_the_next(whole, peers):
     peers.receive(arrived, rank - 1)
     peers.send(parts[0], rank + 1)
     return parts[rank]
+
+
+def directly(whole, peers):
+    """As many messages and bytes as a ring, but to every rank, from everywhere."""
+    n, rank = peers.ranks, peers.rank
+    parts = whole.tensor_split(n)
+    total = parts[rank].clone()
+    for step in range(1, n):
+        arrived = torch.empty_like(total)
+        peers.swap(parts[(rank + step) % n].clone(), rank + step, arrived, rank - step)
+        total += arrived
+    return total
+
+
+def gathers_directly(shard, peers, rows=None):
+    n, rank = peers.ranks, peers.rank
+    rows = n * len(shard) if rows is None else rows
+    whole = shard.new_empty(rows, *shard.shape[1:])
+    parts = whole.tensor_split(n)
+    parts[rank].copy_(shard)
+    for step in range(1, n):
+        peers.swap(shard, rank + step, parts[(rank - step) % n], rank - step)
+    return whole
+
+
+def in_fp32(whole, peers):
+    """Buffers of their own dtype."""
+    n, rank = peers.ranks, peers.rank
+    parts = whole.float().clone().tensor_split(n)
+    for step in range(1, n):
+        out, into = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        arrived = torch.empty(into.shape)
+        peers.swap(out, rank + 1, arrived, rank - 1)
+        into += arrived
+    return parts[rank].clone()
+
+
+def among_all(whole, peers):
+    """Numbers of all ranks, also where a group is meant."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    parts = whole.clone().tensor_split(n)
+    for step in range(1, n):
+        out, into = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        arrived = torch.empty_like(into)
+        peers.swap(out, rank + 1, arrived, rank - 1)
+        into += arrived
+    return parts[rank].clone()
+
+
+def gathers_in_fp32(shard, peers, rows=None):
+    return ring_all_gather(shard.float(), peers, rows)
+
+
+def needs_rows(shard, peers, rows=None):
+    n, rank = peers.ranks, peers.rank
+    whole = shard.new_empty(rows or len(shard), *shard.shape[1:])
+    parts = whole.tensor_split(n)
+    parts[rank].copy_(shard)
+    for step in range(n - 1):
+        out, into = parts[(rank - step) % n], parts[(rank - step - 1) % n]
+        peers.swap(out, rank + 1, into, rank - 1)
+    return whole
+
+
+def gathers_tables(shard, peers, rows=None):
+    """Two dimensions, as in the first check."""
+    rows = peers.ranks * len(shard) if rows is None else rows
+    whole = ring_all_gather(shard, peers, rows)
+    return whole.view(rows, shard.shape[1])
+
+
+def in_place(shard, peers, rows=None):
+    """The own part is where the others arrive."""
+    whole = ring_all_gather(shard, peers, rows)
+    shard.zero_()
+    return whole
 
 
 def chunks(whole, peers):
@@ -99,6 +176,18 @@ _BEFORE = "step 1 of 3.*"
 WRONG = [
     ("the mean", _with(mean), _BEFORE + "1/2 of what is expected: the mean over ranks"),
     ("adds into its argument", _with(changes_its_input), _BEFORE + "`whole` has changed"),
+    ("directly", _with(directly), _BEFORE + "on 3 ranks, .*ranks further: in a ring"),
+    ("in fp32", _with(in_fp32), _BEFORE + "in bfloat16: the part is torch.float32"),
+    ("among all ranks", _with(among_all), "step 2 of 3.*in a group without rank 1"),
+    ("gathers directly", _with(gather=gathers_directly), "step 3 of 3.*ranks further: in a ring"),
+    ("gathers in fp32", _with(gather=gathers_in_fp32), "step 3 of 3.*in bfloat16"),
+    ("needs rows", _with(gather=needs_rows), "step 3 of 3"),
+    (
+        "gathers tables",
+        _with(gather=gathers_tables),
+        "step 3 of 3.*raised IndexError: 3 rows in bfloat16",
+    ),
+    ("empties its shard", _with(gather=in_place), "step 3 of 3.*`shard` has changed"),
     ("stops a step early", _with(one_step_less), _BEFORE + "nothing was added"),
     ("starts with its own part", _with(begins_with_its_own_part), _BEFORE + "nothing was added"),
     (

@@ -1,6 +1,7 @@
 """Trees that the check must refuse: (what was thought, answer, words of the refusal)."""
 
 import torch
+import torch.distributed as dist
 
 from course_lib.scratch.collectives.ring import ring_all_reduce
 
@@ -30,6 +31,49 @@ def the_mean(tensor, peers):
 
 def changes_its_input(tensor, peers):
     return _tree(tensor, peers, copies=False)
+
+
+def in_fp32(tensor, peers):
+    return _tree(tensor.float(), peers)
+
+
+def tables(tensor, peers):
+    """One dimension only."""
+    return _tree(tensor.view(7) if tensor.numel() == 7 else tensor.flatten(), peers)
+
+
+def among_all(tensor, peers):
+    """Numbers of all ranks, also where a group is meant."""
+    total, n, rank = tensor.clone(), dist.get_world_size(), dist.get_rank()
+    levels = [1 << k for k in range((n - 1).bit_length())]
+    for reach in levels:
+        if rank % (2 * reach) == reach:
+            peers.send(total, rank - reach)
+        elif rank % (2 * reach) == 0 and rank + reach < n:
+            arrived = torch.empty_like(total)
+            peers.receive(arrived, rank + reach)
+            total += arrived
+    for reach in reversed(levels):
+        if rank % (2 * reach) == reach:
+            peers.receive(total, rank - reach)
+        elif rank % (2 * reach) == 0 and rank + reach < n:
+            peers.send(total, rank + reach)
+    return total
+
+
+def to_the_last(tensor, peers):
+    """The root is the last rank."""
+
+    class Turned:
+        ranks, rank = peers.ranks, peers.ranks - 1 - peers.rank
+
+        def send(self, out, to):
+            peers.send(out, peers.ranks - 1 - to)
+
+        def receive(self, into, source):
+            peers.receive(into, peers.ranks - 1 - source)
+
+    return _tree(tensor, Turned())
 
 
 def only_up(tensor, peers):
@@ -110,6 +154,10 @@ RIGHT = [("the upper half to the lower half", _named(high_to_low))]
 WRONG = [
     ("the mean", _named(the_mean), _FIRST + "1/2 of what is expected: the mean over ranks"),
     ("adds into its argument", _named(changes_its_input), _FIRST + "`tensor` has changed"),
+    ("in fp32", _named(in_fp32), _FIRST + "bfloat16: the result is torch.float32"),
+    ("one dimension", _named(tables), _FIRST + r"the result has shape \(6,\)"),
+    ("among all ranks", _named(among_all), _SECOND + "in a group without rank 1|nothing moves"),
+    ("the last is the root", _named(to_the_last), _FIRST + "rank 0 sends before it has"),
     ("never comes down", _named(only_up), _FIRST + "rank 1 of 2.*is what this rank itself had"),
     ("one level too few", _named(levels_rounded_down), _SECOND + "rank 0 of 3.*ranks 0 to 1"),
     (

@@ -112,6 +112,28 @@ def total_clip(zero, limit):
 # -- wrong units -----------------------------------------------------------------------------------
 
 
+class PartIsACopy(Unit):
+    def part(self):
+        return super().part().clone()
+
+
+class SkipsNone(Unit):
+    """A unit without any gradient on this rank has nothing to send."""
+
+    def reduce(self):
+        if any(p.grad is not None for p in self.parameters):
+            super().reduce()
+
+
+class Fp32Only(Unit):
+    """Adds into a buffer that was made for fp32."""
+
+    def scatter(self, vector):
+        part = torch.empty(len(vector) // self.ranks)
+        wire.start_reduce_scatter(part, vector).wait()
+        return part
+
+
 class NotPadded(Unit):
     def lay(self, tensors):
         return torch.cat([tensor.detach().flatten() for tensor in tensors])
@@ -195,6 +217,69 @@ class WholeStates(Zero):
             unit.publish()
 
 
+class ZerosStay(Zero):
+    """Zeros in place of None."""
+
+    def step(self):
+        super().step()
+        for unit in self.units.values():
+            unit.gradient = torch.zeros_like(unit.own)
+
+
+class MasterKeeps(Zero):
+    def step(self):
+        self.reduce()
+        for unit in self.units.values():
+            unit.master.grad = unit.gradient.float()
+        self.optimizer.step()
+        for unit in self.units.values():
+            unit.gradient = None
+            unit.publish()
+
+
+class ReducesEachTime(Zero):
+    """A second `reduce` in one update sends again."""
+
+    def reduce(self):
+        for unit in self.units.values() if self.stage == 1 else ():
+            unit.reduce()
+
+
+class AlwaysStageTwo(Zero):
+    def __init__(self, model, layers, optimizer, stage=1):
+        super().__init__(model, layers, optimizer, stage=2)
+
+
+class SkipsWholeUnits(Zero):
+    """Units that this rank leaves out are not reduced."""
+
+    def _finish(self):
+        for unit in self.order[self.next :]:
+            if any(p.grad is not None for p in unit.parameters):
+                unit.reduce()
+        self.next = None
+
+    def reduce(self):
+        for unit in self.units.values():
+            if unit.gradient is None:
+                unit.reduce()
+
+
+class OneBehind(Zero):
+    """A unit is reduced when the next one is complete as well."""
+
+    def _arrived(self, _):
+        if self.next is None:
+            self.next = 0
+            after_backward(self._finish)
+        while self.next + 1 < len(self.order):
+            two = self.order[self.next : self.next + 2]
+            if any(p.grad is None for unit in two for p in unit.parameters):
+                return
+            self.order[self.next].reduce()
+            self.next += 1
+
+
 class Unpublished(Zero):
     def step(self):
         self.reduce()
@@ -276,6 +361,34 @@ def no_root(zero, limit):
     return norm
 
 
+def whole_gradients(zero, limit):
+    """Sums vectors that are zero but for the own part."""
+    zero.reduce()
+    squares = []
+    for unit in zero.units.values():
+        vector = torch.zeros_like(unit.whole)
+        size, rank = len(unit.own), dist.get_rank()
+        vector[rank * size : (rank + 1) * size] = unit.gradient
+        squares.append(wire.all_reduce(vector).square().sum())
+    norm = torch.stack(squares).sum().sqrt()
+    for unit in zero.units.values():
+        unit.gradient *= (limit / (norm + 1e-6)).clamp(max=1.0)
+    return norm
+
+
+def clips_by_half(zero, limit):
+    norm = total_clip(zero, limit)
+    for unit in zero.units.values() if norm > limit else ():
+        unit.gradient *= 0.5
+    return norm
+
+
+def reduces_again(zero, limit):
+    for unit in zero.units.values() if zero.stage == 2 else ():
+        unit.reduce()
+    return total_clip(zero, limit)
+
+
 def only_looks(zero, limit):
     return total_clip(zero, 1e9)
 
@@ -298,7 +411,8 @@ class StageOne(Zero):
 
     def reduce(self):
         for unit in self.units.values():
-            unit.reduce()
+            if unit.gradient is None:
+                unit.reduce()
 
 
 class AfterBackward(Zero):
@@ -362,12 +476,32 @@ WRONG = [
     ("gradients stay", _answer(KeepsTheWhole), _1 + "2 parameters still have a `.grad`"),
     ("nobody gathers", _answer(NotGathered), _1 + "updated in the part of rank 0 only"),
     ("the master is not copied", _answer(NotCopied), _1 + "bf16.*what it was before the update"),
+    ("a part is a copy", _answer(PartIsACopy), _1 + "`part` gives a copy"),
+    ("skips None", _answer(SkipsNone), _1 + "(received another number|nothing moves|on 3 ranks)"),
+    ("a buffer in fp32", _answer(Fp32Only), _1 + "raised RuntimeError"),
+    (
+        "zeros stay",
+        _answer(zero=ZerosStay),
+        _2 + "after update 2 differs|`gradient` of a unit is not None",
+    ),
+    ("the master keeps", _answer(zero=MasterKeeps), _2 + "`.grad` of a unit's `master`"),
+    ("reduces each time", _answer(zero=ReducesEachTime), _2 + "more reduce-scatter calls"),
+    ("stage 2 in any case", _answer(zero=AlwaysStageTwo), _2 + "more reduce-scatter calls"),
+    (
+        "skips whole units",
+        _answer(zero=SkipsWholeUnits),
+        _4 + "nothing moves|of 3 units have been reduced|bytes",
+    ),
+    ("one behind", _answer(zero=OneBehind), _4 + "2 units are complete, and 1 of them"),
     ("whole states", _answer(zero=WholeStates), _2 + "the optimizer keeps"),
     ("not published", _answer(zero=Unpublished), _2 + "have not reached all ranks"),
     ("never dropped", _answer(zero=NeverDropped), _2 + "gradients of earlier updates"),
     ("the mean in step", _answer(zero=MeanInStep), _2 + "what the mean of the ranks' gradients"),
     ("the optimizer is not told", _answer(zero=NoGradient), _2 + "what it was before the update"),
     ("own norm", _answer(clip=own_norm), _3 + "that of this rank's part alone"),
+    ("sums gradients", _answer(clip=whole_gradients), _3 + "`clip` sends more than"),
+    ("by half", _answer(clip=clips_by_half), _3 + "is 0.5 times what is expected"),
+    ("reduces again", _answer(clip=reduces_again), _4 + "more reduce-scatter calls"),
     ("gathers", _answer(clip=gathers), _3 + "`clip` gathers gradients, where"),
     ("unit by unit", _answer(clip=each_unit), _3 + "limit 0.05.*differs in"),
     ("no root", _answer(clip=no_root), _3 + "is its square"),

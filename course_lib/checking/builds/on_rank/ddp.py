@@ -17,6 +17,7 @@ from course_lib.scratch.replicas.ring_sum import RingSum
 
 Gradients = dict[str, Tensor | None]  # by the names of their parameters
 CAP_BYTES = 100  # each layer of `Branches` fills a bucket of its own
+FIRST_BYTES = 20  # of one bias
 SHAPES = ((2, 3), (1,), (4,))  # of what is laid into one bucket
 
 
@@ -65,18 +66,19 @@ class Diary:
 # -- one bucket ------------------------------------------------------------------------------------
 
 
-def bucketed(bucket: Any) -> tuple[list[list[Tensor | None]], list[Any]]:
-    """`.grad` of each parameter after each of two rounds, and the bytes sent."""
+def bucketed(bucket: Any) -> tuple[list[list[Tensor | None]], list[Any], bool]:
+    """`.grad` of each parameter after each of two rounds; the bytes sent; if `send` has waited."""
     parameters = [nn.Parameter(torch.zeros(shape)) for shape in SHAPES]
-    held, diary, found = bucket(parameters), Diary(), []
+    held, diary, found, waits = bucket(parameters), Diary(), [], False
     for number in range(2):
         for parameter, own in zip(parameters, laid_in(dist.get_rank(), number), strict=True):
             parameter.grad = own
             held.take(parameter)
         held.send(diary.all_reduce)
+        waits |= diary.events[-1:] == ["arrived"]
         held.receive()
         found.append([None if p.grad is None else p.grad.clone() for p in parameters])
-    return found, [event for event in diary.events if event != "arrived"]
+    return found, [event for event in diary.events if event != "arrived"], waits
 
 
 def laid_in(rank: int, number: int) -> list[Tensor]:
@@ -95,6 +97,7 @@ class Passes:
     state: dict[str, Tensor]
     gradients: list[Gradients]
     sent: WireLog  # in the first pass, by torch's own all-reduce
+    added: Gradients  # after a second one behind it, without zero_grad
     events: list[list[Any]]  # of each pass, by the diary's
 
 
@@ -116,6 +119,8 @@ def two_passes(ddp_class: Any) -> Passes:
     with log_wire() as log:
         plain(rows(rank, 0), order_of(rank)).backward()
     found = [gradients(plain.module)]
+    plain(rows(rank, 1), order_of(rank)).backward()
+    added = gradients(plain.module)
     events = []
     diary, model = Diary(), Branches(seed=rank)
     diary.follow(model)
@@ -126,40 +131,53 @@ def two_passes(ddp_class: Any) -> Passes:
         ddp(rows(rank, number), order_of(rank)).backward()
         events.append(list(diary.events))
         found.append(gradients(model))
-    return Passes(state, found, log, events)
+    return Passes(state, found, log, added, events)
 
 
-def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog]]:
-    """Two passes of which the first is quiet, then one that is not; what each of them sent."""
-    rank, ddp = dist.get_rank(), wrapped(ddp_class)
-    found, sent = [], []
+def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog], bool]:
+    """Two passes of which the first is quiet; one after an error in no_sync; what each sent.
+
+    And whether that error came out of it.
+    """
+    rank, found, sent, came_out = dist.get_rank(), [], [], False
+    ddp = ddp_class(Branches(seed=rank), CAP_BYTES, FIRST_BYTES)
     with log_wire() as log, ddp.no_sync():
         ddp(rows(rank, 0), order_of(rank)).backward()
     sent.append(log)
     for number in (1, 2):
+        if number == 2:
+            try:
+                with ddp.no_sync():
+                    raise ZeroDivisionError
+            except ZeroDivisionError:
+                came_out = True
         with log_wire() as log:
             ddp(rows(rank, number), order_of(rank)).backward()
         sent.append(log)
         found.append(gradients(ddp.module))
         ddp.zero_grad()
-    return found, sent
+    return found, sent, came_out
 
 
-def one_leaves_out(ddp_class: Any) -> str:
-    """What DDP raises where ranks other than 0 leave a branch out; "" for nothing."""
+def one_leaves_out(ddp_class: Any) -> tuple[str, str]:
+    """The kind and words of what is raised where rank 1 leaves a branch out; "" for nothing."""
     ddp = wrapped(ddp_class, all_reduce=lambda _: Nothing())
     try:
         ddp(rows(0, 0), BOTH if dist.get_rank() == 0 else BOTH[:1]).backward()
     except Exception as error:
-        return str(error) or type(error).__name__
-    return ""
+        kind = "RuntimeError" if isinstance(error, RuntimeError) else type(error).__name__
+        return kind, str(error)
+    return "", ""
 
 
 def finds_unused(ddp_class: Any) -> list[Gradients]:
-    """The gradients where others leave a branch out, and where only a quiet pass has used it."""
+    """The gradients where others leave a branch out, all do, or only a quiet pass has used it."""
     rank, found = dist.get_rank(), []
     ddp = wrapped(ddp_class, find_unused=True)
     ddp(rows(rank, 0), BOTH if rank == 0 else BOTH[:1]).backward()
+    found.append(gradients(ddp.module))
+    ddp.zero_grad()
+    ddp(rows(rank, 0), BOTH[:1]).backward()
     found.append(gradients(ddp.module))
     ddp.zero_grad()
     with ddp.no_sync():
@@ -200,10 +218,10 @@ def gradient_bytes() -> list[int]:
     return [p.nbytes for p in reversed(list(trained(Branches()).values()))]
 
 
-def zero_where_none(each: Sequence[Tensor | None]) -> list[Tensor]:
-    """Every rank's gradient; zeros where a rank has none."""
-    made = next(one for one in each if one is not None)
-    return [torch.zeros_like(made) if one is None else one for one in each]
+def zero_where_none(each: Sequence[Tensor | None], key: str) -> list[Tensor]:
+    """Every rank's gradient of a parameter; zeros where a rank has none."""
+    like = trained(Branches())[key]
+    return [torch.zeros_like(like) if one is None else one for one in each]
 
 
 # -- the race --------------------------------------------------------------------------------------

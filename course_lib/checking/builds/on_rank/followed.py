@@ -1,9 +1,11 @@
 """On a rank of a check: the learner's work, and a diary of its calls.
 
-A rank that waits endlessly leaves no answer, so each rank writes its latest call into a file.
+A rank that waits endlessly, or is killed, leaves no answer, so each rank writes its latest call
+into a file, and below it the line of the learner's that made it.
 """
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,12 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.learners_code import is_learners, line_of
 from course_lib.checking.own_work import Own, calls
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
-_WIDTH = 100
+_WIDTH = 300
 _diary = {"file": -1, "entry": 0}  # of this rank
 
 
@@ -28,7 +31,7 @@ def followed(
 
     def heard(operator: Any, args: tuple[Any, ...], _options: Any, _result: Any) -> None:
         if words := _words(str(operator).rpartition(".")[0], args):
-            os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
+            os.pwrite(diary, f"{words}\n{_line()}".ljust(_WIDTH).encode()[:_WIDTH], 0)
 
     with log_wire() as wire, Listener(heard, inside_dtensors=True), calls(own) as borrowed:
         _diary.update(file=diary, entry=0)
@@ -48,6 +51,14 @@ def meet(done: str) -> None:
     if store.add(note, 1) == dist.get_world_size():
         store.set(f"{note}: all", "")
     store.wait([f"{note}: all"])
+
+
+def _line() -> str:
+    """The innermost line of the learner's that runs now, "" for none."""
+    frame: Any = sys._getframe()
+    while frame is not None and not is_learners(frame.f_code.co_filename):
+        frame = frame.f_back
+    return "" if frame is None else line_of(frame.f_code.co_filename, frame.f_lineno)
 
 
 def _words(operator: str, args: tuple[Any, ...]) -> str:

@@ -8,13 +8,14 @@ BOTH = ("left", "right")
 
 
 class Branches(nn.Module):
-    """Two branches between two uses of one layer; a frozen weight and a buffer.
+    """Two branches between two uses of one layer; a frozen weight, and buffers of two dtypes.
 
     `order` names the branches that take part: backward comes to the last one first. Returns a
     loss, the sum over rows.
     """
 
     shift: Tensor
+    count: Tensor
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -23,6 +24,7 @@ class Branches(nn.Module):
         self.left, self.right = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
         self.frozen = nn.Parameter(torch.randn(WIDTH), requires_grad=False)
         self.register_buffer("shift", torch.randn(WIDTH))
+        self.register_buffer("count", torch.tensor(7 + seed))
 
     def forward(self, x: Tensor, order: tuple[str, ...] = BOTH) -> Tensor:
         x = self.ends(x) * self.frozen + self.shift
@@ -44,7 +46,10 @@ class Sometimes(nn.Module):
 
 
 class Layered(nn.Module):
-    """Two such layers between two uses of one weight of 25 numbers; returns a loss."""
+    """Two such layers between two uses of one weight of 25 numbers; returns a loss.
+
+    `both`: whether a layer uses its second half; None: the layer is left out.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,10 +57,10 @@ class Layered(nn.Module):
         self.ends = nn.Linear(WIDTH, WIDTH, bias=False)
         self.layers = nn.ModuleList([Sometimes(), Sometimes()])
 
-    def forward(self, x: Tensor, both: tuple[bool, bool] = (True, True)) -> Tensor:
+    def forward(self, x: Tensor, both: tuple[bool | None, bool] = (True, True)) -> Tensor:
         x = self.ends(x)
         for layer, all_of_it in zip(self.layers, both, strict=True):
-            x = layer(x, all_of_it)
+            x = x if all_of_it is None else layer(x, all_of_it)
         loss: Tensor = (self.ends(x) - 1).square().sum()
         return loss
 

@@ -14,10 +14,11 @@ from course_lib.measure.wire import WireLog, log_wire
 from course_lib.scratch.ledger import ledger
 from course_lib.scratch.zero.flat import flatten, units_of
 
+REDUCED = 3  # times
 SHAPES = ((2, 3), (1,))  # 7 numbers: neither 2 nor 3 ranks divide them
 # A large epsilon: without it Adam's update is nearly the same for any multiple of the gradient.
 ADAM = partial(torch.optim.AdamW, lr=0.05, eps=0.1, weight_decay=0.1)
-MICRO_BATCHES = (1, 2, 1)  # of the updates of stage 1
+MICRO_BATCHES = (1, 2)  # of the updates of stage 1
 Weights = dict[str, Tensor]
 
 
@@ -29,25 +30,28 @@ class FoundUnit:
     """What a rank found: its part, what it has after each `reduce`, the weights after `publish`."""
 
     own: Tensor
+    is_view: bool  # of `whole`
     reduced: list[Any]
     left: int  # parameters that still have a `.grad`
     published: list[Tensor]
     in_bf16: list[Tensor]
+    reduced_bf16: Any
     wire: WireLog
 
 
 def one_unit(unit_class: Any) -> FoundUnit:
-    """Reduce twice, the second time with a gradient missing on rank 1; update; publish."""
+    """Reduce three times: all gradients, one missing on rank 1, both missing; update; publish."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     parameters = [nn.Parameter(each) for each in numbers(0, 9)]
     unit = unit_class(parameters, ranks)
     own, reduced = unit.own.detach().clone(), []
+    is_view = unit.own.untyped_storage().data_ptr() == unit.whole.untyped_storage().data_ptr()
     shortest = torch.tensor(own.numel())
     dist.all_reduce(shortest, dist.ReduceOp.MIN)
     if shortest != -(-sum(p.numel() for p in parameters) // ranks):
-        return FoundUnit(own, [], 0, [], [], WireLog())  # nothing else can be right
+        return FoundUnit(own, is_view, [], 0, [], [], None, WireLog())  # all else is wrong too
     with log_wire() as log:
-        for number in range(2):
+        for number in range(REDUCED):
             for parameter, gradient in zip(parameters, made(rank, number), strict=True):
                 parameter.grad = gradient
             unit.reduce()
@@ -56,7 +60,10 @@ def one_unit(unit_class: Any) -> FoundUnit:
         left = sum(p.grad is not None for p in parameters)
         published = publish(unit, rank)
     half = unit_class([nn.Parameter(torch.ones(7, dtype=torch.bfloat16))], ranks)
-    return FoundUnit(own, reduced, left, published, publish(half, rank), log)
+    half.parameters[0].grad = torch.full((7,), rank + 1.0, dtype=torch.bfloat16)
+    half.reduce()
+    in_bf16 = publish(half, rank)
+    return FoundUnit(own, is_view, reduced, left, published, in_bf16, half.gradient, log)
 
 
 def publish(unit: Any, rank: int) -> list[Tensor]:
@@ -73,9 +80,9 @@ def numbers(rank: int, number: int) -> list[Tensor]:
 
 
 def made(rank: int, number: int) -> list[Tensor | None]:
-    """The gradients of a rank; rank 1 makes no second one in its second backward pass."""
+    """The gradients of a rank; rank 1 makes one in its second backward pass, none in its third."""
     first, second = numbers(rank, number)
-    return [first, None if (rank, number) == (1, 1) else second]
+    return [None if (rank, number) == (1, 2) else first, None if rank == 1 and number else second]
 
 
 def flat(tensors: Sequence[Tensor | None], ranks: int) -> Tensor:
@@ -87,7 +94,10 @@ def flat(tensors: Sequence[Tensor | None], ranks: int) -> Tensor:
 # -- training --------------------------------------------------------------------------------------
 
 
-def share(model: nn.Module, rank: int, ranks: int, number: int, both: tuple[bool, bool]) -> Tensor:
+Use = tuple[bool | None, bool]  # of `Layered`'s two layers
+
+
+def share(model: nn.Module, rank: int, ranks: int, number: int, both: Use) -> Tensor:
     """This rank's share of the mean loss over the rows of all ranks."""
     loss: Tensor = model(rows(rank, number), both)
     return loss / sum(len(rows(one, number)) for one in range(ranks))
@@ -97,13 +107,13 @@ def weights(model: nn.Module) -> Weights:
     return {name: p.detach().clone() for name, p in trained(model).items()}
 
 
-def everything(_rank: int, _number: int) -> tuple[bool, bool]:
+def everything(_rank: int, _number: int) -> Use:
     return True, True
 
 
-def by_turns(rank: int, number: int) -> tuple[bool, bool]:
-    """In every second micro-batch the ranks differ in what they use."""
-    return (True, True) if number % 2 == 0 else (False, rank % 2 == 0)
+def by_turns(rank: int, number: int) -> Use:
+    """In every second micro-batch the ranks differ in what they use: rank 1 leaves a layer out."""
+    return (True, True) if number % 2 == 0 else (None if rank == 1 else False, rank % 2 == 0)
 
 
 @dataclass(frozen=True)
@@ -113,21 +123,36 @@ class Found:
     weights: list[Weights]  # after each update
     state_bytes: int  # of the optimizer
     wire: WireLog  # of the last update
+    left: str  # a gradient that is there after `step`
 
 
 def updates(zero_class: Any) -> Found:
-    """Three updates under stage 1."""
+    """Two updates under stage 1, in the second of which `reduce` is called before."""
     rank, ranks, model = dist.get_rank(), dist.get_world_size(), Layered()
     zero = zero_class(model, model.layers, ADAM, stage=1)
-    after, number = [], 0
+    after, number = list[Weights](), 0
     for micro_batches in MICRO_BATCHES:
         with log_wire() as log:
             for _ in range(micro_batches):
                 (share(model, rank, ranks, number, (True, True)) / micro_batches).backward()
                 number += 1
+            for _ in range(2 if after else 0):
+                zero.reduce()
             zero.step()
         after.append(weights(model))
-    return Found(after, ledger(model, zero.optimizer)["optimizer"], log)
+    return Found(after, ledger(model, zero.optimizer)["optimizer"], log, left_in(zero))
+
+
+def left_in(zero: Any) -> str:
+    """Words for a gradient that is still there after `step`, "" for none."""
+    for unit in zero.units.values():
+        if unit.gradient is not None:
+            return "`gradient` of a unit is not None"
+        if unit.master.grad is not None:
+            return "`.grad` of a unit's `master` is not None"
+        if any(parameter.grad is not None for parameter in unit.parameters):
+            return "`.grad` of a parameter is not None"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -162,8 +187,8 @@ class Reduced:
     left: int  # parameters that still have a `.grad`
 
 
-def stage_2(zero_class: Any) -> tuple[list[Reduced], Found]:
-    """Two updates of two micro-batches each."""
+def stage_2(zero_class: Any, clip: Any) -> tuple[list[Reduced], Found, Any]:
+    """Two updates of two micro-batches each; the norm that `clip` gives before the second one."""
     rank, ranks, model = dist.get_rank(), dist.get_world_size(), Layered()
     counts: list[int] = []  # sums begun, at each gradient
     logs = [WireLog()]
@@ -180,10 +205,13 @@ def stage_2(zero_class: Any) -> tuple[list[Reduced], Found]:
         if number % 2:
             with log_wire() as log:
                 logs.append(log)
+                norm = clip(zero, 1e9)
                 zero.step()
             after.append(weights(model))
-    last = WireLog([call for log in logs[-3:] for call in log.calls])
-    return passes, Found(after, ledger(model, zero.optimizer)["optimizer"], last)
+    calls = [call for log in logs[-3:] for call in log.calls]
+    last = WireLog([call for call in calls if call.operation != "all-reduce"])  # of `clip`
+    states = ledger(model, zero.optimizer)["optimizer"]
+    return passes, Found(after, states, last, left_in(zero)), norm
 
 
 def scatters(log: WireLog) -> int:
@@ -221,6 +249,16 @@ def alone(
         optimizer.step()
         after.append(weights(model))
     return after
+
+
+def last_norm(ranks: int, began: Weights) -> Tensor:
+    """That of the gradient of stage 2's second update, which began with these weights."""
+    model = Layered()
+    model.load_state_dict(began)
+    for number in (2, 3):
+        for rank in range(ranks):
+            (share(model, rank, ranks, number, by_turns(rank, number)) / 2).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]).norm()
 
 
 def at_the_start() -> Weights:
