@@ -344,7 +344,9 @@ def _how(each: Standing) -> str:
 def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]) -> Finding | None:
     waiting = [each for each in stand if each.state == "waiting" and each.call and each.call.number]
     pages = [evidence.records[each.rank].page for each in waiting]
-    lost = any(page and page.state == "failed" for page in pages)  # the others were already gone
+    lost = any(page and page.state == "failed" for page in pages) or any(
+        evidence.records[each.rank].told for each in waiting
+    )  # the others were already gone
     if not waiting or not (lost or max(each.still_s for each in waiting) >= STILL_S):
         return None
     ranks = [each.rank for each in waiting]

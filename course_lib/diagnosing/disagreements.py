@@ -118,11 +118,11 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
         and each.rank in members(evidence, group)
         and _groups_at(evidence, _site(each.call)) <= {group}
     }
-    last = max(by_number)
+    for rank, call in aborted.items():  # in the last call from that line, or else in the last
+        there = [n for n, calls in by_number.items() if _site(call) in map(_site, calls.values())]
+        by_number[max(there or by_number)].setdefault(rank, call)
     for number in sorted(by_number):
         calls = by_number[number]
-        if number == last:
-            calls = calls | {rank: call for rank, call in aborted.items() if rank not in calls}
         meeting = Meeting(group, number, calls, evidence)
         if len(meeting.camps) > 1:
             return meeting

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from course_lib.diagnosing import HOW_TO_RECORD
 from course_lib.diagnosing.absences import absent, circle, ended, never_came
 from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
 from course_lib.diagnosing.evidence import Evidence
@@ -10,10 +11,6 @@ from course_lib.diagnosing.finding import Finding, at, named, the
 from course_lib.diagnosing.standing import STILL_S, Standing, standings
 from course_lib.diagnosing.stragglers import straggler
 
-HOW_TO_RECORD = (
-    "Record a launch: `course demo NAME --record FOLDER`, or a program of your own with the line"
-    " `import course_lib.record`, started by `COURSE_RECORD=FOLDER torchrun …`."
-)
 Cause = Callable[[Evidence, Sequence[Standing]], Finding | None]
 # Calls that do not fit come first: ranks that die of them die later, and not always the wrong one.
 CAUSES: tuple[Cause, ...] = (

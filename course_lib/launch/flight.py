@@ -158,6 +158,11 @@ def entries() -> list[dict[str, Any]]:
     return found
 
 
+def last_ns() -> int:
+    """When the last collective was called that `watch` has noted; 0 before."""
+    return _details[-1][0] if _details else 0
+
+
 def _dump(**asked: bool) -> list[dict[str, Any]]:
     from torch._C import _distributed_c10d as private
 

@@ -46,9 +46,6 @@ _BLOCKED = re.compile(r"(?P<lock>\d+): -> \S+ +\S+ +\S+ +(?P<pid>\d+) ")
 # File, line and function of each frame, the innermost first.
 _Key = tuple[tuple[str, int, str], ...]
 
-# What a process called to end itself, its exit code or what stands for it, and the caller.
-_Leaving = tuple[str, Any, FrameType]
-
 _recorder: _Recorder | None = None
 
 
@@ -119,13 +116,16 @@ def _follow_the_end() -> None:
     @wraps(old[2])
     def leave(code: Any = None) -> NoReturn:
         if _recorder and threading.current_thread() is threading.main_thread():
-            _recorder.leaving = (f"sys.exit({code!r})"[:200], code, sys._getframe(1))
+            called = f"called sys.exit({code!r})"[:200]
+            _recorder.leaving = (called, _key(sys._getframe(1)), time.time_ns())
         old[2](code)
 
     @wraps(old[3])
     def leave_now(status: int) -> NoReturn:
         if _recorder:
-            _recorder.leave((f"os._exit({status})", status, sys._getframe(1)))
+            called = f"os._exit({status})"
+            ended = {"reason": f"called {called}", "error": called if status else ""}
+            _recorder.close("failed" if status else "returned", _key(sys._getframe(1)), **ended)
         old[3](status)
 
     sys.excepthook, threading.excepthook, sys.exit = raised, thread_raised, leave
@@ -163,12 +163,13 @@ class _Recorder(threading.Thread):
         super().__init__(name="course_recorder", daemon=True)
         self.state, self.step = "joining", (0, 0)
         self.thread_error = ""
-        self.leaving: _Leaving | None = None
+        # What it called to leave, from where, and when, on the clock of `time.time_ns()`.
+        self.leaving: tuple[str, _Key, int] = ("", (), 0)
         self._folder, self._rank, self._world = folder, rank, world
         self._main = threading.main_thread().ident or 0
         self._launch = launch_name()
         self._writing = threading.RLock()  # a signal's handler may leave while the page is written
-        self._over = threading.Event()
+        self._over, self._written = threading.Event(), False  # no look comes, and no page, any more
         self._since: Counter[_Key] = Counter()
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
@@ -229,25 +230,25 @@ class _Recorder(threading.Thread):
         """Leave the last page as it is."""
         with self._writing:
             self._over.set()
+            self._written = True
 
     def close(self, state: str, key: _Key = (), **more: str) -> None:
         """Write the last page: nothing that happens later changes it."""
         with self._writing, contextlib.suppress(Exception):
-            if not self._over.is_set() and not self._told_to_end():
+            if not self._written and not self._told_to_end():
                 self._over.set()
                 self.state = state
                 self._write(None, key=key, **more)
+                self._written = True
 
-    def leave(self, how: _Leaving | None = None) -> None:
-        """The last page of a process that ends itself, with what it called to do so."""
-        if how := how or self.leaving:
-            words, code, frame = how
-            error = words if code else ""
-            self.close(
-                "failed" if code else "returned", _key(frame), error=error, reason=f"called {words}"
-            )
-        else:
-            self.close("returned")
+    def leave(self) -> None:
+        """The last page of a process that comes to its end, maybe by the sys.exit it called last.
+
+        Somebody may have caught that: what it called afterwards says so, and it is no failure.
+        """
+        words, key, at_ns = self.leaving
+        called = words if words and flight.last_ns() < at_ns else ""
+        self.close("returned", key if called else (), reason=called)
 
     def fail(self, error: BaseException) -> None:
         """Write where the exception was raised, and what it says."""
@@ -258,7 +259,7 @@ class _Recorder(threading.Thread):
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
         named = "".join(traceback.format_exception_only(error)).strip()
         with self._writing:
-            if self._over.is_set() or self._told_to_end():
+            if self._written or self._told_to_end():
                 return
             self._over.set()
             self.state = "failed"
@@ -268,6 +269,7 @@ class _Recorder(threading.Thread):
                 error=named[:_ERROR_CHARACTERS],
                 reason=explain(error)[:_ERROR_CHARACTERS],
             )
+            self._written = True
 
     def _look(self) -> None:
         if frame := sys._current_frames().get(self._main):
