@@ -18,11 +18,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from course_lib.diagnosing.judging import Diagnosis
 
-HOW_TO_RECORD = (
-    "Record a launch: `course demo NAME --record FOLDER`, or a program of your own with the line"
-    " `import course_lib.record`, started by `COURSE_RECORD=FOLDER torchrun …`."
-)
-
 
 def diagnose(folder: Path | str) -> Diagnosis:
     """What the records in the folder say. Raises OSError where the folder cannot be read."""

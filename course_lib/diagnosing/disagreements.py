@@ -118,9 +118,13 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
         and each.rank in members(evidence, group)
         and _groups_at(evidence, _site(each.call)) <= {group}
     }
-    for rank, call in aborted.items():  # in the last call from that line, or else in the last
-        there = [n for n, calls in by_number.items() if _site(call) in map(_site, calls.values())]
-        by_number[max(there or by_number)].setdefault(rank, call)
+    last = max(by_number)
+    for rank, call in aborted.items():
+        # In the last call, unless those who called from its line have gone on by one since.
+        before = by_number.get(last - 1, {})
+        there = rank not in before and _site(call) in map(_site, before.values())
+        at_last = _site(call) in map(_site, by_number[last].values())
+        by_number[last - 1 if there and not at_last else last].setdefault(rank, call)
     for number in sorted(by_number):
         calls = by_number[number]
         meeting = Meeting(group, number, calls, evidence)
@@ -265,7 +269,7 @@ def _other_root(meeting: Meeting, one: int, other: int) -> Finding | None:
         f"{call.name} of {call.operator or 'SUM'}"
         for call in (mine, theirs)
     ]  # fmt: skip
-    if words[0] == words[1]:
+    if words[0] == words[1] or min(mine.root, theirs.root) < 0:  # not known, as of the aborted
         return None
     sentence = _sides(meeting, one, other, *words)
     remedy = "Pass the same root (`src`, `dst`) and operator on every rank."

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from course_lib.diagnosing import HOW_TO_RECORD
 from course_lib.diagnosing.absences import absent, circle, ended, never_came
 from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
 from course_lib.diagnosing.evidence import Evidence
-from course_lib.diagnosing.finding import Finding, at, named, the
+from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, at, named, the
 from course_lib.diagnosing.standing import STILL_S, Standing, standings
 from course_lib.diagnosing.stragglers import straggler
 

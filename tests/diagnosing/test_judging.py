@@ -237,6 +237,22 @@ def test_an_aborted_rank_belongs_to_neither_side_where_both_called_at_its_line()
     assert found.sentence.startswith("Ranks 1 and 2 disagree")
 
 
+def test_of_an_aborted_rank_no_root_is_known():
+    aborted = Record(0, Page(0, 2), crash=(line(12), Line(TORCH, 1, "all_reduce")), fatal="Aborted")
+    page = waiting(*STEP, call(3, 10, root=0))
+    found = diagnose(Evidence((aborted, Record(1, page)))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+
+
+def test_an_aborted_rank_stays_in_the_call_from_its_line_when_another_went_on():
+    """A rank that sends more than the others receive is done, and dies in the next call."""
+    aborted = Record(0, Page(0, 2), crash=(line(12), Line(TORCH, 1, "alltoall")), fatal="Aborted")
+    went_on = waiting(*STEP, call(3, 12, "alltoall"), call(4, 10))
+    found = diagnose(Evidence((aborted, Record(1, went_on)))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+    assert found.sentence.startswith("Rank 0 received another number of bytes")
+
+
 def test_an_aborted_rank_is_in_the_group_in_which_others_called_at_its_line():
     groups = {"0": (0, 1, 2), "1": (0, 2)}
     c10d = Line(TORCH, 4287, "all_gather")

@@ -23,13 +23,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
     from course_lib import diagnosing
+    from course_lib.diagnosing.finding import HOW_TO_RECORD
 
     try:
         diagnosis = diagnosing.diagnose(arguments.folder)
     except OSError as error:
         raise Problem(
             f"{arguments.folder} cannot be read ({error.strerror}): give the folder of a record."
-            f" {diagnosing.HOW_TO_RECORD}"
+            f" {HOW_TO_RECORD}"
         ) from error
     wrong = diagnosis.finding.cause != "nothing"
     return Answer(diagnosis.report(), asdict(diagnosis), int(wrong)).say(arguments.json)
