@@ -1174,7 +1174,16 @@ figures.flight_records(
 #
 # We gave these records to the `torchfrtrace` of torch 2.13. It also reports number 3, but with the words "Culprit rank 1", since it takes rank 0's record as the right one. Here the bug is on rank 0. So read *where* the ranks differ, and decide yourself who is wrong. In exercise 16.13 you write a comparison that accuses only a minority.
 #
-# **5. All of it together.** `launch.run(…, record=FOLDER)`, `course demo NAME --record FOLDER`, or `COURSE_RECORD=FOLDER` under torchrun make each rank keep a page with its stack and its collectives. `course diagnose FOLDER` reads the pages, or the recorder's files, and answers in one sentence.
+# **5. All of it together.** With `launch.run(…, record=FOLDER)` or `course demo NAME --record FOLDER` each rank keeps a page with its stack and its collectives. `course diagnose FOLDER` reads the pages, or the recorder's files, and answers in one sentence.
+#
+# A program of your own needs one line, anywhere before it hangs, and the folder from outside:
+#
+# ```
+# import course_lib.record                                      # in train.py
+# COURSE_RECORD=here torchrun --nproc-per-node=3 train.py       # in the terminal
+# ```
+#
+# You may not edit the program? Then start it as `COURSE_RECORD=here torchrun --nproc-per-node=3 -m course_lib.record train.py`. The variable alone does nothing: Python must load something that reads it. Rank 0 prints where the pages go, or that nothing is recorded.
 #
 # Now a real hang. Three ranks train a model with FSDP2. In update 3, rank 2 waits for a batch that does not come.
 

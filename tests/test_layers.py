@@ -43,6 +43,7 @@ MAY_IMPORT = {
     "diagnosing": set(),
     "comparing": {"theory"},
     "launch": {"diagnosing"},
+    "record": {"launch"},
     "scratch": {"measure", "launch"},
     "rehearsal": {"theory", "measure"},
     "demos": {"scratch", "measure", "launch", "theory", "data", "mine", "comparing"},

@@ -12,12 +12,16 @@ from course_lib.problem import Problem
 
 @dataclass(frozen=True)
 class Entry:
-    """A tensor that one rank had; `terms` is the length of the sums that made each number."""
+    """A tensor that one rank had; `terms` is the length of the sums that made each number.
+
+    `times`: how often it arose, as in several micro-batches; the value is the first.
+    """
 
     kind: str
     name: str  # of the module or parameter
     value: Tensor
     terms: int
+    times: int = 1
 
     @property
     def key(self) -> tuple[str, str]:

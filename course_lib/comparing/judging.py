@@ -38,13 +38,18 @@ def compare(first: Path | str, second: Path | str) -> Compared:
     expected = _Expected()
     own_rows = _own_rows(reference[0], others)
     for key, entry in reference[0].items():
-        pieces = [rank[key].value for rank in others if key in rank]
+        found = [rank[key] for rank in others if key in rank]
+        pieces = [other.value for other in found]
         readings = list(right_readings(entry.kind, pieces, entry.value, own_rows)) if pieces else []
-        if readings:
-            judged.append(_judge(entry, pieces, readings, expected))
+        if readings and all(other.times == entry.times for other in found):
+            bias = reference[0].get(("weight", f"{entry.name}.bias"))
+            judged.append(_judge(entry, pieces, readings, expected, bias))
         else:
             why = f"of other shapes in {second}" if pieces else f"only in {first}"
-            missing.append(f"{' '.join(key)} ({why})")
+            if readings:
+                other = next(other for other in found if other.times != entry.times)
+                why = f"{entry.times} × in {first}, {other.times} × in {second}"
+            missing.append(f"{' '.join(key).strip()} ({why})")
     known = set().union(*others)
     missing += [f"{' '.join(key)} (only in {second})" for key in sorted(known - {*reference[0]})]
     if not judged:
@@ -83,7 +88,11 @@ def _own_rows(reference: Run, others: list[Run]) -> bool:
 
 
 def _judge(
-    entry: Entry, pieces: list[Tensor], readings: list[Reading], expected: _Expected
+    entry: Entry,
+    pieces: list[Tensor],
+    readings: list[Reading],
+    expected: _Expected,
+    bias: Entry | None,
 ) -> Judged:
     best = min(readings, key=lambda reading: relative(reading.whole, entry.value))
     measured = relative(best.whole, entry.value)
@@ -92,7 +101,8 @@ def _judge(
     if said != VERDICTS[0]:
         # What makes it agree, and much better than it does, is no accident.
         limit = min(ROUNDING_UP_TO * typical, measured / ROUNDING_UP_TO)
-        looks = explained(pieces, entry.value, limit)
+        added = bias.value if bias and entry.kind == "output" else None
+        looks = explained(pieces, entry.value, limit, added)
         said = VERDICTS[2] if looks else said
         looks = looks or _whose(pieces, entry.value, ROUNDING_UP_TO * typical)
     return Judged(

@@ -10,18 +10,24 @@ from course_lib.comparing.readings import Reading, cuts, joined, relative
 _MISSING = "an all-reduce is missing"
 
 
-def explained(pieces: list[Tensor], expected: Tensor, limit: float) -> str:
+def explained(
+    pieces: list[Tensor], expected: Tensor, limit: float, bias: Tensor | None = None
+) -> str:
     """What a difference looks like, in words; "" if like no known mistake.
 
-    `limit` is the largest difference that still counts as equal, relative to the largest number.
+    `limit` is the largest difference that still counts as equal, relative to the largest number;
+    `bias`: what is added to each row last, once.
     """
     for words, whole in _mistakes(pieces, expected):
         if relative(whole, expected) <= limit:
             return words
-    if any(piece.shape != expected.shape for piece in pieces):
+    ranks = len(pieces)
+    if ranks == 1 or any(piece.shape != expected.shape for piece in pieces):
         return ""
-    if _constant_row(pieces[0], expected, limit):
-        return "every row is off by the same vector: a bias is added once for each rank"
+    if bias is not None and bias.shape == expected.shape[-1:]:
+        once = expected.double() + (ranks - 1) * bias.double()
+        if all(relative(piece, once) <= limit for piece in pieces):
+            return "every row is off by the same vector: a bias is added once for each rank"
     if _constant_row(torch.stack(pieces).double().sum(0), expected, limit):
         return f"the sum over the ranks is right, but for a bias: {_MISSING}"
     return ""

@@ -1,11 +1,13 @@
 """Writes down one update: weights, outputs, loss and gradients, in the order they arise."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -21,8 +23,9 @@ def record(model: nn.Module, folder: Path | str) -> "Recording":
     """A context in which one forward and one backward pass of `model` are written to `folder`.
 
     Every rank calls it, and writes its own file. Inside, call `.loss(…)` with the loss. A module
-    that is called again, as in a second micro-batch, keeps its first tensors; gradients of weights
-    are those at the end. Raises Problem for a folder that has a record already.
+    that is called again, as in a second micro-batch, keeps its first tensors, which are compared
+    with those of a run that called it as often; gradients of weights are those at the end. Raises
+    Problem for a folder that has a record already.
     """
     return Recording(model, Path(folder))
 
@@ -36,7 +39,6 @@ class Recording:
         self.model, self.folder = model, folder
         self.entries: dict[tuple[str, str], Entry] = {}
         self.arrived: list[str] = []  # parameters, in the order of their gradients
-        self.backward = False
         self.outputs: list[Tensor] = []  # alive, so that no other tensor gets their ids
         self.hooks: list[Any] = []
         if (folder / f"rank{self.rank}.pt").exists():
@@ -77,7 +79,8 @@ class Recording:
 
     def _output(self, name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
         # A second forward pass, of activations that are recomputed, comes inside the backward pass.
-        if self.backward or not isinstance(output, Tensor):
+        backward = torch._C._current_graph_task_id() >= 0  # torch.utils.checkpoint asks it, too
+        if backward or not isinstance(output, Tensor):
             return
         if any(output is other for other in self.outputs):
             return  # a container's output is that of its last module
@@ -88,11 +91,12 @@ class Recording:
             hook(partial(self._gradient, name))
 
     def _gradient(self, name: str, gradient: Tensor) -> None:
-        self.backward = True
         self._keep("gradient of the output", name, gradient, gradient.shape[-1])
 
     def _keep(self, kind: str, name: str, value: Tensor, terms: int) -> None:
-        if (kind, name) not in self.entries:
+        if before := self.entries.get((kind, name)):
+            self.entries[kind, name] = replace(before, times=before.times + 1)
+        else:
             plain = value.full_tensor() if isinstance(value, DTensor) else value
             copy = plain.detach().cpu().clone()
             self.entries[kind, name] = Entry(kind, name, copy, max(1, terms))

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from course_lib.theory.compute.rounding import VERDICTS
+from course_lib.theory.compute.rounding import ROUNDING_UP_TO, VERDICTS
 
 _SHOWN = 6  # tensors in the table
 
@@ -68,7 +68,7 @@ class Compared:
             ratio = worst.measured / worst.typical
             how = f"within {ratio:.1g} times the typical rounding" if ratio else "to the last bit"
             left = f", {len(self.missing)} could not be compared" if self.missing else ""
-            return f"Rounding: all {count} tensors agree {how}{left}."
+            return f"Rounding: all {count} tensors agree {how}{left}.{self._hidden()}"
         assert self.diverging is not None
         where = self.diverging.title
         if self.verdict == VERDICTS[1]:
@@ -77,6 +77,18 @@ class Compared:
                 "Record both runs with more digits, fp32 or fp64: rounding shrinks, a bug stays."
             )
         return f"More than rounding: the first tensor that differs is the {where}."
+
+    def _hidden(self) -> str:
+        """What so few digits cannot show."""
+        coarse = [tensor for tensor in self.tensors if tensor.dtype not in ("fp32", "fp64")]
+        if not coarse:
+            return ""
+        worst = max(coarse, key=lambda tensor: tensor.typical)
+        least = ROUNDING_UP_TO * worst.typical
+        return (
+            f" In {worst.dtype} a bug hides that changes a tensor by less than {least:.0e} of its"
+            " largest number: record both in fp32 to see it."
+        )
 
     def _about(self) -> list[str]:
         tensor = self.diverging

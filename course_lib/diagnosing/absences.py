@@ -24,14 +24,20 @@ _WORKER_LINE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<n
 _PORT = re.compile(r"EADDRINUSE|[Aa]ddress already in use")
 _INTERFACE = re.compile(r"Unable to find address for: (?P<name>\S+)")  # gloo's words
 _SHARED = re.compile(r"/dev/shm|shared memory|Bus error|file </torch_", re.IGNORECASE)
+_ABORTED = "Aborted"  # faulthandler's word for SIGABRT
 _MEMORY = re.compile(
     r"OutOfMemory|out of memory|can't allocate memory|not enough memory|MemoryError", re.IGNORECASE
 )
 
 
+_STOPPED_S = 3.0  # a launcher ends the others sooner after one died
+
+
 def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     """A rank that raised, was killed or left by itself: the first that did."""
     dead = [each for each in stand if each.state == "ended"]
+    # gloo aborts who loses a peer: whoever ended in another way is the cause.
+    dead = [e for e in dead if evidence.records[e.rank].fatal != _ABORTED] or dead
     if not dead:
         return None
     first = min(dead, key=lambda each: _when(evidence.records[each.rank]))
@@ -42,7 +48,7 @@ def ended(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
         remedy = remedy.replace("; the other ranks only waited", "")
     line = _worker_line(record) or first.line
     # The page of a rank that was killed may be a quarter of a second old.
-    killed = not (record.page and record.page.state == "failed")
+    killed = not (record.page and record.page.state in ("failed", "returned"))
     place = f", last seen{at(line)}," if killed and line else at(line)
     others = _others(stand, same)
     if len(same) > 1 and what.startswith("was "):
@@ -105,8 +111,23 @@ def _death(record: Record) -> tuple[str, str, str]:
         return "error", what, f"{remedy[:1].upper()}{remedy[1:]}." if remedy else ""
     if error:
         return "error", f"raised {_first_line(error)}", "Mend that; the other ranks only waited."
+    if code is None and record.fatal:
+        return (
+            "killed", f"died of a fatal error ({record.fatal})",
+            "Look at the last lines that it printed.",
+        )  # fmt: skip
+    if code is None and record.behind_s >= _STOPPED_S:
+        return (
+            "killed", f"was stopped or killed {record.behind_s:.0f} s before the others",
+            "Look for a SIGSTOP, a debugger, a frozen container, and for the system's"
+            " out-of-memory killer (`dmesg | grep -i oom`).",
+        )  # fmt: skip
     if code is None:
-        return "killed", "was aborted", "Look at the last lines that it printed."
+        return (
+            "killed", "was killed, or left by an exit that Python does not see",
+            "torchrun prints its exit code: at -9 look for the system's out-of-memory killer"
+            " (`dmesg | grep -i oom`) and for a limit of the container.",
+        )  # fmt: skip
     if code == -9:
         return (
             "killed", "was killed by SIGKILL",
@@ -116,7 +137,7 @@ def _death(record: Record) -> tuple[str, str, str]:
     if code < 0:
         return "killed", f"was ended by signal {-code}", "Look at the last lines that it printed."
     return (
-        "left", f"ended with exit code {code}",
+        "left", reason or f"ended with exit code {code}",
         "Look at the last lines that it printed, and for a sys.exit.",
     )  # fmt: skip
 
@@ -181,9 +202,14 @@ def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     """Ranks that send or receive in a circle, each waiting for the next."""
     waits = waits_for(evidence, stand)
     ring = in_circle(waits)
+    locked = [rank for rank in ring if stand[rank].state == "locked"]
+    if locked:
+        return _held(stand, locked)
     messages = [rank for rank in ring if stand[rank].state == "message"]
     if not messages:
         return None
+    if tagged := _tags(evidence, stand, messages):
+        return tagged
     parts = [_does(stand[rank]) for rank in ring]
     sentence = f"{begins(ring)} wait for each other in a circle: {'; '.join(parts)}"
     remedy = (
@@ -192,6 +218,41 @@ def circle(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
     )
     lines = {rank: line for rank in ring if (line := stand[rank].line)}
     return Finding("circle", sentence, remedy, (), lines)
+
+
+def _held(stand: Sequence[Standing], locked: list[int]) -> Finding:
+    """A rank that holds a lock, and waits for those who wait for the lock."""
+    holder = stand[stand[locked[0]].peer]
+    waits = [rank for rank in locked if stand[rank].peer == holder.rank]
+    what = f"waits in {the(holder.call)}" if holder.call else "waits for them"
+    line = stand[waits[0]].line
+    sentence = (
+        f"{accused([holder.rank])} holds the lock for which {named(waits)}"
+        f" {verb(waits, 'waits', 'wait')}{at(line)}, and {what}{at(holder.line)}"
+    )
+    remedy = "Release a lock before the next collective: who waits for it cannot come there."
+    lines = {rank: each for rank in (holder.rank, *waits) if (each := stand[rank].line)}
+    return Finding("lock", sentence, remedy, (holder.rank,), lines)
+
+
+def _tags(evidence: Evidence, stand: Sequence[Standing], ranks: list[int]) -> Finding | None:
+    """A send and a receive that would meet, if they had one tag."""
+    for one in ranks:
+        other = stand[one].peer
+        if other not in ranks or stand[other].peer != one or stand[one].text != "send":
+            continue
+        pages = [evidence.records[rank].page for rank in (one, other)]
+        tags = [page.tag for page in pages if page]
+        if stand[other].text == "recv" and len(set(tags)) == 2:
+            sentence = (
+                f"{begins([one, other])} disagree, and nothing shows which is wrong: rank {one}"
+                f" sends to rank {other} with tag {tags[0]}{at(stand[one].line)}, which receives"
+                f" from rank {one} with tag {tags[1]}{at(stand[other].line)}"
+            )
+            remedy = "Give the send and its receive one tag."
+            lines = {rank: line for rank in (one, other) if (line := stand[rank].line)}
+            return Finding("tag", sentence, remedy, (), lines)
+    return None
 
 
 def _does(each: Standing) -> str:
@@ -256,7 +317,8 @@ def _in_its_own_code(
             " with `py-spy dump` on the worker, or with num_workers=0."
         )
         return Finding("loader", f"{accused([first])} {what}", remedy, (first,), _only(first, line))
-    what = f"has been{at(line)}{inside} for {each.still_s:.1f} s{others}"
+    thread = f" after a thread of it raised {_first_line(page.error)}" if page.error else ""
+    what = f"has been{at(line)}{inside} for {each.still_s:.1f} s{thread}{others}"
     remedy = f"Look at what rank {first} does there before it calls the collective."
     return Finding("stuck", f"{accused([first])} {what}", remedy, (first,), _only(first, line))
 
@@ -274,10 +336,17 @@ def _most_seen(page: Page) -> Line | None:
     return max(seen, key=lambda line: seen[line], default=None)
 
 
+def _how(each: Standing) -> str:
+    """ " (called sys.exit(0) at train.py:12)", where a rank has left by such a call."""
+    return f" ({each.text}{at(each.line)})" if each.text else ""
+
+
 def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]) -> Finding | None:
     waiting = [each for each in stand if each.state == "waiting" and each.call and each.call.number]
     pages = [evidence.records[each.rank].page for each in waiting]
-    lost = any(page and page.state == "failed" for page in pages)  # the others were already gone
+    lost = any(page and page.state == "failed" for page in pages) or any(
+        evidence.records[each.rank].told for each in waiting
+    )  # the others were already gone
     if not waiting or not (lost or max(each.still_s for each in waiting) >= STILL_S):
         return None
     ranks = [each.rank for each in waiting]
@@ -297,7 +366,8 @@ def _finished(evidence: Evidence, stand: Sequence[Standing], finished: list[int]
     blamed = finished if len(finished) < len(ranks) else []
     sentence = (
         f"{opening(blamed, finished, [*finished, *ranks])} {verb(finished, 'has', 'have')} finished"
-        f" without {the(call)}, in which {named(ranks)} still {verb(ranks, 'waits', 'wait')}"
+        f"{_how(stand[finished[0]])} without {the(call)}, in which {named(ranks)} still"
+        f" {verb(ranks, 'waits', 'wait')}"
         f"{at(call.where)}"
     )
     return Finding("finished early", sentence, remedy, tuple(blamed), lines)

@@ -17,7 +17,7 @@ from course_lib.diagnosing.finding import (
     verb,
 )
 from course_lib.diagnosing.page import Call, Line
-from course_lib.diagnosing.standing import Standing
+from course_lib.diagnosing.standing import Standing, crashed_call
 from course_lib.diagnosing.waits import in_circle, members, waits_for
 
 _SIZES = re.compile(r"data size doesn't match expected size|another number of bytes")
@@ -45,16 +45,24 @@ class Meeting:
     def camps(self) -> list[list[int]]:
         """The ranks whose calls fit together, the largest camp first."""
         found: dict[object, list[int]] = {}
+        known = all(call.root >= 0 for call in self.calls.values())
         for rank, call in self.calls.items():
-            found.setdefault(_signature(call), []).append(rank)
-        # Of an aborted rank only the line is known: it belongs to those who called there.
-        for rank, call in self.calls.items():
-            for key, ranks in list(found.items()):
-                if not call.number and rank not in ranks:
-                    same = any(_site(self.calls[other]) == _site(call) for other in ranks)
-                    if same and self.calls[ranks[0]].number:
-                        found.pop(_signature(call), None)
-                        found[key] = sorted({*ranks, rank})
+            more = (call.root, call.operator) if known else ()
+            found.setdefault((_signature(call), more), []).append(rank)
+        # Of an aborted rank only the line is known: it belongs to those who called there, and to
+        # neither side where both did.
+        for rank, call in [pair for pair in self.calls.items() if not pair[1].number]:
+            alone = next(key for key, ranks in found.items() if rank in ranks)
+            same = [
+                key
+                for key, ranks in found.items()
+                if any(self.calls[r].number and _site(self.calls[r]) == _site(call) for r in ranks)
+            ]
+            if same:
+                found[alone].remove(rank)
+                found = {key: ranks for key, ranks in found.items() if ranks}
+            if len(same) == 1:
+                found[same[0]].append(rank)
         for ranks in found.values():  # first those of whom most is known
             ranks.sort(key=lambda rank: (not self.calls[rank].number, rank))
         return sorted(found.values(), key=lambda ranks: (-len(ranks), ranks))
@@ -105,17 +113,30 @@ def _in_group(evidence: Evidence, stand: Sequence[Standing], group: str) -> Meet
     aborted = {
         each.rank: each.call
         for each in stand
-        if each.call and not each.call.number and each.rank in members(evidence, group)
+        if each.call
+        and not each.call.number
+        and each.rank in members(evidence, group)
+        and _groups_at(evidence, _site(each.call)) <= {group}
     }
     last = max(by_number)
+    for rank, call in aborted.items():
+        # In the last call, unless those who called from its line have gone on by one since.
+        before = by_number.get(last - 1, {})
+        there = rank not in before and _site(call) in map(_site, before.values())
+        at_last = _site(call) in map(_site, by_number[last].values())
+        by_number[last - 1 if there and not at_last else last].setdefault(rank, call)
     for number in sorted(by_number):
         calls = by_number[number]
-        if number == last:
-            calls = calls | {rank: call for rank, call in aborted.items() if rank not in calls}
         meeting = Meeting(group, number, calls, evidence)
         if len(meeting.camps) > 1:
             return meeting
     return None
+
+
+def _groups_at(evidence: Evidence, site: tuple[str, int] | None) -> set[str]:
+    """The groups in which ranks have called from there."""
+    pages = [record.page for record in evidence.records if record.page]
+    return {call.group for page in pages for call in page.calls if _site(call) == site}
 
 
 def _calls(record: Record, group: str) -> list[Call]:
@@ -178,7 +199,10 @@ def _extra(meeting: Meeting, one: int, other: int, call: Call) -> Finding:
         f"{_opening(meeting, side)} {verb(side, 'calls', 'call')} {call.name}{at(call.where)}, one"
         f" call more than {named(rest)}{late or which} {theirs.name}{at(theirs.where)}"
     )
-    remedy = "Call it on every rank or on none: a collective behind `if rank == 0:` hangs."
+    remedy = (
+        "Call it on every rank or on none, as a collective behind `if rank == 0:` hangs; or it left"
+        f" out {theirs.name}, as after an exception that was caught."
+    )
     return _found("extra", meeting, sentence, remedy, {one: call.where, other: theirs.where})
 
 
@@ -237,6 +261,21 @@ def _other_size(meeting: Meeting, one: int, other: int) -> Finding | None:
     return _found("size", meeting, sentence, remedy, {one: mine.where, other: theirs.where})
 
 
+def _other_root(meeting: Meeting, one: int, other: int) -> Finding | None:
+    """Another root, or another operator."""
+    mine, theirs = meeting.calls[one], meeting.calls[other]
+    words = [
+        f"{call.name} with root {call.root}" if mine.root != theirs.root else
+        f"{call.name} of {call.operator or 'SUM'}"
+        for call in (mine, theirs)
+    ]  # fmt: skip
+    if words[0] == words[1] or min(mine.root, theirs.root) < 0:  # not known, as of the aborted
+        return None
+    sentence = _sides(meeting, one, other, *words)
+    remedy = "Pass the same root (`src`, `dst`) and operator on every rank."
+    return _found("root", meeting, sentence, remedy, {one: mine.where, other: theirs.where})
+
+
 def _sides(meeting: Meeting, one: int, other: int, mine: str, theirs: str) -> str:
     side, rest = _two_sides(meeting, one)
     return (
@@ -249,12 +288,12 @@ def _sides(meeting: Meeting, one: int, other: int, mine: str, theirs: str) -> st
 def _two_sides(meeting: Meeting, one: int) -> tuple[list[int], list[int]]:
     """The odd ranks, or those who agree with `one`, and the others."""
     side = meeting.odd or next(camp for camp in meeting.camps if one in camp)
-    return side, [rank for rank in meeting.calls if rank not in side]
+    return side, sorted(rank for camp in meeting.camps for rank in camp if rank not in side)
 
 
 def _opening(meeting: Meeting, side: list[int]) -> str:
     """The beginning of the sentence, up to what that side does."""
-    return opening(meeting.odd, side, meeting.calls)
+    return opening(meeting.odd, side, [rank for camp in meeting.camps for rank in camp])
 
 
 def _found(
@@ -264,7 +303,9 @@ def _found(
     return Finding(cause, sentence, remedy, tuple(meeting.odd), known)
 
 
-_JUDGES: tuple[Judge, ...] = (_extra_before, _swapped, _extra_now, _other_kind, _other_size)
+_JUDGES: tuple[Judge, ...] = (
+    _extra_before, _swapped, _extra_now, _other_kind, _other_root, _other_size,
+)  # fmt: skip
 
 
 def _sites(record: Record, group: str) -> dict[int, tuple[str, int] | None]:
@@ -281,6 +322,7 @@ def sizes_said(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
         record.rank
         for record in evidence.records
         if _SIZES.search(record.log + (record.end.reason if record.end else "") + record.error)
+        or (record.end is None and crashed_call(record))  # which gloo aborts for little else
     ]
     if not ranks:
         return None

@@ -17,7 +17,8 @@ def no_source(_file: str, _line: int) -> str:
 def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = no_source) -> Call:
     """One entry as a Call. Raises KeyError, TypeError or ValueError for anything else.
 
-    `source` gives the text of a line. Keys: torch.distributed.flight_recorder, version 2.10.
+    `source` gives the text of a line. Keys: torch.distributed.flight_recorder, version 2.10; the
+    root and the operator are the course's own.
     """
     frames = tuple(
         Line(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
@@ -38,6 +39,8 @@ def call_of(entry: dict[str, Any], source: Callable[[str, int], str] = no_source
             Line(line.file, line.line, line.function, source(line.file, line.line).strip())
             for line in path
         ),
+        root=int(entry.get("root", -1)),
+        operator=str(entry.get("operator", "")),
     )
 
 

@@ -31,7 +31,9 @@ class End:
 class Record:
     """One rank: its page, its end as the launcher saw it, its last words; any may be missing.
 
-    crash: where its main thread was when the process was aborted, the innermost line last.
+    crash: where its main thread was when the process was aborted, the innermost line last, and
+    `fatal` why; told: whether its launcher told it to end; behind_s: by how much its page is older
+    than the newest one.
     """
 
     rank: int
@@ -39,6 +41,9 @@ class Record:
     end: End | None = None
     log: str = ""
     crash: tuple[Line, ...] = ()
+    fatal: str = ""
+    told: bool = False
+    behind_s: float = 0.0
 
     @property
     def error(self) -> str:

@@ -5,6 +5,11 @@ from dataclasses import dataclass, field
 
 from course_lib.diagnosing.page import Call, Line
 
+HOW_TO_RECORD = (
+    "Record a launch: `course demo NAME --record FOLDER`, or a program of your own with the line"
+    " `import course_lib.record`, started by `COURSE_RECORD=FOLDER torchrun …`."
+)
+
 
 @dataclass(frozen=True)
 class Finding:

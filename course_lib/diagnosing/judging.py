@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from course_lib.diagnosing.absences import absent, circle, ended, never_came
 from course_lib.diagnosing.disagreements import disagreement, other_group, sizes_said
 from course_lib.diagnosing.evidence import Evidence
-from course_lib.diagnosing.finding import Finding, at, named, the
+from course_lib.diagnosing.finding import HOW_TO_RECORD, Finding, at, named, the
 from course_lib.diagnosing.standing import STILL_S, Standing, standings
 from course_lib.diagnosing.stragglers import straggler
 
@@ -46,7 +46,7 @@ def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
         return Finding(
             "unknown",
             "Don't know: no rank left a page here",
-            "Record a launch: `course demo NAME --record FOLDER`, or COURSE_RECORD=FOLDER.",
+            HOW_TO_RECORD,
         )
     if stand and all(each.state == "returned" for each in stand):
         many = f"all {len(stand)} ranks have" if len(stand) > 1 else "the one rank has"
@@ -63,7 +63,7 @@ def _nothing(evidence: Evidence, stand: Sequence[Standing]) -> Finding:
         return Finding(
             "unknown",
             "Don't know: no rank had stood still for a second when the record ended",
-            "Allow more time (--timeout), or look whether one of the ranks was stopped by hand.",
+            "Let it hang for longer before you end it, or look whether a rank was ended by hand.",
         )
     calls = {(each.call.group, each.call.number) for each in stand if each.call}
     if len(calls) == 1 and all(each.state == "waiting" for each in stand):
@@ -89,6 +89,7 @@ def _line(each: Standing) -> str:
         "joining": "waits to begin",
         "waiting": f"is in {the(each.call)}" if each.call else "was aborted",
         "message": f"is in {each.text} with rank {each.peer}",
+        "locked": f"waits for a lock that rank {each.peer} holds",
         "unseen": "waits for something that is not recorded",
         "own": "is in its own code",
         "silent": "left no page",

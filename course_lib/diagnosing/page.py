@@ -3,6 +3,7 @@
 FOLDER/rank0.json, rank1.json, …   one page a rank, rewritten four times a second
 FOLDER/launch.json                 how each rank ended, by the process that started them
 FOLDER/rank0.log, …                the last lines that each rank printed
+FOLDER/rank0.crash, rank0.term, …  where it was when it died, or was told to end
 FOLDER/nccl_trace_rank_0, …        torch's own dumps, which are read as well
 """
 
@@ -34,8 +35,9 @@ class Line:
 
     @property
     def torch(self) -> bool:
-        """Whether it belongs to torch.distributed."""
-        return "/torch/distributed/" in self.file.replace("\\", "/")
+        """Whether it belongs to torch.distributed, or to what notes its messages."""
+        file = self.file.replace("\\", "/")
+        return "/torch/distributed/" in file or file.endswith("/course_lib/launch/flight.py")
 
     @property
     def loader(self) -> bool:
@@ -59,7 +61,8 @@ class Call:
 
     name: of torch's function, operation: what the backend did ("all_reduce" also for a
     reduce_scatter of gloo); over: this rank need not wait for it any more; at_s: seconds of the
-    rank's own clock since 1970; path: the program's own lines that led there, the innermost last.
+    rank's own clock since 1970; path: the program's own lines that led there, the innermost last;
+    root: as a rank of the group, -1 where it is not known; operator: "" for a sum.
     """
 
     group: str
@@ -71,6 +74,8 @@ class Call:
     over: bool = False
     at_s: float = 0.0
     path: tuple[Line, ...] = ()
+    root: int = -1
+    operator: str = ""
 
     @property
     def where(self) -> Line | None:
@@ -93,8 +98,10 @@ class Page:
     state: "joining", "running", "returned" or "failed"; launch: the same for all ranks that started
     together; still_s: for how long it has called no collective and ended no step; stack: where its
     main thread is, the innermost line last; since: samples of it in that time, all: in its life;
-    message, peer: "recv" and the rank it receives from just now, or "send"; "" and -1 for none;
-    groups: the ranks of each process group; error, reason: what it raised, and that in a sentence.
+    message, peer, tag: "recv", the rank it receives from just now and the tag, or "send"; "" and -1
+    for none; groups: the ranks of each process group; error, reason: what it raised, or one of its
+    threads while it runs, and that in a sentence; pid, locked_by: of its process, and of the one
+    that holds the file's lock for which it waits; 0 for none; hears: SIGTERM would leave a trace.
     """
 
     rank: int
@@ -109,6 +116,10 @@ class Page:
     reason: str = ""
     peer: int = -1
     message: str = ""
+    tag: int = 0
+    pid: int = 0
+    locked_by: int = 0
+    hears: bool = False
     stack: tuple[Line, ...] = ()
     since: tuple[Stack, ...] = ()
     all: tuple[Stack, ...] = ()

@@ -22,6 +22,7 @@ _LOG_CHARACTERS = 16_384
 _BEHIND_S = 1.0  # a page is written four times a second
 _PAGE = re.compile(r"rank(\d{1,6})\.json")
 _DUMP = re.compile(r".*(?:trace|rank)_?(\d{1,6})(?:\.pickle|\.pkl)?")
+_FATAL = re.compile(r"Fatal Python error: (.+)")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 
 
@@ -52,18 +53,27 @@ def read(folder: Path) -> Evidence:
     pages = {rank: _with_own_groups(page) for rank, page in pages.items()}
     ends = _ends(launch, notes)
     newest_s = max((page.at_s for page in pages.values()), default=0.0)
-    for rank, end in ends.items():
-        if rank in pages:
-            pages[rank] = _updated(pages[rank], end, newest_s)
+    behind_s = {rank: newest_s - page.at_s for rank, page in pages.items()}
+    terms = {rank: _text(folder / f"rank{rank}.term") for rank in pages}
+    for rank, page in pages.items():
+        end = ends.get(rank)
+        last = end.stack if end and end.time_up else crash_of(terms[rank])
+        pages[rank] = _updated(page, last, behind_s[rank])
     worlds = [page.world for page in pages.values()]
     count = max([*worlds, *(rank + 1 for rank in (*pages, *ends)), 0])
     texts = _texts(pages)
     records = []
     for rank in range(count):
-        crash = crash_of(_text(folder / f"rank{rank}.crash"))
+        dump = _text(folder / f"rank{rank}.crash")
+        crash, fatal = crash_of(dump), _FATAL.search(dump)
         crash = tuple(replace(line, text=texts.get((line.file, line.line), "")) for line in crash)
         log = _text(folder / f"rank{rank}.log")
-        records.append(Record(rank, pages.get(rank), ends.get(rank), log, crash))
+        records.append(
+            Record(
+                rank, pages.get(rank), ends.get(rank), log, crash, fatal[1] if fatal else "",
+                bool(terms.get(rank)), behind_s.get(rank, 0.0),
+            )
+        )  # fmt: skip
     return Evidence(tuple(records), tuple(notes))
 
 
@@ -127,17 +137,16 @@ def _with_own_groups(page: Page) -> Page:
     )
 
 
-def _updated(page: Page, end: End, newest_s: float) -> Page:
+def _updated(page: Page, last: tuple[Line, ...], behind_s: float) -> Page:
     """A page that stopped early: what holds Python's lock stops the page, not faulthandler."""
-    behind_s = newest_s - page.at_s
-    if not (end.time_up and end.stack and page.state == "running" and behind_s > _BEHIND_S):
+    if page.state != "running" or behind_s <= _BEHIND_S:
         return page
-    inside = any(line.torch for line in end.stack)
+    page = replace(page, still_s=page.still_s + behind_s)
+    if not last:
+        return page
+    inside = any(line.torch for line in last)
     calls = page.calls if inside else tuple(replace(call, over=True) for call in page.calls)
-    still_s = page.still_s + behind_s
-    return replace(
-        page, stack=end.stack, since=(), still_s=still_s, message="", peer=-1, calls=calls
-    )
+    return replace(page, stack=last, since=(), message="", peer=-1, calls=calls)
 
 
 def _texts(pages: dict[int, Page]) -> dict[tuple[str, int], str]:
@@ -202,6 +211,10 @@ def page_of(data: Any) -> Page:
         reason=str(data["reason"])[:_LOG_CHARACTERS],
         peer=int(data["peer"]),
         message=str(data["message"])[:40],
+        tag=int(data.get("tag", 0)),
+        pid=_whole(data.get("pid", 0)),
+        locked_by=_whole(data.get("locked_by", 0)),
+        hears=data.get("hears") is True,
         stack=_lines(data["stack"]),
         since=_stacks(data["since"]),
         all=_stacks(data["all"]),
@@ -260,6 +273,8 @@ def _call(value: Any) -> Call:
         over=value["over"] is True,
         at_s=float(value["at_s"]),
         path=_lines(value["path"]),
+        root=int(value.get("root", -1)),
+        operator=str(value.get("operator", ""))[:40],
     )
     if not abs(call.at_s) < 1e12:
         raise ValueError("its times are none")

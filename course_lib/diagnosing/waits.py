@@ -28,7 +28,7 @@ def waits_for(evidence: Evidence, stand: Sequence[Standing]) -> Waits:
 
 
 def _missing(evidence: Evidence, stand: Sequence[Standing], mine: Standing) -> tuple[int, ...]:
-    if mine.state == "message":
+    if mine.state in ("message", "locked"):
         return (mine.peer,) if 0 <= mine.peer < len(stand) else ()
     if mine.state == "unseen" and mine.text:
         same = {each.rank for each in stand if each.state == "unseen" and each.text == mine.text}

@@ -147,6 +147,7 @@ def _adopt() -> Rank:
 
     rank, world = dist.get_rank(), dist.get_world_size()
     adoption.check_environment(rank, world)
+    recorder.start(rank, world)
     device, backend = adoption.device_and_backend(dist.get_backend_config())
     return Rank(rank, world, adoption.local_rank(rank), device, backend)
 

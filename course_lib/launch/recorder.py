@@ -1,24 +1,31 @@
 """Keeps this rank's page while it runs, so that the last one is there however the rank ends.
 
-A thread looks at the main thread 50 times a second and writes the page four times a second. It is
-started by `group.init` where the environment names a folder, and costs nothing otherwise.
+A thread looks at the main thread 50 times a second and writes the page four times a second, and
+more often while that costs little, since a rank may die just after it has begun. It is
+started by `group.init`, and by `import course_lib.record` in a program of one's own, where the
+environment names a folder, and costs nothing otherwise.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import hashlib
 import json
 import linecache
 import os
+import re
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
+from functools import wraps
 from pathlib import Path
 from types import FrameType
+from typing import Any, NoReturn
 
 from course_lib.diagnosing.entries import call_of
 from course_lib.diagnosing.page import Call, Line, Page, Stack
@@ -28,11 +35,13 @@ from course_lib.launch.variables import ATTEMPT_VARIABLE, FOLDER_VARIABLE, STORE
 
 _LOOK_S = 0.02
 _LOOKS_A_PAGE = 12
+_PAGE_SHARE = 0.05  # of the time may go into earlier pages
 _STACKS = 12  # kept of the most frequent
 _DEPTH = 30  # lines of a stack
 _ERROR_CHARACTERS = 4000
-_C10D = "distributed_c10d.py"
-_MESSAGES = ("send", "recv", "isend", "irecv")
+_ENDING = (signal.SIGTERM, signal.SIGINT)  # by which a launcher tells its ranks to end
+_LOCKS = Path("/proc/locks")  # Linux: who holds a lock, and who waits for it
+_BLOCKED = re.compile(r"(?P<lock>\d+): -> \S+ +\S+ +\S+ +(?P<pid>\d+) ")
 
 # File, line and function of each frame, the innermost first.
 _Key = tuple[tuple[str, int, str], ...]
@@ -40,13 +49,19 @@ _Key = tuple[tuple[str, int, str], ...]
 _recorder: _Recorder | None = None
 
 
-def start(rank: int, world: int) -> None:
-    """Begin this rank's page, if a folder is named; to be called before it joins the others."""
+def start(rank: int = -1, world: int = 0) -> bool:
+    """Begin this rank's page, if a folder is named; whether one is.
+
+    Without `rank`, the process group says which it is, once there is one.
+    """
     global _recorder
     if (folder := os.environ.get(FOLDER_VARIABLE)) and _recorder is None:
         flight.switch_on()
+        flight.watch()
         _recorder = _Recorder(Path(folder), rank, world)
         _recorder.start()
+        _follow_the_end()
+    return bool(folder)
 
 
 def joined() -> None:
@@ -78,6 +93,62 @@ def returned() -> None:
         _recorder = None
 
 
+def _follow_the_end() -> None:
+    """Note every way in which Python ends a process, and leave it as it was otherwise."""
+    old = (sys.excepthook, threading.excepthook, sys.exit, os._exit)
+    if hasattr(old[0], "__wrapped__"):
+        return
+
+    @wraps(old[0])
+    def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if isinstance(error, KeyboardInterrupt) and _recorder:
+            _recorder.freeze()  # somebody ended it: the page says where it was before
+        failed(error)
+        old[0](kind, error, trace)
+
+    @wraps(old[1])
+    def thread_raised(failure: Any) -> None:
+        if _recorder and failure.exc_value is not None:
+            named = "".join(traceback.format_exception_only(failure.exc_value)).strip()
+            _recorder.thread_error = named[:_ERROR_CHARACTERS]
+        old[1](failure)
+
+    @wraps(old[2])
+    def leave(code: Any = None) -> NoReturn:
+        if _recorder and threading.current_thread() is threading.main_thread():
+            called = f"called sys.exit({code!r})"[:200]
+            _recorder.leaving = (called, _key(sys._getframe(1)), time.time_ns())
+        old[2](code)
+
+    @wraps(old[3])
+    def leave_now(status: int) -> NoReturn:
+        if _recorder:
+            called = f"os._exit({status})"
+            ended = {"reason": f"called {called}", "error": called if status else ""}
+            _recorder.close("failed" if status else "returned", _key(sys._getframe(1)), **ended)
+        old[3](status)
+
+    sys.excepthook, threading.excepthook, sys.exit = raised, thread_raised, leave
+    os._exit = leave_now
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_in_child)
+
+
+def _at_exit() -> None:
+    if _recorder:
+        _recorder.leave()
+
+
+def _in_child() -> None:
+    """A forked process is no rank: what it does and how it ends is not noted."""
+    global _recorder
+    if _recorder:
+        _recorder = None
+        faulthandler.disable()
+        for number in _ENDING:
+            faulthandler.unregister(number)
+
+
 def launch_name(store: str = "") -> str:
     """A name that the ranks of one launch, and of one attempt, have in common."""
     met = store or os.environ.get(STORE_VARIABLE) or os.environ.get("TORCHELASTIC_RUN_ID", "")
@@ -91,28 +162,60 @@ class _Recorder(threading.Thread):
     def __init__(self, folder: Path, rank: int, world: int) -> None:
         super().__init__(name="course_recorder", daemon=True)
         self.state, self.step = "joining", (0, 0)
+        self.thread_error = ""
+        # What it called to leave, from where, and when, on the clock of `time.time_ns()`.
+        self.leaving: tuple[str, _Key, int] = ("", (), 0)
         self._folder, self._rank, self._world = folder, rank, world
         self._main = threading.main_thread().ident or 0
         self._launch = launch_name()
-        self._writing = threading.Lock()
-        self._over = threading.Event()
+        self._writing = threading.RLock()  # a signal's handler may leave while the page is written
+        self._over, self._written = threading.Event(), False  # no look comes, and no page, any more
         self._since: Counter[_Key] = Counter()
         self._all: Counter[_Key] = Counter()
         self._called_s, self._step = 0.0, self.step
         self._moved_s = time.time()
+        self._told, self._heard = -1, signal.getsignal(signal.SIGTERM)
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
-            # What aborts the process leaves no time for a page; this needs no Python.
-            self._crash = open(folder / f"rank{rank}.crash", "w")  # noqa: SIM115
+        if rank >= 0:
+            self._open()
+
+    def _open(self) -> None:
+        """What ends the process from outside leaves no time for a page; this needs no Python."""
+        with contextlib.suppress(OSError):
+            mine = self._folder / f"rank{self._rank}"
+            mine.with_suffix(".json").unlink(missing_ok=True)  # of an earlier launch
+            self._crash = open(mine.with_suffix(".crash"), "w")  # noqa: SIM115
             faulthandler.enable(self._crash)
+            self._term = open(mine.with_suffix(".term"), "w")  # noqa: SIM115
+            self._told = self._term.fileno()
+            if hasattr(faulthandler, "register"):
+                for number in _ENDING:
+                    faulthandler.register(number, self._term, chain=True)
+
+    def _told_to_end(self) -> bool:
+        return self._told >= 0 and os.fstat(self._told).st_size > 0
+
+    def _met(self) -> bool:
+        """Learn from the process group which rank this is, once there is one: True that once."""
+        if self.state != "joining" or (place := flight.place()) is None:
+            return False
+        known, (self._rank, self._world) = self._rank, place
+        if known < 0:
+            self._open()
+        self.state = "running"
+        return True
 
     def run(self) -> None:
-        looks = 0
+        looks, written_s, took_s = 0, 0.0, 0.0
         while not self._over.is_set():
-            if looks % _LOOKS_A_PAGE == 0:
+            rests_s = time.monotonic() - written_s
+            if self._met() or looks % _LOOKS_A_PAGE == 0 or rests_s > took_s / _PAGE_SHARE:
+                start_s = time.thread_time()
                 with self._writing, contextlib.suppress(Exception):  # it must break nothing
                     if not self._over.is_set():
                         self._write(sys._current_frames().get(self._main))
+                written_s, took_s = time.monotonic(), time.thread_time() - start_s
             self._look()
             looks += 1
             self._over.wait(_LOOK_S)
@@ -123,31 +226,50 @@ class _Recorder(threading.Thread):
             self.state = state
             self._write(sys._current_frames().get(self._main))
 
-    def close(self, state: str) -> None:
+    def freeze(self) -> None:
+        """Leave the last page as it is."""
+        with self._writing:
+            self._over.set()
+            self._written = True
+
+    def close(self, state: str, key: _Key = (), **more: str) -> None:
         """Write the last page: nothing that happens later changes it."""
         with self._writing, contextlib.suppress(Exception):
-            self._over.set()
-            self.state = state
-            self._write(None)
+            if not self._written and not self._told_to_end():
+                self._over.set()
+                self.state = state
+                self._write(None, key=key, **more)
+                self._written = True
+
+    def leave(self) -> None:
+        """The last page of a process that comes to its end, maybe by the sys.exit it called last.
+
+        Somebody may have caught that: what it called afterwards says so, and it is no failure.
+        """
+        words, key, at_ns = self.leaving
+        called = words if words and flight.last_ns() < at_ns else ""
+        self.close("returned", key if called else (), reason=called)
 
     def fail(self, error: BaseException) -> None:
         """Write where the exception was raised, and what it says."""
+        walked = [
+            (frame.f_code.co_filename, number, frame.f_code.co_name)
+            for frame, number in traceback.walk_tb(error.__traceback__)
+        ]
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        lines = [number for _, number in traceback.walk_tb(error.__traceback__)]
         named = "".join(traceback.format_exception_only(error)).strip()
         with self._writing:
+            if self._written or self._told_to_end():
+                return
             self._over.set()
             self.state = "failed"
-            key = tuple(
-                (frame.f_code.co_filename, line, frame.f_code.co_name)
-                for frame, line in zip(frames[::-1], lines[::-1], strict=True)
-            )
             self._write(
                 frames[-1] if frames else None,
-                key=key,
+                key=tuple(walked[::-1]),
                 error=named[:_ERROR_CHARACTERS],
                 reason=explain(error)[:_ERROR_CHARACTERS],
             )
+            self._written = True
 
     def _look(self) -> None:
         if frame := sys._current_frames().get(self._main):
@@ -156,6 +278,8 @@ class _Recorder(threading.Thread):
             self._all[key] += 1
 
     def _write(self, frame: FrameType | None, key: _Key | None = None, **more: str) -> None:
+        if self._rank < 0 or (self.state == "running" and self._told_to_end()):
+            return
         calls = self._calls()
         now_s, called_s = time.time(), calls[-1].at_s if calls else 0.0
         if (called_s, self.step) != (self._called_s, self._step):
@@ -163,7 +287,8 @@ class _Recorder(threading.Thread):
             self._moved_s = called_s if called_s != self._called_s else now_s
             self._called_s, self._step = called_s, self.step
             self._since.clear()
-        message, peer = _message(frame)
+        message, peer, tag = flight.message(frame)
+        more.setdefault("error", self.thread_error)
         page = Page(
             rank=self._rank,
             world=self._world,
@@ -175,6 +300,10 @@ class _Recorder(threading.Thread):
             steps=self.step[1],
             message=message,
             peer=peer,
+            tag=tag,
+            pid=os.getpid(),
+            locked_by=_locked_by(os.getpid()),
+            hears=self._told >= 0 and signal.getsignal(signal.SIGTERM) == self._heard,
             stack=_lines(key if key is not None else _key(frame)),
             since=_stacks(self._since),
             all=_stacks(self._all),
@@ -187,7 +316,7 @@ class _Recorder(threading.Thread):
     def _calls(self) -> tuple[Call, ...]:
         if self.state == "joining":
             return ()  # asking earlier than the first collective would be too early for torch
-        entries = [entry for entry in flight.entries() if not entry.get("is_p2p")]
+        entries = [e for e in flight.entries() if not e.get("is_p2p")]
         return tuple(call_of(entry, linecache.getline) for entry in entries)
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
@@ -223,16 +352,14 @@ def _stacks(counted: Counter[_Key]) -> tuple[Stack, ...]:
     return tuple(Stack(count, _lines(key)) for key, count in counted.most_common(_STACKS))
 
 
-def _message(frame: FrameType | None) -> tuple[str, int]:
-    """ "recv" and the rank that the main thread receives from just now, or "send"; "" and -1."""
-    for _ in range(_DEPTH):
-        if frame is None:
-            break
-        name = frame.f_code.co_name
-        if name in _MESSAGES and frame.f_code.co_filename.endswith(_C10D):
-            names = ("dst", "group_dst") if name.endswith("send") else ("src", "group_src")
-            peers = (frame.f_locals.get(each) for each in names)
-            peer = next((each for each in peers if isinstance(each, int)), -1)
-            return name, peer
-        frame = frame.f_back
-    return "", -1
+def _locked_by(pid: int) -> int:
+    """The process that holds the lock of a file for which `pid` waits; 0 for none."""
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        text = _LOCKS.read_text()
+        for blocked in _BLOCKED.finditer(text):
+            if int(blocked["pid"]) == pid:
+                holder = next(
+                    li for li in text.splitlines() if li.startswith(f"{blocked['lock']}: ")
+                )
+                return int(holder.split()[4])
+    return 0

@@ -11,7 +11,7 @@ from course_lib.launch.running import RunningRank
 from course_lib.launch.variables import FOLDER_VARIABLE
 
 _LAST_LINES = 40
-_OURS = re.compile(r"rank\d+\.(json|log|crash|unfinished)|launch\.json")
+_OURS = re.compile(r"rank\d+\.(json|log|crash|term|unfinished)|launch\.json")
 
 
 def prepared(record: Path) -> dict[str, str]:
@@ -37,9 +37,9 @@ def write_ends(record: Path, folder: Folder, ranks: list[RunningRank], timeout_s
     }
     write_json(record / "launch.json", launch)
     for rank in ranks:
-        crash = record / f"rank{rank.rank}.crash"
-        if crash.exists() and not crash.stat().st_size:
-            crash.unlink()
+        for path in (record / f"rank{rank.rank}.{kind}" for kind in ("crash", "term")):
+            if path.exists() and not path.stat().st_size:
+                path.unlink()
         words = rank.output.last_lines(_LAST_LINES)
         if words:
             (record / f"rank{rank.rank}.log").write_text(words + os.linesep, encoding="utf-8")

@@ -153,6 +153,36 @@ def test_a_second_pass_is_not_recorded(tmp_path):
     assert torch.equal(entries["output", "first"].value, Small().first(torch.ones(2, 8)))
 
 
+def test_two_micro_batches_are_compared_only_where_both_runs_made_two(tmp_path):
+    """A positions' table has no rows of samples, so that its shape does not show it."""
+    for name, sizes in {"one": [32], "two": [16, 16], "again": [16, 16]}.items():
+        model = Small()
+        model.place = nn.Embedding(4, 8)
+        torch.manual_seed(1)
+        data = torch.randn(32, 8)
+        with comparing.record(model, tmp_path / name) as run:
+            for x in data.split(sizes[0]):
+                loss = (model(x) + model.place(torch.arange(4)).sum()).square().mean() / len(sizes)
+                run.loss(loss)
+                loss.backward()
+    compared = comparing.compare(tmp_path / "one", tmp_path / "two")
+    assert compared.verdict == "rounding"
+    assert "gradient of the weight" in {tensor.kind for tensor in compared.tensors}
+    assert "output place (1 × in" in " ".join(compared.missing)
+    assert comparing.compare(tmp_path / "two", tmp_path / "again").missing == ()
+
+
+def test_coarse_digits_say_what_they_hide(tmp_path, one):
+    def wide(model):
+        model.middle[0].eps = 1e-3
+
+    first = update(tmp_path / "first", dtype=torch.bfloat16)
+    report = comparing.compare(first, update(tmp_path / "other", wide, torch.bfloat16)).report()
+    assert "In bf16 a bug hides that changes a tensor by less than 6e-02" in report
+    assert "hides" not in comparing.compare(one, one).report()
+    assert comparing.compare(one, update(tmp_path / "fp32", wide)).verdict == "more than rounding"
+
+
 def test_nothing_is_left_of_the_recording(tmp_path):
     model = Small()
     with pytest.raises(ZeroDivisionError), comparing.record(model, tmp_path / "run"):

@@ -6,6 +6,7 @@ import torch
 from course_lib.comparing.mistakes import explained, wrong_ranks
 from course_lib.comparing.readings import HUGE, joined, relative, right_readings
 
+BIAS = torch.linspace(3, 5, 12)
 WHOLE = torch.arange(72.0).reshape(6, 12) + 1
 
 
@@ -81,17 +82,19 @@ MISTAKES = {
     "1/2 of what is expected": (WHOLE / 2).chunk(2, 1),
     "√2 times": [2**0.5 * part for part in WHOLE.chunk(2, 1)],
     "wrong sign": [-WHOLE, -WHOLE],
-    "every row is off by the same vector": [WHOLE + WHOLE[0]] * 2,
+    "every row is off by the same vector: a bias": [WHOLE + BIAS] * 2,
     "right, but for a bias": [0.25 * WHOLE + WHOLE[0], 0.75 * WHOLE + WHOLE[0]],
     "": [WHOLE, WHOLE**2],
+    "  ": [WHOLE + BIAS],  # of one process no reason is about ranks
+    "   ": [WHOLE + 2 * BIAS] * 2,  # by another vector than once more the bias
 }
 
 
 @pytest.mark.parametrize("words", MISTAKES)
 def test_known_mistakes_have_their_words(words):
-    found = explained(MISTAKES[words], WHOLE, 1e-4)
-    assert words in found
-    assert bool(words) == bool(found)
+    found = explained(MISTAKES[words], WHOLE, 1e-4, BIAS)
+    assert words.strip() in found
+    assert bool(words.strip()) == bool(found)
 
 
 def test_the_wrong_rank_is_named():

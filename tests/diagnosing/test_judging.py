@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from pages import RECORDS, call, evidence, line, sleeping, waiting, written
+from pages import RECORDS, TORCH, call, evidence, line, sleeping, waiting, written
 
 from course_lib.demos.faults.kinds import KINDS
 from course_lib.diagnosing.evidence import End, Evidence, Record
 from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.page import Page, Stack
+from course_lib.diagnosing.page import Line, Page, Stack
 from course_lib.diagnosing.reading import read
 
 # Of each kind: the cause, the accused of the three ranks, and the text of a line that is named.
@@ -136,9 +136,133 @@ def test_a_chain_of_groups_ends_at_the_rank_that_waits_for_nobody():
 
 
 def test_who_waits_for_a_receive_that_no_record_shows_is_not_accused():
-    """gloo records no messages: `work.wait()` may be one."""
-    asleep = sleeping(*STEP, stack=(line(99, "work.wait()"),))
+    """`work.wait()` for a receive that began before the recorder watched."""
+    inside = line(120, file="/home/me/course_lib/launch/flight.py")
+    asleep = sleeping(*STEP, stack=(line(99, "work.wait()"), replace(inside, function="wait")))
     assert judged(waiting(*STEP, call(3, 10)), asleep, waiting(*STEP, call(3, 10))).ranks == ()
+
+
+ROOTS = [replace(call(3, 10, "broadcast"), root=root) for root in (0, 1, 0)]
+LOCKED = {"still_s": 3.0, "stack": (line(20, "fcntl.flock(file, LOCK_EX)"),)}
+TALK = {"still_s": 3.0, "stack": (line(30),), "calls": tuple(STEP)}
+GONE = Page(1, 3, calls=tuple(STEP), hears=True, stack=(line(40, "risky()"),))
+LEFT = Page(1, 3, state="returned", reason="called os._exit(0)", stack=(line(50),))
+
+
+@pytest.mark.parametrize(
+    ("pages", "cause", "ranks", "words"),
+    [
+        ([waiting(*STEP, each) for each in ROOTS], "root", (1,), "broadcast with root 1 at"),
+        (
+            [waiting(*STEP, replace(each, root=-1)) for each in ROOTS],  # nothing is known of them
+            "unknown", (), "all ranks are in broadcast number 3",
+        ),
+        (
+            [waiting(*STEP, call(3, 10, root=0, operator=each)) for each in ("", "MAX", "")],
+            "root", (1,), "all_reduce of MAX at train.py:10 (in step) while ranks 0 and 2 call",
+        ),
+        (
+            [
+                Page(0, 3, message="send", peer=1, tag=2, **TALK),
+                Page(1, 3, message="recv", peer=0, tag=7, **TALK),
+                waiting(*STEP, call(3, 10)),
+            ],
+            "tag", (), "rank 0 sends to rank 1 with tag 2",
+        ),
+        (
+            [
+                waiting(*STEP, call(3, 10), pid=70),
+                Page(1, 3, pid=71, locked_by=70, **LOCKED),
+                Page(2, 3, pid=72, locked_by=70, **LOCKED),
+            ],
+            "lock", (0,), "it holds the lock for which ranks 1 and 2 wait at train.py:20",
+        ),
+        (
+            [waiting(*STEP, call(3, 10)), LEFT, waiting(*STEP, call(3, 10))],
+            "finished early", (1,), "it has finished (called os._exit(0) at train.py:50",
+        ),
+        (
+            [
+                waiting(*STEP, call(3, 10)),
+                sleeping(*STEP, error="OSError: disk is gone"),
+                waiting(*STEP, call(3, 10)),
+            ],
+            "stuck", (1,), "after a thread of it raised OSError: disk is gone",
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_page_says_beside_its_calls(pages, cause, ranks, words):
+    found = judged(*pages)
+    assert (found.cause, found.ranks) == (cause, ranks), found.sentence
+    assert words in found.sentence
+
+
+def test_who_was_not_told_to_end_was_dead_already():
+    """torchrun ends the other ranks when one has died; nothing else says that it has."""
+    others = [Record(rank, waiting(*STEP, call(3, 10)), told=True) for rank in (0, 2)]
+    for hears, behind_s, words in (
+        (True, 0.1, "was killed, or left by an exit that Python does not see, last seen at train"),
+        (True, 9.0, "was stopped or killed 9 s before the others"),
+        (False, 0.1, "Don't know"),  # it may have handled the signal itself
+    ):
+        gone = Record(1, replace(GONE, hears=hears), behind_s=behind_s)
+        found = diagnose(Evidence((others[0], gone, others[1]))).finding
+        assert words in found.sentence
+        assert found.ranks == ((1,) if hears else ())
+
+
+def test_who_was_gone_when_the_others_lost_a_peer_had_died():
+    error = "RuntimeError: Connection closed by peer [127.0.0.1]:5546"
+    lost = [waiting(*STEP, call(3, 10), state="failed", error=error, at_s=9.0)] * 2
+    for at_s, ranks in ((8.9, (1,)), (9.1, ())):
+        found = judged(lost[0], replace(GONE, at_s=at_s), lost[1])
+        assert found.ranks == ranks, found.sentence
+
+
+def test_a_barrier_that_no_record_shows_is_not_the_call_before_it():
+    error = "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 4000 ms"
+    stack = (line(12), Line(TORCH, 5435, "monitored_barrier"))
+    late = Page(0, 3, state="failed", error=error, stack=stack, calls=tuple(STEP), groups={"0": ()})
+    found = judged(late, sleeping(*STEP), late)
+    assert (found.cause, found.ranks, found.lines[1].line) == ("stuck", (1,), 99)
+
+
+def test_an_aborted_rank_belongs_to_neither_side_where_both_called_at_its_line():
+    sizes = [waiting(*STEP, call(3, 10, dtypes=(kind,))) for kind in ("Float", "Double")]
+    c10d = Line(TORCH, 3252, "all_reduce")
+    aborted = Record(0, Page(0, 3), crash=(line(10), c10d), fatal="Aborted")
+    records = (aborted, *(Record(rank, page) for rank, page in enumerate(sizes, 1)))
+    found = diagnose(Evidence(records)).finding
+    assert (found.cause, found.ranks) == ("size", ())
+    assert found.sentence.startswith("Ranks 1 and 2 disagree")
+
+
+def test_of_an_aborted_rank_no_root_is_known():
+    aborted = Record(0, Page(0, 2), crash=(line(12), Line(TORCH, 1, "all_reduce")), fatal="Aborted")
+    page = waiting(*STEP, call(3, 10, root=0))
+    found = diagnose(Evidence((aborted, Record(1, page)))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+
+
+def test_an_aborted_rank_stays_in_the_call_from_its_line_when_another_went_on():
+    """A rank that sends more than the others receive is done, and dies in the next call."""
+    aborted = Record(0, Page(0, 2), crash=(line(12), Line(TORCH, 1, "alltoall")), fatal="Aborted")
+    went_on = waiting(*STEP, call(3, 12, "alltoall"), call(4, 10))
+    found = diagnose(Evidence((aborted, Record(1, went_on)))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+    assert found.sentence.startswith("Rank 0 received another number of bytes")
+
+
+def test_an_aborted_rank_is_in_the_group_in_which_others_called_at_its_line():
+    groups = {"0": (0, 1, 2), "1": (0, 2)}
+    c10d = Line(TORCH, 4287, "all_gather")
+    aborted = Record(0, Page(0, 3, state="joining"), crash=(line(60), c10d), fatal="Aborted")
+    gathered = call(1, 60, "all_gather", group="1")
+    third = Page(2, 3, calls=(*STEP, gathered), groups=groups, still_s=3.0)
+    second = waiting(*STEP, call(3, 10), groups=groups)
+    found = diagnose(Evidence((aborted, Record(1, second), Record(2, third)))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+    assert found.sentence.startswith("Rank 0 received another number of bytes than expected at tra")
 
 
 def test_who_has_just_come_out_of_a_collective_is_not_accused():

@@ -122,14 +122,87 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_anything_starts(tmp_pat
         launch.run(lambda: None, record=tmp_path / "file")
 
 
-def test_the_peer_of_a_receive_is_read_from_its_frame() -> None:
-    def recv(tensor: object, src: int) -> object:
-        return sys._getframe()
+PLAIN = """
+import os, sys
+import torch
+import torch.distributed as dist
+{line}
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+if dist.get_rank() == 1:
+    {fault}
+dist.all_reduce(torch.ones(4))
+"""
+RECORD = "import course_lib.record"
 
-    code = recv.__code__.replace(co_filename="/torch/distributed/distributed_c10d.py")
-    recv.__code__ = code
-    assert recorder._message(recv(None, 3)) == ("recv", 3)  # type: ignore[arg-type]
-    assert recorder._message(None) == ("", -1)
+
+@pytest.mark.torch_internals
+@pytest.mark.parametrize(
+    ("fault", "line", "wrapped", "cause", "words"),
+    [
+        ("{}['x']", RECORD, [], "error", "it raised KeyError: 'x' at train.py:9"),
+        ("sys.exit(0)", "", ["-m", "course_lib.record"], "finished early", "called sys.exit(0)"),
+    ],
+)
+def test_a_program_that_knows_nothing_of_the_course_is_recorded_by_one_line(
+    fault: str, line: str, wrapped: list[str], cause: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(PLAIN.format(line=line, fault=fault))
+    done = torchrun(tmp_path, *wrapped, COURSE_RECORD=str(tmp_path / "record"))
+    assert f"recording into {tmp_path / 'record'}" in done.stderr
+    found = diagnosing.diagnose(tmp_path / "record").finding
+    assert (found.cause, found.ranks) == (cause, (1,)), found.sentence
+    assert words in found.sentence
+
+
+def torchrun(folder: Path, *wrapped: str, **more: str) -> "subprocess.CompletedProcess[str]":
+    command = [*launch.private_torchrun(folder, 3), *wrapped, str(folder / "train.py")]
+    environment = launch.outer_environment() | {"OMP_NUM_THREADS": "1"} | more
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_it_is_said_where_nothing_is_recorded() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "COURSE_RECORD"}
+    done = subprocess.run(
+        [sys.executable, "-c", RECORD], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == (
+        "course_lib.record: nothing is recorded: start it with COURSE_RECORD=FOLDER\n"
+    )
+
+
+@pytest.mark.torch_internals
+def test_what_torch_does_not_record_is_noted() -> None:
+    """Roots, operators, and the peer and tag of a receive that is waited for."""
+
+    def inside() -> list[object]:
+        import torch
+        import torch.distributed as dist
+
+        from course_lib.launch import flight
+
+        flight.switch_on()
+        flight.watch()
+        flight.watch()  # once is enough
+        dist.broadcast(torch.ones(1), 1)
+        dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX)
+        other = 1 - dist.get_rank()
+        sent = dist.isend(torch.ones(1), other, tag=5)
+        got = dist.irecv(torch.ones(1), other, tag=5)
+        known = [flight._messages[got], flight.message(None)]
+        got.wait()
+        sent.wait()
+        entries = [entry for entry in flight.entries() if not entry["is_p2p"]]
+        return [*known, *((e["root"], e["operator"], e["frames"][0]["name"]) for e in entries)]
+
+    assert launch.run(inside)[0] == [
+        ("recv", 1, 5),
+        ("", -1, 0),
+        (1, "", "broadcast"),
+        (0, "MAX", "all_reduce"),
+    ]
 
 
 def test_what_is_recorded_costs_little(tmp_path: Path) -> None:

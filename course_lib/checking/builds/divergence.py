@@ -143,7 +143,7 @@ def _recorded(odd: int) -> list[dict[str, Any]]:
     # As many bytes of another type: gloo adds them up without a word, and no rank waits.
     kind = torch.int32 if dist.get_rank() == odd else torch.float32
     dist.all_reduce(torch.ones(4, dtype=kind))
-    return flight.entries(lines=False)
+    return flight.entries()
 
 
 def _real(parts: SimpleNamespace) -> None:

@@ -12,7 +12,10 @@ ABOUT = "say which rank of a recorded launch is the cause, and where"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Which record."""
-    about = "what `course demo NAME --record FOLDER`, or torch's flight recorder, has left"
+    about = (
+        "what `course demo NAME --record FOLDER`, a program with `import course_lib.record` under"
+        " COURSE_RECORD=FOLDER, or torch's flight recorder has left"
+    )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help=about)
     add_json_option(parser)
 
@@ -20,12 +23,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """One sentence, and a line for each rank; 1 when something is wrong, or not known."""
     from course_lib import diagnosing
+    from course_lib.diagnosing.finding import HOW_TO_RECORD
 
     try:
         diagnosis = diagnosing.diagnose(arguments.folder)
     except OSError as error:
         raise Problem(
-            f"{arguments.folder} cannot be read ({error.strerror}): give the folder of a record"
+            f"{arguments.folder} cannot be read ({error.strerror}): give the folder of a record."
+            f" {HOW_TO_RECORD}"
         ) from error
     wrong = diagnosis.finding.cause != "nothing"
     return Answer(diagnosis.report(), asdict(diagnosis), int(wrong)).say(arguments.json)

@@ -1,0 +1,41 @@
+"""One line makes a program of your own leave a record for `course diagnose`:
+
+    import course_lib.record     # anywhere in train.py, the earlier the better
+
+    COURSE_RECORD=here torchrun --nproc-per-node=3 train.py
+    COURSE_RECORD=here torchrun --nproc-per-node=3 -m course_lib.record train.py    # or without it
+
+Each rank then keeps a page in the folder `here`. It is said where nothing is recorded.
+"""
+
+import os
+import runpy
+import sys
+
+from course_lib.launch import recorder
+from course_lib.launch.variables import FOLDER_VARIABLE
+
+
+def begin() -> None:
+    """Begin this process's page, and say on rank 0 where it is, or why there is none."""
+    rank = int(os.environ.get("RANK", -1))
+    recorded = recorder.start(rank, int(os.environ.get("WORLD_SIZE", 0)))
+    if rank <= 0:
+        folder = os.environ.get(FOLDER_VARIABLE, "")
+        said = (
+            f"recording into {folder}: `course diagnose {folder}` reads it"
+            if recorded
+            else f"nothing is recorded: start it with {FOLDER_VARIABLE}=FOLDER"
+        )
+        print(f"course_lib.record: {said}", file=sys.stderr, flush=True)
+
+
+begin()
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        raise SystemExit(
+            "python -m course_lib.record needs a program: add train.py and its options"
+        )
+    del sys.argv[0]
+    sys.path[0] = os.path.dirname(os.path.abspath(sys.argv[0]))
+    runpy.run_path(sys.argv[0], run_name="__main__")
