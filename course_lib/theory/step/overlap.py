@@ -61,8 +61,4 @@ class Hideable:
 
 def _least(one: Any, other: Any) -> Any:
     """The smaller of two numbers; of two of numpy's arrays place by place."""
-    if isinstance(one, (int, float)):
-        return min(one, other)
-    import numpy
-
-    return numpy.minimum(one, other)
+    return min(one, other) if isinstance(one, (int, float)) else one.clip(None, other)
