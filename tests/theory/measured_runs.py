@@ -89,7 +89,7 @@ def job(run: Run, framework: str | None = None) -> Job:
 
 def shape(inputs: dict[str, Any]) -> TransformerShape:
     if "model" in inputs:
-        return MODELS[inputs["model"]]
+        return replace(MODELS[inputs["model"]], **inputs.get("changed", {}))
     given = inputs["shape"]
     sizes = {name: given[name] for name in ("layers", "hidden", "heads", "vocab")}
     if given["arch"] == "gpt":
@@ -116,7 +116,8 @@ def recipe(inputs: dict[str, Any]) -> Recipe:
         names = ("parameters", "gradients", "optimizer", "master_copy")
         states = Recipe(**{name: inputs[name] for name in names if name in inputs})
     dropout = inputs.get("dropout", False)
-    return replace(states, attention=inputs["attention"], recompute=recompute, dropout=dropout)
+    more = {"dropout": dropout, "recompute_layers": inputs.get("recompute_layers")}
+    return replace(states, attention=inputs["attention"], recompute=recompute, **more)
 
 
 def layout(run: Run) -> Layout:
@@ -203,6 +204,8 @@ def predicted_step(run: Run, layer_efficiency: float | None = None) -> float:
     guess = Assumptions(layer_efficiency=layer_efficiency)
     if run.framework:
         guess = framework_assumptions(run.framework, guess)
+    if "attention_kernel" in run.inputs:  # as its source names it
+        guess = replace(guess, attention_kernel=run.inputs["attention_kernel"])
     step = step_time(job(run), guess)
     return step.total_s if run.unit == "s" else step.tokens_per_s_per_gpu
 
