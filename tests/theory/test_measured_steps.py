@@ -1,7 +1,6 @@
 """Step times that other people measured, as this library predicts them: see measured_runs.py."""
 
 import statistics
-
 from pathlib import Path
 
 from measured_runs import SLOW, job, runs, speed_error
