@@ -1,5 +1,7 @@
 """Build 9.11: units that are gathered, freed and reduced, and when each of that happens."""
 
+import gc
+import weakref
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -90,7 +92,11 @@ def _life(kind: Any, group: Any) -> dict[str, Any]:
     from course_lib.checking.builds.on_rank.traffic import followed_traffic
     from course_lib.scratch import wire
 
-    unit = kind(_parameters(), torch.device("cpu"), group, torch.float32)
+    given = _parameters()
+    alive = [weakref.ref(parameter) for parameter in given.values()]
+    unit = kind(given, torch.device("cpu"), group, torch.float32)
+    given.clear()
+    gc.collect()
     for name in ("shard", "whole"):
         if getattr(unit, name, None) is None:
             return {"missing": name}
@@ -101,6 +107,7 @@ def _life(kind: Any, group: Any) -> dict[str, Any]:
         "fp32": unit.shard.dtype == torch.float32,
         "gradient": unit.gradient,
         "shape": tuple(unit.whole.shape),
+        "parameters": any(one() is not None for one in alive),
         "bytes": [_bytes(unit)],
     }
     ranks = dist.get_world_size(group)
@@ -202,6 +209,8 @@ def _expect_shard(found: dict[str, Any], rank: int, ranks: int, where: str) -> N
             f"{where}: the shard keeps {found['shard bytes']} bytes alive, expected "
             f"{parts[rank].nbytes}: it is a view of something larger"
         )
+    if found["parameters"]:
+        raise Wrong(f"{where}: the unit keeps the parameters that it was given, whole")
     if not found["fp32"]:
         raise Wrong(f"{where}: the shard is not in fp32")
     if found["gradient"] is not None:
@@ -281,8 +290,12 @@ def _reductions(kind: Any, group: Any) -> dict[str, Any]:
     place = dist.get_rank(group)
     unit = kind(_parameters(), torch.device("cpu"), group, torch.bfloat16)
     found: dict[str, Any] = {"added": [], "waits": 0, "kept": [], "parts": [], "storages": []}
-    found["changed"] = False
     unit.finish_reduction()
+    one = kind({"": torch.nn.Parameter(torch.ones(12))}, torch.device("cpu"), group, torch.float32)
+    alone = torch.ones(12)  # as long as its vector, which needs no padding
+    for gradient in (alone, torch.ones(12)):
+        one.add_gradients([gradient])
+    found["changed"] = not alone.equal(torch.ones(12))
     for numbers in ((0, 1), (2,)):
         for number in numbers:
             given = _gradients_of(place, number)

@@ -56,6 +56,7 @@ class _Seen:
     kept: bool
     to: list[int]  # how many ranks further each message goes
     size_bytes: int
+    collectives: list[str]  # torch's own that were called
 
 
 def _on_rank(function: Any, gathers: bool, cases: Sequence[_Case]) -> list[_Seen]:
@@ -73,8 +74,19 @@ def _on_rank(function: Any, gathers: bool, cases: Sequence[_Case]) -> list[_Seen
             given = case.total(peers.ranks).tensor_split(peers.ranks)[peers.rank].clone()
             rows = (case.rows,) if case.rows % peers.ranks else ()
         before, sent = given.clone(), list[tuple[int, int]]()
+        collectives: list[str] = []
 
-        def heard(operator: Any, args: Any, *_: Any, sent: Any = sent, peers: Any = peers) -> None:
+        def heard(
+            operator: Any,
+            args: Any,
+            *_: Any,
+            sent: Any = sent,
+            peers: Any = peers,
+            collectives: Any = collectives,
+        ) -> None:
+            name = str(operator).removeprefix("c10d.")
+            if name != str(operator) and not name.startswith(("send", "recv")):
+                collectives.append(name.partition("_")[0].partition(".")[0])
             if str(operator).startswith("c10d.send"):
                 size = sum(tensor.nbytes for tensor in args[0])
                 sent.append(((args[2] - peers.rank) % peers.ranks, size))
@@ -82,7 +94,7 @@ def _on_rank(function: Any, gathers: bool, cases: Sequence[_Case]) -> list[_Seen
         with Listener(heard), in_case(case.words()):
             result = function(given, peers, *rows)
         to, sizes = [one for one, _ in sent], [size for _, size in sent]
-        found.append(_Seen(result, given.equal(before), to, sum(sizes)))
+        found.append(_Seen(result, given.equal(before), to, sum(sizes), collectives))
     return found
 
 
@@ -117,6 +129,8 @@ def _expect(found: list[tuple[str, _Seen]], case: _Case, gathers: bool) -> None:
             raise Wrong(f"{what} is {seen.result.dtype}, expected that of `{given}`")
         if not seen.kept:
             raise Wrong(f"{name}: `{given}` has changed: add to a copy of it")
+        if seen.collectives:
+            raise Wrong(f"{name}: calls torch's {seen.collectives[0]}: write it from messages")
     ways = [set(seen.to) for _, seen in found]
     if not set.union(*ways) <= {1} and not set.union(*ways) <= {ranks - 1}:
         raise Wrong(

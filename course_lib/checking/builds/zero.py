@@ -177,7 +177,7 @@ def _clipping(parts: SimpleNamespace) -> None:
     whole = work.gradient_parts(ranks)
     norm = torch.cat(whole).norm()
     size = _unit_bytes(work.unit_sizes(), ranks)
-    for rank, (name, clips) in enumerate(each_rank(outcomes)):
+    for rank, (name, (clips, stays_zero)) in enumerate(each_rank(outcomes)):
         for limit, found in zip(_LIMITS, clips, strict=True):
             given = torch.tensor(found.norm) if isinstance(found.norm, float) else found.norm
             expect_tensor(
@@ -205,7 +205,7 @@ def _clipping(parts: SimpleNamespace) -> None:
                 others=others,
                 tolerance=1e-4,
             )
-            if "all-gather" in found.wire.sent():
+            if found.wire.sent().get("all-gather", (0, 0))[1] > ranks * _SQUARES:
                 raise Wrong(f"{name}: `clip` gathers gradients, where one number is enough")
             sent = found.wire.sent()
             if sent.get("all-reduce", (0, 0))[1] > _SQUARES or sent["reduce-scatter"][1] != size:
@@ -213,6 +213,10 @@ def _clipping(parts: SimpleNamespace) -> None:
                     f"{name}: `clip` sends more than what `reduce` does and a few numbers: "
                     "squares of parts add up"
                 )
+        if not stays_zero:
+            raise Wrong(
+                f"{name}: `clip` changes a gradient of zeros: its norm, 0, is below every limit"
+            )
 
 
 def _stage_2(parts: SimpleNamespace) -> None:

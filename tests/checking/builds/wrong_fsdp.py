@@ -397,9 +397,33 @@ class _Lists(_Flat):
             self.shard.grad, self.reduction = part, None
 
 
+class _KeepsAll(_Flat):
+    """Beside the shard, all parameters."""
+
+    def __init__(self, parameters, *given):
+        super().__init__(parameters, *given)
+        self.parameters = dict(parameters)
+
+
+def _takes_the_first(self, gradients):
+    """A single gradient that fits is the vector itself."""
+    if self.gradient is None and len(gradients) == 1 and gradients[0].numel() == self.size:
+        self.gradient = gradients[0].float().flatten()
+    elif len(gradients) == 1:
+        self.gradient += gradients[0].flatten()
+    else:
+        _Flat.add_gradients(self, gradients)
+
+
 _UNIT, _STEP, _AHEAD, _ACCUMULATED = (f"step {n} of 4.*" for n in (1, 2, 3, 4))
 RIGHT = [("another form", _with(_flat())), ("torch's own calls", _with(_named(_Lists)))]
 WRONG = [
+    ("the parameters as well", _with(_named(_KeepsAll)), _UNIT + "keeps the parameters"),
+    (
+        "a gradient as the sum",
+        _with(_flat(add_gradients=_takes_the_first)),
+        _STEP + "has changed the gradients",
+    ),
     (
         "shards of unequal length",
         _with(_flat(cut=_unequal)),

@@ -35,6 +35,12 @@ def begins_with_its_own_part(whole, peers):
     return _scatter(whole, peers, shift=1)
 
 
+def by_torch(whole, peers):
+    total = whole.clone()
+    dist.all_reduce(total, group=peers.group)
+    return total.tensor_split(peers.ranks)[peers.rank]
+
+
 def waits_for_the_next(whole, peers):
     """Everybody receives first, from the wrong side: nothing moves."""
     n, rank = peers.ranks, peers.rank
@@ -174,6 +180,7 @@ def _with(scatter=ring_reduce_scatter, gather=ring_all_gather):
 
 _BEFORE = "step 1 of 3.*"
 WRONG = [
+    ("torch's own", _with(by_torch), "step 1 of 3.*calls torch's allreduce"),
     ("the mean", _with(mean), _BEFORE + "1/2 of what is expected: the mean over ranks"),
     ("adds into its argument", _with(changes_its_input), _BEFORE + "`whole` has changed"),
     ("directly", _with(directly), _BEFORE + "on 3 ranks, .*ranks further: in a ring"),

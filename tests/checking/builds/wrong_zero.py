@@ -105,7 +105,7 @@ def total_clip(zero, limit):
     dist.all_reduce(squares)
     norm = squares.sum().sqrt()
     for part in parts:
-        part *= min(1.0, limit / float(norm))
+        part *= min(1.0, limit / max(float(norm), 1e-6))
     return float(norm)
 
 
@@ -325,6 +325,39 @@ class NoGradient(Zero):
             unit.publish()
 
 
+class LeavesOut(Unit):
+    """The zeros of parameters without a gradient are laid behind all others."""
+
+    def reduce(self):
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad.zeros = True
+        grads = [p.grad for p in self.parameters]
+        grads.sort(key=lambda grad: hasattr(grad, "zeros"))
+        piece = wire.reduce_scatter(flatten(grads, self.ranks))
+        self.gradient = piece if self.gradient is None else self.gradient + piece
+        for parameter in self.parameters:
+            parameter.grad = None
+
+
+def norms_of_ranks(zero, limit):
+    """One number from each rank, gathered."""
+    zero.reduce()
+    own = torch.cat([unit.gradient for unit in zero.order]).norm()
+    norm = wire.all_gather(own.reshape(1)).norm()
+    for unit in zero.order:
+        unit.gradient *= (limit / norm).clamp(max=1)
+    return norm
+
+
+def divides_by_zero(zero, limit):
+    norm = norms_of_ranks(zero, float("inf"))
+    for unit in zero.order:
+        unit.gradient *= norm.clamp(max=limit) / norm
+    return norm
+
+
 def own_norm(zero, limit):
     zero.reduce()
     norm = torch.cat([unit.gradient for unit in zero.units.values()]).norm()
@@ -461,8 +494,13 @@ def _answer(unit=Unit, zero=Zero, clip=total_clip):
 
 
 _1, _2, _3, _4 = (f"step {number} of 4.*" for number in range(1, 5))
-RIGHT = [("adds up in place", _answer())]
+RIGHT = [
+    ("adds up in place", _answer()),
+    ("gathers a norm from each rank", _answer(clip=norms_of_ranks)),
+]
 WRONG = [
+    ("zeros behind all others", _answer(LeavesOut), _1 + "`gradient` after `reduce` number 2"),
+    ("norm 0", _answer(clip=divides_by_zero), _3 + "changes a gradient of zeros"),
     (
         "parts of unequal length",
         _answer(NotPadded),

@@ -80,9 +80,15 @@ def numbers(rank: int, number: int) -> list[Tensor]:
 
 
 def made(rank: int, number: int) -> list[Tensor | None]:
-    """The gradients of a rank; rank 1 makes one in its second backward pass, none in its third."""
+    """The gradients of a rank.
+
+    In the second backward pass rank 1 makes one and rank 2 the other; rank 1 none in its third.
+    """
     first, second = numbers(rank, number)
-    return [None if (rank, number) == (1, 2) else first, None if rank == 1 and number else second]
+    return [
+        None if (rank, number) in ((1, 2), (2, 1)) else first,
+        None if rank == 1 and number else second,
+    ]
 
 
 def flat(tensors: Sequence[Tensor | None], ranks: int) -> Tensor:
@@ -164,8 +170,8 @@ class Clipped:
     wire: WireLog
 
 
-def clipped(zero_class: Any, clip: Any, limits: Sequence[float]) -> list[Clipped]:
-    """One backward pass for each limit, clipped to it."""
+def clipped(zero_class: Any, clip: Any, limits: Sequence[float]) -> tuple[list[Clipped], bool]:
+    """One backward pass for each limit, clipped to it; whether zeros stay zeros."""
     rank, ranks, found = dist.get_rank(), dist.get_world_size(), []
     for limit in limits:
         model = Layered()
@@ -175,7 +181,10 @@ def clipped(zero_class: Any, clip: Any, limits: Sequence[float]) -> list[Clipped
             norm = clip(zero, limit)
         own = torch.cat([unit.gradient for unit in zero.units.values()])
         found.append(Clipped(norm, own, log))
-    return found
+    zero = zero_class(model := Layered(), model.layers, ADAM, stage=1)
+    (0 * share(model, rank, ranks, 0, (True, True))).backward()
+    clip(zero, limits[0])
+    return found, all(bool((unit.gradient == 0).all()) for unit in zero.units.values())
 
 
 @dataclass(frozen=True)
@@ -203,13 +212,15 @@ def stage_2(zero_class: Any, clip: Any) -> tuple[list[Reduced], Found, Any]:
         left = sum(p.grad is not None for p in model.parameters())
         passes.append(Reduced(counts[-1], scatters(log), left))
         if number % 2:
-            with log_wire() as log:
-                logs.append(log)
+            with log_wire() as clipping:
                 norm = clip(zero, 1e9)
+            with log_wire() as log:
                 zero.step()
+            again = [call for call in clipping.calls if call.operation == "reduce-scatter"]
+            logs.append(WireLog(again + log.calls))
             after.append(weights(model))
     calls = [call for log in logs[-3:] for call in log.calls]
-    last = WireLog([call for call in calls if call.operation != "all-reduce"])  # of `clip`
+    last = WireLog(calls)
     states = ledger(model, zero.optimizer)["optimizer"]
     return passes, Found(after, states, last, left_in(zero)), norm
 
