@@ -318,9 +318,19 @@ def _in_its_own_code(
         )
         return Finding("loader", f"{accused([first])} {what}", remedy, (first,), _only(first, line))
     thread = f" after a thread of it raised {_first_line(page.error)}" if page.error else ""
-    what = f"has been{at(line)}{inside} for {each.still_s:.1f} s{thread}{others}"
-    remedy = f"Look at what rank {first} does there before it calls the collective."
-    return Finding("stuck", f"{accused([first])} {what}", remedy, (first,), _only(first, line))
+    same = [
+        rank
+        for rank in own
+        if rank == first or (stand[rank].line == each.line and stand[rank].still_s >= STILL_S)
+    ]
+    what = (
+        f"{verb(same, 'has', 'have')} been{at(line)}{inside} for {each.still_s:.1f} s"
+        f"{thread}{others}"
+    )
+    does = verb(same, "does there before it calls", "do there before they call")
+    remedy = f"Look at what {named(same)} {does} the collective."
+    lines = _only(first, line)
+    return Finding("stuck", f"{accused(same)} {what}", remedy, tuple(same), lines)
 
 
 def _only(rank: int, line: Line | None) -> dict[int, Line]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from course_lib.diagnosing.evidence import Evidence, Record
 from course_lib.diagnosing.finding import (
     Finding,
+    accused,
     at,
     begins,
     elements,
@@ -29,6 +30,12 @@ _EQUAL_SIZES = (
 )  # fmt: skip
 SAME = (
     "every rank must call the same collectives, in the same order, with the same shapes and types"
+)
+
+SHAPE = "Look at the tensor's shape and type: a last batch that is smaller, or a cast."
+OTHER_LINE = (
+    "The calls come from different lines: look for a condition, or for a loop of another length,"
+    " by which some ranks make a call that the others do not."
 )
 
 
@@ -174,12 +181,17 @@ def _extra_before(meeting: Meeting, one: int, other: int) -> Finding | None:
     start = next((n for n in sorted(mine) if n in others and mine[n] != others[n]), 0)
     if not start or start >= meeting.number:
         return None
-    if any(mine.get(n + 1) != others[n] for n in range(start, meeting.number) if n in others):
+    known = set(others.values())
+    more = 1
+    while start + more < meeting.number and mine.get(start + more) not in known:
+        more += 1  # as a forward pass that broadcasts several buffers
+    late = range(start, meeting.number + 1 - more)
+    if any(mine.get(n + more) != others[n] for n in late if n in others):
         return None
     call = _call(meeting.evidence.records[one], meeting.group, start)
     if call is None or call.where is None:
         return None
-    return _extra(meeting, one, other, call)
+    return _extra(meeting, one, other, call, more)
 
 
 def _extra_now(meeting: Meeting, one: int, other: int) -> Finding | None:
@@ -190,14 +202,15 @@ def _extra_now(meeting: Meeting, one: int, other: int) -> Finding | None:
     return _extra(meeting, one, other, mine)
 
 
-def _extra(meeting: Meeting, one: int, other: int, call: Call) -> Finding:
+def _extra(meeting: Meeting, one: int, other: int, call: Call, more: int = 1) -> Finding:
     mine, theirs = meeting.calls[one], meeting.calls[other]
     side, rest = _two_sides(meeting, one)
     which = verb(rest, ", which calls", ", which call")
     late = "" if call is mine else f", so that now {the(mine)}{at(mine.where)} meets"
     sentence = (
-        f"{_opening(meeting, side)} {verb(side, 'calls', 'call')} {call.name}{at(call.where)}, one"
-        f" call more than {named(rest)}{late or which} {theirs.name}{at(theirs.where)}"
+        f"{_opening(meeting, side)} {verb(side, 'calls', 'call')} {call.name}{at(call.where)},"
+        f" {'one call' if more == 1 else f'{more} calls'} more than {named(rest)}{late or which}"
+        f" {theirs.name}{at(theirs.where)}"
     )
     remedy = (
         "Call it on every rank or on none, as a collective behind `if rank == 0:` hangs; or it left"
@@ -257,7 +270,8 @@ def _other_size(meeting: Meeting, one: int, other: int) -> Finding | None:
     mine, theirs = meeting.calls[one], meeting.calls[other]
     words = [f"{call.name} of {size(call) or 'another size'}" for call in (mine, theirs)]
     sentence = _sides(meeting, one, other, *words)
-    remedy = "Look at the tensor's shape and type: a last batch that is smaller, or a cast."
+    elsewhere = _site(mine) and _site(theirs) and _site(mine) != _site(theirs)
+    remedy = OTHER_LINE if elsewhere else SHAPE
     return _found("size", meeting, sentence, remedy, {one: mine.where, other: theirs.where})
 
 
@@ -322,17 +336,38 @@ def sizes_said(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:
         record.rank
         for record in evidence.records
         if _SIZES.search(record.log + (record.end.reason if record.end else "") + record.error)
-        or (record.end is None and crashed_call(record))  # which gloo aborts for little else
+        # which gloo aborts for little else
+        or (record.end is None and (crashed_call(record) or record.outside))
     ]
     if not ranks:
         return None
     lines = {rank: line for rank in ranks if (line := stand[rank].line)}
+    if _others_agree(evidence, stand, ranks):
+        sentence = (
+            f"{accused(ranks)} received another number of bytes than expected"
+            f"{at(lines.get(ranks[0]))}, where all the others pass the same size"
+        )
+        return Finding("size", sentence, SHAPE, tuple(ranks), lines)
     sentence = (
         f"{begins(ranks)} received another number of bytes than expected"
         f"{at(next(iter(lines.values()), None))}, and nothing shows whose call is wrong"
     )
     remedy = f"Start it with check_collectives=True, or without async_op, to see who: {SAME}."
     return Finding("size", sentence, remedy, (), lines)
+
+
+def _others_agree(evidence: Evidence, stand: Sequence[Standing], ranks: list[int]) -> bool:
+    """Whether one rank was aborted in the gather in which all others pass the same size."""
+    mine = crashed_call(evidence.records[ranks[0]])
+    others = [each.call for each in stand if each.rank not in ranks and each.call]
+    return (
+        len(ranks) == 1
+        and mine is not None
+        and len(others) == len(stand) - 1 > 1
+        and len({(call.group, call.number, call.sizes, call.dtypes) for call in others}) == 1
+        and all(call.number and _site(call) == _site(mine) for call in others)
+        and mine.operation == others[0].name == "all_gather"
+    )
 
 
 def other_group(evidence: Evidence, stand: Sequence[Standing]) -> Finding | None:

@@ -31,9 +31,9 @@ class End:
 class Record:
     """One rank: its page, its end as the launcher saw it, its last words; any may be missing.
 
-    crash: where its main thread was when the process was aborted, the innermost line last, and
-    `fatal` why; told: whether its launcher told it to end; behind_s: by how much its page is older
-    than the newest one.
+    crash: where its main thread was when the process was aborted, the innermost line last, `fatal`
+    why, and `outside` whether a thread without Python did it, as gloo's; told: whether its launcher
+    told it to end; behind_s: by how much its page is older than the newest one.
     """
 
     rank: int
@@ -42,6 +42,7 @@ class Record:
     log: str = ""
     crash: tuple[Line, ...] = ()
     fatal: str = ""
+    outside: bool = False
     told: bool = False
     behind_s: float = 0.0
 

@@ -71,7 +71,7 @@ def read(folder: Path) -> Evidence:
         records.append(
             Record(
                 rank, pages.get(rank), ends.get(rank), log, crash, fatal[1] if fatal else "",
-                bool(terms.get(rank)), behind_s.get(rank, 0.0),
+                aborted_outside(dump), bool(terms.get(rank)), behind_s.get(rank, 0.0),
             )
         )  # fmt: skip
     return Evidence(tuple(records), tuple(notes))
@@ -171,6 +171,11 @@ def crash_of(dump: str) -> tuple[Line, ...]:
         if any(line.own for line in lines):
             threads.append(tuple(lines[::-1]))
     return threads[-1] if threads else ()
+
+
+def aborted_outside(dump: str) -> bool:
+    """Whether faulthandler saw an abort, and no thread of Python was the current one."""
+    return "Fatal Python error: Aborted" in dump and "Current thread" not in dump
 
 
 def _ends(launch: dict[str, Any], notes: list[str]) -> dict[int, End]:

@@ -57,7 +57,9 @@ def _standing(record: Record, holders: Mapping[int, int], gone_s: float) -> Stan
         return Standing(rank, "joining", line=line, text=page.error, still_s=page.still_s)
     if record.crash and (end is None or (end.exit_code or 0) < 0):
         call = crashed_call(record)
-        followed = FOLLOWED.search(f"{end.reason if end else ''} {record.log}")
+        said = f"{end.reason if end else ''} {record.log}"
+        # gloo aborts who receives too much, from a thread of its own, and torchrun keeps no log.
+        followed = (end is None and record.outside) or FOLLOWED.search(said)
         state = "waiting" if call else "unseen" if followed else "ended"
         return Standing(rank, state, call=call, line=line)
     call = pending(page)

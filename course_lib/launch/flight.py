@@ -36,6 +36,7 @@ _DEPTH = 30  # frames in which a wait is looked for
 _details: deque[tuple[int, int, dict[str, Any]]] = deque(maxlen=int(_CALLS))
 # Of each send or receive that somebody may wait for: its kind, the other rank, its tag.
 _messages: MutableMapping[Any, tuple[str, int, int]] = WeakKeyDictionary()
+_messaged_s = [0.0]
 
 
 def switch_on() -> None:
@@ -108,6 +109,7 @@ def _message(original: Callable[..., Any]) -> Callable[..., Any]:
 
             group, _, *rest = args
             peer = get_process_group_ranks(group)[rest[0]] if name != "recv_anysource" else -1
+            _messaged_s[0] = time.time()
             _messages[work] = (name.partition("_")[0], peer, int(rest[-1]))
         return work
 
@@ -120,6 +122,11 @@ def _waited(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(work, *args, **kwargs)
 
     return wait
+
+
+def messaged_s() -> float:
+    """When the last send or receive was started; 0 without one."""
+    return _messaged_s[0]
 
 
 def message(frame: FrameType | None) -> tuple[str, int, int]:

@@ -281,7 +281,8 @@ class _Recorder(threading.Thread):
         if self._rank < 0 or (self.state == "running" and self._told_to_end()):
             return
         calls = self._calls()
-        now_s, called_s = time.time(), calls[-1].at_s if calls else 0.0
+        now_s = time.time()
+        called_s = max(calls[-1].at_s if calls else 0.0, flight.messaged_s())
         if (called_s, self.step) != (self._called_s, self._step):
             # Of a call the time is known; torch's first dump may come seconds after it.
             self._moved_s = called_s if called_s != self._called_s else now_s

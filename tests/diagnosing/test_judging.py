@@ -442,3 +442,57 @@ def test_one_call_too_many_at_the_end():
     assert "which ranks 0 and 1, who have finished, did not" in found.sentence
     found = judged(done[0], waiting(*STEP, call(3, 20, "barrier")))
     assert (found.cause, found.ranks) == ("finished early", ())
+
+
+def test_ranks_at_one_line_of_their_own_are_accused_together():
+    pages = (sleeping(*STEP), sleeping(*STEP), waiting(*STEP, call(3, 10)))
+    found = judged(*pages)
+    assert (found.cause, found.ranks) == ("stuck", (0, 1))
+    assert found.sentence.startswith("Ranks 0 and 1 are the cause: they have been at train.py:99")
+    apart = judged(sleeping(*STEP, at=98, still_s=2.0), *pages[1:])
+    assert apart.ranks == (1,)
+
+
+def test_who_was_aborted_by_a_thread_of_gloo_is_not_accused_without_a_log():
+    crash = (line(7, "work.wait()"),)
+    aborted = [
+        Record(rank, Page(rank, 3), crash=crash, fatal="Aborted", outside=True) for rank in (0, 1)
+    ]
+    found = diagnose(Evidence((*aborted, Record(2, waiting(*STEP, call(3, 7)))))).finding
+    assert (found.cause, found.ranks) == ("size", ())
+    by_python = [replace(record, outside=False) for record in aborted[:1]]
+    pages = [Record(rank, waiting(*STEP, call(3, 7))) for rank in (1, 2)]
+    assert diagnose(Evidence((*by_python, *pages))).finding.ranks == (0,)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "accused"), [(((4,), (4,)), (2,)), (((4,), (5,)), ()), (((4,),), ())]
+)
+def test_aborted_in_a_gather_in_which_all_others_agree(sizes, accused):
+    crash = (line(9), Line(TORCH, 4287, "all_gather"))
+    others = [
+        Record(rank, waiting(*STEP, call(3, 9, "all_gather", sizes=(size,)), rank=rank))
+        for rank, size in enumerate(sizes)
+    ]
+    rank = len(others)
+    aborted = Record(rank, Page(rank, rank + 1), crash=crash, fatal="Aborted", outside=True)
+    found = diagnose(Evidence((*others, aborted))).finding
+    assert (found.cause, found.ranks) == ("size", accused)
+
+
+@pytest.mark.parametrize(("at", "words"), [(10, "a last batch"), (20, "different lines")])
+def test_another_size_from_another_line_is_another_call(at, words):
+    odd = waiting(*STEP, call(3, at, sizes=((1,),)))
+    found = judged(odd, *(waiting(*STEP, call(3, 10)) for _ in range(2)))
+    assert (found.cause, found.ranks) == ("size", (0,))
+    assert words in found.remedy
+
+
+def test_two_calls_too_many_are_found_where_they_began():
+    """DDP broadcasts buffers before a forward pass: rank 0 evaluates alone."""
+    buffers = [call(number, 10, "broadcast") for number in (3, 4)]
+    others = [waiting(*STEP, *buffers, call(5, 10)) for _ in range(2)]
+    alone = [call(number, 77, "broadcast") for number in (3, 4)]
+    found = judged(waiting(*STEP, *alone, call(5, 10, "broadcast")), *others)
+    assert (found.cause, found.ranks, found.lines[0].line) == ("extra", (0,), 77)
+    assert "2 calls more than ranks 1 and 2" in found.sentence

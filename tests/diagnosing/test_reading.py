@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pages import RECORDS, written
 
 from course_lib.diagnosing.judging import diagnose
-from course_lib.diagnosing.reading import crash_of, page_of, read
+from course_lib.diagnosing.reading import aborted_outside, crash_of, page_of, read
 
 PAGE = RECORDS["hang"]["rank0.json"]
 
@@ -196,3 +196,10 @@ def test_bytes_that_were_changed(tmp_path):
                 data[rng.randrange(len(data))] = rng.randrange(256)
             path.write_bytes(data)
         assert diagnose(read(folder)).report()
+
+
+def test_whether_a_thread_without_python_aborted():
+    dump = 'Fatal Python error: Aborted\n\n{} 0x01 (most recent call first):\n  File "a.py", line 1'
+    assert aborted_outside(dump.format("Thread"))
+    assert not aborted_outside(dump.format("Current thread"))
+    assert not aborted_outside("")

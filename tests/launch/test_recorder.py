@@ -205,6 +205,25 @@ def test_what_torch_does_not_record_is_noted() -> None:
     ]
 
 
+def test_a_rank_that_sends_and_receives_does_not_stand_still(tmp_path: Path) -> None:
+    def still_s(folder: str) -> float:
+        import torch
+        import torch.distributed as dist
+
+        from course_lib.launch import flight
+
+        flight.switch_on()
+        flight.watch()
+        rank = dist.get_rank()
+        ours = recorder._Recorder(Path(folder), 8 + rank, 10)
+        time.sleep(2.0)
+        (dist.recv if rank else dist.send)(torch.ones(1), 1 - rank)
+        ours.note("running")
+        return float(json.loads((Path(folder) / f"rank{8 + rank}.json").read_text())["still_s"])
+
+    assert max(launch.run(still_s, str(tmp_path))) < 1.9
+
+
 def test_what_is_recorded_costs_little(tmp_path: Path) -> None:
     """A page takes milliseconds, four times a second."""
 
