@@ -1051,7 +1051,7 @@ def accumulate_ddp(
 
     Every rank has its own window, all with the same number of micro-batches. DDP exchanges the gradients
     once in the window; without `no_sync`, in every micro-batch. After the window it exchanges
-    again, as before. Returns the mean loss over all ranks.
+    again, as before, and the model is in the mode that it was in. Returns the mean loss over all ranks.
     """
     ...
 

@@ -192,8 +192,8 @@ def _added(parts: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 
 def _on_rank(
     function: Any, calls: Sequence[bool], micro_batches: int = 3
-) -> list[tuple[Any, Any, list[int], bool, list[str]]]:
-    """For each `no_sync`: loss, gradients, bytes exchanged, whether DDP exchanges again, passes."""
+) -> list[tuple[Any, Any, list[int], str, list[str]]]:
+    """For each `no_sync`: loss, gradients, bytes exchanged, what is not as before, passes."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -209,9 +209,18 @@ def _on_rank(
         # With its graph it would be no answer that can be sent.
         graph = getattr(loss, "requires_grad", False)
         loss = loss.detach().requires_grad_() if graph else loss
-        again = bool(ddp.require_backward_grad_sync)
-        results.append((loss, _taken(model), log.bucket_bytes, again, passes))
+        results.append((loss, _taken(model), log.bucket_bytes, _changed(ddp), passes))
     return results
+
+
+def _changed(ddp: Any) -> str:
+    """What is not as it was before the window, in words."""
+    if not ddp.require_backward_grad_sync:
+        return (
+            "DDP still does not exchange: `require_backward_grad_sync` is False, so ranks drift "
+            "apart from here on"
+        )
+    return "" if ddp.training and ddp.module.training else "the model is in eval mode"
 
 
 def _two_ranks(parts: SimpleNamespace) -> None:
@@ -247,11 +256,8 @@ def _expect_of_one_process(outcomes: Sequence[Outcome], micro_batches: int = 3) 
     for name, results in each_rank(outcomes):
         if not all(exchanged for _, _, exchanged, *_ in results):
             raise Wrong(f"{name}: DDP exchanges no gradients in the whole window")
-        if not all(again for *_, again, _ in results):
-            raise Wrong(
-                f"{name}: after the window DDP still does not exchange: "
-                "`require_backward_grad_sync` is False, so ranks drift apart from here on"
-            )
+        if changed := next((words for *_, words, _ in results if words), ""):
+            raise Wrong(f"{name}: after the window {changed}")
         for *_, passes in results:
             _expect_in_turn(passes, micro_batches, f"{name}: ")
     for call in range(len(outcomes[0].value)):

@@ -225,6 +225,10 @@ def stays_quiet(model, window, no_sync=True):
     return loss
 
 
+def left_in_eval_mode(model, window, no_sync=True):
+    return _ddp(model.eval(), window, no_sync)
+
+
 def _with(one=accumulate, ranks=accumulate_ddp):
     one.__name__, ranks.__name__ = "accumulate", "accumulate_ddp"
     return [one, ranks]
@@ -250,6 +254,7 @@ WRONG = [
     ("never exchanges", _with(ranks=always_quiet), _THIRD + "DDP exchanges no gradients"),
     ("257 tokens are 256", _with(ranks=counts_in_bf16), _THIRD + "a count of tokens in bf16"),
     ("quiet ever after", _with(ranks=stays_quiet), _THIRD + "after the window DDP still does not"),
+    ("eval mode", _with(ranks=left_in_eval_mode), _THIRD + "after the window the model is in eval"),
     ("exchanges first", _with(ranks=exchanges_first), _THIRD + "is not that of rank 0"),
     ("skips padding", _with(ranks=skips_padding), _THIRD + "another number of bytes"),
     ("around backward only", _with(ranks=around_backward_only), _FOURTH + "no_sync=True.*3 times"),
