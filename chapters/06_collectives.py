@@ -1305,7 +1305,7 @@ from course_lib.scratch.collectives.peers import Peers
 def tree_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
     """The sum over ranks, on every rank: up the tree to rank 0, and down again.
 
-    `tensor` stays as it is.
+    `tensor` stays as it is, and so does what earlier calls have returned.
     """
     ...
 
