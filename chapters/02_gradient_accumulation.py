@@ -1050,8 +1050,8 @@ def accumulate_ddp(
     """`accumulate` on every rank: the mean is over all tokens of all ranks.
 
     Every rank has its own window, all with the same number of micro-batches. DDP exchanges the gradients
-    once in the window; without `no_sync`, in every micro-batch. Returns the mean loss
-    over all ranks.
+    once in the window; without `no_sync`, in every micro-batch. After the window it exchanges
+    again, as before, and the model is in the mode that it was in. Returns the mean loss over all ranks.
     """
     ...
 

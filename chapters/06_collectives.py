@@ -1248,7 +1248,7 @@ check("6.10", [crossover, twice_as_fast])
 # %% [markdown] tags=["exercise"]
 # **6.11** Write the two halves of a ring all-reduce yourself, from messages. This rank is number `peers.rank` of `peers.ranks`. `peers.swap(out, to, into, source)` sends the tensor `out` to rank
 # `to` and fills `into` with what rank `source` sends (numbers beyond the last rank start again at 0). Parts are those of `tensor.tensor_split(peers.ranks)`: the first ones are a row longer where the ranks
-# do not divide the rows, and some are empty where there are fewer rows than ranks. In a ring each rank sends to one neighbour only, `peers.rank + 1`, and receives from the other.
+# do not divide the rows, and some are empty where there are fewer rows than ranks. In a ring each rank sends to one neighbour only and receives from the other, all ranks the same way round; either way is right.
 #
 # The check runs your functions on 2, 3 and 4 real ranks, and on a group of them, with tensors of several dtypes: first the reduce-scatter, then parts of unequal length, then the all-gather. What passes is kept as `mine/ring.py`, and chapter 7 runs on it.
 
@@ -1305,7 +1305,7 @@ from course_lib.scratch.collectives.peers import Peers
 def tree_all_reduce(tensor: Tensor, peers: Peers) -> Tensor:
     """The sum over ranks, on every rank: up the tree to rank 0, and down again.
 
-    `tensor` stays as it is.
+    `tensor` stays as it is, and so does what earlier calls have returned.
     """
     ...
 

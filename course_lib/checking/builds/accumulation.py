@@ -22,8 +22,13 @@ _WORDS, _SEQUENCE = 11, 5
 _EVEN: Lengths = ((5, 5), (5, 5), (5, 5))
 _RAGGED: Lengths = ((5, 2, 4), (1,), (3, 3))
 _ONLY_PADDING: Lengths = ((5, 2), (0, 0), (4,))
-# Of each rank; the last micro-batch of one of them is padding.
-_OF_RANKS: tuple[Lengths, ...] = (((5, 2), (3,), (4, 4)), ((1,), (5, 5), (0,)), ((2,), (2,), (5,)))
+# Of each rank; the last micro-batch of one of them is padding. The first two have 257 tokens, which
+# bf16 makes 256.
+_OF_RANKS: tuple[Lengths, ...] = (
+    ((5, 2), (*[5] * 46, 1), (4, 4)),
+    ((1,), (5, 5), (0,)),
+    ((2,), (2,), (5,)),
+)
 
 
 def _model() -> "nn.Module":
@@ -187,8 +192,8 @@ def _added(parts: "Sequence[Mapping[str, Tensor]]") -> "dict[str, Tensor]":
 
 def _on_rank(
     function: Any, calls: Sequence[bool], micro_batches: int = 3
-) -> list[tuple[Any, Any, list[int], list[str]]]:
-    """On a rank, for each `no_sync`: the loss, the gradients, the bytes exchanged, the passes."""
+) -> list[tuple[Any, Any, list[int], str, list[str]]]:
+    """For each `no_sync`: loss, gradients, bytes exchanged, what is not as before, passes."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
@@ -204,8 +209,18 @@ def _on_rank(
         # With its graph it would be no answer that can be sent.
         graph = getattr(loss, "requires_grad", False)
         loss = loss.detach().requires_grad_() if graph else loss
-        results.append((loss, _taken(model), log.bucket_bytes, passes))
+        results.append((loss, _taken(model), log.bucket_bytes, _changed(ddp), passes))
     return results
+
+
+def _changed(ddp: Any) -> str:
+    """What is not as it was before the window, in words."""
+    if not ddp.require_backward_grad_sync:
+        return (
+            "DDP still does not exchange: `require_backward_grad_sync` is False, so ranks drift "
+            "apart from here on"
+        )
+    return "" if ddp.training and ddp.module.training else "the model is in eval mode"
 
 
 def _two_ranks(parts: SimpleNamespace) -> None:
@@ -225,7 +240,7 @@ def _three_ranks(parts: SimpleNamespace) -> None:
     outcomes = on_ranks(_on_rank, parts.accumulate_ddp, [True, False], ranks=3)
     steps, size = len(_OF_RANKS[0]), sum(p.nbytes for p in _model().parameters())
     for name, results in each_rank(outcomes):
-        for no_sync, (_, _, exchanged, _) in zip((True, False), results, strict=True):
+        for no_sync, (_, _, exchanged, *_) in zip((True, False), results, strict=True):
             right = gradient_syncs(steps, steps, no_sync)
             if sum(exchanged) != right * size:
                 raise Wrong(
@@ -239,8 +254,10 @@ def _three_ranks(parts: SimpleNamespace) -> None:
 def _expect_of_one_process(outcomes: Sequence[Outcome], micro_batches: int = 3) -> None:
     """Gradients and losses of all ranks, in each of their calls."""
     for name, results in each_rank(outcomes):
-        if not all(exchanged for _, _, exchanged, _ in results):
+        if not all(exchanged for _, _, exchanged, *_ in results):
             raise Wrong(f"{name}: DDP exchanges no gradients in the whole window")
+        if changed := next((words for *_, words, _ in results if words), ""):
+            raise Wrong(f"{name}: after the window {changed}")
         for *_, passes in results:
             _expect_in_turn(passes, micro_batches, f"{name}: ")
     for call in range(len(outcomes[0].value)):
@@ -279,6 +296,7 @@ def _expect_rank(name: str, found: "Mapping[str, Tensor]", lengths: Sequence[Len
                 float(ranks): "as many times as there are ranks",
                 float(tokens): "it is that of a sum of losses",
                 tokens / ranks: "it is that of a sum of losses, divided by the ranks",
+                257 / 256: "a count of tokens in bf16 has no odd numbers above 256",
             },
         )
 

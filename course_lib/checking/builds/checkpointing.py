@@ -209,8 +209,9 @@ def _masks(parts: SimpleNamespace) -> None:
         for name, gradient in expected.items():
             if own.get(name) is None or not own[name].allclose(gradient, rtol=1e-4, atol=1e-4):
                 raise Wrong(
-                    f"{why}the gradient of {name} in {segment} of two segments is that of another "
-                    "function: the second run draws other masks than the first"
+                    f"{why}the gradient of {name} in {segment} of two segments is another than "
+                    "without checkpointing, from the same seed: one of the two runs draws other "
+                    "masks, or runs other layers"
                 )
 
 

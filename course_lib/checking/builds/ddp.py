@@ -189,8 +189,8 @@ def _unused(parts: SimpleNamespace) -> None:
     for rank, (name, said) in enumerate(
         each_rank(on_ranks(work.one_leaves_out, parts.DDP, ranks=ranks))
     ):
-        kind, words = said
-        _expect_told(name, kind, words, unused=rank > 0)
+        for (kind, words), where in zip(said, ("", ", all in one bucket,"), strict=True):
+            _expect_told(f"{name}{where}", kind, words, unused=rank > 0)
     outcomes = on_ranks(work.finds_unused, parts.DDP, ranks=ranks)
     left_out = [work.alone(one, (0, BOTH if one == 0 else BOTH[:1])) for one in range(ranks)]
     kept = [work.alone(one, (1, BOTH), (2, BOTH[:1])) for one in range(ranks)]

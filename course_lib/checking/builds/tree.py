@@ -61,22 +61,33 @@ def _noting_peers(group: Any) -> "tuple[Peers, list[_Round]]":
 
 def _reduced(
     function: Any, cases: Sequence[_Case]
-) -> list[tuple[Any, bool, list[_Round], int, int]]:
-    """On a rank, in each case: the result, if the argument is unchanged, its rounds, what it sent.
+) -> list[tuple[Any, str, list[_Round], int, int]]:
+    """On a rank, in each case: the result, what has changed, its rounds, calls and bytes sent.
 
-    That is calls and bytes.
+    The second is a sentence of what must not change, "" for nothing.
     """
+    import torch
+
     from course_lib.checking.builds.on_rank.traffic import in_case, own_group
     from course_lib.measure.wire import log_wire
 
-    found = []
+    found: list[tuple[Any, str, list[_Round], int, int]] = []
     for case in cases:
         peers, rounds = _noting_peers(own_group() if case[2] else None)
         own = _own(peers.rank, case)
         with log_wire() as log, in_case(_words(case)):
             total = function(own, peers)
         calls, size = log.sent().get("send-recv", (0, 0))
-        found.append((total, own.equal(_own(peers.rank, case)), rounds, calls, size))
+        changed = "" if own.equal(_own(peers.rank, case)) else "`tensor` has changed: add to a copy"
+        if not found and isinstance(total, torch.Tensor):
+            before = total.clone()
+            function(own + 1, _noting_peers(None)[0])
+            if not changed and not total.equal(before):
+                total, changed = (
+                    before,
+                    "what one call has returned is changed by the next: return a new tensor",
+                )
+        found.append((total, changed, rounds, calls, size))
     return found
 
 
@@ -103,7 +114,7 @@ def _expect(found: list[tuple[str, Any]], case: _Case) -> None:
     ranks = len(found)
     own = [_own(rank, case) for rank in range(ranks)]
     expected = torch.stack(own).sum(0)
-    for rank, (name, (total, kept, *_)) in enumerate(found):
+    for rank, (name, (total, changed, *_)) in enumerate(found):
         what = name if case == _CASES[0] else f"{name}, {_words(case)}"
         reached = {
             f"the sum of ranks {rank} to {last}": torch.stack(own[rank : last + 1]).sum(0)
@@ -118,8 +129,8 @@ def _expect(found: list[tuple[str, Any]], case: _Case) -> None:
         )
         if total.dtype != expected.dtype:
             raise Wrong(f"{what}: the result is {total.dtype}, expected that of `tensor`")
-        if not kept:
-            raise Wrong(f"{name}: `tensor` has changed: add to a copy of it")
+        if changed:
+            raise Wrong(f"{name}: {changed}")
     if ranks == 1:
         return
     _expect_tree([rounds for _, (_, _, rounds, *_) in found])

@@ -165,6 +165,11 @@ def _expect_states(found: "Sequence[tuple[str, Found]]", ranks: int) -> None:
                 f"{name}: the optimizer keeps {one.state_bytes} bytes of states, and Adam's two "
                 f"fp32 numbers for each element that this rank owns are {expected}"
             )
+        if one.given > expected // 8:
+            raise Wrong(
+                f"{name}: the optimizer is given {one.given} numbers, and this rank owns "
+                f"{expected // 8}, the `master` of each unit"
+            )
 
 
 def _clipping(parts: SimpleNamespace) -> None:

@@ -88,9 +88,10 @@ def _ddp(
     sync_at=-1,
     skips=False,
     sums_losses=True,
+    counts_in=torch.int64,
 ):
     """accumulate_ddp in which one thing can go wrong."""
-    ranks, tokens = dist.get_world_size(), count_tokens(window)
+    ranks, tokens = dist.get_world_size(), count_tokens(window).to(counts_in)
     if all_tokens:
         dist.all_reduce(tokens)
     total = torch.zeros(())
@@ -214,6 +215,20 @@ def quiet_windows_of_one(model, window, no_sync=True):
     return _ddp(model, window, no_sync, sync_at=None if len(window) == 1 else -1)
 
 
+def counts_in_bf16(model, window, no_sync=True):
+    return _ddp(model, window, no_sync, counts_in=torch.bfloat16)
+
+
+def stays_quiet(model, window, no_sync=True):
+    loss = _ddp(model, window, no_sync)
+    model.require_backward_grad_sync = False
+    return loss
+
+
+def left_in_eval_mode(model, window, no_sync=True):
+    return _ddp(model.eval(), window, no_sync)
+
+
 def _with(one=accumulate, ranks=accumulate_ddp):
     one.__name__, ranks.__name__ = "accumulate", "accumulate_ddp"
     return [one, ranks]
@@ -237,6 +252,9 @@ WRONG = [
     ("its own tokens only", _with(ranks=own_tokens), _THIRD + "each divided by its own tokens"),
     ("its own loss only", _with(ranks=own_loss), _THIRD + "the returned loss is this rank's share"),
     ("never exchanges", _with(ranks=always_quiet), _THIRD + "DDP exchanges no gradients"),
+    ("257 tokens are 256", _with(ranks=counts_in_bf16), _THIRD + "a count of tokens in bf16"),
+    ("quiet ever after", _with(ranks=stays_quiet), _THIRD + "after the window DDP still does not"),
+    ("eval mode", _with(ranks=left_in_eval_mode), _THIRD + "after the window the model is in eval"),
     ("exchanges first", _with(ranks=exchanges_first), _THIRD + "is not that of rank 0"),
     ("skips padding", _with(ranks=skips_padding), _THIRD + "another number of bytes"),
     ("around backward only", _with(ranks=around_backward_only), _FOURTH + "no_sync=True.*3 times"),

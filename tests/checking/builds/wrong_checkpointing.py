@@ -248,7 +248,11 @@ WRONG = [
     ("keeps x as an attribute", _named(_KeepsAnAttribute), _SECOND + "keeps 0 bytes"),
     ("runs twice", _named(_RunsTwice), _SECOND + "run 2 times in backward"),
     ("new masks", _named(_Draws), _THIRD + "0.weight in the second of two.*other masks"),
-    ("new masks, put back", _named(_DrawsAside), _THIRD + "other masks"),
+    (
+        "new masks, put back",
+        _named(_DrawsAside),
+        _THIRD + "without checkpointing, from the same seed",
+    ),
     ("a seed of its own", _named(_SeedsAnew), "(other masks|after forward the generator)"),
     ("leaves it set back", _named(_SetsTheGeneratorBack), _FOURTH + "after backward the generator"),
     ("a function", _named(type("Checkpoint", (), {"forward": 1, "backward": 2})), "wants an auto"),

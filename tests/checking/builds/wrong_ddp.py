@@ -413,6 +413,16 @@ class Counting3(Counting):
     bucket = Forgets
 
 
+class WholeBucketsOnly(Counting):
+    """Nothing is said if a bucket waits for some of its gradients only."""
+
+    def _treat_unused(self):
+        whole = any(bucket.waiting == set(bucket.views) for bucket in self.buckets)
+        before, self.find_unused = self.find_unused, self.find_unused or not whole
+        super()._treat_unused()
+        self.find_unused = before
+
+
 def _answer(bucket=Views, ddp=Course):
     bucket.__name__, ddp.__name__ = "Bucket", "DDP"
     return [bucket, ddp]
@@ -459,6 +469,7 @@ WRONG = [
         _answer(ddp=Silent),
         _4 + "rank 1 of 2.*raises nothing, expected a",
     ),
+    ("whole buckets only", _answer(ddp=WholeBucketsOnly), _4 + "all in one bucket, does not use"),
     ("another error", _answer(ddp=AnotherError), _4 + "raises ValueError, expected a RuntimeError"),
     ("names all", _answer(ddp=NamesAll), _4 + "the error names left.weight as well"),
     ("nothing for nobody", _answer(ddp=NothingForNobody), _4 + "by no rank: .* is None"),

@@ -5,6 +5,8 @@ import torch.distributed as dist
 
 from course_lib.scratch.collectives.ring import ring_all_reduce
 
+_KEPT = {}
+
 
 def _tree(tensor, peers, levels=None, copies=True, scale=1.0, down=True, alone=True):
     """A tree in which one thing can go wrong."""
@@ -74,6 +76,11 @@ def to_the_last(tensor, peers):
             peers.receive(into, peers.ranks - 1 - source)
 
     return _tree(tensor, Turned())
+
+
+def keeps_its_buffer(tensor, peers):
+    """One buffer for each shape, which the next call fills again."""
+    return _KEPT.setdefault(tensor.shape, torch.empty_like(tensor)).copy_(_tree(tensor, peers))
 
 
 def only_up(tensor, peers):
@@ -154,6 +161,7 @@ RIGHT = [("the upper half to the lower half", _named(high_to_low))]
 WRONG = [
     ("the mean", _named(the_mean), _FIRST + "1/2 of what is expected: the mean over ranks"),
     ("adds into its argument", _named(changes_its_input), _FIRST + "`tensor` has changed"),
+    ("keeps its buffer", _named(keeps_its_buffer), _FIRST + "is changed by the next"),
     ("in fp32", _named(in_fp32), _FIRST + "bfloat16: the result is torch.float32"),
     ("one dimension", _named(tables), _FIRST + r"the result has shape \(6,\)"),
     ("among all ranks", _named(among_all), _SECOND + "in a group without rank 1|nothing moves"),

@@ -197,6 +197,13 @@ class NotCopied(Unit):
 # -- wrong trainers --------------------------------------------------------------------------------
 
 
+class WholesAsWell(Zero):
+    """Parameters that never have a gradient, and so no states."""
+
+    def owned(self):
+        return [*super().owned(), *(p for unit in self.units.values() for p in unit.parameters)]
+
+
 class WholeStates(Zero):
     """Every rank has an optimizer for all weights."""
 
@@ -532,6 +539,7 @@ WRONG = [
     ),
     ("one behind", _answer(zero=OneBehind), _4 + "2 units are complete, and 1 of them"),
     ("whole states", _answer(zero=WholeStates), _2 + "the optimizer keeps"),
+    ("whole parameters too", _answer(zero=WholesAsWell), _2 + "the optimizer is given"),
     ("not published", _answer(zero=Unpublished), _2 + "have not reached all ranks"),
     ("never dropped", _answer(zero=NeverDropped), _2 + "gradients of earlier updates"),
     ("the mean in step", _answer(zero=MeanInStep), _2 + "what the mean of the ranks' gradients"),

@@ -159,9 +159,14 @@ def with_no_sync(ddp_class: Any) -> tuple[list[Gradients], list[WireLog], bool]:
     return found, sent, came_out
 
 
-def one_leaves_out(ddp_class: Any) -> tuple[str, str]:
-    """The kind and words of what is raised where rank 1 leaves a branch out; "" for nothing."""
-    ddp = wrapped(ddp_class, all_reduce=lambda _: Nothing())
+def one_leaves_out(ddp_class: Any) -> list[tuple[str, str]]:
+    """What is raised where rank 1 leaves a branch out: a whole bucket, or a part of one."""
+    return [_left_out(ddp_class, cap) for cap in (CAP_BYTES, 2**20)]
+
+
+def _left_out(ddp_class: Any, cap: int) -> tuple[str, str]:
+    """The kind and words of what is raised; "" for nothing."""
+    ddp = ddp_class(Branches(seed=dist.get_rank()), cap, cap, all_reduce=lambda _: Nothing())
     try:
         ddp(rows(0, 0), BOTH if dist.get_rank() == 0 else BOTH[:1]).backward()
     except Exception as error:

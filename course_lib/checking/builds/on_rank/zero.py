@@ -128,6 +128,7 @@ class Found:
 
     weights: list[Weights]  # after each update
     state_bytes: int  # of the optimizer
+    given: int  # numbers in the optimizer's parameters
     wire: WireLog  # of the last update
     left: str  # a gradient that is there after `step`
 
@@ -146,7 +147,13 @@ def updates(zero_class: Any) -> Found:
                 zero.reduce()
             zero.step()
         after.append(weights(model))
-    return Found(after, ledger(model, zero.optimizer)["optimizer"], log, left_in(zero))
+    return Found(after, *held(model, zero), log, left_in(zero))
+
+
+def held(model: nn.Module, zero: Any) -> tuple[int, int]:
+    """Bytes of the optimizer's states, and numbers in its parameters."""
+    given = sum(p.numel() for group in zero.optimizer.param_groups for p in group["params"])
+    return ledger(model, zero.optimizer)["optimizer"], given
 
 
 def left_in(zero: Any) -> str:
@@ -221,8 +228,7 @@ def stage_2(zero_class: Any, clip: Any) -> tuple[list[Reduced], Found, Any]:
             after.append(weights(model))
     calls = [call for log in logs[-3:] for call in log.calls]
     last = WireLog(calls)
-    states = ledger(model, zero.optimizer)["optimizer"]
-    return passes, Found(after, states, last, left_in(zero)), norm
+    return passes, Found(after, *held(model, zero), last, left_in(zero)), norm
 
 
 def scatters(log: WireLog) -> int:
