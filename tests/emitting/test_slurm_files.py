@@ -88,7 +88,7 @@ def test_the_job_of_a_plan_sends_what_was_predicted(slurm, tmp_path, capsys):
     asked = ["plan", "gpt2-124m", *SMALL.split(), *TWO_BY_TWO.split()]
     cluster_of_two = Cluster(accelerator("H100-SXM"), 2, 2)
     found = plan(DEMO.shape, DEMO.recipe, cluster_of_two, 8, sequence=16)
-    layouts = [option.layout for option in found.best(found.fitting)]
+    layouts = [option.layout for option in found.ranked(found.fitting)]
     number = layouts.index(DEMO.layout)
     argv = [*asked, "--emit", "slurm", "--layout", str(number + 1), "--to", str(tmp_path)]
     assert cli.main(argv) == 0

@@ -236,7 +236,7 @@ WRONG = [
     ("three wide", _with(ThreeWide), "step 3 of 4"),
     ("of two servers", _with(OfTwoServers), "step 3 of 4"),
     ("the first ids", _with(RemembersTheFirst), "step 1 of 4.*update 1: what pull returns"),
-    ("its own rate", _with(server=HalfRate), "step 3 of 4.*change of the table differs"),
+    ("its own rate", _with(server=HalfRate), "step 3 of 4.*change of the table is 2 times"),
     ("waits for all", _with(server=WaitsForAll), "step 4 of 4.*before its own gradient"),
 ]
 
