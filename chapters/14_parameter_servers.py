@@ -1253,7 +1253,7 @@ check("14.9", [tokens, seconds, times_as_long])
 # `messages` has five methods: `announce(count, to)`; `announced(source)`, which returns the sender and its number, of any rank if you give none; `send(tensor, to)`; `receive_ids(count, source)` and `receive_rows(count, width, source)`.
 # What has no rows is not sent at all, and you need not treat it apart.
 #
-# The check runs different rows on one server first, then rows drawn many times, then two servers, then trainers that do not wait for each other. What passes is kept as `mine/server.py`, and
+# The check runs different rows on one server first, then rows drawn many times, then several servers, then trainers that do not wait for each other. What passes is kept as `mine/server.py`, and
 # `course demo parameter_server --parts mine` trains on it.
 
 # %% tags=["exercise"]

@@ -1572,7 +1572,7 @@ check("15.9", claims)
 # process group, and how it leaves it.
 #
 # `subprocess.Popen(command, env=…)` starts a process and returns at once. The object that it returns has `poll()` (None while the process runs, then its exit code), `wait(timeout)`, `terminate()` (SIGTERM: a request) and `kill()` (SIGKILL, which no process can
-# ignore). The check starts real processes: ranks that end well, a rank that fails, a rank that ignores SIGTERM, and Ctrl-C. What passes is kept as `mine/launcher.py`; `course demo toy --parts mine` and `course demo launchers --parts mine` start their ranks by it.
+# ignore). What a rank prints comes out where the launcher prints, and the launcher's own environment stays as it is. The check starts real processes: ranks that end well, one before the others, a rank that fails or is killed, ranks that ignore SIGTERM, and Ctrl-C. What passes is kept as `mine/launcher.py`; `course demo toy --parts mine` and `course demo launchers --parts mine` start their ranks by it.
 
 # %% tags=["exercise"]
 import gc
@@ -1622,9 +1622,10 @@ def launch_ranks(
 
 
 def end_ranks(ranks: Sequence[subprocess.Popen], grace_s: float = 5.0) -> None:
-    """Ask all that still run to end; kill those that have not by then.
+    """Ask all that still run to end, at once; kill those that have not by then.
 
-    Returns when none of them runs any more.
+    All have `grace_s` together, from the first request on. Returns when none
+    of them runs any more.
     """
     ...
 
@@ -1635,7 +1636,7 @@ def setup(rank: int, world_size: int) -> None:
 
 
 def cleanup() -> None:
-    """Leave the group, when the last model that used it is gone: gc.collect()."""
+    """Leave the group, after gc.collect(): unused models that know it are gone then."""
     ...
 
 
@@ -1657,7 +1658,7 @@ check("15.10", [rank_environment, launch_ranks, end_ranks, setup, cleanup])
 # **15.11** Save a training state from many ranks, and load it on another number of them. The state is a matrix (3, columns) of fp32: weights and the two moments. `columns(total, r, n)` says which columns rank r of n holds: from total·r//n up to, but without, total·(r+1)//n. The
 # number of ranks need not divide them.
 #
-# A checkpoint is a folder `step-00000004` with a file for each rank, `rank0.shard`, `rank1.shard` and so on, which holds its numbers row by row, and `manifest.json`, which is written last: a checkpoint that has one is complete. You are given `read_manifest(path, layout)`, which also
+# A checkpoint is a folder `step-00000004` with a file for each rank, `rank0.shard`, `rank1.shard` and so on, which holds its numbers row by row, and `manifest.json`, which rank 0 writes last: a checkpoint that has one is complete. `write_whole` writes every file, and each rank its own. You are given `read_manifest(path, layout)`, which also
 # checks the model, `read_shard(file, writer, entry)`, which checks the checksum, and `remove_old(folder, keep)`. What passes is kept as `mine/reshard.py`; `course demo checkpoint --ranks 4 --load-ranks 3 --parts mine` trains on it.
 
 # %% tags=["exercise"]
@@ -1686,7 +1687,10 @@ from course_lib.scratch.recovery.files import (
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """All or nothing: a reader never sees half a file under this name."""
+    """All or nothing: under this name is the old file or the new one, never half.
+
+    So it is after a power failure: the data are on the disk (os.fsync) first.
+    """
     ...
 
 
@@ -1698,9 +1702,10 @@ def save_shard(
     group: ProcessGroup | None = None,
     keep: int = 2,
 ) -> Path:
-    """Write one checkpoint, all ranks together; the last `keep` remain.
+    """Write one checkpoint, all ranks of `group` together; the last `keep` remain.
 
-    Returns its folder, f"step-{step:08d}" in `folder`. The manifest, JSON, is
+    Returns its folder, f"step-{step:08d}" in `folder`, which need not be there
+    yet, when all is written. Only then an old one goes. The manifest, JSON, is
     {"step": step, "layout": layout, "shards": [one entry of each rank]}; an
     entry is {"bytes": …, "crc32": zlib.crc32(data)}.
     """
@@ -1716,8 +1721,9 @@ def load_shard(
     """The step and this rank's shard (3, columns), however many wrote them.
 
     `layout` has the shape of each parameter: {"weight": [5, 7], "bias": [2]}
-    are 37 columns. Only shards with a column of this rank are read.
-    reshard=False: CheckpointError if another number of ranks wrote them.
+    are 37 columns. Only shards with a column of this rank are read. What
+    read_manifest and read_shard refuse is not loaded. reshard=False:
+    CheckpointError if another number of ranks wrote them.
     """
     ...
 

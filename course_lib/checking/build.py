@@ -10,6 +10,7 @@ from typing import Any
 from course_lib.checking.exercises import Exercise, Unanswered, Wrong
 from course_lib.checking.helpers import described, require_answer
 from course_lib.checking.learners_code import learners_line
+from course_lib.checking.own_work import following
 from course_lib.checking.races import Race
 from course_lib.mine.parts import BY_FILE
 
@@ -53,7 +54,8 @@ def build(
                 done = f"{number - 1} of {len(steps)} steps are right; " if number > 1 else ""
                 raise Unanswered(f"{done}{place}: write {' and '.join(open_)}")
             try:
-                step.check(parts)
+                with following(part, list(vars(parts).values())):
+                    step.check(parts)
             except Wrong as wrong:
                 raise Wrong(f"{place}: {wrong}") from None
             except Unanswered:

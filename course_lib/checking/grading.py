@@ -10,6 +10,7 @@ from course_lib.checking import progress, verdict_cards
 from course_lib.checking.exercises import CheckFailed, Exercise, Unanswered, Wrong, find
 from course_lib.checking.honest import honest
 from course_lib.checking.learners_code import learners_line
+from course_lib.checking.own_work import noted
 from course_lib.checking.reasons import kept
 from course_lib.checking.submissions.handing import hand_over, is_graded
 from course_lib.notebook import in_notebook, show
@@ -47,7 +48,7 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
     try:
         if answer is ... or answer is None:
             raise Unanswered
-        with kept() as why:
+        with kept() as why, noted() as borrowed:
             exercise.check(honest(answer))
     except Unanswered as left:
         return Verdict(exercise, "todo", str(left) or _NOT_ANSWERED)
@@ -55,7 +56,17 @@ def grade(exercise_id: str, answer: object = ...) -> Verdict:
         return Verdict(exercise, "fail", str(wrong), wrong.because)
     except Exception as error:
         return Verdict(exercise, "fail", _explain(error))
-    return Verdict(exercise, "pass", why=tuple(why))
+    return Verdict(exercise, "pass", _borrowed(borrowed), why=tuple(why))
+
+
+def _borrowed(names: set[str]) -> str:
+    """That a build is not the learner's own, "" if it is."""
+    if not names:
+        return ""
+    return (
+        f"it runs the course's own {', '.join(sorted(names))}: nothing is kept, and it does not "
+        "count as yours"
+    )
 
 
 def check(exercise_id: str, answer: object = ...) -> None:
@@ -128,7 +139,7 @@ def _recorded(verdict: Verdict, answer: Any) -> tuple[dict[str, Any], list[str]]
     record = progress.update("exercises", exercise.id, lambda kept: _count(kept, verdict.status))
     if verdict.status == "pass" and exercise.verdict:
         notes.append(_kept_verdict(exercise.id, exercise.verdict(honest(answer))))
-    if verdict.status == "pass" and exercise.part:
+    if verdict.status == "pass" and exercise.part and not verdict.reason:
         notes.append(_kept(exercise, answer))
     return record, notes
 
@@ -141,6 +152,8 @@ def _card(verdict: Verdict, record: dict[str, Any], notes: list[str]) -> str:
     if verdict.status == "fail":
         return verdict_cards.wrong(exercise, verdict.reason, record.get("attempts", 0), *notes)
     standing = "" if _shows_solutions() else verdict_cards.standing(exercise)
+    said = f"Right, but {verdict.reason}."
+    notes = [said, *notes] if verdict.reason else notes
     return verdict_cards.right(exercise, verdict.why, notes, standing)
 
 
@@ -152,7 +165,7 @@ def _kept(exercise: Exercise, answer: Any) -> str:
     except (Problem, OSError) as error:
         return f"It is not kept: {error}"
     if path is None:
-        return "It is the course's own version: nothing to keep."
+        return "It is not kept: no cell of this notebook defines it."
     kept = f"Kept as {path}: what comes later runs on it."
     if exercise.race is None:
         return kept

@@ -4,6 +4,7 @@ import linecache
 import os
 import sysconfig
 import traceback
+from functools import cache
 from pathlib import Path
 
 
@@ -19,7 +20,9 @@ def learners_line(error: Exception) -> str:
     return ""
 
 
+@cache
 def is_learners(filename: str) -> bool:
+    """Whether a file is neither of this library nor of an installed one."""
     names = ("stdlib", "platstdlib", "purelib", "platlib")
     folders = [str(Path(__file__).parents[1]), *map(sysconfig.get_path, names)]
     return not filename.startswith(("<frozen", *(folder + os.sep for folder in folders)))

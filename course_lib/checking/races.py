@@ -130,9 +130,19 @@ def _row(part: mine.Part, measured: bool) -> dict[str, Any]:
         "title": exercise.title,
         "names": list(part.names),
         "file": str(mine.file_of(part)) if built else None,
-        "lines": mine.lines(part),
+        "lines": None,
         "lines_of_the_course": mine.lines(part, "course"),
+        "borrowed": [],  # what of the course's own the file takes, which then is not the learner's
+        "problem": "",
     }
+    try:
+        if borrowed := mine.borrowed(part):
+            return row | {"file": None, "borrowed": borrowed}
+        row["lines"] = mine.lines(part)
+        if built:
+            mine.get(part.names[0])
+    except Problem as problem:
+        return row | {"problem": str(problem)}
     if measured and exercise.race:
         row |= {"race": exercise.race.what, **_raced(exercise.race, part)}
     return row
@@ -156,9 +166,14 @@ def as_text(data: dict[str, Any]) -> str:
     lines = []
     for row in data["parts"]:
         whose = f"yours, {row['lines']} lines" if row["file"] else "not built yet"
+        if row["borrowed"]:
+            whose = f"not yours, it takes the course's {', '.join(row['borrowed'])}"
+        if row["problem"]:
+            whose = "cannot be loaded"
         course = f"the course's {row['lines_of_the_course']}"
         lines.append(f"{row['build']:<6}{row['title']:<42}{whose} ({course})")
+        lines += [f"      {row['problem']}"] if row["problem"] else []
         lines += [f"      {line}" for line in row.get("laps", ())]
-    built = sum(row["file"] is not None for row in data["parts"])
+    built = sum(bool(row["file"] and not row["problem"]) for row in data["parts"])
     lines.append(f"{built} of {len(data['parts'])} parts are yours, kept in {data['folder']}")
     return "\n".join(lines)

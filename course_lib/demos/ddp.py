@@ -89,6 +89,11 @@ class Run:
             f"all-reduces: predicted {self.predicted_all_reduces}, counted {self.all_reduces}, "
             f"{self.all_reduced_bytes:,} bytes; the last exchange: {buckets or 'nothing'}"
         ]
+        if self.all_reduces > self.predicted_all_reduces:
+            lines.append(
+                f"it sends more than it must: {self.all_reduces - self.predicted_all_reduces} "
+                "all-reduces are too many"
+            )
         if self.gradient_difference is not None:
             lines.append(
                 f"gradient against one process: relative difference "

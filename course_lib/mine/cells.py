@@ -4,9 +4,10 @@ import ast
 import builtins
 import inspect
 import linecache
+import re
 import symtable
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -52,10 +53,10 @@ def lines_of(text: str) -> int:
 
 def sources_with_used(
     module: ModuleType, names: Sequence[str], given: Sequence[str] = ()
-) -> list[str]:
+) -> dict[str, str]:
     """The sources of definitions of a module, and of those that they use from the same module.
 
-    What is `given` is left out.
+    By their names; what is `given` is left out.
     """
     text = inspect.getsource(module)
     nodes = {node.name: node for node in ast.parse(text).body if isinstance(node, _DEFINITIONS)}
@@ -65,7 +66,33 @@ def sources_with_used(
         if name in nodes and name not in found and name not in given:
             found[name] = ast.get_source_segment(text, nodes[name]) or ""
             pending += [used.id for used in _names(nodes[name])]
-    return list(found.values())
+    return found
+
+
+def taken_from_the_course(text: str, names: Collection[str]) -> set[str]:
+    """Which of these names a text imports from this library, under whatever name, or asks it for.
+
+    `import_module("course_lib…")` counts as the module's name.
+    """
+    found, rooms = set(), {"course_lib"}
+    nodes = list(ast.walk(ast.parse(text)))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("course_lib"):
+            found |= {each.name for each in node.names if each.name in names or each.name == "*"}
+            rooms |= {each.asname or each.name for each in node.names}
+        if isinstance(node, ast.Import):
+            rooms |= {each.asname for each in node.names if each.asname}
+        if isinstance(node, ast.Constant) and re.fullmatch(r"course_lib(\.\w+)+", str(node.value)):
+            found.add(str(node.value))
+    for node in nodes:
+        if isinstance(node, ast.Attribute) and node.attr in names:
+            root = next(iter(_names(node)), None)
+            found |= {node.attr} if root is not None and root.id in rooms else set()
+        if isinstance(node, ast.Call):
+            root = next(iter(_names(node.func)), None)
+            told = {each.value for each in node.args if isinstance(each, ast.Constant)}
+            found |= {n for n in names if n in told} if root and root.id in rooms else set()
+    return found
 
 
 def _code_of(answer: Any) -> CodeType | None:

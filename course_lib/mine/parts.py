@@ -10,7 +10,7 @@ _THEORY = "course_lib.theory"
 class Part:
     """One build: `names` are kept in `mine/<file>.py`; the course's own stand in module `home`.
 
-    `given` are classes of that module which the learner imports and does not write.
+    `given` is what the learner imports from that module, or may, and does not write.
     """
 
     file: str
@@ -21,9 +21,21 @@ class Part:
 
 
 PARTS = (
-    Part("accumulation", "2.10", f"{_SCRATCH}.accumulation", ("accumulate", "accumulate_ddp")),
+    Part(
+        "accumulation",
+        "2.10",
+        f"{_SCRATCH}.accumulation",
+        ("accumulate", "accumulate_ddp"),
+        given=("loss_sum", "count_tokens"),
+    ),
     Part("master_adamw", "3.11", f"{_SCRATCH}.master_copy", ("adamw_update", "MasterAdamW")),
-    Part("eight_bit", "3.12", f"{_SCRATCH}.eight_bit", ("quantise", "dequantise", "AdamW8bit")),
+    Part(
+        "eight_bit",
+        "3.12",
+        f"{_SCRATCH}.eight_bit",
+        ("quantise", "dequantise", "AdamW8bit"),
+        given=("dynamic_levels",),
+    ),
     Part("checkpointing", "4.6", f"{_SCRATCH}.checkpointing", ("Checkpoint",)),
     Part(
         "ring",
@@ -32,7 +44,7 @@ PARTS = (
         names=("ring_reduce_scatter", "ring_all_gather"),
     ),
     Part("tree", "6.12", f"{_SCRATCH}.collectives.tree", ("tree_all_reduce",)),
-    Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP")),
+    Part("ddp", "7.10", f"{_SCRATCH}.replicas.ddp", ("Bucket", "DDP"), given=("after_backward",)),
     Part("zero", "8.11", f"{_SCRATCH}.zero.stages", ("Unit", "Zero", "clip")),
     Part("fsdp", "9.11", f"{_SCRATCH}.fsdp.mini", ("FSDPUnit", "FSDP")),
     Part(
@@ -56,19 +68,21 @@ PARTS = (
         f"{_SCRATCH}.context.block_attention",
         ("block_forward", "merge", "ring_forward"),
     ),
-    Part("mesh", "13.12", f"{_SCRATCH}.three_d", ("Mesh",)),
+    Part("mesh", "13.12", f"{_SCRATCH}.three_d", ("Mesh",), given=("Coordinates", "own_group")),
     Part("server", "14.10", f"{_SCRATCH}.parameter_server", ("RemoteTable", "ParameterServer")),
     Part(
         "launcher",
         "15.10",
         f"{_SCRATCH}.launcher",
         ("rank_environment", "launch_ranks", "end_ranks", "setup", "cleanup"),
+        given=("free_port",),
     ),
     Part(
         "reshard",
         "15.11",
         f"{_SCRATCH}.recovery.checkpoint",
         ("write_whole", "save_shard", "load_shard"),
+        given=("columns", "remove_old", "complete"),
     ),
     Part("ibstat", "16.12", "course_lib.clinic.ports", ("ibstat",), given=("Port",)),
     Part("divergence", "16.13", "course_lib.diagnosing.divergence", ("first_divergence",)),

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -12,7 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from course_lib.home import home
-from course_lib.mine.cells import lines_of, sources_with_used, text_of
+from course_lib.mine.cells import (
+    lines_of,
+    sources_with_used,
+    taken_from_the_course,
+    text_of,
+)
 from course_lib.mine.parts import BY_FILE, BY_NAME, Part
 from course_lib.problem import Problem
 
@@ -62,13 +68,20 @@ def lines(part: Part, parts: str = "mine") -> int | None:
     if parts == "mine":
         path = file_of(part)
         return _lines_of_file(path) if path.is_file() else None
-    names: dict[str, list[str]] = {}  # by the module that defines them
+    return sum(lines_of(text) for each in own_names(part).values() for text in each.values())
+
+
+def own_names(part: Part) -> dict[str, dict[str, str]]:
+    """The course's own of a part: by module, its functions and classes, and what they use there.
+
+    Each with its source; what the exercise gives is left out.
+    """
+    names: dict[str, list[str]] = {}
     for name in part.names:
         names.setdefault(get(name, "course").__module__, []).append(name)
-    sources = [
-        sources_with_used(import_module(home), own, part.given) for home, own in names.items()
-    ]
-    return sum(lines_of(source) for each in sources for source in each)
+    return {
+        home: sources_with_used(import_module(home), own, part.given) for home, own in names.items()
+    }
 
 
 def _lines_of_file(path: Path) -> int:
@@ -106,6 +119,31 @@ def free_name(path: Path) -> Path:
     while (aside := path.with_name(f"{path.stem}_before_{number}{path.suffix}")).exists():
         number += 1
     return aside
+
+
+def borrowed(part: Part) -> list[str]:
+    """What of the course's own version the learner's file of a part imports; none without a file.
+
+    Raises Problem for a file that is not Python.
+    """
+    path = file_of(part)
+    if not path.is_file():
+        return []
+    _lines_of_file(path)
+    own = {name for names in own_names(part).values() for name in names}
+    return sorted(taken_from_the_course(path.read_text(encoding="utf-8"), own))
+
+
+def places(text: str) -> list[str]:
+    """The innermost lines of `mine/` in a traceback, or in each rank's; text for a sentence."""
+    found = []
+    for stack in re.split(r"^rank \d+ was here:\n", text, flags=re.M):
+        frames = re.findall(r'^  File "(.+)", line (\d+), in .*\n(?:    (.*))?', stack, re.M)
+        own = [frame for frame in frames if Path(frame[0]).parent == folder()]
+        if own:
+            file, line, code = own[-1]
+            found.append(f"{file}, line {line}" + (f", `{code.strip()}`" if code else ""))
+    return list(dict.fromkeys(found))
 
 
 @cache

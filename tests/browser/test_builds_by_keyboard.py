@@ -62,7 +62,7 @@ def sources_with_decorators(module, names, given):
     }
     used = {
         ast.parse(source.lstrip("@")).body[0].name: 0
-        for source in sources_with_used(module, names, given)
+        for source in sources_with_used(module, names, given).values()
     }
     found = []
     for name in used:

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from course_lib.mine.cells import lines_of, sources_with_used, text_of
+from course_lib.mine.cells import lines_of, sources_with_used, taken_from_the_course, text_of
 from course_lib.problem import Problem
 from course_lib.scratch.collectives import ring
 
@@ -109,14 +109,36 @@ def test_lines_are_those_with_code():
 
 
 def test_sources_come_with_what_they_use_of_their_module():
-    found = "\n".join(sources_with_used(ring, ["ring_reduce_scatter"]))
+    found = "\n".join(sources_with_used(ring, ["ring_reduce_scatter"]).values())
     assert "def _add_around" in found and "def _copy(" in found
     assert "def _copy_around" not in found
 
 
 def test_what_is_given_is_left_out():
     sources = sources_with_used(ring, ["ring_all_gather"], given=["ring_all_gather"])
-    assert sources == []
+    assert not sources
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("from course_lib.scratch.ring import ring as other", {"ring"}),
+        ("from course_lib.scratch import around\nx = around.ring(3)", {"ring"}),
+        ("import course_lib.scratch.around as a\nclass B(a.ring): pass", {"ring"}),
+        ("from course_lib.scratch.around import *", {"*"}),
+        ("def f():\n    from course_lib.scratch import ring\n    return ring", {"ring"}),
+        ("from course_lib import mine\nx = mine.get('ring', 'course')", {"ring"}),
+        ("x = import_module('course_lib.scratch.around')", {"course_lib.scratch.around"}),
+        (
+            "from course_lib.scratch.around import Peers\ndef ring(x): return Peers.ring_of(x)",
+            set(),
+        ),
+        ("import torch\ndef ring(x):\n    return self.ring(x), torch.ring", set()),
+        ("def ring(x):\n    'As course_lib.scratch.around does it.'\n    return x", set()),
+    ],
+)
+def test_what_a_text_takes_from_the_course_is_found(text, found):
+    assert taken_from_the_course(text, {"ring"}) == found
 
 
 def test_a_decorated_function_is_found(cell):

@@ -79,6 +79,29 @@ def test_a_changed_file_is_loaded_again_and_a_broken_one_is_a_sentence(home):
         mine.get("ring_all_gather")
 
 
+def test_a_file_that_takes_the_courses_own_is_none_of_the_learners(home):
+    part = mine.BY_FILE["ring"]
+    assert mine.borrowed(part) == []
+    path = mine.keep("ring", built("mine"))
+    assert mine.borrowed(part) == []
+    path.write_text(
+        "from course_lib.scratch.collectives.ring import ring_all_gather as other, _copy_around\n"
+        "from course_lib.scratch.collectives.peers import Peers\n"
+        "def ring_all_gather(*args):\n    return other(*args)\n"
+    )
+    assert mine.borrowed(part) == ["_copy_around", "ring_all_gather"]
+
+
+def test_places_of_a_traceback_are_those_of_the_learners_files(home):
+    own, other = home / "mine" / "mesh.py", home / "demo.py"
+    stack = f'  File "{other}", line 3, in main\n    go()\n  File "{own}", line 12, in lines\n'
+    stack += f'    return place.pp\n  File "{other}", line 9, in deeper\nError\n'
+    assert mine.places(stack) == [f"{own}, line 12, `return place.pp`"]
+    assert mine.places(stack.replace("/mine/", "/yours/")) == []
+    hung = f"rank 0 was here:\n{stack}rank 1 was here:\n{stack.replace('line 12', 'line 15')}"
+    assert [place.split(", ")[1] for place in mine.places(hung)] == ["line 12", "line 15"]
+
+
 def test_the_folder_is_the_clones_unless_the_home_is_set(home, monkeypatch):
     assert shelf.folder() == home / "mine"
     monkeypatch.delenv("COURSE_HOME")

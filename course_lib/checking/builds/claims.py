@@ -41,6 +41,15 @@ _CLAIMS: dict[str, _Claim] = {
     "BLOOM with its batch of 16 sequences": (176.247e9, 16 * 2048, 384 * 15 / 3600, _A100, _LOG),
     "BLOOM in 200,000 GPU-hours": (176.247e9, 366e9, 2e5, _A100, "an example"),
 }
+# On both sides of the limits that the skeleton has: BLOOM in so many GPU-hours.
+_CLAIMS |= {
+    f"BLOOM at a utilisation of {part}": (
+        *(176.247e9, 366e9),
+        6 * 176.247e9 * 366e9 / (part * _A100 * 3600),
+        *(_A100, "an example"),
+    )
+    for part in (0.88, 0.86, 0.205, 0.195)
+}
 _PARTS = ("flop_per_s", "utilisation", "verdict", "source")
 _WORDS = ("plausible", "impossible", "poor")
 

@@ -89,8 +89,17 @@ def _sizes(parts: SimpleNamespace) -> None:
         rank: [entry(1), entry(2, dtype="Double" if not rank else "Float")] for rank in (0, 1, 2)
     }
     _compare(parts, types, "an all_reduce of another type")
-    uneven = {rank: [entry(1), entry(2, "all_gather", size=4 + rank)] for rank in range(3)}
-    _compare(parts, uneven, "an all_gather of rows that do not divide, which is allowed")
+    for name in divergence.ANY_SIZE:
+        uneven = {rank: [entry(1), entry(2, name, size=4 + rank)] for rank in range(3)}
+        _compare(parts, uneven, f"rows of {name} that do not divide, which is allowed")
+    nccl = {
+        rank: [
+            entry(1, "all_gather", size=4 + rank) | {"profiling_name": "nccl:all_gather"},
+            entry(2, "barrier" if rank == 3 else "all_reduce"),
+        ]
+        for rank in range(4)
+    }
+    _compare(parts, nccl, "an all_gather of nccl, then a barrier too many")
 
 
 def _absent(parts: SimpleNamespace) -> None:
@@ -104,6 +113,9 @@ def _careful(parts: SimpleNamespace) -> None:
     _compare(parts, flights("shape"), "a recorded launch whose rank 0 left an empty record")
     tie = {rank: [entry(1, "broadcast" if rank % 2 else "all_reduce")] for rank in range(4)}
     _compare(parts, tie, "two ranks against two")
+    camps = ("all_reduce", "barrier", "broadcast", "all_reduce", "barrier")
+    three = {rank: [entry(1, name)] for rank, name in enumerate(camps)}
+    _compare(parts, three, "two against two, and one against both")
     ring = {rank: [entry(n) for n in range(1 + rank, 8)] for rank in range(3)}
     ring[2][-1] = entry(7, "barrier")
     _compare(parts, ring, "records that keep the last few calls, and begin at different ones")

@@ -104,14 +104,23 @@ def _unreadable(parts: SimpleNamespace) -> None:
     for text, line, what in (
         (output("ibstat_panic").text, "ibpanic", "the last line of a recorded output is an error"),
         (broken, "fast", "a Rate that is no number"),
-        (_without_rate(), "", "a port without a Rate"),
+        *(
+            (_without(name, all_ports), "", f"{which} port without a {name}")
+            for name in ("State", "Physical state", "Rate", "Link layer")
+            for which, all_ports in (("a", True), ("a second", False))
+        ),
+        (f"ibpanic: no driver\n{output('ibstat').text}", "ibpanic", "the first line is an error"),
+        ("ibpanic: no driver\n", "ibpanic", "the only line is an error"),
     ):
         _expect_refused(parts.ibstat, text, line, what)
 
 
-def _without_rate() -> str:
-    lines = output("ibstat").text.splitlines(keepends=True)
-    return "".join(line for line in lines if "Rate" not in line)
+def _without(name: str, all_ports: bool) -> str:
+    """One port without this field; else two, of which only the second one has none."""
+    whole = output("ibstat").text
+    lines = whole.splitlines(keepends=True)
+    less = "".join(line for line in lines if not line.strip().startswith(f"{name}:"))
+    return less if all_ports else whole + less
 
 
 def _expect_refused(parse: Any, text: str, line: str, what: str) -> None:

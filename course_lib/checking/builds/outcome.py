@@ -9,7 +9,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one rank returned, and the messages and collectives that it sent on the way."""
+    """What one rank returned, the messages and collectives that it sent on the way.
+
+    `borrowed`: what of the course's own version the learner's code has called.
+    """
 
     value: Any
     wire: "WireLog"
+    borrowed: frozenset[str] = frozenset()

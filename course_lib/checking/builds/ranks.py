@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib import launch
+from course_lib.checking import own_work
 from course_lib.checking.builds.outcome import Outcome
 from course_lib.checking.exercises import Wrong
 from course_lib.checking.learners_code import is_learners
@@ -25,9 +26,12 @@ def on_ranks(work: Callable[..., Any], *args: Any, ranks: int) -> list[Outcome]:
 
     with tempfile.TemporaryDirectory(prefix="course_check_", ignore_cleanup_errors=True) as name:
         try:
-            return launch.run(
-                followed, work, args, name, ranks=ranks, timeout_s=LIMIT_S, stream=False
+            own = own_work.followed()
+            outcomes = launch.run(
+                followed, work, args, name, own, ranks=ranks, timeout_s=LIMIT_S, stream=False
             )
+            own_work.note({each for one in outcomes for each in one.borrowed})
+            return outcomes
         except launch.RankFailed as failed:
             raise Wrong(_sentence(failed, ranks, Path(name))) from None
 

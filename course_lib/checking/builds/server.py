@@ -1,5 +1,7 @@
 """Build 14.10: a table on servers; trainers pull its rows and push their gradients."""
 
+import copy
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     from course_lib.scratch.parameter_server.messages import Messages
 
-_ROWS, _WIDTH, _RATE, _UPDATES = 11, 3, 0.5, 2
+_ROWS, _UPDATES = 11, 2
+_ARRIVED_S = 0.03  # in which a message has come where it goes
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,8 @@ class _Case:
 
     drawn: tuple[Any, ...]
     servers: int = 1
+    width: int = 3
+    rate: float = 0.5
 
     @property
     def ranks(self) -> int:
@@ -37,17 +42,24 @@ class _Case:
     def trainers(self) -> range:
         return range(self.servers, self.ranks)
 
-    def ids(self, trainer: int) -> "Tensor":
-        """What the trainer with this rank draws."""
+    def ids(self, trainer: int, update: int = 0) -> "Tensor":
+        """What the trainer with this rank draws: other rows in each update, in another shape."""
         import torch
 
-        return torch.tensor(self.drawn[trainer - self.servers])
+        ids = torch.tensor(self.drawn[trainer - self.servers])
+        return ((3 * ids + 2) % _ROWS).flatten() if update else ids
 
-    def exchanges(self, trainer: int) -> list[RowExchange]:
+    def exchanges(self, trainer: int, update: int) -> list[RowExchange]:
         """What a trainer exchanges with each server."""
-        rows = set(self.ids(trainer).flatten().tolist())
+        rows = set(self.ids(trainer, update).flatten().tolist())
         counts = [sum(row % self.servers == server for row in rows) for server in self.every_server]
-        return [RowExchange(count, _WIDTH) for count in counts]
+        return [RowExchange(count, self.width) for count in counts]
+
+    def table(self) -> "Tensor":
+        """(11, width), at the start."""
+        import torch
+
+        return torch.arange(1.0, 1 + _ROWS * self.width).view(_ROWS, self.width)
 
     @property
     def every_server(self) -> range:
@@ -56,14 +68,8 @@ class _Case:
 
 _DISTINCT = _Case(([7, 0, 4], [4, 2, 1, 9]))
 _REPEATED = _Case(([[4, 0], [9, 4]], [[2, 4, 2], [2, 5, 1]]))
-_TWO_SERVERS = _Case(([[4, 0], [10, 4]], [[3, 5], [8, 3], [3, 1]]), servers=2)
-_LATE = _Case(([1, 4, 3], [4, 1]), servers=2)
-
-
-def _table() -> "Tensor":
-    import torch
-
-    return torch.arange(1.0, 1 + _ROWS * _WIDTH).view(_ROWS, _WIDTH)
+_SERVERS = _Case(([[4, 0], [10, 4]], [[3, 5], [8, 3], [3, 1]]), servers=3, width=2, rate=0.25)
+_LATE = _Case(([1, 4, 2], [4, 1], [2, 1]), servers=2)
 
 
 def _gradient(trainer: int, rows: "Tensor") -> "Tensor":
@@ -83,12 +89,12 @@ def _messages() -> "Messages":
 
 
 def _server_of(parts: SimpleNamespace, case: _Case, rank: int) -> Any:
-    own = _table()[rank :: case.servers].clone()
-    return parts.ParameterServer(own, _RATE, list(case.trainers), _messages())
+    own = case.table()[rank :: case.servers].clone()
+    return parts.ParameterServer(own, case.rate, list(case.trainers), _messages())
 
 
 def _remote_of(parts: SimpleNamespace, case: _Case) -> Any:
-    return parts.RemoteTable(_WIDTH, list(case.every_server), _messages())
+    return parts.RemoteTable(case.width, list(case.every_server), _messages())
 
 
 def _in_step(parts: SimpleNamespace, case: _Case) -> Any:
@@ -100,14 +106,15 @@ def _in_step(parts: SimpleNamespace, case: _Case) -> Any:
         server = _server_of(parts, case, rank)
         for _ in range(_UPDATES):
             whole = server.serve_together()
-            found.append((server.table.clone(), whole))
+            found.append(copy.deepcopy((server.table, whole)))  # it may use them again
         return found
     remote = _remote_of(parts, case)
-    for _ in range(_UPDATES):
-        rows = remote.pull(case.ids(rank))
+    for update in range(_UPDATES):
+        ids = case.ids(rank, update)
+        rows = remote.pull(ids)
         found.append(rows)
-        if getattr(rows, "shape", None) != (*case.ids(rank).shape, _WIDTH):
-            rows = _table()[case.ids(rank)]  # what came is refused; a server must not wait for it
+        if getattr(rows, "shape", None) != (*ids.shape, case.width):
+            rows = case.table()[ids]  # what came is refused; a server must not wait for it
         remote.push(_gradient(rank, rows))
     return found
 
@@ -116,15 +123,15 @@ def _alone(case: _Case) -> tuple[list["Tensor"], list["Tensor"]]:
     """The table before each update and at the end, and each update's gradient, in one process."""
     import torch
 
-    tables, gradients = [_table()], []
-    for _ in range(_UPDATES):
-        whole = torch.zeros(_ROWS, _WIDTH)
+    tables, gradients = [case.table()], []
+    for update in range(_UPDATES):
+        whole = torch.zeros(_ROWS, case.width)
         for trainer in case.trainers:
-            ids = case.ids(trainer)
+            ids = case.ids(trainer, update)
             its = _gradient(trainer, tables[-1][ids])
             whole.index_add_(0, ids.flatten(), its.flatten(0, -2))
         gradients.append(whole)
-        tables.append(tables[-1] - _RATE * whole)
+        tables.append(tables[-1] - case.rate * whole)
     return tables, gradients
 
 
@@ -141,23 +148,23 @@ def _expect_rows(outcomes: list[Outcome], case: _Case, update: int) -> None:
     tables, _ = _alone(case)
     before = tables[update]
     for trainer in case.trainers:
-        ids = case.ids(trainer)
+        ids = case.ids(trainer, update)
         distinct = ids.unique()
         others = {"the rows in rising order of their numbers": before[distinct]}
         if trainer > case.servers:  # another trainer's gradient may have changed them already
-            first = case.ids(case.servers)
+            first = case.ids(case.servers, update)
             changed = before.clone()
             its = _gradient(case.servers, before[first])
-            changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-_RATE)
+            changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-case.rate)
             others["rows to which another trainer's gradient was already applied"] = changed[ids]
         if case.servers > 1:
-            half = -(-_ROWS // 2)
-            elsewhere = (ids % half * 2 + ids // half).clamp(max=_ROWS - 1)
+            block = -(-_ROWS // case.servers)
+            elsewhere = (ids % block * case.servers + ids // block).clamp(max=_ROWS - 1)
             others["rows cut into blocks, where neighbours lie on different servers"] = before[
                 elsewhere
             ]
         if update:
-            others["rows of the first update"] = tables[0][ids]
+            others["rows of the table before the first update"] = tables[0][ids]
         what = f"{_where(trainer, case)}, update {update}: what pull returns"
         expect_tensor(outcomes[trainer].value[update], before[ids], what, others=others)
 
@@ -177,11 +184,11 @@ def _expect_update(outcomes: list[Outcome], case: _Case, update: int) -> None:
             factors={
                 1 / trainers: "the mean over trainers, where the sum is wanted",
                 -1.0: "the gradient was added, where it is to be subtracted",
-                1 / _RATE: "the learning rate is missing",
+                1 / case.rate: "the learning rate is missing",
             },
             others={
-                name: -_RATE * mistake[own]
-                for name, mistake in _assigned(case, tables[update]).items()
+                name: -case.rate * mistake[own]
+                for name, mistake in _assigned(case, update, tables[update]).items()
             },
             tolerance=1e-4,
         )
@@ -189,20 +196,20 @@ def _expect_update(outcomes: list[Outcome], case: _Case, update: int) -> None:
             whole,
             gradients[update][own],
             f"{name}: what serve_together returns",
-            factors={-_RATE: "the change of the table, where the gradient is wanted"},
+            factors={-case.rate: "the change of the table, where the gradient is wanted"},
             tolerance=1e-4,
         )
 
 
-def _assigned(case: _Case, table: "Tensor") -> dict[str, "Tensor"]:
+def _assigned(case: _Case, update: int, table: "Tensor") -> dict[str, "Tensor"]:
     """Gradients where something is assigned that should be added."""
     import torch
 
-    by_draw, by_trainer = torch.zeros(_ROWS, _WIDTH), torch.zeros(_ROWS, _WIDTH)
+    by_draw, by_trainer = torch.zeros_like(table), torch.zeros_like(table)
     for trainer in case.trainers:
-        ids = case.ids(trainer)
+        ids = case.ids(trainer, update)
         its = _gradient(trainer, table[ids]).flatten(0, -2)
-        last, summed = torch.zeros(_ROWS, _WIDTH), torch.zeros(_ROWS, _WIDTH)
+        last, summed = torch.zeros_like(table), torch.zeros_like(table)
         for row, one in zip(ids.flatten().tolist(), its, strict=True):
             last[row] = one
             summed[row] += one
@@ -216,15 +223,19 @@ def _assigned(case: _Case, table: "Tensor") -> dict[str, "Tensor"]:
 
 def _expect_bytes(outcomes: list[Outcome], case: _Case) -> None:
     """What each rank sends in all updates, as the theory has it."""
-    exchanges = {trainer: case.exchanges(trainer) for trainer in case.trainers}
+    exchanges = {
+        trainer: [case.exchanges(trainer, update) for update in range(_UPDATES)]
+        for trainer in case.trainers
+    }
     sent = []
     for server in case.every_server:
-        own = [each[server] for each in exchanges.values()]
-        calls, size = sum(one.rows > 0 for one in own), sum(one.pulled_bytes for one in own)
-        sent.append({"send-recv": (_UPDATES * calls, _UPDATES * size)})
-    for own in exchanges.values():
+        own = [each[server] for its in exchanges.values() for each in its]
+        pulled = sum(one.pulled_bytes for one in own)
+        sent.append({"send-recv": (sum(one.rows > 0 for one in own), pulled)})
+    for its in exchanges.values():
+        own = [one for each in its for one in each]
         calls, size = sum(4 if one.rows else 2 for one in own), sum(one.pushed_bytes for one in own)
-        sent.append({"send-recv": (_UPDATES * calls, _UPDATES * size)})
+        sent.append({"send-recv": (calls, size)})
     why = "each different row travels once each way, behind a header for each request"
     expect_sent(outcomes, sent, why)
 
@@ -234,48 +245,68 @@ def _where(rank: int, case: _Case) -> str:
     return f"rank {rank} of {case.ranks} ({role})"
 
 
-def _one_is_late(parts: SimpleNamespace, case: _Case) -> Any:
-    """On a rank: the last trainer holds its rows while the other one makes two updates."""
-    import torch
+def _two_are_late(parts: SimpleNamespace, case: _Case) -> Any:
+    """On a rank: two trainers hold rows that they have pulled at different times.
+
+    The late one pulls; the quick one makes an update, and a second one after which the third one
+    pulls; then the late one pushes, and then the third one.
+    """
     import torch.distributed as dist
 
-    rank, token = dist.get_rank(), torch.zeros(1)
+    rank = dist.get_rank()
     if rank < case.servers:
         server = _server_of(parts, case, rank)
         server.serve_as_they_come()
         return server.table, server.staleness
-    remote, (quick, late) = _remote_of(parts, case), case.trainers
+    remote, (quick, late, third) = _remote_of(parts, case), case.trainers
     pulled = []
-    if rank == late:
-        pulled.append(remote.pull(case.ids(rank)))
-        dist.send(token, quick)
-        dist.recv(token, quick)
-        remote.push(_gradient(rank, pulled[0]))
-    else:
-        dist.recv(token, late)
-        for _ in range(2):
-            pulled.append(remote.pull(case.ids(rank)))
-            remote.push(_gradient(rank, pulled[-1]))
-        dist.send(token, late)
+    turns = [(late, "pull"), *[(quick, "pull"), (quick, "push")] * 2]
+    turns += [(third, "pull"), (late, "push"), (third, "push")]
+    for (who, what), (following, _) in zip(turns, [*turns[1:], turns[-1]], strict=True):
+        if rank == who:
+            if what == "pull":
+                pulled.append(remote.pull(case.ids(rank)))
+            else:
+                remote.push(_gradient(rank, pulled[-1]))
+        if who != following:
+            _hand_on(rank, who, following)
     remote.stop()
     return pulled
 
 
+def _hand_on(rank: int, who: int, following: int) -> None:
+    """`following` goes on when `who` is here, and its messages have come where they go."""
+    import torch
+    import torch.distributed as dist
+
+    if rank == who:
+        time.sleep(_ARRIVED_S)
+        dist.send(torch.zeros(1), following)
+    if rank == following:
+        dist.recv(torch.zeros(1), who)
+
+
 def _as_they_come(parts: SimpleNamespace) -> None:
     case = _LATE
-    outcomes = on_ranks(_one_is_late, parts, case, ranks=case.ranks)
-    quick, late = case.trainers
-    table = _table()
-    held = table[case.ids(late)]
-    expect_tensor(outcomes[late].value[0], held, f"{_where(late, case)}: what pull returns")
+    outcomes = on_ranks(_two_are_late, parts, case, ranks=case.ranks)
+    quick, late, third = case.trainers
+    table, pulled = case.table(), {late: case.table()}
+
+    def push(trainer: int) -> None:
+        its = _gradient(trainer, pulled[trainer][case.ids(trainer)])
+        table.index_add_(0, case.ids(trainer), its, alpha=-case.rate)
+
     for update in range(2):
-        ids = case.ids(quick)
-        what = f"{_where(quick, case)}, update {update}: what pull returns"
-        others = {"rows of the table before its own gradient": _table()[ids]} if update else {}
-        expect_tensor(outcomes[quick].value[update], table[ids], what, others=others)
-        table.index_add_(0, ids, _gradient(quick, table[ids]), alpha=-_RATE)
+        pulled[quick] = table.clone()
+        others = {"rows of the table before its own gradient": case.table()} if update else {}
+        _expect_pulled(outcomes, case, quick, update, table, others)
+        push(quick)
+    pulled[third] = table.clone()
+    for trainer in (late, third):
+        _expect_pulled(outcomes, case, trainer, 0, pulled[trainer], {})
+    push(late)
     without = table.clone()
-    table.index_add_(0, case.ids(late), _gradient(late, held), alpha=-_RATE)
+    push(third)
     for server in case.every_server:
         found, staleness = outcomes[server].value
         own = slice(server, None, case.servers)
@@ -286,7 +317,26 @@ def _as_they_come(parts: SimpleNamespace) -> None:
             others={"the table without the gradient that came last": without[own]},
             tolerance=1e-4,
         )
-        _expect_staleness(staleness, {quick: [0, 0], late: [2]}, _where(server, case))
+        right = {quick: [0, 0], late: [2], third: [1]}
+        _expect_staleness(staleness, right, _where(server, case))
+
+
+def _expect_pulled(
+    outcomes: list[Outcome],
+    case: _Case,
+    trainer: int,
+    number: int,
+    table: "Tensor",
+    others: dict[str, "Tensor"],
+) -> None:
+    """Pull `number` of a trainer has the rows of this table."""
+    ids = case.ids(trainer)
+    expect_tensor(
+        outcomes[trainer].value[number],
+        table[ids],
+        f"{_where(trainer, case)}, update {number}: what pull returns",
+        others={name: other[ids] for name, other in others.items()},
+    )
 
 
 def _expect_staleness(found: Any, expected: dict[int, list[int]], where: str) -> None:
@@ -342,7 +392,7 @@ SERVER = build(
             (
                 ("different rows, one server", _DISTINCT),
                 ("rows drawn many times", _REPEATED),
-                ("rows on two servers", _TWO_SERVERS),
+                ("rows on several servers", _SERVERS),
             )
         ),
         Step(

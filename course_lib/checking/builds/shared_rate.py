@@ -185,6 +185,12 @@ def _expect_timeline(found: Any, tasks: Sequence[Task], because: str) -> None:
         raise Wrong(f"{what} wants a SharedTimeline, got {described(found)}")
     if not all(isinstance(span, Span) for span in found.spans):
         raise Wrong(f"{what} wants spans that are Span(task, stream, start_s, end_s, rate)")
+    if list(found.tasks) != list(tasks):
+        raise Wrong(f"{what} wants the tasks themselves as its `tasks`, in the order given")
+    streams_of = {task.name: task.stream for task in tasks}
+    for span in found.spans:
+        if streams_of.get(span.task) != span.stream:
+            raise Wrong(f"{what}: a span of {span.task} has the stream {span.stream!r}")
     spans = {name: [span for span in found.spans if span.task == name] for name in names}
     for task in tasks:
         _expect_work(task, spans[task.name], what)
@@ -269,16 +275,37 @@ def _any_timelines(parts: SimpleNamespace) -> None:
         turned = sorted(tasks, key=lambda task: task.stream)
         cases.append((tuple(turned), "the order of the streams in the list does not matter"))
     _expect_timelines(parts.shared_timeline, cases)
-    circle = [_task("a", _PROCESSOR, after=("b",)), _task("b", _NETWORK, after=("a",))]
     try:
-        (outcome,) = on_ranks(_refused, parts.shared_timeline, circle, ranks=1)
+        (outcome,) = on_ranks(_taken, parts.shared_timeline, list(_CIRCLES.values()), ranks=1)
     except Wrong as wrong:
-        raise Wrong(f"two tasks that wait for each other: {wrong}") from None
-    if outcome.value is not True:
-        raise Wrong("two tasks that wait for each other can never start: expected a ValueError")
+        raise Wrong(f"tasks that wait for each other: {wrong}") from None
+    for what, taken in zip(_CIRCLES, outcome.value, strict=True):
+        if taken:
+            raise Wrong(f"{what} can never start: expected a ValueError")
 
 
-def _refused(shared_timeline: Any, tasks: Sequence[Task]) -> bool:
+_CIRCLES = {
+    "two tasks that wait for each other": (
+        _task("a", _PROCESSOR, after=("b",)),
+        _task("b", _NETWORK, after=("a",)),
+    ),
+    "two of three tasks, which wait for each other,": (
+        _task("c", _PROCESSOR),
+        _task("a", _PROCESSOR, after=("b", "c")),
+        _task("b", _NETWORK, after=("a",)),
+    ),
+    "a task that waits for the one behind it in its stream": (
+        _task("a", _PROCESSOR, stream="one", after=("b",)),
+        _task("b", _NETWORK, stream="one"),
+    ),
+}
+
+
+def _taken(shared_timeline: Any, circles: Sequence[Sequence[Task]]) -> list[bool]:
+    return [not _is_refused(shared_timeline, tasks) for tasks in circles]
+
+
+def _is_refused(shared_timeline: Any, tasks: Sequence[Task]) -> bool:
     try:
         shared_timeline(list(tasks))
     except ValueError:

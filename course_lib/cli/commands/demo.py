@@ -47,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     from course_lib import demos, launch
     from course_lib.demos.shared.command import render
+    from course_lib.demos.shared.parts import where_to_look
 
     try:
         options = demos.parse(arguments.name, argv)
@@ -68,8 +69,8 @@ def _run_demo(arguments: argparse.Namespace, argv: list[str]) -> None:
     except (ValueError, MemoryError) as error:
         raise Problem(str(error)) from error
     except launch.RankFailed as failure:
-        see = f"course diagnose {arguments.record}" if arguments.record else "course doctor"
-        raise Problem(f"rank {failure.rank} {failure.reason}: see `{see}`") from failure
+        see = where_to_look(failure.traceback, arguments.record, getattr(options, "parts", ""))
+        raise Problem(f"rank {failure.rank} {failure.reason}: {see}") from failure
     print(render(result, arguments.json))
 
 

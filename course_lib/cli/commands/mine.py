@@ -14,8 +14,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """What is built and what is left."""
+    """What is built and what is left; 1 when a file cannot be loaded."""
     from course_lib.checking import races
 
     data = races.report(measured=arguments.race)
-    return Answer(races.as_text(data), data).say(arguments.json)
+    broken = any(row["problem"] for row in data["parts"])
+    return Answer(races.as_text(data), data, int(broken)).say(arguments.json)

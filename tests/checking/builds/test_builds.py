@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from course_lib import mine
-from course_lib.checking import Unanswered, Wrong
+from course_lib.checking import Unanswered, Wrong, check, grade
 from course_lib.checking.exercises import find
-from course_lib.mine import PARTS
+from course_lib.mine import PARTS, shelf
+from course_lib.mine.cells import taken_from_the_course
 from tests.checking.builds.refusals import asked, wrong_of
 
 ROOT = Path(__file__).parents[3]
@@ -85,6 +86,74 @@ def test_the_skeleton_of_the_notebook_runs_and_asks_for_step_1(part):
     exec(exercise_cell(part), {"check": lambda _, answer: answers.append(answer)})
     with pytest.raises(Unanswered, match=r"step 1 of .*: write "):
         find(part.build).check(answers[0])
+
+
+def _in_a_cell(text, names):
+    """What a learner's cell defines under these names."""
+    space = {"__name__": "__main__"}
+    exec(compile(text, "<a cell>", "exec"), space)
+    return [space[name] for name in names]
+
+
+_AUDIT = "course_lib.theory.audits.judged_run"
+_TREE = "course_lib.scratch.collectives.tree"
+_KEPT = "course_lib.scratch.checkpointing"
+BORROWED = [
+    ("17.12", f"from {_AUDIT} import audit_run"),
+    ("17.12", f"from {_AUDIT} import audit_run as a\ndef audit_run(*x, **y): return a(*x, **y)"),
+    (
+        "17.12",
+        f"def audit_run(*x, **y):\n    import {_AUDIT} as a\n    return a.audit_run(*x, **y)",
+    ),
+    (
+        "17.12",
+        "from importlib import import_module\ndef audit_run(*x, **y):\n"
+        f"    return getattr(import_module('{_AUDIT}'), 'audit' + str('_run'))(*x, **y)",
+    ),
+    (
+        "17.12",
+        "from course_lib import mine\n"
+        "def audit_run(*x, **y): return mine.get('audit_run', 'course')(*x, **y)",
+    ),
+    ("6.12", f"from {_TREE} import tree_all_reduce as t\ndef tree_all_reduce(*x): return t(*x)"),
+    (
+        "6.12",
+        f"import types, {_TREE} as t\nc = t.tree_all_reduce\n"
+        "tree_all_reduce = types.FunctionType(c.__code__, c.__globals__, 'tree_all_reduce')",
+    ),
+    ("4.6", f"from {_KEPT} import Checkpoint as C\nclass Checkpoint(C): pass"),
+    (
+        "4.6",
+        f"from {_KEPT} import Checkpoint as C\n"
+        "Checkpoint = type('Checkpoint', C.__bases__, dict(vars(C)))",
+    ),
+]
+
+
+@pytest.mark.parametrize(("build", "text"), BORROWED)
+def test_what_runs_the_courses_own_is_said_so_and_not_kept(build, text, home, capsys):
+    (part,) = (part for part in PARTS if part.build == build)
+    answers = _in_a_cell(text, part.names)
+    verdict = grade(build, answers)
+    assert verdict.status == "pass"
+    assert f"the course's own {part.names[-1]}: nothing is kept" in verdict.line
+    check(build, answers)
+    assert "nothing is kept" in capsys.readouterr().out
+    assert not (home / "mine").exists()
+
+
+@pytest.mark.parametrize("file", ["claims", "tree", "checkpointing", "reshard"])
+def test_what_is_the_learners_is_not_called_the_courses(file):
+    """Reshard uses what its exercise gives of the course's own module."""
+    part = mine.BY_FILE[file]
+    verdict = grade(part.build, right_of(file)[0][1])
+    assert (verdict.status, verdict.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("part", PARTS, ids=FILES)
+def test_what_an_exercise_imports_is_given(part):
+    own = {name for names in shelf.own_names(part).values() for name in names}
+    assert taken_from_the_course(exercise_cell(part), own) <= {*part.names}
 
 
 def test_each_build_has_four_wrong_versions():

@@ -33,6 +33,11 @@ def over_the_peak(*claim, source, most=1.0, least=LEAST):
     return judged_run.audit_run(*claim, source=source, most=max(most, 1.0), least=least)
 
 
+def always_its_limits(*claim, source, most=0.9, least=0.25):
+    """Its own defaults; who gives others gets them."""
+    return judged_run.audit_run(*claim, source=source, most=most, least=least)
+
+
 def in_other_words(*claim, **limits):
     return replace(judged_run.audit_run(*claim, **limits), verdict="good")
 
@@ -65,9 +70,10 @@ WRONG = [
     ("a tuple", _named(a_tuple), "step 1.*wants a JudgedRun"),
     ("always plausible", _named(always_plausible), "step 2.*is 'plausible' to you.*both limits"),
     ("another word", _named(in_other_words), "step 2.*verdict wants one of"),
+    ("its own limits", _named(always_its_limits), "step 2.*of 0.88 is 'plausible' to you"),
     ("no source", _audit(named=False), "step 2.*source is str '', expected the one given"),
     ("fixed limits", _audit(limits=False), "step 3.*most=0.3 and least=0.1 is 'plausible' to you"),
-    ("the peak is the limit", _named(over_the_peak), "step 3.*is 'plausible' to you"),
+    ("the peak is the limit", _named(over_the_peak), "step [23].*is 'plausible' to you"),
     ("a limit is outside", _audit(above=True), "step 3.*is 'impossible' to you"),
     ("takes everything", _audit(checked=False), "step 3.*parameters 0 was taken"),
     ("divides by zero", _named(another_error), "step 3.*parameters 0 was taken"),

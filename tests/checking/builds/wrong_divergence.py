@@ -77,6 +77,17 @@ WRONG = [
         "the odd ranks are 0, 2, expected others",
     ),
     ("the index", _divergence(result=lambda n, odd: (n - 1, odd)), "earlier than the first"),
+    (
+        "of gloo alone",
+        _divergence(
+            what=lambda e: (
+                e["profiling_name"]
+                if e["profiling_name"].removeprefix("gloo:") in ANY_SIZE
+                else (_operation(e), str(e["input_sizes"]), str(e["input_dtypes"]))
+            )
+        ),
+        "an all_gather of nccl.*earlier than the first",
+    ),
     ("only the number", _divergence(result=lambda n, odd: n), "wants a number and the odd ranks"),
 ]
 for _, wrong, _ in WRONG:

@@ -56,6 +56,22 @@ def skips_what_it_cannot_read(text):
 
 
 @_named
+def keeps_the_last_rate(text):
+    """A field that is missing is that of the port before."""
+    last = re.findall("Rate: (.*)", text)[:1]
+    parts = re.split(r"(?=Port \d+:)", text)
+    filled = [p if "Rate" in p or not p.startswith("Port ") else f"{p}\tRate: {last[0]}\n"
+              for p in parts] if last else parts  # fmt: skip
+    return ports.ibstat("".join(filled))
+
+
+@_named
+def believes_the_beginning(text):
+    """What stands before the first device is no concern."""
+    return ports.ibstat(text[text.find("CA ") :] if "CA " in text else "")
+
+
+@_named
 def silent_error(text):
     try:
         return ports.ibstat(text)
@@ -133,6 +149,12 @@ WRONG = [
     ("state from the physical state", first_word, "state is 'LinkUp', and the text says"),
     ("whole rates", _changed(gbit_per_s=lambda p: int(p.gbit_per_s)), "gbit_per_s is 2, and"),
     ("a message as a port less", skips_what_it_cannot_read, "is an error, and ibstat returns"),
+    (
+        "believes the beginning",
+        believes_the_beginning,
+        "first line is an error, and ibstat returns",
+    ),
+    ("the last rate", keeps_the_last_rate, "a second port without a Rate, and ibstat returns"),
     ("nothing instead of an error", silent_error, "expected a ValueError"),
     ("an error without the line", another_error, "does not show the line: cannot be read"),
     ("None for no device", refuses_nothing, "expected no port, got None"),

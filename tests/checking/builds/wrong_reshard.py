@@ -55,24 +55,71 @@ def without_sync(path, data):
     os.replace(path.with_suffix(".part"), path)
 
 
+def syncs_too_early(path, data):
+    with open(path.with_suffix(".part"), "wb") as file:
+        file.write(data)
+        os.fsync(file.fileno())
+    os.replace(path.with_suffix(".part"), path)
+
+
+def removes_first(path, data):
+    path.unlink(missing_ok=True)
+    files.write_whole(path, data)
+
+
+def one_by_one(path, data):
+    """Two ranks in turn through a file of one name."""
+    for rank in range(2):
+        if dist.get_rank() == rank:
+            with open(path.parent / "unfinished", "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(path.parent / "unfinished", path)
+        dist.barrier()
+
+
+def nothing_for_nothing(path, data):
+    if data:
+        files.write_whole(path, data)
+
+
 def _save(fault):
     """Saving in which one thing goes wrong."""
 
     def save_shard(folder, step, shard, layout, group=None, keep=2):
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        if fault == "of the world":
+            rank, ranks = dist.get_rank(), dist.get_world_size()
+        if fault == "keeps two":
+            keep = 2
         path = folder / f"step-{step:08d}"
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=fault != "an old folder", exist_ok=True)
         if fault == "bytes of a view":
-            data = bytes(shard.untyped_storage())
+            data = (
+                torch.tensor([], dtype=shard.dtype).set_(shard.untyped_storage()).numpy().tobytes()
+            )
         elif fault == "column by column":
             data = shard.t().contiguous().numpy().tobytes()
         else:
             data = shard.contiguous().numpy().tobytes()
         entry = {"bytes": len(data), "crc32": zlib.crc32(data)}
         entries = [None] * ranks
+        if fault == "rank 0 has them all":
+            every = [None] * ranks
+            dist.all_gather_object(every, data, group)
+            if rank == 0:
+                for writer, its in enumerate(every):
+                    files.write_whole(path / f"rank{writer}.shard", its)
+            dist.barrier(group)
+        if fault == "removes first" and rank == 0:
+            remove_old(folder, keep - 1)
         if fault == "nothing proves that all have written":
             dist.all_gather_object(entries, entry, group)
-        files.write_whole(path / f"rank{rank}.shard", data)
+        if fault == "shards in place":
+            (path / f"rank{rank}.shard").write_bytes(data)
+        elif fault != "rank 0 has them all":
+            files.write_whole(path / f"rank{rank}.shard", data)
         if fault == "rank 0 alone gathers":
             if rank == 0:
                 dist.all_gather_object(entries, entry, group)
@@ -81,16 +128,23 @@ def _save(fault):
             entries = [entry]
         elif fault != "nothing proves that all have written":
             dist.all_gather_object(entries, entry, group)
+        if fault == "turned round":
+            entries.reverse()
+        if fault == "adler":
+            entries = [each | {"crc32": zlib.adler32(data)} for each in entries]
         manifest = {"step": step, "layout": layout, "shards": entries}
+        if fault == "the manifest in place" and rank == 0:
+            (path / MANIFEST).write_text(json.dumps(manifest))
         if fault == "no layout":
             del manifest["layout"]
-        if rank == 0 or fault == "everybody writes the manifest":
+        elsewhere = fault == "the manifest in place"
+        if (rank == 0 and not elsewhere) or fault == "everybody writes the manifest":
             files.write_whole(path / MANIFEST, json.dumps(manifest).encode())
         if rank == 0 and fault != "nothing is removed":
             remove_old(folder, keep)
         if fault != "returns at once":
             dist.barrier(group)
-        return path
+        return str(path) if fault == "a text" else path / MANIFEST if fault == "its file" else path
 
     return _with(save=save_shard)
 
@@ -100,14 +154,18 @@ def _load(fault=""):
 
     def load_shard(path, layout, group=None, reshard=True):
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-        manifest = read_manifest(path, layout)
+        if fault == "of the world":
+            rank, ranks = dist.get_rank(), dist.get_world_size()
+        manifest = read_manifest(path, layout if fault != "any model" else _layout_of(path))
         writers = len(manifest["shards"])
         if writers != ranks and not reshard and fault != "always reshards":
             raise CheckpointError("another number of ranks")
         total = sum(map(math.prod, layout.values()))
         start, stop = columns(total, rank, ranks)
         if fault == "its own file":
-            return 4, read_shard(path / f"rank{rank}.shard", rank, manifest["shards"][rank])
+            return manifest["step"], read_shard(
+                path / f"rank{rank}.shard", rank, manifest["shards"][rank]
+            )
         found = []
         for writer, entry in enumerate(manifest["shards"]):
             first, last = columns(total, writer, writers)
@@ -129,26 +187,56 @@ def _load(fault=""):
                 found.append(shard[:, low:high])
         if fault == "backwards":
             found.reverse()
-        return manifest["step"], torch.cat(found, dim=0 if fault == "on top of each other" else 1)
+        step = {"step of the run": 4, "a text": path.name[5:]}.get(fault, manifest["step"])
+        whole = torch.cat(found, dim=0 if fault == "on top of each other" else 1)
+        return step, whole.double() if fault == "fp64" else whole
 
     return _with(load=load_shard)
 
 
+def _layout_of(path):
+    return json.loads((path / MANIFEST).read_text())["layout"]
+
+
 WRONG = [
+    ("syncs too early", _with(syncs_too_early), "step 1.*os.fsync before all data have left"),
+    ("removes the old one", _with(removes_first), "step 1.*removes the old file first"),
+    ("one name for all", _with(one_by_one), "step 1.*one file first, unfinished"),
+    ("nothing for nothing", _with(nothing_for_nothing), "step 1.*does not hold data of 0 bytes"),
+    ("saves as the world", _save("of the world"), "step 2"),
+    ("keeps two", _save("keeps two"), r"step 2.*keep=1 the complete checkpoints are"),
+    ("into an old folder", _save("an old folder"), "step 2.*FileNotFoundError"),
+    (
+        "rank 0 has them all",
+        _save("rank 0 has them all"),
+        "step 2.*rank 0 of 4 writes rank1.shard: each rank writes its own",
+    ),
+    ("removes first", _save("removes first"), "step 2.*before the new one is complete"),
+    ("shards in place", _save("shards in place"), "step 2.*opens rank0.shard itself for writing"),
+    ("it in place", _save("the manifest in place"), "step 2.*opens manifest.json itself"),
+    ("entries turned round", _save("turned round"), "step 2.*entry 0 is that of rank 3"),
+    ("another checksum", _save("adler"), "step 2.*crc32 of entry 0 is .*checksum of its file's"),
+    ("a text", _save("a text"), "step 2.*returns str .*expected the folder's Path"),
+    ("its file", _save("its file"), "step 2.*expected the folder's Path"),
+    ("any model", _load("any model"), "step 3.*another model: it loads the checkpoint of a model"),
+    ("loads as the world", _load("of the world"), "step 4.*of a group of 2, saved by"),
+    ("the step of the run", _load("step of the run"), "step 3.*the step is int 4"),
+    ("the step as a text", _load("a text"), "step 3.*the step is str"),
+    ("fp64", _load("fp64"), "step 3.*is of torch.float64, expected fp32"),
     ("in place", _with(in_place), "step 1.*opens `path` itself for writing"),
     ("renamed too early", _with(renames_too_early), "step 1.*before all of it is written"),
     ("another folder", _with(from_another_folder), "step 1.*in the same folder"),
     ("a copy remains", _with(a_copy_remains), "step 1.*leaves a.backup behind"),
     ("not on the disk", _with(without_sync), "step 1.*os.fsync"),
-    ("bytes of a view", _save("bytes of a view"), "step 2.*rank0.shard of 3 has 444 bytes"),
+    ("bytes of a view", _save("bytes of a view"), "step 2.*rank0.shard of 4 ranks has 444 bytes"),
     ("transposed", _save("column by column"), "step 2.*column by column"),
     (
         "the manifest first",
         _save("nothing proves that all have written"),
-        "step 2.*rank 1 of 3: the manifest is there before the shard",
+        "step 2.*rank 1 of 4: the manifest is there before the shard",
     ),
     ("rank 0 gathers", _save("rank 0 alone gathers"), "step 2.*(nothing moves|raised)"),
-    ("one entry", _save("only its own entry"), "step 2.*'shards' of the manifest is"),
+    ("one entry", _save("only its own entry"), "step 2.*'shards' of the manifest has 1 entries"),
     ("no layout", _save("no layout"), "step 2.*wants the keys step, layout, shards"),
     (
         "all write it",
@@ -156,7 +244,7 @@ WRONG = [
         "step 2.*(writes the manifest as well|raised FileNotFoundError)",
     ),
     ("keeps all", _save("nothing is removed"), "step 2.*with keep=2 the complete"),
-    ("returns at once", _save("returns at once"), "step 2.*rank 1 of 3.*no manifest yet"),
+    ("returns at once", _save("returns at once"), "step 2.*rank 1 of 4.*no manifest yet"),
     ("believes every byte", _load("believes every byte"), "step 3.*although the checksum"),
     ("its own file", _load("its own file"), "step 4"),
     ("equal shards", _load("equal shards"), "step [34]"),

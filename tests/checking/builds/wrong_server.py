@@ -59,8 +59,7 @@ class BlocksOfRows(OwnTable):
     def pull(self, ids):
         if len(self.servers) == 1:
             return super().pull(ids)
-        half = 6
-        return super().pull(torch.where(ids < half, 2 * ids, 2 * (ids - half) + 1))
+        return super().pull((ids % 4 * 3 + ids // 4).clamp(max=10))
 
 
 class NumbersOfTheWholeTable(OwnTable):
@@ -70,7 +69,7 @@ class NumbersOfTheWholeTable(OwnTable):
         if len(self.servers) == 1:
             return super().pull(ids)
         distinct, self.places = ids.unique(return_inverse=True)
-        self.parts = [distinct % 2 == place for place in range(2)]
+        self.parts = [distinct % 3 == place for place in range(3)]
         rows = torch.empty(len(distinct), self.width)
         for server, part in zip(self.servers, self.parts, strict=True):
             self.messages.announce(int(part.sum()), server)
@@ -144,6 +143,67 @@ class CountsFromTheStart(OwnServer):
         return ids, rows
 
 
+class CountsPulls(OwnServer):
+    """What other trainers have pulled, where their updates are to be counted."""
+
+    pulls = 0
+
+    def send_rows(self, trainer, ids):
+        self.pulls += 1
+        super().send_rows(trainer, ids)
+        self.asked[trainer] = ids, self.pulls
+
+    def gradient(self, trainer, count):
+        self.updates, updates = self.pulls, self.updates
+        found = super().gradient(trainer, count)
+        self.updates = updates
+        return found
+
+
+class OneTooMany(OwnServer):
+    def gradient(self, trainer, count):
+        self.updates += 1
+        found = super().gradient(trainer, count)
+        self.updates -= 1
+        return found
+
+
+class ThreeWide(OwnTable):
+    def __init__(self, width, servers, messages):
+        super().__init__(3, servers, messages)
+
+
+class OfTwoServers(OwnTable):
+    def pull(self, ids):
+        self.servers, servers = self.servers[:2], self.servers
+        for server in servers[2:]:
+            self.messages.announce(0, server)
+        return super().pull(ids)
+
+
+class RemembersTheFirst(OwnTable):
+    """Works out once which rows are wanted."""
+
+    def pull(self, ids):
+        self.first = getattr(self, "first", ids)
+        return super().pull(self.first if ids.shape == self.first.shape else ids)
+
+
+class HalfRate(OwnServer):
+    def __init__(self, table, lr, trainers, messages):
+        super().__init__(table, 0.5, trainers, messages)
+
+
+class SameBuffer(OwnServer):
+    """Right: returns the same tensor each time."""
+
+    def serve_together(self):
+        whole = super().serve_together()
+        if not hasattr(self, "whole"):
+            self.whole = torch.empty_like(whole)
+        return self.whole.copy_(whole)
+
+
 class WaitsForAll(OwnServer):
     """Keeps the gradients until the end."""
 
@@ -171,6 +231,12 @@ WRONG = [
     ("the whole table's numbers", _with(NumbersOfTheWholeTable), "step 3 of 4.*IndexError"),
     ("in turn", _with(server=InTurn), "step 4 of 4.*nothing moves any more"),
     ("counts from the start", _with(server=CountsFromTheStart), "step 4 of 4.*staleness has for"),
+    ("counts pulls", _with(server=CountsPulls), "step 4 of 4.*staleness has for"),
+    ("one too many", _with(server=OneTooMany), "step 4 of 4.*staleness has for trainer 2"),
+    ("three wide", _with(ThreeWide), "step 3 of 4"),
+    ("of two servers", _with(OfTwoServers), "step 3 of 4"),
+    ("the first ids", _with(RemembersTheFirst), "step 1 of 4.*update 1: what pull returns"),
+    ("its own rate", _with(server=HalfRate), "step 3 of 4.*change of the table differs"),
     ("waits for all", _with(server=WaitsForAll), "step 4 of 4.*before its own gradient"),
 ]
 
@@ -253,5 +319,8 @@ class ParameterServer:
                 self.asked[trainer] = None
 
 
-RIGHT = [("row by row", [RemoteTable, ParameterServer])]
+RIGHT = [
+    ("row by row", [RemoteTable, ParameterServer]),
+    ("returns one buffer", _with(server=SameBuffer)),
+]
 AS_MINE = ""

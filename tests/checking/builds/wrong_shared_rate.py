@@ -146,6 +146,26 @@ def gives_up_silently(tasks):
         return SharedTimeline(tuple(tasks), (), 0.0)
 
 
+def without_streams(tasks):
+    found = _timeline(tasks)
+    return replace(found, spans=tuple(replace(span, stream=span.task) for span in found.spans))
+
+
+def without_its_tasks(tasks):
+    return replace(_timeline(tasks), tasks=())
+
+
+def drops_who_waits(tasks):
+    """Only if nothing at all can run, that is an error."""
+    try:
+        return _timeline(tasks)
+    except ValueError:
+        first = [task for task in tasks if not task.after]
+        if first:
+            return replace(_timeline(first), tasks=tuple(tasks))
+        raise
+
+
 def _named(function, name):
     """The function under the name that the skeleton gave it."""
     function.__name__ = name
@@ -196,6 +216,9 @@ WRONG = [
     ),
     ("in turns", _whole(one_after_another), "step 3.*a ends at 10 ms, too early; at half"),
     ("one span for each task", _whole(spans_from_start_to_end), "step 3.*add up to .* ms of work"),
+    ("no streams", _whole(without_streams), "step 3.*a span of first has the stream 'first'"),
+    ("no tasks", _whole(without_its_tasks), "step 3.*wants the tasks themselves"),
+    ("drops who waits", _whole(drops_who_waits), "step 4.*two of three tasks.*expected a ValueErr"),
     ("no error", _whole(gives_up_silently), "step 4.*wait for each other.*expected a ValueError"),
 ]
 

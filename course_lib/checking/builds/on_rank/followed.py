@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from course_lib.checking.builds.outcome import Outcome
+from course_lib.checking.own_work import Own, calls
 from course_lib.measure.operators import Listener
 from course_lib.measure.wire import log_wire
 
@@ -19,7 +20,9 @@ _WIDTH = 100
 _diary = {"file": -1, "entry": 0}  # of this rank
 
 
-def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Outcome:
+def followed(
+    work: Callable[..., Any], args: tuple[Any, ...], folder: str, own: Own | None
+) -> Outcome:
     """On a rank: do the work and write down every call."""
     diary = os.open(Path(folder) / os.environ["RANK"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
@@ -27,11 +30,11 @@ def followed(work: Callable[..., Any], args: tuple[Any, ...], folder: str) -> Ou
         if words := _words(str(operator).rpartition(".")[0], args):
             os.pwrite(diary, words.ljust(_WIDTH).encode(), 0)
 
-    with log_wire() as wire, Listener(heard, inside_dtensors=True):
+    with log_wire() as wire, Listener(heard, inside_dtensors=True), calls(own) as borrowed:
         _diary.update(file=diary, entry=0)
         value = work(*args)
     os.pwrite(diary, "has returned".ljust(_WIDTH).encode(), 0)
-    return Outcome(value, wire)
+    return Outcome(value, wire, frozenset(borrowed))
 
 
 def meet(done: str) -> None:
