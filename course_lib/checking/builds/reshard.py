@@ -22,9 +22,9 @@ from course_lib.checking.races import Race
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LAYOUT = {"weight": [5, 7], "bias": [2]}
+_LAYOUT = {"weight": [5, 3, 2], "bias": [7]}
 _TOTAL = 37  # columns: no number of ranks divides them
-_OTHER_MODEL = {"weight": [7, 5], "bias": [2]}  # of as many columns
+_OTHER_MODEL = {"weight": [3, 5, 2], "bias": [7]}  # of as many columns
 _SAVED = "step-00000004"
 _LATE_S = 0.5  # how long a shard is held back, to see whether the manifest waits for it
 

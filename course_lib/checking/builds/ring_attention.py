@@ -189,7 +189,7 @@ def _round_the_ring(forward: Any) -> list[Any]:
         with log_wire() as wire, ring.watch():
             found = forward(q, kv, ring)
         kept = {"q": bool((q == before[0]).all()), "kv": bool((kv == before[1]).all())}
-        outcomes.append(Outcome((found, kept, ring.idle), wire))
+        outcomes.append(Outcome((found, kept, ring.idle, ring.late), wire))
     return outcomes
 
 
@@ -203,7 +203,7 @@ def _ring(parts: SimpleNamespace) -> None:
 
 
 def _expect_outcome(outcome: Outcome, rank: int, ranks: int, zigzag: bool, what: str) -> None:
-    pair, kept, idle = outcome.value
+    pair, kept, idle, late = outcome.value
     _expect_ring(pair, rank, ranks, zigzag, what)
     expect_kept(kept, f"{what}: ring_forward")
     expect_among(outcome.wire, ranks, f"{what}, ring_forward")
@@ -214,6 +214,11 @@ def _expect_outcome(outcome: Outcome, rank: int, ranks: int, zigzag: bool, what:
         raise Wrong(
             f"{what}: hop {idle[0]} is waited for before any block was computed since its start: "
             "nothing is computed while keys and values travel"
+        )
+    if late:
+        raise Wrong(
+            f"{what}: before hop {late[0]} starts, blocks are computed while nothing travels: a "
+            "hop starts before the blocks of its round and is waited for after them"
         )
 
 
@@ -239,6 +244,7 @@ def _expect_ring(found: Any, rank: int, ranks: int, zigzag: bool, what: str) -> 
         by_place[:, slices[owner]] = local[:, None] >= local
         exchanged[:, slices[owner]] = seen[:, slices[(rank + step) % ranks]]
     same_chunk = own[:, None] // len(chunk[0]) == torch.arange(_SEQUENCE) // len(chunk[0])
+    by_block = seen & (own[:, None] % len(chunk[0]) >= torch.arange(_SEQUENCE) % len(chunk[0]))
     others = {
         "attention without the last visitor": among(visits[: ranks - 1 or 1])[0],
         "attention to its own slice alone": among([rank])[0],
@@ -246,6 +252,9 @@ def _expect_ring(found: Any, rank: int, ranks: int, zigzag: bool, what: str) -> 
         "attention to later tokens of the same chunk as well": among(visits, seen | same_chunk)[0],
         "attention in which a visitor is taken for another": among(visits, exchanged)[0],
         "attention with each slice masked as if it was its own": among(visits, by_place)[0],
+        "attention with each block masked as if its tokens were the same": among(visits, by_block)[
+            0
+        ],
     }
     expect_tensor(out, right, f"{what}: the result", others=others)
     expect_tensor(lse, right_lse, f"{what}: the log-sum-exp")

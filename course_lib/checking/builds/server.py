@@ -27,12 +27,23 @@ _ARRIVED_S = 0.03  # in which a message has come where it goes
 
 @dataclass(frozen=True)
 class _Case:
-    """The rows that each trainer draws in each update, as nested lists of any shape."""
+    """The rows that each trainer draws in each update, as nested lists of any shape.
+
+    `order` has the ranks of the servers, the first ones, as the table counts them.
+    """
 
     drawn: tuple[Any, ...]
-    servers: int = 1
+    order: tuple[int, ...] = (0,)
     width: int = 3
     rate: float = 0.5
+
+    @property
+    def servers(self) -> int:
+        return len(self.order)
+
+    def rows_of(self, server: int) -> slice:
+        """The rows of the table that lie on the server with this rank."""
+        return slice(self.order.index(server), None, self.servers)
 
     @property
     def ranks(self) -> int:
@@ -50,9 +61,12 @@ class _Case:
         return ((3 * ids + 2) % _ROWS).flatten() if update else ids
 
     def exchanges(self, trainer: int, update: int) -> list[RowExchange]:
-        """What a trainer exchanges with each server."""
+        """What a trainer exchanges with each server, by rank."""
         rows = set(self.ids(trainer, update).flatten().tolist())
-        counts = [sum(row % self.servers == server for row in rows) for server in self.every_server]
+        counts = [
+            sum(self.order[row % self.servers] == server for row in rows)
+            for server in self.every_server
+        ]
         return [RowExchange(count, self.width) for count in counts]
 
     def table(self) -> "Tensor":
@@ -68,8 +82,8 @@ class _Case:
 
 _DISTINCT = _Case(([7, 0, 4], [4, 2, 1, 9]))
 _REPEATED = _Case(([[4, 0], [9, 4]], [[2, 4, 2], [2, 5, 1]]))
-_SERVERS = _Case(([[4, 0], [10, 4]], [[3, 5], [8, 3], [3, 1]]), servers=3, width=2, rate=0.25)
-_LATE = _Case(([1, 4, 2], [4, 1], [2, 1]), servers=2)
+_SERVERS = _Case(([[4, 0], [10, 4]], [[3, 5], [8, 3], [3, 1]]), order=(1, 0, 2), width=2, rate=0.25)
+_LATE = _Case(([1, 4, 2], [4, 1], [2, 1]), order=(1, 0))
 
 
 def _gradient(trainer: int, rows: "Tensor") -> "Tensor":
@@ -89,12 +103,37 @@ def _messages() -> "Messages":
 
 
 def _server_of(parts: SimpleNamespace, case: _Case, rank: int) -> Any:
-    own = case.table()[rank :: case.servers].clone()
+    own = case.table()[case.rows_of(rank)].clone()
     return parts.ParameterServer(own, case.rate, list(case.trainers), _messages())
 
 
 def _remote_of(parts: SimpleNamespace, case: _Case) -> Any:
-    return parts.RemoteTable(case.width, list(case.every_server), _messages())
+    return parts.RemoteTable(case.width, list(case.order), _messages())
+
+
+def _pull_elsewhere(parts: SimpleNamespace, case: _Case, ids: "Tensor") -> None:
+    """Pull rows of another table, whose servers are no ranks: nothing is sent."""
+    from course_lib.scratch.parameter_server.messages import Messages
+
+    class Nowhere(Messages):
+        def announce(self, rows: int, to: int) -> None:
+            pass
+
+        def send(self, tensor: "Tensor", to: int) -> None:
+            pass
+
+        def receive_rows(self, count: int, width: int, source: int) -> "Tensor":
+            import torch
+
+            del source  # it may be given by its name
+            return torch.zeros(count, width)
+
+    other = parts.RemoteTable(case.width, list(case.order), Nowhere(_messages().group))
+    other.pull(_reversed(ids))
+
+
+def _reversed(ids: "Tensor") -> "Tensor":
+    return ids.flip(list(range(ids.dim())))
 
 
 def _in_step(parts: SimpleNamespace, case: _Case) -> Any:
@@ -115,6 +154,7 @@ def _in_step(parts: SimpleNamespace, case: _Case) -> Any:
         found.append(rows)
         if getattr(rows, "shape", None) != (*ids.shape, case.width):
             rows = case.table()[ids]  # what came is refused; a server must not wait for it
+        _pull_elsewhere(parts, case, ids)
         remote.push(_gradient(rank, rows))
     return found
 
@@ -145,6 +185,8 @@ def _check_in_step(case: _Case, parts: SimpleNamespace) -> None:
 
 def _expect_rows(outcomes: list[Outcome], case: _Case, update: int) -> None:
     """Each trainer has the rows of the table as it was before the update."""
+    import torch
+
     tables, _ = _alone(case)
     before = tables[update]
     for trainer in case.trainers:
@@ -158,6 +200,11 @@ def _expect_rows(outcomes: list[Outcome], case: _Case, update: int) -> None:
             changed.index_add_(0, first.flatten(), its.flatten(0, -2), alpha=-case.rate)
             others["rows to which another trainer's gradient was already applied"] = changed[ids]
         if case.servers > 1:
+            numbers = torch.tensor([case.order.index(rank) for rank in case.every_server])
+            by_rank = ids - ids % case.servers + numbers[ids % case.servers]
+            others["rows of servers 0, 1, …, not of the ranks in `servers`, in their order"] = (
+                before[by_rank.clamp(max=_ROWS - 1)]
+            )
             block = -(-_ROWS // case.servers)
             elsewhere = (ids % block * case.servers + ids // block).clamp(max=_ROWS - 1)
             others["rows cut into blocks, where neighbours lie on different servers"] = before[
@@ -176,7 +223,7 @@ def _expect_update(outcomes: list[Outcome], case: _Case, update: int) -> None:
     for server in case.every_server:
         table, whole = outcomes[server].value[update]
         name = f"{_where(server, case)}, update {update}"
-        own = slice(server, None, case.servers)
+        own = case.rows_of(server)
         expect_tensor(
             table - tables[update][own],
             tables[update + 1][own] - tables[update][own],
@@ -205,7 +252,7 @@ def _assigned(case: _Case, update: int, table: "Tensor") -> dict[str, "Tensor"]:
     """Gradients where something is assigned that should be added."""
     import torch
 
-    by_draw, by_trainer = torch.zeros_like(table), torch.zeros_like(table)
+    by_draw, by_trainer, elsewhere = (torch.zeros_like(table) for _ in range(3))
     for trainer in case.trainers:
         ids = case.ids(trainer, update)
         its = _gradient(trainer, table[ids]).flatten(0, -2)
@@ -215,9 +262,11 @@ def _assigned(case: _Case, update: int, table: "Tensor") -> dict[str, "Tensor"]:
             summed[row] += one
         by_draw += last
         by_trainer[ids.flatten()] = summed[ids.flatten()]
+        elsewhere.index_add_(0, _reversed(ids).flatten(), its)
     return {
         "that of one gradient for each row, where several are to be added": by_draw,
         "that of the last trainer alone, where several have used a row": by_trainer,
+        "that of rows which another RemoteTable has pulled since": elsewhere,
     }
 
 
@@ -309,7 +358,7 @@ def _as_they_come(parts: SimpleNamespace) -> None:
     push(third)
     for server in case.every_server:
         found, staleness = outcomes[server].value
-        own = slice(server, None, case.servers)
+        own = case.rows_of(server)
         expect_tensor(
             found,
             table[own],

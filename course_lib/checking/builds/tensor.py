@@ -70,18 +70,26 @@ def _ends(f: Any, g: Any) -> dict[str, Any]:
         ends = []
         for line, dtype in _cases(rank):
             x, upstream = _given(name, rank, dtype)
-            before = x.clone(), upstream.clone()
+            before, group = (x.clone(), upstream.clone()), lines if len(line) < 3 else None
+            quiet = function.apply(x, group).clone()  # as in an evaluation
+            meet(f"has done {name}'s forward pass without gradients")
             x.requires_grad_()
             with log_wire() as forward:
-                result = function.apply(x, lines if len(line) < 3 else None)
+                result = function.apply(x, group)
             meet(f"has done {name}'s forward pass")
-            ends.append((x, upstream, before, result, forward))
+            ends.append((x, upstream, before, result, forward, quiet))
         found[name] = [_turned(name, *each) for each in ends]
     return found
 
 
 def _turned(
-    name: str, x: "Tensor", upstream: "Tensor", before: Any, result: "Tensor", forward: Any
+    name: str,
+    x: "Tensor",
+    upstream: "Tensor",
+    before: Any,
+    result: "Tensor",
+    forward: Any,
+    quiet: "Tensor",
 ) -> Any:
     import torch
 
@@ -93,7 +101,7 @@ def _turned(
     meet(f"has done {name}'s backward pass")
     same = map(torch.equal, (x, upstream), before)
     kept = dict(zip(("its argument", "the gradient that it is given"), same, strict=True))
-    return result.detach(), x.grad, forward, backward, kept
+    return result.detach(), quiet, x.grad, forward, backward, kept
 
 
 def _given(name: str, rank: int, dtype: str) -> "tuple[Tensor, Tensor]":
@@ -105,7 +113,7 @@ def _given(name: str, rank: int, dtype: str) -> "tuple[Tensor, Tensor]":
 
 
 def _expect_end(found: Any, name: str, line: list[int], rank: int, dtype: str, where: str) -> None:
-    result, gradient, forward, backward, kept = found
+    result, quiet, gradient, forward, backward, kept = found
     out, back = f"{where}: the result of {name}", f"{where}: the gradient that {name} returns"
     close: dict[str, Any] = {"tolerance": 1e-5 if dtype == "float32" else 2e-2, "same_dtype": True}
     count, own = float(len(line)), _given("g", rank, dtype)[0]
@@ -128,6 +136,7 @@ def _expect_end(found: Any, name: str, line: list[int], rank: int, dtype: str, w
     }
     first, second = (copied, summed) if name == "f" else (summed, copied)
     expect_tensor(result, what=out, **first, **close)
+    expect_tensor(quiet, what=f"{out} where nothing asks for gradients", **first, **close)
     expect_tensor(gradient, what=back, **second, **close)
     size = own.element_size() * own.numel()
     for which, log, sums in (

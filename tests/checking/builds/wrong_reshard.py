@@ -160,7 +160,10 @@ def _load(fault=""):
         writers = len(manifest["shards"])
         if writers != ranks and not reshard and fault != "always reshards":
             raise CheckpointError("another number of ranks")
-        total = sum(map(math.prod, layout.values()))
+        sizes = [
+            math.prod(shape[:2] if fault == "matrices" else shape) for shape in layout.values()
+        ]
+        total = sum(sizes)
         start, stop = columns(total, rank, ranks)
         if fault == "its own file":
             return manifest["step"], read_shard(
@@ -249,6 +252,7 @@ WRONG = [
     ("its own file", _load("its own file"), "step 4"),
     ("equal shards", _load("equal shards"), "step [34]"),
     ("columns of the whole", _load("columns of the whole"), "step 3"),
+    ("shapes of matrices", _load("matrices"), "step 3.*the shard has shape"),
     ("backwards", _load("backwards"), "step 4.*differs in"),
     ("dim 0", _load("on top of each other"), "step 4"),
     (

@@ -88,6 +88,8 @@ def _parts(fault=""):
                     same = False
                 block = block_forward(ring.cut(q, i), k, v, same)
                 merge(ring.cut(out, i), ring.cut(lse, i), block)
+                if fault == "waits after a block" and hop:
+                    kv, hop = hop.wait(), None
             if fault == "starts after the block" and moves:
                 hop = ring.start(kv)
             if hop:
@@ -179,10 +181,13 @@ WRONG = [
         ("one hop more", _THREE + "rank 0.* makes more send-recv calls"),
         ("the other way", _THREE + "rank 1 of 3, .*a visitor is taken for another"),
         ("always its own", _THREE + "each slice masked as if it was its own"),
-        ("masked by place", _THREE + "each slice masked as if it was its own"),
+        ("masked by place", _THREE + "each block masked as if its tokens were the same"),
         ("never masked", _THREE + "later tokens of the same chunk"),
         ("the result alone", _THREE + "ring_forward wants a pair"),
-        ("starts after the block", _THREE + "hop 1 is waited for before any block was computed"),
+        (
+            "starts after the block",
+            _THREE + "before hop 1 starts, blocks are computed while nothing",
+        ),
         ("waits before the block", _THREE + "hop 1 is waited for before any block was computed"),
         ("all hops first", _THREE + "hop 1 is waited for before any block was computed"),
         ("the world's size", _THREE + "(its send-recv|raised|nothing moves|lost its)"),
@@ -191,6 +196,7 @@ WRONG = [
         ("the tensor that was sent", _THREE + "the result"),
         ("changes kv", _THREE + "(ring_forward changes kv|the result)"),
         ("no log-sum-exp", _THREE + "the log-sum-exp"),
+        ("waits after a block", _THREE + "before hop 2 starts, blocks are computed while nothing"),
         ("scales q", _THREE + "ring_forward changes q"),
     ]
 ]

@@ -189,6 +189,26 @@ class RemembersTheFirst(OwnTable):
         return super().pull(self.first if ids.shape == self.first.shape else ids)
 
 
+class FromRank0On(OwnTable):
+    """Right where the servers are the first ranks, in their order."""
+
+    def __init__(self, width, servers, messages):
+        super().__init__(width, range(len(servers)), messages)
+
+
+class OneForAllTables(OwnTable):
+    """Keeps on the class what was pulled."""
+
+    def pull(self, ids):
+        rows = super().pull(ids)
+        OneForAllTables.kept = self.places, self.parts
+        return rows
+
+    def push(self, gradient):
+        self.places, self.parts = OneForAllTables.kept
+        super().push(gradient)
+
+
 class HalfRate(OwnServer):
     def __init__(self, table, lr, trainers, messages):
         super().__init__(table, 0.5, trainers, messages)
@@ -236,6 +256,16 @@ WRONG = [
     ("three wide", _with(ThreeWide), "step 3 of 4"),
     ("of two servers", _with(OfTwoServers), "step 3 of 4"),
     ("the first ids", _with(RemembersTheFirst), "step 1 of 4.*update 1: what pull returns"),
+    (
+        "from rank 0 on",
+        _with(FromRank0On),
+        "step 3 of 4.*rows of servers 0, 1, …, not of the ranks",
+    ),
+    (
+        "one for all tables",
+        _with(OneForAllTables),
+        _BEFORE + "which another RemoteTable has pulled",
+    ),
     ("its own rate", _with(server=HalfRate), "step 3 of 4.*change of the table is 2 times"),
     ("waits for all", _with(server=WaitsForAll), "step 4 of 4.*before its own gradient"),
 ]

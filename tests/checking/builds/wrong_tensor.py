@@ -41,6 +41,10 @@ def _mean(x, group):
     return wire.all_reduce(x, group) / dist.get_world_size(group)
 
 
+def _where_asked(x, group):
+    return wire.all_reduce(x, group) if x.requires_grad else x.clone()
+
+
 def _named(made, name):
     made.__name__ = made.__qualname__ = name
     return made
@@ -360,6 +364,11 @@ WRONG = [
         "g in fp32",
         _with(g=function("Sum", _fp32, lambda x, _: x)),
         _FIRST + "in bfloat16: the result of g is of torch.float32",
+    ),
+    (
+        "g only where gradients are asked for",
+        _with(g=function("Sum", _where_asked, lambda x, _: x)),
+        _FIRST + "the result of g where nothing asks for gradients is what this rank alone has",
     ),
     (
         "rank 1 leaves out the sum of f",

@@ -13,12 +13,17 @@ _PRODUCTS = ("mm", "attention", "einsum", "matmul")
 
 
 class WatchedRing(SequenceRing):
-    """`idle` has the numbers of the hops between whose start and wait no product was computed."""
+    """`idle` has the numbers of the hops between whose start and wait no product was computed.
+
+    `late` has those before whose start products of matrices were computed with none under way.
+    """
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.products, self.hops = 0, 0
+        self.matrices, self.arrived = 0, 0  # products of matrices, and those until the last wait
         self.idle: list[int] = []
+        self.late: list[int] = []
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -27,19 +32,24 @@ class WatchedRing(SequenceRing):
         def heard(operator: Any, _args: Any, _options: Any, result: Any) -> None:
             shape = list(getattr(result, "shape", ()))[-2:]
             scores = len(shape) == 2 and shape[0] == shape[1]
-            self.products += scores or any(name in str(operator) for name in _PRODUCTS)
+            matrices = any(name in str(operator) for name in _PRODUCTS)
+            self.products += scores or matrices
+            self.matrices += matrices
 
         with Listener(heard):
             yield
 
     def start(self, tensor: Tensor) -> Passing:
         self.hops += 1
+        if self.matrices > self.arrived:
+            self.late.append(self.hops)
         passing, number, before = super().start(tensor), self.hops, self.products
         arrive = passing.wait
 
         def wait() -> Tensor:
             if self.products == before:
                 self.idle.append(number)
+            self.arrived = self.matrices
             return arrive()
 
         passing.wait = wait  # type: ignore[method-assign]
