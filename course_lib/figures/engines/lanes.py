@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from course_lib.figures.engines.page import LEFT, RIGHT, Timed, page
 from course_lib.figures.paper import style
+from course_lib.figures.paper.arrow import arrow_lines
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.picture import Box, Point
 from course_lib.figures.paper.text import width_pt
@@ -39,6 +40,7 @@ class Lanes(Timed):
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
     lines through all rows. `links`: thin lines from one row and time to another, below it.
+    `arrows`: from row and time to row and time, behind the boxes, in the colour of a word.
     `sentence`: instead of that which names spans.
     """
 
@@ -55,6 +57,7 @@ class Lanes(Timed):
         ground: bool = False,
         marks: Mapping[str, float] | None = None,
         links: Sequence[tuple[Place, Place]] = (),
+        arrows: Sequence[tuple[Place, Place, str]] = (),
         foot: bool = True,
         sentence: str = "",
     ) -> None:
@@ -62,6 +65,7 @@ class Lanes(Timed):
         super().__init__(over or span(rows), now, max(LEFT, names))
         self.rows, self.name, self.high, self.told = rows, name, high, told
         self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
+        self.arrows = arrows
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
         self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
@@ -124,6 +128,14 @@ class Lanes(Timed):
             drawing.boxes([whole], style.IDLE, edge=style.GREY)
         else:
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
+        for (row, start), (to, end), word in self.arrows:
+            down = y[to] > y[row]
+            ends = (
+                (y[row] + self.high - 2, y[to] + 2) if down else (y[row] + 2, y[to] + self.high - 2)
+            )
+            side = 2.5 if down else -2.5  # one of each at one time lie beside each other
+            points = (self.x(start) + side, ends[0]), (self.x(end) + side, ends[1])
+            drawing.lines(arrow_lines(*points), style.meaning(word)[0], 1.6)
         for (word, later), bars in self._looks(y).items():
             self._bars(drawing, word, later, bars)
         drawing.lines(self._links(y), style.GREY, 0.7)
@@ -155,7 +167,7 @@ class Lanes(Timed):
             boxes = list(joined(boxes))
         else:
             edge = style.GREY if later else style.INK
-        drawing.boxes(boxes, fill, hatch, edge, dashed=later)
+        drawing.boxes(boxes, fill, hatch, edge, dashed=later or fill == style.WHITE)
         texts = [
             (box[0] + box[2] / 2, box[1] + box[3] / 2 + 0.36 * self.size, label)
             for box, label in self._labelled(bars)
