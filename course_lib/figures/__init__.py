@@ -79,6 +79,7 @@ from course_lib.figures.layers.fused_rows import fused_rows
 from course_lib.figures.layers.heads import heads_by_gpu
 from course_lib.figures.layers.reach import tp_reach
 from course_lib.figures.layers.routing import routing
+from course_lib.figures.layouts.block_step import block_step
 from course_lib.figures.layouts.four_families import families
 from course_lib.figures.layouts.meshes import rank_mesh
 from course_lib.figures.layouts.plans import ranked_layouts
@@ -104,21 +105,13 @@ from course_lib.figures.servers.late import late_gradients
 from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
-from course_lib.figures.steps.block_step import block_step
 from course_lib.figures.steps.bucket_step import bucket_step
-from course_lib.figures.steps.buffer_turns import buffer_turns_step
 from course_lib.figures.steps.experts import experts_step
-from course_lib.figures.steps.failing_job import failing_job_step
-from course_lib.figures.steps.layer import layer_step
-from course_lib.figures.steps.memory import memory_step
-from course_lib.figures.steps.mesh_step import mesh_step
 from course_lib.figures.steps.pair import pair_step
-from course_lib.figures.steps.pipeline_step import pipeline_step
 from course_lib.figures.steps.ring import ring_step
 from course_lib.figures.steps.ring_attention import ring_attention_step
 from course_lib.figures.steps.served_step import served_step
 from course_lib.figures.steps.tree import tree_step
-from course_lib.figures.steps.unit_life import unit_life_step
 from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
@@ -133,7 +126,6 @@ __all__ = [
     "block_step",
     "bucket_step",
     "bucket_timeline",
-    "buffer_turns_step",
     "built",
     "chosen_ports",
     "clipped",
@@ -151,7 +143,6 @@ __all__ = [
     "event_order",
     "expert_bars",
     "experts_step",
-    "failing_job_step",
     "families",
     "first_page",
     "flight_records",
@@ -164,15 +155,12 @@ __all__ = [
     "heads_by_gpu",
     "late_gradients",
     "layer_paths",
-    "layer_step",
     "lines",
     "loss",
     "matrix_products",
     "measured_memory",
     "memory_of_passes",
     "memory_over_time",
-    "memory_step",
-    "mesh_step",
     "meters",
     "node_ways",
     "nodes_and_ranks",
@@ -184,7 +172,6 @@ __all__ = [
     "paid_time",
     "pair_rates",
     "pair_step",
-    "pipeline_step",
     "rank_block",
     "rank_groups",
     "rank_mesh",
@@ -216,7 +203,6 @@ __all__ = [
     "tried_batches",
     "two_buffers",
     "two_lanes",
-    "unit_life_step",
     "used_rows",
     "wasted_time",
     "who_asks_whom",

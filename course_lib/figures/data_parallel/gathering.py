@@ -3,53 +3,83 @@
 import math
 from collections.abc import Mapping, Sequence
 
+from course_lib.figures.engines.lanes import Lanes, Levels
+from course_lib.figures.engines.page import page
 from course_lib.figures.paper import style
-from course_lib.figures.paper.picture import WIDTH_PT
+from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.sheet import Sheet
 from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
-from course_lib.theory.memory.gather_timeline import ROOT, GatherEvent, GatherTimeline
+from course_lib.theory.memory.gather_timeline import GatherTimeline
+from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHTS
+from course_lib.trace import Event
 
-_LEFT, _TOP, _WIDTH, _HEIGHT = 62.0, 66.0, 446.0, 170.0
 _ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
-_TICKS = 4
 _POINTS = 80  # of a measured line: more cannot be told apart
-# From the ground up.
-_STACK = {
-    "shards of weights, gradients, optimizer": style.STATES,
-    "whole weights, at most": style.TEMPORARY,
-    "whole gradients, at most": style.GRADIENTS,
-}
+_STATES = "states of the shard"
 
 
-def gather_memory(result: GatherTimeline, title: str = "") -> Sheet:
+def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     """Shards, whole weights and whole gradients on top of each other, change by change.
 
     For a deep model only the first and last three layers are drawn.
     """
-    events = _shown(result)
-    sheet = Sheet(_TOP + _HEIGHT + 106, sentence(result, title))
-    sheet.title(title)
-    sheet.write(0, 30, "Memory of one GPU without activations", colour=style.GREY)
-    place = _Scale(result, len(events))
-    _axes(sheet, place)
-    _areas(sheet, place, result, events)
-    _layers(sheet, place, result, events)
-    _peak(sheet, place, result, events)
-    _key(sheet, result)
-    return sheet
-
-
-def sentence(result: GatherTimeline, title: str = "") -> str:
-    """Base, peaks and collectives in words."""
+    shown = _shown(result)
+    place = {number: float(at) for at, number in enumerate(shown)}
+    over = (0.0, float(len(shown)))
+    passes = [event for event in result.trace if event.what in COMPUTES and event.at in place]
+    computing = [
+        Event(place[e.at], 0, e.what, e.part, end=place[e.at] + 1, label=e.label)
+        for e in passes
+        if e.part != ROOT
+    ]
+    turn = next(place[event.at] for event in passes if event.what == "backward")
+    kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
+    levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
+        kind: [(place[number], _level(result.levels(kind), number)) for number in shown]
+        for kind in kinds
+    }
+    lanes = Lanes({"computes": computing}, over=over, foot=False, marks={"backward": turn})
+    curve = Levels(levels, over=over, name="one GPU", high=150)
+    most = " and ".join(f"{format_bytes(size)} of {kind}" for kind, size in kinds.items())
+    peak = f"{format_bytes(result.states_bytes)} of shards all the time; at most {most}; the peak"
+    peak += f" is {format_bytes(result.peak_bytes)}, without activations"
+    between = result.layers - 2 * _ENDS_SHOWN
+    order = "changes in their order, not to scale in time"
+    notes = [peak, f"{counted(between, 'layer')} between are left out" if between > 0 else order]
+    sent = f"{counted(result.all_gathers, 'all-gather')} and "
+    sent += f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
     start = f"{title}: " if title else ""
-    return (
-        f"{start}{format_bytes(result.states_bytes)} of shards all the time; at most "
-        f"{format_bytes(result.peak_weights_bytes)} of whole weights and "
-        f"{format_bytes(result.peak_gradients_bytes)} of whole gradients; the peak is "
-        f"{format_bytes(result.peak_bytes)}; {counted(result.all_gathers, 'all-gather')} and "
-        f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step."
+    return page(title, curve, lanes, notes=notes, sentence=f"{start}{peak}; {sent}")
+
+
+def _shown(result: GatherTimeline) -> list[float]:
+    """The changes of the first and the last layers."""
+    first, last = _ENDS_SHOWN, result.layers - _ENDS_SHOWN
+    ends = {what: [_end(result, what, unit) for unit in units]
+            for what, units in (("forward", (first, last)), ("backward", (last + 1, first + 1)))
+            if last > first}  # fmt: skip
+    return [
+        number
+        for number in dict.fromkeys(event.at for event in result.trace)
+        if not any(start < number <= end for start, end in ends.values())
+    ]
+
+
+def _end(result: GatherTimeline, what: str, unit: int) -> float:
+    """The last change of a unit's pass: what it frees, and gives to be reduced."""
+    begun = next(e.at for e in result.trace if (e.what, e.part) == (what, unit))
+    turn = next(e.at for e in result.trace if e.what == "backward")
+    its = (unit, (WEIGHTS, unit), (GRADIENTS, unit))
+    return max(
+        event.at
+        for event in result.trace
+        if event.part in its and event.at >= begun and (what == "backward" or event.at < turn)
     )
+
+
+def _level(levels: Sequence[tuple[float, int]], number: float) -> float:
+    return next((size for at, size in reversed(levels) if at <= number), 0)
 
 
 def measured_memory(timelines: Mapping[str, Sequence[int]]) -> Sheet:
@@ -98,111 +128,3 @@ def _thinned(values: Sequence[int]) -> tuple[list[float], list[int]]:
     starts = range(0, len(values), size)
     last = max(len(values) - 1, 1)
     return [100 * start / last for start in starts], [max(values[s : s + size]) for s in starts]
-
-
-class _Scale:
-    """Where an event and a number of bytes lie on the sheet."""
-
-    def __init__(self, result: GatherTimeline, count: int) -> None:
-        rough = 1.02 * result.peak_bytes / _TICKS
-        power = 10.0 ** math.floor(math.log10(rough))
-        self.tick = next(f * power for f in (1, 2, 2.5, 5, 10) if f * power >= rough)
-        self.ticks = math.ceil(1.02 * result.peak_bytes / self.tick)
-        self.step = _WIDTH / count
-        self.unit, self.unit_name = _unit(result.peak_bytes)
-
-    def x(self, number: int) -> float:
-        return _LEFT + number * self.step
-
-    def y(self, size_bytes: float) -> float:
-        return _TOP + _HEIGHT * (1 - size_bytes / (self.tick * self.ticks))
-
-
-def _shown(result: GatherTimeline) -> list[GatherEvent]:
-    """Events of the first and the last layers."""
-    if result.layers <= 2 * _ENDS_SHOWN:
-        return list(result.events)
-    last = result.layers - _ENDS_SHOWN
-    return [event for event in result.events if not _ENDS_SHOWN < _during(event) <= last]
-
-
-def _during(event: GatherEvent) -> int:
-    """The layer that computes, for which the next one is fetched."""
-    ahead = 1 if event.phase == "forward" else -1
-    return event.unit - ahead * (event.action == "fetch")
-
-
-def _axes(sheet: Sheet, place: _Scale) -> None:
-    bottom = _TOP + _HEIGHT
-    for number in range(place.ticks + 1):
-        y = place.y(number * place.tick)
-        sheet.line([(_LEFT, y), (_LEFT + _WIDTH, y)], style.PALE)
-        text = f"{format_number(number * place.tick / place.unit, 6)}"
-        sheet.write(_LEFT - 6, y + 4, text, align="right", colour=style.GREY, size=9)
-    sheet.line([(_LEFT, _TOP), (_LEFT, bottom), (_LEFT + _WIDTH, bottom)])
-    sheet.write(_LEFT - 6, _TOP - 12, place.unit_name, align="right", colour=style.GREY, size=9)
-
-
-def _areas(
-    sheet: Sheet, place: _Scale, result: GatherTimeline, events: Sequence[GatherEvent]
-) -> None:
-    base = [result.states_bytes] * len(events)
-    weights = [result.states_bytes + event.weights_bytes for event in events]
-    everything = [result.states_bytes + event.gathered_bytes for event in events]
-    # The highest first, the lower ones cover it.
-    for sizes, fill in zip((everything, weights, base), reversed(_STACK.values()), strict=True):
-        bottom = _TOP + _HEIGHT
-        points = [(_LEFT, bottom)]
-        for number, size in enumerate(sizes):
-            if not number or size != sizes[number - 1]:
-                points += [(place.x(number), points[-1][1]), (place.x(number), place.y(size))]
-        points += [(place.x(len(sizes)), points[-1][1]), (place.x(len(sizes)), bottom)]
-        sheet.area(points, fill)
-
-
-def _layers(
-    sheet: Sheet, place: _Scale, result: GatherTimeline, events: Sequence[GatherEvent]
-) -> None:
-    """Numbers of the layers under the axis, and where backward starts."""
-    y = _TOP + _HEIGHT + 13
-    free = _LEFT  # a number to the right of this does not touch the previous one
-    before = events[0]
-    for number, event in enumerate(events):
-        x = place.x(number)
-        if abs(_during(event) - _during(before)) > 1 and ROOT not in (event.unit, before.unit):
-            sheet.line([(x, _TOP), (x, y - 4)], style.WHITE, 2.5)  # the layers between
-        middle = x + place.step / 2
-        if event.action == "compute" and event.unit != ROOT and middle >= free:
-            sheet.write(middle, y, str(event.unit), align="center", size=9)
-            free = middle + 18
-        before = event
-    turn = next(number for number, event in enumerate(events) if event.phase == "backward")
-    x = place.x(turn)
-    sheet.line([(x, _TOP - 16), (x, _TOP + _HEIGHT)], style.GREY, dashed=True)
-    sheet.write(x - 6, _TOP - 8, "forward", align="right", colour=style.GREY)
-    sheet.write(x + 6, _TOP - 8, "backward", colour=style.GREY)
-    left_out = result.layers - 2 * _ENDS_SHOWN
-    text = "layer that computes; events in their order, not to scale in time"
-    if left_out > 0:
-        text = f"layer that computes; {counted(left_out, 'layer')} between are left out"
-    sheet.write(_LEFT + _WIDTH / 2, y + 16, text, align="center")
-
-
-def _peak(
-    sheet: Sheet, place: _Scale, result: GatherTimeline, events: Sequence[GatherEvent]
-) -> None:
-    gathered = [event.gathered_bytes for event in events]
-    number = gathered.index(max(gathered))
-    x, y = place.x(number) + place.step / 2, place.y(result.peak_bytes)
-    sheet.line([(_LEFT, y), (_LEFT + _WIDTH, y)], dashed=True)
-    sheet.dot(x, y, style.INK, radius=4)
-    sheet.write(_LEFT + 4, _TOP - 8, f"peak {format_bytes(result.peak_bytes)}", bold=True)
-
-
-def _key(sheet: Sheet, result: GatherTimeline) -> None:
-    sizes = (result.states_bytes, result.peak_weights_bytes, result.peak_gradients_bytes)
-    for row, ((text, fill), size) in enumerate(zip(_STACK.items(), sizes, strict=True)):
-        y = _TOP + _HEIGHT + 46 + 19 * row
-        sheet.boxes([(_LEFT, y, 20, 12)], fill)
-        sheet.write(_LEFT + 28, y + 10, text)
-        sheet.write(WIDTH_PT - 100, y + 10, format_bytes(size), align="right")
