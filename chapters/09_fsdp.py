@@ -313,11 +313,13 @@ assert round(beside_fp32 - beside, 3) == 0.405
 
 # %%
 eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
-fullest = max(eight.events, key=lambda event: event.gathered_bytes)
-print(f"{fullest.gathered_bytes / 1e9:.1f} GB: {fullest.action} unit {fullest.unit}")
+levels = eight.levels("whole weights", "gradients")
+when, whole_bytes = max(levels, key=lambda level: level[1])
+fullest = eight.trace.at(when)[-1]
+print(f"{whole_bytes / 1e9:.1f} GB: {fullest.what} of unit {fullest.part}")
 root = local_parameters(models.MODELS["llama3-8b"]).ends_dense
-assert (fullest.action, fullest.unit) == ("reduce", 0)
-assert fullest.gathered_bytes == (2 + 4) * root
+assert (fullest.what, fullest.part) == ("reduce-scatter", 0)
+assert whole_bytes == (2 + 4) * root
 
 # %% [markdown]
 # Units of their own for embedding and head avoid this (section 9.5).

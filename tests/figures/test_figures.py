@@ -155,7 +155,7 @@ def test_notebook_gets_svg_for_the_page_svg_alone_and_words(drawn: dict[str, Dra
 
 
 def test_the_key_of_lanes_has_only_what_is_drawn() -> None:
-    gathers = [task for task in LIFE.tasks if task.what in ("forward", "gather")]
+    gathers = [task for task in LIFE.tasks if task.what in ("forward", "all-gather")]
     words = {"forward": True, "all-gather": True, "backward": False, "reduce-scatter": False}
     few = figures.two_lanes({"predicted": gathers}).to_svg()
     whole = figures.two_lanes({"predicted": LIFE.tasks}).to_svg()

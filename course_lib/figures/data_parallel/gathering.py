@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from course_lib.figures.engines.lanes import Lanes, Levels
 from course_lib.figures.engines.page import page
@@ -12,7 +13,6 @@ from course_lib.figures.paper.text import counted
 from course_lib.theory.inputs.units import GB, KB, MB, format_bytes, format_number
 from course_lib.theory.memory.gather_timeline import GatherTimeline
 from course_lib.theory.memory.unit_life import COMPUTES, GRADIENTS, ROOT, WEIGHTS
-from course_lib.trace import Event
 
 _ENDS_SHOWN = 3  # layers at each end of a deep model; those between look the same
 _POINTS = 80  # of a measured line: more cannot be told apart
@@ -28,29 +28,33 @@ def gather_memory(result: GatherTimeline, title: str = "") -> Drawing:
     place = {number: float(at) for at, number in enumerate(shown)}
     over = (0.0, float(len(shown)))
     passes = [event for event in result.trace if event.what in COMPUTES and event.at in place]
-    computing = [
-        Event(place[e.at], 0, e.what, e.part, end=place[e.at] + 1, label=e.label)
-        for e in passes
-        if e.part != ROOT
-    ]
+    computing, start = [], 0.0
+    for event in passes:
+        if event.part != ROOT:
+            end = place[_end(result, event.what, int(event.label))] + 1
+            computing.append(event._replace(at=start, end=end))
+            start = end
     turn = next(place[event.at] for event in passes if event.what == "backward")
     kinds = {WEIGHTS: result.peak_weights_bytes, GRADIENTS: result.peak_gradients_bytes}
     levels = {_STATES: [(0.0, float(result.states_bytes))]} | {
         kind: [(place[number], _level(result.levels(kind), number)) for number in shown]
         for kind in kinds
     }
-    lanes = Lanes({"computes": computing}, over=over, foot=False, marks={"backward": turn})
+    gaps = [place[after] for before, after in pairwise(shown) if after > before + 1]
+    marks = {"backward": turn} | dict(zip(("…", "… "), gaps, strict=False))
+    lanes = Lanes({"layer": computing}, over=over, foot=False, marks=marks)
     curve = Levels(levels, over=over, name="one GPU", high=150)
     most = " and ".join(f"{format_bytes(size)} of {kind}" for kind, size in kinds.items())
-    peak = f"{format_bytes(result.states_bytes)} of shards all the time; at most {most}; the peak"
-    peak += f" is {format_bytes(result.peak_bytes)}, without activations"
+    held = f"{format_bytes(result.states_bytes)} of shards all the time; at most {most}"
+    peak = f"the peak is {format_bytes(result.peak_bytes)}, without activations"
     between = result.layers - 2 * _ENDS_SHOWN
     order = "changes in their order, not to scale in time"
-    notes = [peak, f"{counted(between, 'layer')} between are left out" if between > 0 else order]
+    order = f"{counted(between, 'layer')} between are left out" if between > 0 else order
     sent = f"{counted(result.all_gathers, 'all-gather')} and "
     sent += f"{counted(result.reduce_scatters, 'reduce-scatter')} in a step"
-    start = f"{title}: " if title else ""
-    return page(title, curve, lanes, notes=notes, sentence=f"{start}{peak}; {sent}")
+    named = f"{title}: " if title else ""
+    return page(title, curve, lanes, notes=[f"{held};", f"{peak}; {order}"],
+                sentence=f"{named}{held}; {peak}; {sent}")  # fmt: skip
 
 
 def _shown(result: GatherTimeline) -> list[float]:

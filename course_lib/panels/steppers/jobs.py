@@ -24,7 +24,7 @@ from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.mesh import place
 from course_lib.theory.network.who_talks import Talk, talks_trace, who_talks
-from course_lib.theory.pipelines.moments import DOES, pipeline_trace
+from course_lib.theory.pipelines.moments import pipeline_trace
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step import failing_job as theory
 from course_lib.theory.step.failing_job import JobCosts
@@ -53,7 +53,7 @@ class _Block(Story):
         lit, _, fact = self.steps[step]
         return figures.block_step(LLAMA3_405B.layout, lit, _TITLE, fact)
 
-    def rows(self, step: int) -> Rows:
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
         return ()
 
     def caption(self, step: int) -> str:
@@ -245,7 +245,9 @@ class _Talks(Story):
         return [str(rank) for rank in talk.group if rank != self.rank]
 
 
-_LEGEND = "Full colour: the group of rank {}; equal shades side by side: other groups. Framed: its node."
+_LEGEND = (
+    "Full colour: the group of rank {}; equal shades side by side: other groups. Framed: its node."
+)
 
 
 def in_words(what: str) -> str:
@@ -293,6 +295,15 @@ class _Schedule(Story):
         self.stages, self.micro_batches = range(stages), micro_batches
         self.visits = self.line.schedule.visits
         self.levels = [self.trace.levels(stage) for stage in self.stages]
+        tasks = self.trace.lanes(_stage_of).values()
+        shortest = min(event.until - event.at for its in tasks for event in its)
+        numbered = shortest >= _NARROW * self.end
+        self.passes = {
+            _stage_of(its[0]): [
+                _shade(e) if numbered else _shade(e)._replace(label="") for e in its
+            ]
+            for its in sorted(tasks, key=lambda its: its[0].who)
+        }
 
     @property
     def times(self) -> tuple[float, ...]:
@@ -305,15 +316,14 @@ class _Schedule(Story):
 
     def picture(self, step: int) -> Drawing:
         now = self.times[step]
-        rows = self.trace.lanes(lambda event: f"stage {event.who}")
-        shortest = min(e.until - e.at for its in rows.values() for e in its)
-        bare = {"label": ""} if shortest < _NARROW * self.end else {}  # no room for numbers
-        rows = {
-            row: [_shade(e)._replace(**bare) for e in rows.get(row, ())]
-            for row in map(_stage, self.stages)
-        }
-        lanes = Lanes(rows, now=now, over=(0.0, self.end), high=min(22.0, 168 / len(rows)),
-                      ground=True, told=lambda time: f"{time:.4g}")  # fmt: skip
+        lanes = Lanes(
+            self.passes,
+            now=now,
+            over=(0.0, self.end),
+            high=min(22.0, 168 / len(self.stages)),
+            ground=True,
+            told=lambda time: f"{time:.4g}",
+        )
         held, sent = self.trace.held(now), [e for e in self.now(step) if e.to is not None]
         letters: dict[tuple[int, int], list[str]] = {}
         for event in sent:
@@ -338,7 +348,7 @@ class _Schedule(Story):
                 wide=3,
             )
             count, most = self.counts(stage, now)
-            grid[_stage(stage)] = {
+            grid[f"stage {stage}"] = {
                 _SENDS: Cell("; ".join(texts[stage]), slots=0),
                 _RUNS: self._runs(stage, now),
                 _HOLDS: slots,
@@ -347,7 +357,7 @@ class _Schedule(Story):
                 _MOST: Cell(f"{count:.3g}, {most:.3g}", slots=0, bold=True),
             }
         several = "es" if self.micro_batches > 1 else ""
-        sizes = f"{len(rows)} stages, {self.micro_batches} micro-batch{several}"
+        sizes = f"{len(self.stages)} stages, {self.micro_batches} micro-batch{several}"
         title = f"{_TITLES[self.line.schedule.name]}: {sizes}"
         return page(title, lanes, Cells(grid, high=22, gap=8, lined=True, note=_HELD), key=())
 
@@ -355,8 +365,12 @@ class _Schedule(Story):
         its = [_shade(e) for e in self.trace.running(now) if e.who == stage]
         if not its:
             return Cell("waits" if now < self.end else "done", {0: "idle"})
-        names = [f"{e.what.removeprefix('later ')} {e.label}" for e in its]
-        return Cell(" + ".join(names), {n: e.what for n, e in enumerate(its)}, len(its))
+        filled = {place: event.what for place, event in enumerate(its)}
+        names = [event.what.removeprefix("later ") for event in its]
+        if len(its) == 1:
+            return Cell(f"{names[0]} {its[0].label}", filled)
+        letters = [f"{name[0].upper()} {e.label}" for name, e in zip(names, its, strict=True)]
+        return Cell("", filled, len(its), texts=dict(enumerate(letters)))
 
     def rows(self, step: int) -> Rows:
         now = self.times[step]
@@ -389,18 +403,18 @@ class _Schedule(Story):
         return f"{time}: {'; '.join(words)}."
 
 
-def _stage(stage: int) -> str:
-    return f"stage {stage}"
+def _stage_of(event: Event) -> str:
+    return f"stage {event.who}"
 
 
 def _later(word: str, chunk: int) -> str:
     return f"later {word}" if chunk else word
 
 
-def _shade(event: Event) -> Event:
+def _shade(event: Event, numbered: bool = True) -> Event:
     """Passes of later chunks are lighter."""
-    _, chunk = event.part  # type: ignore[misc]
-    return event._replace(what=_later(event.what, chunk))
+    _, chunk = event.part
+    return event._replace(what=_later(event.what, chunk), label=event.label * numbered)
 
 
 def _each(counts: tuple[float, ...]) -> str:

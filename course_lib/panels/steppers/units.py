@@ -103,7 +103,12 @@ class _Units(Story):
         works = running & set(COMPUTES)
         frame = "computes" if works else "messages" if word == "asked" else ""
         weights = Cell(
-            "computes" if works else word, filled | {5: "shard"}, 6, 1, frame=frame, bold=bool(works)
+            "computes" if works else word,
+            filled | {5: "shard"},
+            6,
+            1,
+            frame=frame,
+            bold=bool(works),
         )
         leaving = REDUCED in held and held[REDUCED].label == str(unit)
         if "reduce-scatter" in running:
@@ -199,7 +204,7 @@ class _Buffers(Story):
         said = f"{work.what} of layer {here} from buffer {here % 2}".capitalize()
         return page("", layers, Cells(grid, high=40, gap=30), key=key, sentence=said)
 
-    def rows(self, step: int) -> Rows:
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
         return ()
 
     def caption(self, step: int) -> str:
@@ -262,13 +267,13 @@ class _Step(Story):
 
     def picture(self, step: int) -> Drawing:
         moments, over, now = self.run.steps, (0.0, float(self.count)), step + 1.0
-        phases = [
-            Event(its[0][0], 0, phase, end=its[-1][0] + 1, label=phase)
-            for phase, group in groupby(enumerate(moments), lambda one: one[1].phase)
-            for its in (list(group),)
-        ]
+        passes = [event for event in self.trace if event.what != TAKE]
+        stretches = [list(its) for _, its in groupby(passes, lambda one: one.what)]
+        phases = [its[0]._replace(end=its[-1].until, label=its[0].what) for its in stretches]
         sizes = self.run.sizes  # what is always there lies below
-        names = [name for name in dict.fromkeys(("weights", "optimizer", *sizes)) if any(sizes[name])]
+        names = [
+            name for name in dict.fromkeys(("weights", "optimizer", *sizes)) if any(sizes[name])
+        ]
         levels = {name: list(enumerate(sizes[name])) for name in names}
         strip = Lanes({"": phases}, over=over, now=now, foot=False)
         curve = Levels(levels, over=over, name="in memory", now=now, high=150)
@@ -315,6 +320,7 @@ def _largest(held: Mapping[str, int]) -> str:
 _RECOMPUTE = {"nothing": "none", "attention": "selective", "the whole layer": "full"}
 _GOING = {"forward": "forward", "again": "computed again", "backward": "backward"}
 _SLOTS = 60  # of the widest bar
+_LINES = [*OPERATIONS[:3], "its scores", *OPERATIONS[3:]]
 
 
 def layer(recompute: str = "none", attention: str = "standard") -> Stepper:
@@ -334,12 +340,9 @@ class _Layer(Story):
         recipe = Recipe(recompute=recompute, attention=attention, dropout=True)
         self.walk = layer_walk(Job(MODELS["gpt3-175b"], recipe, sequence=2048))
         self.trace, self.steps = self.walk.trace, self.walk.steps
-        self.lines = {name: [one for one in self.walk.tensors if one.saver == name and not one.scores]
-                      for name in OPERATIONS}  # fmt: skip
-        scores = [one for one in self.walk.tensors if one.scores]
-        names = list(OPERATIONS)
-        names.insert(names.index("attention") + 1, "its scores")
-        self.lines = {name: scores if name == "its scores" else self.lines[name] for name in names}
+        self.lines: dict[str, list[SavedTensor]] = {name: [] for name in _LINES}
+        for one in self.walk.tensors:
+            self.lines["its scores" if one.scores else one.saver].append(one)
         self.most = max(sum(one.size_bytes for one in its) for its in self.lines.values())
 
     @property
@@ -367,31 +370,34 @@ class _Layer(Story):
             bold = any(one in new for one in shown)
             frame = "backward" if used else "forward" if bold else ""
             return {
-                "held for the backward pass": Cell(f"used: {text}" if used else text, slots=0, bold=bold),
+                "held for the backward pass": Cell(
+                    f"used: {text}" if used else text, slots=0, bold=bold
+                ),
                 "its bytes": Cell("", filled, _SLOTS, frame=frame),
             }
 
         grid = {name: line(its) for name, its in self.lines.items()}
         at = [str(doing.part)] if doing else []
         table = Cells(grid, high=16, gap=8, bold=at or ("",))
-        over, passes = (0.0, float(self.count)), {}
-        for going, group in groupby(enumerate(self.steps, 1), lambda one: one[1].what):
-            its = list(group)
-            passes.setdefault("", []).append(
-                Event(its[0][0], 0, going, end=its[-1][0] + 1, label=_GOING[going])
-            )
+        over, now = (0.0, float(self.count)), step + 1.0
         turn = float(sum(event.what == "forward" for event in self.steps) + 1)
-        strip = Lanes(
-            passes, over=over, now=step + 1.0, foot=False, marks={"the other layers run here": turn}
-        )
+        marks = {"the other layers run here": turn}
+        strip = Lanes({"": self._passes()}, over=over, now=now, foot=False, marks=marks)
         levels = {"activations": self.trace.levels(0)}
-        curve = Levels(levels, over=over, name="held", now=step + 1.0)
+        curve = Levels(levels, over=over, name="held", now=now)
         title = f"{_GOING[doing.what]}: {doing.part}" if doing else "before the layer"
         now, kept = self.walk.held_bytes(step), self.walk.kept_bytes
         note = f"Now {format_bytes(now)}, most {format_bytes(self.walk.peak_bytes)}, "
-        note += f"between the passes {format_bytes(kept)}. One layer of GPT-3, 2048 tokens, 16 bits."
+        note += (
+            f"between the passes {format_bytes(kept)}. One layer of GPT-3, 2048 tokens, 16 bits."
+        )
         said = f"Step {step} of {self.count - 1}, {title}"
         return page(title, table, curve, strip, key=(), notes=[note], sentence=said)
+
+    def _passes(self) -> list[Event]:
+        """Stretches of operations in one direction."""
+        stretches = [list(its) for _, its in groupby(self.steps, lambda one: one.what)]
+        return [its[0]._replace(end=its[-1].at + 1, label=_GOING[its[0].what]) for its in stretches]
 
     def rows(self, step: int) -> Rows:
         return (

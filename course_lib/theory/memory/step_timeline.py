@@ -66,8 +66,10 @@ class StepTimeline:
             for number, step in enumerate(self.steps)
             for event in (
                 Event(number, 0, step.phase, step.what, end=number + 1),
-                *(Event(number, 0, TAKE, name, bytes=size)
-                    for name, size in step.bill.consumers.items()),
+                *(
+                    Event(number, 0, TAKE, name, bytes=size)
+                    for name, size in step.bill.consumers.items()
+                ),
             )
         )
 

@@ -49,16 +49,17 @@ class OverlappedProduct:
 
     @property
     def tasks(self) -> tuple[Event, ...]:
-        """Who does what when: the "all-gather" and the "forward" of share 0 (its own) to ranks - 1."""
+        """When each share arrives, an "all-gather", and is multiplied, "forward"; 0 is its own."""
         hop, part = self.communication_s / (self.ranks - 1), self.compute_s / self.ranks
-        found, free_s = [], 0.0
+        found: list[Event] = []
+        free_s = 0.0
         for share in range(self.ranks):
-            here_s = share * hop
+            here_s, label = share * hop, str(share)
             if share:
-                found.append(Event(here_s - hop, 0, "all-gather", share, end=here_s, label=str(share)))
+                found.append(Event(here_s - hop, 0, "all-gather", share, end=here_s, label=label))
             start_s = max(free_s, here_s)
             free_s = start_s + part
-            found.append(Event(start_s, 0, "forward", share, end=free_s, label=str(share)))
+            found.append(Event(start_s, 0, "forward", share, end=free_s, label=label))
         return tuple(found)
 
 

@@ -97,7 +97,9 @@ def _events(updates: int, every: int, fails_after: int, costs: JobCosts) -> Iter
     saved = fails_after - lost_steps(fails_after, every)
     waits = [("notice", saved, ""), ("queue", saved, ""), ("start", saved, "")]
     first = _work(range(1, fails_after + 1), every, lambda it: "lost" if it > saved else "")
-    second = _work(range(saved + 1, updates + 1), every, lambda it: "again" if it <= fails_after else "")
+    second = _work(
+        range(saved + 1, updates + 1), every, lambda it: "again" if it <= fails_after else ""
+    )
     last = [("save", updates, "")] * (updates % every > 0)
     now = 0.0
     for what, update, label in (*first, *waits, *second, *last):
