@@ -313,8 +313,7 @@ assert round(beside_fp32 - beside, 3) == 0.405
 
 # %%
 eight = gather_timeline(models.MODELS["llama3-8b"], fsdp2, ranks=8)
-levels = eight.levels("whole weights", "gradients")
-when, whole_bytes = max(levels, key=lambda level: level[1])
+when, whole_bytes = max(eight.levels(), key=lambda level: level[1])
 fullest = eight.trace.at(when)[-1]
 print(f"{whole_bytes / 1e9:.1f} GB: {fullest.what} of unit {fullest.part}")
 root = local_parameters(models.MODELS["llama3-8b"]).ends_dense

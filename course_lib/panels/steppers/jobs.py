@@ -23,12 +23,12 @@ from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.inputs.units import format_bytes, format_duration
 from course_lib.theory.memory.states import local_parameters
 from course_lib.theory.network.mesh import place
-from course_lib.theory.network.who_talks import Talk, talks_trace, who_talks
+from course_lib.theory.network.who_talks import Talk, who_talks
 from course_lib.theory.pipelines.moments import pipeline_trace
 from course_lib.theory.pipelines.simulation import timeline
 from course_lib.theory.step import failing_job as theory
 from course_lib.theory.step.failing_job import JobCosts
-from course_lib.trace import Event
+from course_lib.trace import Event, Trace
 
 # --- Llama 3 405B's 16,384 GPUs, and the groups of one of them ------------------------------------
 
@@ -43,7 +43,7 @@ def block() -> Stepper:
 class _Block(Story):
     def __init__(self) -> None:
         talks = who_talks(LLAMA3_405B)
-        self.trace, self.steps = talks_trace(talks, 0), _block_steps(talks)
+        self.trace, self.steps = _trace(talks, 0), _block_steps(talks)
 
     @property
     def count(self) -> int:
@@ -116,6 +116,15 @@ def _block_steps(talks: tuple[Talk, ...]) -> list[tuple[str, str, tuple[str, str
     ]
 
 
+def _trace(talks: tuple[Talk, ...], rank: int) -> Trace:
+    """An event of `rank` in each turn, with all bytes that it sends in an update."""
+    turns = enumerate(talk.message for talk in talks)
+    return Trace(
+        Event(turn, rank, it.operation, it.what, bytes=round(it.total_bytes), label=it.axis)
+        for turn, it in turns
+    )
+
+
 def _sent(talks: tuple[Talk, ...], axis: str = "") -> float:
     return sum(it.message.total_bytes for it in talks if axis in ("", it.message.axis))
 
@@ -171,7 +180,7 @@ class _Talks(Story):
         self.cluster = Cluster(accelerator("H100-SXM"), nodes=layout.world // 8)
         self.job = Job(MODELS[name], layout=layout, cluster=self.cluster, sequence=4096)
         self.rank, self.talks = rank, who_talks(self.job, rank)
-        self.trace = talks_trace(self.talks, rank)
+        self.trace = _trace(self.talks, rank)
 
     def picture(self, step: int) -> Drawing:
         talk = self.talks[step]

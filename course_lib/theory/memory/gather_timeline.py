@@ -41,29 +41,29 @@ class GatherTimeline:
     all_gathers: int
     reduce_scatters: int
 
-    def levels(self, *kinds: str) -> Levels:
+    def levels(self, kinds: tuple[str, ...] = (WEIGHTS, GRADIENTS)) -> Levels:
         """(change, bytes from then on) of "whole weights", "gradients" or both."""
         return Trace(e for e in self.trace if _kind(e) in kinds).levels(0)
 
     @property
     def peak_weights_bytes(self) -> int:
         """The most whole weights at one moment."""
-        return max(size for _, size in self.levels(WEIGHTS))
+        return max(size for _, size in self.levels((WEIGHTS,)))
 
     @property
     def peak_gradients_bytes(self) -> int:
         """The most whole gradients at one moment."""
-        return max(size for _, size in self.levels(GRADIENTS))
+        return max(size for _, size in self.levels((GRADIENTS,)))
 
     @property
     def peak_bytes(self) -> int:
         """Shards and what is gathered at the worst moment; activations are not counted."""
-        return self.states_bytes + max(size for _, size in self.levels(WEIGHTS, GRADIENTS))
+        return self.states_bytes + max(size for _, size in self.levels())
 
     @property
     def changes(self) -> int:
         """How often the bytes change: each time memory is taken or given back."""
-        return len(self.levels(WEIGHTS, GRADIENTS))
+        return len(self.levels())
 
     def explain(self, unit: str = "GB") -> str:
         """Base, both peaks, and the collectives, one line each."""

@@ -1,6 +1,5 @@
 """Who talks to whom in one update: every message of a GPU, and the group it goes around in."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from course_lib.checked import checked
@@ -10,7 +9,6 @@ from course_lib.theory.network import mesh
 from course_lib.theory.network.policy import CommunicationPolicy
 from course_lib.theory.network.step_traffic import step_traffic
 from course_lib.theory.network.traffic import Collective
-from course_lib.trace import Event, Trace
 from course_lib.validation import whole
 
 _ONE_BUCKET = CommunicationPolicy(bucket_bytes=10**15)
@@ -66,17 +64,6 @@ def who_talks(job: Job, rank: int = 0) -> tuple[Talk, ...]:
     stage = mesh.place(layout, rank)["pp"]
     sent = step_traffic(job, stage, policy=_ONE_BUCKET).collectives
     return tuple(_talk(job, rank, message) for message in sorted(sent, key=_turn))
-
-
-def talks_trace(talks: Sequence[Talk], rank: int) -> Trace:
-    """The same as events of `rank`, one in each turn, with all bytes that it sends in an update."""
-    return Trace(
-        Event(
-            turn, rank, talk.message.operation, talk.message.what,
-            bytes=round(talk.message.total_bytes), label=talk.message.axis,
-        )
-        for turn, talk in enumerate(talks)
-    )  # fmt: skip
 
 
 def _turn(message: Collective) -> int:

@@ -73,6 +73,7 @@ class FailingJob:
 
     def after(self, events: int) -> tuple[int, int]:
         """Updates done, and of them saved, after the first `events` of the trace."""
+        whole("events", events, least=0)
         past = [(event.what, int(str(event.part))) for event in self.trace[:events]]
         saved = max((update for what, update in past if what == "save"), default=0)
         return (past[-1][1] if past else 0), saved

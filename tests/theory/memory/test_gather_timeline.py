@@ -29,7 +29,7 @@ PLAIN, WIDE = Recipe(), Recipe(gradients="fp32")
 def weights_in_units(shape, **options):
     """How many layers are whole beside the root, after each change of weights."""
     local = local_parameters(shape)
-    levels = gather_timeline(shape, PLAIN, 2, **options).levels(WEIGHTS)
+    levels = gather_timeline(shape, PLAIN, 2, **options).levels((WEIGHTS,))
     sizes = [size // 2 - local.ends_dense for _, size in levels]
     return [size // local.layer_dense for size in sizes]
 
@@ -122,7 +122,7 @@ def test_whole_gradients_are_those_of_a_run_on_two_ranks(tied, vocab):
     def held(what, part):
         """Bytes of whole gradients when that has happened."""
         when = next(e.at for e in found.trace if (e.what, e.part) == (what, part))
-        return [size for at, size in found.levels(GRADIENTS) if at <= when][-1]
+        return [size for at, size in found.levels((GRADIENTS,)) if at <= when][-1]
 
     assert marks[0] == 0 and marks[1] == held("backward", 0) == table + norm
     layers = [table + norm]
@@ -137,7 +137,7 @@ def test_yafsdp_holds_the_same_all_the_time():
     shape, recipe = MODELS["llama2-70b"], Recipe(gathering="yafsdp")
     found = gather_timeline(shape, recipe, 8)
     layer = 2 * local_parameters(shape).layer_dense
-    assert found.levels(WEIGHTS, GRADIENTS) == ((0, 4 * layer),)
+    assert found.levels() == ((0, 4 * layer),)
     assert found.peak_bytes == found.states_bytes + 4 * layer
     assert found.changes == 1  # once, at the beginning
 
@@ -157,7 +157,7 @@ def test_collectives():
 
 def test_nothing_is_left_in_the_end():
     found = gather_timeline(MODELS["gpt2-124m"], WIDE, 4)
-    assert found.levels(WEIGHTS, GRADIENTS)[-1][1] == 0 and not found.trace.held(1e9)[0]
+    assert found.levels()[-1][1] == 0 and not found.trace.held(1e9)[0]
 
 
 def test_explain_names_the_peak():
@@ -188,7 +188,7 @@ PROBES = {
             "prefetch": False,
         },
     ),
-    "GatherTimeline.levels": Probe(TIMELINES[0].levels, {"kinds": WEIGHTS}, {"kinds": GRADIENTS}),
+    "GatherTimeline.levels": Probe(TIMELINES[0].levels, {}, {"kinds": (GRADIENTS,)}),
     "GatherTimeline.explain": Probe(TIMELINES[0].explain, {}, {"unit": "GiB"}),
 }
 RECORDS = {"GatherTimeline": TIMELINES}

@@ -13,7 +13,7 @@ from course_lib.theory.inputs.job import Job
 from course_lib.theory.inputs.layout import Layout
 from course_lib.theory.inputs.published import LLAMA3_405B
 from course_lib.theory.network.step_traffic import step_traffic
-from course_lib.theory.network.who_talks import talks_trace, who_talks
+from course_lib.theory.network.who_talks import who_talks
 
 CUBE = Layout(tp=2, dp=4, pp=2, accumulation=4, zero_stage=1)
 BLOCK = Layout(tp=8, dp=4, pp=4, accumulation=8)
@@ -137,20 +137,7 @@ def test_what_has_no_groups_is_refused():
         who_talks(job(replace(CUBE, shard_group=2)))
 
 
-def test_the_trace_has_all_bytes_of_an_update():
-    talks = who_talks(job(CUBE), 5)
-    sent = Counter()
-    for event in talks_trace(talks, 5):
-        sent[event.label] += event.bytes
-    assert dict(sent) == pytest.approx(step_traffic(job(CUBE)).bytes_by_axis)
-
-
 PROBES = {
-    "talks_trace": Probe(
-        talks_trace,
-        {"talks": who_talks(JOB), "rank": 0},
-        {"talks": who_talks(job(CUBE)), "rank": 1},
-    ),
     "who_talks": Probe(who_talks, {"job": JOB}, {"rank": 9}, refuses=True),
 }
 RECORDS = {"Talk": [*who_talks(job(CUBE)), *who_talks(job(LONG), 3)]}
