@@ -1537,12 +1537,13 @@ moments = launch.run(buffers_at_work, ranks=2)[0]
 figures.two_buffers(moments, "Embedding, positions, four layers, norm and head: 0 to 7")
 
 # %%
-for seen, told in zip(moments, buffer_turns(8), strict=True):
-    assert seen[:2] == (told.phase, told.layer)
-    assert (tuple(seen.weights), tuple(seen.gradients)) == (
-        told.weights,
-        told.gradients,
-    )
+told = buffer_turns(8)
+for turn, (phase, layer, *buffers) in enumerate(moments):
+    assert (phase, layer) in {(event.what, event.part) for event in told.at(turn)}
+    for kind, layers in zip(("whole weights", "gradients"), buffers, strict=True):
+        held = {(kind, odd): n for odd, n in enumerate(layers) if n is not None}
+        now = told.held(turn)[0]
+        assert held == {part: int(now[part].label) for part in now if part[0] == kind}
 there, back = moments[5], moments[8 + 2]
 assert there == ("forward", 5, [6, 5], [None, None])
 assert back == ("backward", 5, [4, 5], [6, 5])
