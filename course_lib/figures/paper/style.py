@@ -80,6 +80,7 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
     "activations": (ACTIVATIONS, None),
+    **{"unfinished": (ACTIVATIONS, "/"), "unfinished gradients": (GRADIENTS, "/")},
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
     **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
     **dict.fromkeys(("computing", "training", "runs", "work", "forward"), (FORWARD, None)),
@@ -88,8 +89,9 @@ MEANINGS: dict[str, Look] = {
     "weights' gradient": (WEIGHT_GRADIENT, None),
     "update": (UPDATE, None),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
-    **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
-    **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
+    **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped", "slow"), (WARNING, None)),
+    **{"fast": (MESSAGES, None), "copy": (WARNING, "/"), "chosen": (INK, None)},
+    **dict.fromkeys(("others", "zero", "again", "not chosen", "switch", "CPU"), (PALE, None)),
     **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
@@ -104,7 +106,7 @@ def meaning(word: str) -> Look:
     if word.startswith("later "):
         fill, hatch = meaning(word.removeprefix("later "))
         return lighter(fill), hatch
-    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0] if word else "")
+    known = MEANINGS.get(word) or MEANINGS.get(word.split()[0].strip(":") if word else "")
     number = re.search(r"\d+$", word)
     place = int(number[0]) if number else sum(map(ord, word))
     fill, hatch = known or SERIES[place % len(SERIES)]
