@@ -95,7 +95,7 @@ by_rows = {
     f"rank {rank}\nfull size, unfinished": {
         "X": matrix(x, "activations", [rank]),
         "A": matrix(a, "weights", (2 * rank, 2 * rank + 1)),
-        "X·A": matrix([result], "unfinished"),
+        "X·A": matrix([result], "unfinished activations"),
     }
     for rank, result in enumerate([[1, -2], [6, 8]])
 }
@@ -144,7 +144,7 @@ pair = {
         "A": matrix(a, "weights", (rank, rank + 2)),
         "ReLU(X·A)": matrix([[7, 6]], "activations", [rank]),
         "B": matrix(b, "weights", (2 * rank, 2 * rank + 1)),
-        "Z": matrix([result], "unfinished"),
+        "Z": matrix([result], "unfinished activations"),
     }
     for rank, result in enumerate([[7, 0], [12, 6]])
 }

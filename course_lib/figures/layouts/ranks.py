@@ -52,7 +52,7 @@ def rank_mesh(
 
 def _rank(rank: int, me: int, groups: Mapping[str, Sequence[int]]) -> Cell:
     if rank == me:
-        return Cell(str(rank), frame="chosen", bold=True)
+        return Cell(str(rank), frame="now", bold=True)
     axis = next((axis for axis, its in groups.items() if rank in its), "")
     return Cell(str(rank), {0: f"{axis} group of rank {me}" if axis else "others"})
 

@@ -30,7 +30,7 @@ def _block(exchanges: Sequence[Exchange]) -> Cells:
         for one in exchanges
     ]
     said = [f"{one.operation}: {_told(one.before)} become {_told(one.after)}" for one in exchanges]
-    return Cells(grid, square=22, arrows=arrows, said=". ".join(said))
+    return Cells(grid, square=22, past=arrows, said=". ".join(said))
 
 
 def _told(rows: Sequence[Row]) -> str:
