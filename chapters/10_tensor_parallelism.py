@@ -85,7 +85,7 @@ by_columns = {
 by_columns["all-gather\nput them side by side"] = {
     "X·A": matrix([[7, 6]], "activations")
 }
-figures.cells(by_columns, "Cut by columns", square=28)
+figures.cells(by_columns, "Cut by columns", square=28, between=14)
 
 # %% [markdown]
 # **By rows** (行并行, row-parallel). GPU 0 holds the row $(1, -2)$, GPU 1 the row $(3, 4)$. Each needs only one feature of $X$, and has an unfinished result of *full size*:
@@ -100,7 +100,7 @@ by_rows = {
     for rank, result in enumerate([[1, -2], [6, 8]])
 }
 by_rows["all-reduce\nadd them up"] = {"X·A": matrix([[7, 6]], "activations")}
-figures.cells(by_rows, "Cut by rows", square=28)
+figures.cells(by_rows, "Cut by rows", square=28, between=14)
 
 # %% [markdown]
 # The same in PyTorch:
@@ -152,7 +152,7 @@ ways = [
     ((row, one), (row, two)) for row, its in pair.items() for one, two in pairwise(its)
 ]
 pair["g, all-reduce\nboth get the sum"] = {"Z": matrix([[19, 6]], "activations")}
-figures.cells(pair, "Forward", square=28, past=ways)
+figures.cells(pair, "Forward", square=28, between=14, past=ways)
 
 # %% [markdown]
 # Between the two matrices nobody sends anything; at the end there is one sum.
@@ -211,7 +211,7 @@ ways = [
     ((row, two), (row, one)) for row, its in back.items() for one, two in pairwise(its)
 ]
 back["f, all-reduce\nboth get the sum"] = {"∂X": matrix([[-5, 15]], "gradients")}
-figures.cells(back, "Backward", square=28, past=ways)
+figures.cells(back, "Backward", square=28, between=14, past=ways)
 
 # %% [markdown]
 # Each knows only how the loss depends on $X$ *through its own half*. The true gradient is the sum, $(-5, 15)$. What was copied on the
