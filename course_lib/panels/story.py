@@ -40,9 +40,9 @@ class Story(ABC):
     def caption(self, step: int) -> str:
         """One line that says what happens."""
 
+    @abstractmethod
     def rows(self, step: int) -> Rows:
         """The table: what, and its value with units."""
-        return ()
 
     def result(self, step: int) -> Any:
         """What `stepper.result` is."""
