@@ -103,14 +103,21 @@ class Trace(tuple[Event, ...]):
             _apply(held, events)
         return held
 
-    def sent(self, who: Who | None = None, until: float = float("inf")) -> dict[str, Total]:
+    def sent(
+        self,
+        who: Who | None = None,
+        until: float = float("inf"),
+        axes: Mapping[str, str] | None = None,
+    ) -> dict[str, Total]:
         """Calls and their bytes by operation, of one or of all, begun by `until`.
 
-        In the order of first calls: what a log of the wire counts.
+        In the order of first calls: what a log of the wire counts. `axes` names the axis of each
+        label: it then stands before the operation, as in "tp all-reduce".
         """
         totals: dict[str, Total] = {}
         for event in self:
             if event.at <= until and who in (None, event.who) and (name := event.sends):
+                name = f"{axes[event.label]} {name}" if axes else name
                 calls, size = totals.get(name, (0, 0))
                 totals[name] = Total(calls + 1, size + event.bytes)
         return totals
