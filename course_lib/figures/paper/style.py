@@ -87,6 +87,8 @@ MEANINGS: dict[str, Look] = {
     "weights' gradient": (WEIGHT_GRADIENT, None),
     "update": (UPDATE, None),
     **dict.fromkeys(("idle", "waits", "waiting", "starts", "restart"), (IDLE, None)),
+    "done": (PALE, None),
+    "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
 }
 
