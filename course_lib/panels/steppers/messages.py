@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from course_lib.figures.engines.cells import Cell, Cells
-from course_lib.figures.engines.lanes import Lanes, events
+from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
@@ -140,10 +140,9 @@ class _Tree(Story):
             for place in range(step + 1)
         ]
         past = [arrow for its in arrows[:-1] for arrow in its]
-        bold = [lines[step], *names]
         whole = sum(len(its[0].of) == self.ranks for its in self.trace.held(step).values())
         said = f"{whole} of {counted(self.ranks, 'rank')} with the whole sum"
-        sums = Cells(grid, arrows=arrows[-1], past=past, high=11, gap=8, bold=bold, said=said)
+        sums = Cells(grid, arrows=arrows[-1], past=past, high=10, below=True, gap=8, bold=[lines[step]], said=said)
         phase = "sums go up to rank 0" if step <= self.steps // 2 else "the whole sum comes down"
         phase = phase if step else "before the first step"
         return page(f"step {step} of {self.steps}: {phase}", sums, self.clock(step), key=())
@@ -161,7 +160,7 @@ class _Tree(Story):
                 ("messages" if end < now * 1.0001 else "idle", start, end)
                 for start, end in pairwise(ends)
             ]
-            lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = events(spans)
+            lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = spans
         return Lanes(lasting, name=f"time for {size}, each step a box", now=now)
 
     def rows(self, step: int) -> Rows:
