@@ -80,6 +80,8 @@ MEANINGS: dict[str, Look] = {
     **dict.fromkeys(("own gradients", "own"), (GRADIENTS, "/")),
     **dict.fromkeys(("states", "optimizer", "master", "save"), (STATES, None)),
     "activations": (ACTIVATIONS, None),
+    "unfinished activations": (ACTIVATIONS, "/"),  # to be summed over ranks
+    "unfinished gradients": (GRADIENTS, "/"),
     **dict.fromkeys(("gathered", "whole weights", "buffers", "temporary"), (TEMPORARY, None)),
     **dict.fromkeys(("messages", "all-gather", "gather", "all-reduce", "link"), (MESSAGES, None)),
     **dict.fromkeys(("computing", "training", "runs", "work", "forward"), (FORWARD, None)),
@@ -92,7 +94,7 @@ MEANINGS: dict[str, Look] = {
     "now": (INK, None),  # a frame round what is at work
     **dict.fromkeys(("dead", "lost", "hangs", "late", "dropped"), (WARNING, None)),
     **dict.fromkeys(("others", "zero", "again", "not chosen"), (PALE, None)),
-    **dict.fromkeys(("padding", "elsewhere", "not tested", "not used"), (WHITE, None)),
+    **dict.fromkeys(("padding", "elsewhere", "expected", "not tested", "not used"), (WHITE, None)),
     **{axis: (colour, None) for axis, colour in AXES.items()},
 }
 

@@ -1,13 +1,13 @@
-"""Stories of messages: rings, trees, cut matrices, experts, long sequences."""
+"""Stories of messages: a ring, a tree, and keys and values that go round."""
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
 from course_lib.figures.engines.page import page
 from course_lib.figures.paper.drawing import Drawing
 from course_lib.figures.paper.text import counted
-from course_lib.panels.controls import choice, flag, listed, powers_of_two, whole
+from course_lib.panels.controls import choice, listed, whole
 from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
@@ -156,11 +156,10 @@ class _Tree(Story):
         lasting = {}
         for name, (count, all_s) in pace.items():
             ends = [place * all_s / count for place in range(count + 1)]
-            spans = [
-                ("messages" if end < now * 1.0001 else "idle", start, end)
+            lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = [
+                Event(start, 0, "messages" if end < now * 1.0001 else "idle", end=end)
                 for start, end in pairwise(ends)
             ]
-            lasting[f"{name}: {count} steps, {format_seconds(all_s)}"] = spans
         return Lanes(lasting, name=f"time for {size}, each step a box", now=now)
 
     def rows(self, step: int) -> Rows:
@@ -186,3 +185,135 @@ class _Tree(Story):
             get = f"ranks {receivers} get" if several else f"rank {receivers} gets"
             return f"Step {step}: {get} the whole sum as well: now every rank has it."
         return f"Step {step}: {send} the whole sum to {receivers}."
+
+
+# --- keys and values in a ring --------------------------------------------------------------------
+
+_EACH = 16  # tokens of a rank
+
+
+def ring_attention(ranks: int = 4, zigzag: bool = False) -> Stepper:
+    """Keys and values go round, under the causal mask; 16 tokens on each rank.
+
+    Raises ValueError for starting values that are not offered.
+    """
+    controls = {
+        "ranks": whole("ranks", ranks, 2, 8),
+        "zigzag": choice("slices", zigzag, {"in order": False, "zig-zag": True}),
+    }
+    return Stepper(controls, _RingAttention)
+
+
+class _RingAttention(Story):
+    """Queries (rows) by keys (columns), and below each rank's keys and its time so far."""
+
+    def __init__(self, ranks: int, zigzag: bool) -> None:
+        self.ranks, self.zigzag = ranks, zigzag
+        self.trace = told.ring_attention_steps(_EACH * ranks, ranks, zigzag=zigzag)
+        self.work = [event for event in self.trace if event.what == "work"]
+        self.owner = {event.part[0]: event.who for event in self.work}  # of a chunk
+        self.block = (_EACH * ranks // len(self.owner)) ** 2  # scores
+
+    def works(self, step: int) -> list[int]:
+        """Blocks of each rank in a step between two hops."""
+        now = [event.who for event in self.work if event.at == 2 * step + 1]
+        return [now.count(rank) for rank in range(self.ranks)]
+
+    @property
+    def lasting(self) -> list[int]:
+        """Blocks of the busiest rank of each step: nobody starts the next one before it."""
+        return [max(self.works(step)) for step in range(self.ranks)]
+
+    def picture(self, moment: int) -> Drawing:
+        step = (moment - 1) // 2
+        title = "before the first step: every rank has its own keys and values"
+        if moment % 2:
+            title = f"step {step + 1} of {self.ranks}: compute"
+        elif moment:
+            title = f"hop {step + 1} of {self.ranks - 1}: keys and values move to the next rank"
+        side = f"one square: {self.side} × {self.side} tokens; later keys are hidden"
+        key = ("work", "done", "expected", "waits", "messages")
+        blocks = self.mask(moment), self.keys(moment), self.lanes(moment)
+        return page(title, *blocks, notes=[side], key=key)
+
+    @property
+    def side(self) -> int:
+        return _EACH * self.ranks // len(self.owner)
+
+    def mask(self, moment: int) -> Cells:
+        """Who computes which block now; on the diagonal the mask hides half of it."""
+        chunks = sorted(self.owner)
+        half = "ab" if self.zigzag else " "  # the first and the second chunk of a rank
+        names = {c: f"{self.owner[c]}{half[c >= self.ranks]}".strip() for c in chunks}
+        grid: dict[str, dict[str, Cell]] = {f"queries of {names[q]}": {} for q in chunks}
+        for event in sorted(self.work, key=lambda event: event.part):
+            queries, keys = event.part
+            word = "work" if event.at == moment else "done" if event.at < moment else "expected"
+            masked = queries == keys
+            text = str(event.who) if event.at == moment else ""
+            cell = Cell(text, {int(masked): word}, 1 + masked, 1)
+            grid[f"queries of {names[queries]}"][f"keys and values of rank\n{names[keys]}"] = cell
+        now = [event for event in self.work if event.at == moment]
+        blocks = ", ".join(str([e.who for e in now].count(rank)) for rank in range(self.ranks))
+        said = f"the ranks compute {blocks} blocks" if now else "nothing is computed now"
+        return Cells(grid, high=208 / len(chunks) - 5, gap=2, said=said)
+
+    def keys(self, moment: int) -> Cells:
+        """Whose keys and values each rank has now, and what has just moved."""
+        word = "messages" if moment and moment % 2 == 0 else "done"
+        row = {
+            f"rank {rank}": Cell(f"of {owner}", {0: word})
+            for rank, its in self.trace.held(moment).items()
+            for _, owner in its
+        }
+        name = "has keys and values"
+        hops = [
+            ((name, f"rank {one.who}"), (name, f"rank {one.to}"))
+            for one in self.now(moment)
+            if one.to is not None
+        ]
+        return Cells({name: row}, arrows=hops, gap=24)
+
+    def lanes(self, moment: int) -> Lanes:
+        """The work and the waiting of each rank so far."""
+        begun = (moment + 1) // 2
+        starts = list(accumulate(self.lasting, initial=0))
+        rows: dict[str, list[Event]] = {}
+        for rank in range(self.ranks):
+            rows[f"rank {rank}"] = its = []
+            for step in range(begun):
+                done = starts[step] + self.works(step)[rank]
+                its.append(Event(starts[step], rank, "work", end=done))
+                its.append(Event(done, rank, "waits", end=starts[step + 1]))
+        rows = {name: [one for one in its if one.until > one.at] for name, its in rows.items()}
+        # Slices in order last longest: both orders share one scale.
+        longest = self.ranks * _EACH**2 / self.block
+        return Lanes(rows, over=(0, longest), high=14, told=self.scores)
+
+    def scores(self, blocks: float) -> str:
+        return f"{blocks * self.block:,.0f} scores"
+
+    def rows(self, step: int) -> Rows:  # noqa: ARG002
+        each = [sum(its) for its in zip(*map(self.works, range(self.ranks)), strict=True)]
+        lasting = sum(self.lasting)
+        busy = sum(each) / self.ranks / lasting
+        return (
+            ("scores of each rank", ", ".join(f"{count * self.block:,}" for count in each)),
+            ("all steps last", f"{lasting * self.block:,} scores; busy {busy:.0%}"),
+        )
+
+    def caption(self, moment: int) -> str:
+        step = max(moment - 1, 0) // 2
+        if moment == 0:
+            return "Each rank has its own queries, and at first its own keys and values."
+        if moment % 2 == 0:
+            return f"Hop {step + 1}: every rank hands its keys and values on and keeps its queries."
+        blocks = self.works(step)
+        idle = blocks.count(0)
+        if idle:
+            have = "may use none of its keys, and waits"
+            if idle > 1:
+                have = "may use none of the keys they hold, and wait"
+            return f"Step {step + 1}: {idle} of {self.ranks} ranks {have}."
+        each = f"{blocks[0]} block{'s' if blocks[0] > 1 else ''}"
+        return f"Step {step + 1}: every rank works on {each} of its queries."

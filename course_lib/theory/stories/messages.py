@@ -16,6 +16,7 @@ from course_lib.trace import ADD, COPY, FREE, TAKE, Event, Trace
 from course_lib.validation import choice, divisible, flag, whole
 
 MOST_RANKS = 32  # as many as a picture has room for
+STAY = "stay"  # what is sent to oneself
 Table = tuple[tuple[int, ...], ...]
 
 
@@ -185,7 +186,7 @@ def expert_steps(exchange: ExpertExchange, row_bytes: int = 1) -> Trace:
         events.append(Event(0, rank, "choose", choices))
         events.append(Event(computing, rank, "work", end=computing + received / max(busiest, 1)))
         events.append(Event(end, rank, "sum"))
-    stays = [one._replace(what="stay", to=None) if one.to == one.who else one for one in events]
+    stays = [one._replace(what=STAY, to=None) if one.to == one.who else one for one in events]
     return Trace(stays)
 
 
