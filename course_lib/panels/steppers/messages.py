@@ -142,7 +142,16 @@ class _Tree(Story):
         past = [arrow for its in arrows[:-1] for arrow in its]
         whole = sum(len(its[0].of) == self.ranks for its in self.trace.held(step).values())
         said = f"{whole} of {counted(self.ranks, 'rank')} with the whole sum"
-        sums = Cells(grid, arrows=arrows[-1], past=past, high=10, below=True, gap=8, bold=[lines[step]], said=said)
+        sums = Cells(
+            grid,
+            arrows=arrows[-1],
+            past=past,
+            high=10,
+            below=True,
+            gap=8,
+            bold=[lines[step]],
+            said=said,
+        )
         phase = "sums go up to rank 0" if step <= self.steps // 2 else "the whole sum comes down"
         phase = phase if step else "before the first step"
         return page(f"step {step} of {self.steps}: {phase}", sums, self.clock(step), key=())
