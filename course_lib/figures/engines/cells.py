@@ -114,7 +114,7 @@ class Cells:
         if self.square:
             width = {name: self.square * self._most(name) for name in self.columns}
             gaps = min((room - sum(width.values())) / max(1, len(width)), 6 * self.square)
-        self.between = gaps
+        self.apart = gaps  # columns
         x, at = {}, self.left + (0.0 if self.square else gaps / 2)
         for name, begins in zip(self.columns, new, strict=True):
             at += _APART * begins
@@ -213,7 +213,7 @@ class Cells:
                 drawing.write((left + right) / 2, top + 9, group, 9, "center", bold=True)
         lowest = [name.rpartition("\n")[2] for name in self.columns]
         size = min(
-            _size(text, self.width[name] + self.between - 2) or 6.5
+            _size(text, self.width[name] + self.apart - 2) or 6.5
             for text, name in zip(lowest, self.x, strict=True)
         )
         y = top + 9 + _LINE * (self.heads - 1)

@@ -40,7 +40,7 @@ class Lanes(Timed):
     stands in its box where there is room; numbers stand in all boxes of a kind, or in every
     fourth, or in none. `ground`: time without an event is pale. `marks`: {words: time}, dashed
     lines through all rows. `links`: thin lines from one row and time to another, below it.
-    `arrows`: from row and time to row and time, behind the boxes, in the colour of a word.
+    `gap`: of two rows, where not as little as looks well. `arrows`: from row and time to row and time, behind the boxes, in the colour of a word.
     `sentence`: instead of that which names spans.
     """
 
@@ -58,6 +58,7 @@ class Lanes(Timed):
         marks: Mapping[str, float] | None = None,
         links: Sequence[tuple[Place, Place]] = (),
         arrows: Sequence[tuple[Place, Place, str]] = (),
+        gap: float | None = None,
         foot: bool = True,
         sentence: str = "",
     ) -> None:
@@ -66,6 +67,7 @@ class Lanes(Timed):
         self.rows, self.name, self.high, self.told = rows, name, high, told
         self.ground, self.marks, self.links, self.foot = ground, marks or {}, links, foot
         self.arrows = arrows
+        self.pad = (2 if ground or high < 12 else 4) / 2 if gap is None else gap / 2
         self.end = max((e.until for its in rows.values() for e in its), default=self.over[1])
         self.told_in_short = sentence
         self.size = label_pt if high > 14 else min(label_pt, _SMALL_PT)
@@ -130,12 +132,11 @@ class Lanes(Timed):
             drawing.lines([[(self.left, bottom), (RIGHT, bottom)]], style.GREY, 0.7)
         for (row, start), (to, end), word in self.arrows:
             down = y[to] > y[row]
-            ends = (
-                (y[row] + self.high - 2, y[to] + 2) if down else (y[row] + 2, y[to] + self.high - 2)
-            )
             side = 2.5 if down else -2.5  # one of each at one time lie beside each other
-            points = (self.x(start) + side, ends[0]), (self.x(end) + side, ends[1])
-            drawing.lines(arrow_lines(*points), style.meaning(word)[0], 1.6)
+            edges = (self.high - self.pad, self.pad)[:: 1 if down else -1]
+            first, last = self.x(start) + side, self.x(end) + side
+            ends = (first, y[row] + edges[0]), (last, y[to] + edges[1])
+            drawing.lines(arrow_lines(*ends), style.meaning(word)[0], 1.6)
         for (word, later), bars in self._looks(y).items():
             self._bars(drawing, word, later, bars)
         drawing.lines(self._links(y), style.GREY, 0.7)
@@ -146,15 +147,14 @@ class Lanes(Timed):
     def _looks(self, y: Mapping[str, float]) -> Mapping[tuple[str, bool], list[_Bar]]:
         """The bars of each look: a word, and whether they are still to come."""
         looks: dict[tuple[str, bool], list[_Bar]] = {}
-        pad = 1 if self.ground or self.high < 12 else 2
         for row, its in self.rows.items():
             together: dict[tuple[float, float], list[Event]] = {}
             for event in its:
                 together.setdefault((event.at, event.until), []).append(event)
             for (start, end), events in together.items():
-                wide, high = (end - start) * self.scale, (self.high - 2 * pad) / len(events)
+                wide, high = (end - start) * self.scale, (self.high - 2 * self.pad) / len(events)
                 for place, event in enumerate(events):
-                    box = self.x(start), y[row] + pad + place * high, max(0.5, wide), high
+                    box = self.x(start), y[row] + self.pad + place * high, max(0.5, wide), high
                     bars = looks.setdefault((event.what, self.later(start)), [])
                     bars.append(_Bar(box, event.label))
         return looks

@@ -78,7 +78,9 @@ class _Zero(Story):
                     for rank in range(self.ranks)
                 }
         total = format_bytes(self.total(step), digits=1)
-        grid["a rank holds"] = {f"rank {r}": Cell(total, slots=0) for r in range(self.ranks)}
+        grid["a rank holds"] = {
+            f"rank {r}": Cell(total, slots=0, bold=True) for r in range(self.ranks)
+        }
         bold = [f"{kind} {layer + 1}" for kind in ("weights", "gradients")]
         bold = [] if what in ("begin", "update") else bold
         title = {
@@ -102,7 +104,10 @@ class _Zero(Story):
         notes = ["dots: weights of after the update; a green frame: what has just come"]
         key = ("weights", "gathered", "own gradients", "summed gradients", "states", "update")
         return page(
-            title, Cells(grid, high=high, bold=bold, gap=12, said=said), notes=notes, key=key
+            title,
+            Cells(grid, high=high, bold=bold, gap=12, between=1.5, said=said),
+            notes=notes,
+            key=key,
         )
 
     def cell(self, held: dict, rank: int, kind: str, layer: int, step: int) -> Cell:
@@ -235,7 +240,14 @@ class _Buckets(Story):
         return page(
             f"{1000 * now:.3g} ms after the start of the backward pass",
             Cells({"layers": layers}, high=24, said=said),
-            Cells({"buckets": self.containers(step)}, high=24, heads=False, below=True, said=" "),
+            Cells(
+                {"buckets": self.containers(step)},
+                high=24,
+                heads=False,
+                below=True,
+                lined=True,
+                said=" ",
+            ),
             self.clock(step),
             key=("own gradients", "mean gradients", "messages", "late"),
         )
@@ -379,7 +391,9 @@ class _Served(Story):
             f"At {1000 * last.at:.0f} ms trainer {last.who} {done}; the table is at version "
             f"{version} after {counted(pushes, 'gradient')} of {counted(len(names), 'trainer')}"
         )
-        lanes = Lanes(rows, over=(0.0, _UNTIL_S), now=last.at, high=40, told=_ms, arrows=arrows)
+        lanes = Lanes(
+            rows, over=(0.0, _UNTIL_S), now=last.at, high=42, gap=20, told=_ms, arrows=arrows
+        )
         title = f"{1000 * last.at:.0f} ms: the table is at version {version}"
         key = ("rows", "work", "waits", "expected")
         return page(title, lanes, key=key, sentence=said, notes=["blue: pulls, orange: pushes"])
