@@ -105,21 +105,13 @@ from course_lib.figures.servers.servers import served_updates
 from course_lib.figures.servers.used_rows import used_rows
 from course_lib.figures.servers.who_asks_whom import who_asks_whom
 from course_lib.figures.steps.block_step import block_step
-from course_lib.figures.steps.bucket_step import bucket_step
 from course_lib.figures.steps.buffer_turns import buffer_turns_step
-from course_lib.figures.steps.experts import experts_step
 from course_lib.figures.steps.failing_job import failing_job_step
 from course_lib.figures.steps.layer import layer_step
 from course_lib.figures.steps.memory import memory_step
 from course_lib.figures.steps.mesh_step import mesh_step
-from course_lib.figures.steps.pair import pair_step
 from course_lib.figures.steps.pipeline_step import pipeline_step
-from course_lib.figures.steps.ring import ring_step
-from course_lib.figures.steps.ring_attention import ring_attention_step
-from course_lib.figures.steps.served_step import served_step
-from course_lib.figures.steps.tree import tree_step
 from course_lib.figures.steps.unit_life import unit_life_step
-from course_lib.figures.steps.zero_step import zero_step
 
 __all__ = [
     "Picture",
@@ -131,7 +123,6 @@ __all__ = [
     "batch_ladder",
     "beside",
     "block_step",
-    "bucket_step",
     "bucket_timeline",
     "buffer_turns_step",
     "built",
@@ -150,7 +141,6 @@ __all__ = [
     "cut_unit",
     "event_order",
     "expert_bars",
-    "experts_step",
     "failing_job_step",
     "families",
     "first_page",
@@ -183,7 +173,6 @@ __all__ = [
     "overlap",
     "paid_time",
     "pair_rates",
-    "pair_step",
     "pipeline_step",
     "rank_block",
     "rank_groups",
@@ -195,12 +184,9 @@ __all__ = [
     "replicas",
     "requeue_timeline",
     "resharded",
-    "ring_attention_step",
-    "ring_step",
     "routing",
     "same_samples",
     "samples_by_rank",
-    "served_step",
     "served_updates",
     "shard_groups",
     "shared_rates",
@@ -212,7 +198,6 @@ __all__ = [
     "timeline",
     "token_costs",
     "tp_reach",
-    "tree_step",
     "tried_batches",
     "two_buffers",
     "two_lanes",
@@ -224,5 +209,4 @@ __all__ = [
     "who_sends",
     "who_stores_what",
     "window",
-    "zero_step",
 ]

@@ -1,6 +1,7 @@
 """Stories of copies of a model that train together: ZeRO, DDP's buckets, a parameter server."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from course_lib.figures.engines.cells import Cell, Cells
 from course_lib.figures.engines.lanes import Lanes
@@ -12,10 +13,10 @@ from course_lib.panels.panel import Rows
 from course_lib.panels.stepper import Stepper
 from course_lib.panels.story import Story
 from course_lib.theory.inputs.hardware import Link
-from course_lib.theory.inputs.units import format_bytes, format_duration
+from course_lib.theory.inputs.units import format_bytes
 from course_lib.theory.network.bucket_timeline import Gradient, ddp_timeline
 from course_lib.theory.stories import copies as told
-from course_lib.trace import FREE, Event, Held
+from course_lib.trace import FREE, Event, Held, Holdings
 
 # --- ZeRO -----------------------------------------------------------------------------------------
 
@@ -54,7 +55,7 @@ class _Zero(Story):
         made = {"gathered": "gather", "gradients": "reduce", "weights": "publish"}
         return "free" if event.what == FREE else made[kind], layer
 
-    def held(self, step: int) -> dict[str, Held]:
+    def held(self, step: int) -> Holdings:
         return self.trace.held(self.times[step] + 0.5)
 
     def total(self, step: int) -> int:
@@ -110,7 +111,7 @@ class _Zero(Story):
             key=key,
         )
 
-    def cell(self, held: dict, rank: int, kind: str, layer: int, step: int) -> Cell:
+    def cell(self, held: Mapping[Any, Held], rank: int, kind: str, layer: int, step: int) -> Cell:
         """What a rank holds of a layer, each slice in its place."""
         what, at = self.what(step)
         slices = range(self.ranks)
@@ -152,7 +153,8 @@ class _Zero(Story):
             "begin": f"In stage {stage} each rank keeps {kept}. No gradients yet.",
             "forward": f"Each rank computes {layer} on its own samples, with whole weights.",
             "backward": f"Each rank has the gradient of {layer} from its own samples.",
-            "gather": f"Every rank gets all parts of {layer}: whole weights, for a moment (yellow).",
+            "gather": f"Every rank gets all parts of {layer}: whole weights, for a moment (yellow)"
+            ".",
             "free": f"The output of {layer} is there: each rank throws away what is not its own "
             "part.",
             "publish": f"Every rank gets the new weights of {layer} from their owners.",
@@ -319,7 +321,8 @@ class _Buckets(Story):
             meanwhile = "with nothing left to hide behind"
             if at_s < self.line.backward_s:
                 meanwhile = "while backward goes on"
-            return f"{name} leaves: an all-reduce of {format_bytes(event.bytes, digits=0)}, {meanwhile}."
+            size = format_bytes(event.bytes, digits=0)
+            return f"{name} leaves: an all-reduce of {size}, {meanwhile}."
         end = "The optimizer may begin." if event is self.sent[-1] else ""
         return f"{name} is back, with the mean over all ranks. {end}".strip()
 

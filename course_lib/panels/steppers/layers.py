@@ -13,7 +13,6 @@ from course_lib.theory.network.collectives import sent_bytes
 from course_lib.theory.stories import messages as told
 from course_lib.trace import COPY, TAKE
 
-
 # --- a pair of cut matrices -----------------------------------------------------------------------
 
 _HIDDEN, _TOKENS = 8192, 4096  # LLaMA-2 70B, one sequence, in bf16
@@ -165,10 +164,12 @@ class _CutPair(Story):
             {
                 "XA": "Each rank multiplies with its columns of A, and gets its columns of X·A",
                 "Y": f"{between[0]}; nothing is sent",
-                "YB": "Each rank multiplies with its rows of B: a result of full size, but unfinished",
+                "YB": "Each rank multiplies with its rows of B: a result of full size, but "
+                "unfinished",
                 "dY": "Each rank goes back through its rows of B, and has their gradient as well",
                 "dXA": f"Back through {between[1]}, on each rank alone",
-                "dX part": "Each rank goes back through its columns of A: a part of the gradient of X",
+                "dX part": "Each rank goes back through its columns of A: a part of the gradient "
+                "of X",
             }[self.made[step].name],
         )
         return (by_tokens if self.by_tokens else whole_) + "."
@@ -333,11 +334,13 @@ class _ExpertExchange(Story):
         received = self.table.received
         busiest = f"all wait for rank {received.index(max(received))}"
         wait = busiest if max(received) > min(received) else "nobody waits"
-        lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
+        lost = "nothing is dropped"
+        if dropped:
+            lost = f"{dropped} choices exceed capacity and are dropped, last ranks first"
         return {
             "chosen": f"Each of {self.ranks} ranks has {_EACH} tokens, and each token has chosen "
             f"{_TOP_K} experts.",
-            "accepted": f"The ranks share their counts: {lost if dropped else 'nothing is dropped'}.",
+            "accepted": f"The ranks share their counts: {lost}.",
             "compute": f"Each rank computes its experts; {wait}.",
             "summed": "Each token adds up the results that came back, with the router's weights.",
         }[name]
