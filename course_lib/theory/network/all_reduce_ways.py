@@ -37,8 +37,8 @@ def all_reduce_ways(ranks: int) -> dict[str, Way]:
 
     One rank adds: all send to rank 0, which sends the sum to all. A switch: each rank sends its
     tensor and, of its own n-th, the sum, which the switch copies to all: (n+1)/n. Raises
-    ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and `tree_steps`; for
-    the switch github.com/NVIDIA/nccl-tests, issue 212.
+    ValueError for fewer than 2 or more than 64 ranks. Sources: those of `ring_steps` and
+    `tree_steps`; for the switch github.com/NVIDIA/nccl-tests, issue 212.
     """
     whole("ranks", ranks, least=2, most=_MOST_RANKS)
     star = {pair: 1.0 for rank in range(1, ranks) for pair in ((rank, 0), (0, rank))}
@@ -53,4 +53,3 @@ def all_reduce_ways(ranks: int) -> dict[str, Way]:
         "ring": Way(ranks, {(rank, (rank + 1) % ranks): 2 - 2 / ranks for rank in range(ranks)}),
         "a switch adds": Way(ranks, up | down),
     }
-

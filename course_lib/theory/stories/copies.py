@@ -96,11 +96,11 @@ class _Zero(NamedTuple):
             for part in ([rank] if own else self.ranks)
         ]
 
-    def free(self, kind: str, layer: int, but_own: bool = False) -> list[Event]:
+    def free(self, kind: str, layer: int, own: bool = True, others: bool = True) -> list[Event]:
         return [
             Event(0, rank, FREE, (kind, layer, part))
             for rank, part in product(self.ranks, self.ranks)
-            if not (but_own and part == rank)
+            if (own if part == rank else others)
         ]
 
     def spread(self, kind: str, layer: int, call: str = "all-gather") -> list[Event]:
@@ -124,12 +124,12 @@ class _Zero(NamedTuple):
         if not self.stage:  # the sums come back
             return added + list(_timed(0.5, self.spread("gradients", layer, call)))
         gone = self.free("gathered", layer) if self.stage == 3 else []
-        return added + self.free("gradients", layer, but_own=True) + gone
+        return added + self.free("gradients", layer, own=False) + gone
 
     def update(self) -> list[Event]:
         updated = [Event(0, rank, "update") for rank in self.ranks]
         for layer in self.layers:
-            updated += self.free("gradients", layer, but_own=False)
+            updated += self.free("gradients", layer, others=self.stage == 0)
             updated += self.take("weights", layer, own=self.stage > 0, label="new")
         return updated
 
